@@ -115,7 +115,7 @@ fn and(one: Option<u64>, other: Option<u64>) -> Option<u64> {
 
 fn stopped(reason: u32) -> Option<&'static str> {
     match reason {
-        stop_reason::NONE => None,
+        stop_reason::NONE | stop_reason::DETACHED => None,
         stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not drain the records in time"),
         stop_reason::NO_MEMORY => Some("out of memory for memtrack's internal tables"),

@@ -36,14 +36,27 @@ impl Area {
             Ok(file) => (file, true),
             Err(_) => (unlinked_file(fallback_dir, slots)?, false),
         };
+        Ok((Self::create_in(file.as_fd(), slots, can_discard)?, file))
+    }
+
+    /// As [`Area::create`], in an empty memory file that is there already, as one that a running process has made for
+    /// this.
+    ///
+    /// # Errors
+    /// The system's error when the file cannot be sized or mapped.
+    pub fn create_on(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        Self::create_in(file, slots, true)
+    }
+
+    fn create_in(file: BorrowedFd<'_>, slots: u32, can_discard: bool) -> io::Result<Self> {
         let bytes = total_bytes(slots);
-        // SAFETY: the descriptor is open and ours.
+        // SAFETY: the caller's descriptor is open.
         if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        let area = Self { mappings: SegmentMappings::whole(file.as_fd(), slots)?, can_discard };
+        let area = Self { mappings: SegmentMappings::whole(file, slots)?, can_discard };
         area.initialise();
-        Ok((area, file))
+        Ok(area)
     }
 
     /// As [`Area::create`], for Miri, which maps no files: in memory that no other process can open.
@@ -74,11 +87,28 @@ impl Area {
     /// same number of slots. `false`: it could not be mapped, or has another layout. Allocates nothing.
     ///
     /// # Safety
-    /// No other thread may use the area during the call. A forked child has one thread.
+    /// No other thread may use the area during the call: in a forked child, which has one thread, or where no thread is
+    /// inside a hook and recording is off.
     pub unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
         // SAFETY: the caller promises that nobody uses the area meanwhile.
         let replaced = unsafe { self.mappings.replace(file) };
         replaced && self.has_layout()
+    }
+
+    /// Target: takes the shared memory out of this process, and maps zeroes of its own in its place, so that every address
+    /// stays valid. The first `slots` slots have free segments there, in which a thread may write that has looked at the
+    /// recording switch before it was turned off. [`Area::replace`] maps shared memory again. `false`: the system refuses.
+    /// Allocates nothing.
+    ///
+    /// # Safety
+    /// No thread may be inside a hook, nor rely on what stands in the memory.
+    pub unsafe fn leave(&self, slots: u32) -> bool {
+        // SAFETY: the caller's promise.
+        let left = unsafe { self.mappings.leave() };
+        for slot in (0..slots.min(self.slot_count())).filter_map(|index| self.slot(index)).filter(|_| left) {
+            slot.free.store(ALL_FREE, Relaxed);
+        }
+        left
     }
 
     /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.

@@ -13,6 +13,8 @@ use crate::layout::LAYOUT_VERSION;
 
 /// The environment variable that names the collector's socket.
 pub const SOCKET_VARIABLE: &str = "MEMTRACK_SOCKET";
+/// The environment variable that tells the shim to do nothing before it is [attached](crate::attach).
+pub const DORMANT_VARIABLE: &str = "MEMTRACK_DORMANT";
 /// The environment variable with the program's own LD_PRELOAD; absent if that was not set.
 pub const PRELOAD_VARIABLE: &str = "MEMTRACK_LD_PRELOAD";
 

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 9;
+pub const LAYOUT_VERSION: u32 = 10;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -36,6 +36,8 @@ pub const SEGMENTS_PER_SLOT: usize = 16;
 pub const MOST_UNDRAINED: u32 = 2 << 20;
 /// The mask of a slot whose segments are all free.
 pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
+/// Words of the longest path of a socket.
+pub const SOCKET_WORDS: usize = 14;
 /// Maximum number of pending questions.
 pub const QUESTIONS: usize = 64;
 /// Numbers of slots to offer, in this order: later ones for processes with limited address space.
@@ -65,6 +67,8 @@ pub mod stop_reason {
     pub const NO_MEMORY: u32 = 3;
     /// A thread entered seccomp's strict mode and records no longer; other threads go on.
     pub const STRICT_SECCOMP: u32 = 4;
+    /// The process was detached from, as was asked for.
+    pub const DETACHED: u32 = 5;
 }
 
 /// Values of [`ControlPage::python_allocators`].
@@ -135,6 +139,11 @@ pub struct ControlPage {
     pub python_note: [AtomicU64; 16],
     /// Name of Python's allocator (`pymalloc`, `malloc`, …), NUL-padded; target.
     pub python_allocator: [AtomicU64; 4],
+    /// Path of the collector's socket, NUL-padded, for a process that did not find it in its environment; all zero: none.
+    /// Collector, before the target knows of the memory.
+    pub socket: [AtomicU64; SOCKET_WORDS],
+    /// 1: recording began in a process that was already running; target.
+    pub began_late: AtomicU32,
     /// How many bytes of its next segment a thread is to use, 0 for all; collector.
     pub segment_room: AtomicU32,
     /// Number of questions asked so far; target, by addition.
@@ -157,6 +166,28 @@ pub struct ControlPage {
 }
 
 impl ControlPage {
+    /// Collector: names its socket to the target. `false`: the path is too long, and none is named.
+    pub fn set_socket(&self, path: &[u8]) -> bool {
+        if path.len() >= SOCKET_WORDS * 8 {
+            return false;
+        }
+        for (at, word) in self.socket.iter().enumerate() {
+            let mut bytes = [0; 8];
+            bytes.iter_mut().zip(path.iter().skip(at * 8)).for_each(|(to, from)| *to = *from);
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+        true
+    }
+
+    /// Target: the path of the collector's socket, followed by zeroes.
+    pub fn socket(&self) -> [u8; SOCKET_WORDS * 8] {
+        let mut path = [0; SOCKET_WORDS * 8];
+        for (bytes, word) in path.chunks_exact_mut(8).zip(&self.socket) {
+            bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
+        }
+        path
+    }
+
     /// Collector: so many record bytes of a finished segment are drained. Before the segment is given back, so that a thread
     /// that waits for it finds this. The target may have overwritten the number, which then stays 0.
     pub fn note_drained(&self, bytes: u32) {

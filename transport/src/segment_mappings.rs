@@ -175,6 +175,21 @@ impl SegmentMappings {
             })
     }
 
+    /// Maps private memory of zeroes over all mapped parts. `false`: that failed.
+    ///
+    /// # Safety
+    /// No other thread may rely on what stands in the space.
+    pub(crate) unsafe fn leave(&self) -> bool {
+        // SAFETY: the space's own mapping, whose content the caller promises not to need.
+        let left = unsafe { map_zeroes_over(self.base, self.bytes) };
+        left && self.apart().all(|(group, start)| {
+            // SAFETY: a group that is mapped apart has a page before it.
+            let copy = unsafe { start.sub(PAGE) };
+            // SAFETY: a group that is mapped apart has a page before it.
+            unsafe { map_zeroes_over(copy, PAGE + self.bytes_of(group)) }
+        })
+    }
+
     /// The groups that are mapped apart from the base.
     fn apart(&self) -> impl Iterator<Item = (usize, NonNull<u8>)> {
         let held = self.base.as_ptr()..self.base.as_ptr().wrapping_add(self.bytes);
@@ -233,6 +248,20 @@ unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offse
         keep_out_of_dumps(at, bytes);
     }
     at == place
+}
+
+/// Maps private memory in the place of what is mapped there.
+///
+/// # Safety
+/// Nothing may need what stands there.
+unsafe fn map_zeroes_over(place: NonNull<u8>, bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: the range stays mapped and writable, and references to it are to atomics, which are valid for any bytes.
+    let at = unsafe { libc::mmap(place.as_ptr().cast(), bytes, PROTECTION, flags, -1, 0) };
+    if at == place.as_ptr().cast() {
+        keep_out_of_dumps(at, bytes);
+    }
+    at == place.as_ptr().cast()
 }
 
 /// Excludes the range from core dumps of the target.

@@ -181,8 +181,11 @@ impl Ring {
         // The other fields are zero, which is their start.
     }
 
-    /// Forgets everything: the slot is a new one, of the same number.
+    /// Forgets everything: the slot is a new one, of the same number, in memory that may have other settings.
     pub(crate) fn begin_again(&mut self) {
+        let control = self.home.area.control();
+        self.home.timed = control.timestamps.load(Relaxed) != 0;
+        self.home.clock = StampingClock::from_number(control.clock.load(Relaxed));
         self.segment = RingSegment::NONE;
         self.number = 0;
     }

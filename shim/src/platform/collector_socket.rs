@@ -1,6 +1,6 @@
 //! The collector's socket: where it is, whether the collector still listens there, and connections to it.
 //!
-//! Invariant: the path is set once, at start-up; only system calls are made, so a forked child may use all of this.
+//! Invariant: the path is set when recording begins; only system calls are made, so a forked child may use all of this.
 
 #![expect(clippy::disallowed_types, reason = "the path is set at start-up")]
 
@@ -21,14 +21,22 @@ const ANSWER: Duration = Duration::from_secs(10);
 /// The path; null before [`set_path`].
 static PATH: AtomicPtr<&'static [u8]> = AtomicPtr::new(ptr::null_mut());
 
-/// Sets the path of the socket, for good.
-pub(crate) fn set_path(path: &'static [u8]) {
-    PATH.store(Box::into_raw(Box::new(path)), Release);
+/// Sets the path of the socket. It is kept for good, since other threads may be reading it.
+pub(crate) fn set_path(new: &[u8]) {
+    if path() != Some(new) {
+        let new: &'static [u8] = Box::leak(new.to_vec().into_boxed_slice());
+        PATH.store(Box::into_raw(Box::new(new)), Release);
+    }
 }
 
 fn path() -> Option<&'static [u8]> {
     // SAFETY: null, or set once to memory that is never freed.
     unsafe { PATH.load(Acquire).as_ref() }.copied()
+}
+
+/// Whether a path is known.
+pub(crate) fn is_known() -> bool {
+    path().is_some_and(|path| !path.is_empty())
 }
 
 /// A new connection to the collector.

@@ -24,6 +24,21 @@ pub(crate) fn object_at(address: usize) -> *mut c_void {
     describe(address, LINK_MAP).map_or(std::ptr::null_mut(), |(_, map)| map)
 }
 
+/// The handle of this library, if it was opened by dlopen: then it has a scope, which the loader searches for its names.
+pub(crate) fn own_handle() -> Option<*mut c_void> {
+    Some(object_at((&raw const OWN) as usize)).filter(|handle| !handle.is_null())
+}
+
+/// A place in this library.
+static OWN: u8 = 0;
+
+/// The path that the loader has of this library.
+pub(crate) fn own_path() -> Option<&'static [u8]> {
+    let (info, _) = describe((&raw const OWN) as usize, LINK_MAP)?;
+    // SAFETY: the loader's string, which it keeps as long as the library, which is never unloaded.
+    (!info.dli_fname.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(info.dli_fname) }.to_bytes())
+}
+
 /// The addresses of the object that holds `address`; empty when no object does.
 pub(crate) fn object_range(address: usize) -> Range<usize> {
     let mut wanted = WantedObject { address, range: 0..0 };

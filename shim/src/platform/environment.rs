@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_transport::handshake::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
+use memtrack_transport::handshake::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
 /// An environment as exec functions take it: strings up to a null.
 pub(crate) type ExecEnvironment = *const *const c_char;
@@ -20,6 +20,8 @@ unsafe extern "C" {
 pub(crate) struct MemtrackVariables {
     /// Path of the collector's socket.
     pub(crate) socket: Option<&'static [u8]>,
+    /// Nothing is to be done before memtrack asks for it.
+    pub(crate) is_dormant: bool,
     /// Path of this library, as the loader was given it.
     pub(crate) library: Option<&'static [u8]>,
     /// `PYTHONMALLOC`, which stays.
@@ -51,6 +53,23 @@ pub(crate) fn program_name() -> &'static [u8] {
     // SAFETY: the first of the program's arguments, which live as long as the process.
     let name = if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() };
     name.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Whether memtrack has put something there. Where it has not, the library was loaded into a running program, or by
+/// somebody else: then nothing is touched.
+pub(crate) fn has_memtrack_variables(loaders: ExecEnvironment) -> bool {
+    let mut from = if is_set_up() { current() } else { loaders }.cast_mut().cast::<*mut c_char>();
+    let is_ours = |text| value(text, SOCKET_VARIABLE).or_else(|| value(text, DORMANT_VARIABLE)).is_some();
+    while !from.is_null()
+        && let Some((_, text)) = entry(from)
+    {
+        if is_ours(text) {
+            return true;
+        }
+        // SAFETY: not beyond the null that ends the array.
+        from = unsafe { from.add(1) };
+    }
+    false
 }
 
 /// Reads memtrack's variables and removes them; puts LD_PRELOAD back to what it was. Before the C library is set up, the
@@ -97,6 +116,10 @@ fn entry(at: *mut *mut c_char) -> Option<(*mut c_char, &'static [u8])> {
 fn keep(entry: *mut c_char, text: &'static [u8], variables: &mut MemtrackVariables) -> Option<*mut c_char> {
     if let Some(socket) = value(text, SOCKET_VARIABLE) {
         variables.socket = Some(socket);
+        return None;
+    }
+    if value(text, DORMANT_VARIABLE).is_some() {
+        variables.is_dormant = true;
         return None;
     }
     if let Some(python_malloc) = value(text, "PYTHONMALLOC") {

@@ -6,8 +6,8 @@
 //!
 //! Invariant: while it is off, no hook touches the shared memory.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 #[repr(C, align(4096))]
 struct SwitchPage {
@@ -23,6 +23,9 @@ const ON: u32 = 1;
 const WATCHING: u32 = 2;
 
 static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
+
+/// Whether a handler turns the switch off in children.
+static HAS_HANDLER: AtomicBool = AtomicBool::new(false);
 
 /// Whether hooks record.
 pub(crate) fn is_on() -> bool {
@@ -46,8 +49,20 @@ pub(crate) fn protect_children() -> bool {
     // SAFETY: the page is ours, zero-initialised and so in anonymous memory; its content in a child is what the advice
     // is about.
     let advised = unsafe { libc::madvise(page, size_of::<SwitchPage>(), libc::MADV_WIPEONFORK) } == 0;
+    if advised || HAS_HANDLER.load(Relaxed) {
+        return true;
+    }
     // SAFETY: the handler only stores to a static.
-    advised || unsafe { libc::pthread_atfork(None, None, Some(off_in_child)) } == 0
+    let has_handler = unsafe { libc::pthread_atfork(None, None, Some(off_in_child)) } == 0;
+    HAS_HANDLER.store(has_handler, Relaxed);
+    has_handler
+}
+
+/// A child's copy of the page is like any other again; after [`off`].
+pub(crate) fn forget_children() {
+    let page = (&raw const PAGE).cast_mut().cast();
+    // SAFETY: as in `protect_children`. Failure changes nothing: the switch is off.
+    unsafe { libc::madvise(page, size_of::<SwitchPage>(), libc::MADV_KEEPONFORK) };
 }
 
 /// Recording begins.

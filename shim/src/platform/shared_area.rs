@@ -1,6 +1,7 @@
 //! The memory that this process shares with the collector.
 //!
-//! Invariant: set once, at start-up, and never freed; a forked child maps its own memory in the same place.
+//! Invariant: set once, when recording begins first, and never freed; a forked child, and a later recording of the same
+//! process, map their memory in the same place.
 
 #![expect(clippy::disallowed_types, reason = "runs at start-up only")]
 

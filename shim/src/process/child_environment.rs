@@ -25,7 +25,7 @@ const MOST: usize = 8192;
 const PRELOAD_ROOM: usize = 8192;
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 
-/// What is handed on; set once.
+/// What is handed on; set when recording begins.
 static INHERITED: AtomicPtr<InheritedVariables> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The variables that children inherit, each as `NAME=value`.
@@ -40,11 +40,15 @@ pub(crate) fn keep(library: &[u8], socket: &[u8]) {
     let variable = |name: &[u8], value: &[u8]| CString::new([name, value].concat()).ok();
     let socket_name = [SOCKET_VARIABLE.as_bytes(), b"="].concat();
     let (Some(socket), Some(preload)) = (variable(&socket_name, socket), variable(PRELOAD, library)) else { return };
+    if inherited().is_some_and(|known| known.socket == socket && known.preload == preload) {
+        return;
+    }
+    // What was there stays: another thread may be starting a program with it.
     INHERITED.store(Box::leak(Box::new(InheritedVariables { socket, preload })), Release);
 }
 
 fn inherited() -> Option<&'static InheritedVariables> {
-    // SAFETY: null, or set once to memory that is never freed.
+    // SAFETY: null, or memory that is never freed.
     unsafe { INHERITED.load(Acquire).as_ref() }
 }
 

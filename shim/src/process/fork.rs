@@ -28,11 +28,22 @@ use crate::recording::thread;
 /// Children are recorded.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
 
+/// The handlers are there: they can be given once, and not be taken back.
+static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
+
 /// Records the children of this process from now on.
 pub(crate) fn follow() {
-    // SAFETY: the handlers keep to what is allowed in the child of a fork.
-    let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
-    FOLLOWED.store(failed == 0, Release);
+    if !HAS_HANDLERS.load(Acquire) {
+        // SAFETY: the handlers keep to what is allowed in the child of a fork.
+        let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
+        HAS_HANDLERS.store(failed == 0, Release);
+    }
+    FOLLOWED.store(HAS_HANDLERS.load(Acquire), Release);
+}
+
+/// Children are not recorded any more.
+pub(crate) fn unfollow() {
+    FOLLOWED.store(false, Release);
 }
 
 /// Whether children are recorded.
@@ -58,6 +69,9 @@ extern "C" fn before_fork() {
     // Of an earlier fork. A thread that is inside a hook takes none now: what it does there is to go on in the memory
     // that it has, so its child is not recorded.
     thread::take_fork_ticket();
+    if !is_followed() {
+        return;
+    }
     if let Some(mut recorder) = thread::enter() {
         recorder.fork_begins();
         expect_child();

@@ -1,7 +1,8 @@
-//! Layer 6: process start-up, fork, exec and spawn.
+//! Layer 6: beginning and end of recording, fork, exec and spawn.
 //!
 //! Invariant: no lower layer depends on it; values that lower layers need are passed as arguments.
 
+mod attach;
 pub(crate) mod child_environment;
 pub(crate) mod exec;
 pub(crate) mod fork;
@@ -9,5 +10,6 @@ mod hook_table;
 pub(crate) mod preinit;
 pub(crate) mod preload_check;
 mod recorded_process;
+mod recording_span;
 pub(crate) mod spawn;
 pub(crate) mod startup;

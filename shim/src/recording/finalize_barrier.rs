@@ -44,15 +44,32 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     }
 }
 
+/// Waits until no thread of the first `count` slots is inside a hook. Recording is off: a thread that is not seen in a
+/// hook after the barrier does not begin a record. `false`: one still is after ten seconds, as when it was stopped.
+pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
+    barrier::raise();
+    let slots = || (0..count).filter_map(|index| area.slot(index));
+    (0..10 * LOOKS).any(|look| {
+        if look > 0 {
+            nap();
+        }
+        !slots().any(is_in_hook)
+    })
+}
+
+fn nap() {
+    let nap = libc::timespec { tv_sec: 0, tv_nsec: BETWEEN_LOOKS };
+    // SAFETY: reads the time that is passed; what is left of it is not asked for.
+    unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) };
+}
+
 /// Waits until each other thread of the first `count` slots has been seen outside of hooks, for so many looks in all.
 fn wait_for_others(area: &Area, count: u32, own: &SlotHeader, mut looks: u32) {
     let slots = (0..count).filter_map(|index| area.slot(index));
     for slot in slots.filter(|slot| !std::ptr::eq(*slot, own)) {
         while is_in_hook(slot) && looks > 0 {
             looks = looks.wrapping_sub(1);
-            let nap = libc::timespec { tv_sec: 0, tv_nsec: BETWEEN_LOOKS };
-            // SAFETY: reads the time that is passed; what is left of it is not asked for.
-            unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) };
+            nap();
         }
     }
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::Allocator;
 use memtrack_format::record::AllocHead;
+use memtrack_transport::Area;
 use memtrack_transport::layout::SlotHeader;
 use memtrack_transport::segment_chain;
 
@@ -29,6 +30,7 @@ use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
+use crate::recording::finalize_barrier;
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
 
@@ -40,7 +42,7 @@ mod slots;
 pub(crate) use recorder::Recorder;
 
 use frees::FreeStep;
-use hot_path::AllocAndLeave;
+use hot_path::{ALLOC_FIRST, AllocAndLeave};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
 /// of which nothing is recorded any more.
@@ -76,6 +78,8 @@ struct RecordingState {
     native: Option<&'static mut NativeStack>,
     /// Where the records ended when an `operator new` had failed, and the bytes that it was asked for.
     failed_new: (usize, usize),
+    /// The memory of `native` while native stacks are not recorded.
+    unused_native: Option<&'static mut NativeStack>,
 }
 
 /// What an allocator of Python's does with a block that it had.
@@ -134,7 +138,7 @@ impl StateAccess<'_> {
         let state = self.state();
         state.chain.reset();
         if let Some(native) = &mut state.native {
-            native.reset(tid);
+            native.reset();
         }
         state.deferred = None;
         state.failed_new = (0, 0);
@@ -144,13 +148,17 @@ impl StateAccess<'_> {
     /// Forgets what was told: the shared memory is new.
     fn begin_again(&mut self) {
         self.thread.python_block.set(0);
+        self.thread.fork_ticket.set(0);
         let state = self.state();
         state.ring.begin_again();
         state.chain.begin_again();
+        state.choose_native();
         if let Some(native) = &mut state.native {
             native.begin_again();
         }
         state.deferred = None;
+        // Other settings may hold now.
+        state.alloc_and_leave = ALLOC_FIRST;
     }
 }
 
@@ -220,6 +228,28 @@ pub(crate) fn begin_again() {
     tls::set(std::ptr::null());
     python::forget_specific();
     slots::forget_all();
+}
+
+/// Gives all threads their slots again, in new shared memory: recording begins once more in this process. Recording is
+/// off, and no thread is inside a hook. In a forked child they are those of its parent.
+pub(crate) fn begin_anew_in_all(area: &'static Area, is_forked: bool) {
+    recorder::begin_again();
+    slots::begin_anew(area, is_forked);
+}
+
+/// Whether the calling thread is inside a hook.
+pub(crate) fn is_inside() -> bool {
+    of_word(tls::get()).is_some_and(RecordingThread::is_busy)
+}
+
+/// Waits until no thread is inside a hook, which recording must have been turned off for; `false`: one still is.
+pub(crate) fn wait_until_outside(area: &Area) -> bool {
+    finalize_barrier::wait_until_outside(area, slots::highest())
+}
+
+/// Slots below this one may have belonged to a thread.
+pub(crate) fn highest_slot() -> u32 {
+    slots::highest()
 }
 
 /// Begins one record; `None` when recording is off, in a forked child, inside memtrack itself and in nested calls: then

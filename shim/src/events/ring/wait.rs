@@ -75,5 +75,14 @@ fn collector_gone(collector: i32, target: i32) -> bool {
     }
     // SAFETY: no arguments, cannot fail.
     let parent = unsafe { libc::getppid() };
-    parent != collector && !collector_socket::is_listening()
+    if parent == collector {
+        return false;
+    }
+    if collector_socket::is_known() { !collector_socket::is_listening() } else { has_ended(collector) }
+}
+
+/// Whether a process, if it can be seen from here, is not there any more.
+fn has_ended(process: i32) -> bool {
+    // SAFETY: signal 0 sends nothing.
+    process > 0 && unsafe { libc::kill(process, 0) } != 0 && Errno::keep().value() == libc::ESRCH
 }

@@ -49,6 +49,11 @@ impl HookTable {
         Self { rows, lengths: lengths(names), first: first_bytes(names), index: index(names) }
     }
 
+    /// All hooks.
+    pub(crate) const fn rows(&self) -> &'static [Hook] {
+        self.rows
+    }
+
     /// As many bytes as [`HookTable::find_start`] wants to see: the longest name and its zero.
     pub(crate) const fn seen(&self) -> usize {
         self.lengths.1 + 1

@@ -18,6 +18,7 @@ use super::hook::Hook;
 use super::hook_lookup::HookTable;
 use super::originals;
 use super::protection::Protection;
+use super::slot::ChangedWord;
 use crate::platform::loaded_object::{LoadedObject, Range, holds};
 
 /// What the loader looks up.
@@ -30,6 +31,7 @@ pub(super) fn bypass_plt_stubs(
     program: &LoadedObject<'_>,
     table: &HookTable,
     page_size: usize,
+    changed: &mut Vec<ChangedWord>,
 ) {
     // Only at a fixed address can a stub be what a function's address is.
     if program.base != 0 {
@@ -40,13 +42,24 @@ pub(super) fn bypass_plt_stubs(
     let stubs: Vec<(usize, usize)> = hooks.filter_map(of_stub).filter(|&(_, original)| original != 0).collect();
     // The pointers are constant from the program's beginning on.
     if let Some(constants) = loader.of_type(PT_GNU_RELRO).next().filter(|_| !stubs.is_empty()) {
-        let protection = Protection::new(loader.relro_pages(page_size), PROT_READ);
-        replace(&constants, protection, &stubs, |address| loader.has_writable_word(address));
+        let pages = loader.relro_pages(page_size);
+        let protection = Protection::new(pages.clone(), PROT_READ);
+        for (address, before, after) in
+            replace(&constants, protection, &stubs, |address| loader.has_writable_word(address))
+        {
+            changed.push(ChangedWord { address, before, after, pages: pages.clone(), usual: PROT_READ });
+        }
     }
 }
 
-/// Writes the second address of each pair in place of the first.
-fn replace(words: &Range, mut protection: Protection, pairs: &[(usize, usize)], is_data: impl Fn(usize) -> bool) {
+/// Writes the second address of each pair in place of the first; gives the words written, with both.
+fn replace(
+    words: &Range,
+    mut protection: Protection,
+    pairs: &[(usize, usize)],
+    is_data: impl Fn(usize) -> bool,
+) -> Vec<(usize, usize, usize)> {
+    let mut written = Vec::new();
     let first = words.start.next_multiple_of(WORD);
     let addresses = (first..words.end).step_by(WORD);
     for address in addresses.filter(|&address| holds(words, address, WORD) && is_data(address)) {
@@ -57,8 +70,10 @@ fn replace(words: &Range, mut protection: Protection, pairs: &[(usize, usize)], 
             && protection.make_writable(address)
         {
             word.store(original, Ordering::Release);
+            written.push((address, value, original));
         }
     }
+    written
 }
 
 #[cfg(test)]

@@ -33,27 +33,41 @@ pub(crate) use dlopen_scopes::{DlopenInProgress, Scope};
 pub(crate) use hook::{Hook, HookGroup, HookTarget, NameLeads, Original};
 pub(crate) use hook_lookup::HookTable;
 
+use crate::platform::dladdr::own_handle;
 use crate::platform::loaded_object::LoadedObject;
 use seen_objects::{Loaded, SeenObject};
-use slot::PatchOutcome;
+use slot::{ChangedWord, PatchOutcome};
 
 /// The objects seen so far, and the process that is patching.
 struct PatchState {
-    known: UnsafeCell<Vec<SeenObject>>,
+    changes: UnsafeCell<ObjectChanges>,
     /// The process that is patching, 0 for none. A fork child may inherit its parent's number: then the list is void.
     patching: AtomicI32,
     /// A round was asked for while one was running.
     again: AtomicBool,
+    /// What was changed is to be put back, and nothing is to be changed.
+    removing: AtomicBool,
+    /// Slots that were patched are to be looked at once more.
+    rewriting: AtomicBool,
     watcher: OnceLock<ObjectWatcher>,
 }
 
-// SAFETY: `known` is touched only by the one thread that `patching` admits.
+/// What was changed in loaded objects.
+struct ObjectChanges {
+    known: Vec<SeenObject>,
+    /// Words outside of slots: of symbol tables, and of the loader's data.
+    words: Vec<ChangedWord>,
+}
+
+// SAFETY: `changes` is touched only by the one thread that `patching` admits.
 unsafe impl Sync for PatchState {}
 
 static STATE: PatchState = PatchState {
-    known: UnsafeCell::new(Vec::new()),
+    changes: UnsafeCell::new(ObjectChanges { known: Vec::new(), words: Vec::new() }),
     patching: AtomicI32::new(0),
     again: AtomicBool::new(false),
+    removing: AtomicBool::new(false),
+    rewriting: AtomicBool::new(false),
     watcher: OnceLock::new(),
 };
 
@@ -66,12 +80,28 @@ pub(crate) struct ObjectWatcher {
     pub(crate) removed: fn(usize),
 }
 
-/// Looks up the originals of `hooks` and patches everything that is loaded. Called once, from the shim's constructor.
+/// Looks up the originals of `hooks` and patches everything that is loaded. Called when recording begins, outside of
+/// hooks; other threads may run.
 pub(crate) fn install(hooks: &'static HookTable, watcher: ObjectWatcher) {
     hook_lookup::set(hooks);
     // The first caller is the only one.
     let _ = STATE.watcher.set(watcher);
     originals::c_library();
+    STATE.removing.store(false, Ordering::Release);
+    patch(None);
+}
+
+/// As [`install`], where other threads may have been binding slots meanwhile, each of which writes what it has found.
+pub(crate) fn install_among_threads(hooks: &'static HookTable, watcher: ObjectWatcher) {
+    install(hooks, watcher);
+    STATE.rewriting.store(true, Ordering::Release);
+    patch(None);
+}
+
+/// Puts back everything that was changed in loaded objects, except what others have changed since. Hooks that are still
+/// called, by pointers that the program has kept, pass the calls on: their originals stay known.
+pub(crate) fn remove() {
+    STATE.removing.store(true, Ordering::Release);
     patch(None);
 }
 
@@ -88,9 +118,12 @@ pub(crate) fn is_there_news() -> bool {
 /// *added to* by relocation) and from unmapping it, at no risk of a deadlock that the program's own dlopen did not have.
 pub(crate) fn patch(opened: Option<Scope>) {
     let _entry = opened.map(dlopen_scopes::enter);
-    // SAFETY: a pseudo handle and a name that ends in zero.
-    let resolved = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"memtrack_patch_under_loader_lock".as_ptr()) };
-    if resolved.is_null() {
+    let look_up = |scope| {
+        // SAFETY: a pseudo handle or a library's, and a name that ends in zero.
+        unsafe { libc::dlsym(scope, c"memtrack_patch_under_loader_lock".as_ptr()) }
+    };
+    // A library that was loaded into a running process may not be in the global scope.
+    if look_up(libc::RTLD_DEFAULT).is_null() && own_handle().is_none_or(|own| look_up(own).is_null()) {
         // Not reachable by name (a statically linked test, a loader without indirect functions).
         patch_exclusively();
     }
@@ -143,18 +176,26 @@ fn patch_exclusively() {
         return;
     }
     // SAFETY: `patching` admitted this thread alone.
-    let known = unsafe { &mut *STATE.known.get() };
+    let changes = unsafe { &mut *STATE.changes.get() };
     if previous != 0 {
-        // Forked in the middle of a round of a thread that is not here: the list may be half written.
-        std::mem::forget(std::mem::take(known));
+        // Forked in the middle of a round of a thread that is not here: the lists may be half written.
+        std::mem::forget(std::mem::take(&mut changes.known));
+        std::mem::forget(std::mem::take(&mut changes.words));
     }
     while STATE.again.swap(false, Ordering::AcqRel) {
-        patch_round(known);
+        if STATE.removing.load(Ordering::Acquire) {
+            remove_round(changes);
+        } else {
+            patch_round(changes);
+            if STATE.rewriting.swap(false, Ordering::AcqRel) {
+                patch_again(&changes.known);
+            }
+        }
     }
     STATE.patching.store(0, Ordering::Release);
 }
 
-fn patch_round(known: &mut Vec<SeenObject>) {
+fn patch_round(ObjectChanges { known, words }: &mut ObjectChanges) {
     let Some(hooks) = hook_lookup::table() else { return };
     let loaded = Loaded::now();
     let some_were_removed = loaded.some_were_removed();
@@ -168,6 +209,7 @@ fn patch_round(known: &mut Vec<SeenObject>) {
         // An object that was only replaced in our list is still there, and so are its functions.
         if !loaded.objects.iter().any(|object| object.range() == gone.range) {
             originals::forget(&gone.range);
+            words.retain(|word| !gone.range.contains(&word.address));
         }
     }
     let (unpatched, scopes) = (UnpatchedObjects::new(), dlopen_scopes::pending());
@@ -178,30 +220,64 @@ fn patch_round(known: &mut Vec<SeenObject>) {
                 (watcher.added)(object);
             }
             if let (true, Some(program)) = (unpatched.is_loader(object), loaded.objects.first()) {
-                loader_stubs::bypass_plt_stubs(object, program, hooks, unpatched.page_size);
+                loader_stubs::bypass_plt_stubs(object, program, hooks, unpatched.page_size, words);
             }
-            let outcome = patch_object(object, library, hooks, &scopes, &unpatched).unwrap_or_default();
-            SeenObject::new(object, outcome)
+            // It was scanned before, and some slot could not be decided on. Once anything was unloaded, it may be another.
+            let earlier = comparison.gone.iter().find(|gone| !some_were_removed && gone.range == object.range());
+            let earlier = earlier.map(|gone| &gone.outcome);
+            let patch = |patcher: patch::Patcher<'_>| SeenObject::new(object, patcher.run());
+            with_patcher(object, library, hooks, &scopes, &unpatched, earlier, patch)
+                .unwrap_or_else(|| SeenObject::new(object, PatchOutcome::default()))
         }));
     }
-    symbol_redirect::redirect(&loaded.objects, unpatched.page_size);
+    symbol_redirect::redirect(&loaded.objects, unpatched.page_size, words);
     loaded.remember();
 }
 
-/// Patches one object, unless it is one to leave alone.
-fn patch_object(
+/// Looks at the patched slots of all objects, which were just found to be loaded.
+fn patch_again(known: &[SeenObject]) {
+    for object in known {
+        let mut protection = object.protection();
+        object.outcome.saved.iter().for_each(|slot| slot.patch_again(&mut protection));
+    }
+}
+
+fn remove_round(ObjectChanges { known, words }: &mut ObjectChanges) {
+    let Some(hooks) = hook_lookup::table() else { return };
+    let loaded = Loaded::now();
+    let comparison = seen_objects::compare(std::mem::take(known), &loaded.objects, loaded.some_were_removed());
+    let is_loaded = |address| loaded.objects.iter().any(|object| object.range().contains(&address));
+    // First, so that no slot is bound to a hook after it was looked at.
+    words.drain(..).filter(|word| is_loaded(word.address)).for_each(|word| word.restore());
+    hooks.rows().iter().for_each(|hook| hook.name_leads.forget());
+    let unpatched = UnpatchedObjects::new();
+    let libraries = plt_rs::collect_modules();
+    for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
+        let earlier = found.as_ref().map(|found| &found.outcome);
+        with_patcher(object, library, hooks, &[], &unpatched, earlier, |patcher| {
+            patcher.restore();
+        });
+    }
+    originals::forget_all();
+    Loaded::forget();
+}
+
+/// Does something to the slots of one object, unless it is one to leave alone.
+fn with_patcher<R>(
     object: &LoadedObject<'_>,
     library: LoadedLibrary<'_>,
     hooks: &'static HookTable,
     scopes: &[Scope],
     unpatched: &UnpatchedObjects,
-) -> Option<PatchOutcome> {
+    earlier: Option<&PatchOutcome>,
+    then: impl FnOnce(patch::Patcher<'_>) -> R,
+) -> Option<R> {
     if library.addr() != object.base || unpatched.has(object, &library) {
         return None;
     }
     let dynamic = dynamic::Dynamic::read(object)?;
     let library = DynamicLibrary::initialize(library).ok()?;
-    Some(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, unpatched.page_size).run())
+    Some(then(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, unpatched.page_size, earlier)))
 }
 
 /// The objects that are never patched: the loader, the kernel's, the shim itself.

@@ -31,7 +31,7 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Stores the C library's originals. Called once, at start-up.
+/// Stores the C library's originals. Called when recording begins.
 pub(super) fn c_library() {
     for hook in hooks().iter().filter(|hook| hook.group == HookGroup::C) {
         hook.original.store(global(hook.name), Ordering::Release);
@@ -87,6 +87,13 @@ pub(super) fn forget(range: &Range) {
             hook.name_leads.forget();
             state(hook.group).store(UNKNOWN, Ordering::Release);
         }
+    }
+}
+
+/// Looks all groups up anew when they are asked for next: nothing is told of what is loaded meanwhile.
+pub(super) fn forget_all() {
+    for hook in hooks().iter().filter(|hook| hook.group != HookGroup::C) {
+        state(hook.group).store(UNKNOWN, Ordering::Release);
     }
 }
 

@@ -1,7 +1,8 @@
-//! Patches the slots of one object: which ones, and how they are written.
+//! Patches the slots of one object, and puts them back: which ones, and how they are written.
 //!
-//! Invariant: a slot is written only if what it calls now, or will once it is bound, is exactly the hook's original;
-//! and a page that the loader protected is protected again afterwards.
+//! Other threads call through the slots meanwhile, so each is written as one word. Invariant: a slot is written only if
+//! what it calls now, or will once it is bound, is exactly the hook's original; what it held is kept; and a page that
+//! the loader protected is protected again afterwards.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -14,7 +15,7 @@ use super::hook::Hook;
 use super::hook_lookup::HookTable;
 use super::originals;
 use super::protection::Protection;
-use super::slot::{PatchOutcome, PatchedSlot};
+use super::slot::{PatchOutcome, PatchedSlot, SavedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
 /// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
@@ -31,6 +32,8 @@ pub(super) struct Patcher<'a> {
     scopes: &'a [Scope],
     range: Range,
     protection: Protection,
+    /// What an earlier scan has left in the object.
+    earlier: Option<&'a PatchOutcome>,
     outcome: PatchOutcome,
 }
 
@@ -43,6 +46,7 @@ impl<'a> Patcher<'a> {
         hooks: &'static HookTable,
         scopes: &'a [Scope],
         page_size: usize,
+        earlier: Option<&'a PatchOutcome>,
     ) -> Self {
         let protection = Protection::new(object.relro_pages(page_size), libc::PROT_READ);
         Self {
@@ -53,12 +57,32 @@ impl<'a> Patcher<'a> {
             scopes,
             range: object.range(),
             protection,
+            earlier,
             outcome: PatchOutcome::default(),
         }
     }
 
     /// Looks at every relocation.
     pub(super) fn run(mut self) -> PatchOutcome {
+        self.for_each_slot(Self::visit);
+        self.outcome
+    }
+
+    /// Puts every slot that holds a hook back to what it was.
+    pub(super) fn restore(mut self) {
+        self.for_each_slot(|patcher, relocation, hook| {
+            let Some((address, slot)) = patcher.slot(relocation) else { return };
+            let current = slot.load(Ordering::Acquire);
+            // Without a saved value the loader has bound it to the hook, since that is where the name led.
+            let before = patcher.saved(address).unwrap_or_else(|| hook.original());
+            if current == hook.target() && before != 0 && patcher.protection.make_writable(address) {
+                // Fails when the program has changed it just now, which is then left.
+                let _ = slot.compare_exchange(current, before, Ordering::AcqRel, Ordering::Relaxed);
+            }
+        });
+    }
+
+    fn for_each_slot(&mut self, mut visit: impl FnMut(&mut Self, &DynRela, &'static Hook)) {
         let library = self.library;
         let data = library.addend_relocs().map_or(&[][..], |table| table.entries());
         // Two thirds of a large library's.
@@ -66,10 +90,13 @@ impl<'a> Patcher<'a> {
         let calls = library.plt_rela().map_or(&[][..], |table| table.entries());
         for relocation in data.iter().chain(calls) {
             if let Some(hook) = self.hook_for(relocation) {
-                self.visit(relocation, hook);
+                visit(self, relocation, hook);
             }
         }
-        self.outcome
+    }
+
+    fn saved(&self, address: usize) -> Option<usize> {
+        self.earlier?.before(address)
     }
 
     fn hook_for(&self, relocation: &DynRela) -> Option<&'static Hook> {
@@ -80,21 +107,27 @@ impl<'a> Patcher<'a> {
         self.hooks.find_start(self.dynamic.name_start(symbol, self.hooks.seen())?)
     }
 
-    fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {
+    /// The slot of a relocation, and its address.
+    fn slot(&self, relocation: &DynRela) -> Option<(usize, &'a AtomicUsize)> {
         let address = self.object.base.wrapping_add(relocation.r_offset as usize);
-        if !self.object.has_writable_word(address) {
-            return;
-        }
         // SAFETY: an aligned word in a writable segment of a loaded object; others read and write it as one word.
-        let slot = unsafe { &*(address as *const AtomicUsize) };
-        let current = slot.load(Ordering::Acquire);
-        if current != hook.target() {
-            if !self.calls_original(relocation, hook, current) || !self.protection.make_writable(address) {
+        self.object.has_writable_word(address).then(|| (address, unsafe { &*(address as *const AtomicUsize) }))
+    }
+
+    fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {
+        let Some((address, slot)) = self.slot(relocation) else { return };
+        let mut before = slot.load(Ordering::Acquire);
+        if before == hook.target() {
+            // Bound to the hook by the loader, or patched by an earlier scan.
+            before = self.saved(address).unwrap_or_else(|| hook.original());
+        } else {
+            if !self.calls_original(relocation, hook, before) || !self.protection.make_writable(address) {
                 return;
             }
-            slot.store(hook.target(), Ordering::Release);
+            // Another thread may bind it just now: then it holds what it was bound to.
+            before = slot.swap(hook.target(), Ordering::AcqRel);
         }
-        self.outcome.count = self.outcome.count.saturating_add(1);
+        self.outcome.saved.push(SavedSlot { address, before, hook });
         self.outcome.slot = Some(PatchedSlot { address, value: hook.target() });
     }
 

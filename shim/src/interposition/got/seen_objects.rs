@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use libc::{c_int, c_void, dl_phdr_info};
 
+use super::protection::Protection;
 use super::slot::{PatchOutcome, PatchedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
@@ -35,7 +36,9 @@ pub(super) struct SeenObject {
     name: usize,
     /// The addresses it covers.
     pub(super) range: Range,
-    outcome: PatchOutcome,
+    pub(super) outcome: PatchOutcome,
+    /// Pages that the loader has protected.
+    protected: Range,
 }
 
 impl SeenObject {
@@ -45,7 +48,15 @@ impl SeenObject {
             UNDECIDED.store(true, Ordering::Relaxed);
         }
         let headers = object.headers.as_ptr() as usize;
-        Self { base: object.base, headers, name: object.name, range: object.range(), outcome }
+        // SAFETY: no preconditions.
+        let page_size = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+        let protected = object.relro_pages(page_size);
+        Self { base: object.base, headers, name: object.name, range: object.range(), outcome, protected }
+    }
+
+    /// The protection of its slots.
+    pub(super) fn protection(&self) -> Protection {
+        Protection::new(self.protected.clone(), libc::PROT_READ)
     }
 
     fn is(&self, object: &LoadedObject<'_>, some_were_removed: bool) -> bool {
@@ -83,6 +94,12 @@ impl Loaded<'_> {
     /// Whether something was unloaded since the last [`Loaded::remember`].
     pub(super) fn some_were_removed(&self) -> bool {
         COUNTERS.removed.load(Ordering::Relaxed) != self.removed
+    }
+
+    /// Notes that nothing is patched any more: whatever is loaded is news.
+    pub(super) fn forget() {
+        COUNTERS.added.store(0, Ordering::Relaxed);
+        UNDECIDED.store(false, Ordering::Relaxed);
     }
 
     /// Notes that everything up to now has been handled.

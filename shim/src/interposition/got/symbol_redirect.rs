@@ -24,6 +24,7 @@ use super::hook::Hook;
 use super::hook_lookup::hooks;
 use super::originals;
 use super::protection::Protection;
+use super::slot::ChangedWord;
 use crate::platform::loaded_object::{LoadedObject, Range, holds};
 use crate::platform::symbol_tables::for_each_definition;
 
@@ -31,7 +32,7 @@ use crate::platform::symbol_tables::for_each_definition;
 const PLAIN: [u8; 2] = [0, 2];
 
 /// Changes the entries of all originals that are known, unless that was tried before.
-pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize) {
+pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize, changed: &mut Vec<ChangedWord>) {
     let wanted: Vec<&'static Hook> =
         hooks().iter().filter(|hook| hook.name_leads.is_untried() && originals::known_original(hook) != 0).collect();
     // After the first time there are some only when a library has come that others have functions of.
@@ -49,7 +50,7 @@ pub(super) fn redirect(objects: &[LoadedObject<'_>], page_size: usize) {
         for segment in object.headers.iter().filter(|header| header.p_type == PT_LOAD) {
             let range = object.range_of(segment);
             let within: Vec<&SymbolEntry> = defined.iter().filter(|entry| holds(&range, entry.value, 8)).collect();
-            write(object, &within, usual(segment.p_flags), page_size);
+            write(object, &within, usual(segment.p_flags), page_size, changed);
         }
     }
 }
@@ -78,17 +79,25 @@ fn entries(object: &LoadedObject<'_>, hook: &'static Hook) -> Vec<SymbolEntry> {
 }
 
 /// Writes entries that lie in one segment.
-fn write(object: &LoadedObject<'_>, entries: &[&SymbolEntry], usual: i32, page_size: usize) {
+fn write(
+    object: &LoadedObject<'_>,
+    entries: &[&SymbolEntry],
+    usual: i32,
+    page_size: usize,
+    changed: &mut Vec<ChangedWord>,
+) {
     let places = || entries.iter().map(|entry| entry.value);
     let (Some(first), Some(last)) = (places().min(), places().max()) else { return };
     let down = |address: usize| address & !page_size.wrapping_sub(1);
     let pages: Range = down(first)..down(last).saturating_add(page_size);
-    let mut protection = Protection::new(pages, usual);
+    let mut protection = Protection::new(pages.clone(), usual);
     for entry in entries.iter().filter(|entry| protection.make_writable(entry.value)) {
         // SAFETY: an aligned word in a loaded segment that was made writable; others read it as one word.
         let value = unsafe { &*(entry.value as *const AtomicUsize) };
         // What a name leads to is the sum of this and the base, which may wrap around.
-        value.store(entry.hook.target().wrapping_sub(object.base), Ordering::Release);
+        let after = entry.hook.target().wrapping_sub(object.base);
+        let before = value.swap(after, Ordering::AcqRel);
+        changed.push(ChangedWord { address: entry.value, before, after, pages: pages.clone(), usual });
         entry.hook.name_leads.set(true);
     }
 }

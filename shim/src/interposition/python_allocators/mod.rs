@@ -50,8 +50,10 @@ struct Interface {
     thread_state: unsafe extern "C" fn() -> *mut c_void,
 }
 
-/// Set once, for good.
+/// Set once, for good, when an interpreter is found.
 static INTERFACE: AtomicPtr<Interface> = AtomicPtr::new(null_mut());
+/// Whether the blocks are traced.
+static TRACING: AtomicBool = AtomicBool::new(false);
 /// One thread at a time puts them back.
 static LOOKING: AtomicBool = AtomicBool::new(false);
 
@@ -95,6 +97,19 @@ impl Interface {
         }
     }
 
+    /// Puts back what the domain had, if it still has a wrapper. Where another has wrapped that, it stays, and passes
+    /// calls on.
+    fn unwrap(&self, number: c_int) {
+        let found = self.domain(number);
+        let [malloc, ..] = found.functions;
+        let theirs = usize::try_from(number).ok().and_then(|domain| wrappers::originals_behind(domain, malloc));
+        if let Some(functions) = theirs {
+            let theirs = Domain { functions, ..found };
+            // SAFETY: the functions that the domain had, with their own context.
+            unsafe { (self.set)(number, &raw const theirs) };
+        }
+    }
+
     /// Whether the wrappers are called first, as far as the domain shows that the interpreter itself never puts aside.
     fn has_ours(&self) -> bool {
         let [malloc, ..] = self.domain(OBJ).functions;
@@ -126,16 +141,24 @@ unsafe fn symbol<F: Copy>(library: &Library, name: &CStr) -> Option<F> {
 /// capture is to have them.
 pub(crate) fn interpreter_found(library: &Library) {
     arenas::interpreter_found(library);
-    if let Some(interface) = are_wanted().then(|| Interface::of(library)).flatten() {
-        trace(interface);
+    if let Some(interface) = Interface::of(library) {
+        #[expect(clippy::disallowed_types, reason = "the interface is stored outside of hooks")]
+        INTERFACE.store(Box::into_raw(Box::new(interface)), Release);
+        start();
     }
 }
 
-/// Puts the wrappers in, and has them looked after until the interpreter has started. Call it outside of hooks.
-#[expect(clippy::disallowed_types, reason = "the interface is stored outside of hooks")]
-fn trace(interface: Interface) {
+fn interface() -> Option<&'static Interface> {
+    // SAFETY: null, or set once to memory that is never freed.
+    unsafe { INTERFACE.load(Acquire).as_ref() }
+}
+
+/// Traces the allocators of the interpreter that was found, if this capture is to have them: puts the wrappers in, and
+/// has them looked after until the interpreter has started. Call it outside of hooks.
+pub(crate) fn start() {
+    let Some(interface) = interface().filter(|_| are_wanted()) else { return };
     interface.wrap_all();
-    INTERFACE.store(Box::into_raw(Box::new(interface)), Release);
+    TRACING.store(true, Release);
     if let Some(area) = shared_area::area() {
         area.control().python_allocators.store(TRACED, Release);
     }
@@ -143,16 +166,24 @@ fn trace(interface: Interface) {
     recording_switch::watch();
 }
 
+/// Takes the wrappers out; recording is off. Call it outside of hooks.
+pub(crate) fn stop() {
+    if TRACING.swap(false, AcqRel)
+        && let Some(interface) = interface()
+    {
+        DOMAINS.iter().for_each(|number| interface.unwrap(*number));
+    }
+}
+
 /// Whether there are wrappers to look after.
 pub(crate) fn are_traced() -> bool {
-    !INTERFACE.load(Acquire).is_null()
+    TRACING.load(Acquire)
 }
 
 /// What each event does first until the interpreter has started: puts the wrappers back where they were thrown out.
 /// Whether they were.
 fn watch() -> bool {
-    // SAFETY: null, or set once to memory that is never freed.
-    let Some(interface) = (unsafe { INTERFACE.load(Acquire).as_ref() }) else { return false };
+    let Some(interface) = interface().filter(|_| are_traced()) else { return false };
     if interface.runs_here() {
         recording_switch::stop_watching();
         return false;

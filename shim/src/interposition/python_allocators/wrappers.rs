@@ -75,6 +75,12 @@ pub(super) fn in_place_of(domain: usize, functions: &DomainFunctions) -> Option<
     sets().get(domain)?.get(number).copied()
 }
 
+/// The functions that a domain had whose malloc function is one of ours.
+pub(super) fn originals_behind(domain: usize, malloc: usize) -> Option<DomainFunctions> {
+    let number = sets().get(domain)?.iter().position(|set| set.first() == Some(&malloc))?;
+    Some(ORIGINALS.get(domain)?.get(number)?.words().map(|word| word.load(Acquire)))
+}
+
 /// Whether a domain with this malloc function calls the wrappers first.
 pub(super) fn is_ours(malloc: usize) -> bool {
     sets().iter().flatten().any(|set| set.first() == Some(&malloc))
@@ -222,7 +228,7 @@ unsafe fn free_slow<const DOMAIN: usize, const NUMBER: usize>(context: usize, bl
 
 #[cfg(test)]
 mod tests {
-    use super::{DOMAINS, SETS, allocator, in_place_of, is_ours};
+    use super::{DOMAINS, SETS, allocator, in_place_of, is_ours, originals_behind};
     use memtrack_format::{Allocator, PythonDomain};
 
     /// One test for all, since the table is one for the process.
@@ -234,6 +240,10 @@ mod tests {
             assert_eq!(sets.len(), SETS);
             assert_eq!(in_place_of(domain, &functions(3)).as_ref(), sets.get(2));
             assert!(sets.iter().all(|[malloc, ..]| is_ours(*malloc)) && !is_ours(1));
+            for (kind, [malloc, ..]) in (1..).zip(&sets) {
+                assert_eq!(originals_behind(domain, *malloc), Some(functions(kind)));
+            }
+            assert_eq!(originals_behind(domain, 1), None);
             assert_eq!(sets.iter().collect::<std::collections::HashSet<_>>().len(), SETS);
             assert_eq!(in_place_of(domain, &functions(SETS + 1)), None);
         }

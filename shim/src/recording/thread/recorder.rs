@@ -29,6 +29,12 @@ static FINALIZING: AtomicU32 = AtomicU32::new(0);
 /// 1 once the names of threads were looked at for the last time.
 static NAMES_ARE_LAST: AtomicU32 = AtomicU32::new(0);
 
+/// Nothing of the interpreter's end is recorded yet: the shared memory is new.
+pub(super) fn begin_again() {
+    FINALIZING.store(0, Relaxed);
+    NAMES_ARE_LAST.store(0, Relaxed);
+}
+
 /// The guard of one hook, and what it may record. Dropping it ends both.
 pub(crate) struct Recorder {
     access: StateAccess<'static>,

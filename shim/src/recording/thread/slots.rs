@@ -52,6 +52,29 @@ pub(super) fn forget_all() {
     }
 }
 
+/// Begins the stream of each thread that has a slot anew, in new shared memory: its thread-local word leads there still.
+/// Recording is off, and no thread is inside a hook. In a forked child one of the words is its first thread's, and
+/// which one is not known: so that thread gets them all.
+pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
+    for index in 0..highest().min(area.slot_count()) {
+        python::object_of(index).forget();
+        let (Some(place), Some(slot)) = (THREADS.get(index as usize), area.slot(index)) else { continue };
+        // SAFETY: null, or a slot's thread, which is never freed.
+        let Some(thread) = (unsafe { place.load(Acquire).as_ref() }) else { continue };
+        // SAFETY: recording is off, so no thread uses the state.
+        let mut access = unsafe { StateAccess::new(thread) };
+        access.begin_again();
+        // SAFETY: no arguments, cannot fail.
+        let tid = if is_forked { unsafe { libc::getpid() } } else { access.state().ring.tid() };
+        if tid != 0 && !has_ended(tid) && area.ensure_mapped(index) {
+            slot.owner.store(tid, Release);
+            segment_chain::enter_hook(slot);
+            access.begin_anew(tid);
+            segment_chain::leave_hook(slot);
+        }
+    }
+}
+
 /// Claims a free slot and makes it this thread's. It is busy then.
 pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
     // SAFETY: no arguments, cannot fail.
@@ -155,12 +178,24 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(state.deferred = None);
     put!(state.failed_new = (0, 0));
     put!(state.native = if native::is_on() { make_native() } else { None });
+    put!(state.unused_native = None);
     // SAFETY: a field of fresh memory of the right size, page-aligned.
     let ring = unsafe { &raw mut (*state).ring };
     // SAFETY: it is zeroed, and nobody else knows it.
     unsafe { Ring::make(ring, area, slot, index) };
     // SAFETY: every field was written just now; the memory is never given back.
     unsafe { thread.as_ref() }
+}
+
+impl RecordingState {
+    /// Has what native stacks need exactly where they are recorded.
+    pub(super) fn choose_native(&mut self) {
+        if native::is_on() {
+            self.native = self.native.take().or_else(|| self.unused_native.take()).or_else(make_native);
+        } else if let Some(native) = self.native.take() {
+            self.unused_native = Some(native);
+        }
+    }
 }
 
 /// Memory for the native side of a slot.

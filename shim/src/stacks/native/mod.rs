@@ -53,6 +53,13 @@ pub(crate) fn start() {
     ON.store(true, Relaxed);
 }
 
+/// They shall not be any more; recording is off.
+pub(crate) fn stop() {
+    if ON.swap(false, Relaxed) {
+        modules::stop();
+    }
+}
+
 /// An object was loaded. To be called under the loader's lock, outside of hooks.
 pub(crate) fn object_added(object: &LoadedObject<'_>) {
     if is_on() {
@@ -113,8 +120,8 @@ impl NativeStack {
     }
 
     /// Another thread owns the slot from now on; the reader's stack is empty.
-    pub(crate) fn reset(&mut self, tid: i32) {
-        self.walk.reset(tid);
+    pub(crate) fn reset(&mut self) {
+        self.walk.reset();
         self.python.reset();
         self.entries.reset();
         self.truncated = false;

@@ -2,7 +2,7 @@
 //!
 //! They are put in by the walk that patches them, under the loader's lock, and looked up in hooks without one: the list
 //! only grows, and what is unloaded is marked. Invariant: a module has its id for as long as it stays loaded; what is
-//! loaded later has another, even at the same address.
+//! loaded later has another, even at the same address. In a later recording, what has stayed loaded has its id again.
 
 #![expect(clippy::disallowed_types, reason = "modules are added and removed outside of hooks")]
 
@@ -15,7 +15,7 @@ use crate::events::stack_model::new_id;
 const MOST: usize = 16384;
 
 /// What the patching walk knows of an object.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Description {
     /// What was added to the addresses of the file.
     pub(super) bias: usize,
@@ -39,6 +39,8 @@ pub(super) struct LoadedModule {
     /// It is the dynamic loader, whose first code has no unwind table: what is called from there has no caller.
     pub(super) is_loader: bool,
     is_gone: AtomicBool,
+    /// It was loaded when recording ended: if it is met again as it was, it is the same.
+    is_set_aside: AtomicBool,
     description: Description,
 }
 
@@ -53,7 +55,26 @@ static UNKNOWN: AtomicU32 = AtomicU32::new(0);
 
 /// Gives code in no module its id.
 pub(super) fn start() {
-    UNKNOWN.store(new_id(), Ordering::Relaxed);
+    if UNKNOWN.load(Ordering::Relaxed) == 0 {
+        UNKNOWN.store(new_id(), Ordering::Relaxed);
+    }
+}
+
+/// Recording ends: what is loaded is set aside until it begins again.
+pub(super) fn stop() {
+    for module in all().map(|(_, module)| module).filter(|module| !module.is_gone.swap(true, Ordering::AcqRel)) {
+        module.is_set_aside.store(true, Ordering::Release);
+    }
+    GENERATION.fetch_add(1, Ordering::Release);
+}
+
+/// Takes a module back that was set aside.
+fn take_back(description: &Description) -> bool {
+    let is_it = |module: &&LoadedModule| {
+        module.description == *description && module.is_set_aside.swap(false, Ordering::AcqRel)
+    };
+    let found = all().map(|(_, module)| module).find(is_it);
+    found.inspect(|module| module.is_gone.store(false, Ordering::Release)).is_some()
 }
 
 /// Differs from an earlier one when modules have gone.
@@ -83,10 +104,23 @@ pub(super) fn add(description: Description) {
     let segments = &description.segments;
     let start = segments.iter().map(|segment| segment.start).min().unwrap_or(0);
     let end = segments.iter().map(|segment| segment.end).max().unwrap_or(0);
+    if take_back(&description) {
+        loading_objects::forget(start);
+        ADDITIONS.fetch_add(1, Ordering::Release);
+        return;
+    }
     let is_own = (start..end).contains(&(&raw const COUNT as usize));
     let is_loader = is_loader(&description, start..end);
-    let module =
-        LoadedModule { id: new_id(), start, end, is_own, is_loader, is_gone: AtomicBool::new(false), description };
+    let module = LoadedModule {
+        id: new_id(),
+        start,
+        end,
+        is_own,
+        is_loader,
+        is_gone: AtomicBool::new(false),
+        is_set_aside: AtomicBool::new(false),
+        description,
+    };
     let count = COUNT.load(Ordering::Relaxed);
     if let Some(place) = MODULES.get(count) {
         place.store(Box::into_raw(Box::new(module)), Ordering::Release);

@@ -30,8 +30,13 @@ impl StackMemory {
         Self { low, high, page: 0 }
     }
 
+    /// Of a thread that is asked when it walks its stack first.
+    pub(super) const UNKNOWN: Self = Self { low: usize::MAX, high: usize::MAX, page: 0 };
+
     /// The stack of the calling thread, of which nothing is known but its end.
-    pub(super) fn of_thread(tid: i32) -> Self {
+    fn of_this_thread() -> Self {
+        // SAFETY: no arguments, cannot fail.
+        let tid = unsafe { libc::gettid() };
         // SAFETY: no arguments, cannot fail.
         let is_first = tid == unsafe { libc::getpid() };
         let high = if is_first {
@@ -58,6 +63,12 @@ impl StackMemory {
     /// Takes the pages down to this address in, if they are all there.
     #[cold]
     fn deepen(&mut self, sp: usize) {
+        if self.high == usize::MAX {
+            *self = Self::of_this_thread();
+            if sp >= self.low {
+                return;
+            }
+        }
         if self.high.wrapping_sub(sp) > LARGEST {
             return;
         }
@@ -128,8 +139,7 @@ mod tests {
             scope.spawn(|| {
                 let value = 7_usize;
                 let address = &raw const value as usize;
-                // SAFETY: no arguments, cannot fail.
-                let mut stack = StackMemory::of_thread(unsafe { libc::gettid() });
+                let mut stack = StackMemory::UNKNOWN;
                 stack.begin(address);
                 assert!(stack.low <= address && address < stack.high);
                 assert_eq!(stack.word(address), Some(7));

@@ -101,10 +101,10 @@ impl Walk {
     }
 
     /// Another thread's stack from now on.
-    pub(super) fn reset(&mut self, tid: i32) {
+    pub(super) fn reset(&mut self) {
         self.forget();
         self.truncated = false;
-        self.stack = StackMemory::of_thread(tid);
+        self.stack = StackMemory::UNKNOWN;
     }
 
     /// No stack is known.

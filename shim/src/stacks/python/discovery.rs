@@ -28,10 +28,24 @@ pub(crate) fn reason() -> Option<&'static str> {
     Unsupported::ALL.into_iter().find(|candidate| *candidate as u8 == reason).map(Unsupported::text)
 }
 
-/// Looks for an interpreter among the loaded objects. Call it outside of hooks, at start-up.
+/// Looks for an interpreter among the loaded objects, unless one was found when the process was recorded before. Call
+/// it outside of hooks, when recording begins.
 pub(crate) fn start(found: OnLibrary) {
+    if let Some(python) = interpreter::interpreter() {
+        return python.watch_deaths();
+    }
+    if version_hex() != 0 {
+        return;
+    }
     if !look(|| Symbols::find(found)) {
         REASON.store(Unsupported::without_interpreter().map_or(0, |reason| reason as u8), Ordering::Relaxed);
+    }
+}
+
+/// Takes out of the interpreter what was put there; recording is off.
+pub(crate) fn stop() {
+    if let Some(python) = interpreter::interpreter() {
+        python.unwatch_deaths();
     }
 }
 

@@ -74,9 +74,12 @@ static ALLOWED: AtomicBool = AtomicBool::new(false);
 /// The next numbers. Odd, so that no pointer is like them.
 static NUMBER: AtomicUsize = AtomicUsize::new(1);
 
-/// Allows sentinels to be made.
-pub(crate) fn allow() {
-    ALLOWED.store(true, Ordering::Relaxed);
+/// Whether one was wrong, or the interpreter's version has none.
+static FORBIDDEN: AtomicBool = AtomicBool::new(false);
+
+/// Allows sentinels to be made, or does not. Those that were left in frames by an earlier recording mean nothing.
+pub(crate) fn allow(wanted: bool) {
+    ALLOWED.store(wanted && !FORBIDDEN.load(Ordering::Relaxed), Ordering::Relaxed);
 }
 
 /// Whether the interpreter's frames may be written to.
@@ -87,6 +90,7 @@ pub(super) fn are_allowed() -> bool {
 /// From now on no sentinel is made.
 #[cold]
 pub(super) fn forbid() {
+    FORBIDDEN.store(true, Ordering::Relaxed);
     ALLOWED.store(false, Ordering::Relaxed);
 }
 

@@ -86,6 +86,21 @@ pub(super) unsafe fn watch(deallocator: usize) {
     field.store(ours, Ordering::Release);
 }
 
+/// Puts the type's own deallocator back, unless another library has wrapped ours.
+///
+/// # Safety
+/// As of [`watch`].
+pub(super) unsafe fn unwatch(deallocator: usize) {
+    let field = deallocator as *const AtomicUsize;
+    // SAFETY: `tp_dealloc` is an aligned word of static data that lives as long as the interpreter.
+    let field = unsafe { &*field };
+    let (ours, theirs) = (deallocate as *const () as usize, ORIGINAL.load(Ordering::Acquire));
+    if theirs != 0 {
+        // Fails when another library has wrapped the shim's function, which then passes calls on.
+        let _ = field.compare_exchange(ours, theirs, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
 /// A `destructor`.
 type Destructor = unsafe extern "C" fn(*mut libc::c_void);
 

@@ -63,6 +63,12 @@ impl Interpreter {
         // SAFETY: the type was checked before this interpreter was published.
         unsafe { freed_code_objects::watch(self.code_type.wrapping_add(self.layout.objects.deallocator())) };
     }
+
+    /// Takes what watches them out.
+    pub(super) fn unwatch_deaths(&self) {
+        // SAFETY: the type was checked before this interpreter was published.
+        unsafe { freed_code_objects::unwatch(self.code_type.wrapping_add(self.layout.objects.deallocator())) };
+    }
 }
 
 /// The published interpreter, null before.

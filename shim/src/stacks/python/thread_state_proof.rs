@@ -219,7 +219,7 @@ mod tests {
             gil.words[0].store(state, Relaxed);
             gil.words[1].store(1, Relaxed);
         };
-        super::frame_sentinels::allow();
+        super::frame_sentinels::allow(true);
         let (mut mine, mut other) = (ThreadStateProof::new(), ThreadStateProof::new());
         let mut interpreter = FakeInterpreter::new();
         let state = interpreter.state();

@@ -1,0 +1,118 @@
+//! Recording of a process that is already running: the library's exports, which memtrack calls from outside.
+//!
+//! They are called on one of the program's threads, which holds neither the loader's nor malloc's locks. Other threads
+//! run on, may hold them, and meet the hooks as soon as there are some. Invariant: a call that does not begin recording
+//! leaves the process as it was.
+
+#![expect(clippy::disallowed_types, reason = "memtrack calls these outside of hooks")]
+
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Release};
+
+use memtrack_transport::Area;
+use memtrack_transport::attach::AttachStatus;
+use memtrack_transport::clock::monotonic_ns;
+
+use super::recorded_process;
+use super::recording_span::{self, Given, Start};
+use crate::platform::errno::Errno;
+use crate::platform::{collector_socket, dladdr, recording_switch, shared_area};
+use crate::recording::thread;
+
+/// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
+/// in its control page. The result is an [`AttachStatus`].
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_attach(memory: c_int, slots: u32) -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done)) as i32
+}
+
+/// Ends recording. The library stays loaded, and passes on what the program calls by pointers that it has kept. The
+/// result is an [`AttachStatus`].
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_detach() -> i32 {
+    let _errno = Errno::keep();
+    let detach = || match shared_area::area().filter(|_| recorded_process::is_this()) {
+        Some(area) => recording_span::end(area),
+        None => AttachStatus::NotRecorded,
+    };
+    exclusively(detach) as i32
+}
+
+/// One call at a time, from outside of hooks. In a fork child the call of a thread that is not there may be unfinished.
+fn exclusively(call: impl FnOnce() -> AttachStatus) -> AttachStatus {
+    static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+    if thread::is_inside() || UNDER_WAY.swap(true, AcqRel) {
+        return AttachStatus::Busy;
+    }
+    // What is allocated and looked up here is not the program's.
+    let word = thread::suspend();
+    let status = call();
+    thread::resume(word);
+    UNDER_WAY.store(false, Release);
+    status
+}
+
+fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {
+    let begun = monotonic_ns();
+    recording_span::prepare_memory();
+    end_what_has_stopped()?;
+    // SAFETY: the caller's descriptor, which stays open during the call.
+    let memory = unsafe { BorrowedFd::borrow_raw(memory) };
+    let area = map(memory, slots)?;
+    let (socket, python_malloc) = (area.control().socket(), python_malloc());
+    let socket = socket.split(|byte| *byte == 0).next().unwrap_or_default();
+    collector_socket::set_path(socket);
+    let given = Given { socket, library: library(), python_malloc: python_malloc.as_deref() };
+    let begin = recording_span::begin(area, &given, Start::Late, begun);
+    if begin.is_err() {
+        recording_span::end(area);
+    }
+    begin
+}
+
+/// A recording that has ended by itself, as without its collector, has left its hooks in place.
+fn end_what_has_stopped() -> Result<(), AttachStatus> {
+    let Some(area) = shared_area::area().filter(|_| recorded_process::is_this()) else { return Ok(()) };
+    if recording_switch::is_on() {
+        return Err(AttachStatus::AlreadyRecorded);
+    }
+    match recording_span::end(area) {
+        AttachStatus::Done => Ok(()),
+        other => Err(other),
+    }
+}
+
+/// Maps the memory: in the place of what an earlier recording has left, to which the state of threads refers.
+fn map(memory: BorrowedFd<'_>, slots: u32) -> Result<&'static Area, AttachStatus> {
+    let Some(area) = shared_area::area() else {
+        let opened = Area::open(memory, slots).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => AttachStatus::OtherLayout,
+            _ => AttachStatus::NotMapped,
+        })?;
+        return Ok(shared_area::set_area(opened));
+    };
+    if area.slot_count() != slots {
+        return Err(AttachStatus::OtherSlotCount);
+    }
+    // In a forked child the memory is the parent's.
+    if !recorded_process::is_forked() && !thread::wait_until_outside(area) {
+        return Err(AttachStatus::ThreadInHook);
+    }
+    // SAFETY: recording is off in this process, and no thread is inside a hook.
+    if unsafe { area.replace(memory) } { Ok(area) } else { Err(AttachStatus::NotMapped) }
+}
+
+/// This library's path, if it is one by which other programs can load it.
+fn library() -> Option<&'static [u8]> {
+    dladdr::own_path().filter(|path| path.starts_with(b"/") && !path.starts_with(b"/proc/"))
+}
+
+/// `PYTHONMALLOC`, as the program was started with. Not from `environ`, which other threads may be changing.
+fn python_malloc() -> Option<Vec<u8>> {
+    let environment = std::fs::read("/proc/self/environ").ok()?;
+    let value = |entry: &[u8]| entry.strip_prefix(b"PYTHONMALLOC=").map(<[u8]>::to_vec);
+    environment.split(|byte| *byte == 0).find_map(value)
+}

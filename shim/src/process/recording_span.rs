@@ -1,0 +1,136 @@
+//! The steps by which recording begins and ends in this process, in the order in which they have to happen: at the
+//! program's start, in one that is already running, and again after it had ended.
+//!
+//! Ending turns the switch off first. A thread that has looked at it before may still be at the first instructions of a
+//! hook: so the addresses of the shared memory stay mapped, with memory of the process's own, and the state of threads
+//! stays, to which their thread-local words point. Both are used again when recording begins anew.
+//!
+//! Invariant: whatever fails, the program runs as it would without memtrack.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+use memtrack_transport::attach::AttachStatus;
+use memtrack_transport::clock::monotonic_ns;
+use memtrack_transport::layout::{state, stop_reason};
+use memtrack_transport::{Area, barrier};
+
+use super::{child_environment, fork, hook_table, recorded_process};
+use crate::interposition::got::{self, ObjectWatcher};
+use crate::interposition::python_allocators;
+use crate::platform::recording_switch;
+use crate::recording::thread;
+use crate::stacks::{native, python};
+
+/// What this process was given besides the shared memory.
+#[derive(Debug)]
+pub(super) struct Given<'a> {
+    /// Path of the collector's socket; empty where there is none for children to connect to.
+    pub(super) socket: &'a [u8],
+    /// Path of this library, if programs can be started with it.
+    pub(super) library: Option<&'a [u8]>,
+    /// `PYTHONMALLOC`.
+    pub(super) python_malloc: Option<&'a [u8]>,
+}
+
+/// What recording begins in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Start {
+    /// A program that has not run yet.
+    OfProgram,
+    /// A running process, whose threads run on.
+    Late,
+}
+
+/// Prepares the shim's own memory, once, before it is used.
+pub(super) fn prepare_memory() {
+    static PREPARED: AtomicBool = AtomicBool::new(false);
+    if !PREPARED.swap(true, Relaxed) {
+        // SAFETY: this library's own instance, before any other thread of it uses it.
+        unsafe { dlmalloc::enable_alloc_after_fork() };
+    }
+}
+
+/// Begins recording into the area, at the time `begun`.
+pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun: u64) -> Result<(), AttachStatus> {
+    let control = area.control();
+    if control.state.load(Relaxed) != state::READY {
+        return Err(AttachStatus::Closed);
+    }
+    if !recording_switch::protect_children() {
+        return Err(AttachStatus::ChildrenUnprotected);
+    }
+    barrier::register();
+    if control.native.load(Relaxed) != 0 {
+        native::start();
+    }
+    if start == Start::Late {
+        control.began_late.store(1, Relaxed);
+        thread::begin_anew_in_all(area, recorded_process::is_forked());
+    }
+    python::allow_sentinels(control.frame_marks.load(Relaxed) != 0);
+    python::start(python_allocators::interpreter_found);
+    if start == Start::Late {
+        python_allocators::start();
+    }
+    announce_process(area, given.python_malloc);
+    if let Some(library) = given.library.filter(|_| !given.socket.is_empty()) {
+        child_environment::keep(library, given.socket);
+    }
+    if control.follow.load(Relaxed) != 0 && !given.socket.is_empty() {
+        fork::follow();
+    }
+    recorded_process::note();
+    let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };
+    match start {
+        Start::OfProgram => got::install(&hook_table::HOOKS, watcher),
+        Start::Late => got::install_among_threads(&hook_table::HOOKS, watcher),
+    }
+    control.start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
+    // Not over a CLOSED: the collector may have given up meanwhile.
+    if control.state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_err() {
+        return Err(AttachStatus::Closed);
+    }
+    recording_switch::on();
+    if python_allocators::are_traced() {
+        recording_switch::watch();
+    }
+    Ok(())
+}
+
+/// Ends recording, and puts back everything that was changed in the process.
+pub(super) fn end(area: &'static Area) -> AttachStatus {
+    recording_switch::off();
+    fork::unfollow();
+    let are_outside = thread::wait_until_outside(area);
+    if are_outside {
+        let control = area.control();
+        // Unless a thread has stopped it for a reason of its own, or the collector has ended it.
+        if control.state.compare_exchange(state::RECORDING, state::STOPPED, Release, Relaxed).is_ok() {
+            control.stop_reason.store(stop_reason::DETACHED, Relaxed);
+        }
+    }
+    python_allocators::stop();
+    python::stop();
+    // Twice, for a thread may just have been binding a slot, with what it had found before.
+    got::remove();
+    got::remove();
+    native::stop();
+    recorded_process::forget();
+    recording_switch::forget_children();
+    if !are_outside {
+        return AttachStatus::ThreadInHook;
+    }
+    // SAFETY: recording is off, and no thread is inside a hook; one that is about to enter finds memory to write to.
+    let left = unsafe { area.leave(thread::highest_slot()) };
+    if left { AttachStatus::Done } else { AttachStatus::NotMapped }
+}
+
+/// Tells the collector who this is.
+fn announce_process(area: &Area, python_malloc: Option<&[u8]>) {
+    let control = area.control();
+    // SAFETY: no arguments, cannot fail.
+    control.pid.store(unsafe { libc::getpid() }, Relaxed);
+    python::store_text(&control.python_allocator, python_malloc.filter(|name| !name.is_empty()).unwrap_or(b"pymalloc"));
+    python::tell_collector();
+}

@@ -57,7 +57,9 @@ impl FrameIds {
     #[inline]
     fn get(&self, at: usize) -> Option<FrameId> {
         let low = u32::from(*self.low.get(at)?);
-        let [middle, high] = [&self.middle, &self.high].map(|bits| bits.get(at).map_or(0, |bits| u32::from(*bits)));
+        // One by one: the mapping of an array is not inlined here, and took a quarter of the time of a report.
+        let middle = self.middle.get(at).map_or(0, |bits| u32::from(*bits));
+        let high = self.high.get(at).map_or(0, |bits| u32::from(*bits));
         Some(FrameId(high << 24 | middle << 16 | low))
     }
 

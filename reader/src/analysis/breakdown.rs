@@ -63,7 +63,13 @@ pub fn by_frame(rows: &[GroupRow], frames: &Frames) -> Vec<FrameRow> {
 #[must_use]
 pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
     let mut modules = ModuleTable::default();
-    let sums = summed(rows, |row| modules.of_stack(frames, row.stack));
+    // Stacks have the same frames again and again, of which the table has the files only.
+    let mut known: Vec<Option<Option<ModuleId>>> = vec![None; frames.frames().len()];
+    let mut of_frame = |frame: FrameId| match known.get_mut(frame.0 as usize) {
+        Some(known) => *known.get_or_insert_with(|| modules.of_frame(frames, frame)),
+        None => None,
+    };
+    let sums = summed(rows, |row| frames.leaf_to_root(row.stack).find_map(&mut of_frame).unwrap_or_default());
     let sources = modules::sources(frames);
     let row = |(module, tally): (ModuleId, Tally)| {
         let name = modules.name(module);

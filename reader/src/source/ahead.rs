@@ -1,11 +1,16 @@
 //! Decodes segments ahead of the merge, in parallel.
 //!
-//! Segments are queued for rayon's threads in the order in which they will be needed, up to a bound. If the merge needs
-//! a batch that no thread has begun, it decodes it itself, so it never waits for a thread that may not run.
+//! Segments are queued for rayon's threads in the order in which they will be needed, up to a bound. A thread decodes batch
+//! after batch of a segment, as far ahead as there is room: to wake it for each batch would take as long as a batch, on a
+//! busy machine. If the merge needs a batch that no thread has begun, it decodes it itself, so it never waits for a thread
+//! that may not run.
 //!
-//! Invariant: at most [`AheadLimits::ahead`] segments wait with at most one batch of [`AheadLimits::batch`] events
-//! each, and so does each segment that is being merged.
+//! Invariant: at most [`AheadLimits::ahead`] segments wait with at most [`AheadLimits::waiting`] batches of
+//! [`AheadLimits::batch`] events each; those that are being merged share [`AheadLimits::open`], or have one each.
 
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::DataLoss;
@@ -22,33 +27,32 @@ pub(super) struct AheadLimits {
     ahead: usize,
     /// Events in a batch.
     batch: usize,
+    /// Batches of a segment whose turn has not come.
+    waiting: usize,
+    /// Batches of all segments that are being merged.
+    open: usize,
 }
 
 impl AheadLimits {
     /// For one capture: a batch fits into a processor's own cache.
-    pub(super) const ALONE: Self = Self { ahead: 12, batch: 16 << 10 };
+    pub(super) const ALONE: Self = Self { ahead: 12, batch: 16 << 10, waiting: 1, open: 6 };
     /// For each of several captures that are read together, perhaps hundreds.
-    pub(super) const SHARED: Self = Self { ahead: 1, batch: 2 << 10 };
+    pub(super) const SHARED: Self = Self { ahead: 1, batch: 2 << 10, waiting: 1, open: 1 };
 }
 
-/// A decoded part of a segment, and the rest.
+/// A decoded part of a segment.
 pub(super) struct SegmentPart {
     pub(super) batch: Batch,
-    pub(super) rest: Option<Box<UndecodedRest>>,
+    /// Whether there are further parts.
+    pub(super) more: bool,
     pub(super) lost: DataLoss,
 }
 
 /// The rest of a segment, which is not decoded yet.
 #[derive(Default)]
-pub(super) struct UndecodedRest {
+struct UndecodedRest {
     reader: SegmentReader,
     records: GroupRecords,
-}
-
-enum BatchState {
-    Open(QueuedDecode),
-    Taken,
-    Done(Result<SegmentPart, Error>),
 }
 
 enum QueuedDecode {
@@ -56,27 +60,31 @@ enum QueuedDecode {
     Rest(Box<UndecodedRest>),
 }
 
-/// A batch that is queued or being decoded.
+/// A segment that is decoded ahead.
 pub(super) struct Task {
-    state: Mutex<BatchState>,
+    state: Mutex<TaskState>,
     changed: Condvar,
 }
 
+struct TaskState {
+    /// What is decoded next; `None` while a thread decodes it, and at the end.
+    work: Option<QueuedDecode>,
+    /// What the merge has not taken yet.
+    parts: VecDeque<Result<SegmentPart, Error>>,
+    /// Whether it is queued for a thread, or a thread decodes it.
+    queued: bool,
+    /// Whether it is being merged.
+    open: bool,
+}
+
 impl Task {
-    fn lock(&self) -> MutexGuard<'_, BatchState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(work: QueuedDecode) -> Arc<Self> {
+        let state = TaskState { work: Some(work), parts: VecDeque::new(), queued: false, open: false };
+        Arc::new(Self { state: Mutex::new(state), changed: Condvar::new() })
     }
 
-    fn take(&self) -> Option<QueuedDecode> {
-        // One lock for check and change, else a result in between would be overwritten.
-        let mut state = self.lock();
-        match std::mem::replace(&mut *state, BatchState::Taken) {
-            BatchState::Open(work) => Some(work),
-            other => {
-                *state = other;
-                None
-            }
-        }
+    fn lock(&self) -> MutexGuard<'_, TaskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -86,11 +94,14 @@ pub(super) struct DecodePool {
     pub(super) index: Arc<Index>,
     room: AheadLimits,
     used: Mutex<Vec<Batch>>,
+    /// Segments that are being merged.
+    open: AtomicUsize,
 }
 
 impl DecodePool {
     pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: AheadLimits) -> Self {
-        Self { file: Arc::clone(file), index: Arc::clone(index), room, used: Mutex::default() }
+        let (file, index) = (Arc::clone(file), Arc::clone(index));
+        Self { file, index, room, used: Mutex::default(), open: AtomicUsize::new(0) }
     }
 
     /// Returns a batch's memory for reuse.
@@ -102,14 +113,49 @@ impl DecodePool {
         }
     }
 
-    fn work(&self, work: QueuedDecode) -> Result<SegmentPart, Error> {
+    /// How many batches of a segment may wait.
+    fn most(&self, open: bool) -> usize {
+        if open { (self.room.open / self.open.load(Relaxed).max(1)).max(1) } else { self.room.waiting }
+    }
+
+    /// Queues a segment for a thread, unless it is queued or has no room or nothing to decode.
+    fn queue(self: &Arc<Self>, task: &Arc<Task>, state: &mut TaskState, most: usize) {
+        if state.queued || state.work.is_none() || state.parts.len() >= most {
+            return;
+        }
+        state.queued = true;
+        let (pool, task) = (Arc::clone(self), Arc::clone(task));
+        rayon::spawn_fifo(move || pool.decode(&task));
+    }
+
+    /// Decodes a segment as far as there is room, in a thread of the pool.
+    fn decode(&self, task: &Task) {
+        let mut state = task.lock();
+        while state.parts.len() < self.most(state.open)
+            && let Some(work) = state.work.take()
+        {
+            drop(state);
+            let (part, rest) = self.work(work);
+            state = task.lock();
+            state.work = rest;
+            state.parts.push_back(part);
+            task.changed.notify_one();
+        }
+        state.queued = false;
+    }
+
+    /// Decodes a batch; what is left.
+    fn work(&self, work: QueuedDecode) -> (Result<SegmentPart, Error>, Option<QueuedDecode>) {
         let mut lost = DataLoss::default();
         let mut rest = match work {
             QueuedDecode::Rest(rest) => rest,
             QueuedDecode::Segment(segment) => {
                 let mut rest = Box::<UndecodedRest>::default();
                 if let Some(segment) = self.index.segments.get(segment) {
-                    (rest.records, lost) = GroupRecords::load(&self.file, &self.index, segment)?;
+                    match GroupRecords::load(&self.file, &self.index, segment) {
+                        Ok(loaded) => (rest.records, lost) = loaded,
+                        Err(error) => return (Err(error), None),
+                    }
                 }
                 rest
             }
@@ -119,14 +165,15 @@ impl DecodePool {
         if let DecodeProgress::Damaged { left } = progress {
             lost.add(1, left as u64);
         }
-        Ok(SegmentPart { batch, rest: (progress == DecodeProgress::Full).then_some(rest), lost })
+        let more = progress == DecodeProgress::Full;
+        (Ok(SegmentPart { batch, more, lost }), more.then_some(QueuedDecode::Rest(rest)))
     }
 }
 
 /// Decodes parts, in this thread or in others.
 pub(super) struct Ahead {
     pool: Arc<DecodePool>,
-    /// The first part of each segment of the index, while it is queued or decoded and not taken.
+    /// Each segment of the index, while it is queued or decoded and its turn has not come.
     ordered: Vec<Option<Arc<Task>>>,
     /// The first segment that was not queued.
     next: usize,
@@ -142,62 +189,55 @@ impl Ahead {
         Self { pool, ordered, next: 0, waiting: 0, most }
     }
 
-    /// The first part of a segment.
-    pub(super) fn first(&mut self, segment: usize) -> Result<SegmentPart, Error> {
+    /// A segment whose turn has come.
+    pub(super) fn open(&mut self, segment: usize) -> Arc<Task> {
         let task = self.ordered.get_mut(segment).and_then(Option::take);
         if task.is_some() {
             self.waiting -= 1;
         }
         self.next = self.next.max(segment + 1);
         while self.waiting < self.most && self.next < self.ordered.len() {
-            let ordered = self.order(QueuedDecode::Segment(self.next));
-            self.ordered[self.next] = Some(ordered);
+            let task = Task::new(QueuedDecode::Segment(self.next));
+            self.pool.queue(&task, &mut task.lock(), self.pool.room.waiting);
+            self.ordered[self.next] = Some(task);
             self.next += 1;
             self.waiting += 1;
         }
-        match task {
-            Some(task) => self.fetch(&task),
-            None => self.pool.work(QueuedDecode::Segment(segment)),
-        }
-    }
-
-    /// Queues the rest of a segment.
-    pub(super) fn order_rest(&self, rest: Box<UndecodedRest>) -> Arc<Task> {
-        self.order(QueuedDecode::Rest(rest))
-    }
-
-    fn order(&self, work: QueuedDecode) -> Arc<Task> {
-        let task = Arc::new(Task { state: Mutex::new(BatchState::Open(work)), changed: Condvar::new() });
-        let (pool, theirs) = (Arc::clone(&self.pool), Arc::clone(&task));
-        rayon::spawn_fifo(move || {
-            if let Some(work) = theirs.take() {
-                let done = pool.work(work);
-                *theirs.lock() = BatchState::Done(done);
-                theirs.changed.notify_one();
-            }
-        });
+        let task = task.unwrap_or_else(|| Task::new(QueuedDecode::Segment(segment)));
+        task.lock().open = true;
+        self.pool.open.fetch_add(1, Relaxed);
         task
     }
 
-    /// The part that was queued.
-    pub(super) fn fetch(&self, task: &Task) -> Result<SegmentPart, Error> {
-        if let Some(work) = task.take() {
-            return self.pool.work(work);
-        }
+    /// The next part of an open segment, which has one.
+    pub(super) fn next_part(&self, task: &Arc<Task>) -> Result<SegmentPart, Error> {
         let mut state = task.lock();
-        loop {
-            match std::mem::replace(&mut *state, BatchState::Taken) {
-                BatchState::Done(done) => return done,
-                other => *state = other,
+        let part = loop {
+            if let Some(part) = state.parts.pop_front() {
+                break part;
             }
-            state = task.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let Some(work) = state.work.take() else {
+                state = task.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(state);
+            let (part, rest) = self.pool.work(work);
+            state = task.lock();
+            state.work = rest;
+            break part;
+        };
+        // Before all parts are taken, so that none has to be waited for.
+        self.pool.queue(task, &mut state, self.pool.most(true).div_ceil(2));
+        if part.as_ref().is_ok_and(|part| !part.more) {
+            self.pool.open.fetch_sub(1, Relaxed);
         }
+        part
     }
 }
 
 impl Drop for Ahead {
     /// Queued parts that were not begun are no longer needed.
     fn drop(&mut self) {
-        self.ordered.iter().flatten().for_each(|task| drop(task.take()));
+        self.ordered.iter().flatten().for_each(|task| task.lock().work = None);
     }
 }

@@ -214,18 +214,19 @@ impl MergeReader {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), Error> {
         let stream = &mut self.streams[stream];
-        let SegmentPart { batch, rest, lost } = match (stream.rest.take(), stream.segments.pop()) {
+        let task = match (stream.rest.take(), stream.segments.pop()) {
             (Some(task), segment) => {
                 stream.segments.extend(segment);
-                self.ahead.fetch(&task)?
+                task
             }
             (None, Some(segment)) => {
                 progress(self.pool.index.stored_bytes(segment));
-                self.ahead.first(segment)?
+                self.ahead.open(segment)
             }
             (None, None) => return Ok(()),
         };
-        stream.rest = rest.map(|rest| self.ahead.order_rest(rest));
+        let SegmentPart { batch, more, lost } = self.ahead.next_part(&task)?;
+        stream.rest = more.then_some(task);
         self.lost.add(lost.blocks, lost.bytes);
         let used = self.merger.load(&mut stream.cursor, batch, consumer)?;
         self.pool.give_back(used);

@@ -22,6 +22,7 @@ pub mod fold;
 mod frame;
 pub mod frames;
 mod interner;
+pub mod live;
 pub mod modules;
 pub mod native;
 pub mod origin;

@@ -20,7 +20,7 @@ use super::interval_tracker::IntervalTracker;
 use super::intervals::PackedRows;
 use super::live_block::{LiveBlock, LivePart, ReleasedBlock};
 use super::since::EndedSince;
-use super::{Analysis, Detail, Failed, Group, Groups, Moment, Selection, Tally, Totals};
+use super::{Analysis, Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,6 +44,8 @@ struct GroupFigures {
     groups: Groups,
     lives: Option<IntervalTracker>,
     details: Option<Vec<Detail>>,
+    /// What has ended of each group.
+    ended: Option<Vec<Tally>>,
 }
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
@@ -93,6 +95,7 @@ impl GroupTotals {
                 groups: Groups::default(),
                 lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
                 details: options.details.then(Vec::new),
+                ended: options.flows.then(Vec::new),
             },
             since_peak: EndedSince::default(),
             index: HashTable::new(),
@@ -120,6 +123,20 @@ impl GroupTotals {
     /// Everything ever allocated, selected or not.
     pub(crate) fn allocated(&self) -> Tally {
         self.figures.groups.iter().map(|group| group.allocated.tally()).sum()
+    }
+
+    /// What each group has allocated and freed, in the order of their first allocations, if that is kept.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+        let ended = self.figures.ended.as_deref().unwrap_or_default();
+        self.figures.groups.iter().zip(ended).map(|(group, &freed)| {
+            let Group { stack, thread, allocator, .. } = group;
+            let allocated = group.allocated.tally();
+            let live = Tally {
+                bytes: allocated.bytes.saturating_sub(freed.bytes),
+                count: allocated.count.saturating_sub(freed.count),
+            };
+            GroupFlow { stack, thread, allocator, allocated, freed, live }
+        })
     }
 
     /// Counts an allocation by the event's thread and stack; fills in `block`.
@@ -189,6 +206,10 @@ impl GroupTotals {
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
+        if let Some(ended) = self.ended(block.group) {
+            ended.bytes = ended.bytes.saturating_sub(bytes);
+            ended.count = ended.count.saturating_sub(count);
+        }
         self.figures.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
@@ -254,7 +275,7 @@ impl GroupTotals {
 
     /// Adds the live blocks to the groups.
     fn survive(&self, figures: &mut GroupFigures, live: impl Iterator<Item = LivePart>) -> Surviving {
-        let GroupFigures { groups, lives, details } = figures;
+        let GroupFigures { groups, lives, details, .. } = figures;
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
         for LivePart { block, bytes, first } in live {
@@ -273,7 +294,7 @@ impl GroupTotals {
         Surviving(surviving)
     }
 
-    fn analysis(&self, GroupFigures { groups, lives, details }: GroupFigures, surviving: &Surviving) -> Analysis {
+    fn analysis(&self, GroupFigures { groups, lives, details, .. }: GroupFigures, surviving: &Surviving) -> Analysis {
         let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
@@ -325,6 +346,7 @@ impl GroupTotals {
         if let Some(details) = &mut self.figures.details {
             details.push(Detail::default());
         }
+        self.figures.ended.iter_mut().for_each(|ended| ended.push(Tally::default()));
         let groups = &self.figures.groups;
         self.index
             .insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| GroupKey::from(row).hash()));
@@ -337,6 +359,12 @@ impl GroupTotals {
         if let Some(detail) = self.figures.details.as_mut().and_then(|details| details.get_mut(group as usize)) {
             change(detail);
         }
+    }
+
+    /// What has ended of a group, if that is kept.
+    #[inline]
+    fn ended(&mut self, group: u32) -> Option<&mut Tally> {
+        self.figures.ended.as_mut()?.get_mut(group as usize)
     }
 
     #[inline]
@@ -390,6 +418,7 @@ impl GroupTotals {
         let count = u64::from(whole);
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
+        self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));
         self.detail(block.group, |detail| detail.shrink(bytes, count));
         if block.order < self.peak_end {
             self.since_peak.sum(block.group).add(bytes, count, block.order, block.time_ns);

@@ -16,6 +16,8 @@ pub struct Options {
     pub snapshots: u64,
     /// Compute the [details](super::Detail) of each group; costs memory and time.
     pub details: bool,
+    /// Keep for each group what has ended of it, so that [`Replay::flows`](crate::Replay::flows) can be asked at any time.
+    pub flows: bool,
     /// Which allocations are counted.
     pub selection: Selection,
     /// Event times are exact; else they are those of the last tick.
@@ -33,6 +35,7 @@ impl Default for Options {
             moments: 0,
             snapshots: 0,
             details: false,
+            flows: false,
             selection: Selection::default(),
             exact_times: false,
             forked: false,

@@ -23,7 +23,8 @@ use self::mappings::{Cut, Mappings};
 use self::watch::LiveBytesObserver;
 use crate::analysis::Options;
 use crate::analysis::{
-    Analysis, ClassTotals, GroupTotals, LiveBlock, LivePart, MappingTotals, Moment, Peak, ReleasedBlock, Tally,
+    Analysis, ClassTotals, GroupFlow, GroupTotals, LiveBlock, LivePart, MappingTotals, Moment, Peak, ReleasedBlock,
+    Tally, Totals,
 };
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
@@ -188,6 +189,17 @@ impl Replay {
     #[must_use]
     pub fn allocated(&self) -> Tally {
         self.sums.allocated()
+    }
+
+    /// What each group has allocated and freed so far, in the order of their first allocations; without
+    /// [`Options::flows`] nothing.
+    pub fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+        self.sums.flows()
+    }
+
+    /// The totals so far that are not sums over groups.
+    pub(crate) fn totals(&self) -> &Totals {
+        &self.sums.totals
     }
 
     /// The analysis as if the recording ended here; the replay can go on. Walks over all live blocks.

@@ -205,6 +205,13 @@ impl OpenCaptureFile {
         Ok(done)
     }
 
+    /// Looks how long the file is by now.
+    pub(super) fn grow(&mut self) -> Result<(), Error> {
+        let metadata = self.file.metadata().map_err(|source| self.io(source))?;
+        self.len = metadata.len().saturating_sub(self.start);
+        Ok(())
+    }
+
     pub(super) fn io(&self, source: io::Error) -> Error {
         Error::Io { file: self.path.clone(), source }
     }

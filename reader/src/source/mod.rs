@@ -10,6 +10,7 @@
 mod ahead;
 mod brief;
 mod file;
+mod follow;
 mod group_records;
 mod index;
 mod members;
@@ -38,6 +39,7 @@ pub use self::members::{Members, members};
 pub use self::online::Online;
 pub use self::repack::Pack;
 
+pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub(crate) use self::read::MergeReader;
 
 use self::ahead::AheadLimits;
@@ -412,6 +414,11 @@ impl CaptureReader {
     /// [`Error::Io`] when reading fails, [`Error::TooMany`] when ids run out. Damage is no error: it is counted.
     pub fn read<C: Consumer>(&self, consumer: &mut C, mut progress: impl FnMut(u64)) -> Result<ReadSummary, Error> {
         read::read(self, consumer, &mut progress)
+    }
+
+    /// The same step by step.
+    pub(crate) fn reading_alone(&self) -> Result<MergeReader, Error> {
+        MergeReader::new(self, AheadLimits::ALONE)
     }
 
     /// The same step by step, for several captures that are read together.

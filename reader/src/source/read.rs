@@ -21,6 +21,8 @@ use super::natives;
 use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
+use crate::event::Thread;
+use crate::frames::Frames;
 use crate::program::Program;
 
 /// One stream on its way through the merge.
@@ -187,6 +189,16 @@ impl MergeReader {
         self.merger.pass(u64::MAX, consumer);
         self.merger.timeline.end(self.pool.index.process.end.monotonic_ns);
         Ok(())
+    }
+
+    /// What the stacks of the events so far are.
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.merger.tables.frames
+    }
+
+    /// What their thread ids are.
+    pub(crate) fn threads(&self) -> &[Thread] {
+        &self.merger.tables.threads
     }
 
     pub(crate) fn finish(mut self) -> ReadSummary {

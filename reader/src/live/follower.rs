@@ -1,0 +1,245 @@
+//! Reads a capture into a [`LiveState`], as far as it is written.
+//!
+//! A capture that is being written is followed block by block. One that is complete is read as reports read it, which is
+//! faster; both give the same state.
+//!
+//! Invariant: a call of [`LiveFollower::poll`] takes about the time that it is given, whatever the file holds.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use memtrack_format::meta::Process;
+use memtrack_format::sources::FileLines;
+use memtrack_format::symbols::ModuleSymbols;
+
+use super::state::{LiveState, LiveWindow};
+use crate::error::Error;
+use crate::event::Thread;
+use crate::frames::Frames;
+use crate::source::{CaptureReader, DataLoss, FollowStep, FollowedCapture, MergeReader, first_process};
+
+/// Blocks or runs that are read between two looks at the clock.
+const TOGETHER: usize = 16;
+
+/// How far a call of [`LiveFollower::poll`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FollowProgress {
+    /// There is more to read.
+    Behind,
+    /// All that is written was read.
+    CaughtUp,
+    /// The recording has ended, and all was read.
+    Ended,
+}
+
+/// Follows a capture.
+#[derive(Debug)]
+pub struct LiveFollower {
+    path: PathBuf,
+    input: FollowInput,
+    state: LiveState,
+    ended: bool,
+}
+
+#[derive(Debug)]
+enum FollowInput {
+    Growing(Box<FollowedCapture>),
+    Complete(Box<CompleteCapture>),
+}
+
+/// A capture that is read as reports read it.
+struct CompleteCapture {
+    capture: CaptureReader,
+    reading: MergeReader,
+    left: u64,
+}
+
+impl std::fmt::Debug for CompleteCapture {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CompleteCapture").field("capture", &self.capture).finish_non_exhaustive()
+    }
+}
+
+impl LiveFollower {
+    /// Opens the capture. `every`: the length of windows, if there are to be any.
+    ///
+    /// # Errors
+    /// No capture is there, it cannot be read, or it holds sums instead of events ([`Error::Unusable`]).
+    pub fn open(path: impl AsRef<Path>, every: Option<Duration>) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let mut capture = CaptureReader::open(path)?;
+        if capture.aggregated() {
+            return Err(Error::Unusable {
+                file: path.to_owned(),
+                expected: "a capture with events",
+                found: "an aggregated capture".to_owned(),
+                remedy: "record without --aggregate to follow it live",
+            });
+        }
+        let forked = capture.is_forked() || first_process(path)?.fork_ticket.is_some();
+        let state = LiveState::new(every);
+        let state = if forked { state.forked() } else { state };
+        let input = if capture.complete() {
+            capture.ignore_names();
+            let (reading, left) = (capture.reading_alone()?, capture.total_record_bytes());
+            FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
+        } else {
+            FollowInput::Growing(Box::new(FollowedCapture::open(path)?))
+        };
+        Ok(Self { path: path.to_owned(), input, state, ended: false })
+    }
+
+    /// Reads on, for about this long, or until a window has closed.
+    ///
+    /// # Errors
+    /// Reading fails, or ids run out.
+    pub fn poll(&mut self, budget: Duration) -> Result<FollowProgress, Error> {
+        if self.ended {
+            return Ok(FollowProgress::Ended);
+        }
+        let begun = Instant::now();
+        loop {
+            for _ in 0..TOGETHER {
+                match self.step()? {
+                    FollowStep::Block => {}
+                    FollowStep::Waiting => return Ok(FollowProgress::CaughtUp),
+                    FollowStep::Ended => {
+                        self.end();
+                        return Ok(FollowProgress::Ended);
+                    }
+                }
+                if self.state.has_window() {
+                    return Ok(FollowProgress::Behind);
+                }
+            }
+            if begun.elapsed() >= budget {
+                return Ok(FollowProgress::Behind);
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<FollowStep, Error> {
+        match &mut self.input {
+            FollowInput::Growing(followed) => followed.step(&mut self.state),
+            FollowInput::Complete(complete) => {
+                let left = &mut complete.left;
+                let mut progress = |bytes| *left = left.saturating_sub(bytes);
+                if complete.reading.step(u64::MAX, &mut self.state, &mut progress)? {
+                    return Ok(FollowStep::Block);
+                }
+                complete.reading.end(&mut self.state)?;
+                Ok(FollowStep::Ended)
+            }
+        }
+    }
+
+    /// Nobody writes the capture any more: takes what is there as all.
+    ///
+    /// # Errors
+    /// Ids run out.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        if !self.ended {
+            if let FollowInput::Growing(followed) = &mut self.input {
+                followed.finish(&mut self.state)?;
+            }
+            self.end();
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        let process = self.process();
+        let end = process.end.monotonic_ns.zip(process.start.monotonic_ns);
+        let end = end.map_or(0, |(end, start)| end.saturating_sub(start));
+        self.state.end(end);
+    }
+
+    /// The capture.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether the recording has ended, and all was read.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The metadata of the process so far.
+    #[must_use]
+    pub fn process(&self) -> &Process {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.process(),
+            FollowInput::Complete(complete) => complete.capture.process(),
+        }
+    }
+
+    /// What the stacks of the events so far are; native ones are places without names.
+    #[must_use]
+    pub fn frames(&self) -> &Frames {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.frames(),
+            FollowInput::Complete(complete) => complete.reading.frames(),
+        }
+    }
+
+    /// The threads of the events so far.
+    #[must_use]
+    pub fn threads(&self) -> &[Thread] {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.threads(),
+            FollowInput::Complete(complete) => complete.reading.threads(),
+        }
+    }
+
+    /// Names of native code that stand in the capture.
+    #[must_use]
+    pub fn symbols(&self) -> &[ModuleSymbols] {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.symbols(),
+            FollowInput::Complete(complete) => complete.capture.symbols(),
+        }
+    }
+
+    /// Source lines that stand in the capture.
+    #[must_use]
+    pub fn sources(&self) -> &[FileLines] {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.sources(),
+            FollowInput::Complete(complete) => complete.capture.sources(),
+        }
+    }
+
+    /// What could not be read.
+    #[must_use]
+    pub fn lost(&self) -> DataLoss {
+        match &self.input {
+            FollowInput::Growing(followed) => followed.lost(),
+            FollowInput::Complete(complete) => complete.capture.lost(),
+        }
+    }
+
+    /// Bytes of the file that were not read yet.
+    ///
+    /// # Errors
+    /// The file's size cannot be read.
+    pub fn unread_bytes(&mut self) -> Result<u64, Error> {
+        match &mut self.input {
+            FollowInput::Growing(followed) => followed.unread(),
+            FollowInput::Complete(complete) => Ok(complete.left),
+        }
+    }
+
+    /// The live heap.
+    #[must_use]
+    pub fn state(&self) -> &LiveState {
+        &self.state
+    }
+
+    /// The oldest window that was not taken.
+    pub fn take_window(&mut self) -> Option<LiveWindow> {
+        self.state.take_window()
+    }
+}

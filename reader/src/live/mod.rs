@@ -1,0 +1,17 @@
+//! The live heap of a capture that is being written, or of one that has ended: who holds how much now, and what was allocated
+//! and freed in each window of time.
+//!
+//! [`LiveFollower`] reads what is new in the file; [`LiveState`] replays the events, and keeps for each stack, thread and
+//! allocator what was allocated and what has ended; so what is live needs no walk over the blocks.
+//!
+//! Invariant: the sums are those that a report of the capture has for the same span of time.
+
+mod follower;
+mod history;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use self::follower::{FollowProgress, LiveFollower};
+pub use self::history::{LiveHistory, LivePoint};
+pub use self::state::{LiveState, LiveTotals, LiveWindow};

@@ -50,6 +50,16 @@ def test_flamegraph(capture, options):
     assert len(report["trees"]) == (2 if "--split-threads" in options else 1)
 
 
+def test_windows(capture):
+    outcome = capture.memtrack("live", "--jsonl", capture.path)
+    if outcome.status == 0:
+        check = validator("memtrack-jsonl-0")
+        for line in outcome.stdout.splitlines():
+            check.validate(json.loads(line))
+    else:
+        assert b"aggregated" in outcome.stderr
+
+
 @pytest.mark.parametrize("by", [None, "function", "file", "module", "thread", "allocator", "size", "stack"])
 def test_query(capture, by):
     options = ["--by", by] if by else []

@@ -107,6 +107,8 @@ pub(crate) enum Command {
     Ps(running::PsArgs),
     /// Name the present moment in the capture of a program that is being recorded, for --from and --to mark:NAME
     Mark(running::MarkArgs),
+    /// Watch who holds the memory of a program that is being recorded
+    Live(running::LiveArgs),
     /// Put several captures into one file
     Merge(rewrite::MergeArgs),
     /// Write a smaller capture without small, short-lived allocations; peak and leaks stay exact
@@ -137,6 +139,7 @@ impl Command {
             Self::Diff(diff) => diff.text.colors.color,
             Self::Query(query) => query.text.colors.color,
             Self::Ps(ps) => ps.colors.color,
+            Self::Live(live) => live.colors.color,
             _ => Color::Auto,
         }
     }

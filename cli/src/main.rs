@@ -16,6 +16,7 @@ mod control;
 mod default_capture;
 mod export;
 mod failure;
+mod live;
 mod load;
 mod message;
 mod open;
@@ -83,6 +84,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Transform(transform) => commands::transform::run(&transform),
         Command::Ps(ps) => commands::ps::run(&ps),
         Command::Mark(mark) => commands::mark::run(&mark),
+        Command::Live(live) => commands::live::run(&live),
         Command::Merge(merge) => commands::rewrite::merge(&merge),
         Command::Strip(strip) => commands::rewrite::strip(&strip),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),

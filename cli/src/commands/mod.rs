@@ -2,6 +2,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod help;
+pub(crate) mod live;
 pub(crate) mod mark;
 pub(crate) mod parse;
 pub(crate) mod ps;

@@ -5,6 +5,8 @@
 //! value is unknown; line 0 means no line. `end` has the number of records before it; a file without it is truncated.
 //! Invariant: a record refers only to earlier records, and `cumulative` counts a frame once in each stack.
 
+mod windows;
+
 use std::collections::HashSet;
 use std::io::{self, Write};
 
@@ -17,6 +19,8 @@ use super::numbering::Numbering;
 use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
+
+pub(crate) use windows::{WindowRecords, WindowTotals};
 
 /// Version of the format; incompatible changes raise it.
 const VERSION: u32 = 0;
@@ -53,7 +57,7 @@ impl SumsFormat for Jsonl {
         let mut records = JsonLines { out, written: 0, run_id: run_id(capture) };
         records.write("meta", meta(capture, leaks))?;
         records.tables(&sums, &capture.frames)?;
-        records.aggregates(&sums)?;
+        records.aggregates(&sums, &json!({"scope": "final"}))?;
         for snapshot in &capture.analysis.snapshots {
             let (time, live, rss) = (snapshot.time_ns, snapshot.heap_bytes, snapshot.rss_bytes);
             records.write("snapshot", json!({"time_ns": time, "live_bytes": live, "rss_bytes": rss}))?;
@@ -105,6 +109,8 @@ struct FunctionSums {
 
 /// Sums by frame and by stack, in the order of first occurrence.
 struct NumberedSums {
+    /// Names of the sums; those without a name are not written.
+    names: &'static [&'static str],
     frames: Numbering<Option<FrameId>>,
     by_frame: Vec<FunctionSums>,
     stacks: Numbering<StackId>,
@@ -116,7 +122,12 @@ struct NumberedSums {
 
 impl NumberedSums {
     fn new(capture: &Capture, views: [View; SUMS.len()]) -> Self {
+        Self::named(&SUMS, capture, views)
+    }
+
+    fn named(names: &'static [&'static str], capture: &Capture, views: [View; SUMS.len()]) -> Self {
         let mut sums = Self {
+            names,
             frames: Numbering::new(),
             by_frame: Vec::new(),
             stacks: Numbering::new(),
@@ -185,17 +196,26 @@ impl JsonLines<'_> {
         self.chunks("frame_table", &json!({}), "frames", entries)
     }
 
-    fn aggregates(&mut self, sums: &NumberedSums) -> io::Result<()> {
-        let totals: Map<_, _> = SUMS
+    /// `scope`: the fields that tell which span of time the sums are of.
+    fn aggregates(&mut self, sums: &NumberedSums, scope: &Value) -> io::Result<()> {
+        let totals: Map<_, _> = sums
+            .names
             .iter()
             .zip(sums.totals)
             .map(|(name, total)| ((*name).into(), json!({"bytes": total.bytes, "count": total.count})))
             .collect();
-        let head = |kind| json!({"kind": kind, "scope": "final", "totals": totals});
-        let entries = sums.by_frame.iter().enumerate().map(|(id, entry)| frame_entry(id, entry));
+        let head = |kind: &str| {
+            let mut head = json!({"kind": kind});
+            for (key, value) in scope.as_object().into_iter().flatten() {
+                head[key] = value.clone();
+            }
+            head["totals"] = totals.clone().into();
+            head
+        };
+        let entries = sums.by_frame.iter().enumerate().map(|(id, entry)| frame_entry(sums.names, id, entry));
         self.chunks("agg", &head("frame"), "entries", entries)?;
         let stacks = sums.by_stack.iter().zip(&sums.chains).enumerate();
-        let entries = stacks.map(|(id, (entry, chain))| stack_entry(id, entry, chain));
+        let entries = stacks.map(|(id, (entry, chain))| stack_entry(sums.names, id, entry, chain));
         self.chunks("agg", &head("stack"), "entries", entries)
     }
 
@@ -221,9 +241,9 @@ fn place<'a>(frame: Option<FrameId>, frames: &'a Frames, mut number: impl FnMut(
     place
 }
 
-fn frame_entry(id: usize, entry: &FunctionSums) -> Value {
+fn frame_entry(names: &[&str], id: usize, entry: &FunctionSums) -> Value {
     let mut value = json!({"frame_id": id});
-    for (at, name) in SUMS.iter().enumerate() {
+    for (at, name) in names.iter().enumerate() {
         let (own, cumulative) = (entry.own[at], entry.cumulative[at]);
         value[name] = json!({
             "self_bytes": own.bytes,
@@ -235,9 +255,9 @@ fn frame_entry(id: usize, entry: &FunctionSums) -> Value {
     value
 }
 
-fn stack_entry(id: usize, entry: &FunctionSums, chain: &[usize]) -> Value {
+fn stack_entry(names: &[&str], id: usize, entry: &FunctionSums, chain: &[usize]) -> Value {
     let mut value = json!({"stack_id": id, "frame_ids": chain});
-    for (name, own) in SUMS.iter().zip(entry.own) {
+    for (name, own) in names.iter().zip(entry.own) {
         value[name] = json!({"self_bytes": own.bytes, "self_count": own.count});
     }
     value

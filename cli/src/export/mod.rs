@@ -32,7 +32,7 @@ pub(crate) use csv::Csv;
 pub(crate) use dhat::Dhat;
 pub(crate) use firefox::Firefox;
 pub(crate) use gprof2dot::Gprof2dot;
-pub(crate) use jsonl::Jsonl;
+pub(crate) use jsonl::{Jsonl, WindowRecords, WindowTotals};
 pub(crate) use pprof::Pprof;
 pub(crate) use speedscope::{SampleOrder, Speedscope};
 

@@ -155,6 +155,12 @@ impl LiveFollower {
         self.state.end(end);
     }
 
+    /// Whether the capture was complete when it was opened: nothing runs on while it is read.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        matches!(self.input, FollowInput::Complete(_))
+    }
+
     /// The capture.
     #[must_use]
     pub fn path(&self) -> &Path {

@@ -215,7 +215,8 @@ impl FollowedCapture {
                 }
                 (busy, _) => busy.is_some(),
             },
-            BlockKind::Records | BlockKind::Aggregate | BlockKind::Members | BlockKind::End => true,
+            // Dealt with above, or of reports only.
+            BlockKind::Records | BlockKind::Aggregate | BlockKind::Members | BlockKind::Marks | BlockKind::End => true,
         };
         if !intact {
             self.lost.add(1, piece.stored_bytes());

@@ -1,0 +1,105 @@
+//! Records of windows of time: those of [`Jsonl`](super::Jsonl) with the scope `window`.
+//!
+//! Before the first window stands `meta`; each window is `string_table`, `frame_table`, `agg` (kind `frame`, then kind
+//! `stack`), and `window` with its totals, which is its last record; after the last window stands `end`. The entries of a
+//! window have `live` (at its end), `allocated` and `freed` (in it). Invariant: a window refers to no record of another one.
+
+use std::io::Write;
+
+use anyhow::Result;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::live::{LiveTotals, LiveWindow};
+use serde_json::{Value, json};
+
+use super::{JsonLines, NumberedSums, meta, run_id};
+use crate::live::picture::{ALLOCATED, FREED, LIVE};
+use crate::reports::capture_info::Capture;
+
+/// Names of the sums of an entry.
+const SUMS: [&str; 3] = ["live", "allocated", "freed"];
+
+/// The totals of a window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WindowTotals {
+    from_ns: u64,
+    to_ns: u64,
+    events: u64,
+    totals: LiveTotals,
+    /// Windows that were dropped before it.
+    skipped: u64,
+    /// Bytes of the capture that were written and not read when it was made.
+    behind_bytes: u64,
+}
+
+impl WindowTotals {
+    /// Those of a window; `skipped`: how many were dropped before it.
+    pub(crate) fn of(window: &LiveWindow, skipped: u64, behind_bytes: u64) -> Self {
+        let &LiveWindow { from_ns, to_ns, events, totals, .. } = window;
+        Self { from_ns, to_ns, events, totals, skipped, behind_bytes }
+    }
+}
+
+/// Writes the records of windows.
+pub(crate) struct WindowRecords<'a> {
+    lines: JsonLines<'a>,
+}
+
+impl<'a> WindowRecords<'a> {
+    /// Writes nothing yet.
+    pub(crate) fn new(out: &'a mut dyn Write) -> Self {
+        Self { lines: JsonLines { out, written: 0, run_id: String::new() } }
+    }
+
+    /// Writes a window.
+    pub(crate) fn window(&mut self, capture: &Capture, window: &WindowTotals) -> Result<()> {
+        let lines = &mut self.lines;
+        if lines.written == 0 {
+            lines.run_id = run_id(capture);
+            lines.write("meta", about(capture))?;
+        }
+        let sums = NumberedSums::named(&SUMS, capture, [LIVE, ALLOCATED, FREED, ALLOCATED]);
+        lines.tables(&sums, &capture.frames)?;
+        let (t0_ms, t1_ms) = (window.from_ns / 1_000_000, window.to_ns / 1_000_000);
+        lines.aggregates(&sums, &json!({"scope": "window", "t0_ms": t0_ms, "t1_ms": t1_ms}))?;
+        lines.write("window", totals(window, &sums.totals, (t0_ms, t1_ms)))?;
+        lines.out.flush()?;
+        Ok(())
+    }
+
+    /// Writes the last record.
+    pub(crate) fn end(mut self) -> Result<()> {
+        let records = self.lines.written;
+        self.lines.write("end", json!({"records": records}))?;
+        self.lines.out.flush()?;
+        Ok(())
+    }
+}
+
+/// What is known while the program runs.
+fn about(capture: &Capture) -> Value {
+    let mut known = meta(capture, memtrack_reader::View::Leaks);
+    if let Some(fields) = known.as_object_mut() {
+        for later in ["leaked", "temporary_threshold", "duration_ms", "complete", "lost_blocks", "lost_bytes"] {
+            fields.remove(later);
+        }
+    }
+    known
+}
+
+fn totals(window: &WindowTotals, [live, allocated, freed, _]: &[Tally; 4], (t0_ms, t1_ms): (u64, u64)) -> Value {
+    let WindowTotals { events, totals, skipped, behind_bytes, .. } = window;
+    let tally = |tally: &Tally| json!({"bytes": tally.bytes, "count": tally.count});
+    json!({
+        "scope": "window",
+        "t0_ms": t0_ms,
+        "t1_ms": t1_ms,
+        "events": events,
+        "live": tally(live),
+        "allocated": tally(allocated),
+        "freed": tally(freed),
+        "peak_bytes": totals.peak_bytes,
+        "rss_bytes": (totals.rss_bytes > 0).then_some(totals.rss_bytes),
+        "behind_bytes": behind_bytes,
+        "skipped": skipped,
+    })
+}

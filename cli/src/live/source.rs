@@ -1,0 +1,133 @@
+//! What is watched: a capture, and the recording that writes it, if it can be reached.
+//!
+//! The recording is asked for its status once a second; that also makes it write checkpoints more often. A lost connection is
+//! tried again, since a recording that is busy answers late.
+//!
+//! Invariant: a capture counts as ended only when it says so, or when no recording answers for it and it has not grown for
+//! some time.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use memtrack_collector::control::ControlClient;
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus, SnapshotAnswer};
+
+use crate::control::recordings::{self, RunningRecording};
+
+/// How often the recording is asked for its status.
+const ASKED: Duration = Duration::from_secs(1);
+/// A capture without a recording that has not grown for this long has ended.
+const STILL: Duration = Duration::from_secs(3);
+
+/// A capture that is watched.
+pub(crate) struct LiveSource {
+    path: PathBuf,
+    /// The process whose capture it is, if it was found by a recording.
+    pid: Option<u32>,
+    client: Option<ControlClient>,
+    asked: Instant,
+    len: u64,
+    grown: Instant,
+}
+
+impl LiveSource {
+    /// The capture of a recorded process, or that of the only recording, or the one with this path.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn find(target: Option<&Path>) -> Result<Self> {
+        let pid = target.and_then(|target| target.to_str()?.parse::<u32>().ok());
+        match target {
+            Some(path) if pid.is_none() || path.exists() => Ok(Self::of_capture(path)),
+            _ => Self::of_process(pid),
+        }
+    }
+
+    fn of_process(pid: Option<u32>) -> Result<Self> {
+        let recording = recordings::of(pid)?;
+        let Some(process) = recording.process(pid) else { bail!("the recording does not name its process") };
+        let Some(capture) = &process.capture else {
+            bail!("the recording of process {} has no capture yet: try again in a moment", process.pid)
+        };
+        let (path, pid) = (as_seen_here(capture, recording.status.recorder), process.pid);
+        Ok(Self::new(path, Some(pid), Some(recording.client)))
+    }
+
+    fn of_capture(path: &Path) -> Self {
+        let wanted = fs::canonicalize(path).ok();
+        let process_of = |recording: &RunningRecording| {
+            let RecordingStatus { recorder, processes } = &recording.status;
+            let is_wanted = |capture: &PathBuf| fs::canonicalize(as_seen_here(capture, *recorder)).ok() == wanted;
+            processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
+        };
+        let found = recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)));
+        let (pid, client) = found.unzip();
+        Self::new(path.to_owned(), pid, client)
+    }
+
+    fn new(path: PathBuf, pid: Option<u32>, client: Option<ControlClient>) -> Self {
+        let now = Instant::now();
+        Self { path, pid, client, asked: now, len: 0, grown: now }
+    }
+
+    /// The capture.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether a recording answers for it.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.client.is_some()
+    }
+
+    /// Whether more may be written to it. Takes no longer than an answer of the recording.
+    pub(crate) fn may_grow(&mut self) -> bool {
+        let now = Instant::now();
+        let len = fs::metadata(&self.path).map_or(0, |metadata| metadata.len());
+        if len != self.len {
+            (self.len, self.grown) = (len, now);
+        }
+        if now.duration_since(self.asked) >= ASKED {
+            self.asked = now;
+            self.ask();
+        }
+        self.client.is_some() || self.grown.elapsed() < STILL
+    }
+
+    /// Asks the recording, or connects to it again.
+    fn ask(&mut self) {
+        let status = match &mut self.client {
+            Some(client) => client.ask::<RecordingStatus>(ControlCommand::Status).ok(),
+            None => None,
+        };
+        let Some(pid) = self.pid else { return };
+        match status {
+            Some(status) => {
+                let is_running = |state| state != ProcessState::Ended;
+                if !status.processes.iter().any(|process| process.pid == pid && is_running(process.state)) {
+                    self.client = None;
+                }
+            }
+            None => self.client = recordings::of(Some(pid)).ok().map(|recording| recording.client),
+        }
+    }
+
+    /// Has the recording make everything up to now readable.
+    ///
+    /// # Errors
+    /// A text for the user.
+    pub(crate) fn snapshot(&mut self) -> Result<SnapshotAnswer, String> {
+        let Some(client) = &mut self.client else {
+            return Err("the recording has ended: its capture is complete".into());
+        };
+        client.ask(ControlCommand::Snapshot { pid: self.pid }).map_err(|error| error.to_string())
+    }
+}
+
+/// A path of the recording process, which may have another working directory.
+fn as_seen_here(path: &Path, recorder: u32) -> PathBuf {
+    let directory = fs::read_link(format!("/proc/{recorder}/cwd")).unwrap_or_default();
+    directory.join(path)
+}

@@ -1,0 +1,184 @@
+"""`live --jsonl`: windows of a program that runs, each of which has to the byte what reports of the capture have."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from conftest import PATIENCE, Capture
+
+PYTHON = """
+import threading, time
+cache = []
+def load(number):
+    cache.append(bytearray(2000 + number % 50))
+def churn():
+    return sum(len(str(number) * 40) for number in range(300))
+def work():
+    end = time.monotonic() + 2.2
+    number = 0
+    while time.monotonic() < end:
+        churn()
+        load(number)
+        number += 1
+        if number % 100 == 0:
+            del cache[:50]
+threads = [threading.Thread(target=work) for _ in range(3)]
+[thread.start() for thread in threads]
+time.sleep(1)
+[thread.join() for thread in threads]
+"""
+C = r"""
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static void *kept[1 << 20];
+static int count;
+static void *leak(size_t size) { return malloc(size); }
+static void *work(void *argument) {
+    unsigned state = (unsigned)(long)argument;
+    void *slots[100] = {0};
+    time_t end = time(0) + 3;
+    while (time(0) < end) {
+        for (int i = 0; i < 2000; i++) {
+            state = state * 1103515245 + 12345;
+            int slot = (state >> 16) % 100;
+            free(slots[slot]);
+            slots[slot] = (state >> 8) & 1 ? malloc((state >> 10) % 1000 + 1) : calloc(1, (state >> 10) % 300 + 1);
+        }
+        kept[__sync_fetch_and_add(&count, 1) & ((1 << 20) - 1)] = leak(1000);
+        usleep(500);
+    }
+    return 0;
+}
+int main() {
+    pthread_t threads[3];
+    for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)(i + 1));
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
+}
+"""
+
+
+@pytest.fixture(params=["python", "c"])
+def program(request, tmp_path):
+    if request.param == "python":
+        return [sys.executable, "-c", PYTHON]
+    (tmp_path / "threads.c").write_text(C)
+    subprocess.run(["gcc", "-g", "-O1", "-pthread", "-o", tmp_path / "threads", tmp_path / "threads.c"], check=True)
+    return [str(tmp_path / "threads")]
+
+
+def start(memtrack, program, capture, *options):
+    process = subprocess.Popen(memtrack.command("run", "-q", "-o", capture, *options, "--", *program), cwd=memtrack.directory)
+    threading.Timer(PATIENCE, process.kill).start()
+    while not capture.exists():
+        assert process.poll() is None
+    return process
+
+
+def windows_of(lines):
+    """The windows: [(totals, {stack: {"live": (bytes, count), …}}), …], and all records."""
+    windows, strings, frames, stacks = [], {}, {}, {}
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        if record["type"] == "string_table":
+            strings.update({entry["str_id"]: entry["value"] for entry in record["strings"]})
+        elif record["type"] == "frame_table":
+            for entry in record["frames"]:
+                file = strings.get(entry.get("path_str_id"))
+                frames[entry["frame_id"]] = strings[entry["func_str_id"]], file, entry["line"]
+        elif record["type"] == "agg" and record["kind"] == "stack":
+            for entry in record["entries"]:
+                stack = tuple(frames[frame] for frame in entry["frame_ids"])
+                # Calls of one line in several columns have frames of their own.
+                sums = stacks.setdefault(stack, {})
+                for name, value in entry.items():
+                    if isinstance(value, dict):
+                        size, count = sums.get(name, (0, 0))
+                        sums[name] = size + value["self_bytes"], count + value["self_count"]
+        elif record["type"] == "window":
+            windows.append((record, stacks))
+            strings, frames, stacks = {}, {}, {}
+        elif record["type"] == "end" and stacks:
+            windows.append((record, stacks))
+    return windows, records
+
+
+def allocated(stacks):
+    return {stack: sums["allocated"] for stack, sums in stacks.items() if sums["allocated"] != (0, 0)}
+
+
+def test_windows_have_what_reports_have_for_the_same_span(memtrack, program):
+    path = memtrack.directory / "a.bin"
+    process = start(memtrack, program, path)
+    outcome = memtrack("live", "--jsonl", "--every", "700ms", path)
+    assert process.wait(PATIENCE) == 0 and outcome.status == 0, outcome.stderr
+    capture = Capture(memtrack, path)
+    windows, records = windows_of(outcome.stdout.decode().splitlines())
+    assert records[0]["type"] == "meta" and records[-1] == {**records[-1], "type": "end", "records": len(records) - 1}
+    assert len(windows) >= 3 and sum(window["events"] for window, _ in windows) > 5000
+    stats, live = capture.stats(), {}
+    for number, (window, stacks) in enumerate(windows):
+        assert window["t0_ms"] == (windows[number - 1][0]["t1_ms"] if number else 0) and window["skipped"] == 0
+        span = ["--from", f"{window['t0_ms']}ms", "--to", f"{window['t1_ms']}ms"]
+        assert capture.stats(*span)["allocations"] == window["allocated"]
+        text = capture.reading("transform", "jsonl", "-o", "-", *span, path)
+        [(_, expected)], _ = windows_of(text.splitlines())
+        assert allocated(stacks) == allocated(expected)
+        for stack, sums in stacks.items():
+            before = live.get(stack, (0, 0))
+            now = tuple(a + b - c for a, b, c in zip(before, sums["allocated"], sums["freed"]))
+            assert now == sums["live"], stack
+        live = {stack: sums["live"] for stack, sums in stacks.items()}
+        assert [sum(column) for column in zip(*live.values())] == [window["live"]["bytes"], window["live"]["count"]]
+    [(_, final)], _ = windows_of(capture.reading("transform", "jsonl", "--at-exit", "--leaks", "-o", "-", path).splitlines())
+    assert {stack: sums["leaked"] for stack, sums in final.items() if sums["leaked"][1]} == {k: v for k, v in live.items() if v[1]}
+    assert windows[-1][0]["peak_bytes"] == stats["peak"]["bytes"]
+    # Of the capture that is complete, the same.
+    again, _ = windows_of(capture.reading("live", "--jsonl", "--every", "700ms", path).splitlines())
+    key = lambda windows: [(w["t0_ms"], w["t1_ms"], w["events"], stacks) for w, stacks in windows]
+    assert key(again) == key(windows)
+
+
+def test_viewers_come_and_go_and_find_the_recording_by_its_pid(memtrack, program):
+    path = memtrack.directory / "b.bin"
+    process = start(memtrack, program, path)
+    pipes = {"stdout": subprocess.PIPE, "cwd": memtrack.directory, "text": True}
+    listing = json.loads(memtrack("ps", "--json").stdout)["processes"]
+    pid = next(one["pid"] for one in listing if one["capture"] == str(path))
+    viewers = [subprocess.Popen(memtrack.command("live", "--jsonl", "--every", "300ms", pid), **pipes) for _ in range(3)]
+    for _ in range(20):
+        assert viewers[0].stdout.readline()
+    viewers[0].kill()
+    viewers[0].wait()
+    texts = [viewer.communicate(timeout=PATIENCE)[0] for viewer in viewers[1:]]
+    assert process.wait(PATIENCE) == 0
+    ends = [windows_of(text.splitlines())[0][-1] for text in texts]
+    peak = Capture(memtrack, path).stats()["peak"]["bytes"]
+    assert [window["peak_bytes"] for window, _ in ends] == [peak, peak]
+
+
+def test_a_capture_whose_recorder_was_killed_is_read_to_its_last_block(memtrack, program):
+    path = memtrack.directory / "c.bin"
+    process = start(memtrack, program, path)
+    try:
+        process.wait(1.5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    outcome = memtrack("live", "--jsonl", path)
+    assert outcome.status == 0, outcome.stderr
+    windows, records = windows_of(outcome.stdout.decode().splitlines())
+    assert records[-1]["type"] == "end" and windows
+    total = sum(window["allocated"]["bytes"] for window, _ in windows)
+    assert total == Capture(memtrack, path).stats()["allocations"]["bytes"] > 0
+
+
+def test_what_cannot_be_watched_is_said(memtrack):
+    outcome = memtrack("live", "--jsonl", 1)
+    assert outcome.status == 1 and b"process 1 is not being recorded" in outcome.stderr
+    outcome = memtrack("live", "--jsonl", "missing.bin")
+    assert outcome.status == 1 and b"no such file" in outcome.stderr

@@ -225,7 +225,7 @@ impl FollowedCapture {
     }
 
     fn update_process(&mut self, first_ticket: u64, payload: &[u8]) -> bool {
-        let before = self.process.start.clone();
+        let before = self.process.start;
         let intact = self.process.update(payload);
         match &mut self.online {
             None => self.online = Some(Online::new(self.process.start.monotonic_ns.unwrap_or(0))),

@@ -75,7 +75,7 @@ pub(crate) fn for_each_allocation(
 /// # Errors
 /// A capture that cannot be read.
 pub(crate) fn whole(file: &source::CaptureReader, options: &Options) -> Result<(Capture, Tally)> {
-    let options = Options { exact_times: file.has_timestamps(), forked: file.is_forked(), ..*options };
+    let options = Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..*options };
     let mut replay = Replay::new(&options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;

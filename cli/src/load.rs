@@ -310,7 +310,7 @@ fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(sour
         selection: request.selection(&file)?,
         details: options.details || request.narrows(),
         exact_times: file.has_timestamps(),
-        forked: file.is_forked(),
+        unknown_blocks: file.unknown_blocks(),
         snapshots,
         ..*options
     };

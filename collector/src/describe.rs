@@ -49,7 +49,7 @@ const fn recorded(clock: StampingClock) -> RecordedClock {
     }
 }
 
-/// The fields about the interpreter, as the target has set them by now.
+/// The fields about the interpreter and the beginning, as the target has set them by now.
 pub(crate) fn python(control: &ControlPage) -> Process {
     let version = control.python_version.load(Acquire);
     let note_len = control.python_note_len.load(Acquire) as usize;
@@ -59,6 +59,7 @@ pub(crate) fn python(control: &ControlPage) -> Process {
         python_note: text(&control.python_note, note_len),
         python_allocator: text(&control.python_allocator, usize::MAX),
         traces_python_allocators: traced,
+        began_late: control.began_late.load(Acquire) == 1,
         ..Process::default()
     }
 }

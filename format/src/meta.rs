@@ -48,6 +48,8 @@ pub struct Process {
     pub waits: WaitCounters,
     /// Whether the process replaced itself by exec.
     pub ended_by_exec: bool,
+    /// Whether recording began while the process was running: blocks from before are unknown.
+    pub began_late: bool,
     /// Whether blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub traces_python_allocators: bool,
     /// Whether stacks have native frames.
@@ -356,13 +358,14 @@ impl Process {
     }
 
     /// The fields that are flags, with their tags: a field with 1 where the flag is set.
-    fn flags(&mut self) -> [(u64, &mut bool); 5] {
+    fn flags(&mut self) -> [(u64, &mut bool); 6] {
         [
             (40, &mut self.timestamps),
             (48, &mut self.ended_by_exec),
             (49, &mut self.traces_python_allocators),
             (50, &mut self.native_traces),
             (72, &mut self.anonymized),
+            (80, &mut self.began_late),
         ]
     }
 

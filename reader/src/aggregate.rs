@@ -141,6 +141,7 @@ fn save_totals(totals: &Totals) -> Vec<u64> {
         values.extend([u64::from(moment.is_some()), order, time_ns]);
     }
     values.extend([u64::from(totals.temporary_threshold), totals.inherited_frees, totals.inherited_unmaps]);
+    values.extend([totals.earlier_frees, totals.earlier_unmaps]);
     values
 }
 
@@ -158,6 +159,7 @@ fn restore_totals(values: &[u64]) -> Totals {
     }
     totals.temporary_threshold = u32::try_from(next()).unwrap_or(u32::MAX);
     (totals.inherited_frees, totals.inherited_unmaps) = (next(), next());
+    (totals.earlier_frees, totals.earlier_unmaps) = (next(), next());
     totals
 }
 

@@ -137,6 +137,8 @@ fn add_totals(whole: &mut Totals, part: &Totals, shift: u64) {
         (&mut whole.unmatched_unmaps, part.unmatched_unmaps),
         (&mut whole.inherited_frees, part.inherited_frees),
         (&mut whole.inherited_unmaps, part.inherited_unmaps),
+        (&mut whole.earlier_frees, part.earlier_frees),
+        (&mut whole.earlier_unmaps, part.earlier_unmaps),
         (&mut whole.replaced, part.replaced),
         (&mut whole.discarded, part.discarded),
         (&mut whole.undone, part.undone),

@@ -139,6 +139,8 @@ fn capture_value(capture: &Capture) -> Value {
         "unmatched_frees": totals.unmatched_frees,
         "forked": info.process.fork_ticket.is_some(),
         "inherited_frees": totals.inherited_frees,
+        "began_late": info.process.began_late,
+        "frees_of_earlier_blocks": totals.frees_of_earlier_blocks(),
         "truncated_stacks": totals.truncated_stacks,
         "stripped": info.process.stripped.count.map(|number| {
             json!({"count": number, "bytes": info.process.stripped.bytes})
@@ -208,8 +210,8 @@ mod tests {
         );
         assert_eq!(
             keys(&report["capture"]),
-            "aggregated anonymized clock_uncertainty_ns command_line complete duration_ms executable file forked \
-             format_version has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes \
+            "aggregated anonymized began_late clock_uncertainty_ns command_line complete duration_ms executable file forked \
+             format_version frees_of_earlier_blocks has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes marks \
              native_frames pid ppid python_allocator python_version recorder start_time stripped time_uncertainty_ns traces_python_allocators \
              truncated_stacks \
              unmatched_frees"

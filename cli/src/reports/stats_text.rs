@@ -154,6 +154,13 @@ fn figures(
             format!("{} frees of blocks inherited from the parent process", count(totals.inherited_frees)),
         )?;
     }
+    if info.process.began_late || totals.frees_of_earlier_blocks() > 0 {
+        let frees = count(totals.frees_of_earlier_blocks());
+        line(
+            "Began late",
+            format!("in a running process; {frees} frees of blocks from before, which are not counted"),
+        )?;
+    }
     let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
     if unsure > 0 {
         let (unmatched, replaced, cut) = (totals.unmatched_frees, totals.replaced, totals.truncated_stacks);

@@ -42,7 +42,7 @@ pub use groups::Groups;
 pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
-pub use options::Options;
+pub use options::{Options, UnknownBlocks};
 pub use own::{BaselineMemory, kept};
 pub use quiet::{CaptureRows, ReducedRows};
 pub use selection::Selection;

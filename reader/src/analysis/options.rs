@@ -2,6 +2,8 @@
 //!
 //! Invariant: an option changes no sum that it does not mention.
 
+use memtrack_format::meta::Process;
+
 use super::Selection;
 
 /// The options of a replay.
@@ -22,8 +24,8 @@ pub struct Options {
     pub selection: Selection,
     /// Event times are exact; else they are those of the last tick.
     pub exact_times: bool,
-    /// The process was forked: a free without an allocation is counted as inherited.
-    pub forked: bool,
+    /// What a free is counted as whose block's allocation was not recorded.
+    pub unknown_blocks: UnknownBlocks,
     /// The peak is the common one of several processes: see [`crate::together`].
     pub shared_peak: bool,
 }
@@ -38,8 +40,32 @@ impl Default for Options {
             flows: false,
             selection: Selection::default(),
             exact_times: false,
-            forked: false,
+            unknown_blocks: UnknownBlocks::Unmatched,
             shared_peak: false,
+        }
+    }
+}
+
+/// Where blocks and mappings come from that are freed without a recorded allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownBlocks {
+    /// Everything was recorded from the program's start: such a free has no explanation.
+    #[default]
+    Unmatched,
+    /// The process was forked: its parent had allocated them.
+    Inherited,
+    /// Recording began while the process was running: they are from before.
+    Earlier,
+}
+
+impl UnknownBlocks {
+    /// Those of a process's first image.
+    #[must_use]
+    pub fn of(process: &Process) -> Self {
+        match (process.fork_ticket, process.began_late) {
+            (Some(_), _) => Self::Inherited,
+            (None, true) => Self::Earlier,
+            (None, false) => Self::Unmatched,
         }
     }
 }

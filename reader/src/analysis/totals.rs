@@ -89,6 +89,10 @@ pub struct Totals {
     pub inherited_frees: u64,
     /// The same for unmapped ranges.
     pub inherited_unmaps: u64,
+    /// Of a process that was recorded late, frees of what it had allocated before.
+    pub earlier_frees: u64,
+    /// The same for unmapped ranges.
+    pub earlier_unmaps: u64,
     /// Blocks whose address was allocated again while they were live: their free was not seen.
     pub replaced: u64,
     /// Allocations that disappeared when the process replaced its image.
@@ -112,6 +116,12 @@ pub struct Totals {
 }
 
 impl Totals {
+    /// Frees, and unmapped ranges, of what the process had allocated before it was recorded.
+    #[must_use]
+    pub fn frees_of_earlier_blocks(&self) -> u64 {
+        self.earlier_frees.saturating_add(self.earlier_unmaps)
+    }
+
     /// The largest resident memory, in bytes, where it is known.
     #[must_use]
     pub fn resident_peak(&self) -> Option<u64> {

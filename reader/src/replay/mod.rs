@@ -21,11 +21,11 @@ use self::addresses::Bottom;
 use self::heap::{BlockIndex, LiveHeap, TOGETHER};
 use self::mappings::{Cut, Mappings};
 use self::watch::LiveBytesObserver;
-use crate::analysis::Options;
 use crate::analysis::{
     Analysis, ClassTotals, GroupFlow, GroupTotals, LiveBlock, LivePart, MappingTotals, Moment, Peak, ReleasedBlock,
     Tally, Totals,
 };
+use crate::analysis::{Options, UnknownBlocks};
 use crate::event::{Event, EventKind, Snapshot, ThreadId};
 
 /// The state of a traced process, and the running sums.
@@ -38,8 +38,8 @@ pub struct Replay {
     /// Buffer for the parts that the current event cuts out of mappings.
     cuts: Vec<Cut>,
     next_order: u64,
-    /// The current image has inherited its parent's memory.
-    inherits: bool,
+    /// What the current image frees without a recorded allocation.
+    unknown_blocks: UnknownBlocks,
     /// Observes live bytes after each event, if set.
     watch: Option<Box<LiveBytesObserver>>,
 }
@@ -77,7 +77,7 @@ impl Replay {
             threads: Vec::new(),
             cuts: Vec::new(),
             next_order: 0,
-            inherits: options.forked,
+            unknown_blocks: options.unknown_blocks,
             watch: (options.moments > 0).then(Box::default),
         }
     }
@@ -152,7 +152,7 @@ impl Replay {
 
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
     pub fn replaced(&mut self) {
-        self.inherits = false;
+        self.unknown_blocks = UnknownBlocks::Unmatched;
         for block in std::mem::take(&mut self.heap).blocks() {
             self.sums.discard(block, block.size, true);
         }
@@ -256,13 +256,21 @@ impl Replay {
     /// The counter of frees without a known block.
     fn unknown_frees(&mut self) -> &mut u64 {
         let totals = &mut self.sums.totals;
-        if self.inherits { &mut totals.inherited_frees } else { &mut totals.unmatched_frees }
+        match self.unknown_blocks {
+            UnknownBlocks::Unmatched => &mut totals.unmatched_frees,
+            UnknownBlocks::Inherited => &mut totals.inherited_frees,
+            UnknownBlocks::Earlier => &mut totals.earlier_frees,
+        }
     }
 
     /// The same for unmapped ranges.
     fn unknown_unmaps(&mut self) -> &mut u64 {
         let totals = &mut self.sums.totals;
-        if self.inherits { &mut totals.inherited_unmaps } else { &mut totals.unmatched_unmaps }
+        match self.unknown_blocks {
+            UnknownBlocks::Unmatched => &mut totals.unmatched_unmaps,
+            UnknownBlocks::Inherited => &mut totals.inherited_unmaps,
+            UnknownBlocks::Earlier => &mut totals.earlier_unmaps,
+        }
     }
 
     fn rare(&mut self, event: &Event) {

@@ -4,7 +4,7 @@
 use memtrack_format::{Allocator, MapClass};
 
 use super::{Options, Replay};
-use crate::analysis::{Analysis, GroupRow, Interval, Tally, View};
+use crate::analysis::{Analysis, GroupRow, Interval, Tally, UnknownBlocks, View};
 use crate::event::{Event, EventKind, StackId, ThreadId};
 
 const MIB: u64 = 1 << 20;
@@ -202,6 +202,28 @@ fn a_failed_realloc_of_an_unknown_block_is_no_unmatched_free() {
     assert_eq!(script.finish().totals.unmatched_frees, 0);
     script.free_undo();
     assert_eq!(script.finish().totals.undone, 1, "there was nothing left to undo");
+}
+
+#[test]
+fn frees_of_blocks_from_before_are_counted_apart() {
+    let frees = |unknown_blocks| {
+        let mut script = Script::with(Options { unknown_blocks, ..Options::default() });
+        // A free, a realloc that succeeds, one that fails, and a munmap; and of a block that is known.
+        script.free(0x10).free(0x20).alloc(0x30, 100).free(0x40).free_undo();
+        script.event(EventKind::Unmap, 0x1000, 4096).free(0x30);
+        // The next image has no memory from before.
+        script.replay.replaced();
+        let totals = script.free(0x50).finish().totals;
+        assert_eq!((totals.allocations, totals.deallocations), (Tally { bytes: 100, count: 1 }, 1));
+        [
+            (totals.unmatched_frees, totals.unmatched_unmaps),
+            (totals.inherited_frees, totals.inherited_unmaps),
+            (totals.earlier_frees, totals.earlier_unmaps),
+        ]
+    };
+    assert_eq!(frees(UnknownBlocks::Unmatched), [(3, 1), (0, 0), (0, 0)]);
+    assert_eq!(frees(UnknownBlocks::Inherited), [(1, 0), (2, 1), (0, 0)]);
+    assert_eq!(frees(UnknownBlocks::Earlier), [(1, 0), (0, 0), (2, 1)]);
 }
 
 #[test]

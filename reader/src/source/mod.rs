@@ -45,6 +45,7 @@ pub(crate) use self::read::MergeReader;
 use self::ahead::AheadLimits;
 use self::file::OpenCaptureFile;
 use self::index::Index;
+use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::{Event, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
@@ -338,10 +339,10 @@ impl CaptureReader {
         self.index.process.timestamps
     }
 
-    /// Whether its first image is the child of a fork, which has inherited its parent's memory.
+    /// What its first image frees without a recorded allocation.
     #[must_use]
-    pub fn is_forked(&self) -> bool {
-        self.index.process.fork_ticket.is_some()
+    pub fn unknown_blocks(&self) -> UnknownBlocks {
+        UnknownBlocks::of(&self.index.process)
     }
 
     /// Whether it holds sums, and no records.

@@ -9,6 +9,7 @@ use memtrack_collector::RecordPiece;
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::ObservationReader;
+use memtrack_reader::analysis::UnknownBlocks;
 use memtrack_reader::source::{Online, ReadSummary};
 use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
 
@@ -41,7 +42,8 @@ impl ProcessReplay {
         let start = self.process.start.monotonic_ns.unwrap_or(0);
         if self.online.is_none() {
             self.online = Some(Online::new(start));
-            self.replay = Replay::new(&Options { forked: self.process.fork_ticket.is_some(), ..Options::default() });
+            let unknown_blocks = UnknownBlocks::of(&self.process);
+            self.replay = Replay::new(&Options { unknown_blocks, ..Options::default() });
         }
     }
 

@@ -14,7 +14,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("memtrack-collector", &["memtrack-format", "memtrack-transport"]),
     ("memtrack-inject", &[]),
     ("memtrack-reader", &["memtrack-format"]),
-    ("memtrack-cli", &["memtrack-collector", "memtrack-format", "memtrack-reader"]),
+    ("memtrack-cli", &["memtrack-collector", "memtrack-format", "memtrack-inject", "memtrack-reader"]),
     ("memtrack-tests", &[]),
 ];
 

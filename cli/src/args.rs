@@ -105,6 +105,16 @@ pub(crate) enum Command {
     Transform(Transform),
     /// List the programs that are being recorded
     Ps(running::PsArgs),
+    /// Record a program that was started without memtrack, until Ctrl-C
+    Attach(running::AttachArgs),
+    /// End a recording that 'memtrack attach' began; the program runs on
+    Detach(running::EndArgs),
+    /// Begin to record a program that 'memtrack run --dormant' started
+    #[command(hide = true)]
+    Start(running::StartArgs),
+    /// End what 'memtrack start' began; the program is dormant again
+    #[command(hide = true)]
+    Stop(running::EndArgs),
     /// Name the present moment in the capture of a program that is being recorded, for --from and --to mark:NAME
     Mark(running::MarkArgs),
     /// Watch who holds the memory of a program that is being recorded

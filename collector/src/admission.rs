@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
@@ -33,6 +34,8 @@ use crate::task_limits::room_for_tasks;
 /// Time limit for the Hello of a process that has connected.
 const HELLO_LIMIT: Duration = Duration::from_millis(500);
 
+/// The socket in the recording's directory.
+pub(crate) const SOCKET_NAME: &str = "socket";
 /// Threads of a process's recording.
 const PROCESS_THREADS: u64 = 3;
 
@@ -122,6 +125,21 @@ impl Admission {
         self.prepare_spare();
     }
 
+    /// Records a process that does not connect, in a memory file that it shares: makes the memory in it. Returns the number
+    /// of slots; `None`: there are no further numbers to offer after so many attempts.
+    pub(crate) fn give(&mut self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
+        let Some(&slots) = SLOT_COUNTS.get(attempt) else { return Ok(None) };
+        let area = Area::create_on(file, slots)?;
+        let hello =
+            Hello { pid: procfs::own_id(pid).unwrap_or(pid), ppid: procfs::parent(pid).unwrap_or(0), fork: None };
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let served = self.find(pid, MemoryOffer { attempt, ..MemoryOffer::default() }).ok_or_else(refused)?;
+        // Without it children cannot connect, and are not recorded.
+        area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
+        self.connect(area, pid, &hello, served);
+        Ok(Some(slots))
+    }
+
     /// Notes that a process was refused before its Hello was read, for this reason.
     pub(crate) fn note_refused(&mut self, error: &io::Error) {
         self.tree.add_refused();
@@ -153,17 +171,22 @@ impl Admission {
                 return Err(error);
             }
         };
-        let Some(mut served) = self.find(pid, offer) else { return Ok(false) };
+        let Some(served) = self.find(pid, offer) else { return Ok(false) };
         let slots = area.slot_count();
+        self.connect(area, pid, &hello, served);
+        send_memory(socket, memory.as_fd(), slots)?;
+        Ok(true)
+    }
+
+    /// Begins to drain this memory.
+    fn connect(&mut self, area: Area, pid: i32, hello: &Hello, mut served: ServedProcess) {
         let area = Arc::new(area);
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
         served.area = Arc::downgrade(&area);
-        let process = self.describe(pid, &hello, &served, native);
-        served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, &hello, &served, process))));
+        let process = self.describe(pid, hello, &served, native);
+        served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
-        send_memory(socket, memory.as_fd(), slots)?;
-        Ok(true)
     }
 
     fn connection(

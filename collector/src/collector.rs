@@ -2,6 +2,8 @@
 //!
 //! Invariant: a started collector serves its targets until it is finished or dropped, whatever the caller does meanwhile.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,6 +86,21 @@ impl Collector {
     pub fn expect_child(&self, pid: u32) {
         self.tree.expect_first(pid.cast_signed());
         self.server.expect();
+    }
+
+    /// Sets the process that must be the first to be recorded, and that does not connect by itself: it is
+    /// [given](Collector::give) memory.
+    pub fn expect_given(&self, pid: i32) {
+        self.tree.expect_first(pid);
+    }
+
+    /// Begins to record a process in a memory file that it shares, which is empty. Returns the number of slots to tell it;
+    /// `None`: after so many attempts with other numbers there is no further one.
+    ///
+    /// # Errors
+    /// The file cannot be sized or mapped.
+    pub fn give(&self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
+        self.server.give(pid, file, attempt)
     }
 
     /// Reports that the child has ended and was waited for; the rest of its records is drained at once.

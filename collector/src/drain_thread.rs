@@ -143,7 +143,7 @@ impl DrainThread {
             session.has_exited(exited, &self.queue);
         }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
-        let complete = ended == RecordingEnd::Exited && self.notes.is_empty();
+        let complete = ended != RecordingEnd::Detached && self.notes.is_empty();
         let summary = self.summary(complete);
         self.queue.finish(complete).map_err(Error::Sink)?;
         Ok(summary)

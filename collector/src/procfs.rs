@@ -224,6 +224,22 @@ fn exists(pid: i32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// The id that a process has in its own, innermost namespace.
+pub(crate) fn own_id(pid: i32) -> Option<i32> {
+    status_line(pid, "NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    status_line(pid, "PPid:")?.trim().parse().ok()
+}
+
+/// The value of a line of its status.
+fn status_line(pid: i32, key: &str) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
+}
+
 /// Its arguments, the program first.
 pub(crate) fn command_line(pid: i32) -> Vec<Vec<u8>> {
     use std::io::Read;

@@ -3,18 +3,19 @@
 //! Invariant: a process that connects gets an answer at once (the shim waits for it in its constructor), whatever the
 //! draining threads do and even if no descriptors are left; a refusal is a closed socket.
 
+use std::fmt;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::admission::{Admission, RecordingOpeners};
+use crate::admission::{Admission, RecordingOpeners, SOCKET_NAME};
 use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
 use crate::summary::Error;
@@ -25,12 +26,18 @@ const MAX_PATH: usize = 107;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The running server.
-#[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
     /// A byte requests spare memory; closing it ends the thread.
     ask: UnixStream,
+    admission: Arc<Mutex<Admission>>,
     thread: JoinHandle<()>,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("path", &self.path).finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -41,7 +48,7 @@ impl Server {
         openers: RecordingOpeners,
         tree: Arc<ProcessTree>,
     ) -> Result<Self, Error> {
-        let path = dir.join("socket");
+        let path = dir.join(SOCKET_NAME);
         let len = path.as_os_str().as_bytes().len();
         if len > MAX_PATH {
             return Err(Error::LongPath { path, len });
@@ -51,12 +58,13 @@ impl Server {
         let listener = UnixListener::bind(&path).map_err(failed)?;
         let (ask, asked) = UnixStream::pair().map_err(failed)?;
         let reserve = reserve().map_err(failed)?;
-        let admission = Admission::new(dir.to_owned(), options, openers, tree);
+        let admission = Arc::new(Mutex::new(Admission::new(dir.to_owned(), options, openers, tree)));
+        let shared = Arc::clone(&admission);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
-            .spawn(move || run(admission, &listener, &asked, Some(reserve)))
+            .spawn(move || run(&shared, &listener, &asked, Some(reserve)))
             .map_err(Error::Thread)?;
-        Ok(Self { path, ask, thread })
+        Ok(Self { path, ask, admission, thread })
     }
 
     /// A process will connect soon: creates its memory in advance. Called after the process was started, so as not to delay
@@ -64,6 +72,11 @@ impl Server {
     pub(crate) fn expect(&self) {
         // If this fails, the memory is created when the process connects.
         let _ = (&self.ask).write_all(&[0]);
+    }
+
+    /// Records a process that does not connect, see [`Admission::give`].
+    pub(crate) fn give(&self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
+        lock(&self.admission).give(pid, file, attempt)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -80,19 +93,25 @@ impl Server {
     }
 }
 
-fn run(mut admission: Admission, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
+fn run(admission: &Mutex<Admission>, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
     while let Some(wish) = wait(listener, asked) {
         if wish == ServerRequest::Prepare {
-            admission.prepare_spare();
+            lock(admission).prepare_spare();
             continue;
         }
         match listener.accept() {
-            Ok((socket, _)) => admission.answer(&socket),
-            Err(error) if is_exhausted(&error) && refuse_next(listener, &mut reserve) => admission.note_refused(&error),
+            Ok((socket, _)) => lock(admission).answer(&socket),
+            Err(error) if is_exhausted(&error) && refuse_next(listener, &mut reserve) => {
+                lock(admission).note_refused(&error)
+            }
             // It waits in line meanwhile.
             Err(_) => std::thread::sleep(ACCEPT_PAUSE),
         }
     }
+}
+
+fn lock(admission: &Mutex<Admission>) -> MutexGuard<'_, Admission> {
+    admission.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A spare descriptor, to be closed when no other is left.

@@ -15,8 +15,10 @@ use crate::procfs::ProcessorTimes;
 pub enum RecordingEnd {
     /// The process has ended.
     Exited,
-    /// The process runs on, without being recorded.
+    /// The process runs on, without being recorded: records of what it does meanwhile may be missing.
     Detached,
+    /// The process has stopped recording before, as it was asked to, and runs on.
+    Stopped,
 }
 
 /// What the system reported when the first process was waited for.

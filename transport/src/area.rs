@@ -267,6 +267,17 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_made_in_a_file_that_there_is() {
+        let file = super::memory_file().unwrap();
+        let ours = Area::create_on(file.as_fd(), 8).unwrap();
+        let theirs = Area::open(file.as_fd(), 8).unwrap();
+        theirs.slot(7).unwrap().owner.store(42, Relaxed);
+        assert_eq!(ours.slot(7).unwrap().owner.load(Relaxed), 42);
+        let reading = std::fs::File::open("/dev/null").unwrap();
+        assert!(Area::create_on(reading.as_fd(), 8).is_err());
+    }
+
+    #[test]
     fn records_are_copied_in_bounds() {
         let (area, _file) = Area::create(1, &std::env::temp_dir()).unwrap();
         let room = area.segment_room(0, 15).unwrap();

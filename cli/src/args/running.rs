@@ -2,10 +2,15 @@
 //!
 //! Invariant: each takes the PID of a recorded process, and none where only one program is recorded.
 
+use std::ffi::OsString;
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use memtrack_collector::Compression;
+
+use super::{RunArgs, compression, milliseconds};
 
 /// `memtrack mark`.
 #[derive(Debug, Args)]
@@ -67,9 +72,136 @@ fn window(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// `memtrack attach`.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct AttachArgs {
+    /// The process to record, as 'ps' shows it here
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
+    pub(crate) pid: i32,
+    /// Write the capture to FILE [default: memtrack-<program>.<pid>.bin in the working directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Suppress the summary after the recording
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Detach after this time: a number with ms, s, m or h [default: at Ctrl-C, or when the program ends]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub(crate) duration: Option<Duration>,
+    /// Record in the background, and give the terminal back; 'memtrack detach PID' ends it
+    #[arg(long)]
+    pub(crate) detached: bool,
+    /// The process in the background, whose messages are read by the one in the foreground
+    #[arg(long, hide = true)]
+    pub(crate) background: bool,
+    /// Record the exact time of every allocation and deallocation
+    #[arg(long)]
+    pub(crate) allocation_timestamps: bool,
+    /// Record every block that Python's own allocators hand out, instead of the memory that they request from the system
+    #[arg(long)]
+    pub(crate) trace_python_allocators: bool,
+    /// Also record the processes that it starts from now on, each in its own capture
+    #[arg(long, visible_alias = "follow-fork")]
+    pub(crate) follow: bool,
+    /// Also record native call stacks [default: on for programs without Python]
+    #[arg(long, overrides_with = "no_native")]
+    pub(crate) native: bool,
+    /// Do not record native call stacks, not even for programs without Python
+    #[arg(long, overrides_with = "native")]
+    pub(crate) no_native: bool,
+    /// Do not write frame sentinels into the interpreter's memory; recording deep Python stacks is slower
+    #[arg(long)]
+    pub(crate) no_frame_marks: bool,
+    /// Write totals per call stack instead of individual events; keeps the file small on long runs
+    #[arg(long)]
+    pub(crate) aggregate: bool,
+    /// Store the source lines of Python frames in the capture
+    #[arg(long)]
+    pub(crate) embed_sources: bool,
+    /// Compression: none, lz4, zstd or zstd:LEVEL (1 to 19). Levels above 6 are applied after the recording has ended
+    #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
+    pub(crate) compress: Compression,
+    /// Sample resident memory every MS milliseconds
+    #[arg(long, value_name = "MS", default_value = "10", value_parser = milliseconds)]
+    pub(crate) snapshot_interval: NonZeroU32,
+}
+
+impl AttachArgs {
+    /// The same options for `memtrack run`, whose recording this is but for its begin and end.
+    pub(crate) fn as_run(&self, colors: super::Colors) -> RunArgs {
+        let Self { output, force, quiet, allocation_timestamps, trace_python_allocators, follow, .. } = self.clone();
+        RunArgs {
+            output,
+            force,
+            flamegraph: false,
+            open: false,
+            quiet,
+            colors,
+            allocation_timestamps,
+            trace_python_allocators,
+            follow,
+            native: self.native,
+            no_native: self.no_native,
+            no_frame_marks: self.no_frame_marks,
+            aggregate: self.aggregate,
+            live: false,
+            embed_sources: self.embed_sources,
+            compress: self.compress,
+            snapshot_interval: self.snapshot_interval,
+            python: None,
+            target: vec![OsString::from(self.pid.to_string())],
+        }
+    }
+}
+
+/// `memtrack detach`, `memtrack stop`.
+#[derive(Debug, Args)]
+pub(crate) struct EndArgs {
+    /// The recorded process [default: that of the only recording]
+    #[arg(value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// `memtrack start`.
+#[derive(Debug, Args)]
+pub(crate) struct StartArgs {
+    /// A process that was started by 'memtrack run --dormant' [default: that of the only recording]
+    #[arg(value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// Write the capture to FILE [default: memtrack-<program>.<pid>.bin in the working directory of 'memtrack run']
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Print nothing
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
+/// Parses a time such as `30s`.
+fn time(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = match text.get(digits.len()..) {
+        Some("ms") => 0.001,
+        Some("s" | "") => 1.0,
+        Some("m" | "min") => 60.0,
+        Some("h") => 3600.0,
+        _ => 0.0,
+    };
+    let number = digits.parse::<f64>().ok().filter(|number| *number > 0.0 && unit > 0.0);
+    let duration = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
+    duration.ok_or_else(|| "expected a time such as 30s, 500ms, 10m or 2h".into())
+}
+
 #[cfg(test)]
 mod tests {
-    use super::window;
+    use super::{time, window};
     use std::time::Duration;
 
     #[test]
@@ -77,5 +209,15 @@ mod tests {
         let parsed = |text| window(text).ok().map(|time: Duration| time.as_millis());
         assert_eq!(["500ms", "1s", "2", "10m"].map(parsed), [500, 1000, 2000, 600_000].map(Some));
         assert_eq!(["", "ms", "99ms", "1h", "-1s", "1.5s", "99999999999999999999s"].map(parsed), [None; 7]);
+    }
+
+    #[test]
+    fn times_have_units() {
+        let parsed = ["30s", "500ms", "1.5m", "2h", "7"].map(|text| time(text).unwrap().as_millis());
+        assert_eq!(parsed, [30_000, 500, 90_000, 7_200_000, 7000]);
+        for wrong in ["", "s", "0s", "-1s", "3d", "1e400s", "nan"] {
+            assert!(time(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(time("1h").unwrap(), Duration::from_hours(1));
     }
 }

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod help;
 pub(crate) mod live;

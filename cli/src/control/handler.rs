@@ -3,9 +3,13 @@
 //! Invariant: it stops nothing by itself: a command that fails leaves the recording as it was.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use memtrack_collector::control::protocol::{MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer};
+use memtrack_collector::control::protocol::{
+    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StopAnswer,
+};
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket};
 use memtrack_collector::{RecordedProcess, RecordingHandle};
 
@@ -33,17 +37,34 @@ pub(crate) fn publish(mut socket: ControlSocket, pid: i32) -> Option<ControlSock
     socket.publish(pid.cast_unsigned()).is_ok().then_some(socket)
 }
 
+/// A request to end the recording; with whom to tell the captures that are complete then.
+#[derive(Debug, Default)]
+pub(crate) struct EndRequest {
+    /// Gets the answer; without one nobody waits.
+    pub(crate) answer: Option<Sender<Result<Vec<PathBuf>, String>>>,
+}
+
+/// How long the end of a recording may take.
+const END_LIMIT: Duration = Duration::from_secs(25);
+
 /// Executes commands on the recording of a program and its children.
 pub(crate) struct RecordingCommands {
     recording: RecordingHandle,
     captures: CapturePaths,
     pid: u32,
+    /// Takes requests to detach, where that is possible.
+    ends: Option<Mutex<Sender<EndRequest>>>,
 }
 
 impl RecordingCommands {
     /// `pid`: the first process.
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32) -> Self {
-        Self { recording, captures, pid: pid.cast_unsigned() }
+        Self { recording, captures, pid: pid.cast_unsigned(), ends: None }
+    }
+
+    /// Passes requests to detach to the thread that began the recording.
+    pub(crate) fn with_detach(self, ends: Sender<EndRequest>) -> Self {
+        Self { ends: Some(Mutex::new(ends)), ..self }
     }
 
     /// Answers the clients of this socket.
@@ -85,5 +106,17 @@ impl CommandHandler for RecordingCommands {
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         Err(format!("no snapshot of {} yet", pid.unwrap_or(self.pid)))
+    }
+
+    fn detach(&self) -> Result<StopAnswer, String> {
+        let Some(ends) = &self.ends else {
+            return Err("this recording was begun by 'memtrack run', so it ends with its program".into());
+        };
+        let (answer, answered) = channel();
+        let request = EndRequest { answer: Some(answer) };
+        let gone = || "the recording is just ending".to_owned();
+        ends.lock().unwrap_or_else(PoisonError::into_inner).send(request).map_err(|_| gone())?;
+        let captures = answered.recv_timeout(END_LIMIT).map_err(|_| gone())??;
+        Ok(StopAnswer { captures })
     }
 }

@@ -5,6 +5,7 @@
 //! only module of this crate with unsafe code.
 
 mod abort;
+mod detach_signals;
 mod early_signals;
 #[cfg(not(feature = "external-shim"))]
 mod file_checks;
@@ -20,6 +21,7 @@ mod signals;
 use std::os::fd::AsRawFd;
 
 pub(crate) use abort::end_with;
+pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};
 pub(crate) use limits::ResourceLimits;

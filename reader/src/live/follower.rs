@@ -13,6 +13,7 @@ use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
 
 use super::state::{LiveState, LiveWindow};
+use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
@@ -76,9 +77,12 @@ impl LiveFollower {
                 remedy: "record without --aggregate to follow it live",
             });
         }
-        let forked = capture.is_forked() || first_process(path)?.fork_ticket.is_some();
-        let state = LiveState::new(every);
-        let state = if forked { state.forked() } else { state };
+        let unknown = match capture.unknown_blocks() {
+            // The index of a capture that is being written may not have the process yet.
+            UnknownBlocks::Unmatched => UnknownBlocks::of(&first_process(path)?),
+            known => known,
+        };
+        let state = LiveState::new(every).with_unknown(unknown);
         let input = if capture.complete() {
             capture.ignore_names();
             let (reading, left) = (capture.reading_alone()?, capture.total_record_bytes());

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::history::LiveHistory;
-use crate::analysis::{GroupFlow, Options, Tally};
+use crate::analysis::{GroupFlow, Options, Tally, UnknownBlocks};
 use crate::event::{Event, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
@@ -91,9 +91,9 @@ impl LiveState {
         }
     }
 
-    /// The same, of a process that has inherited its parent's memory.
-    pub(super) fn forked(mut self) -> Self {
-        self.replay = Replay::new(&Options { flows: true, forked: true, ..Options::default() });
+    /// The same, of a process that frees such blocks without a recorded allocation.
+    pub(super) fn with_unknown(mut self, unknown_blocks: UnknownBlocks) -> Self {
+        self.replay = Replay::new(&Options { flows: true, unknown_blocks, ..Options::default() });
         self
     }
 

@@ -4,7 +4,7 @@
 //! read; only their size is printed.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -24,7 +24,6 @@ use crate::reports::capture_info::{Capture, quoted};
 use crate::reports::display::DisplayOptions;
 use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines};
-use crate::target::TargetFile;
 use crate::units::{count, duration, plural, size};
 
 /// Records up to this many bytes are read back in about half a second.
@@ -81,7 +80,7 @@ pub(super) type AfterClosing<'a> = &'a dyn Fn(&[PathBuf]);
 pub(super) fn report(
     (options, termination): (&args::RunArgs, &Termination),
     capture: CaptureFile,
-    program: &TargetFile,
+    program: &Path,
     result: std::result::Result<RecordingSummary, Error>,
     (children, unrecorded_children): (&Children, Option<UnrecordedChildren>),
     then: AfterClosing<'_>,
@@ -98,7 +97,7 @@ pub(super) fn report(
     then(&captures);
     if let Some(nothing) = &summary.nothing {
         if !quiet {
-            message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.path.display()));
+            message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.display()));
         }
         // The capture of a program that allocated nothing is kept, since scripts expect it.
         if summary.process.is_none() {

@@ -3,6 +3,8 @@
 //! Errors of usage are reported before the program starts. Invariant: once it runs, no failure of memtrack changes the
 //! program or its exit status; problems of the recording are printed afterwards.
 
+pub(crate) mod attach;
+mod attached;
 mod children;
 mod final_summary;
 mod live;
@@ -163,7 +165,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let recorded = final_summary::report(
                 (options, &termination),
                 capture,
-                program,
+                &program.path,
                 summary,
                 (&children, unrecorded_children),
                 &repack,
@@ -203,6 +205,19 @@ fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, Fi
     }
 }
 
+/// A wait that no signal interrupts.
+fn wait_for_nothing() -> ChildrenWait {
+    ChildrenWait::default()
+}
+
+/// Puts a process back in which the library is active without a recording.
+///
+/// # Errors
+/// Why that was not possible.
+pub(crate) fn restore(pid: i32) -> Result<()> {
+    attached::detach(pid).map(drop)
+}
+
 /// Waits for recorded children that outlive the program: their captures are complete only when they have ended.
 fn wait_for_children(collector: &Collector, waiting: &ChildrenWait, quiet: bool) {
     waiting.begin();
@@ -239,20 +254,7 @@ fn launch(
     file: File,
     children: &Children,
 ) -> Result<LaunchedProgram> {
-    let how = memtrack_collector::RecordingOptions {
-        timestamps: options.allocation_timestamps,
-        python_allocators: options.trace_python_allocators,
-        native: options.native_stacks(),
-        frame_marks: !options.no_frame_marks,
-        snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
-        ..memtrack_collector::RecordingOptions::default()
-    };
-    let mode = CaptureMode {
-        sums: options.aggregate,
-        live: options.live,
-        sources: options.embed_sources,
-        compression: repack::plan(options.compress).0,
-    };
+    let (how, mode) = (recording_options(options), CaptureMode::of(options));
     // First, because exceeding the file size limit (shared memory included) raises SIGXFSZ.
     let signals = Signals::take()?;
     let sink = sink(mode, file).context("cannot write the capture")?;
@@ -277,6 +279,17 @@ fn launch(
     Ok(LaunchedProgram { collector, child, waiting, socket })
 }
 
+fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOptions {
+    memtrack_collector::RecordingOptions {
+        timestamps: options.allocation_timestamps,
+        python_allocators: options.trace_python_allocators,
+        native: options.native_stacks(),
+        frame_marks: !options.no_frame_marks,
+        snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
+        ..memtrack_collector::RecordingOptions::default()
+    }
+}
+
 /// Contents and compression of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CaptureMode {
@@ -287,6 +300,17 @@ struct CaptureMode {
     /// Store source lines.
     sources: bool,
     compression: Compression,
+}
+
+impl CaptureMode {
+    fn of(options: &args::RunArgs) -> Self {
+        Self {
+            sums: options.aggregate,
+            live: options.live,
+            sources: options.embed_sources,
+            compression: repack::plan(options.compress).0,
+        }
+    }
 }
 
 fn sink(mode: CaptureMode, file: File) -> io::Result<Box<dyn Sink>> {

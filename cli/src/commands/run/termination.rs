@@ -22,6 +22,12 @@ pub(super) struct Termination {
 }
 
 impl Termination {
+    /// Of a process whose end was not waited for, or that runs on.
+    pub(super) fn unknown() -> Self {
+        let (status, limits) = (ExitStatus::default(), ResourceLimits::default());
+        Self { status, limits, cpu_ns: None, oom_kills: 0, refused_tasks: 0 }
+    }
+
     /// Describes the signal that ended the program, if any.
     pub(super) fn signal_text(&self) -> Option<String> {
         let signal = self.status.signal()?;

@@ -1,0 +1,64 @@
+//! `memtrack detach`, `start` and `stop`: asks the recording process to begin or end a recording.
+//!
+//! Invariant: the answer comes when the capture is open, or complete. Where nobody records a process any more that has
+//! memtrack's library still active, `detach` restores the process itself.
+
+use anyhow::{Context, Result};
+use memtrack_collector::control::protocol::{ControlCommand, StartAnswer, StopAnswer};
+
+use crate::args::running::{EndArgs, StartArgs};
+use crate::commands::run::restore;
+use crate::control::recordings;
+use crate::message;
+use crate::reports::capture_info::quoted;
+
+/// Ends an attached recording.
+///
+/// # Errors
+/// So for all: there is no such recording, or it refuses.
+pub(crate) fn detach(options: &EndArgs) -> Result<u8> {
+    match recordings::of(options.pid) {
+        Ok(_) => end(options, ControlCommand::Detach, "detached"),
+        Err(error) => {
+            // The recording process may have been killed.
+            let Some(pid) = options.pid.and_then(|pid| i32::try_from(pid).ok()) else { return Err(error) };
+            if !memtrack_inject::find_library(pid).unwrap_or(false) {
+                return Err(error);
+            }
+            restore(pid)?;
+            if !options.quiet {
+                message::line(format_args!("memtrack: process {pid} was not being recorded; it is as it was before"));
+            }
+            Ok(0)
+        }
+    }
+}
+
+/// Ends the recording of a dormant program.
+pub(crate) fn stop(options: &EndArgs) -> Result<u8> {
+    end(options, ControlCommand::Stop, "stopped")
+}
+
+/// Begins one.
+pub(crate) fn start(options: &StartArgs) -> Result<u8> {
+    let mut recording = recordings::of(options.pid)?;
+    let output = options.output.as_deref().map(std::path::absolute).transpose();
+    let output = output.context("the working directory no longer exists")?;
+    let answer: StartAnswer = recording.client.ask(ControlCommand::Start { output, force: options.force })?;
+    if !options.quiet {
+        let capture = quoted(&answer.capture.display().to_string());
+        message::line(format_args!("memtrack: recording process {} into {capture}", recording.client.pid()));
+    }
+    Ok(0)
+}
+
+fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
+    let mut recording = recordings::of(options.pid)?;
+    let answer: StopAnswer = recording.client.ask(command)?;
+    if !options.quiet {
+        let captures: Vec<_> = answer.captures.iter().map(|path| quoted(&path.display().to_string())).collect();
+        let captures = if captures.is_empty() { "nothing was recorded".into() } else { captures.join(" ") };
+        message::line(format_args!("memtrack: process {} {how}: {captures}", recording.client.pid()));
+    }
+    Ok(0)
+}

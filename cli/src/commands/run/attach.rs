@@ -1,0 +1,149 @@
+//! `memtrack attach`: records a program that was started without memtrack, until Ctrl-C, a time limit, `memtrack detach`,
+//! or the program's end.
+//!
+//! Invariant: the program is never stopped for longer than a call takes, and whatever ends this command by a signal that can
+//! be caught detaches first.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use super::attached::{AttachedRecording, EndedRecording};
+use super::termination::Termination;
+use super::{final_summary, repack, wait_for_nothing};
+use crate::args;
+use crate::args::running::AttachArgs;
+use crate::control::handler::{self, EndRequest, RecordingCommands};
+use crate::message;
+use crate::reports::capture_info::quoted;
+use crate::sys::DetachSignals;
+use crate::terminal::Color;
+
+/// How often to look whether the program has ended.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long a client may take to read the last answer.
+const LAST_ANSWER: Duration = Duration::from_millis(100);
+/// What the process in the background prints when it records.
+const RECORDING: &str = "memtrack: recording process ";
+
+/// Records the process.
+///
+/// # Errors
+/// The process cannot be recorded.
+pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
+    let run = options.as_run(args::Colors { color: Color::Auto });
+    super::refuse_contradictions(&run)?;
+    if options.detached && !options.background {
+        return in_background(options.quiet);
+    }
+    crate::sys::keep_reserve();
+    let (ends, requests) = mpsc::channel();
+    let signals = DetachSignals::take()?;
+    let by_signal = ends.clone();
+    signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
+    let recording = AttachedRecording::begin(&run, options.pid)?;
+    let server = serve(options, &recording, ends);
+    if options.background || !options.quiet {
+        let capture = quoted(&recording.capture().display().to_string());
+        let end = if options.background { String::new() } else { ends_with(options) };
+        message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
+    }
+    let request = wait(&recording, options.duration, &requests);
+    let EndedRecording { capture, summary, children, exited } = recording.end();
+    let path = capture.path().to_path_buf();
+    if !run.quiet && !options.background {
+        let how = if exited { "has ended" } else { "runs on, without memtrack" };
+        message::line(format_args!("memtrack: process {} {how}", options.pid));
+    }
+    let program = std::fs::read_link(format!("/proc/{}/exe", options.pid));
+    let program = program.unwrap_or_else(|_| PathBuf::from(format!("process {}", options.pid)));
+    let repack = |captures: &[PathBuf]| {
+        if let Some(compression) = repack::plan(run.compress).1 {
+            repack::repack(captures, compression, &wait_for_nothing());
+        }
+    };
+    let failed = summary.as_ref().err().map(ToString::to_string);
+    let ended = (&run, &Termination::unknown());
+    let captures = final_summary::report(ended, capture, &program, summary, (&children, None), &repack);
+    if let Some(answer) = request.and_then(|request| request.answer) {
+        let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
+        let text = |reason| format!("{}: {reason}", path.display());
+        if answer.send(failed.map_or(Ok(captures), |reason| Err(text(reason)))).is_ok() {
+            std::thread::sleep(LAST_ANSWER);
+        }
+    }
+    drop(server);
+    Ok(0)
+}
+
+fn ends_with(options: &AttachArgs) -> String {
+    match options.duration {
+        Some(time) => format!(" for {} (Ctrl-C detaches earlier)", crate::units::duration(nanoseconds(time))),
+        None => " (Ctrl-C detaches)".into(),
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Answers clients, `memtrack detach` among them.
+fn serve(
+    options: &AttachArgs,
+    recording: &AttachedRecording,
+    ends: Sender<EndRequest>,
+) -> Option<memtrack_collector::control::ControlServer> {
+    let socket = handler::bind(!options.quiet).and_then(|socket| handler::publish(socket, options.pid))?;
+    let paths = recording.children().clone();
+    let paths = Box::new(move |number| paths.capture(number));
+    RecordingCommands::new(recording.handle(), paths, options.pid).with_detach(ends).serve(socket)
+}
+
+/// Waits for the end of the program, of the time, or a request; returns that.
+fn wait(
+    recording: &AttachedRecording,
+    duration: Option<Duration>,
+    requests: &Receiver<EndRequest>,
+) -> Option<EndRequest> {
+    let begun = Instant::now();
+    loop {
+        let left = duration.map(|duration| duration.saturating_sub(begun.elapsed()));
+        if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
+            return None;
+        }
+        match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {
+            Ok(request) => return Some(request),
+            Err(RecvTimeoutError::Timeout) => {}
+            // A handler of signals remains, so that this does not happen.
+            Err(RecvTimeoutError::Disconnected) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// Starts memtrack again, in the background, and passes on what it says until it records.
+fn in_background(quiet: bool) -> Result<u8> {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    let program = std::env::current_exe().context("cannot determine the path of the memtrack executable")?;
+    let mut command = Command::new(program);
+    // In a process group of its own, which Ctrl-C at the terminal does not reach.
+    command.args(std::env::args_os().skip(1)).arg("--background").process_group(0);
+    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.context("cannot start memtrack in the background")?;
+    let Some(messages) = child.stderr.take() else { return Ok(0) };
+    for line in BufReader::new(messages).lines() {
+        let line = line.context("cannot read the messages of memtrack in the background")?;
+        if line.starts_with(RECORDING) {
+            if !quiet {
+                message::line(format_args!("{line} in the background; 'memtrack detach' ends it"));
+            }
+            return Ok(0);
+        }
+        message::line(line);
+    }
+    let status = child.wait().context("cannot wait for memtrack in the background")?;
+    Ok(crate::sys::shell_status(std::process::ExitStatus::from_raw(status.into_raw())))
+}

@@ -1,0 +1,259 @@
+//! The recording of a process that was started without memtrack, or dormant: begun and ended from outside.
+//!
+//! Invariant: however it ends, the process has been asked to restore everything before its capture is closed.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use memtrack_collector::{AttachStatus, Collector, Error, RecordingEnd, RecordingHandle, RecordingSummary};
+
+use super::children::Children;
+use super::private_directory::PrivateDirectory;
+use super::{CaptureMode, open, recording_options, room, sink};
+use crate::args;
+use crate::message;
+use crate::output::CaptureFile;
+use crate::shim;
+
+/// How often a call is made that met another one, and the pause between.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A recording of a running process.
+pub(super) struct AttachedRecording {
+    pid: i32,
+    collector: Collector,
+    capture: CaptureFile,
+    children: Children,
+    _private: PrivateDirectory,
+}
+
+/// What remains of a recording that has ended.
+pub(super) struct EndedRecording {
+    pub(super) capture: CaptureFile,
+    pub(super) summary: Result<RecordingSummary, Error>,
+    pub(super) children: Children,
+    /// Whether the process has ended.
+    pub(super) exited: bool,
+}
+
+impl AttachedRecording {
+    /// Begins to record the process.
+    ///
+    /// # Errors
+    /// Why it cannot be recorded; it is as it was then, and there is no capture.
+    pub(super) fn begin(options: &args::RunArgs, pid: i32) -> Result<Self> {
+        // Whatever forbids it is to be known before a file is made.
+        memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
+        room()?;
+        let image = library()?;
+        let private = PrivateDirectory::new()?;
+        let children = Children::default();
+        let (capture, file) = open(options, &children)?;
+        let mode = CaptureMode::of(options);
+        let started = sink(mode, file).context("cannot write the capture").and_then(|sink| {
+            let how = recording_options(options);
+            Ok(if options.follow {
+                Collector::start_following(private.path(), how, sink, children.opener(mode))?
+            } else {
+                Collector::start(private.path(), how, sink)?
+            })
+        });
+        let collector = match started {
+            Ok(collector) => collector,
+            Err(error) => {
+                capture.discard();
+                return Err(error);
+            }
+        };
+        if options.follow {
+            crate::sys::raise_descriptor_limit();
+            admit_user(private.path(), pid);
+        }
+        collector.expect_given(pid);
+        let mut made = Self { pid, collector, capture, children, _private: private };
+        if let Err(error) = made.attach(&image) {
+            let _ = made.collector.finish(RecordingEnd::Detached);
+            made.capture.discard();
+            return Err(error);
+        }
+        let named = made.capture.name(&program_name(pid), pid);
+        made.children.name(made.capture.path());
+        if let Err(error) = named {
+            message::error(format_args!("{error:#}; the capture is {}", made.capture.path().display()));
+        }
+        Ok(made)
+    }
+
+    fn attach(&self, image: &[u8]) -> Result<()> {
+        let other_slots = |number| {
+            let status = AttachStatus::from_number(number);
+            matches!(status, Some(AttachStatus::NotMapped | AttachStatus::OtherSlotCount))
+        };
+        for _ in 0..TRIES {
+            let give = &mut |shared: memtrack_inject::SharedFile| {
+                self.collector.give(self.pid, shared.file.as_fd(), shared.attempt)
+            };
+            let number = memtrack_inject::attach(self.pid, image, &other_slots, give);
+            match AttachStatus::from_number(number.map_err(|refusal| refused(self.pid, &refusal))?) {
+                Some(AttachStatus::Done) => return Ok(()),
+                Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
+                Some(AttachStatus::AlreadyRecorded) => bail!(
+                    "process {} is already being recorded; 'memtrack ps' shows by whom, 'memtrack detach' ends it",
+                    self.pid
+                ),
+                status => bail!("process {} cannot be recorded: {}", self.pid, text(status)),
+            }
+        }
+        bail!("process {} cannot be recorded: {}", self.pid, AttachStatus::Busy.text())
+    }
+
+    /// Its path.
+    pub(super) fn capture(&self) -> &Path {
+        self.capture.path()
+    }
+
+    /// The captures of all its processes.
+    pub(super) fn children(&self) -> &Children {
+        &self.children
+    }
+
+    /// Access for the control socket.
+    pub(super) fn handle(&self) -> RecordingHandle {
+        self.collector.handle()
+    }
+
+    /// Whether the first process has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.handle().processes().first().is_some_and(|process| process.ended)
+    }
+
+    /// Ends it: the processes are put back as they were, and the captures are completed.
+    pub(super) fn end(self) -> EndedRecording {
+        let processes = self.handle().processes();
+        for child in processes.iter().filter(|process| process.number > 0 && !process.ended) {
+            let pid = child.process.as_ref().and_then(|process| process.pid);
+            if let Some(Err(error)) = pid.map(|pid| detach(pid.cast_signed())) {
+                message::warning(format_args!("{error:#}"));
+            }
+        }
+        let end = match detach(self.pid) {
+            Ok(true) => RecordingEnd::Stopped,
+            Ok(false) => RecordingEnd::Exited,
+            Err(error) => {
+                message::warning(format_args!("{error:#}"));
+                RecordingEnd::Detached
+            }
+        };
+        let Self { collector, capture, children, .. } = self;
+        EndedRecording { capture, summary: collector.finish(end), children, exited: end == RecordingEnd::Exited }
+    }
+}
+
+/// Ends the recording in a process; `false`: the process has ended.
+///
+/// # Errors
+/// Why it was not done. The process does not record any more, at the latest when its memory is closed.
+pub(crate) fn detach(pid: i32) -> Result<bool> {
+    use memtrack_inject::Refusal;
+    for _ in 0..TRIES {
+        match memtrack_inject::detach(pid) {
+            Err(Refusal::NoProcess | Refusal::Zombie | Refusal::Gone) => return Ok(false),
+            Err(Refusal::NoLibrary) => return Ok(true),
+            Err(refusal) => bail!("memtrack's library stays active in process {pid}, without recording: {refusal}"),
+            Ok(number) => match AttachStatus::from_number(number) {
+                Some(AttachStatus::Done | AttachStatus::NotRecorded) => return Ok(true),
+                Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
+                status => bail!("process {pid} stopped recording, but was not put back wholly: {}", text(status)),
+            },
+        }
+    }
+    bail!("process {pid} stopped recording, but was not put back wholly: {}", AttachStatus::Busy.text())
+}
+
+fn text(status: Option<AttachStatus>) -> &'static str {
+    status.map_or("memtrack's library in it is of another version", AttachStatus::text)
+}
+
+fn refused(pid: i32, refusal: &memtrack_inject::Refusal) -> anyhow::Error {
+    anyhow::anyhow!("process {pid} cannot be recorded: {refusal}")
+}
+
+/// The bytes of the library.
+fn library() -> Result<Vec<u8>> {
+    let path = shim::find()?;
+    fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))
+}
+
+/// Where root records the program of another user: lets that user's children connect.
+fn admit_user(directory: &Path, pid: i32) {
+    use std::os::unix::fs::{MetadataExt, chown};
+    let owner = |path: &str| fs::metadata(path).map(|found| found.uid());
+    if let (Ok(theirs), Ok(own)) = (owner(&format!("/proc/{pid}")), owner("/proc/self"))
+        && theirs != own
+    {
+        // Without it children are not recorded, which is reported.
+        let _ = chown(directory.join("socket"), Some(theirs), None);
+        let _ = chown(directory, Some(theirs), None);
+    }
+}
+
+/// The name of the program for its capture: that of a script, a module, or the executable.
+fn program_name(pid: i32) -> String {
+    let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words: Vec<&[u8]> = words.split(|byte| *byte == 0).filter(|word| !word.is_empty()).collect();
+    let executable = fs::read_link(format!("/proc/{pid}/exe")).map(PathBuf::into_os_string).unwrap_or_default();
+    name_of(executable.as_bytes(), &words).unwrap_or_else(|| "program".into())
+}
+
+fn name_of(executable: &[u8], words: &[&[u8]]) -> Option<String> {
+    let base = |path: &[u8]| {
+        let name = path.rsplit(|byte| *byte == b'/').next().filter(|name| !name.is_empty())?;
+        Some(String::from_utf8_lossy(name).replace(" (deleted)", ""))
+    };
+    let name = base(executable).or_else(|| base(words.first()?))?;
+    if !name.starts_with("python") {
+        return Some(name);
+    }
+    let mut arguments = words.iter().skip(1);
+    let mut first = None;
+    while let Some(word) = arguments.next() {
+        match *word {
+            b"-X" | b"-W" => drop(arguments.next()),
+            option if option.starts_with(b"-") && !matches!(option, b"-m" | b"-c") => {}
+            _ => {
+                first = Some(word);
+                break;
+            }
+        }
+    }
+    match first {
+        Some(&b"-m") => arguments.next().and_then(|module| base(module)).or(Some(name)),
+        Some(&b"-c") | None => Some(name),
+        Some(script) => base(script).or(Some(name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::name_of;
+
+    #[test]
+    fn programs_have_the_names_that_users_know() {
+        let name = |executable: &str, words: &str| {
+            let words: Vec<_> = words.split(' ').map(str::as_bytes).collect();
+            name_of(executable.as_bytes(), &words)
+        };
+        assert_eq!(name("/usr/bin/redis-server", "redis-server *:6379").as_deref(), Some("redis-server"));
+        assert_eq!(name("/usr/bin/python3.12", "python3 -X dev /srv/app.py -v").as_deref(), Some("app.py"));
+        assert_eq!(name("/usr/bin/python3.12", "python3 -u /srv/app.py -v").as_deref(), Some("app.py"));
+        assert_eq!(name("/usr/bin/python3.12", "python3 -m http.server").as_deref(), Some("http.server"));
+        assert_eq!(name("/usr/bin/python3.12", "python3 -c pass").as_deref(), Some("python3.12"));
+        assert_eq!(name("/bin/x (deleted)", "x").as_deref(), Some("x"));
+        assert_eq!(name("", "/opt/y").as_deref(), Some("y"));
+    }
+}

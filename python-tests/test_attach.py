@@ -1,0 +1,170 @@
+"""'memtrack attach' records programs that run already, and leaves them as they were."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, time
+kept = []
+def grow(size):
+    kept.append(bytearray(size))
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        grow(100_000)
+    print("done", len(kept), flush=True)
+"""
+
+
+class Target:
+    """A program that allocates on request."""
+
+    def __init__(self, path, *words):
+        (path / "program.py").write_text(PROGRAM)
+        command = [*(words or (sys.executable,)), path / "program.py"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=path)
+        self.pid = self.process.pid
+        assert self.process.stdout.readline() == "ready\n"
+
+    def grow(self, count):
+        self.process.stdin.write(f"{count}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline()
+
+    def descriptors(self):
+        return sorted(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self):
+        return sorted(os.listdir(f"/proc/{self.pid}/task"))
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(20) == 0
+
+
+class Attached:
+    """memtrack attach, once it records."""
+
+    def __init__(self, executable, pid, *options):
+        self.process = subprocess.Popen([executable, "attach", str(pid), *options], stderr=subprocess.PIPE, text=True)
+        line = self.process.stderr.readline()
+        assert "recording process" in line, line + self.process.stderr.read()
+
+    def end(self, by=signal.SIGINT):
+        if by:
+            self.process.send_signal(by)
+        text = self.process.stderr.read()
+        assert self.process.wait(60) == 0, text
+        return text
+
+
+@pytest.fixture
+def target(tmp_path):
+    target = Target(tmp_path)
+    yield target
+    if target.process.poll() is None:
+        target.process.kill()
+        target.process.wait()
+
+
+def figures(executable, capture, *options):
+    run = subprocess.run([executable, "stats", "--json", *options, capture], capture_output=True, text=True, check=True)
+    return json.loads(run.stdout)
+
+
+def test_what_is_allocated_meanwhile_is_recorded_and_nothing_else(executable, target, tmp_path):
+    assert target.grow(30) == "done 30\n"
+    before = target.descriptors(), target.threads()
+    for cycle in range(1, 4):
+        capture = tmp_path / f"{cycle}.bin"
+        attached = Attached(executable, target.pid, "-o", capture)
+        assert target.grow(10 * cycle).startswith("done")
+        text = attached.end()
+        assert "runs on, without memtrack" in text and "program.py" in text
+        assert (target.descriptors(), target.threads()) == before
+        target.grow(5)
+        stats = figures(executable, capture)
+        blocks = subprocess.run([executable, "query", "--json", "bytes > 99kB", "-n", "0", capture], capture_output=True, text=True)
+        rows = [row for row in json.loads(blocks.stdout)["rows"] if row["function"] == "grow"]
+        assert len(rows) == 10 * cycle, rows
+        assert stats["capture"]["complete"] is True
+    maps = Path(f"/proc/{target.pid}/maps").read_text()
+    assert len({line.split()[-2] for line in maps.splitlines() if "memtrack" in line}) == 1, "loaded once"
+    assert target.grow(1) == "done 106\n"
+    target.end()
+
+
+def test_the_end_of_the_program_ends_the_recording(executable, target, tmp_path):
+    attached = Attached(executable, target.pid, "-o", tmp_path / "a.bin")
+    target.grow(3)
+    target.end()
+    text = attached.end(by=None)
+    assert "has ended" in text and figures(executable, tmp_path / "a.bin")["capture"]["complete"] is True
+
+
+def test_a_duration_and_a_second_terminal_end_it_too(executable, target, tmp_path):
+    begun = time.monotonic()
+    Attached(executable, target.pid, "-o", tmp_path / "a.bin", "--duration", "300ms").end(by=None)
+    assert time.monotonic() - begun > 0.3
+    attached = Attached(executable, target.pid, "-o", tmp_path / "b.bin")
+    listed = subprocess.run([executable, "ps", "--json"], capture_output=True, text=True, check=True)
+    assert target.pid in [process["pid"] for process in json.loads(listed.stdout)["processes"]]
+    again = subprocess.run([executable, "attach", str(target.pid)], capture_output=True, text=True, cwd=tmp_path)
+    assert again.returncode == 1 and "already being recorded" in again.stderr
+    target.grow(4)
+    ended = subprocess.run([executable, "detach", str(target.pid)], capture_output=True, text=True)
+    assert ended.returncode == 0 and "b.bin" in ended.stderr, ended.stderr
+    attached.end(by=None)
+    assert figures(executable, tmp_path / "b.bin")["capture"]["complete"] is True
+    assert sorted(path.name for path in tmp_path.glob("*.bin")) == ["a.bin", "b.bin"], "the refused one left nothing"
+    target.end()
+
+
+def test_in_the_background(executable, target, tmp_path):
+    command = [executable, "attach", str(target.pid), "--detached", "-o", tmp_path / "a.bin"]
+    begun = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert begun.returncode == 0 and "in the background" in begun.stderr, begun.stderr
+    target.grow(7)
+    assert subprocess.run([executable, "detach", str(target.pid)], capture_output=True, timeout=60).returncode == 0
+    assert figures(executable, tmp_path / "a.bin")["capture"]["complete"] is True
+    refused = subprocess.run([executable, "attach", "999999999", "--detached"], capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1 and "no process has this id" in refused.stderr
+    target.end()
+
+
+def test_a_recorder_that_was_killed_leaves_a_program_that_runs(executable, target, tmp_path):
+    attached = Attached(executable, target.pid, "-o", tmp_path / "a.bin")
+    target.grow(3)
+    attached.process.kill()
+    attached.process.wait()
+    assert target.grow(30_0) == "done 303\n"
+    restored = subprocess.run([executable, "detach", str(target.pid)], capture_output=True, text=True)
+    assert restored.returncode == 0 and "as it was before" in restored.stderr, restored.stderr
+    Attached(executable, target.pid, "-o", tmp_path / "b.bin").end()
+    target.end()
+
+
+def test_refusals_name_the_reason(executable, target, tmp_path):
+    def refused(pid, reason):
+        run = subprocess.run([executable, "attach", str(pid)], capture_output=True, text=True, cwd=tmp_path)
+        assert run.returncode == 1 and re.search(reason, " ".join(run.stderr.split())), run.stderr
+
+    os.kill(target.pid, signal.SIGSTOP)
+    time.sleep(0.1)
+    refused(target.pid, "is stopped .* kill -CONT")
+    os.kill(target.pid, signal.SIGCONT)
+    refused(2**30, "no process has this id")
+    if os.geteuid() == 0:
+        run = ["setpriv", "--reuid", "65534", "--clear-groups", executable, "attach", str(target.pid)]
+        run = subprocess.run(run, capture_output=True, text=True, cwd=tmp_path)
+        assert run.returncode == 1 and "belongs to another user (0)" in " ".join(run.stderr.split()), run.stderr
+    assert not list(tmp_path.glob("*.bin"))
+    target.end()

@@ -119,6 +119,8 @@ pub(crate) enum Command {
     Mark(running::MarkArgs),
     /// Watch who holds the memory of a program that is being recorded
     Live(running::LiveArgs),
+    /// Write a complete capture of everything up to now, of a program that is being recorded and runs on
+    Snapshot(running::SnapshotArgs),
     /// Put several captures into one file
     Merge(rewrite::MergeArgs),
     /// Write a smaller capture without small, short-lived allocations; peak and leaks stay exact

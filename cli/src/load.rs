@@ -152,6 +152,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         }
     };
     warn(&problems.warnings, paths.len());
+    captures.iter().for_each(|(capture, _)| capture.info.note_growing());
     if !request.quiet {
         warn_unnamed(&without_duplicates(problems.unnamed));
     }
@@ -336,7 +337,11 @@ fn finished(
     capture.info.recording_cost = recording_cost.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
     capture.info.narrowed = request.narrows();
-    capture.info.leak_moment = LeakMoment::of(capture.analysis.totals.finalizing.is_some());
+    capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
+        false if capture.info.process.snapshot => LeakMoment::Snapshot,
+        false if capture.info.growing => LeakMoment::SoFar,
+        finalized => LeakMoment::of(finalized),
+    };
     let (warnings, path) = (capture.info.warnings(), &capture.info.file);
     problems.warnings.extend(warnings.into_iter().map(|warning| (path.clone(), warning)));
     request.filter.apply(&mut capture.analysis, &capture.frames, &capture.threads);
@@ -439,6 +444,7 @@ pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> Capt
         marks: file.marks().to_vec(),
         aggregated: file.aggregated(),
         complete: file.complete(),
+        growing: file.is_growing(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,
         lost_blocks: lost.blocks.saturating_add(file.process().lost.count.unwrap_or(0)),
         lost_bytes: lost.bytes.saturating_add(file.process().lost.bytes.unwrap_or(0)),

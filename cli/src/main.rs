@@ -89,6 +89,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Stop(stop) => commands::detach::stop(&stop),
         Command::Mark(mark) => commands::mark::run(&mark),
         Command::Live(live) => commands::live::run(&live),
+        Command::Snapshot(snapshot) => commands::snapshot::run(&snapshot),
         Command::Merge(merge) => commands::rewrite::merge(&merge),
         Command::Strip(strip) => commands::rewrite::strip(&strip),
         Command::Symbolize(symbolize) => commands::symbolize::run(&symbolize),

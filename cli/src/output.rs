@@ -184,7 +184,7 @@ impl CaptureFile {
             .truncate(!device)
             .open(path)
             .with_context(|| cannot_create(path))?;
-        Ok((Self { path: path.into(), unnamed: None, created }, file))
+        Ok((Self { path: path.into(), unnamed: None, created }, locked(file)))
     }
 
     /// Opens an unnamed file in the working directory.
@@ -197,7 +197,7 @@ impl CaptureFile {
         let temporary = temporary_in(&directory, 0o666)
             .with_context(|| format!("{}: directory is not writable; name a file with -o", directory.display()))?;
         let file = temporary.reopen()?;
-        Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, file))
+        Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, locked(file)))
     }
 
     /// Renames it to `memtrack-<program>.<pid>.bin`, with a number appended if that exists.
@@ -273,6 +273,13 @@ fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
         .tempfile_in(directory);
     // Only the kind: the error's text contains the temporary file's path.
     named.map_err(|error| error.kind().into())
+}
+
+/// The file, locked while it is open: so readers know that it is still being written. Where it cannot be locked, they take
+/// it for one that was cut.
+fn locked(file: File) -> File {
+    let _ = file.try_lock();
+    file
 }
 
 fn cannot_create(path: &Path) -> String {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a sender does not wait for the execution of its command.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +12,12 @@ use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
 
 use crate::procfs::{ProcessHandle, ResidentMemory};
+use crate::sink::SnapshotCopy;
 use crate::summary::{ProcessExit, RecordingEnd};
 use crate::waker::Waker;
 
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A command to a draining thread.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ pub(crate) enum DrainCommand {
     ChildExited(ProcessExit),
     /// Name the present moment; the answer is its time since the recording began, `None` without a living process.
     Mark(String, Sender<Option<u64>>),
+    /// Write out everything up to now; the answer says where it is.
+    Snapshot(Sender<io::Result<SnapshotCopy>>),
     /// End the recording.
     Finish(RecordingEnd),
 }

@@ -96,6 +96,11 @@ impl DrainThread {
                 // The one who asked may have lost patience.
                 let _ = answer.send(session.map(|session| session.mark(name, &self.queue)));
             }
+            DrainCommand::Snapshot(answer) => {
+                if let Some(session) = &mut self.session {
+                    session.snapshot(answer, &mut self.queue);
+                }
+            }
             DrainCommand::Finish(_) => {}
         }
     }

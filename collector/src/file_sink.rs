@@ -6,9 +6,10 @@
 //! Invariant: what has been written is always a readable capture, but for a last block that may be incomplete.
 
 use std::io::{self, BufWriter, Write};
+use std::os::fd::RawFd;
 
 use crc32fast::hash as crc32;
-use memtrack_format::block::{BlockHeader, BlockKind};
+use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::marks::{self, Mark};
@@ -19,7 +20,7 @@ use rustc_hash::FxHashMap;
 use crate::pack::{Compression, Packer};
 use crate::packages::Packages;
 use crate::segment_group::SegmentGroup;
-use crate::sink::{RecordPiece, Sink};
+use crate::sink::{RecordPiece, Sink, SnapshotCopy};
 use crate::source_recorder::SourceRecorder;
 
 const BUFFER: usize = 256 * 1024;
@@ -31,6 +32,10 @@ const FEW: usize = 8;
 /// Writes a capture file.
 pub struct FileSink<W: Write + Send> {
     out: BufWriter<W>,
+    /// Bytes written so far.
+    written: u64,
+    /// The file, if the capture is one.
+    descriptor: Option<RawFd>,
     packer: Packer,
     groups: FxHashMap<u32, SegmentGroup>,
     waiting: usize,
@@ -67,6 +72,8 @@ impl<W: Write + Send> FileSink<W> {
         let (packer, packages) = (Packer::new(compression)?, Packages::default());
         Ok(Self {
             out,
+            written: header::LEN as u64,
+            descriptor: None,
             packer,
             groups: FxHashMap::default(),
             waiting: 0,
@@ -84,13 +91,22 @@ impl<W: Write + Send> FileSink<W> {
         self
     }
 
+    /// The capture is the open file with this descriptor, from its beginning on: snapshots can be copied from it.
+    #[must_use]
+    pub fn with_descriptor(mut self, descriptor: RawFd) -> Self {
+        self.descriptor = Some(descriptor);
+        self
+    }
+
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
     fn block(&mut self, header: BlockHeader, payload: &[u8], before: &[u8]) -> io::Result<()> {
         let (codec, stored) = self.packer.pack(header.kind, payload, before);
         let (raw_len, stored_len) = (length(payload)?, length(stored)?);
         let header = BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
         self.out.write_all(&header.encode())?;
-        self.out.write_all(stored)
+        self.out.write_all(stored)?;
+        self.written += (HEADER_LEN + stored.len()) as u64;
+        Ok(())
     }
 
     /// Writes the waiting bytes of one stream.
@@ -209,6 +225,18 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.write_packages()?;
         self.write_sources()?;
         self.out.flush()
+    }
+
+    fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
+        let descriptor = self.descriptor.ok_or(io::ErrorKind::Unsupported)?;
+        self.checkpoint()?;
+        let (ticket, payload) = (self.image_ticket, process.encode());
+        let of_image =
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) };
+        let raw_len = length(&payload)?;
+        let header = BlockHeader { raw_len, stored_len: raw_len, payload_crc: crc32(&payload), ..of_image };
+        let tail = [&header.encode()[..], &payload, &BlockHeader::plain(BlockKind::End).encode()].concat();
+        Ok(SnapshotCopy { descriptor, length: self.written, tail })
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {

@@ -62,7 +62,7 @@ pub use packages::Packages;
 pub use procfs::{ProcessorTimes, last_name, processor_ns, resident_peak};
 pub use recording_access::RecordedProcess;
 pub use recording_handle::RecordingHandle;
-pub use sink::{NewChild, OpenSink, RecordPiece, Sink};
+pub use sink::{NewChild, OpenSink, RecordPiece, Sink, SnapshotCopy};
 pub use source_recorder::SourceRecorder;
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 pub use task_limits::room_for_tasks;

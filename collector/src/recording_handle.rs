@@ -2,6 +2,7 @@
 //!
 //! Invariant: it keeps no recording alive, and no draining thread waits for its user.
 
+use std::io;
 use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
@@ -9,6 +10,7 @@ use memtrack_transport::clock::monotonic_ns;
 use crate::drain_command::DrainCommand;
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
+use crate::sink::SnapshotCopy;
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]
@@ -44,6 +46,24 @@ impl RecordingHandle {
         };
         let times: Vec<u64> = self.all().into_iter().filter_map(set).collect();
         times.first().map(|first| (*first, times.len() as u64))
+    }
+
+    /// Makes everything up to now readable in the capture of the process with this number in the tree.
+    ///
+    /// # Errors
+    /// Why it cannot be done, for the user.
+    pub fn snapshot(&self, number: u32) -> Result<SnapshotCopy, String> {
+        let all = self.all();
+        let found = all.iter().find(|(known, _)| *known == number);
+        let (_, access) = found.ok_or("the process is not recorded any more")?;
+        match access.commands.ask(DrainCommand::Snapshot) {
+            Some(Ok(copy)) => Ok(copy),
+            Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                Err("the capture of this recording is no regular file, so it cannot be copied".into())
+            }
+            Some(Err(error)) => Err(format!("the capture cannot be written: {error}")),
+            None => Err("the process has ended, or has not begun to record".into()),
+        }
     }
 
     /// All recordings, with their numbers.

@@ -3,10 +3,12 @@
 //! Invariant: the sink gets the data of rounds in their order; and when [`Session::end`] returns for a process that has
 //! ended, all its published records have been handed over.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
+use crossbeam_channel::Sender;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
@@ -22,6 +24,7 @@ use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
+use crate::sink::SnapshotCopy;
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
 use crate::slot_reader::{MOST_KEPT, SlotReader};
@@ -220,6 +223,31 @@ impl Session {
         queue.mark(Mark { time_ns: tick.time_ns, name }, tick.ticket);
         self.dirty = true;
         tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns))
+    }
+
+    /// Hands over everything up to now, and asks the sink for a snapshot. Records with later tickets than the one that is
+    /// taken here may be in it, and do not belong to it: so it holds no free of a block without the block.
+    pub(crate) fn snapshot(&mut self, answer: Sender<io::Result<SnapshotCopy>>, queue: &mut SinkQueue) {
+        let now = monotonic_ns();
+        let last = self.observer.observe(&self.area, now);
+        let busy = self.busy(now);
+        self.drain(true, queue);
+        self.observer.hand_over(queue);
+        if queue.wants_watermarks() {
+            queue.watermark(last, busy);
+        }
+        self.read_processor_time();
+        let known = describe::at_end(&self.area, &self.process, ClockPairing::measure(self.clock), &self.earlier);
+        let process = Process {
+            snapshot: true,
+            snapshot_ticket: Some(last),
+            cpu_ns: self.cpu_ns,
+            record_bytes: Some(queue.record_bytes),
+            collector_cpu_ns: queue.processor_ns(),
+            resident_peak: self.resident_peak(),
+            ..known
+        };
+        queue.snapshot(process, answer);
     }
 
     /// Sleeps until the target records again, a command comes, or a snapshot is due. `pending`: whether a command waits.

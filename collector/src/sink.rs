@@ -3,6 +3,7 @@
 //! Invariant: a sink is called from one thread; after an error it is not called again.
 
 use std::io;
+use std::os::fd::RawFd;
 
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
@@ -25,6 +26,17 @@ pub struct RecordPiece<'a> {
     pub has_code: bool,
     /// The records. Pieces of a segment come in order and without gaps.
     pub bytes: &'a [u8],
+}
+
+/// A capture of everything up to now: the beginning of a file, and what follows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SnapshotCopy {
+    /// A descriptor of this process, of the file.
+    pub descriptor: RawFd,
+    /// Bytes of the file.
+    pub length: u64,
+    /// Bytes that follow them.
+    pub tail: Vec<u8>,
 }
 
 /// A consumer of drained data. An error of any method ends the recording.
@@ -97,6 +109,16 @@ pub trait Sink: Send {
     /// A write error.
     fn checkpoint(&mut self) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Writes out all data that was handed over, and says where it is. `process`: the metadata that the copy ends with. An
+    /// error does not end the recording.
+    ///
+    /// # Errors
+    /// A write error; or that the sink cannot be copied.
+    fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
+        let _ = process;
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// The last call. `complete`: everything that was recorded has been handed over, up to the end of the process.

@@ -15,7 +15,7 @@ use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 use crate::procfs;
-use crate::sink::{RecordPiece, Sink};
+use crate::sink::{RecordPiece, Sink, SnapshotCopy};
 
 /// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
@@ -33,6 +33,7 @@ enum SinkMessage {
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
+    Snapshot { process: Box<Process>, answer: Sender<io::Result<SnapshotCopy>> },
     Finish { complete: bool },
 }
 
@@ -123,6 +124,11 @@ impl SinkQueue {
         self.send(SinkMessage::Checkpoint);
     }
 
+    /// Asks the sink for a snapshot that ends with this metadata; the answer goes to the one who wants it.
+    pub(crate) fn snapshot(&self, process: Process, answer: Sender<io::Result<SnapshotCopy>>) {
+        self.send(SinkMessage::Snapshot { process: Box::new(process), answer });
+    }
+
     /// Processor time of the calling thread, which drains, and of the one that writes.
     pub(crate) fn processor_ns(&self) -> Option<u64> {
         let mut clock = 0;
@@ -185,6 +191,11 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),
+        SinkMessage::Snapshot { process, answer } => {
+            // The one who asked may have lost patience.
+            let _ = answer.send(sink.snapshot(process));
+            Ok(())
+        }
         SinkMessage::Finish { complete } => sink.finish(*complete),
     }
 }

@@ -75,6 +75,10 @@ pub struct Process {
     /// Peak of resident memory in bytes, without memtrack's own: the kernel's high-water mark (`VmHWM`) when it was last
     /// read. Snapshots may show more.
     pub resident_peak: Option<u64>,
+    /// Whether the capture was copied while the recording went on.
+    pub snapshot: bool,
+    /// In such a capture, the last ticket that belongs to it: each thread may have records with later ones.
+    pub snapshot_ticket: Option<u64>,
     /// Where it is in the process tree.
     pub tree: TreePosition,
     /// For a fork child: it inherited the heap that its parent had recorded with earlier tickets.
@@ -358,7 +362,7 @@ impl Process {
     }
 
     /// The fields that are flags, with their tags: a field with 1 where the flag is set.
-    fn flags(&mut self) -> [(u64, &mut bool); 6] {
+    fn flags(&mut self) -> [(u64, &mut bool); 7] {
         [
             (40, &mut self.timestamps),
             (48, &mut self.ended_by_exec),
@@ -366,11 +370,12 @@ impl Process {
             (50, &mut self.native_traces),
             (72, &mut self.anonymized),
             (80, &mut self.began_late),
+            (90, &mut self.snapshot),
         ]
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 38] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 39] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -406,6 +411,7 @@ impl Process {
             (74, &mut self.lost.bytes),
             (78, &mut self.resident_peak),
             (79, &mut self.collector_cpu_ns),
+            (91, &mut self.snapshot_ticket),
             (64, &mut self.tree.recording),
             (65, &mut self.tree.number),
             (66, &mut self.tree.parent),

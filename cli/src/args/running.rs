@@ -27,6 +27,25 @@ pub(crate) struct MarkArgs {
     pub(crate) quiet: bool,
 }
 
+/// `memtrack snapshot`.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotArgs {
+    /// A recorded process; of the first process of a recording with --follow, all its processes in one file [default: that
+    /// of the only recording]
+    #[arg(value_name = "PID")]
+    pub(crate) pid: Option<u32>,
+    /// Write to FILE, - for standard output [default: the capture's name with .snapshot1, .snapshot2, … in the working
+    /// directory]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Overwrite an existing file
+    #[arg(short, long)]
+    pub(crate) force: bool,
+    /// Do not print the file's name and size
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+}
+
 /// `memtrack ps`.
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {

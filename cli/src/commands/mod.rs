@@ -11,6 +11,7 @@ pub(crate) mod query;
 pub(crate) mod rewrite;
 pub(crate) mod run;
 pub(crate) mod shell;
+pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod symbolize;
 pub(crate) mod transform;

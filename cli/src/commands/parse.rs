@@ -50,6 +50,7 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(capture, read.lost) };
     // With filters, a first reading has already printed the warnings.
     if kept.is_everything() {
+        info.note_growing();
         info.warnings()
             .iter()
             .for_each(|warning| message::warning(format_args!("{}: {warning}", capture.path().display())));

@@ -86,6 +86,7 @@ mod tests {
     fn columns_fit_and_unknown_figures_are_dashes() {
         let process = ProcessStatus {
             pid: 4711,
+            number: 0,
             state: ProcessState::Recording,
             started: Some("2026-11-23T02:00:00.000Z".into()),
             started_ns: Some(1_000_000_000),

@@ -7,11 +7,13 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{
     MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket};
-use memtrack_collector::{RecordedProcess, RecordingHandle};
+use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy};
 
 use crate::message;
 use crate::reports::capture_info::rfc3339;
@@ -79,6 +81,7 @@ impl RecordingCommands {
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
+            number,
             state: if ended { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),
             started_ns: process.start.realtime_ns,
@@ -105,7 +108,14 @@ impl CommandHandler for RecordingCommands {
     }
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
-        Err(format!("no snapshot of {} yet", pid.unwrap_or(self.pid)))
+        let pid = pid.unwrap_or(self.pid);
+        let all = self.status().processes;
+        // Of a process id that was used again, the newest.
+        let process = all.iter().rev().find(|process| process.pid == pid);
+        let number = process.ok_or_else(|| format!("process {pid} is not recorded"))?.number;
+        let SnapshotCopy { descriptor, length, tail } = self.recording.snapshot(number)?;
+        let (tail, capture) = (STANDARD.encode(tail), (self.captures)(number));
+        Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

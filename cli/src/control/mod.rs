@@ -1,8 +1,8 @@
 //! Recordings that run: [`handler`] answers commands in the recording process, [`recordings`] finds recordings and asks
-//! them.
+//! them, [`snapshot`] copies what they have recorded.
 //!
 //! Invariant: a recording without a control socket is as good as one with it, but for those who want to reach it.
 
 pub(crate) mod handler;
-#[allow(dead_code, reason = "for the commands that follow")]
 pub(crate) mod recordings;
+pub(crate) mod snapshot;

@@ -3,7 +3,7 @@
 //! Invariant: a recording that gives no answer is left out, and never waited for longer than the client's patience.
 
 use anyhow::{Result, bail};
-use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus, RecordingStatus};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, RecordingStatus};
 use memtrack_collector::control::{ControlClient, directory};
 
 /// A recording that has answered.
@@ -67,8 +67,3 @@ pub(crate) fn of(pid: Option<u32>) -> Result<RunningRecording> {
 
 /// Recordings that an error lists.
 const LISTED: usize = 10;
-
-/// Whether the process has not ended.
-pub(crate) fn is_running(process: &ProcessStatus) -> bool {
-    process.state != ProcessState::Ended
-}

@@ -99,6 +99,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) aggregated: bool,
     /// Whether the recording is complete up to the end of the process.
     pub(crate) complete: bool,
+    /// Whether it is incomplete because it is still being written.
+    pub(crate) growing: bool,
     /// Upper bound of how much too early times may be, in nanoseconds, if known.
     pub(crate) time_uncertainty_ns: Option<u64>,
     /// Blocks that could not be read.
@@ -162,6 +164,7 @@ impl CaptureInfo {
         Self {
             aggregated: self.aggregated || other.aggregated,
             complete: self.complete && other.complete,
+            growing: self.growing || other.growing,
             // Each process that lived has them; the one that lived longest has most.
             marks: if other.marks.len() > self.marks.len() { other.marks } else { self.marks },
             time_uncertainty_ns: self.time_uncertainty_ns.max(other.time_uncertainty_ns),
@@ -280,8 +283,17 @@ impl CaptureInfo {
         }
     }
 
+    /// Says that a capture is still being written, which is no damage.
+    pub(crate) fn note_growing(&self) {
+        if self.growing {
+            let file = self.file.display();
+            message::note(format_args!("{file}: still being recorded; everything up to now is shown"));
+        }
+    }
+
     /// Prints warnings about missing data to standard error.
     pub(crate) fn warn(&self) {
+        self.note_growing();
         for warning in self.warnings() {
             message::warning(format_args!("{}: {warning}", self.file.display()));
         }
@@ -296,7 +308,7 @@ impl CaptureInfo {
                 self.lost_blocks, self.lost_bytes
             ));
         }
-        if !self.complete {
+        if !self.complete && !self.growing {
             warnings.push(
                 "incomplete: the recording was interrupted or the file is truncated; everything up to that point is shown".into(),
             );

@@ -12,6 +12,10 @@ pub(crate) enum LeakMoment {
     Exit,
     /// When Python began to finalize.
     Finalization,
+    /// When a snapshot was taken, while the program ran.
+    Snapshot,
+    /// The last moment of a recording that goes on.
+    SoFar,
     /// Several processes with different moments.
     Either,
 }
@@ -29,7 +33,8 @@ impl LeakMoment {
 
     /// The moment of a view of leaks.
     pub(crate) fn in_view(self, view: View) -> Self {
-        if view == View::LeaksAtExit { Self::Exit } else { self }
+        let has_ended = !matches!(self, Self::Snapshot | Self::SoFar);
+        if view == View::LeaksAtExit && has_ended { Self::Exit } else { self }
     }
 
     /// The moment as text.
@@ -37,6 +42,8 @@ impl LeakMoment {
         match self {
             Self::Exit => "at exit",
             Self::Finalization => "when Python began to finalize",
+            Self::Snapshot => "when the snapshot was taken",
+            Self::SoFar => "at the last moment recorded so far",
             Self::Either => "when Python began to finalize, or at exit",
         }
     }
@@ -46,6 +53,8 @@ impl LeakMoment {
         match self {
             Self::Exit => "exit",
             Self::Finalization => "finalization",
+            Self::Snapshot => "snapshot",
+            Self::SoFar => "so-far",
             Self::Either => "finalization-or-exit",
         }
     }

@@ -134,6 +134,8 @@ fn capture_value(capture: &Capture) -> Value {
         "marks": info.marks().map(|(time_ns, name)| json!({"name": name, "time_ms": millis(time_ns)})).collect::<Value>(),
         "aggregated": info.aggregated,
         "complete": info.complete,
+        "snapshot": info.process.snapshot,
+        "still_recording": info.growing,
         "lost_blocks": info.lost_blocks,
         "lost_bytes": info.lost_bytes,
         "unmatched_frees": totals.unmatched_frees,

@@ -106,7 +106,12 @@ fn figures(
         let recorder = info.recorder().map(|name| format!(", recorded by {name}")).unwrap_or_default();
         line("Started", format!("{start}{recorder}"))?;
     }
-    line("Duration", duration(info.duration_ns(&capture.analysis)))?;
+    let state = match (info.process.snapshot, info.growing) {
+        (true, _) => ", up to a snapshot while the program ran",
+        (false, true) => " so far",
+        (false, false) => "",
+    };
+    line("Duration", format!("{}{state}", duration(info.duration_ns(&capture.analysis))))?;
     if let Some(times) = info.times() {
         line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
     }
@@ -116,7 +121,8 @@ fn figures(
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     let (freed, live) = (freed(totals), totals.leaked_at_exit);
     line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
-    line("  live at exit", format!("{}, {}", count(live.count), size(live.bytes)))?;
+    let has_ended = !info.process.snapshot && !info.growing;
+    line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
     if capture.shown.folded && !capture.has_several_peaks() {
         own_line_rows(capture, View::HighWaterMark, format, out)?;

@@ -98,6 +98,8 @@ pub struct RecordingStatus {
 pub struct ProcessStatus {
     /// Its process id, as the recording process sees it.
     pub pid: u32,
+    /// Its number in the process tree; the first process has 0.
+    pub number: u32,
     /// What is done with it.
     pub state: ProcessState,
     /// When its recording began, as RFC 3339.

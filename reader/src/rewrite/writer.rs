@@ -127,6 +127,8 @@ impl<'a, W: Write> Rewriter<'a, W> {
         process.start.monotonic_ns = Some(start);
         (process.start.clock, process.start.ticks) = (Some(RecordedClock::Monotonic), Some(start));
         process.end.ticks = process.end.monotonic_ns;
+        // Later records were not read, and tickets are new ones.
+        process.snapshot_ticket = None;
         let mut blocks = CaptureBlocks::new(out)?;
         match &mut names {
             Some(names) => blocks.symbols(&names.symbols(symbols))?,

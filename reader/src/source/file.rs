@@ -2,7 +2,7 @@
 //!
 //! Invariant: memory for a payload is allocated only in proportion to its stored bytes, which are in the file.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -73,6 +73,11 @@ impl OpenCaptureFile {
         let mut opened = Self { path: path.to_owned(), file, start: 0, len: metadata.len(), version: 0 };
         opened.version = opened.read_header()?;
         Ok(opened)
+    }
+
+    /// Whether the recorder has it locked, as long as it writes it.
+    pub(super) fn is_locked(&self) -> bool {
+        matches!(self.file.try_lock_shared(), Err(TryLockError::WouldBlock))
     }
 
     /// Where captures stand in this one, if it is a file of several.

@@ -305,6 +305,12 @@ impl CaptureReader {
         self.index.complete
     }
 
+    /// Whether it is incomplete because it is still being written.
+    #[must_use]
+    pub fn is_growing(&self) -> bool {
+        !self.complete() && self.file.is_locked()
+    }
+
     /// Duration of the recording in nanoseconds: to its end, or to its last tick if it is incomplete.
     ///
     /// # Errors

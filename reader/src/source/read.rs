@@ -111,6 +111,8 @@ pub(crate) struct MergeReader {
     /// Streams by the turn of their next run or segment.
     turns: BinaryHeap<Reverse<(RunTurn, usize)>>,
     lost: DataLoss,
+    /// Runs with later tickets do not belong to the capture.
+    last_ticket: u64,
 }
 
 impl MergeReader {
@@ -127,8 +129,9 @@ impl MergeReader {
         merger.tables.brief = how.brief.then(BriefStacks::default);
         let pool = Arc::new(DecodePool::new(file, index, room));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
+        let last_ticket = index.process.snapshot_ticket.unwrap_or(u64::MAX);
         let turns = BinaryHeap::with_capacity(streams.len());
-        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost: index.lost };
+        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost: index.lost, last_ticket };
         for (i, stream) in reading.streams.iter().enumerate() {
             let first = stream.segments.last().map(|&first| Reverse((reading.first_turn(first), i)));
             reading.turns.extend(first);
@@ -140,13 +143,19 @@ impl MergeReader {
         RunTurn::first(self.pool.index.segments.get(segment).map_or(0, |segment| segment.first_ticket))
     }
 
+    /// Whether the run of this turn belongs to the capture.
+    #[inline]
+    fn is_included(&self, Reverse((turn, _)): &Reverse<(RunTurn, usize)>) -> bool {
+        turn.ticket <= self.last_ticket
+    }
+
     /// The time of the next event, in nanoseconds since the start; `None`: all were given out.
     pub(crate) fn next_ns<C: Consumer>(
         &mut self,
         consumer: &mut C,
         progress: &mut dyn FnMut(u64),
     ) -> Result<Option<u64>, Error> {
-        while let Some(&Reverse((turn, stream))) = self.turns.peek() {
+        while let Some(&Reverse((turn, stream))) = self.turns.peek().filter(|turn| self.is_included(turn)) {
             if let Some(next) = self.streams[stream].cursor.next() {
                 self.look_ahead(next.ticket)?;
                 return Ok(Some(self.merger.next_ns(&self.streams[stream].cursor)));
@@ -167,6 +176,9 @@ impl MergeReader {
         consumer: &mut C,
         progress: &mut dyn FnMut(u64),
     ) -> Result<bool, Error> {
+        if !self.turns.peek().is_some_and(|turn| self.is_included(turn)) {
+            return Ok(false);
+        }
         let Some(Reverse((turn, stream))) = self.turns.pop() else { return Ok(false) };
         if let Some(next) = self.streams[stream].cursor.next() {
             if !self.merger.timeline.reaches(next.ticket) {

@@ -6,7 +6,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use memtrack_collector::{RecordPiece, Sink};
+use memtrack_collector::{RecordPiece, Sink, SnapshotCopy};
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
@@ -99,6 +99,10 @@ impl Sink for LiveSink {
     fn checkpoint(&mut self) -> io::Result<()> {
         self.print_figures();
         self.inner.checkpoint()
+    }
+
+    fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
+        self.inner.snapshot(process)
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {

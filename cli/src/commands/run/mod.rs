@@ -17,6 +17,7 @@ mod termination;
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::Arc;
@@ -317,7 +318,9 @@ fn sink(mode: CaptureMode, file: File) -> io::Result<Box<dyn Sink>> {
     let sink: Box<dyn Sink> = if mode.sums {
         Box::new(SumsSink::new(file, mode.compression, mode.sources)?)
     } else {
+        let descriptor = file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file.as_raw_fd());
         let sink = FileSink::compressed(file, mode.compression)?;
+        let sink = if let Some(descriptor) = descriptor { sink.with_descriptor(descriptor) } else { sink };
         Box::new(if mode.sources { sink.with_sources() } else { sink })
     };
     Ok(if mode.live { Box::new(LiveSink::new(sink)) } else { sink })

@@ -6,12 +6,13 @@
 //! intact one, and the last intact one is the newest or the one before it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink, SourceRecorder};
+use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink, SnapshotCopy, SourceRecorder};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
@@ -24,6 +25,8 @@ use super::process_replay::ProcessReplay;
 
 /// Minimum time between two checkpoints.
 const INTERVAL: Duration = Duration::from_secs(3);
+/// How long a snapshot can be copied.
+const SNAPSHOT_STAYS: Duration = Duration::from_secs(60);
 /// Checkpoints take at most 1/n of the time.
 const TIME_PART: u32 = 20;
 
@@ -36,6 +39,8 @@ pub(super) struct SumsSink {
     running: ProcessReplay,
     sources: Option<SourceRecorder>,
     next_checkpoint: Instant,
+    /// The last snapshot, until it must have been copied.
+    snapshot: Option<(File, Instant)>,
 }
 
 impl SumsSink {
@@ -59,6 +64,7 @@ impl SumsSink {
             running: ProcessReplay::new(),
             sources: sources.then(SourceRecorder::default),
             next_checkpoint: Instant::now() + INTERVAL,
+            snapshot: None,
         })
     }
 }
@@ -108,6 +114,7 @@ impl Sink for SumsSink {
         if let Some(frames) = self.running.frames() {
             self.file.add_sources(self.sources.as_mut(), frames)?;
         }
+        self.snapshot.take_if(|(_, made)| made.elapsed() > SNAPSHOT_STAYS);
         let begun = Instant::now();
         if begun < self.next_checkpoint {
             return Ok(());
@@ -118,11 +125,26 @@ impl Sink for SumsSink {
         Ok(())
     }
 
+    /// The sums so far, in a file of their own, since the capture is rewritten in place.
+    fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
+        let now = self.running.now().ok_or(io::ErrorKind::NotFound)?;
+        let mut process_now = now.process.clone();
+        process_now.update(&process.encode());
+        process_now.packages = packages(now.frames);
+        // The sums are of these events only.
+        process_now.snapshot_ticket = None;
+        let bytes = self.file.encode(&process_now, now.analysis, now.frames, now.threads, true)?;
+        let mut file = tempfile::tempfile()?;
+        file.write_all(&header::encode())?;
+        file.write_all(&bytes)?;
+        let length = (header::LEN + bytes.len()) as u64;
+        let descriptor = self.snapshot.insert((file, Instant::now())).0.as_raw_fd();
+        Ok(SnapshotCopy { descriptor, length, tail: Vec::new() })
+    }
+
     fn finish(&mut self, complete: bool) -> io::Result<()> {
         let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
-        let mut packages = Packages::default();
-        read.frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.check_file(file.as_bytes()));
-        let process = Process { packages: packages.take_changed().unwrap_or_default(), ..self.running.process.clone() };
+        let process = Process { packages: packages(&read.frames), ..self.running.process.clone() };
         self.file.add_sources(self.sources.as_mut(), &read.frames)?;
         self.file.write(&process, analysis, &read.frames, &read.threads, complete)
     }
@@ -166,6 +188,19 @@ impl SumsFile {
         threads: &[Thread],
         complete: bool,
     ) -> io::Result<()> {
+        let bytes = self.encode(process, analysis, frames, threads, complete)?;
+        self.put(&bytes)
+    }
+
+    /// The blocks of a checkpoint.
+    fn encode(
+        &mut self,
+        process: &Process,
+        analysis: Analysis,
+        frames: &Frames,
+        threads: &[Thread],
+        complete: bool,
+    ) -> io::Result<Vec<u8>> {
         let mut bytes = block(&mut self.packer, BlockHeader::plain(BlockKind::Process), &process.encode())?;
         bytes.extend_from_slice(&self.kept);
         let payload = payload(analysis, frames, threads);
@@ -181,7 +216,7 @@ impl SumsFile {
             bytes.extend(block(&mut self.packer, BlockHeader::plain(BlockKind::End), &[])?);
         }
         self.round += 1;
-        self.put(&bytes)
+        Ok(bytes)
     }
 
     /// Writes before the current checkpoint if there is room, otherwise after it.
@@ -194,6 +229,13 @@ impl SumsFile {
         // Only regular files are truncated.
         if at == start && self.file.metadata()?.is_file() { self.file.set_len(self.end) } else { Ok(()) }
     }
+}
+
+/// The package directories of Python's files.
+fn packages(frames: &Frames) -> Vec<Vec<u8>> {
+    let mut packages = Packages::default();
+    frames.names().filter(|name| name.ends_with(".py")).for_each(|file| packages.check_file(file.as_bytes()));
+    packages.take_changed().unwrap_or_default()
 }
 
 /// The encoded aggregate. Snapshots are thinned out: a run of days has millions.

@@ -1,0 +1,40 @@
+//! `memtrack snapshot`: a complete capture of everything up to now, of a program that is being recorded.
+//!
+//! Invariant: the file appears whole or not at all, and the recording goes on as if nothing had been.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use crate::args::running::SnapshotArgs;
+use crate::control::{recordings, snapshot};
+use crate::message;
+use crate::output::ReportOutput;
+use crate::reports::capture_info::quoted;
+use crate::units::size;
+
+/// Writes the snapshot.
+///
+/// # Errors
+/// No recording, or an output that cannot be written.
+pub(crate) fn run(options: &SnapshotArgs) -> Result<u8> {
+    let mut recording = recordings::of(options.pid)?;
+    let pid = options.pid.unwrap_or(recording.client.pid());
+    let Some(process) = recording.process(options.pid) else { bail!("process {pid} has not begun to record yet") };
+    // Beside the first process's captures those of children have other names, which snapshots must not have.
+    let first = recording.status.processes.iter().find(|process| process.number == 0);
+    let capture = first.filter(|first| first.number != process.number).map_or(process.capture.clone(), |first| {
+        let path = first.capture.as_ref()?;
+        Some(path.with_file_name(format!("{}.{pid}.bin", path.file_stem()?.to_string_lossy())))
+    });
+    let path = snapshot::new_name(Path::new(""), capture.as_deref(), pid);
+    let mut out = ReportOutput::capture(options.output.as_deref().or(Some(&path)), options.force, &path, "snapshot")?;
+    let mut captures = snapshot::take(&mut recording, options.pid)?;
+    let bytes = snapshot::write(&mut captures, &mut out)?;
+    if let Some(path) = out.finish()?.filter(|_| !options.quiet) {
+        let path = quoted(&path.display().to_string());
+        let several = if captures.len() > 1 { format!(", {} processes", captures.len()) } else { String::new() };
+        message::line(format_args!("{path}: {}{several}, everything up to now; the recording goes on", size(bytes)));
+    }
+    Ok(0)
+}

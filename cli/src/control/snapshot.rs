@@ -1,0 +1,144 @@
+//! Copies captures of everything up to now out of recordings.
+//!
+//! Invariant: the recording process copies nothing: it says which bytes of its open file to take, and what follows them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
+use memtrack_format::block::{BlockHeader, BlockKind};
+use memtrack_format::members;
+use memtrack_reader::rewrite::CaptureBlocks;
+
+use super::recordings::RunningRecording;
+
+/// Bytes that are copied at once.
+const PIECE: usize = 1 << 20;
+
+/// A capture that can be copied: the first bytes of an open file, and what follows them.
+pub(crate) struct CopyableCapture {
+    file: File,
+    length: u64,
+    tail: Vec<u8>,
+}
+
+impl CopyableCapture {
+    /// Opens the file of an answer. `recorder`: the recording process, as seen from here.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn open(answer: &SnapshotAnswer, recorder: i32) -> Result<Self> {
+        let SnapshotAnswer { descriptor, length, tail, capture, .. } = answer;
+        let through = format!("/proc/{recorder}/fd/{descriptor}");
+        // Where the recording process is not visible, or its descriptors are not, the capture may be.
+        let opened = File::open(&through).or_else(|error| match capture {
+            Some(path) if !tail.is_empty() => File::open(path).map_err(|_| error),
+            _ => Err(error),
+        });
+        let file = opened.with_context(|| format!("{through}: the file of the recording cannot be opened"))?;
+        Ok(Self { file, length: *length, tail: STANDARD.decode(tail).context("the end of the snapshot is damaged")? })
+    }
+
+    /// The capture of a process whose recording is complete.
+    fn complete(path: &Path) -> Result<Self> {
+        let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
+        Ok(Self { length: file.metadata()?.len(), file, tail: Vec::new() })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.length.saturating_add(self.tail.len() as u64)
+    }
+
+    fn copy(&mut self, out: &mut impl Write) -> Result<()> {
+        let (mut piece, mut left) = (vec![0; PIECE], self.length);
+        while left > 0 {
+            let room = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let read = self.file.read(&mut piece[..room]).context("the capture cannot be read")?;
+            if read == 0 {
+                bail!("the capture of the recording was truncated by somebody");
+            }
+            out.write_all(&piece[..read])?;
+            left -= read as u64;
+        }
+        out.write_all(&self.tail)?;
+        Ok(())
+    }
+}
+
+/// Takes a snapshot of the process with this pid, each at its own moment; of the first process one of all its processes.
+///
+/// # Errors
+/// The recording refuses it, or has ended.
+pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result<Vec<CopyableCapture>> {
+    let wanted = pid.unwrap_or(recording.client.pid());
+    let is_first = |number: u32| number == 0;
+    let all = recording.status.processes.clone();
+    let of_all = all.iter().any(|process| is_first(process.number) && process.pid == wanted);
+    let newest = all.iter().rev().find(|process| process.pid == wanted).map(|process| process.number);
+    let mut captures = Vec::new();
+    for process in all.iter().filter(|process| of_all || Some(process.number) == newest) {
+        let answer = recording.client.ask::<SnapshotAnswer>(ControlCommand::Snapshot { pid: Some(process.pid) });
+        let opened = match answer {
+            Ok(answer) => CopyableCapture::open(&answer, recording.client.recorder()),
+            // It may have ended since.
+            Err(_) if process.state == ProcessState::Ended || !is_first(process.number) => match &process.capture {
+                Some(path) => CopyableCapture::complete(path),
+                None => continue,
+            },
+            Err(error) => return Err(error.into()),
+        };
+        captures.push(opened?);
+    }
+    Ok(captures)
+}
+
+/// Writes the captures as one file; returns its length.
+///
+/// # Errors
+/// A capture cannot be read, or the output cannot be written.
+pub(crate) fn write(captures: &mut [CopyableCapture], out: &mut impl Write) -> Result<u64> {
+    if captures.len() > 1 {
+        let lengths: Vec<u64> = captures.iter().map(CopyableCapture::bytes).collect();
+        let mut blocks = CaptureBlocks::new(&mut *out)?;
+        blocks.block(BlockHeader::plain(BlockKind::Members), &members::encode(&lengths))?;
+        blocks.finish(false)?;
+    }
+    captures.iter_mut().try_for_each(|capture| capture.copy(out))?;
+    Ok(captures.iter().map(CopyableCapture::bytes).sum())
+}
+
+/// The name of a new snapshot in this directory, after that of the capture: `memtrack-app.py.4711.snapshot1.bin`. It has no
+/// hyphen behind the name of the capture, by which the captures of children are found.
+pub(crate) fn new_name(directory: &Path, capture: Option<&Path>, pid: u32) -> PathBuf {
+    let stem = capture.and_then(Path::file_stem).map_or_else(|| format!("memtrack-{pid}").into(), OsStr::to_os_string);
+    let name = |number: u32| {
+        let mut name = stem.clone();
+        name.push(format!(".snapshot{number}.bin"));
+        directory.join(name)
+    };
+    (1..u32::MAX).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_name;
+    use std::path::Path;
+
+    #[test]
+    fn snapshots_are_numbered() {
+        let directory = tempfile::tempdir().unwrap();
+        let name = |capture: Option<&str>| {
+            let path = new_name(directory.path(), capture.map(Path::new), 7);
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        assert_eq!(name(Some("/d/memtrack-app.py.7.bin")), "memtrack-app.py.7.snapshot1.bin");
+        assert_eq!(name(None), "memtrack-7.snapshot1.bin");
+        std::fs::write(directory.path().join("memtrack-app.py.7.snapshot1.bin"), "").unwrap();
+        assert_eq!(name(Some("memtrack-app.py.7.bin")), "memtrack-app.py.7.snapshot2.bin");
+    }
+}

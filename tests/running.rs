@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::hindered::WaitingProgram;
-use crate::support::{Dir, Outcome, Stats, memtrack, wait_until};
+use crate::support::{Dir, Outcome, RunningProcess, Stats, memtrack, memtrack as memtrack_command, wait_until};
 
 /// Runs a command of memtrack.
 fn memtrack_says(words: &[&str]) -> Outcome {
@@ -111,4 +111,151 @@ fn a_killed_recorder_is_not_listed() {
     wait_until("it is not listed", || listed(pid).is_none());
     program.control.let_go(1);
     wait_until("the program ends", || program.memtrack.stdout() == "1300000 blocks\n");
+}
+
+/// Writes a snapshot of a process to this file.
+#[track_caller]
+fn snapshot(pid: i32, to: &Path, options: &[&str]) -> Stats {
+    let outcome = Outcome::of(memtrack().arg("snapshot").args(options).arg(pid.to_string()).arg("-o").arg(to));
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+    let stats = Stats::of(to);
+    stats.is_whole();
+    assert_eq!(
+        (&stats.0["capture"]["snapshot"], &stats.0["capture"]["still_recording"]),
+        (&json!(true), &json!(false))
+    );
+    stats
+}
+
+#[test]
+fn a_snapshot_has_everything_up_to_now() {
+    for options in [&["-q"] as &[&str], &["-q", "--allocation-timestamps"], &["-q", "--aggregate"], &["-q", "--live"]] {
+        let program = WaitingProgram::of("phases", options);
+        let (pid, dir) = (program.control.pid(), Dir::new());
+        let taken = snapshot(pid, &dir.path("one.bin"), &["-q"]);
+        assert_eq!(taken.allocator("malloc").count, 100_000, "{options:?}");
+        assert_eq!(taken.0["leaked"]["moment"], "snapshot");
+        let refused = Outcome::of(memtrack().args(["snapshot", &pid.to_string(), "-o"]).arg(dir.path("one.bin")));
+        refused.fails(1, &["one.bin", "--force"]);
+        program.control.let_go(1);
+        let (_dir, capture, _) = program.ends("1300000 blocks\n");
+        assert_eq!(Stats::of(&capture).allocator("malloc").count, 1_300_000);
+    }
+}
+
+#[test]
+fn a_growing_capture_is_not_called_damaged() {
+    let program = WaitingProgram::of("phases", &["-q"]);
+    let outcome = Outcome::of(memtrack().args(["stats", "--json"]).arg(&program.capture));
+    assert!(outcome.stderr.contains("still being recorded") && !outcome.stderr.contains("incomplete"), "{outcome:?}");
+    let stats = Stats(serde_json::from_str(&outcome.stdout).expect("JSON"));
+    assert_eq!(
+        (&stats.0["capture"]["complete"], &stats.0["capture"]["still_recording"]),
+        (&json!(false), &json!(true))
+    );
+    crate::support::kill(program.memtrack.pid(), libc::SIGKILL);
+    wait_until("it is not recorded any more", || {
+        Outcome::of(memtrack().arg("stats").arg(&program.capture)).stderr.contains("incomplete: ")
+    });
+    crate::support::kill(program.control.pid(), libc::SIGKILL);
+}
+
+/// Threads free each other's blocks at full rate: no snapshot has a free without its block, or a block whose free is there.
+#[test]
+fn snapshots_at_full_rate_have_no_contradictions() {
+    let dir = Dir::new();
+    let (program, capture) = (dir.program("handover"), dir.path("capture.bin"));
+    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &[program.as_os_str()]));
+    let pid = || {
+        let list: Value = serde_json::from_str(&memtrack_says(&["ps", "--json"]).success()).expect("JSON");
+        let ours = |process: &&Value| process["command_line"][0] == json!(program);
+        list["processes"].as_array().expect("processes").iter().find(ours).and_then(|process| process["pid"].as_i64())
+    };
+    wait_until("it is recorded", || pid().is_some());
+    let pid = i32::try_from(pid().expect("it runs")).expect("a process id");
+    let paths = [1, 2, 3].map(|number| dir.path(&format!("{number}.bin")));
+    for path in &paths {
+        Outcome::of(memtrack_command().args(["snapshot", "-q", &pid.to_string(), "-o"]).arg(path)).success();
+    }
+    crate::support::kill(pid, libc::SIGKILL);
+    assert_eq!(memtrack.wait().status, 137);
+    let mut counts = vec![0];
+    for path in &paths {
+        let taken = Stats::of(path);
+        taken.is_whole();
+        // A shelf of 64 blocks, and one or two in the hands of each thread.
+        assert!(taken.leaked().count <= 64 + 8, "{:?}", taken.leaked());
+        counts.push(taken.allocator("malloc").count);
+    }
+    assert!(counts.is_sorted_by(|one, next| one < next), "{counts:?}");
+    Stats::of(&capture).is_whole();
+}
+
+/// Both processes wait; the snapshot of the first one has both.
+#[test]
+fn a_snapshot_of_the_first_process_has_its_children() {
+    let dir = Dir::new();
+    let capture = dir.path("capture.bin");
+    let script = "sleep 1000 & echo $!; wait";
+    let mut command = dir.memtrack(["run", "-q", "--follow", "-o"]);
+    command.arg(&capture).args(["sh", "-c", script]);
+    let mut memtrack = RunningProcess::start(&mut command);
+    wait_until("the child has started", || memtrack.stdout().ends_with('\n'));
+    let child: i32 = memtrack.stdout().trim().parse().expect("a process id");
+    wait_until("the child is recorded", || listed(child).is_some_and(|child| child["capture"].is_string()));
+    let parent = {
+        let list: Value = serde_json::from_str(&memtrack_says(&["ps", "--json"]).success()).expect("JSON");
+        let of_test = |process: &&Value| process["capture"] == json!(capture.canonicalize().expect("it is there"));
+        let all = list["processes"].as_array().expect("processes");
+        all.iter().find(of_test).and_then(|process| process["pid"].as_i64()).expect("it is listed")
+    };
+    let both = snapshot(i32::try_from(parent).expect("a process id"), &dir.path("both.bin"), &["-q"]);
+    assert_eq!(both.0["processes"].as_array().map(Vec::len), Some(2), "{}", both.0["processes"]);
+    let one = snapshot(child, &dir.path("one.bin"), &["-q"]);
+    assert_eq!(one.0["capture"]["pid"], child);
+    memtrack_says(&["mark", "-q", &child.to_string(), "both"]).success();
+    crate::support::kill(child, libc::SIGKILL);
+    assert_eq!(memtrack.wait().status, 0);
+    for path in dir.captures().iter().filter(|path| path.to_string_lossy().contains("capture")) {
+        assert_eq!(Stats::of(path).0["capture"]["marks"][0]["name"], "both", "{}", path.display());
+    }
+}
+
+#[test]
+fn a_program_that_grows_is_ended_by_its_limit() {
+    let dir = Dir::new();
+    let (program, capture) = (dir.program("grows"), dir.path("capture.bin"));
+    let mut command = dir.memtrack(["run", "-q", "--stop-above", "40MB", "-o"]);
+    let outcome = Outcome::of(command.arg(&capture).arg(&program).arg("1000"));
+    assert_eq!((outcome.status, outcome.stdout.as_str()), (143, ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("--stop-above 40.0 MB") && outcome.stderr.contains("SIGTERM"), "{outcome:?}");
+    let stats = Stats::of(&capture);
+    stats.is_whole();
+    assert!((38_000_000..100_000_000).contains(&stats.peak().bytes), "{:?}", stats.peak());
+}
+
+#[test]
+fn snapshots_are_written_above_a_limit_and_from_time_to_time() {
+    let dir = Dir::new();
+    let (program, capture) = (dir.program("grows"), dir.path("capture.bin"));
+    let mut command = dir.memtrack(["run", "-q", "--snapshot-above", "20MB", "-o"]);
+    let outcome = Outcome::of(command.arg(&capture).arg(&program).arg("40"));
+    assert_eq!((outcome.status, outcome.stdout.as_str(), outcome.stderr.as_str()), (0, "grown\n", ""));
+    let taken = Stats::of(&dir.path("capture.snapshot1.bin"));
+    taken.is_whole();
+    assert!((18_000_000..42_000_000).contains(&taken.peak().bytes), "{:?}", taken.peak());
+    assert!(!dir.path("capture.snapshot2.bin").exists());
+    let mut command = dir.memtrack(["run", "-q", "--snapshot-every", "100ms", "--snapshot-keep", "2", "-o"]);
+    Outcome::of(command.arg(dir.path("often.bin")).arg(&program).arg("150")).success();
+    let mut numbers: Vec<u32> = dir
+        .captures()
+        .iter()
+        .filter_map(|path| {
+            path.file_name()?.to_str()?.strip_prefix("often.snapshot")?.strip_suffix(".bin")?.parse().ok()
+        })
+        .collect();
+    numbers.sort_unstable();
+    assert!(numbers.len() == 2 && numbers[1] == numbers[0] + 1 && numbers[1] > 3, "{numbers:?}");
+    let peaks = numbers.iter().map(|number| Stats::of(&dir.path(&format!("often.snapshot{number}.bin"))).peak().bytes);
+    assert!(peaks.is_sorted_by(|one, next| one < next));
 }

@@ -216,6 +216,8 @@ pub(crate) struct RunArgs {
     /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
+    #[command(flatten)]
+    pub(crate) limits: running::LimitArgs,
     /// Print live memory once per second to standard error while the program runs, if it changed
     #[arg(long)]
     pub(crate) live: bool,

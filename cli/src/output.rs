@@ -86,6 +86,14 @@ impl ReportOutput {
         Self::at(&path, Destination { named, force, captures: &[] })
     }
 
+    /// Opens a new file in a process that handles signals by itself.
+    ///
+    /// # Errors
+    /// A directory that is not writable.
+    pub(crate) fn unwatched(path: &Path) -> Result<Self> {
+        Ok(Self::File(BufWriter::with_capacity(1 << 16, temporary_beside(path, 0o666)?), path.into(), None))
+    }
+
     fn stdout() -> Self {
         Self::Stdout(BufWriter::new(io::stdout().lock()))
     }

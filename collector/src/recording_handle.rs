@@ -36,6 +36,13 @@ impl RecordingHandle {
         self.all().iter().for_each(|(_, access)| access.progress.set_followed(until_ns));
     }
 
+    /// Resident memory of the living processes in bytes at their last samples, without memtrack's own.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let living = self.all().into_iter().filter(|(_, access)| !access.progress.has_ended());
+        living.filter_map(|(_, access)| access.progress.resident_bytes()).sum()
+    }
+
     /// Names the present moment in every capture of the recording; the time in the first process, in nanoseconds since its
     /// recording began, and the number of captures. `None`: no recorded process is alive.
     #[must_use]

@@ -3,12 +3,13 @@
 //! Invariant: each takes the PID of a recorded process, and none where only one program is recorded.
 
 use std::ffi::OsString;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use memtrack_collector::Compression;
+use memtrack_reader::query::units::{size, span};
 
 use super::{RunArgs, compression, milliseconds};
 
@@ -45,6 +46,41 @@ pub(crate) struct SnapshotArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
 }
+
+/// Limits of `memtrack run`.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct LimitArgs {
+    /// End the program by SIGTERM when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB);
+    /// with --follow the sum of all recorded processes. The capture is complete up to its end
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) stop_above: Option<u64>,
+    /// Write a snapshot, as 'memtrack snapshot' does, when resident memory rises above SIZE; again when it has been a tenth
+    /// below since
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(crate) snapshot_above: Option<u64>,
+    /// Write a snapshot every TIME (10min, 30s), beside the capture
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    pub(crate) snapshot_every: Option<Duration>,
+    /// Of the snapshots of --snapshot-above and --snapshot-every, keep the newest N
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub(crate) snapshot_keep: NonZeroUsize,
+}
+
+impl LimitArgs {
+    /// No limits.
+    fn none() -> Self {
+        Self { stop_above: None, snapshot_above: None, snapshot_every: None, snapshot_keep: NonZeroUsize::MIN }
+    }
+}
+
+/// Parses the time between snapshots.
+fn interval(text: &str) -> Result<Duration, String> {
+    let time = Duration::from_nanos(span(text).map_err(|error| error.to_string())?);
+    if time < SHORTEST { Err("at least 100ms".into()) } else { Ok(time) }
+}
+
+/// The shortest time between snapshots.
+const SHORTEST: Duration = Duration::from_millis(100);
 
 /// `memtrack ps`.
 #[derive(Debug, Args)]
@@ -152,6 +188,7 @@ impl AttachArgs {
     pub(crate) fn as_run(&self, colors: super::Colors) -> RunArgs {
         let Self { output, force, quiet, allocation_timestamps, trace_python_allocators, follow, .. } = self.clone();
         RunArgs {
+            limits: LimitArgs::none(),
             output,
             force,
             flamegraph: false,

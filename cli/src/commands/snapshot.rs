@@ -27,7 +27,7 @@ pub(crate) fn run(options: &SnapshotArgs) -> Result<u8> {
         let path = first.capture.as_ref()?;
         Some(path.with_file_name(format!("{}.{pid}.bin", path.file_stem()?.to_string_lossy())))
     });
-    let path = snapshot::new_name(Path::new(""), capture.as_deref(), pid);
+    let path = snapshot::new_name(Path::new(""), capture.as_deref(), pid, None);
     let mut out = ReportOutput::capture(options.output.as_deref().or(Some(&path)), options.force, &path, "snapshot")?;
     let mut captures = snapshot::take(&mut recording, options.pid)?;
     let bytes = snapshot::write(&mut captures, &mut out)?;

@@ -19,7 +19,7 @@ use crate::message;
 use crate::reports::capture_info::rfc3339;
 
 /// Where the capture of a process of the recording is, by the number of the process in the tree.
-pub(crate) type CapturePaths = Box<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
+pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
 
 /// Makes the socket before the program is started. Without one the recording goes on; with `warns` the user is told.
 pub(crate) fn bind(warns: bool) -> Option<ControlSocket> {

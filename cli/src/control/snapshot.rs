@@ -11,10 +11,12 @@ use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
+use memtrack_collector::{RecordingHandle, SnapshotCopy};
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::members;
 use memtrack_reader::rewrite::CaptureBlocks;
 
+use super::handler::CapturePaths;
 use super::recordings::RunningRecording;
 
 /// Bytes that are copied at once.
@@ -42,6 +44,14 @@ impl CopyableCapture {
         });
         let file = opened.with_context(|| format!("{through}: the file of the recording cannot be opened"))?;
         Ok(Self { file, length: *length, tail: STANDARD.decode(tail).context("the end of the snapshot is damaged")? })
+    }
+
+    /// Of a recording in this process.
+    fn own(copy: SnapshotCopy) -> Result<Self> {
+        let SnapshotCopy { descriptor, length, tail } = copy;
+        let path = format!("/proc/self/fd/{descriptor}");
+        let file = File::open(&path).with_context(|| format!("{path}: cannot be opened"))?;
+        Ok(Self { file, length, tail })
     }
 
     /// The capture of a process whose recording is complete.
@@ -97,6 +107,26 @@ pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result
     Ok(captures)
 }
 
+/// Takes a snapshot of all processes of a recording in this process.
+///
+/// # Errors
+/// The first process cannot be copied.
+pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> Result<Vec<CopyableCapture>> {
+    let mut all = Vec::new();
+    for process in recording.processes() {
+        let opened = match recording.snapshot(process.number) {
+            Ok(copy) => CopyableCapture::own(copy),
+            Err(error) if process.number == 0 => bail!("{error}"),
+            Err(_) => match captures(process.number) {
+                Some(path) => CopyableCapture::complete(&path),
+                None => continue,
+            },
+        };
+        all.push(opened?);
+    }
+    Ok(all)
+}
+
 /// Writes the captures as one file; returns its length.
 ///
 /// # Errors
@@ -113,15 +143,20 @@ pub(crate) fn write(captures: &mut [CopyableCapture], out: &mut impl Write) -> R
 }
 
 /// The name of a new snapshot in this directory, after that of the capture: `memtrack-app.py.4711.snapshot1.bin`. It has no
-/// hyphen behind the name of the capture, by which the captures of children are found.
-pub(crate) fn new_name(directory: &Path, capture: Option<&Path>, pid: u32) -> PathBuf {
+/// hyphen behind the name of the capture, by which the captures of children are found. Its number is above that of `last`.
+pub(crate) fn new_name(directory: &Path, capture: Option<&Path>, pid: u32, last: Option<&PathBuf>) -> PathBuf {
     let stem = capture.and_then(Path::file_stem).map_or_else(|| format!("memtrack-{pid}").into(), OsStr::to_os_string);
     let name = |number: u32| {
         let mut name = stem.clone();
         name.push(format!(".snapshot{number}.bin"));
         directory.join(name)
     };
-    (1..u32::MAX).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(u32::MAX))
+    let number_of = |path: &PathBuf| {
+        let stem = path.file_stem()?.to_str()?;
+        stem.rsplit_once("snapshot")?.1.parse::<u32>().ok()
+    };
+    let first = last.and_then(number_of).unwrap_or(0).saturating_add(1);
+    (first..u32::MAX).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(u32::MAX))
 }
 
 #[cfg(test)]
@@ -133,12 +168,14 @@ mod tests {
     fn snapshots_are_numbered() {
         let directory = tempfile::tempdir().unwrap();
         let name = |capture: Option<&str>| {
-            let path = new_name(directory.path(), capture.map(Path::new), 7);
+            let path = new_name(directory.path(), capture.map(Path::new), 7, None);
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
         assert_eq!(name(Some("/d/memtrack-app.py.7.bin")), "memtrack-app.py.7.snapshot1.bin");
         assert_eq!(name(None), "memtrack-7.snapshot1.bin");
         std::fs::write(directory.path().join("memtrack-app.py.7.snapshot1.bin"), "").unwrap();
         assert_eq!(name(Some("memtrack-app.py.7.bin")), "memtrack-app.py.7.snapshot2.bin");
+        let after = new_name(Path::new("d"), None, 7, Some(&"d/memtrack-7.snapshot8.bin".into()));
+        assert_eq!(after, Path::new("d/memtrack-7.snapshot9.bin"));
     }
 }

@@ -7,6 +7,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     };
     let failed = summary.as_ref().err().map(ToString::to_string);
     let ended = (&run, &Termination::unknown());
-    let captures = final_summary::report(ended, capture, &program, summary, (&children, None), &repack);
+    let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &repack);
     if let Some(answer) = request.and_then(|request| request.answer) {
         let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
         let text = |reason| format!("{}: {reason}", path.display());
@@ -99,7 +100,7 @@ fn serve(
 ) -> Option<memtrack_collector::control::ControlServer> {
     let socket = handler::bind(!options.quiet).and_then(|socket| handler::publish(socket, options.pid))?;
     let paths = recording.children().clone();
-    let paths = Box::new(move |number| paths.capture(number));
+    let paths = Arc::new(move |number| paths.capture(number));
     RecordingCommands::new(recording.handle(), paths, options.pid).with_detach(ends).serve(socket)
 }
 

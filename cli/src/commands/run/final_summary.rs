@@ -15,6 +15,7 @@ use memtrack_reader::symbols::DebugFileSearch;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
+use super::limits::StoppedByLimit;
 use super::termination::Termination;
 use crate::args;
 use crate::load::{Request, load};
@@ -82,10 +83,14 @@ pub(super) fn report(
     capture: CaptureFile,
     program: &Path,
     result: std::result::Result<RecordingSummary, Error>,
-    (children, unrecorded_children): (&Children, Option<UnrecordedChildren>),
+    (children, unrecorded_children, stopped): (&Children, Option<UnrecordedChildren>, Option<StoppedByLimit>),
     then: AfterClosing<'_>,
 ) -> Vec<PathBuf> {
     let quiet = options.quiet;
+    // Said in any case: nobody else knows why the program has ended.
+    if let Some(stopped) = stopped {
+        message::warning(format_args!("{}; 'memtrack table' shows what held most", stopped.text()));
+    }
     let summary = match result {
         Ok(summary) => summary,
         Err(error) => {

@@ -7,6 +7,7 @@ pub(crate) mod attach;
 mod attached;
 mod children;
 mod final_summary;
+mod limits;
 mod live;
 mod page;
 mod private_directory;
@@ -30,12 +31,13 @@ use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, Recordin
 
 use self::children::Children;
 use self::final_summary::UnrecordedChildren;
+use self::limits::LimitWatch;
 use self::live::LiveSink;
 use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use self::termination::Termination;
 use crate::args;
-use crate::control::handler::{self, RecordingCommands};
+use crate::control::handler::{self, CapturePaths, RecordingCommands};
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
@@ -136,7 +138,8 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let named = capture.name(&target.name(), child.pid());
             children.name(capture.path());
             let paths = children.clone();
-            let paths = Box::new(move |number| paths.capture(number));
+            let paths: CapturePaths = Arc::new(move |number| paths.capture(number));
+            let watch = LimitWatch::start(options.limits, collector.handle(), Arc::clone(&paths), Arc::clone(&child));
             let commands = RecordingCommands::new(collector.handle(), paths, child.pid());
             let server = socket.and_then(|socket| commands.serve(socket));
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
@@ -152,6 +155,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
                 wait_for_children(&collector, &waiting, options.quiet);
             }
             drop(server);
+            let stopped = watch.and_then(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
@@ -168,7 +172,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
                 capture,
                 &program.path,
                 summary,
-                (&children, unrecorded_children),
+                (&children, unrecorded_children, stopped),
                 &repack,
             );
             if options.flamegraph {

@@ -1,0 +1,165 @@
+//! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory is above a limit, or from
+//! time to time.
+//!
+//! Invariant: the program is sent one signal at the most, and only snapshots of this run are removed.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use memtrack_collector::RecordingHandle;
+
+use crate::args::running::LimitArgs;
+use crate::control::handler::CapturePaths;
+use crate::control::snapshot;
+use crate::message;
+use crate::output::ReportOutput;
+use crate::sys::Child;
+use crate::units::{duration, size};
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The program was ended by a limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StoppedByLimit {
+    limit: u64,
+    resident: u64,
+    after: Duration,
+}
+
+impl StoppedByLimit {
+    /// As a sentence.
+    pub(super) fn text(self) -> String {
+        let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
+        format!(
+            "the program was sent SIGTERM after {after}: its resident memory, {}, was above --stop-above {}",
+            size(self.resident),
+            size(self.limit)
+        )
+    }
+}
+
+/// The thread that watches the limits; it ends with this.
+pub(super) struct LimitWatch {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+    stopped: Arc<Mutex<Option<StoppedByLimit>>>,
+}
+
+impl LimitWatch {
+    /// Begins to watch, if there are limits.
+    pub(super) fn start(
+        limits: LimitArgs,
+        recording: RecordingHandle,
+        captures: CapturePaths,
+        child: Arc<Child>,
+    ) -> Option<Self> {
+        if limits.stop_above.is_none() && limits.snapshot_above.is_none() && limits.snapshot_every.is_none() {
+            return None;
+        }
+        let (stop, stopping) = mpsc::channel::<()>();
+        let stopped = Arc::<Mutex<Option<StoppedByLimit>>>::default();
+        let mut watched = WatchedProgram {
+            limits,
+            recording,
+            captures,
+            child,
+            begun: Instant::now(),
+            stopped: Arc::clone(&stopped),
+            is_above: false,
+            written: VecDeque::new(),
+            has_failed: false,
+        };
+        let watch = move || {
+            let mut next = limits.snapshot_every.map(|every| watched.begun + every);
+            while stopping.recv_timeout(LOOK) == Err(mpsc::RecvTimeoutError::Timeout) {
+                watched.look();
+                if let Some((due, every)) = next.zip(limits.snapshot_every).filter(|(due, _)| Instant::now() >= *due) {
+                    watched.write_snapshot();
+                    next = Some((due + every).max(Instant::now()));
+                }
+            }
+        };
+        match thread::Builder::new().name("memtrack-limits".into()).spawn(watch) {
+            Ok(thread) => Some(Self { stop: Some(stop), thread: Some(thread), stopped }),
+            Err(error) => {
+                message::warning(format_args!("the limits are not watched: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Ends it; whether the program was ended.
+    pub(super) fn end(mut self) -> Option<StoppedByLimit> {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(JoinHandle::join);
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the thread knows.
+struct WatchedProgram {
+    limits: LimitArgs,
+    recording: RecordingHandle,
+    captures: CapturePaths,
+    child: Arc<Child>,
+    begun: Instant,
+    stopped: Arc<Mutex<Option<StoppedByLimit>>>,
+    /// Resident memory was above the limit of snapshots, and not clearly below since.
+    is_above: bool,
+    /// Snapshots that were written and kept, the oldest first.
+    written: VecDeque<PathBuf>,
+    has_failed: bool,
+}
+
+impl WatchedProgram {
+    fn look(&mut self) {
+        let resident = self.recording.resident_bytes();
+        if let Some(limit) = self.limits.snapshot_above {
+            if resident > limit && !self.is_above {
+                self.is_above = true;
+                self.write_snapshot();
+            } else if resident < limit - limit / 10 {
+                self.is_above = false;
+            }
+        }
+        if let Some(limit) = self.limits.stop_above.filter(|limit| resident > *limit) {
+            let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            if stopped.is_none() && self.child.signal(libc::SIGTERM) {
+                *stopped = Some(StoppedByLimit { limit, resident, after: self.begun.elapsed() });
+            }
+        }
+    }
+
+    fn write_snapshot(&mut self) {
+        match self.try_to_write() {
+            Ok(path) => self.written.push_back(path),
+            Err(error) if !self.has_failed => {
+                self.has_failed = true;
+                message::warning(format_args!("no snapshot was written: {error:#}"));
+            }
+            Err(_) => {}
+        }
+        while self.written.len() > self.limits.snapshot_keep.get() {
+            // Somebody may have moved it.
+            let _ = self.written.pop_front().map(std::fs::remove_file);
+        }
+    }
+
+    fn try_to_write(&self) -> Result<PathBuf> {
+        let capture = (self.captures)(0);
+        let directory = capture.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
+        // A number that was removed is not used again, so that the newest has the highest.
+        let path =
+            snapshot::new_name(directory, capture.as_deref(), self.child.pid().cast_unsigned(), self.written.back());
+        let mut captures = snapshot::take_own(&self.recording, &self.captures)?;
+        let mut out = ReportOutput::unwatched(&path)?;
+        snapshot::write(&mut captures, &mut out)?;
+        out.finish()?;
+        Ok(path)
+    }
+}

@@ -5,8 +5,8 @@
 //! of a few frames only. So a brief stack has those frames alone, in their order, and one frame per file stands for all
 //! frames of that file, except the innermost frame.
 //!
-//! Invariant: for a brief stack [`by_frame`](crate::analysis::by_frame), [`by_module`](crate::analysis::by_module) and
-//! [`kept`](crate::analysis::kept) have the results of the whole stack.
+//! Invariant: for a brief stack [`Breakdown`](crate::analysis::Breakdown) and [`kept`](crate::analysis::kept) have the results
+//! of the whole stack.
 
 use rustc_hash::FxHashMap;
 
@@ -86,7 +86,7 @@ mod tests {
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
     use super::BriefStacks;
-    use crate::analysis::{GroupRow, by_frame, by_module, kept};
+    use crate::analysis::{Breakdown, GroupRow, kept};
     use crate::event::StackId;
     use crate::frames::{FrameId, Frames};
 
@@ -130,8 +130,7 @@ mod tests {
                 let stack = path.iter().fold(StackId::EMPTY, |parent, &frame| brief.stack_id(&mut frames, parent, frame).unwrap());
                 let short = row(stack);
                 prop_assert!(frames.root_to_leaf(stack).len() <= 8);
-                prop_assert_eq!(by_frame(&[short], &frames), by_frame(&[whole], &frames));
-                prop_assert_eq!(by_module(&[short], &frames), by_module(&[whole], &frames));
+                prop_assert_eq!(Breakdown::of([short], &frames), Breakdown::of([whole], &frames));
                 prop_assert_eq!(kept(&[short], &frames), kept(&[whole], &frames));
             }
         }

@@ -52,15 +52,6 @@ impl GroupPart {
 
     /// Decodes on.
     fn decode(&mut self, reader: &mut SegmentReader, batch: &mut Batch, limit: usize) -> DecodeProgress {
-        if let Self::Columns(columns) = self
-            && !columns.continues(reader.is_timed())
-        {
-            let mut bytes = Vec::new();
-            if columns.join_to(&mut bytes).is_none() {
-                return DecodeProgress::Damaged { left: columns.length() };
-            }
-            *self = Self::Bytes { bytes, at: 0 };
-        }
         match self {
             Self::Bytes { bytes, at } => {
                 let mut fields = RecordBytes::at(bytes, *at);
@@ -128,18 +119,44 @@ impl GroupRecords {
 
     /// Decodes on, until the batch has `limit` events or the records end.
     pub(super) fn decode(&mut self, reader: &mut SegmentReader, batch: &mut Batch, limit: usize) -> DecodeProgress {
-        while let Some(part) = self.parts.get_mut(self.part) {
+        loop {
+            let is_usable = self.join_if_other(reader.is_timed());
+            let Some(part) = self.parts.get_mut(self.part) else { return DecodeProgress::End };
+            if !is_usable {
+                return DecodeProgress::Damaged { left: self.left() };
+            }
             match part.decode(reader, batch, limit) {
                 DecodeProgress::Full => return DecodeProgress::Full,
                 DecodeProgress::End => *part = GroupPart::EMPTY,
                 DecodeProgress::Damaged { left } => {
-                    let behind = self.parts.get(self.part + 1..).unwrap_or_default();
-                    let left = left + behind.iter().map(GroupPart::length).sum::<usize>();
-                    return DecodeProgress::Damaged { left };
+                    *part = GroupPart::EMPTY;
+                    return DecodeProgress::Damaged { left: left + self.left() };
                 }
             }
             self.part += 1;
         }
-        DecodeProgress::End
+    }
+
+    /// Bytes of the part that is decoded now, and of those behind it.
+    fn left(&self) -> usize {
+        self.parts.iter().skip(self.part).map(GroupPart::length).sum()
+    }
+
+    /// Joins columns that were sorted as records of another timing, with those behind them: they may end within a record.
+    /// `false`: they cannot be joined.
+    #[inline]
+    fn join_if_other(&mut self, timed: bool) -> bool {
+        let behind = self.parts.get_mut(self.part..).unwrap_or_default();
+        match behind.first() {
+            Some(GroupPart::Columns(columns)) if !columns.continues(timed) => {}
+            _ => return true,
+        }
+        let mut bytes = Vec::new();
+        let joined = behind.iter().take_while(|part| part.join_to(&mut bytes).is_some()).count();
+        behind.iter_mut().take(joined).for_each(|part| *part = GroupPart::EMPTY);
+        if let Some(first) = behind.first_mut().filter(|_| joined > 0) {
+            *first = GroupPart::Bytes { bytes, at: 0 };
+        }
+        joined > 0
     }
 }

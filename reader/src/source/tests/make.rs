@@ -341,7 +341,7 @@ impl History {
 }
 
 impl EncodedPiece {
-    fn header(&self) -> BlockHeader {
+    pub(super) fn header(&self) -> BlockHeader {
         let (first_ticket, last_ticket) = self.tickets;
         let (stream, segment, offset) = (self.stream, self.segment, self.offset);
         BlockHeader { stream, segment, offset, first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Records) }
@@ -373,16 +373,22 @@ pub(super) fn process() -> Process {
 
 /// The blocks in each of the ways that there are, whether that helps or not.
 pub(super) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
-    let columns = |timed| {
-        let mut splitter = ColumnSplitter::default();
-        (Codec::Lz4Columns, lz4_flex::block::compress(splitter.split(payload, timed).unwrap()))
-    };
-    let (codec, stored) = match file.len() % 5 {
-        with @ (0 | 1) if header.kind == BlockKind::Records => columns(with == 0),
-        2 | 3 => (Codec::Lz4, lz4_flex::block::compress(payload)),
-        _ => (Codec::Stored, payload.to_vec()),
-    };
+    match file.len() % 5 {
+        with @ (0 | 1) if header.kind == BlockKind::Records => push_columns(file, header, payload, with == 0),
+        2 | 3 => push_stored(file, Codec::Lz4, header, payload, &lz4_flex::block::compress(payload)),
+        _ => push_stored(file, Codec::Stored, header, payload, payload),
+    }
+}
+
+/// A block of columns, sorted as records with times or without.
+pub(super) fn push_columns(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8], timed: bool) {
+    let mut splitter = ColumnSplitter::default();
+    let stored = lz4_flex::block::compress(splitter.split(payload, timed).unwrap());
+    push_stored(file, Codec::Lz4Columns, header, payload, &stored);
+}
+
+fn push_stored(file: &mut Vec<u8>, codec: Codec, header: BlockHeader, payload: &[u8], stored: &[u8]) {
     let (raw_len, stored_len) = (payload.len() as u32, stored.len() as u32);
-    file.extend(BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(&stored), ..header }.encode());
+    file.extend(BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header }.encode());
     file.extend(stored);
 }

@@ -9,7 +9,7 @@ use memtrack_format::header;
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
-use self::make::{Act, ExpectedItem, History, HistoryStep, START_NS, process, push_block, steps, tid};
+use self::make::{Act, ExpectedItem, History, HistoryStep, START_NS, process, push_block, push_columns, steps, tid};
 use super::{CaptureReader, Consumer, DataLoss, Online, ReadSummary, RunPosition};
 use crate::error::Error;
 use crate::event::{Event, EventKind, Snapshot};
@@ -290,6 +290,26 @@ fn a_missing_piece_costs_what_is_behind_it_in_its_segment() {
     let addresses: Vec<u64> = of_stream(&notes.seen, 0).into_iter().map(|(_, address, _)| address).collect();
     assert_eq!(addresses, [1, 4]);
     assert_eq!(summary.lost.blocks, 1);
+}
+
+#[test]
+fn columns_that_were_cut_within_records_are_joined() {
+    let acts = (1..8).flat_map(|n| [Act::Alloc(n << 20), Act::Free(n << 20)]).collect();
+    let mut history = History::of(&[HistoryStep::Run(0, acts)], true);
+    let whole = history.pieces.remove(0);
+    for cut in whole.bytes.len() - 30..whole.bytes.len() {
+        for again in cut..whole.bytes.len() {
+            let mut file = history.file(&[], 4000);
+            // Sorted as records without times, the second piece may look as if its records were whole.
+            for (range, timed) in [(0..cut, true), (cut..again, false), (again..whole.bytes.len(), true)] {
+                let header = BlockHeader { offset: range.start as u32, ..whole.header() };
+                push_columns(&mut file, header, &whole.bytes[range], timed);
+            }
+            let (_, notes, summary) = read(&file).unwrap();
+            assert!(notes.seen == history.seen, "{cut} {again}");
+            assert_eq!(summary.lost, DataLoss::default());
+        }
+    }
 }
 
 #[test]

@@ -26,14 +26,7 @@ pub const IMPORT: &str = "import";
 /// [`Error::TooMany`] when there are more stacks than this version can hold.
 pub fn fold(analysis: &mut Analysis, frames: &mut Frames, plumbing: &Plumbing) -> Result<(), Error> {
     let mut folder = Folder::new(frames, plumbing);
-    let mut stacks = FxHashMap::default();
-    for group in analysis.groups.iter() {
-        if let std::collections::hash_map::Entry::Vacant(new) = stacks.entry(group.stack) {
-            new.insert(folder.folded(group.stack)?);
-        }
-    }
-    analysis.groups.change_stacks(|stack| stacks.get(&stack).copied().unwrap_or(stack));
-    Ok(())
+    analysis.groups.try_change_stacks(|stack| folder.folded(stack))
 }
 
 /// The folded form of every stack, by its number. Recorded stacks do not change; folded ones are appended to the
@@ -52,8 +45,34 @@ pub fn all_folded(frames: &mut Frames, plumbing: &Plumbing) -> Result<Vec<StackI
 pub struct Folder<'a> {
     frames: &'a mut Frames,
     kinds: Vec<FrameFate>,
-    known: Vec<Option<Folded>>,
+    known: KnownStacks,
     imports: FxHashMap<FrameId, [FrameId; 2]>,
+}
+
+/// The stacks that are folded, by number. In two lists, since there may be tens of millions.
+#[derive(Debug)]
+struct KnownStacks {
+    stacks: Vec<StackId>,
+    states: Vec<Option<FoldState>>,
+}
+
+impl KnownStacks {
+    /// Of so many stacks, of which none is folded.
+    fn of(number: usize) -> Self {
+        Self { stacks: vec![StackId::EMPTY; number], states: vec![None; number] }
+    }
+
+    fn get(&self, StackId(stack): StackId) -> Option<Folded> {
+        let state = (*self.states.get(stack as usize)?)?;
+        Some(Folded { stack: *self.stacks.get(stack as usize)?, state })
+    }
+
+    fn set(&mut self, StackId(stack): StackId, folded: Folded) {
+        let place = (self.stacks.get_mut(stack as usize), self.states.get_mut(stack as usize));
+        if let (Some(known), Some(state)) = place {
+            (*known, *state) = (folded.stack, Some(folded.state));
+        }
+    }
 }
 
 /// What folding does with a frame.
@@ -92,9 +111,8 @@ impl<'a> Folder<'a> {
     /// A folder of these tables' stacks; folded stacks are appended to the tables.
     pub fn new(frames: &'a mut Frames, plumbing: &Plumbing) -> Self {
         let kinds = kinds(frames, plumbing);
-        let empty = Folded { stack: StackId::EMPTY, state: FoldState::Weak };
-        let mut known = vec![None; frames.stacks().len() + 1];
-        known[0] = Some(empty);
+        let mut known = KnownStacks::of(frames.stacks().len() + 1);
+        known.set(StackId::EMPTY, Folded { stack: StackId::EMPTY, state: FoldState::Weak });
         Self { frames, kinds, known, imports: FxHashMap::default() }
     }
 
@@ -106,10 +124,10 @@ impl<'a> Folder<'a> {
         let mut waiting = Vec::new();
         let mut at = stack;
         let mut folded = loop {
-            match self.known.get(at.0 as usize).copied().flatten() {
+            match self.known.get(at) {
                 Some(known) => break known,
                 // A stack that folding appended is already folded.
-                None if at.0 as usize >= self.known.len() => return Ok(stack),
+                None if at.0 as usize >= self.known.states.len() => return Ok(stack),
                 None => {
                     waiting.push(at);
                     at = self.frames.node(at).map_or(StackId::EMPTY, |node| node.parent);
@@ -119,7 +137,7 @@ impl<'a> Folder<'a> {
         while let Some(next) = waiting.pop() {
             let Some(node) = self.frames.node(next) else { break };
             folded = self.with(folded, node.frame)?;
-            self.known[next.0 as usize] = Some(folded);
+            self.known.set(next, folded);
         }
         match folded.state {
             FoldState::Importing => self.unknown_import(folded.stack),

@@ -31,7 +31,7 @@ impl SumsFormat for Csv {
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "allocator,num_allocations,size,tid,thread_name,stack_trace")?;
-        for group in capture.analysis.view(view) {
+        for group in capture.analysis.rows(view) {
             row(capture, &group, out)?;
         }
         Ok(())

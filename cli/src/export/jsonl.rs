@@ -136,7 +136,7 @@ impl NumberedSums {
             totals: [Tally::default(); SUMS.len()],
         };
         for (at, view) in views.into_iter().enumerate() {
-            capture.analysis.view(view).iter().for_each(|row| sums.add(at, row, &capture.frames));
+            capture.analysis.rows(view).for_each(|row| sums.add(at, &row, &capture.frames));
         }
         sums
     }

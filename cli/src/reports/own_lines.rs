@@ -61,17 +61,15 @@ struct CalleeBytes {
 
 /// The rows of a view, largest first. The capture must be folded.
 pub(crate) fn rows_by_own_line(capture: &Capture, view: View, threads: bool, processes: bool) -> Vec<OwnLineRow> {
-    of_groups(capture, &capture.analysis.view(view), threads, processes)
+    of_groups(capture, capture.analysis.rows(view), threads, processes)
 }
 
 /// The top rows of a view: the own-code lines with the most bytes, and the owners of the rest. Leaks exclude arenas of
 /// Python's allocators.
 pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
-    let mut groups = capture.analysis.view(view);
-    if matches!(view, View::Leaks | View::LeaksAtExit) {
-        groups.retain(|row| !row.allocator.is_python_arena());
-    }
-    let rows = of_groups(capture, &groups, false, false);
+    let without_arenas = matches!(view, View::Leaks | View::LeaksAtExit);
+    let groups = capture.analysis.rows(view).filter(|row| !(without_arenas && row.allocator.is_python_arena()));
+    let rows = of_groups(capture, groups, false, false);
     let mut sums: FxHashMap<Whose, u64> = FxHashMap::default();
     rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally.bytes);
     let whole = sums.values().sum::<u64>();
@@ -111,7 +109,12 @@ pub(crate) fn label(capture: &Capture, stack: StackId) -> Label {
     row.label(capture)
 }
 
-fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: bool) -> Vec<OwnLineRow> {
+fn of_groups(
+    capture: &Capture,
+    groups: impl Iterator<Item = GroupRow>,
+    threads: bool,
+    processes: bool,
+) -> Vec<OwnLineRow> {
     let mut places: FxHashMap<OwnLineKey, usize> = FxHashMap::default();
     let mut paths: FxHashMap<StackId, OwnLinePath> = FxHashMap::default();
     let mut rows: Vec<OwnLineRow> = Vec::new();
@@ -122,7 +125,7 @@ fn of_groups(capture: &Capture, groups: &[GroupRow], threads: bool, processes: b
         if place == rows.len() {
             rows.push(OwnLineRow::new(key));
         }
-        rows[place].add(group);
+        rows[place].add(&group);
         rows[place].add_callee(capture, path.through, group.bytes);
     }
     rows.sort_by_key(|row| Reverse((row.tally.bytes, row.tally.count)));

@@ -5,7 +5,7 @@
 
 use memtrack_format::Allocator;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{self, AllocatorRow, FrameRow, ModuleRow, Tally, ThreadRow, Totals};
+use memtrack_reader::analysis::{AllocatorRow, Breakdown, FrameRow, ModuleRow, Tally, ThreadRow, Totals};
 
 use super::capture_info::Capture;
 
@@ -33,18 +33,14 @@ pub(crate) struct StatsRows {
 impl StatsRows {
     /// The tables of a view, with at most `limit` frames and modules.
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
-        let rows = capture.analysis.view(view);
-        let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
-            whole.add(row.bytes, row.count);
-            whole
-        });
-        let frames = analysis::by_frame(&rows, &capture.frames);
-        let modules = analysis::by_module(&rows, &capture.frames);
+        let all = Breakdown::of(capture.analysis.rows(view), &capture.frames);
+        let functions = all.allocators_by(Allocator::function);
+        let Breakdown { whole, frames, modules, allocators, threads } = all;
         Self {
             whole,
-            allocators: top(analysis::by_allocator(&rows, Allocator::function), usize::MAX, |row| size(&row.tally)),
-            domains: top(analysis::by_allocator(&rows, |allocator| allocator), usize::MAX, |row| size(&row.tally)),
-            threads: top(analysis::by_thread(&rows), usize::MAX, |row| size(&row.tally)),
+            allocators: top(functions, usize::MAX, |row| size(&row.tally)),
+            domains: top(allocators, usize::MAX, |row| size(&row.tally)),
+            threads: top(threads, usize::MAX, |row| size(&row.tally)),
             top_by_size: top(frames.clone(), limit, |row| size(&row.tally)),
             top_by_count: top(frames, limit, |row| number(&row.tally)),
             modules_by_size: top(modules.clone(), limit, |row| size(&row.tally)),

@@ -62,7 +62,7 @@ impl<'a> TableReport<'a> {
     pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
         let mut places: HashMap<TableKey, usize> = HashMap::new();
         let mut rows: Vec<TableRow> = Vec::new();
-        for group in capture.analysis.view(view) {
+        for group in capture.analysis.rows(view) {
             let process = split_processes.then(|| capture.frames.leaf_to_root(group.stack).last()).flatten();
             let node =
                 capture.frames.node(group.stack).filter(|node| !split_processes || node.parent != StackId::EMPTY);

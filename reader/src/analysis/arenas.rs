@@ -3,19 +3,19 @@
 //! An arena stays mapped as long as one object in it lives, so its size does not tell how much the program holds.
 //! Invariant: the bytes taken out of the leaks are those of the returned tally.
 
-use super::{Analysis, GroupRow, Tally, View};
+use super::{Analysis, Tally, View};
 
 impl Analysis {
     /// The arenas' share of `view`, whether or not objects lie in them.
     #[must_use]
     pub fn python_arenas(&self, view: View) -> Tally {
-        self.view(view).iter().filter(|row| row.allocator.is_python_arena()).map(GroupRow::tally).sum()
+        self.rows(view).filter(|row| row.allocator.is_python_arena()).map(|row| row.tally()).sum()
     }
 
     /// Removes the arenas from a view of leaks that has other rows too; returns their share.
     pub fn take_arenas_out_of_leaks(&mut self, view: View) -> Tally {
         let is_of_leaks = matches!(view, View::Leaks | View::LeaksAtExit);
-        if !is_of_leaks || self.view(view).iter().all(|row| row.allocator.is_python_arena()) {
+        if !is_of_leaks || self.rows(view).all(|row| row.allocator.is_python_arena()) {
             return Tally::default();
         }
         let arenas = self.python_arenas(view);

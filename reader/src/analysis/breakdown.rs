@@ -52,56 +52,85 @@ pub struct ThreadRow {
     pub tally: Tally,
 }
 
-/// Sums by innermost frame, in the order in which the rows first name one.
-#[must_use]
-pub fn by_frame(rows: &[GroupRow], frames: &Frames) -> Vec<FrameRow> {
-    let sums = summed(rows, |row| frames.node(row.stack).map(|node| node.frame));
-    sums.into_iter().map(|(frame, tally)| FrameRow { frame, tally }).collect()
+/// The sums of a view, by each of these. Computed together, since the rows of a view may be many millions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Breakdown {
+    /// Of all rows.
+    pub whole: Tally,
+    /// By innermost frame, in the order in which the rows first name one.
+    pub frames: Vec<FrameRow>,
+    /// By the nearest module that is not the standard library, in the same order.
+    pub modules: Vec<ModuleRow>,
+    /// By allocator, in the order of their numbers.
+    pub allocators: Vec<AllocatorRow>,
+    /// By thread, in the order of their ids.
+    pub threads: Vec<ThreadRow>,
 }
 
-/// Sums by the nearest module that is not the standard library, in the order in which the rows first name one.
-#[must_use]
-pub fn by_module(rows: &[GroupRow], frames: &Frames) -> Vec<ModuleRow> {
-    let mut modules = ModuleTable::default();
-    // Stacks have the same frames again and again, of which the table has the files only.
-    let mut known: Vec<Option<Option<ModuleId>>> = vec![None; frames.frames().len()];
-    let mut of_frame = |frame: FrameId| match known.get_mut(frame.0 as usize) {
-        Some(known) => *known.get_or_insert_with(|| modules.of_frame(frames, frame)),
-        None => None,
-    };
-    let sums = summed(rows, |row| frames.leaf_to_root(row.stack).find_map(&mut of_frame).unwrap_or_default());
-    let sources = modules::sources(frames);
-    let row = |(module, tally): (ModuleId, Tally)| {
-        let name = modules.name(module);
-        ModuleRow { module: name.to_owned(), source: sources.get(name).copied(), tally }
-    };
-    sums.into_iter().map(row).collect()
-}
-
-/// Sums by allocator, in the order of their numbers; `key` may map several allocators to one.
-#[must_use]
-pub fn by_allocator(rows: &[GroupRow], key: impl Fn(Allocator) -> Allocator) -> Vec<AllocatorRow> {
-    let sums: BTreeMap<_, _> = summed(rows, |row| key(row.allocator)).into_iter().collect();
-    sums.into_iter().map(|(allocator, tally)| AllocatorRow { allocator, tally }).collect()
-}
-
-/// Sums by thread, in the order of their ids.
-#[must_use]
-pub fn by_thread(rows: &[GroupRow]) -> Vec<ThreadRow> {
-    let sums: BTreeMap<_, _> = summed(rows, |row| row.thread).into_iter().collect();
-    sums.into_iter().map(|(thread, tally)| ThreadRow { thread, tally }).collect()
-}
-
-fn summed<K: Copy + Eq + Hash>(rows: &[GroupRow], mut key: impl FnMut(&GroupRow) -> K) -> Vec<(K, Tally)> {
-    let mut places: FxHashMap<K, usize> = FxHashMap::default();
-    let mut sums: Vec<(K, Tally)> = Vec::new();
-    for row in rows {
-        let key = key(row);
-        let place = *places.entry(key).or_insert_with(|| {
-            sums.push((key, Tally::default()));
-            sums.len() - 1
-        });
-        sums[place].1 += row.tally();
+impl Breakdown {
+    /// The sums of these rows.
+    #[must_use]
+    pub fn of(rows: impl IntoIterator<Item = GroupRow>, frames: &Frames) -> Self {
+        let mut modules = ModuleTable::default();
+        // Stacks have the same frames again and again, of which the table has the files only.
+        let mut known: Vec<Option<Option<ModuleId>>> = vec![None; frames.frames().len()];
+        let mut module_of = |frame: FrameId| match known.get_mut(frame.0 as usize) {
+            Some(known) => *known.get_or_insert_with(|| modules.of_frame(frames, frame)),
+            None => None,
+        };
+        let mut whole = Tally::default();
+        let (mut by_frame, mut by_module) = (KeyedSums::default(), KeyedSums::default());
+        let (mut by_allocator, mut by_thread) = (BTreeMap::<_, Tally>::new(), BTreeMap::<_, Tally>::new());
+        for row in rows {
+            let tally = row.tally();
+            whole += tally;
+            by_frame.add(frames.node(row.stack).map(|node| node.frame), tally);
+            by_module.add(frames.leaf_to_root(row.stack).find_map(&mut module_of).unwrap_or_default(), tally);
+            *by_allocator.entry(row.allocator).or_default() += tally;
+            *by_thread.entry(row.thread).or_default() += tally;
+        }
+        let sources = modules::sources(frames);
+        let module_row = |(module, tally): (ModuleId, Tally)| {
+            let name = modules.name(module);
+            ModuleRow { module: name.to_owned(), source: sources.get(name).copied(), tally }
+        };
+        Self {
+            whole,
+            frames: by_frame.sums.into_iter().map(|(frame, tally)| FrameRow { frame, tally }).collect(),
+            modules: by_module.sums.into_iter().map(module_row).collect(),
+            allocators: by_allocator.into_iter().map(|(allocator, tally)| AllocatorRow { allocator, tally }).collect(),
+            threads: by_thread.into_iter().map(|(thread, tally)| ThreadRow { thread, tally }).collect(),
+        }
     }
-    sums
+
+    /// The allocators with those as one that `key` maps to one, in the order of their numbers.
+    #[must_use]
+    pub fn allocators_by(&self, key: impl Fn(Allocator) -> Allocator) -> Vec<AllocatorRow> {
+        let mut sums = BTreeMap::<_, Tally>::new();
+        self.allocators.iter().for_each(|row| *sums.entry(key(row.allocator)).or_default() += row.tally);
+        sums.into_iter().map(|(allocator, tally)| AllocatorRow { allocator, tally }).collect()
+    }
+}
+
+/// Sums by key, in the order in which the keys came.
+#[derive(Debug)]
+struct KeyedSums<K> {
+    places: FxHashMap<K, usize>,
+    sums: Vec<(K, Tally)>,
+}
+
+impl<K> Default for KeyedSums<K> {
+    fn default() -> Self {
+        Self { places: FxHashMap::default(), sums: Vec::new() }
+    }
+}
+
+impl<K: Copy + Eq + Hash> KeyedSums<K> {
+    fn add(&mut self, key: K, tally: Tally) {
+        let place = *self.places.entry(key).or_insert_with(|| {
+            self.sums.push((key, Tally::default()));
+            self.sums.len() - 1
+        });
+        self.sums[place].1 += tally;
+    }
 }

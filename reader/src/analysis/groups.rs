@@ -186,6 +186,14 @@ impl Groups {
         self.rows.iter_mut().for_each(|row| row.stack = change(row.stack));
     }
 
+    /// The same with a map that may fail; what was mapped before that stays mapped.
+    pub(crate) fn try_change_stacks<E>(
+        &mut self,
+        mut change: impl FnMut(StackId) -> Result<StackId, E>,
+    ) -> Result<(), E> {
+        self.rows.iter_mut().try_for_each(|row| change(row.stack).map(|stack| row.stack = stack))
+    }
+
     /// Copies one of the sums of each group to another.
     pub(super) fn copy_part(&mut self, from: OptionalSum, to: OptionalSum) {
         for number in 0..self.rows.len() as u32 {

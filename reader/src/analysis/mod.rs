@@ -31,7 +31,7 @@ mod selection;
 mod since;
 mod totals;
 
-pub use breakdown::{AllocatorRow, FrameRow, ModuleRow, ThreadRow, by_allocator, by_frame, by_module, by_thread};
+pub use breakdown::{AllocatorRow, Breakdown, FrameRow, ModuleRow, ThreadRow};
 pub use calls::{CallNode, CallTree, KeyRow};
 pub use curve::Curve;
 pub use detail::Detail;
@@ -133,7 +133,12 @@ impl Analysis {
     /// The groups that contribute to `view`, in the order of their first allocation.
     #[must_use]
     pub fn view(&self, view: View) -> Vec<GroupRow> {
-        self.groups.iter().filter_map(|group| self.row(&group, view)).collect()
+        self.rows(view).collect()
+    }
+
+    /// The same one by one: there may be many millions.
+    pub fn rows(&self, view: View) -> impl Iterator<Item = GroupRow> + '_ {
+        self.groups.iter().filter_map(move |group| self.row(&group, view))
     }
 
     /// Removes the peak: this process had ended before the common peak of several processes.

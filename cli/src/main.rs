@@ -23,6 +23,7 @@ mod open;
 mod output;
 mod report_mark;
 mod reports;
+mod screen;
 mod shim;
 #[allow(unsafe_code, reason = "the one place with system calls")]
 mod sys;

@@ -2,7 +2,5 @@
 //!
 //! Invariant: watching changes neither the recording nor the recorded program.
 
-#[allow(dead_code, reason = "for the view that follows")]
 pub(crate) mod picture;
-#[allow(dead_code, reason = "for the view that follows")]
 pub(crate) mod source;

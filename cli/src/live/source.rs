@@ -8,11 +8,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use memtrack_collector::control::ControlClient;
-use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus, SnapshotAnswer};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus};
 
 use crate::control::recordings::{self, RunningRecording};
 
@@ -77,11 +78,6 @@ impl LiveSource {
         &self.path
     }
 
-    /// Whether a recording answers for it.
-    pub(crate) fn is_connected(&self) -> bool {
-        self.client.is_some()
-    }
-
     /// Whether more may be written to it. Takes no longer than an answer of the recording.
     pub(crate) fn may_grow(&mut self) -> bool {
         let now = Instant::now();
@@ -114,15 +110,19 @@ impl LiveSource {
         }
     }
 
-    /// Has the recording make everything up to now readable.
+    /// Writes a snapshot into the working directory, as `memtrack snapshot` does; gives what that says.
     ///
     /// # Errors
     /// A text for the user.
-    pub(crate) fn snapshot(&mut self) -> Result<SnapshotAnswer, String> {
-        let Some(client) = &mut self.client else {
-            return Err("the recording has ended: its capture is complete".into());
+    pub(crate) fn write_snapshot(&self) -> Result<String> {
+        let Some(pid) = self.pid.filter(|_| self.client.is_some()) else {
+            bail!("no recording writes this capture: it is complete as it is")
         };
-        client.ask(ControlCommand::Snapshot { pid: self.pid }).map_err(|error| error.to_string())
+        let memtrack = std::env::current_exe()?;
+        let done = Command::new(memtrack).args(["snapshot", &pid.to_string()]).stdin(Stdio::null()).output()?;
+        let told = String::from_utf8_lossy(if done.stderr.is_empty() { &done.stdout } else { &done.stderr });
+        let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        if done.status.success() { Ok(told) } else { bail!("{told}") }
     }
 }
 

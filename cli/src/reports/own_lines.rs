@@ -132,6 +132,11 @@ fn of_groups(
     rows
 }
 
+/// Whether the memory of a stack stands in the row with this key, threads and processes together.
+pub(crate) fn is_of_line(capture: &Capture, stack: StackId, key: OwnLineKey) -> bool {
+    OwnLinePath::of(capture, stack, false).key(None) == key
+}
+
 impl OwnLineRow {
     fn new(key: OwnLineKey) -> Self {
         Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
@@ -151,6 +156,11 @@ impl OwnLineRow {
         if known.line != frame.line {
             known.line = 0;
         }
+    }
+
+    /// Whose memory it is.
+    pub(crate) fn whose(&self) -> Whose {
+        self.key.whose
     }
 
     /// The allocator with the most bytes, and the number of others.

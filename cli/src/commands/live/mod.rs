@@ -2,19 +2,111 @@
 //!
 //! Invariant: what is shown is exact up to the moment that is shown with it.
 
+mod board;
+mod draw;
+mod feed;
 mod lines;
+#[cfg(test)]
+mod tests;
+mod view;
 
-use anyhow::Result;
+use std::io;
+use std::sync::Arc;
 
+use anyhow::{Context, Result};
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyEvent;
+
+use self::board::Board;
+use self::feed::{FeedRequest, LiveFeed};
+use self::view::{LiveView, ViewRequest};
 use crate::args::running::LiveArgs;
+use crate::commands::tree;
+use crate::failure::Failure;
 use crate::live::source::LiveSource;
+use crate::screen::{NextAction, Screen, ScreenContent};
+use crate::terminal::TextFormat;
 
 /// Watches a recording, or a capture.
 ///
 /// # Errors
 /// There is no recording or capture, or it cannot be read.
 pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
+    if !options.jsonl && !tree::can_be_interactive() {
+        return Err(Failure::usage("the view needs a terminal; --jsonl prints JSON lines for other programs").into());
+    }
     let mut source = LiveSource::find(options.target.as_deref())?;
-    lines::run(&mut source, options.every)?;
+    if options.jsonl {
+        lines::run(&mut source, options.every)?;
+        return Ok(0);
+    }
+    let feed = LiveFeed::start(source, options.every)?;
+    let color = TextFormat::new(options.colors.color, true).color;
+    let shown = show(LiveScreen { feed, view: LiveView::default(), color });
+    shown.context("the terminal cannot be used; --jsonl prints JSON lines")?;
     Ok(0)
+}
+
+/// Shows the view until the user quits.
+fn show(mut content: LiveScreen) -> io::Result<()> {
+    let mut screen = Screen::open()?;
+    let ended = loop {
+        let shown = match screen.show(&mut content) {
+            Ok(NextAction::Tree) => match content.view.board.clone() {
+                Some(board) => tree::show_live(&board.capture, &mut screen, content.color),
+                None => Ok(()),
+            },
+            Ok(_) => break Ok(()),
+            Err(error) => Err(error),
+        };
+        if shown.is_err() {
+            break shown;
+        }
+    };
+    screen.close().and(ended)
+}
+
+/// The view as the content of a screen.
+struct LiveScreen {
+    feed: LiveFeed,
+    view: LiveView,
+    color: bool,
+}
+
+impl ScreenContent for LiveScreen {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        draw::draw(&mut self.view, self.color, frame);
+    }
+
+    fn press(&mut self, key: KeyEvent) -> NextAction {
+        match self.view.press(key) {
+            ViewRequest::Nothing => NextAction::GoOn,
+            ViewRequest::Then(then) => then,
+            ViewRequest::Mark => {
+                self.feed.ask(FeedRequest::Mark);
+                self.view.message = "growth counts from now on".into();
+                NextAction::GoOn
+            }
+            ViewRequest::Snapshot => {
+                self.feed.ask(FeedRequest::Snapshot);
+                self.view.message = "writing a snapshot …".into();
+                NextAction::GoOn
+            }
+        }
+    }
+
+    fn has_changed(&mut self) -> bool {
+        let message = self.feed.take_message();
+        let told = message.is_some();
+        if let Some(message) = message {
+            self.view.message = message;
+        }
+        let newest = self.feed.board();
+        let is_known = |board: &Arc<Board>| self.view.newest().is_some_and(|known| Arc::ptr_eq(known, board));
+        match newest.filter(|board| !is_known(board)) {
+            Some(board) => self.view.update(board),
+            None => return told,
+        }
+        true
+    }
 }

@@ -13,6 +13,8 @@ use super::rows::{RowRules, TreeItem, TreeRow, figure, parted, rows};
 use crate::reports::arenas;
 use crate::reports::capture_info::Capture;
 use crate::reports::source::Sources;
+use crate::screen::NextAction;
+use crate::units::{count, size};
 
 /// Calls with at least this percentage of the total are expanded initially.
 const OPEN_AT_FIRST: f64 = 10.0;
@@ -78,17 +80,6 @@ pub(super) enum Action {
     Quit,
 }
 
-/// What the event loop does after a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextAction {
-    /// Wait for the next key.
-    GoOn,
-    /// Suspend (Ctrl-Z).
-    Suspend,
-    /// End the program.
-    Quit,
-}
-
 /// The state of the interactive tree.
 #[derive(Debug)]
 pub(super) struct Browser<'a> {
@@ -108,6 +99,8 @@ pub(super) struct Browser<'a> {
     pub(super) source: bool,
     pub(super) sources: Sources,
     pub(super) help: bool,
+    /// The capture is the state of a program that runs: its first view is what is live, and it has no other.
+    pub(super) is_live: bool,
     least: f64,
     /// Whether all calls have rows, including the inner ones of library call chains.
     pub(super) all_calls: bool,
@@ -146,6 +139,7 @@ impl<'a> Browser<'a> {
             source: false,
             sources: Sources::of(&capture.info),
             help: false,
+            is_live: false,
             least,
             all_calls: !capture.shown.folded,
             revealed: [HashSet::new(), HashSet::new()],
@@ -161,6 +155,10 @@ impl<'a> Browser<'a> {
     /// Describes the view, and what is excluded from it.
     pub(super) fn about(&self) -> String {
         let (capture, view) = (self.forest.capture, self.views[self.view]);
+        if self.is_live {
+            let Tally { bytes, count: blocks } = self.wholes[self.view];
+            return format!("Live when the tree was opened: {} in {} blocks", size(bytes), count(blocks));
+        }
         let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);
         let mut about = match view {
             View::Leaks => capture.headline(view, whole),
@@ -194,6 +192,7 @@ impl<'a> Browser<'a> {
             Action::Toggle => self.toggle(),
             Action::OpenAll => self.open_all(),
             Action::CloseAll => self.close_all(),
+            Action::View(_) | Action::NextView if self.is_live => {}
             Action::View(view) => self.switch(view % self.views.len(), self.inverted),
             Action::NextView => self.switch((self.view + 1) % self.views.len(), self.inverted),
             Action::Invert => self.switch(self.view, !self.inverted),

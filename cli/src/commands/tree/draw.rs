@@ -112,6 +112,9 @@ impl TreeStyles {
 
     fn views(self, browser: &Browser<'_>) -> Line<'static> {
         let mut spans = vec![Span::raw(" ")];
+        if browser.is_live {
+            return Line::from(" q goes back to the live view");
+        }
         for (at, (view, Tally { bytes, .. })) in browser.views.iter().zip(browser.wholes).enumerate() {
             let is_shown = at == browser.view;
             let style = if is_shown { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };

@@ -4,7 +4,8 @@
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::browser::{Action, Browser, NextAction};
+use super::browser::{Action, Browser};
+use crate::screen::NextAction;
 
 /// Keys and actions, and the two columns of the help.
 type Binding = (&'static [(KeyCode, Action)], &'static str, &'static str);

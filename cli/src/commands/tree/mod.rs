@@ -7,7 +7,6 @@ mod draw;
 mod forest;
 mod keys;
 mod rows;
-mod screen;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +14,8 @@ use std::env;
 use std::io::{self, IsTerminal};
 
 use anyhow::{Context, Result};
+use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
 
 use crate::args;
 use crate::load::{Request, load};
@@ -23,6 +24,11 @@ use crate::reports::tree::TextTree;
 use crate::reports::tree_json;
 use crate::terminal::TextFormat;
 use browser::{Browser, BrowserStart};
+use ratatui::Frame;
+use ratatui::crossterm::event::KeyEvent;
+
+use crate::reports::capture_info::Capture;
+use crate::screen::{NextAction, Screen, ScreenContent};
 
 /// Shows or prints the call tree.
 ///
@@ -42,7 +48,7 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
         let color = TextFormat::new(options.colors.color, true).color;
         let arenas = capture.analysis.take_arenas_out_of_leaks(BrowserStart::leaks(view));
         let mut browser = Browser::new(&capture, BrowserStart { view, inverted, least, arenas });
-        screen::show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
+        show(&mut browser, color).context("the terminal cannot be used; --text prints the tree")?;
         capture.info.note_missing_stacks();
         return Ok(0);
     }
@@ -56,7 +62,41 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Shows the tree until the user quits.
+fn show(browser: &mut Browser<'_>, color: bool) -> io::Result<()> {
+    let mut screen = Screen::open()?;
+    let ended = screen.show(&mut TreeScreen { browser, color });
+    screen.close().and(ended.map(|_| ()))
+}
+
+/// Shows the call tree of a capture's first view on a screen, under this name.
+///
+/// # Errors
+/// A terminal error.
+pub(crate) fn show_live(capture: &Capture, screen: &mut Screen, color: bool) -> io::Result<()> {
+    let start = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: Tally::default() };
+    let mut browser = Browser::new(capture, start);
+    browser.is_live = true;
+    screen.show(&mut TreeScreen { browser: &mut browser, color }).map(|_| ())
+}
+
+/// The tree as the content of a screen.
+struct TreeScreen<'b, 'c> {
+    browser: &'b mut Browser<'c>,
+    color: bool,
+}
+
+impl ScreenContent for TreeScreen<'_, '_> {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        draw::draw(self.browser, self.color, frame);
+    }
+
+    fn press(&mut self, key: KeyEvent) -> NextAction {
+        keys::press(self.browser, key)
+    }
+}
+
 /// Whether input and output are terminals that can address the cursor.
-fn can_be_interactive() -> bool {
+pub(crate) fn can_be_interactive() -> bool {
     io::stdin().is_terminal() && io::stdout().is_terminal() && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -9,7 +9,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::{Color, Modifier};
 
-use super::browser::{Browser, BrowserStart, NextAction};
+use super::browser::{Browser, BrowserStart};
 use super::draw::draw;
 use super::keys::{BINDINGS, press};
 use super::rows::TreeItem;
@@ -17,6 +17,7 @@ use crate::reports::capture_info::Capture;
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
 use crate::reports::leaked::LeakMoment;
+use crate::screen::NextAction;
 
 const NO_ARENAS: Tally = Tally { bytes: 0, count: 0 };
 const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: NO_ARENAS };

@@ -1,0 +1,203 @@
+//! What the live view shows: rows by line of own code, made from pictures of the live heap.
+//!
+//! Invariant: rows are those of all other reports ([`rows_by_own_line`]), so that a line has the same name and owner here;
+//! growth is that since the mark, and of as many windows in a row as a line has been growing for.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::live::{LivePoint, LiveTotals};
+use memtrack_reader::origin::Whose;
+
+use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
+use crate::reports::capture_info::Capture;
+use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
+use crate::text::Label;
+
+/// Windows in a row in which a line must have grown to be a suspect.
+pub(super) const SUSPICIOUS: u32 = 4;
+/// Growth below this share of all live bytes, as a divisor, is no suspect.
+const LEAST_SHARE: u64 = 500;
+/// Growth below this is no suspect.
+const LEAST_BYTES: u64 = 4096;
+
+/// A line of code.
+#[derive(Clone, Debug)]
+pub(super) struct BoardRow {
+    pub(super) key: OwnLineKey,
+    pub(super) label: Label,
+    pub(super) is_own: bool,
+    pub(super) live: Tally,
+    /// Bytes more than at the mark.
+    pub(super) grown: i64,
+    /// Allocated in the last window.
+    pub(super) allocated: Tally,
+    /// Windows in a row in which it has grown.
+    pub(super) rising: u32,
+    /// Bytes that it has grown by in them.
+    pub(super) risen: u64,
+}
+
+/// A thread and what it holds.
+#[derive(Clone, Debug)]
+pub(super) struct BoardThread {
+    pub(super) name: String,
+    pub(super) live: Tally,
+    pub(super) allocated: Tally,
+}
+
+/// Everything on the screen at one moment.
+#[derive(Debug)]
+pub(super) struct Board {
+    /// For the tree and stacks.
+    pub(super) capture: Capture,
+    /// Largest first.
+    pub(super) rows: Vec<BoardRow>,
+    pub(super) threads: Vec<BoardThread>,
+    pub(super) totals: LiveTotals,
+    pub(super) points: Vec<LivePoint>,
+    /// The length of the last window.
+    pub(super) window_ns: u64,
+    /// Events and bytes allocated in it.
+    pub(super) events: u64,
+    pub(super) allocated: u64,
+    /// When the mark was set.
+    pub(super) mark_ns: u64,
+    pub(super) ended: bool,
+    /// Bytes of the capture that were written and not yet read.
+    pub(super) behind_bytes: u64,
+}
+
+/// How a line has grown over the windows so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Growth {
+    live: u64,
+    rising: u32,
+    risen: u64,
+    seen: u64,
+}
+
+/// The growth of all lines, by their whole labels: ids change from picture to picture.
+#[derive(Debug, Default)]
+pub(super) struct GrowthRecord {
+    lines: HashMap<String, Growth>,
+    windows: u64,
+}
+
+impl GrowthRecord {
+    /// Notes what each line holds at the end of a window.
+    pub(super) fn note(&mut self, rows: &mut [BoardRow]) {
+        self.windows += 1;
+        for row in rows {
+            let growth = self
+                .lines
+                .entry(row.label.whole().words())
+                .or_insert(Growth { seen: self.windows, ..Growth::default() });
+            if growth.seen == self.windows {
+                // Its first window: everything is new.
+                *growth = Growth { live: row.live.bytes, seen: self.windows, ..Growth::default() };
+            } else if row.live.bytes > growth.live {
+                growth.rising += 1;
+                growth.risen += row.live.bytes - growth.live;
+            } else {
+                (growth.rising, growth.risen) = (0, 0);
+            }
+            (growth.live, growth.seen) = (row.live.bytes, self.windows);
+            (row.rising, row.risen) = (growth.rising, growth.risen);
+        }
+        // Lines that hold nothing any more.
+        let windows = self.windows;
+        self.lines.retain(|_, growth| growth.seen == windows);
+    }
+}
+
+/// The rows of a folded capture, largest first.
+pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
+    let by_key = |view| {
+        let rows = rows_by_own_line(capture, view, false, false).into_iter();
+        rows.map(|row: OwnLineRow| (row.key, row)).collect::<HashMap<_, _>>()
+    };
+    let (mut allocated, mut at_mark) = (by_key(ALLOCATED), by_key(AT_MARK));
+    let row = |row: &OwnLineRow, live: Tally, allocated: Option<OwnLineRow>, at_mark: Option<OwnLineRow>| {
+        let before = at_mark.map_or(0, |row| row.tally.bytes);
+        BoardRow {
+            key: row.key,
+            label: row.label(capture),
+            is_own: row.whose() == Whose::Own,
+            live,
+            grown: i64::try_from(live.bytes).unwrap_or(i64::MAX).saturating_sub_unsigned(before),
+            allocated: allocated.map_or_else(Tally::default, |row| row.tally),
+            rising: 0,
+            risen: 0,
+        }
+    };
+    let live = rows_by_own_line(capture, LIVE, false, false);
+    let mut rows: Vec<BoardRow> =
+        live.iter().map(|one| row(one, one.tally, allocated.remove(&one.key), at_mark.remove(&one.key))).collect();
+    // Lines whose memory is all freed since the mark.
+    let gone: Vec<_> = at_mark.into_values().collect();
+    for one in gone {
+        let allocated = allocated.remove(&one.key);
+        let label = row(&one, Tally::default(), allocated, Some(one.clone()));
+        rows.push(label);
+    }
+    rows
+}
+
+/// What each thread holds, largest first.
+pub(super) fn threads(capture: &Capture) -> Vec<BoardThread> {
+    let mut sums: HashMap<u32, [Tally; 2]> = HashMap::new();
+    for (at, view) in [LIVE, ALLOCATED].into_iter().enumerate() {
+        for row in capture.analysis.view(view) {
+            sums.entry(row.thread.0).or_default()[at].add(row.bytes, row.count);
+        }
+    }
+    let named = |(number, [live, allocated]): (u32, [Tally; 2])| {
+        let (tid, name) = capture.thread(memtrack_reader::ThreadId(number));
+        let tid = tid.map_or_else(String::new, |tid| tid.to_string());
+        BoardThread { name: format!("{tid}  {name}"), live, allocated }
+    };
+    let mut threads: Vec<_> = sums.into_iter().map(named).collect();
+    threads.sort_by(|a, b| (b.live.bytes, &a.name).cmp(&(a.live.bytes, &b.name)));
+    threads
+}
+
+impl BoardRow {
+    /// Whether it has grown in every one of the last windows, by more than noise.
+    pub(super) fn is_suspect(&self, live_bytes: u64) -> bool {
+        self.rising >= SUSPICIOUS && self.risen > LEAST_BYTES && self.risen > live_bytes / LEAST_SHARE
+    }
+}
+
+/// The orders of rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RowOrder {
+    #[default]
+    Live,
+    Grown,
+    Rate,
+    Name,
+}
+
+impl RowOrder {
+    /// The next one.
+    pub(super) fn next(self) -> Self {
+        match self {
+            Self::Live => Self::Grown,
+            Self::Grown => Self::Rate,
+            Self::Rate => Self::Name,
+            Self::Name => Self::Live,
+        }
+    }
+
+    /// Sorts rows; equal ones keep their order.
+    pub(super) fn sort(self, rows: &mut [&BoardRow]) {
+        match self {
+            Self::Live => rows.sort_by_key(|row| Reverse(row.live.bytes)),
+            Self::Grown => rows.sort_by_key(|row| Reverse(row.grown)),
+            Self::Rate => rows.sort_by_key(|row| Reverse(row.allocated.bytes)),
+            Self::Name => rows.sort_by_key(|row| row.label.whole().words()),
+        }
+    }
+}

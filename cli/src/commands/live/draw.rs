@@ -1,0 +1,377 @@
+//! Draws the live view on a screen of any size.
+//!
+//! Invariant: drawing changes only state that depends on the screen size: the first visible row and the page size.
+
+use memtrack_reader::live::LivePoint;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Sparkline};
+
+use super::board::{Board, BoardRow};
+use super::view::{KEYS, LiveTab, LiveView};
+use crate::reports::capture_info::visible;
+use crate::units::{count, duration, percent, plural, size};
+
+/// Narrower screens have fewer columns.
+const WIDE: u16 = 100;
+/// Columns of a chart's label.
+const LABEL: u16 = 10;
+
+/// Draws the screen, with or without colours.
+pub(super) fn draw(view: &mut LiveView, color: bool, frame: &mut Frame<'_>) {
+    let area = frame.area();
+    let paint = LiveStyles { color };
+    let chart = (area.height / 8).clamp(1, 6);
+    let stacks = if view.stacks && view.tab != LiveTab::Threads { (area.height / 2).max(6) } else { 0 };
+    let heights = [1, 1, chart, chart, 1, 1].map(Constraint::Length).into_iter();
+    let heights = heights.chain([Constraint::Min(1), Constraint::Length(stacks), Constraint::Length(1)]);
+    let [title, figures, heap, resident, tabs, head, body, below, foot] = Layout::vertical(heights).areas(area);
+    let board = view.board.clone();
+    frame.render_widget(paint.title(view, board.as_deref()), title);
+    view.page = usize::from(body.height);
+    match &board {
+        None => frame.render_widget(Paragraph::new("  Reading what was recorded so far …"), body),
+        Some(board) => {
+            frame.render_widget(paint.figures(board, area.width), figures);
+            paint.chart(frame, heap, "heap", &board.points, Color::Cyan, |point| point.live_bytes);
+            paint.chart(frame, resident, "resident", &board.points, Color::Yellow, |point| point.rss_bytes);
+            paint.rows(view, board, frame, (tabs, head, body));
+            if stacks > 0 {
+                paint.stacks(view, board, frame, below);
+            }
+        }
+    }
+    frame.render_widget(paint.foot(view), foot);
+    if view.help {
+        paint.help(frame, area);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct LiveStyles {
+    color: bool,
+}
+
+impl LiveStyles {
+    fn in_color(self, color: Color) -> Style {
+        if self.color { Style::new().fg(color) } else { Style::new() }
+    }
+
+    fn dim(self) -> Style {
+        Style::new().add_modifier(Modifier::DIM)
+    }
+
+    fn title(self, view: &LiveView, board: Option<&Board>) -> Line<'static> {
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let mut spans = vec![Span::styled(" memtrack live ", bold)];
+        if let Some(board) = board {
+            let (state, style) = match (view.paused, board.ended) {
+                (true, _) => ("paused", self.in_color(Color::Yellow).add_modifier(Modifier::BOLD)),
+                (false, true) => ("ended", self.in_color(Color::Yellow).add_modifier(Modifier::BOLD)),
+                (false, false) => ("recording", Style::new()),
+            };
+            spans.push(Span::styled(format!(" {state} "), style));
+            spans.push(Span::raw(duration(board.totals.time_ns)));
+            if board.behind_bytes > BEHIND_BYTES {
+                let text = format!("  {} not read yet", size(board.behind_bytes));
+                spans.push(Span::styled(text, self.in_color(Color::Yellow)));
+            }
+        }
+        spans.push(Span::raw(format!("  {}", visible(&view.title))));
+        Line::from(spans)
+    }
+
+    fn figures(self, board: &Board, width: u16) -> Line<'static> {
+        let totals = &board.totals;
+        let resident = if totals.rss_bytes == 0 { "not sampled".into() } else { size(totals.rss_bytes) };
+        let mut text = format!(
+            " live {} in {} blocks   peak {}   resident {resident}",
+            size(totals.live.bytes),
+            count(totals.live.count),
+            size(totals.peak_bytes),
+        );
+        if width >= WIDE {
+            let rate = |number: u64| per_second(number, board.window_ns);
+            text.push_str(&format!(
+                "   {}/s allocated   {} events/s",
+                size(rate(board.allocated)),
+                count(rate(board.events))
+            ));
+        }
+        Line::from(text)
+    }
+
+    fn chart(
+        self,
+        frame: &mut Frame<'_>,
+        area: Rect,
+        name: &str,
+        points: &[LivePoint],
+        color: Color,
+        value: impl Fn(&LivePoint) -> u64,
+    ) {
+        let [label, chart] = Layout::horizontal([Constraint::Length(LABEL), Constraint::Min(1)]).areas(area);
+        let values = scaled(points, usize::from(chart.width), value);
+        let most = values.iter().copied().max().unwrap_or(0);
+        let mut lines = vec![Line::from(format!(" {name}"))];
+        if area.height > 1 {
+            lines.push(Line::styled(format!(" {}", size(most)), self.dim()));
+        }
+        frame.render_widget(Paragraph::new(lines), label);
+        frame.render_widget(Sparkline::default().data(&values).max(most.max(1)).style(self.in_color(color)), chart);
+    }
+
+    fn rows(self, view: &mut LiveView, board: &Board, frame: &mut Frame<'_>, (tabs, head, body): (Rect, Rect, Rect)) {
+        let rows = view.shown(board);
+        let len = if view.tab == LiveTab::Threads { board.threads.len() } else { rows.len() };
+        view.selected = view.selected.min(len.saturating_sub(1));
+        view.top = top(view.selected, view.top, len, usize::from(body.height));
+        frame.render_widget(self.tabs(view, board), tabs);
+        let columns = columns(view.tab, body.width);
+        let names: String = columns.iter().map(|(name, width)| format!(" {name:>width$}")).collect();
+        let width = usize::from(body.width);
+        let subject = if view.tab == LiveTab::Threads { "Thread" } else { "Code" };
+        let text = format!("{names}  {subject}");
+        let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+        frame.render_widget(Line::styled(format!("{text:<width$}"), style), head);
+        let (top, page) = (view.top, usize::from(body.height));
+        let lines: Vec<Line<'_>> = if view.tab == LiveTab::Threads {
+            let threads = board.threads.iter().enumerate().skip(top).take(page);
+            threads
+                .map(|(at, thread)| {
+                    let rate = per_second(thread.allocated.bytes, board.window_ns);
+                    let figures = [size(thread.live.bytes), count(thread.live.count), format!("{}/s", size(rate))];
+                    let figures = cells(&columns, &figures);
+                    selected(
+                        vec![Span::raw(figures), Span::raw(format!("  {}", visible(&thread.name)))],
+                        at == view.selected,
+                        body.width,
+                    )
+                })
+                .collect()
+        } else {
+            let shown = rows.iter().enumerate().skip(top).take(page);
+            shown.map(|(at, row)| self.row(view, board, row, &columns, at == view.selected, body.width)).collect()
+        };
+        let nothing = Line::styled(format!("  {}", nothing(view, board)), self.dim());
+        frame.render_widget(Paragraph::new(if lines.is_empty() { vec![nothing] } else { lines }), body);
+    }
+
+    fn tabs(self, view: &LiveView, board: &Board) -> Line<'static> {
+        let suspects = board.rows.iter().filter(|row| row.is_suspect(board.totals.live.bytes)).count();
+        let grown: i64 = board.rows.iter().map(|row| row.grown).sum();
+        let mark = if board.mark_ns == 0 { "start".into() } else { duration(board.mark_ns) };
+        let names = [
+            format!("1 Holders {}", size(board.totals.live.bytes)),
+            format!("2 Since {mark} {}", signed(grown)),
+            format!("3 Suspects {suspects}"),
+            format!("4 Threads {}", board.threads.len()),
+        ];
+        let mut spans = vec![Span::raw(" ")];
+        for (tab, name) in LiveTab::ALL.into_iter().zip(names) {
+            let style = if tab == view.tab { Style::new().add_modifier(Modifier::REVERSED) } else { Style::new() };
+            let style =
+                if tab == LiveTab::Suspects && suspects > 0 && self.color { style.fg(Color::Red) } else { style };
+            spans.extend([Span::styled(format!(" {name} "), style), Span::raw(" ")]);
+        }
+        Line::from(spans)
+    }
+
+    fn row(
+        self,
+        view: &LiveView,
+        board: &Board,
+        row: &BoardRow,
+        columns: &[Column],
+        is_selected: bool,
+        width: u16,
+    ) -> Line<'static> {
+        let live = board.totals.live.bytes;
+        let rate = format!("{}/s", size(per_second(row.allocated.bytes, board.window_ns)));
+        let figures = match view.tab {
+            LiveTab::Growth => [signed(row.grown), size(row.live.bytes), count(row.live.count), rate],
+            LiveTab::Suspects => [
+                signed(i64::try_from(row.risen).unwrap_or(i64::MAX)),
+                format!("{} x", row.rising),
+                size(row.live.bytes),
+                rate,
+            ],
+            LiveTab::Holders | LiveTab::Threads => {
+                [size(row.live.bytes), percent(row.live.bytes, live), signed(row.grown), rate]
+            }
+        };
+        let figures = cells(columns, &figures);
+        let room = usize::from(width).saturating_sub(figures.chars().count() + 2);
+        let style = match row.live.bytes as f64 / live.max(1) as f64 {
+            part if part >= 0.5 => self.in_color(Color::Red),
+            part if part >= 0.2 => self.in_color(Color::Yellow),
+            _ => Style::new(),
+        };
+        let own = if row.is_own { self.in_color(Color::Cyan).add_modifier(Modifier::BOLD) } else { Style::new() };
+        let name = row.label.fit(Some(room)).words();
+        selected(vec![Span::styled(figures, style), Span::styled(format!("  {name}"), own)], is_selected, width)
+    }
+
+    fn stacks(self, view: &mut LiveView, board: &Board, frame: &mut Frame<'_>, area: Rect) {
+        let block = Block::new().borders(Borders::TOP);
+        let shown = view.shown(board);
+        let Some(row) = shown.get(view.selected) else {
+            frame.render_widget(Paragraph::new(" Select a line of code.").block(block), area);
+            return;
+        };
+        let stacks = LiveView::stacks_of(board, row);
+        let mut lines = Vec::new();
+        let rows = usize::from(area.height).saturating_sub(1);
+        if let Some((stack, tally)) = stacks.first() {
+            let frames: Vec<_> = board.capture.frames.leaf_to_root(*stack).collect();
+            let text = format!(
+                " {} in {} by the largest of {}, innermost call first:",
+                size(tally.bytes),
+                plural(tally.count, "block", "blocks"),
+                plural(stacks.len() as u64, "stack", "stacks"),
+            );
+            lines.push(Line::styled(text, Style::new().add_modifier(Modifier::BOLD)));
+            for id in frames {
+                if lines.len() >= rows {
+                    break;
+                }
+                let (function, place) = board.capture.described(id.0);
+                let style = if board.capture.is_own(id) {
+                    self.in_color(Color::Cyan).add_modifier(Modifier::BOLD)
+                } else {
+                    Style::new()
+                };
+                lines.push(Line::from(vec![
+                    Span::styled(format!("   {}", visible(function)), style),
+                    Span::styled(format!("  {}", visible(&place)), self.dim()),
+                ]));
+                let known = board.capture.frames.frame(id);
+                let path = board.capture.frames.file(id);
+                let text =
+                    view.sources.as_mut().and_then(|sources| sources.file(path).line(known.line).map(str::to_owned));
+                if let Some(text) = text.filter(|text| !text.trim().is_empty()) {
+                    lines.push(Line::styled(format!("   {:>6}  {}", known.line, visible(text.trim_end())), self.dim()));
+                }
+            }
+        }
+        lines.truncate(rows);
+        frame.render_widget(Paragraph::new(lines).block(block), area);
+    }
+
+    fn foot(self, view: &LiveView) -> Line<'static> {
+        if view.typing {
+            return Line::from(format!(" /{}▏   Enter accepts, Esc cancels", visible(&view.search)));
+        }
+        if !view.message.is_empty() {
+            return Line::styled(format!(" {}", visible(&view.message)), self.in_color(Color::Yellow));
+        }
+        if !view.search.is_empty() {
+            return Line::from(format!(" /{}   Esc ends the search", visible(&view.search)));
+        }
+        let keys = " Tab views  Enter stacks  r mark  t tree  / search  w snapshot  ? help  q quit";
+        Line::styled(keys, self.dim())
+    }
+
+    fn help(self, frame: &mut Frame<'_>, area: Rect) {
+        let line = |(keys, does): &(&str, &str)| {
+            Line::from(vec![
+                Span::styled(format!(" {keys:<11} "), Style::new().add_modifier(Modifier::BOLD)),
+                Span::raw((*does).to_owned()),
+            ])
+        };
+        let lines: Vec<Line<'_>> = KEYS.iter().map(line).collect();
+        let (width, height) = (78.min(area.width), (lines.len() as u16 + 2).min(area.height));
+        let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
+        let place = Rect { x, y, width, height };
+        frame.render_widget(Clear, place);
+        let block = Block::bordered().title(" Keys ").title_bottom(" any key closes ");
+        frame.render_widget(Paragraph::new(lines).block(block), place);
+    }
+}
+
+/// More than this is worth a word.
+const BEHIND_BYTES: u64 = 8 << 20;
+
+/// A column: its name and width.
+type Column = (&'static str, usize);
+
+fn columns(tab: LiveTab, width: u16) -> Vec<Column> {
+    let mut columns: Vec<Column> = match tab {
+        LiveTab::Holders => vec![("Live", 8), ("Part", 7), ("Grown", 9), ("Allocated", 11)],
+        LiveTab::Growth => vec![("Grown", 9), ("Live", 8), ("Blocks", 10), ("Allocated", 11)],
+        LiveTab::Suspects => vec![("Grown", 9), ("Windows", 7), ("Live", 8), ("Allocated", 11)],
+        LiveTab::Threads => vec![("Live", 8), ("Blocks", 10), ("Allocated", 11)],
+    };
+    if width < WIDE {
+        columns.truncate(3);
+    }
+    columns
+}
+
+fn cells(columns: &[Column], figures: &[String]) -> String {
+    columns.iter().zip(figures).map(|((_, width), figure)| format!(" {figure:>width$}")).collect()
+}
+
+fn nothing(view: &LiveView, board: &Board) -> String {
+    if !view.search.is_empty() {
+        return format!("nothing matches '{}'", visible(&view.search));
+    }
+    match view.tab {
+        LiveTab::Suspects => "no line of code has been growing in each of the last windows".into(),
+        LiveTab::Growth if board.mark_ns > 0 => "nothing has grown since the mark".into(),
+        _ => "nothing is live".into(),
+    }
+}
+
+fn per_second(number: u64, window_ns: u64) -> u64 {
+    (u128::from(number) * 1_000_000_000).checked_div(u128::from(window_ns)).map_or(0, |rate| rate as u64)
+}
+
+fn signed(bytes: i64) -> String {
+    match bytes {
+        0 => "0 B".into(),
+        more if more > 0 => format!("+{}", size(more.unsigned_abs())),
+        less => format!("-{}", size(less.unsigned_abs())),
+    }
+}
+
+/// One value for each column: the largest of the points in it.
+fn scaled(points: &[LivePoint], width: usize, value: impl Fn(&LivePoint) -> u64) -> Vec<u64> {
+    let (Some(first), Some(last)) = (points.first(), points.last()) else { return Vec::new() };
+    let span = (last.time_ns - first.time_ns).max(1);
+    let mut values: Vec<Option<u64>> = vec![None; width];
+    for point in points {
+        let at =
+            ((point.time_ns - first.time_ns) as u128 * (width.saturating_sub(1)) as u128 / u128::from(span)) as usize;
+        if let Some(slot) = values.get_mut(at) {
+            *slot = (*slot).max(Some(value(point)));
+        }
+    }
+    // Without a point, memory is what it was.
+    let mut before = 0;
+    values
+        .into_iter()
+        .map(|value| {
+            before = value.unwrap_or(before);
+            before
+        })
+        .collect()
+}
+
+fn top(selected: usize, top: usize, len: usize, page: usize) -> usize {
+    let lowest = (selected + 1).saturating_sub(page);
+    top.clamp(lowest, selected.max(lowest)).min(len.saturating_sub(page).max(lowest))
+}
+
+/// A row; the selected one reversed over the full width.
+fn selected(mut spans: Vec<Span<'static>>, is_selected: bool, width: u16) -> Line<'static> {
+    if !is_selected {
+        return Line::from(spans);
+    }
+    let used: usize = spans.iter().map(Span::width).sum();
+    spans.push(Span::raw(" ".repeat(usize::from(width).saturating_sub(used))));
+    let style = Style::new().add_modifier(Modifier::REVERSED).remove_modifier(Modifier::DIM);
+    Line::from(spans.into_iter().map(|span| span.patch_style(style)).collect::<Vec<_>>())
+}

@@ -1,0 +1,285 @@
+//! The threads behind the live view: one follows the capture, one looks up names and makes the rows.
+//!
+//! Invariant: neither waits for the screen, nor the first for the second: a picture that was not taken is replaced by the next.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use memtrack_reader::analysis::Tally;
+use memtrack_reader::live::{FollowProgress, LiveFollower, LivePoint, LiveTotals};
+use memtrack_reader::symbols::Symbolizer;
+
+use super::board::{Board, GrowthRecord, rows, threads};
+use crate::live::picture::LivePicture;
+use crate::live::source::LiveSource;
+use crate::reports::display::DisplayOptions;
+
+/// How long is read at a time.
+const BUDGET: Duration = Duration::from_millis(50);
+/// How often the file is looked at while nothing is new.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Pictures are made at most 1/n of the time.
+const TIME_PART: u32 = 5;
+
+/// What the view asks of the following thread.
+#[derive(Debug)]
+pub(super) enum FeedRequest {
+    /// Growth counts from now on.
+    Mark,
+    /// A snapshot is to be written.
+    Snapshot,
+}
+
+/// A picture on its way to the second thread.
+struct FedPicture {
+    picture: LivePicture,
+    totals: LiveTotals,
+    points: Vec<LivePoint>,
+    window_ns: u64,
+    events: u64,
+    mark_ns: u64,
+    ended: bool,
+    behind_bytes: u64,
+}
+
+/// What the threads and the view share.
+#[derive(Default)]
+struct FeedState {
+    picture: Option<FedPicture>,
+    board: Option<Arc<Board>>,
+    message: Option<String>,
+    failed: Option<String>,
+    stopped: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<FeedState>,
+    changed: Condvar,
+    stopped: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, FeedState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The view's end of the threads. When it is dropped, they end.
+pub(super) struct LiveFeed {
+    shared: Arc<Shared>,
+    requests: Sender<FeedRequest>,
+}
+
+impl LiveFeed {
+    /// Starts to follow.
+    ///
+    /// # Errors
+    /// The capture cannot be read.
+    pub(super) fn start(source: LiveSource, every: Duration) -> Result<Self> {
+        let follower = LiveFollower::open(source.path(), None)?;
+        let shared = Arc::<Shared>::default();
+        let (requests, asked) = channel();
+        let (following, preparing) = (Arc::clone(&shared), Arc::clone(&shared));
+        thread::Builder::new().name("memtrack-follow".into()).spawn(move || {
+            let mut follow = Follow {
+                source,
+                follower,
+                every,
+                shared: following,
+                asked,
+                mark: Mark::default(),
+                before: Before::default(),
+            };
+            if let Err(error) = follow.run() {
+                follow.shared.lock().failed = Some(format!("{error:#}"));
+            }
+        })?;
+        thread::Builder::new().name("memtrack-names".into()).spawn(move || prepare(&preparing))?;
+        Ok(Self { shared, requests })
+    }
+
+    /// The newest board, if there is one.
+    pub(super) fn board(&self) -> Option<Arc<Board>> {
+        self.shared.lock().board.clone()
+    }
+
+    /// A message for the user, once.
+    pub(super) fn take_message(&self) -> Option<String> {
+        let mut state = self.shared.lock();
+        state.message.take().or_else(|| state.failed.take())
+    }
+
+    /// Asks the following thread.
+    pub(super) fn ask(&self, request: FeedRequest) {
+        let _ = self.requests.send(request);
+    }
+}
+
+impl Drop for LiveFeed {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Relaxed);
+        self.shared.lock().stopped = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+/// What was live at the mark, by group.
+#[derive(Default)]
+struct Mark {
+    time_ns: u64,
+    live: Vec<Tally>,
+}
+
+/// What was there at the last picture.
+#[derive(Default)]
+struct Before {
+    time_ns: u64,
+    events: u64,
+    flows: Vec<(Tally, Tally)>,
+}
+
+struct Follow {
+    source: LiveSource,
+    follower: LiveFollower,
+    every: Duration,
+    shared: Arc<Shared>,
+    asked: Receiver<FeedRequest>,
+    mark: Mark,
+    before: Before,
+}
+
+impl Follow {
+    fn run(&mut self) -> Result<()> {
+        let mut next = Instant::now();
+        // The first pictures come soon.
+        let mut interval = self.every.min(Duration::from_millis(250));
+        while !self.shared.stopped.load(Relaxed) {
+            let progress = self.follower.poll(BUDGET)?;
+            let may_grow = self.source.may_grow();
+            if progress == FollowProgress::CaughtUp && !may_grow {
+                self.follower.finish()?;
+            }
+            while let Ok(request) = self.asked.try_recv() {
+                self.answer(&request);
+                next = Instant::now();
+            }
+            let ended = self.follower.has_ended();
+            if ended || Instant::now() >= next {
+                let begun = Instant::now();
+                self.show()?;
+                next = begun + interval.max(begun.elapsed() * TIME_PART);
+                interval = self.every;
+            }
+            if ended {
+                return self.rest();
+            }
+            if progress == FollowProgress::CaughtUp {
+                thread::sleep(PAUSE);
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing changes any more but the mark.
+    fn rest(&mut self) -> Result<()> {
+        while let Ok(request) = self.asked.recv() {
+            self.answer(&request);
+            self.show()?;
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, request: &FeedRequest) {
+        match request {
+            FeedRequest::Mark => {
+                let live = self.follower.state().groups().map(|group| group.live).collect();
+                self.mark = Mark { time_ns: self.follower.state().totals().time_ns, live };
+            }
+            FeedRequest::Snapshot => {
+                let told = self.source.write_snapshot().unwrap_or_else(|error| format!("no snapshot: {error:#}"));
+                self.shared.lock().message = Some(told);
+            }
+        }
+    }
+
+    fn show(&mut self) -> Result<()> {
+        let state = self.follower.state();
+        let totals = state.totals();
+        let mut flows = Vec::new();
+        let mut before = std::mem::take(&mut self.before.flows).into_iter();
+        let mut at_mark = self.mark.live.iter().copied();
+        let groups = state.groups().map(|mut group| {
+            flows.push((group.allocated, group.freed));
+            let (allocated, freed) = before.next().unwrap_or_default();
+            let less = |now: Tally, before: Tally| Tally {
+                bytes: now.bytes.saturating_sub(before.bytes),
+                count: now.count.saturating_sub(before.count),
+            };
+            (group.allocated, group.freed) = (less(group.allocated, allocated), less(group.freed, freed));
+            (group, at_mark.next().unwrap_or_default())
+        });
+        let empty = |(group, at_mark): &(memtrack_reader::analysis::GroupFlow, Tally)| {
+            [group.live, group.allocated, *at_mark].iter().all(|tally| *tally == Tally::default())
+        };
+        let picture = LivePicture::of(&self.follower, groups.filter(|group| !empty(group)), totals);
+        let Before { time_ns, events, .. } = self.before;
+        self.before = Before { time_ns: totals.time_ns, events: totals.events, flows };
+        let fed = FedPicture {
+            picture,
+            totals,
+            points: self.follower.state().history().points().to_vec(),
+            window_ns: totals.time_ns.saturating_sub(time_ns),
+            events: totals.events.saturating_sub(events),
+            mark_ns: self.mark.time_ns,
+            ended: self.follower.has_ended(),
+            behind_bytes: self.follower.unread_bytes()?,
+        };
+        self.shared.lock().picture = Some(fed);
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+}
+
+/// Makes boards from pictures.
+fn prepare(shared: &Shared) {
+    let (mut symbolizer, mut growth) = (Symbolizer::default(), GrowthRecord::default());
+    let mut last_ns = 0;
+    loop {
+        let mut state = shared.lock();
+        let fed = loop {
+            if state.stopped {
+                return;
+            }
+            match state.picture.take() {
+                Some(fed) => break fed,
+                None => state = shared.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+            }
+        };
+        drop(state);
+        match board(fed, &mut symbolizer, &mut growth, &mut last_ns) {
+            Ok(board) => shared.lock().board = Some(Arc::new(board)),
+            Err(error) => shared.lock().failed = Some(format!("{error:#}")),
+        }
+    }
+}
+
+fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord, last_ns: &mut u64) -> Result<Board> {
+    let FedPicture { picture, totals, points, window_ns, events, mark_ns, ended, behind_bytes } = fed;
+    let mut capture = picture.capture(symbolizer)?;
+    capture.fold(&DisplayOptions::default())?;
+    let mut rows = rows(&capture);
+    // A picture for a key, or of a recording that rests, is no window.
+    if totals.time_ns > *last_ns {
+        growth.note(&mut rows);
+        *last_ns = totals.time_ns;
+    }
+    let threads = threads(&capture);
+    let allocated = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.allocated.bytes));
+    Ok(Board { capture, rows, threads, totals, points, window_ns, events, allocated, mark_ns, ended, behind_bytes })
+}

@@ -1,0 +1,184 @@
+//! Tests of the live view, with keys and an in-memory screen.
+
+use std::sync::Arc;
+
+use memtrack_format::Allocator;
+use memtrack_reader::analysis::{Group, Sum, Tally};
+use memtrack_reader::live::{LivePoint, LiveTotals};
+use memtrack_reader::{StackId, ThreadId};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
+use super::draw::draw;
+use super::view::{KEYS, LiveView, ViewRequest};
+use crate::reports::display::DisplayOptions;
+use crate::reports::fixture;
+use crate::screen::NextAction;
+
+/// What is live by function and line (with what was live at the mark, and allocated in the window), as a board.
+fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Board> {
+    let mut capture = fixture::empty();
+    let file = capture.frames.name_id("/srv/app.py").unwrap();
+    let groups = (1_u32..).zip(lines).map(|(line, &(function, live, at_mark, allocated))| {
+        let function = capture.frames.name_id(function).unwrap();
+        let frame = capture.frames.frame_id(function, file, line).unwrap();
+        let stack = capture.frames.stack_id(StackId::EMPTY, frame).unwrap();
+        let sum = |bytes| Sum { bytes, count: u64::from(bytes > 0), first_order: 0, first_time_ns: 0 };
+        let group = Group::new(stack, Allocator::Malloc, ThreadId(0));
+        Group { peak: sum(live), allocated: sum(at_mark), temporary: sum(allocated), ..group }
+    });
+    capture.analysis.groups = groups.collect();
+    capture.fold(&DisplayOptions::default()).unwrap();
+    let mut rows = rows(&capture);
+    growth.note(&mut rows);
+    let live = Tally { bytes: lines.iter().map(|line| line.1).sum(), count: lines.len() as u64 };
+    let points = (0..100).map(|at| LivePoint { time_ns: at * 100_000_000, live_bytes: at * 1000, rss_bytes: 500_000 });
+    let totals = LiveTotals {
+        time_ns: 12_340_000_000,
+        events: 5000,
+        live,
+        peak_bytes: 2_000_000,
+        rss_bytes: 8_000_000,
+        ..LiveTotals::default()
+    };
+    Arc::new(Board {
+        threads: threads(&capture),
+        capture,
+        rows,
+        totals,
+        points: points.collect(),
+        window_ns: 1_000_000_000,
+        events: 1234,
+        allocated: lines.iter().map(|line| line.3).sum(),
+        mark_ns: 4_000_000_000,
+        ended: false,
+        behind_bytes: 0,
+    })
+}
+
+fn view(lines: &[(&str, u64, u64, u64)]) -> LiveView {
+    let mut view = LiveView::default();
+    view.update(board(lines, &mut GrowthRecord::default()));
+    view
+}
+
+const LINES: [(&str, u64, u64, u64); 4] = [
+    ("Cache.put", 900_000, 100_000, 50_000),
+    ("load", 300_000, 300_000, 0),
+    ("parse", 1_000, 9_000, 7),
+    ("gone", 0, 5_000, 0),
+];
+
+fn screen(view: &mut LiveView, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(view, false, frame)).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+fn press(view: &mut LiveView, keys: &str) -> ViewRequest {
+    let code = |char| match char {
+        '!' => KeyCode::Enter,
+        '~' => KeyCode::Esc,
+        '_' => KeyCode::Down,
+        char => KeyCode::Char(char),
+    };
+    keys.chars().fold(ViewRequest::Nothing, |_, char| view.press(KeyEvent::new(code(char), KeyModifiers::NONE)))
+}
+
+/// The first column and the name of each row.
+fn named(view: &mut LiveView) -> Vec<String> {
+    let lines = screen(view, 80, 24);
+    let head = lines.iter().position(|line| line.ends_with("Code")).unwrap();
+    let rows = lines[head + 1..].iter().take_while(|line| !line.is_empty());
+    rows.map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == "at").unwrap();
+        format!("{} {} {}", words[0], words[1], words[at - 1])
+    })
+    .collect()
+}
+
+#[test]
+fn golden_screens() {
+    for (width, height) in [(80, 24), (200, 60)] {
+        let mut view = view(&LINES);
+        let mut text = screen(&mut view, width, height).join("\n");
+        press(&mut view, "!");
+        text.push_str("\n----\n");
+        text.push_str(&screen(&mut view, width, height).join("\n"));
+        text.push('\n');
+        fixture::compare(&format!("live-{width}x{height}.txt"), text.as_bytes());
+    }
+}
+
+#[test]
+fn tabs_have_the_rows_that_they_are_named_after() {
+    let mut view = view(&LINES);
+    assert_eq!(named(&mut view), ["900 kB Cache.put", "300 kB load", "1.00 kB parse"]);
+    press(&mut view, "2");
+    assert_eq!(named(&mut view), ["+800 kB Cache.put", "-5.00 kB gone", "-8.00 kB parse"]);
+    press(&mut view, "1/LOA!");
+    assert_eq!(named(&mut view), ["300 kB load"]);
+    press(&mut view, "~");
+    assert_eq!(named(&mut view).len(), 3);
+    assert!(screen(&mut view, 80, 24).iter().any(|line| line.contains("3 Suspects 0")));
+}
+
+#[test]
+fn suspects_have_grown_in_each_of_the_last_windows() {
+    let mut growth = GrowthRecord::default();
+    let mut view = LiveView::default();
+    for window in 0..=u64::from(SUSPICIOUS) {
+        let up_and_down = if window % 2 == 0 { 900_000 } else { 800_000 };
+        let lines =
+            [("leak", 100_000 + window * 50_000, 0, 1), ("cache", up_and_down, 0, 1), ("noise", 1000 + window, 0, 1)];
+        view.update(board(&lines, &mut growth));
+        press(&mut view, "3");
+        assert_eq!(view.len(), usize::from(window >= u64::from(SUSPICIOUS)));
+    }
+    assert_eq!(named(&mut view), ["+200 kB leak"]);
+}
+
+#[test]
+fn a_paused_view_stays_and_a_selected_line_stays_selected() {
+    let mut view = view(&LINES);
+    press(&mut view, "_");
+    press(&mut view, "p");
+    let more = [LINES[0], LINES[1], LINES[2], ("other", 5_000_000, 0, 0)];
+    view.update(board(&more, &mut GrowthRecord::default()));
+    assert_eq!(named(&mut view).len(), 3);
+    assert!(screen(&mut view, 80, 24)[0].contains("paused"));
+    press(&mut view, "p");
+    assert_eq!(named(&mut view)[0], "5.00 MB other");
+    let selected = view.board.clone().map(|board| view.shown(&board)[view.selected].label.whole().words());
+    assert!(selected.unwrap().starts_with("load"));
+}
+
+#[test]
+fn keys_ask_for_what_the_help_says() {
+    let mut view = view(&LINES);
+    assert_eq!(press(&mut view, "r"), ViewRequest::Mark);
+    assert_eq!(press(&mut view, "w"), ViewRequest::Snapshot);
+    assert_eq!(press(&mut view, "t"), ViewRequest::Then(NextAction::Tree));
+    press(&mut view, "?");
+    let help = screen(&mut view, 80, 24).join("\n");
+    assert!(KEYS.iter().all(|(_, does)| help.contains(does)), "{help}");
+    assert_eq!(press(&mut view, "q"), ViewRequest::Then(NextAction::Quit));
+}
+
+#[test]
+fn any_screen_and_no_figures_are_drawn() {
+    let mut empty = LiveView::default();
+    for (width, height) in [(1, 1), (10, 3), (40, 8), (300, 100)] {
+        screen(&mut empty, width, height);
+        let mut view = view(&LINES);
+        press(&mut view, "!");
+        screen(&mut view, width, height);
+        press(&mut view, "4?");
+        screen(&mut view, width, height);
+    }
+}

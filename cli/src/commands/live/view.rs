@@ -1,0 +1,227 @@
+//! State of the live view, and what keys do. Independent of the terminal and of the threads that feed it.
+//!
+//! Invariant: the selected line stays selected when the figures change, unless it is gone.
+
+use std::sync::Arc;
+
+use memtrack_reader::StackId;
+use memtrack_reader::analysis::Tally;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::board::{Board, BoardRow, RowOrder};
+use crate::live::picture::LIVE;
+use crate::reports::own_lines::is_of_line;
+use crate::reports::source::Sources;
+use crate::screen::NextAction;
+
+/// Keys and what they do; the help shows the same.
+pub(super) const KEYS: [(&str, &str); 14] = [
+    ("1 2 3 4 Tab", "holders, growth since the mark, suspects, threads"),
+    ("↑ ↓ k j", "one row up or down"),
+    ("PgUp PgDn", "one page up or down; Home End g G: first, last"),
+    ("Enter", "stack and source of the selected line; again: close"),
+    ("r", "set the mark: growth counts from now on"),
+    ("t", "the call tree of what is live now"),
+    ("o", "own code only, or all lines"),
+    ("s", "sort by live, growth, rate, name"),
+    ("/", "search for a function or file"),
+    ("p Space", "pause: figures stay as they are, the recording goes on"),
+    ("w", "write a snapshot: a complete capture of everything up to now"),
+    ("?", "this help"),
+    ("Esc", "end a search, close the stacks or the help"),
+    ("q", "quit; the recording goes on"),
+];
+
+/// What the rows are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum LiveTab {
+    #[default]
+    Holders,
+    Growth,
+    Suspects,
+    Threads,
+}
+
+impl LiveTab {
+    pub(super) const ALL: [Self; 4] = [Self::Holders, Self::Growth, Self::Suspects, Self::Threads];
+}
+
+/// The view.
+#[derive(Default)]
+pub(super) struct LiveView {
+    pub(super) board: Option<Arc<Board>>,
+    /// The newest one, while the view is paused.
+    newest: Option<Arc<Board>>,
+    pub(super) title: String,
+    pub(super) tab: LiveTab,
+    /// `None`: the order of the tab.
+    pub(super) order: Option<RowOrder>,
+    pub(super) own_only: bool,
+    pub(super) selected: usize,
+    pub(super) page: usize,
+    pub(super) top: usize,
+    pub(super) search: String,
+    pub(super) typing: bool,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    /// Whether the stacks of the selected line are shown.
+    pub(super) stacks: bool,
+    pub(super) sources: Option<Sources>,
+    pub(super) message: String,
+}
+
+/// What a key asks of the feed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ViewRequest {
+    Nothing,
+    Mark,
+    Snapshot,
+    Then(NextAction),
+}
+
+impl LiveView {
+    /// The newest figures.
+    pub(super) fn update(&mut self, board: Arc<Board>) {
+        if self.sources.is_none() {
+            self.sources = Some(Sources::of(&board.capture.info));
+        }
+        self.title = board.capture.info.title();
+        self.newest = Some(board);
+        if !self.paused {
+            self.resume();
+        }
+    }
+
+    /// The newest figures, shown or not.
+    pub(super) fn newest(&self) -> Option<&Arc<Board>> {
+        self.newest.as_ref().or(self.board.as_ref())
+    }
+
+    fn resume(&mut self) {
+        let key =
+            self.board.as_ref().and_then(|board| Some(self.shown(board).get(self.selected)?.label.whole().words()));
+        if let Some(newest) = self.newest.take() {
+            self.board = Some(newest);
+        }
+        let Some(board) = self.board.clone() else { return };
+        if let Some(key) = key.filter(|_| self.selected > 0 || self.stacks) {
+            let place = self.shown(&board).iter().position(|row| row.label.whole().words() == key);
+            self.selected = place.unwrap_or(self.selected);
+        }
+    }
+
+    /// The rows of the tab, in their order.
+    pub(super) fn shown<'b>(&self, board: &'b Board) -> Vec<&'b BoardRow> {
+        let wanted = self.search.to_lowercase();
+        let is_shown = |row: &&BoardRow| {
+            let fits = match self.tab {
+                LiveTab::Holders => row.live.bytes > 0,
+                LiveTab::Growth => row.grown != 0,
+                LiveTab::Suspects => row.is_suspect(board.totals.live.bytes),
+                LiveTab::Threads => false,
+            };
+            let is_owned = row.is_own || !self.own_only;
+            fits && is_owned && (wanted.is_empty() || row.label.whole().words().to_lowercase().contains(&wanted))
+        };
+        let mut rows: Vec<&BoardRow> = board.rows.iter().filter(is_shown).collect();
+        match (self.order, self.tab) {
+            (Some(order), _) => order.sort(&mut rows),
+            (None, LiveTab::Growth) => RowOrder::Grown.sort(&mut rows),
+            (None, LiveTab::Suspects) => rows.sort_by_key(|row| std::cmp::Reverse(row.risen)),
+            (None, LiveTab::Holders | LiveTab::Threads) => RowOrder::Live.sort(&mut rows),
+        }
+        rows
+    }
+
+    /// The number of rows of the tab.
+    pub(super) fn len(&self) -> usize {
+        let Some(board) = &self.board else { return 0 };
+        if self.tab == LiveTab::Threads { board.threads.len() } else { self.shown(board).len() }
+    }
+
+    /// The stacks of a line that hold most, largest first.
+    pub(super) fn stacks_of(board: &Board, row: &BoardRow) -> Vec<(StackId, Tally)> {
+        let mut stacks: std::collections::HashMap<StackId, Tally> = std::collections::HashMap::new();
+        for group in board.capture.analysis.view(LIVE) {
+            if is_of_line(&board.capture, group.stack, row.key) {
+                stacks.entry(group.stack).or_default().add(group.bytes, group.count);
+            }
+        }
+        let mut stacks: Vec<_> = stacks.into_iter().collect();
+        stacks.sort_by_key(|(stack, tally)| (std::cmp::Reverse(tally.bytes), *stack));
+        stacks
+    }
+
+    /// What a key does.
+    pub(super) fn press(&mut self, key: KeyEvent) -> ViewRequest {
+        let then = ViewRequest::Then;
+        self.message.clear();
+        if key.modifiers.contains(KeyModifiers::CONTROL) {
+            return match key.code {
+                KeyCode::Char('c') => then(NextAction::Quit),
+                KeyCode::Char('z') => then(NextAction::Suspend),
+                _ => ViewRequest::Nothing,
+            };
+        }
+        if self.typing {
+            self.type_search(key.code);
+            return ViewRequest::Nothing;
+        }
+        if self.help && key.code != KeyCode::Char('q') {
+            self.help = false;
+            return ViewRequest::Nothing;
+        }
+        match key.code {
+            KeyCode::Char('q') => return then(NextAction::Quit),
+            KeyCode::Char('t') if self.board.is_some() => return then(NextAction::Tree),
+            KeyCode::Char('r') => return ViewRequest::Mark,
+            KeyCode::Char('w') => return ViewRequest::Snapshot,
+            KeyCode::Char('?') | KeyCode::F(1) => self.help = true,
+            KeyCode::Char('/') => (self.typing, self.search, self.selected) = (true, String::new(), 0),
+            KeyCode::Char('p' | ' ') => {
+                self.paused = !self.paused;
+                if !self.paused {
+                    self.resume();
+                }
+            }
+            KeyCode::Char('s') => self.order = Some(self.order.unwrap_or_default().next()),
+            KeyCode::Char('o') => (self.own_only, self.selected) = (!self.own_only, 0),
+            KeyCode::Enter => self.stacks = !self.stacks,
+            KeyCode::Esc if self.stacks => self.stacks = false,
+            KeyCode::Esc => self.search.clear(),
+            KeyCode::Tab => self.show_tab((self.tab as usize + 1) % LiveTab::ALL.len()),
+            KeyCode::Char(digit @ '1'..='4') => self.show_tab(digit as usize - '1' as usize),
+            code => self.go(code),
+        }
+        ViewRequest::Nothing
+    }
+
+    fn show_tab(&mut self, number: usize) {
+        (self.tab, self.selected, self.top, self.order) = (LiveTab::ALL[number], 0, 0, None);
+    }
+
+    fn go(&mut self, code: KeyCode) {
+        let last = self.len().saturating_sub(1);
+        let to = match code {
+            KeyCode::Up | KeyCode::Char('k') => self.selected.saturating_sub(1),
+            KeyCode::Down | KeyCode::Char('j') => self.selected + 1,
+            KeyCode::PageUp => self.selected.saturating_sub(self.page),
+            KeyCode::PageDown => self.selected + self.page,
+            KeyCode::Home | KeyCode::Char('g') => 0,
+            KeyCode::End | KeyCode::Char('G') => last,
+            _ => self.selected,
+        };
+        self.selected = to.min(last);
+    }
+
+    fn type_search(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Char(char) => self.search.push(char),
+            KeyCode::Backspace => _ = self.search.pop(),
+            KeyCode::Enter => self.typing = false,
+            KeyCode::Esc => (self.typing, self.search) = (false, String::new()),
+            _ => {}
+        }
+        self.selected = 0;
+    }
+}

@@ -1,9 +1,14 @@
 """`live --jsonl`: windows of a program that runs, each of which has to the byte what reports of the capture have."""
 
 import json
+import re
+import socket
 import subprocess
 import sys
 import threading
+import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -182,3 +187,33 @@ def test_what_cannot_be_watched_is_said(memtrack):
     assert outcome.status == 1 and b"process 1 is not being recorded" in outcome.stderr
     outcome = memtrack("live", "--jsonl", "missing.bin")
     assert outcome.status == 1 and b"no such file" in outcome.stderr
+
+
+def test_a_scraper_gets_the_figures(memtrack):
+    capture = memtrack.record(sys.executable, "-c", "def hold():\n    return bytearray(5_000_000)\nkept = hold()\n")
+    process = subprocess.Popen(
+        memtrack.command("live", "--metrics", 0, capture.path), stderr=subprocess.PIPE, text=True, cwd=memtrack.directory
+    )
+    try:
+        url = next(re.search(r"http://\S+/metrics", line)[0] for line in process.stderr if "http" in line)
+        for _ in range(100):
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    text = answer.read().decode()
+                break
+            except urllib.error.HTTPError as error:
+                assert error.code == 503
+                time.sleep(0.1)
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(url.replace("/metrics", "/other"), timeout=5)
+        with socket.create_connection(("127.0.0.1", int(url.split(":")[2].split("/")[0]))) as hostile:
+            hostile.sendall(b"x" * 100_000)
+        assert urllib.request.urlopen(url, timeout=5).read().decode() == text
+    finally:
+        process.kill()
+        process.wait()
+    stats = capture.stats()
+    figures = dict(re.findall(r'^memtrack_(\w+)\{pid="\d+"\} (\d+)$', text, re.M))
+    assert int(figures["peak_bytes"]) == stats["peak"]["bytes"]
+    assert int(figures["allocated_bytes_total"]) == stats["allocations"]["bytes"]
+    assert int(figures["deallocations_total"]) == stats["deallocations"]["count"] and figures["recording"] == "0"

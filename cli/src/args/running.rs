@@ -3,6 +3,7 @@
 //! Invariant: each takes the PID of a recorded process, and none where only one program is recorded.
 
 use std::ffi::OsString;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -101,6 +102,9 @@ pub(crate) struct LiveArgs {
     /// Print JSON lines for each window of time instead of the view: 'memtrack help formats' describes them
     #[arg(long)]
     pub(crate) jsonl: bool,
+    /// Serve figures to a scraper in the Prometheus text format at ADDRESS:PORT, or at PORT of 127.0.0.1, instead of the view
+    #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "jsonl")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// The length of a window, or the time between two pictures of the view: 500ms, 1s, 10s, 1m
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = window)]
     pub(crate) every: Duration,
@@ -110,6 +114,13 @@ pub(crate) struct LiveArgs {
 
 /// The shortest window: checkpoints come as often while somebody watches.
 const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
+        return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    }
+    text.parse().map_err(|_| "expected an address and a port such as 127.0.0.1:9464, or a port".into())
+}
 
 fn window(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());

@@ -62,6 +62,9 @@ pub(super) struct Board {
     /// Events and bytes allocated in it.
     pub(super) events: u64,
     pub(super) allocated: u64,
+    /// Everything that was allocated and freed so far.
+    pub(super) allocated_ever: Tally,
+    pub(super) freed_ever: Tally,
     /// When the mark was set.
     pub(super) mark_ns: u64,
     pub(super) ended: bool,

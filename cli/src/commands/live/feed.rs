@@ -42,6 +42,8 @@ struct FedPicture {
     points: Vec<LivePoint>,
     window_ns: u64,
     events: u64,
+    allocated_ever: Tally,
+    freed_ever: Tally,
     mark_ns: u64,
     ended: bool,
     behind_bytes: u64,
@@ -212,10 +214,13 @@ impl Follow {
         let state = self.follower.state();
         let totals = state.totals();
         let mut flows = Vec::new();
+        let (mut allocated_ever, mut freed_ever) = (Tally::default(), Tally::default());
         let mut before = std::mem::take(&mut self.before.flows).into_iter();
         let mut at_mark = self.mark.live.iter().copied();
         let groups = state.groups().map(|mut group| {
             flows.push((group.allocated, group.freed));
+            allocated_ever += group.allocated;
+            freed_ever += group.freed;
             let (allocated, freed) = before.next().unwrap_or_default();
             let less = |now: Tally, before: Tally| Tally {
                 bytes: now.bytes.saturating_sub(before.bytes),
@@ -236,6 +241,8 @@ impl Follow {
             points: self.follower.state().history().points().to_vec(),
             window_ns: totals.time_ns.saturating_sub(time_ns),
             events: totals.events.saturating_sub(events),
+            allocated_ever,
+            freed_ever,
             mark_ns: self.mark.time_ns,
             ended: self.follower.has_ended(),
             behind_bytes: self.follower.unread_bytes()?,
@@ -270,7 +277,18 @@ fn prepare(shared: &Shared) {
 }
 
 fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord, last_ns: &mut u64) -> Result<Board> {
-    let FedPicture { picture, totals, points, window_ns, events, mark_ns, ended, behind_bytes } = fed;
+    let FedPicture {
+        picture,
+        totals,
+        points,
+        window_ns,
+        events,
+        allocated_ever,
+        freed_ever,
+        mark_ns,
+        ended,
+        behind_bytes,
+    } = fed;
     let mut capture = picture.capture(symbolizer)?;
     capture.fold(&DisplayOptions::default())?;
     let mut rows = rows(&capture);
@@ -281,5 +299,19 @@ fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord
     }
     let threads = threads(&capture);
     let allocated = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.allocated.bytes));
-    Ok(Board { capture, rows, threads, totals, points, window_ns, events, allocated, mark_ns, ended, behind_bytes })
+    Ok(Board {
+        capture,
+        rows,
+        threads,
+        totals,
+        points,
+        window_ns,
+        events,
+        allocated,
+        allocated_ever,
+        freed_ever,
+        mark_ns,
+        ended,
+        behind_bytes,
+    })
 }

@@ -6,6 +6,7 @@ mod board;
 mod draw;
 mod feed;
 mod lines;
+mod metrics;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -32,7 +33,7 @@ use crate::terminal::TextFormat;
 /// # Errors
 /// There is no recording or capture, or it cannot be read.
 pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
-    if !options.jsonl && !tree::can_be_interactive() {
+    if !options.jsonl && options.metrics.is_none() && !tree::can_be_interactive() {
         return Err(Failure::usage("the view needs a terminal; --jsonl prints JSON lines for other programs").into());
     }
     let mut source = LiveSource::find(options.target.as_deref())?;
@@ -41,6 +42,10 @@ pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
         return Ok(0);
     }
     let feed = LiveFeed::start(source, options.every)?;
+    if let Some(address) = options.metrics {
+        metrics::serve(&feed, address)?;
+        return Ok(0);
+    }
     let color = TextFormat::new(options.colors.color, true).color;
     let shown = show(LiveScreen { feed, view: LiveView::default(), color });
     shown.context("the terminal cannot be used; --jsonl prints JSON lines")?;

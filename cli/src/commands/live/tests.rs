@@ -52,6 +52,8 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
         window_ns: 1_000_000_000,
         events: 1234,
         allocated: lines.iter().map(|line| line.3).sum(),
+        allocated_ever: Tally { bytes: 77, count: 7 },
+        freed_ever: Tally { bytes: 33, count: 3 },
         mark_ns: 4_000_000_000,
         ended: false,
         behind_bytes: 0,
@@ -168,6 +170,19 @@ fn keys_ask_for_what_the_help_says() {
     let help = screen(&mut view, 80, 24).join("\n");
     assert!(KEYS.iter().all(|(_, does)| help.contains(does)), "{help}");
     assert_eq!(press(&mut view, "q"), ViewRequest::Then(NextAction::Quit));
+}
+
+#[test]
+fn metrics_have_totals_and_the_lines_that_hold_most() {
+    let text = super::metrics::text(&board(&LINES, &mut GrowthRecord::default()));
+    for line in [
+        "# TYPE memtrack_live_bytes gauge",
+        "memtrack_live_bytes{pid=\"0\"} 1201000",
+        "memtrack_allocated_bytes_total{pid=\"0\"} 77",
+        "memtrack_line_live_bytes{pid=\"0\",code=\"Cache.put at /srv/app.py:1\",own=\"true\"} 900000",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
 }
 
 #[test]

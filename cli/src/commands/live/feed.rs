@@ -95,7 +95,7 @@ impl LiveFeed {
                 every,
                 shared: following,
                 asked,
-                mark: Mark::default(),
+                mark: GrowthStart::default(),
                 before: Before::default(),
             };
             if let Err(error) = follow.run() {
@@ -133,7 +133,7 @@ impl Drop for LiveFeed {
 
 /// What was live at the mark, by group.
 #[derive(Default)]
-struct Mark {
+struct GrowthStart {
     time_ns: u64,
     live: Vec<Tally>,
 }
@@ -152,7 +152,7 @@ struct Follow {
     every: Duration,
     shared: Arc<Shared>,
     asked: Receiver<FeedRequest>,
-    mark: Mark,
+    mark: GrowthStart,
     before: Before,
 }
 
@@ -201,7 +201,7 @@ impl Follow {
         match request {
             FeedRequest::Mark => {
                 let live = self.follower.state().groups().map(|group| group.live).collect();
-                self.mark = Mark { time_ns: self.follower.state().totals().time_ns, live };
+                self.mark = GrowthStart { time_ns: self.follower.state().totals().time_ns, live };
             }
             FeedRequest::Snapshot => {
                 let told = self.source.write_snapshot().unwrap_or_else(|error| format!("no snapshot: {error:#}"));

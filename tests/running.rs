@@ -1,5 +1,7 @@
 //! Recordings that are reached while they run: what is listed, marks, snapshots, limits, and clients that misbehave.
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -258,4 +260,57 @@ fn snapshots_are_written_above_a_limit_and_from_time_to_time() {
     assert!(numbers.len() == 2 && numbers[1] == numbers[0] + 1 && numbers[1] > 3, "{numbers:?}");
     let peaks = numbers.iter().map(|number| Stats::of(&dir.path(&format!("often.snapshot{number}.bin"))).peak().bytes);
     assert!(peaks.is_sorted_by(|one, next| one < next));
+}
+
+/// A client that does what none should.
+fn misbehave(socket: &Path, kind: usize) -> Option<UnixStream> {
+    let stream = UnixStream::connect(socket).ok()?;
+    stream.set_nonblocking(true).ok()?;
+    let bytes = match kind % 6 {
+        0 => vec![b'x'; 200_000],
+        1 => b"{\"id\":1,\"command\":\"status\"}\n".repeat(5000),
+        2 => b"{\"id\":1,\"comm".to_vec(),
+        3 => b"nonsense\n".repeat(50),
+        4 => b"{\"id\":1,\"command\":\"live\",\"every_ms\":1}\n".to_vec(),
+        // Connects and closes.
+        _ => return None,
+    };
+    let _ = (&stream).write(&bytes);
+    Some(stream)
+}
+
+/// A thousand clients flood, talk nonsense, do not read, and connect and close, while a program allocates at full rate: every
+/// event is recorded, and whoever behaves is answered.
+#[test]
+fn a_recording_does_not_notice_hostile_clients() {
+    let program = WaitingProgram::of("phases", &["-q"]);
+    let pid = program.control.pid();
+    // SAFETY: no arguments, cannot fail.
+    let user = unsafe { libc::geteuid() };
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|path| Path::new(&path).join("memtrack"));
+    let places = runtime.into_iter().chain([format!("/tmp/memtrack-{user}").into()]);
+    let socket = places.map(|place| place.join(format!("{pid}.sock"))).find(|path| path.exists()).expect("a socket");
+    program.control.let_go(1);
+    let mut kept: Vec<Option<UnixStream>> = (0..1000).map(|kind| misbehave(&socket, kind)).collect();
+    let answered = memtrack_says(&["mark", "-q", &pid.to_string(), "after them"]);
+    // The program may have come to its end.
+    assert!(answered.status == 0 || answered.stderr.contains("not being recorded"), "{answered:?}");
+    let dropped = |stream: &mut Option<UnixStream>| {
+        let mut rest = [0; 4096];
+        stream.as_mut().is_none_or(|stream| {
+            loop {
+                match stream.read(&mut rest) {
+                    Ok(0) => return true,
+                    Ok(_) => {}
+                    Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+                }
+            }
+        })
+    };
+    let is_dropped = kept.iter_mut().filter_map(|stream| dropped(stream).then_some(())).count();
+    assert!(is_dropped >= 1000 - 64, "{is_dropped} were dropped");
+    let (_dir, capture, _) = program.ends("1300000 blocks\n");
+    let stats = Stats::of(&capture);
+    stats.is_whole();
+    assert_eq!(stats.allocator("malloc").count, 1_300_000);
 }

@@ -1,6 +1,9 @@
 """The JSON reports and records are as the files in docs/schemas describe them."""
 
 import json
+import os
+import socket
+import subprocess
 import sys
 
 import pytest
@@ -111,6 +114,34 @@ def test_a_capture_that_was_cut_satisfies_the_schema_too(capture, tmp_path):
         validator("memtrack-stats-1").validate(json.loads(outcome.stdout))
     else:
         assert outcome.status == 1 and outcome.stderr.startswith(b"error: ")
+
+
+def test_ps_and_the_control_socket(executable, tmp_path):
+    command = [executable, "run", "-q", "-o", tmp_path / "c.bin", "sh", "-c", "echo started; read line"]
+    running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert running.stdout.readline() == b"started\n"
+        listed = json.loads(subprocess.check_output([executable, "ps", "--json"]))
+        validator("memtrack-ps-1").validate(listed)
+        pid = next(process["pid"] for process in listed["processes"] if process["capture"] == str((tmp_path / "c.bin").resolve()))
+        check = validator("memtrack-control-1")
+        requests = [{"id": 1, "command": "status"}, {"id": 2, "command": "mark", "name": "here"}, {"id": 3, "command": "snapshot"}, {"id": 4, "command": "fly"}]
+        with socket.socket(socket.AF_UNIX) as client:
+            runtime = os.environ.get("XDG_RUNTIME_DIR")
+            places = ([f"{runtime}/memtrack"] if runtime else []) + [f"/tmp/memtrack-{os.geteuid()}"]
+            client.connect(next(path for place in places if os.path.exists(path := f"{place}/{pid}.sock")))
+            lines = client.makefile("rw")
+            check.validate(json.loads(lines.readline()))
+            for request in requests:
+                if request["command"] != "fly":
+                    check.validate(request)
+                lines.write(json.dumps(request) + "\n")
+                lines.flush()
+                answer = json.loads(lines.readline())
+                check.validate(answer)
+                assert answer["id"] == request["id"] and ("ok" in answer) == (request["command"] != "fly")
+    finally:
+        running.communicate(b"\n")
 
 
 def test_every_schema_is_described(capture):

@@ -168,3 +168,34 @@ def test_refusals_name_the_reason(executable, target, tmp_path):
         assert run.returncode == 1 and "belongs to another user (0)" in " ".join(run.stderr.split()), run.stderr
     assert not list(tmp_path.glob("*.bin"))
     target.end()
+
+
+def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
+    target = Target(tmp_path, executable, "run", "--dormant", sys.executable)
+    listed = subprocess.run([executable, "ps", "--json"], capture_output=True, text=True, check=True)
+    known = {process["pid"]: process["state"] for process in json.loads(listed.stdout)["processes"]}
+    children = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
+    (pid,) = (int(child) for child in children if int(child) in known)
+    assert known[pid] == "dormant"
+
+    def command(name, *options):
+        return subprocess.run([executable, name, str(pid), *options], capture_output=True, text=True, timeout=60)
+
+    assert "nothing is being recorded" in command("stop").stderr
+    target.grow(20)
+    for cycle in (1, 2):
+        capture = tmp_path / f"{cycle}.bin"
+        started = command("start", "-o", capture)
+        assert started.returncode == 0, started.stderr
+        assert command("start").returncode == 1
+        target.grow(10 * cycle)
+        stopped = command("stop")
+        assert stopped.returncode == 0 and str(capture) in stopped.stderr, stopped.stderr
+        target.grow(5)
+        blocks = subprocess.run([executable, "query", "--json", "bytes = 100001", "-n", "0", capture], capture_output=True, text=True)
+        assert len(json.loads(blocks.stdout)["rows"]) == 10 * cycle, blocks.stdout
+        assert figures(executable, capture)["capture"]["complete"] is True
+    assert command("start", "-o", tmp_path / "last.bin").returncode == 0
+    assert target.grow(7) == "done 67\n"
+    target.end()
+    assert figures(executable, tmp_path / "last.bin")["capture"]["complete"] is True

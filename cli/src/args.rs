@@ -110,10 +110,8 @@ pub(crate) enum Command {
     /// End a recording that 'memtrack attach' began; the program runs on
     Detach(running::EndArgs),
     /// Begin to record a program that 'memtrack run --dormant' started
-    #[command(hide = true)]
     Start(running::StartArgs),
     /// End what 'memtrack start' began; the program is dormant again
-    #[command(hide = true)]
     Stop(running::EndArgs),
     /// Name the present moment in the capture of a program that is being recorded, for --from and --to mark:NAME
     Mark(running::MarkArgs),
@@ -173,7 +171,7 @@ impl Command {
 }
 
 /// `memtrack run`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(override_usage = "memtrack run [OPTIONS] [--] TARGET [ARGS]...")]
 pub(crate) struct RunArgs {
     /// Write the capture to FILE [default: memtrack-<program>.<pid>.bin in the working directory]
@@ -221,6 +219,9 @@ pub(crate) struct RunArgs {
     /// Print live memory once per second to standard error while the program runs, if it changed
     #[arg(long)]
     pub(crate) live: bool,
+    /// Record nothing until 'memtrack start', and between 'stop' and the next 'start'; each time into a capture of its own
+    #[arg(long)]
+    pub(crate) dormant: bool,
     /// Store the source lines of Python frames in the capture while the program runs, so that 'tree' and 'flamegraph
     /// --embed-sources' can show them after the files have changed or on another machine
     #[arg(long)]

@@ -214,6 +214,7 @@ impl AttachArgs {
             no_frame_marks: self.no_frame_marks,
             aggregate: self.aggregate,
             live: false,
+            dormant: false,
             embed_sources: self.embed_sources,
             compress: self.compress,
             snapshot_interval: self.snapshot_interval,

@@ -136,6 +136,9 @@ impl Spawn {
     }
 }
 
+/// How long a stop for a call in the process takes.
+const STOPPED: std::time::Duration = std::time::Duration::from_millis(1);
+
 impl Child {
     /// Its process id.
     pub(crate) fn pid(&self) -> i32 {
@@ -170,7 +173,14 @@ impl Child {
             // SAFETY: waitid writes to a live local.
             let result = unsafe { libc::waitid(libc::P_PID, id, info.as_mut_ptr(), libc::WEXITED | libc::WNOWAIT) };
             if result == 0 {
-                return Ok(());
+                // SAFETY: all zeroes is a valid value.
+                let how = unsafe { info.assume_init_ref() }.si_code;
+                if matches!(how, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED) {
+                    return Ok(());
+                }
+                // Its parent's other threads see it stop while one of them calls a function in it.
+                std::thread::sleep(STOPPED);
+                continue;
             }
             let error = io::Error::last_os_error();
             if error.kind() != io::ErrorKind::Interrupted {

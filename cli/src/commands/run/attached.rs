@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use memtrack_collector::{AttachStatus, Collector, Error, RecordingEnd, RecordingHandle, RecordingSummary};
+use memtrack_collector::{
+    AttachStatus, Collector, Error, ProcessExit, RecordingEnd, RecordingHandle, RecordingSummary,
+};
 
 use super::children::Children;
 use super::private_directory::PrivateDirectory;
@@ -125,6 +127,11 @@ impl AttachedRecording {
     /// Access for the control socket.
     pub(super) fn handle(&self) -> RecordingHandle {
         self.collector.handle()
+    }
+
+    /// The process has ended and was waited for.
+    pub(super) fn child_exited(&self, exited: ProcessExit) {
+        self.collector.child_exited(exited);
     }
 
     /// Whether the first process has ended.

@@ -6,6 +6,7 @@
 pub(crate) mod attach;
 mod attached;
 mod children;
+mod dormant;
 mod final_summary;
 mod limits;
 mod live;
@@ -60,6 +61,9 @@ const LEAST_MEMORY: u64 = 32 << 20;
 /// The program cannot be started.
 pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     refuse_contradictions(options)?;
+    if options.dormant {
+        dormant::refuse(options)?;
+    }
     let target = Target::parse(&options.target)?;
     let program = target.resolve(options.python.as_deref(), std::env::vars_os().collect())?;
     if let Some(text) = misplaced_options(&target).filter(|_| !options.quiet) {
@@ -68,6 +72,7 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     crate::sys::keep_reserve();
     let run = match &program.untrackable {
         Some(reason) => run_untracked(options, &program, reason),
+        None if options.dormant => dormant::run(options, &program),
         None => record(options, &target, &program),
     };
     let status = match run {
@@ -269,7 +274,7 @@ fn launch(
         Collector::start(private.path(), how, sink)?
     };
     let mut environment = program.environment.clone();
-    private.prepare(&mut environment, &shim, collector.socket_path())?;
+    private.prepare(&mut environment, &shim, Some(collector.socket_path()))?;
     let signals = signals.forwarder()?;
     let socket = handler::bind(!options.quiet);
     let child = start(program, environment)?;

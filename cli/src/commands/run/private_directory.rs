@@ -9,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{PRELOAD_VARIABLE, SOCKET_VARIABLE};
+use memtrack_collector::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 use tempfile::TempDir;
 
 use crate::shim::{NoPlace, SHIM_NAME, is_special};
@@ -65,12 +65,12 @@ impl PrivateDirectory {
         Ok(link)
     }
 
-    /// Adds variables to the program's environment: LD_PRELOAD for the loader, the socket's path for the shim, and the
-    /// original LD_PRELOAD, which the shim restores.
+    /// Adds variables to the program's environment: LD_PRELOAD for the loader, the socket's path for the shim (without one it
+    /// stays dormant), and the original LD_PRELOAD, which the shim restores.
     ///
     /// # Errors
     /// LD_PRELOAD cannot contain the library's path, and no link to it can be created.
-    pub(super) fn prepare(&self, environment: &mut Environment, shim: &Path, socket: &Path) -> Result<()> {
+    pub(super) fn prepare(&self, environment: &mut Environment, shim: &Path, socket: Option<&Path>) -> Result<()> {
         let mut preload = OsString::from(self.loadable(shim)?);
         if let Some((name, old)) = environment.iter_mut().find(|(name, _)| name == PRELOAD) {
             if !old.is_empty() {
@@ -81,7 +81,10 @@ impl PrivateDirectory {
             *name = PRELOAD_VARIABLE.into();
         }
         set_variable(environment, PRELOAD, preload);
-        set_variable(environment, SOCKET_VARIABLE, socket.into());
+        match socket {
+            Some(socket) => set_variable(environment, SOCKET_VARIABLE, socket.into()),
+            None => set_variable(environment, DORMANT_VARIABLE, "1".into()),
+        }
         Ok(())
     }
 }

@@ -1,0 +1,174 @@
+//! `memtrack run --dormant`: starts the program with the library, which does nothing until `memtrack start`; each start to
+//! stop is a recording with a capture of its own.
+//!
+//! Invariant: without a start, no allocation function of the program is redirected; and at most one recording is active.
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use memtrack_collector::ProcessExit;
+use memtrack_collector::control::protocol::{
+    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StartAnswer, StopAnswer,
+};
+use memtrack_collector::control::{CommandHandler, ControlServer, Subscriber};
+
+use super::attached::{AttachedRecording, EndedRecording};
+use super::private_directory::PrivateDirectory;
+use super::termination::Termination;
+use super::{final_summary, repack, start, wait_for_nothing};
+use crate::args;
+use crate::control::handler::{self, RecordingCommands};
+use crate::shim;
+use crate::sys::{Reaped, Signals, end_with, shell_status};
+use crate::target::TargetFile;
+
+/// Runs the program; returns its status.
+pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitStatus> {
+    let shim = shim::find()?;
+    let private = PrivateDirectory::new()?;
+    let mut environment = program.environment.clone();
+    private.prepare(&mut environment, &shim, None)?;
+    let signals = Signals::take()?.forwarder()?;
+    let socket = handler::bind(true);
+    let child = start(program, environment)?;
+    let socket = socket.and_then(|socket| handler::publish(socket, child.pid()));
+    let commands = Arc::new(DormantCommands {
+        pid: child.pid(),
+        options: options.clone(),
+        program: program.path.clone(),
+        active: Mutex::default(),
+    });
+    let handler = Arc::clone(&commands);
+    let server = socket.and_then(|socket| ControlServer::start(socket, child.pid().cast_unsigned(), handler).ok());
+    signals.pass_on(&child, options.target.len());
+    let Reaped { status, own_ns, resident_peak, name, .. } = child.reap()?;
+    end_with(shell_status(status));
+    drop(server);
+    if let Some(active) = commands.lock().take() {
+        active.recording.child_exited(ProcessExit {
+            status: shell_status(status),
+            cpu_ns: own_ns,
+            resident_peak,
+            name,
+        });
+        commands.complete(active.recording.end(), options.quiet);
+    }
+    Ok(status)
+}
+
+/// A recording between start and stop.
+struct ActiveRecording {
+    recording: AttachedRecording,
+    commands: RecordingCommands,
+}
+
+/// Executes commands on a program that is dormant, or recorded.
+struct DormantCommands {
+    pid: i32,
+    options: args::RunArgs,
+    program: PathBuf,
+    active: Mutex<Option<ActiveRecording>>,
+}
+
+impl DormantCommands {
+    fn lock(&self) -> MutexGuard<'_, Option<ActiveRecording>> {
+        self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Completes the captures of a recording, and returns them.
+    fn complete(&self, ended: EndedRecording, quiet: bool) -> Vec<PathBuf> {
+        let EndedRecording { capture, summary, children, .. } = ended;
+        let options = args::RunArgs { quiet, ..self.options.clone() };
+        let repack = |captures: &[PathBuf]| {
+            if let Some(compression) = repack::plan(options.compress).1 {
+                repack::repack(captures, compression, &wait_for_nothing());
+            }
+        };
+        let ended = (&options, &Termination::unknown());
+        let captures = final_summary::report(ended, capture, &self.program, summary, (&children, None), &repack);
+        captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect()
+    }
+
+    fn with_active<T>(&self, call: impl FnOnce(&RecordingCommands) -> Result<T, String>) -> Result<T, String> {
+        let not_recorded = || "the program is dormant: begin to record it with 'memtrack start'".to_owned();
+        self.lock().as_ref().map_or_else(|| Err(not_recorded()), |active| call(&active.commands))
+    }
+}
+
+impl CommandHandler for DormantCommands {
+    fn status(&self) -> RecordingStatus {
+        if let Some(active) = &*self.lock() {
+            return active.commands.status();
+        }
+        let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
+        let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+        let dormant = ProcessStatus {
+            pid: self.pid.cast_unsigned(),
+            state: ProcessState::Dormant,
+            started: None,
+            started_ns: None,
+            events: None,
+            live_bytes: None,
+            peak_bytes: None,
+            resident_bytes: None,
+            record_bytes: 0,
+            capture: None,
+            command_line: words.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+        };
+        RecordingStatus { recorder: std::process::id(), processes: vec![dormant] }
+    }
+
+    fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
+        self.with_active(|commands| commands.mark(name))
+    }
+
+    fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
+        self.with_active(|commands| commands.snapshot(pid))
+    }
+
+    fn live(&self, every: std::time::Duration, subscriber: Subscriber) -> Result<(), String> {
+        self.with_active(|commands| commands.live(every, subscriber))
+    }
+
+    fn start(&self, output: Option<PathBuf>, force: bool) -> Result<StartAnswer, String> {
+        let mut active = self.lock();
+        if active.is_some() {
+            return Err("the program is being recorded already; 'memtrack stop' ends that".into());
+        }
+        let force = force || (output.is_none() && self.options.force);
+        let options =
+            args::RunArgs { output: output.or_else(|| self.options.output.clone()), force, ..self.options.clone() };
+        let recording = AttachedRecording::begin(&options, self.pid).map_err(|error| format!("{error:#}"))?;
+        let paths = recording.children().clone();
+        let paths = Box::new(move |number| paths.capture(number));
+        let commands = RecordingCommands::new(recording.handle(), paths, self.pid);
+        let capture = recording.capture();
+        let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
+        *active = Some(ActiveRecording { recording, commands });
+        Ok(StartAnswer { capture })
+    }
+
+    fn stop(&self) -> Result<StopAnswer, String> {
+        let Some(active) = self.lock().take() else {
+            return Err("the program is dormant: nothing is being recorded".into());
+        };
+        Ok(StopAnswer { captures: self.complete(active.recording.end(), true) })
+    }
+
+    fn detach(&self) -> Result<StopAnswer, String> {
+        self.stop()
+    }
+}
+
+/// The options that a dormant program's recordings do not have.
+pub(super) fn refuse(options: &args::RunArgs) -> Result<(), crate::failure::Failure> {
+    let refused = [(options.flamegraph, "--flamegraph"), (options.live, "--live")];
+    match refused.iter().find(|(is_given, _)| *is_given) {
+        Some((_, option)) => Err(crate::failure::Failure::usage(&format!(
+            "{option} cannot be combined with --dormant, which records only between 'memtrack start' and 'memtrack stop'"
+        ))),
+        None => Ok(()),
+    }
+}

@@ -16,6 +16,7 @@ pub(crate) struct ProcessFacts {
     pub(crate) pid: i32,
     /// The process that the thread belongs to.
     group: i32,
+    parent: i32,
     state: u8,
     tracer: i32,
     /// Real, effective and saved user.
@@ -41,6 +42,7 @@ impl ProcessFacts {
             let number = value.parse().unwrap_or(0);
             match key {
                 "Tgid" => facts.group = value.parse().unwrap_or(pid),
+                "PPid" => facts.parent = value.parse().unwrap_or(0),
                 "State" => facts.state = value.bytes().next().unwrap_or(0),
                 "TracerPid" => facts.tracer = value.parse().unwrap_or(0),
                 "Uid" => facts.users = value.split_ascii_whitespace().take(3).flat_map(str::parse).collect(),
@@ -76,6 +78,12 @@ impl ProcessFacts {
         (self.tracer != 0).then(|| (self.tracer, name.trim().into()))
     }
 
+    /// Whether it is a thread of the kernel, all of which process 2 has started.
+    fn is_of_kernel(&self) -> bool {
+        const FIRST_THREAD: i32 = 2;
+        self.pid == FIRST_THREAD || self.parent == FIRST_THREAD
+    }
+
     /// The refusals that need no permission to find.
     pub(crate) fn check(&self, own: &Self) -> Result<(), Refusal> {
         if self.group != self.pid {
@@ -86,6 +94,8 @@ impl ProcessFacts {
         }
         match self.state {
             b'Z' | b'X' => return Err(Refusal::Zombie),
+            // One that is ending has given its memory back already.
+            _ if !self.has_memory && !self.is_of_kernel() => return Err(Refusal::Zombie),
             _ if !self.has_memory => return Err(Refusal::Kernel),
             _ => {}
         }
@@ -144,7 +154,8 @@ mod tests {
         assert!(matches!(with("State:\tT (stopped)\n"), Err(Refusal::Stopped(50))));
         assert!(matches!(with("TracerPid:\t1\nState:\tt (tracing stop)\n"), Err(Refusal::Traced { pid: 1, .. })));
         assert!(matches!(with("SigIgn:\t0000000000000010\n"), Err(Refusal::IgnoresTrap)));
-        assert!(matches!(facts("Tgid:\t50\nState:\tS\n").check(&own), Err(Refusal::Kernel)));
+        assert!(matches!(facts("Tgid:\t50\nPPid:\t2\nState:\tS\n").check(&own), Err(Refusal::Kernel)));
+        assert!(matches!(facts("Tgid:\t50\nPPid:\t9\nState:\tR\n").check(&own), Err(Refusal::Zombie)), "it ends");
         assert!(matches!(facts(USUAL).check(&facts(USUAL)), Err(Refusal::Itself)));
     }
 

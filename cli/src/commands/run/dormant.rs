@@ -87,7 +87,7 @@ impl DormantCommands {
             }
         };
         let ended = (&options, &Termination::unknown());
-        let captures = final_summary::report(ended, capture, &self.program, summary, (&children, None), &repack);
+        let captures = final_summary::report(ended, capture, &self.program, summary, (&children, None, None), &repack);
         captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect()
     }
 
@@ -105,6 +105,7 @@ impl CommandHandler for DormantCommands {
         let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
         let dormant = ProcessStatus {
+            number: 0,
             pid: self.pid.cast_unsigned(),
             state: ProcessState::Dormant,
             started: None,
@@ -142,7 +143,7 @@ impl CommandHandler for DormantCommands {
             args::RunArgs { output: output.or_else(|| self.options.output.clone()), force, ..self.options.clone() };
         let recording = AttachedRecording::begin(&options, self.pid).map_err(|error| format!("{error:#}"))?;
         let paths = recording.children().clone();
-        let paths = Box::new(move |number| paths.capture(number));
+        let paths = Arc::new(move |number| paths.capture(number));
         let commands = RecordingCommands::new(recording.handle(), paths, self.pid);
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
@@ -164,7 +165,14 @@ impl CommandHandler for DormantCommands {
 
 /// The options that a dormant program's recordings do not have.
 pub(super) fn refuse(options: &args::RunArgs) -> Result<(), crate::failure::Failure> {
-    let refused = [(options.flamegraph, "--flamegraph"), (options.live, "--live")];
+    let limits = &options.limits;
+    let refused = [
+        (options.flamegraph, "--flamegraph"),
+        (options.live, "--live"),
+        (limits.stop_above.is_some(), "--stop-above"),
+        (limits.snapshot_above.is_some(), "--snapshot-above"),
+        (limits.snapshot_every.is_some(), "--snapshot-every"),
+    ];
     match refused.iter().find(|(is_given, _)| *is_given) {
         Some((_, option)) => Err(crate::failure::Failure::usage(&format!(
             "{option} cannot be combined with --dormant, which records only between 'memtrack start' and 'memtrack stop'"

@@ -104,7 +104,7 @@ mod tests {
     fn prepared(before: &[(&str, &str)], shim: &str) -> (PrivateDirectory, Environment) {
         let mut environment: Environment = before.iter().map(|(name, value)| (name.into(), value.into())).collect();
         let private = PrivateDirectory::new().unwrap();
-        private.prepare(&mut environment, Path::new(shim), Path::new("/s")).unwrap();
+        private.prepare(&mut environment, Path::new(shim), Some(Path::new("/s"))).unwrap();
         (private, environment)
     }
 

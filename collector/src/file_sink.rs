@@ -227,6 +227,10 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.out.flush()
     }
 
+    fn hurry(&mut self, hurry: bool) {
+        self.packer.hurry(hurry);
+    }
+
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         let descriptor = self.descriptor.ok_or(io::ErrorKind::Unsupported)?;
         self.checkpoint()?;

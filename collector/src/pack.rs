@@ -38,6 +38,8 @@ impl Default for Compression {
 /// Compressors with their memory.
 pub struct Packer {
     compression: Compression,
+    /// Only the fastest codec is used.
+    hurry: bool,
     zstd: Compressor<'static>,
     lz4: CompressTable,
     splitter: ColumnSplitter,
@@ -54,7 +56,12 @@ impl Packer {
     pub fn new(compression: Compression) -> io::Result<Self> {
         let zstd = Compressor::new(level(compression))?;
         let (lz4, splitter) = (CompressTable::large(), ColumnSplitter::default());
-        Ok(Self { compression, zstd, lz4, splitter, packed: Vec::new(), attempt: Vec::new() })
+        Ok(Self { compression, hurry: false, zstd, lz4, splitter, packed: Vec::new(), attempt: Vec::new() })
+    }
+
+    /// Whether to use only the fastest codec, until further notice.
+    pub fn hurry(&mut self, hurry: bool) {
+        self.hurry = hurry;
     }
 
     /// The payload as it is to be stored; `before`: the earlier bytes of its group.
@@ -81,6 +88,9 @@ impl Packer {
 
     /// The codecs to try. Of a large payload the first whose result is smaller and within the ratio is taken.
     fn codecs(&mut self, kind: BlockKind, payload: &[u8]) -> &'static [Codec] {
+        if self.hurry && self.compression != Compression::None {
+            return &[Codec::Lz4];
+        }
         let with_columns = kind == BlockKind::Records && !self.is_repetitive(payload);
         match (self.compression, with_columns) {
             (Compression::None, _) => &[],
@@ -181,6 +191,19 @@ mod tests {
         let with = packer.pack(BlockKind::Records, &records, &[]).1.len();
         let without = packer.pack(BlockKind::Process, &records, &[]).1.len();
         assert!(with * 10 < without * 9, "{with} {without}");
+    }
+
+    #[test]
+    fn in_a_hurry_only_the_fastest_codec_is_used() {
+        let text = b"a payload that repeats itself; ".repeat(100);
+        let mut packer = Packer::new(Compression::default()).unwrap();
+        packer.hurry(true);
+        assert_eq!(packer.pack(BlockKind::Records, &text, &[]).0, Codec::Lz4);
+        packer.hurry(false);
+        assert!(packer.pack(BlockKind::Records, &text, &[]).0 != Codec::Lz4);
+        let mut none = Packer::new(Compression::None).unwrap();
+        none.hurry(true);
+        assert_eq!(none.pack(BlockKind::Records, &text, &[]).0, Codec::Stored);
     }
 
     #[test]

@@ -111,6 +111,11 @@ pub trait Sink: Send {
         Ok(())
     }
 
+    /// Whether time matters more than size until further notice: somebody waits for what is to be written.
+    fn hurry(&mut self, hurry: bool) {
+        let _ = hurry;
+    }
+
     /// Writes out all data that was handed over, and says where it is. `process`: the metadata that the copy ends with. An
     /// error does not end the recording.
     ///

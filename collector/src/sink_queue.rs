@@ -54,6 +54,8 @@ pub(crate) struct SinkQueue {
     messages: Sender<SinkMessage>,
     spare: Receiver<Vec<u8>>,
     failed: Arc<AtomicBool>,
+    /// Somebody waits for what is in the queue.
+    hurry: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<()>>,
     wants_watermarks: bool,
     pub(crate) record_bytes: u64,
@@ -67,11 +69,13 @@ impl SinkQueue {
         let (give_back, spare) = bounded(SPARE);
         let failed = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&failed);
+        let hurry = Arc::new(AtomicBool::new(false));
+        let hurried = Arc::clone(&hurry);
         let wants_watermarks = sink.wants_watermarks();
         let thread = std::thread::Builder::new()
             .name("memtrack-write".into())
-            .spawn(move || feed(sink.as_mut(), &inbox, &give_back, &flag))?;
-        Ok(Self { messages, spare, failed, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
+            .spawn(move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried)))?;
+        Ok(Self { messages, spare, failed, hurry, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
     }
 
     /// Whether the sink has failed; messages are discarded then.
@@ -126,6 +130,7 @@ impl SinkQueue {
 
     /// Asks the sink for a snapshot that ends with this metadata; the answer goes to the one who wants it.
     pub(crate) fn snapshot(&self, process: Process, answer: Sender<io::Result<SnapshotCopy>>) {
+        self.hurry.store(true, Relaxed);
         self.send(SinkMessage::Snapshot { process: Box::new(process), answer });
     }
 
@@ -156,10 +161,17 @@ fn feed(
     sink: &mut dyn Sink,
     inbox: &Receiver<SinkMessage>,
     give_back: &Sender<Vec<u8>>,
-    failed: &AtomicBool,
+    (failed, hurry): (&AtomicBool, &AtomicBool),
 ) -> io::Result<()> {
-    let mut result = Ok(());
+    let (mut result, mut is_hurried) = (Ok(()), false);
     for message in inbox {
+        if hurry.load(Relaxed) != is_hurried {
+            is_hurried = !is_hurried;
+            sink.hurry(is_hurried);
+        }
+        if matches!(message, SinkMessage::Snapshot { .. }) {
+            hurry.store(false, Relaxed);
+        }
         if result.is_ok() {
             result = call(sink, &message);
             failed.store(result.is_err(), Relaxed);

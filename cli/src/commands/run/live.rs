@@ -101,6 +101,10 @@ impl Sink for LiveSink {
         self.inner.checkpoint()
     }
 
+    fn hurry(&mut self, hurry: bool) {
+        self.inner.hurry(hurry);
+    }
+
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         self.inner.snapshot(process)
     }

@@ -18,6 +18,9 @@ use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy};
 use crate::message;
 use crate::reports::capture_info::rfc3339;
 
+/// For how long after a question checkpoints come more often.
+const FOLLOWED: Duration = Duration::from_secs(3);
+
 /// Where the capture of a process of the recording is, by the number of the process in the tree.
 pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
 
@@ -98,6 +101,8 @@ impl RecordingCommands {
 
 impl CommandHandler for RecordingCommands {
     fn status(&self) -> RecordingStatus {
+        // Viewers ask once a second: until they stop, checkpoints come more often.
+        self.recording.follow_for(FOLLOWED);
         let processes = self.recording.processes().into_iter().filter_map(|known| self.process(known)).collect();
         RecordingStatus { recorder: std::process::id(), processes }
     }

@@ -18,6 +18,7 @@ mod faults;
 mod heap;
 mod hindered;
 mod killed;
+mod late;
 mod limits;
 mod loading;
 mod mapped;

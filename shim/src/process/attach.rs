@@ -59,6 +59,9 @@ fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {
     let begun = monotonic_ns();
     recording_span::prepare_memory();
     end_what_has_stopped()?;
+    if memory < 0 {
+        return Err(AttachStatus::NotMapped);
+    }
     // SAFETY: the caller's descriptor, which stays open during the call.
     let memory = unsafe { BorrowedFd::borrow_raw(memory) };
     let area = map(memory, slots)?;

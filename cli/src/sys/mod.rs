@@ -46,6 +46,12 @@ pub(crate) fn map_large_allocations() {
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
 }
 
+/// Gives other processes precedence over this thread and those that it starts.
+pub(crate) fn yield_to_others() {
+    // SAFETY: takes and changes no memory; on failure the priority stays as it is.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+}
+
 /// Raises the soft limit of file descriptors to the hard limit.
 pub(crate) fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -36,6 +36,8 @@ pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
     if !options.jsonl && options.metrics.is_none() && !tree::can_be_interactive() {
         return Err(Failure::usage("the view needs a terminal; --jsonl prints JSON lines for other programs").into());
     }
+    // The program comes first, also where processors are scarce.
+    crate::sys::yield_to_others();
     let mut source = LiveSource::find(options.target.as_deref())?;
     if options.jsonl {
         lines::run(&mut source, options.every)?;

@@ -199,3 +199,61 @@ def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
     assert target.grow(7) == "done 67\n"
     target.end()
     assert figures(executable, tmp_path / "last.bin")["capture"]["complete"] is True
+
+
+CALLS = """
+import os, sys
+
+def cell(size):
+    return [bytearray(size), size]
+
+def row(count):
+    return {str(number): cell(600 + number) for number in range(count)}
+
+def table():
+    return [row(count % 7) for count in range(40)], bytearray(5000)
+
+print("ready", flush=True)
+for line in sys.stdin:
+    for _ in range(int(line)):
+        table()
+    print("done", flush=True)
+if sys.argv[1:] and os.fork() == 0:
+    for _ in range(50):
+        table()
+    os._exit(0)
+if sys.argv[1:]:
+    os.wait()
+"""
+
+
+def nameless(executable, capture):
+    """The warning about frames without a name, if there is one."""
+    result = subprocess.run([executable, "stats", capture], capture_output=True, text=True, check=True)
+    return [line for line in result.stderr.splitlines() if "recorded name" in line]
+
+
+def test_each_recording_of_a_process_has_all_names(executable, tmp_path):
+    (tmp_path / "calls.py").write_text(CALLS)
+    command = [sys.executable, tmp_path / "calls.py"]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "ready\n"
+    for number in range(3):
+        capture = tmp_path / f"{number}.bin"
+        attached = Attached(executable, program.pid, "-o", capture)
+        program.stdin.write("50\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "done\n"
+        attached.end()
+        assert nameless(executable, capture) == [], number
+    program.stdin.close()
+    assert program.wait(20) == 0
+
+
+def test_a_forked_child_has_all_names(executable, tmp_path):
+    (tmp_path / "calls.py").write_text(CALLS)
+    capture = tmp_path / "all.bin"
+    command = [executable, "run", "-q", "--follow", "-o", capture, tmp_path / "calls.py", "fork"]
+    assert subprocess.run(command, input="50\n", text=True, stdout=subprocess.DEVNULL, check=False).returncode == 0
+    captures = sorted(tmp_path.glob("all*.bin"))
+    assert [nameless(executable, capture) for capture in captures] == [[], []]

@@ -134,6 +134,8 @@ impl Admission {
             Hello { pid: procfs::own_id(pid).unwrap_or(pid), ppid: procfs::parent(pid).unwrap_or(0), fork: None };
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
         let served = self.find(pid, MemoryOffer { attempt, ..MemoryOffer::default() }).ok_or_else(refused)?;
+        // From the first: sums are made while it is recorded.
+        area.control().began_late.store(1, Relaxed);
         // Without it children cannot connect, and are not recorded.
         area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
         self.connect(area, pid, &hello, served);
@@ -184,7 +186,8 @@ impl Admission {
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
         served.area = Arc::downgrade(&area);
-        let process = self.describe(pid, hello, &served, native);
+        let began_late = area.control().began_late.load(Relaxed) == 1;
+        let process = Process { began_late, ..self.describe(pid, hello, &served, native) };
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
     }

@@ -3,26 +3,31 @@
 //! Invariant: recordings that end meanwhile are left out; that nothing is recorded is no error.
 
 use std::io::{Write, stdout};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
 use serde_json::json;
 
 use crate::args::running::PsArgs;
-use crate::control::recordings;
+use crate::control::recordings::{self, RunningRecording};
+use crate::live::source;
 use crate::message;
 use crate::reports::capture_info::{quoted, visible};
 use crate::terminal::TextFormat;
 use crate::text::{TextTable, column};
 use crate::units::{count, duration, size};
 
+/// For how long captures are read to count what is live.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// Prints the list.
 ///
 /// # Errors
 /// Standard output cannot be written.
 pub(crate) fn run(options: &PsArgs) -> Result<u8> {
-    let all = recordings::all();
+    let mut all = recordings::all();
+    count_what_is_live(&mut all);
     let processes: Vec<&ProcessStatus> = all.iter().flat_map(|recording| &recording.status.processes).collect();
     let mut out = stdout().lock();
     if options.json {
@@ -40,12 +45,28 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Reads the captures of what is recorded, for so long in all.
+fn count_what_is_live(all: &mut [RunningRecording]) {
+    let deadline = Instant::now() + PATIENCE;
+    for RunningRecording { status, .. } in all {
+        for process in &mut status.processes {
+            let totals =
+                process.capture.as_ref().and_then(|capture| source::totals(capture, status.recorder, deadline));
+            if let Some(totals) = totals {
+                process.events = Some(totals.events);
+                process.live_bytes = Some(totals.live.bytes);
+                process.peak_bytes = Some(totals.peak_bytes);
+            }
+        }
+    }
+}
+
 fn now_ns() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What nobody has counted is omitted: events, live bytes and their peak are counted while somebody watches.
+/// What is not known stands as a dash: of a large capture, events and live bytes are not counted in [`PATIENCE`].
 fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
     let mut table = TextTable::new([
         column("PID"),

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use memtrack_collector::control::ControlClient;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus};
+use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use crate::control::recordings::{self, RunningRecording};
 
@@ -123,6 +124,19 @@ impl LiveSource {
         let told = String::from_utf8_lossy(if done.stderr.is_empty() { &done.stdout } else { &done.stderr });
         let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
         if done.status.success() { Ok(told) } else { bail!("{told}") }
+    }
+}
+
+/// What has been recorded of a process so far, by its capture; `None`: that is not read before the deadline.
+pub(crate) fn totals(capture: &Path, recorder: u32, deadline: Instant) -> Option<LiveTotals> {
+    let mut follower = LiveFollower::open(as_seen_here(capture, recorder), None).ok()?;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match follower.poll(left).ok()? {
+            FollowProgress::Behind if !left.is_zero() => {}
+            FollowProgress::Behind => return None,
+            FollowProgress::CaughtUp | FollowProgress::Ended => return Some(follower.state().totals()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -20,6 +21,7 @@ use super::termination::Termination;
 use super::{final_summary, repack, start, wait_for_nothing};
 use crate::args;
 use crate::control::handler::{self, RecordingCommands};
+use crate::message;
 use crate::shim;
 use crate::sys::{Reaped, Signals, end_with, shell_status};
 use crate::target::TargetFile;
@@ -39,6 +41,7 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
         options: options.clone(),
         program: program.path.clone(),
         active: Mutex::default(),
+        was_started: AtomicBool::new(false),
     });
     let handler = Arc::clone(&commands);
     let server = socket.and_then(|socket| ControlServer::start(socket, child.pid().cast_unsigned(), handler).ok());
@@ -54,6 +57,11 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
             name,
         });
         commands.complete(active.recording.end(), options.quiet);
+    } else if !commands.was_started.load(Relaxed) && !options.quiet {
+        let pid = child.pid();
+        message::note(format_args!(
+            "memtrack: nothing was recorded: 'memtrack start {pid}' was not called while the program ran"
+        ));
     }
     Ok(status)
 }
@@ -70,6 +78,7 @@ struct DormantCommands {
     options: args::RunArgs,
     program: PathBuf,
     active: Mutex<Option<ActiveRecording>>,
+    was_started: AtomicBool,
 }
 
 impl DormantCommands {
@@ -148,6 +157,7 @@ impl CommandHandler for DormantCommands {
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
         *active = Some(ActiveRecording { recording, commands });
+        self.was_started.store(true, Relaxed);
         Ok(StartAnswer { capture })
     }
 

@@ -59,9 +59,10 @@ impl ChainTops {
         Self { list: MappedVec::new(), candidates: [0; TOPS] }
     }
 
-    /// No segment defines any of them.
+    /// None is known: no segment defines any, and their code objects are not described.
     pub(super) fn begin_again(&mut self) {
-        self.list.as_mut_slice().iter_mut().for_each(|top| top.written.defined = 0);
+        self.list.as_mut_slice().fill(ChainTop::default());
+        self.candidates.fill(0);
     }
 
     /// A hash of where the two newest frames stand; its highest bits are the number of the top.

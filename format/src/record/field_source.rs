@@ -6,7 +6,7 @@
 use super::column;
 use crate::fields::FieldReader;
 
-/// The fields of records, one after the other. Their columns are numbers from [`column`].
+/// The fields of records, one after the other. Their columns are numbers from [`mod@column`].
 ///
 /// A clone is the same source at the same place. Only one of both may be read further.
 pub trait FieldSource<'a>: Clone {

@@ -1,6 +1,6 @@
 //! Follows a capture while it is written: reads the blocks that are new, and emits the events whose order is certain.
 //!
-//! The collector writes a [watermark](memtrack_format::watermark) behind the records of each checkpoint; the events up to it
+//! The collector writes a [watermark] behind the records of each checkpoint; the events up to it
 //! are merged by [`Online`]. What stands behind the last watermark waits for the next one.
 //!
 //! Invariant: each block is read and decoded once; the events come in the order in which [`CaptureReader`](super::CaptureReader)

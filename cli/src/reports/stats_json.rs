@@ -214,7 +214,7 @@ mod tests {
             keys(&report["capture"]),
             "aggregated anonymized began_late clock_uncertainty_ns command_line complete duration_ms executable file forked \
              format_version frees_of_earlier_blocks has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes marks \
-             native_frames pid ppid python_allocator python_version recorder start_time stripped time_uncertainty_ns traces_python_allocators \
+             native_frames pid ppid python_allocator python_version recorder snapshot start_time still_recording stripped time_uncertainty_ns traces_python_allocators \
              truncated_stacks \
              unmatched_frees"
         );

@@ -4,9 +4,10 @@ The program `memtrack` does the work; this package finds it. Invariant: importin
 library.
 """
 
+from memtrack._errors import CaptureWarning, Error
 from memtrack._program import find_program
 
-__all__ = ["__version__", "find_program"]
+__all__ = ["CaptureWarning", "Error", "__version__", "find_program"]
 
 
 def __getattr__(name):

@@ -1,19 +1,53 @@
 """memtrack: records the memory allocations of Python and native programs, and shows who made them.
 
-The program `memtrack` does the work; this package finds it. Invariant: importing it starts nothing and loads no
-library.
+The program `memtrack` does the work; this package starts it, and reads what it writes. Invariant: importing it starts
+nothing, loads no library, and imports nothing more than it is asked for.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from memtrack._errors import CaptureWarning, Error
 from memtrack._program import find_program
 
-__all__ = ["CaptureWarning", "Error", "__version__", "find_program"]
+if TYPE_CHECKING:
+    from memtrack._capture import Allocation, Capture, Event, Frame, Metadata, Snapshot
+
+    __version__: str
+
+#: Names that are imported when they are first asked for, and where from.
+_LATER = {
+    "Allocation": "_capture",
+    "Capture": "_capture",
+    "Event": "_capture",
+    "Frame": "_capture",
+    "Metadata": "_capture",
+    "Snapshot": "_capture",
+}
+
+__all__ = [
+    "Allocation",
+    "Capture",
+    "CaptureWarning",
+    "Error",
+    "Event",
+    "Frame",
+    "Metadata",
+    "Snapshot",
+    "__version__",
+    "find_program",
+]
 
 
-def __getattr__(name):
-    # Looked up when it is asked for: the metadata of a distribution takes milliseconds to read.
-    if name == "__version__":
+def __getattr__(name: str) -> object:
+    if name in _LATER:
+        value = getattr(import_module(f"memtrack.{_LATER[name]}"), name)
+    elif name == "__version__":
+        # The metadata of a distribution takes milliseconds to read.
         from importlib.metadata import version
 
-        return version("memtrack")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = version("memtrack")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value

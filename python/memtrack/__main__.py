@@ -2,11 +2,12 @@
 
 import os
 import sys
+from typing import List
 
 from memtrack import find_program
 
 
-def _arguments(given):
+def _arguments(given: List[str]) -> List[str]:
     """The program's arguments. Without `--python` it takes `python3` of PATH, which may be another interpreter."""
     named = any(word == "--python" or word.startswith("--python=") for word in given)
     if given[:1] == ["run"] and not named and sys.executable:
@@ -14,7 +15,7 @@ def _arguments(given):
     return given
 
 
-def main():
+def main() -> None:
     try:
         program = find_program()
         os.execv(program, [program] + _arguments(sys.argv[1:]))

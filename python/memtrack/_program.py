@@ -8,11 +8,12 @@ import os
 import shutil
 import sys
 import sysconfig
+from typing import Iterator
 
 NAME = "memtrack"
 
 
-def find_program():
+def find_program() -> str:
     """The path of the program. Raises FileNotFoundError, with where it was looked for, if there is none."""
     places = list(_places())
     for place in places:
@@ -25,7 +26,7 @@ def find_program():
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(places)}")
 
 
-def _places():
+def _places() -> Iterator[str]:
     """Directories of scripts: of this interpreter, of its user, and those that go with this package's own place."""
     yield sysconfig.get_path("scripts")
     yield sysconfig.get_path("scripts", scheme=f"{os.name}_user")

@@ -2,7 +2,7 @@
 //!
 //! Invariant: all formats share the common options; format-specific options are in that format's struct.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::input::InputArgs;
 use super::{OutputArgs, ViewArgs};
@@ -31,6 +31,9 @@ pub(crate) enum Transform {
     Parquet(EventTransformArgs),
     /// JSON Lines for programs: all views, by function and by stack
     Jsonl(TransformArgs),
+    /// One table as JSON Lines in columns, for the Python package
+    #[command(hide = true)]
+    Records(RecordsArgs),
 }
 
 impl Transform {
@@ -44,6 +47,7 @@ impl Transform {
             | Self::Firefox(common)
             | Self::Dhat(common)
             | Self::Jsonl(common) => &mut common.input,
+            Self::Records(options) => &mut options.common.input,
             Self::Heaptrack(events) | Self::Parquet(events) => &mut events.input,
         }
     }
@@ -87,4 +91,25 @@ pub(crate) struct WeightedTransformArgs {
     /// Weight of each stack: bytes or number of allocations
     #[arg(long, value_name = "METRIC", default_value = "bytes")]
     pub(crate) metric: Weight,
+}
+
+/// `memtrack transform records`.
+#[derive(Debug, Args)]
+pub(crate) struct RecordsArgs {
+    #[command(flatten)]
+    pub(crate) common: TransformArgs,
+    /// What the rows are
+    #[arg(long, value_name = "TABLE", default_value = "allocations")]
+    pub(crate) table: RecordTable,
+}
+
+/// What the rows of records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecordTable {
+    /// The sums of a view
+    Allocations,
+    /// Every event; several captures one after the other
+    Events,
+    /// Live and resident memory over time
+    Snapshots,
 }

@@ -12,10 +12,12 @@ use memtrack_reader::source::DataLoss;
 use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
-use crate::args::transform::{EventTransformArgs, Transform, TransformArgs};
+use crate::args::transform::{EventTransformArgs, RecordTable, RecordsArgs, Transform, TransformArgs};
 #[cfg(feature = "parquet")]
 use crate::export::parquet;
-use crate::export::{Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack};
+use crate::export::{
+    Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack, records,
+};
 use crate::load::{Request, capture_info, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
@@ -40,6 +42,7 @@ pub(crate) fn run(transform: &Transform) -> Result<u8> {
         Transform::Heaptrack(options) => write_heaptrack(options),
         Transform::Parquet(options) => write_parquet(options),
         Transform::Jsonl(common) => write(common, &Jsonl),
+        Transform::Records(options) => write_records(options),
     }
 }
 
@@ -117,6 +120,41 @@ fn write_parquet(_options: &EventTransformArgs) -> Result<u8> {
     bail!(
         "this memtrack was built without parquet; build one with 'cargo build --release --features memtrack-cli/parquet'"
     )
+}
+
+/// Writes one table as JSON lines.
+fn write_records(options: &RecordsArgs) -> Result<u8> {
+    let common = &options.common;
+    let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
+    if options.table == RecordTable::Events {
+        let request = Request::from(&common.input);
+        for path in &of_one_recording(request.paths)? {
+            write_events(path, &request, &mut out)?;
+        }
+    } else {
+        let capture = load(Request::from((&common.input, &common.view)), &common.view.reading())?;
+        match options.table {
+            RecordTable::Snapshots => records::write_snapshots(&capture, &mut out)?,
+            _ => records::write_allocations(&capture, common.view.wanted(), &mut out)?,
+        }
+    }
+    out.finish()?;
+    Ok(0)
+}
+
+fn write_events(path: &Path, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {
+    let file = request.open(path)?;
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
+    }
+    let kept = AllocationFilter::new(request, &file)?;
+    let mut writer = records::EventRecords::new(&kept, file.process().pid, out)?;
+    let read = file.read(&mut writer, |_| ())?;
+    writer.finish(&read.frames)?;
+    if kept.is_everything() {
+        warn(path, &CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(&file, read.lost) });
+    }
+    Ok(())
 }
 
 fn warn(path: &Path, info: &CaptureInfo) {

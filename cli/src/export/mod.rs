@@ -16,6 +16,7 @@ mod numbering;
 #[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 mod pprof;
+pub(crate) mod records;
 mod speedscope;
 
 use std::io::Write;

@@ -1,0 +1,314 @@
+"""memtrack.Capture: what it gives is what the command line says of the same capture, view and filters."""
+
+import collections
+import doctest
+import gc
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tracemalloc
+
+import pytest
+
+from conftest import PROGRAMS, REPOSITORY, execute
+
+sys.path.insert(0, str(REPOSITORY / "python"))
+import memtrack as api  # noqa: E402
+
+VIEWS = {"high-water-mark": [], "leaks": ["--leaks"], "leaks-at-exit": ["--at-exit"], "temporary": ["--temporary"],
+         "allocated": ["--allocated"]}  # fmt: skip
+FILTERS = [
+    ({"own": True}, ["--own"]),
+    ({"own": True, "stdlib": True}, ["--own", "--stdlib"]),
+    ({"function": "remember"}, ["--function", "remember"]),
+    ({"function": ["remember", "load"], "min_bytes": "10kB"}, ["--function", "remember", "--function", "load", "--min-bytes", "10kB"]),
+    ({"allocator": ("calloc", "realloc"), "min_bytes": 100}, ["--allocator", "calloc", "--allocator", "realloc", "--min-bytes", "100"]),
+    ({"from_": 0.01, "to": "90%"}, ["--from", "0.01s", "--to", "90%"]),
+    ({"file": "demo.py", "libraries": False, "imports": None}, ["--file", "demo.py"]),
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def program_on_path(executable, monkeypatch):
+    monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
+
+
+@pytest.fixture(scope="module")
+def recorded(module_memtrack):
+    """The example, whose numbers its first lines promise."""
+    return module_memtrack.record(
+        sys.executable, REPOSITORY / "examples" / "demo.py", options=["--allocation-timestamps"]
+    )
+
+
+@pytest.fixture
+def capture(recorded):
+    return api.Capture(recorded.path)
+
+
+@pytest.fixture(scope="module")
+def large(module_memtrack):
+    """200,000 events of many sizes, in several blocks of the file."""
+    code = "for m in range(20): [bytearray(600 + n * m % 9973) for n in range(5000)]"
+    return module_memtrack.record(sys.executable, "-c", code)
+
+
+def table(recorded, *options):
+    """{(function, file, line, allocator, thread): (bytes, count)} by `table --json`."""
+    known = json.loads(recorded.reading("table", "--json", "--split-threads", recorded.path, *options))
+    rows = collections.Counter(), collections.Counter()
+    for row in known["rows"]:
+        key = row["function"], row["file"] or "", row["line"] or 0, row["allocator"], row["thread"]["tid"] if isinstance(row["thread"], dict) else row["thread"]
+        rows[0][key] += row["bytes"]
+        rows[1][key] += row["count"]
+    return rows
+
+
+def summed(allocations):
+    rows = collections.Counter(), collections.Counter()
+    for allocation in allocations:
+        frame = allocation.stack[0] if allocation.stack else api.Frame("<no stack>", "", 0, 0)
+        key = frame.function, frame.file, frame.line, allocation.allocator, allocation.thread
+        rows[0][key] += allocation.bytes
+        rows[1][key] += allocation.count
+    return rows
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_is_what_the_table_has(recorded, capture, view):
+    given = summed(capture.allocations(view))
+    assert given == table(recorded, *VIEWS[view]) and sum(given[1].values()) > 0
+
+
+@pytest.mark.parametrize("keywords, options", FILTERS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_filters_are_those_of_the_command_line(recorded, capture, keywords, options):
+    given = summed(capture.allocations("allocated", **keywords))
+    assert given == table(recorded, "--allocated", *options) and given[0]
+    stats = recorded.stats(*options)
+    assert capture.stats(**keywords)["allocations"] == stats["allocations"]
+    kinds = collections.Counter(event.kind for event in capture.events(**keywords))
+    assert kinds["alloc"] + kinds["map"] >= stats["allocations"]["count"] > 0
+
+
+def test_stacks_are_whole_and_innermost_first(capture):
+    [load] = [each for each in capture.allocations(function="load") if each.bytes > 40_000_000]
+    assert [frame.function for frame in load.stack][-3:] == ["load", "main", "<module>"]
+    assert load.stack[-1].file.endswith("examples/demo.py") and load.stack[-1].line > 0
+    assert load.count == 40 and load.allocator == "malloc" and load.thread > 0
+    # By memray's names.
+    assert (load.size, load.n_allocations, load.tid) == (load.bytes, load.count, load.thread)
+    assert load.stack_trace(1) == [load.stack[0][:3]] and len(load.stack_trace()) == len(load.stack)
+
+
+def test_events_are_those_that_parse_prints(recorded, capture):
+    given = list(capture.events())
+    printed = recorded.records.events
+    assert [(each.kind, each.time_ns, each.thread) for each in given] == [
+        (each.kind.lower(), each.time_ns, each.tid) for each in printed
+    ]
+    for event, record in zip(given, printed):
+        if event.kind in ("alloc", "map"):
+            assert (event.address, event.size, event.allocator) == (record.address, record.size, record.allocator)
+            frames = [(frame.function, frame.file, frame.line) for frame in reversed(event.stack)]
+            assert frames == [(frame.name, frame.file, frame.line) for frame in recorded.records.stack(record.stack)]
+
+
+def test_a_free_has_the_size_and_the_stack_of_its_block(capture):
+    live, freed = {}, 0
+    for event in capture.events():
+        if event.kind == "alloc":
+            live[event.address] = event
+        elif event.kind == "free":
+            block = live.pop(event.address, None)
+            if block:
+                freed += 1
+                assert (event.size, event.allocator) == (block.size, block.allocator)
+                assert event.stack is block.stack
+    assert freed > 5000
+    # What filters leave is whole: nothing is freed that was not allocated.
+    counts = collections.Counter(event.kind for event in capture.events(function="load"))
+    assert counts["alloc"] >= counts["free"] >= 40
+
+
+def test_snapshots_reach_the_peak(recorded, capture):
+    snapshots = list(capture.snapshots())
+    assert [each.time_ns for each in snapshots] == sorted(each.time_ns for each in snapshots)
+    stats = recorded.stats()
+    assert 0 < max(each.live_bytes for each in snapshots) <= stats["peak"]["bytes"]
+    # The peak of resident memory is the kernel's, or a snapshot's.
+    assert 0 < max(each.rss_bytes for each in snapshots) <= stats["rss"]["peak_bytes"]
+
+
+def test_numbers_are_those_of_stats(recorded, capture):
+    assert capture.stats() == recorded.stats()
+
+
+def test_memrays_names(recorded, capture):
+    with api.Capture(recorded.path) as reader:
+        about, stats = reader.metadata, recorded.stats()
+        assert about.peak_memory == stats["peak"]["bytes"] and about.pid == stats["capture"]["pid"]
+        assert about.total_allocations == stats["allocations"]["count"] and about.start_time < about.end_time
+        peak = list(reader.get_high_watermark_allocation_records())
+        assert sum(record.size for record in peak) == stats["peak"]["bytes"]
+        assert len({(record.stack, record.allocator) for record in peak}) == len(peak)
+        leaked = sum(record.size for record in reader.get_leaked_allocation_records(merge_threads=False))
+        assert leaked == recorded.stats()["leaked"]["bytes"] or leaked > 0
+        most = [sum(1 for _ in reader.get_temporary_allocation_records(threshold=threshold)) for threshold in (1, 50)]
+        assert most[0] <= most[1]
+        single = list(reader.get_allocation_records())
+        assert {record.n_allocations for record in single} == {1} and len(single) >= about.total_allocations
+        assert len(list(reader.get_memory_snapshots())) == len(list(capture.snapshots()))
+
+
+def test_several_files_are_one_process_tree(memtrack, python):
+    outcome = memtrack("run", "-q", "--no-native", "--follow", "-o", "tree.bin", "--", python, PROGRAMS / "forks.py")
+    assert outcome.status == 0
+    files = sorted(memtrack.directory.glob("tree*.bin*"))
+    assert len(files) > 1
+    capture = api.Capture(*files)
+    whole = json.loads(memtrack("stats", "--json", *files).stdout)
+    assert capture.stats()["peak"] == whole["peak"]
+    assert sum(each.bytes for each in capture.allocations()) == whole["peak"]["bytes"]
+    assert len({event.pid for event in capture.events()}) == len(files)
+
+
+def test_errors_have_the_words_of_the_command_line(recorded, capture, memtrack, tmp_path, monkeypatch):
+    missing = tmp_path / "missing.bin"
+    for ask in (
+        lambda: api.Capture(missing).stats(),
+        lambda: next(api.Capture(missing).allocations()),
+        lambda: next(api.Capture(missing).events()),
+        lambda: next(api.Capture(missing).snapshots()),
+    ):
+        with pytest.raises(api.Error) as raised:
+            ask()
+        assert f"error: {raised.value}\n" == memtrack("stats", missing).stderr.decode()
+    with pytest.raises(api.Error, match="unknown allocator; expected one of malloc"):
+        next(capture.allocations(allocator="alloca"))
+    with pytest.raises(ValueError, match="expected one of high-water-mark, leaks"):
+        capture.allocations("peak")
+    with pytest.raises(TypeError, match="'min_size' is no filter; expected one of allocator"):
+        capture.events(min_size=3)
+    aggregated = memtrack.record(sys.executable, "-c", "x = bytearray(10**6)", options=["--aggregate"])
+    assert sum(each.bytes for each in api.Capture(aggregated.path).allocations("allocated")) > 10**6
+    with pytest.raises(api.Error, match="an aggregated capture holds no events"):
+        next(api.Capture(aggregated.path).events())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(api.Error, match="the program memtrack is neither on PATH nor in any of"):
+        capture.stats()
+
+
+def test_what_is_missing_is_a_warning_at_the_callers_line(recorded, tmp_path):
+    damaged = tmp_path / "damaged.bin"
+    content = bytearray(recorded.path.read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 64] = bytes(64)
+    damaged.write_bytes(content)
+    with pytest.warns(api.CaptureWarning, match="could not be decoded") as warned:
+        list(api.Capture(damaged).allocations())
+    assert {warning.filename for warning in warned} == {__file__}
+    told = execute([recorded.memtrack.executable, "table", damaged]).stderr.decode()
+    assert all(f"warning: {warning.message}\n" in told for warning in warned)
+
+
+def test_an_iterator_that_is_dropped_ends_its_program(recorded):
+    """So that nothing is left of a search that has found what it looked for."""
+
+    def children():
+        listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())], capture_output=True, text=True)
+        return [line for line in listed.stdout.splitlines() if "memtrack" in line]
+
+    events = api.Capture(recorded.path).events()
+    next(events)
+    del events
+    gc.collect()
+    assert not children()
+
+
+def test_events_of_any_number_need_little_memory(large):
+    capture = api.Capture(large.path)
+    next(capture.events())
+    tracemalloc.start()
+    try:
+        number = sum(1 for _ in capture.events())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert number > 200_000 and peak < 8_000_000
+
+
+def test_arrow_and_pandas_have_the_tables_of_parquet(recorded, capture):
+    pytest.importorskip("pyarrow")
+    pytest.importorskip("pandas")
+    try:
+        events = capture.to_arrow()
+    except api.Error as error:
+        assert "built without parquet" in str(error)
+        pytest.skip(str(error))
+    assert events.num_rows == len(recorded.records.events)
+    known = recorded.stats(*["--function", "remember"])["allocations"]
+    frame = capture.to_pandas(function="remember")
+    assert int(frame[frame.kind == "alloc"]["size"].sum()) == known["bytes"]
+    assert set(capture.to_pandas("frames").columns) >= {"frame", "function", "file", "line"}
+    with pytest.raises(ValueError, match="expected one of events, frames, modules"):
+        capture.to_arrow("blocks")
+
+
+@pytest.mark.parametrize("name", ["_capture"])
+def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
+    """Where a program without parquet is tested, those of parquet are left out."""
+    (tmp_path / "app.bin").write_bytes(recorded.path.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(f"memtrack.{name}")
+    tested = 0
+    for test in doctest.DocTestFinder().find(module, globs={"Capture": api.Capture}):
+        if test.name.endswith(("to_arrow", "to_pandas")):
+            try:
+                api.Capture("app.bin").to_arrow()
+            except api.Error:
+                continue
+        results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
+        assert results.failed == 0, test.name
+        tested += results.attempted
+    assert tested > 5
+
+
+def test_types():
+    """mypy --strict and pyright have nothing to say of the package, nor of a use of it."""
+    use = (
+        "import memtrack\n"
+        "capture = memtrack.Capture('a.bin')\n"
+        "size: int = sum(each.bytes for each in capture.allocations('leaks', own=True, from_=1.5))\n"
+        "names: list[str] = [frame.function for each in capture.events(thread=['a']) for frame in each.stack]\n"
+    )
+    for checker in (["mypy", "--strict"], ["pyright"]):
+        pytest.importorskip(checker[0])
+        for what in (["memtrack"], ["-c", use] if checker[0] == "mypy" else []):
+            if what:
+                outcome = execute([sys.executable, "-m", *checker, *what], cwd=REPOSITORY / "python")
+                assert outcome.status == 0, outcome.stdout.decode()
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.13"])
+def test_on_other_interpreters(recorded, version, tmp_path):
+    from conftest import interpreter_path
+
+    code = (
+        "import memtrack, sys; c = memtrack.Capture(sys.argv[1]);"
+        "print(sum(a.bytes for a in c.allocations()), c.stats()['peak']['bytes'], sum(1 for e in c.events()))"
+    )
+    outcome = execute(
+        [interpreter_path(version), "-c", code, recorded.path],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "python")},
+    )
+    assert outcome.status == 0, outcome.stderr.decode()
+    shown, peak, events = map(int, outcome.stdout.split())
+    assert shown == peak == recorded.stats()["peak"]["bytes"] and events == len(recorded.records.events)
+
+
+def test_importing_the_package_imports_nothing_else():
+    code = "import sys; before = set(sys.modules); import memtrack; print(*sorted(set(sys.modules) - before))"
+    outcome = execute([sys.executable, "-Ic", f"import sys; sys.path.insert(0, {str(REPOSITORY / 'python')!r}); {code}"])
+    added = set(outcome.stdout.decode().split())
+    assert not added & {"json", "subprocess", "memtrack._capture"}

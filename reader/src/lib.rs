@@ -33,6 +33,7 @@ pub mod query;
 pub mod replay;
 pub mod rewrite;
 pub mod source;
+pub mod spans;
 mod stacks;
 pub mod symbols;
 pub mod together;

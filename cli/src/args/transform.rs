@@ -2,6 +2,8 @@
 //!
 //! Invariant: all formats share the common options; format-specific options are in that format's struct.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::input::InputArgs;
@@ -101,6 +103,10 @@ pub(crate) struct RecordsArgs {
     /// What the rows are
     #[arg(long, value_name = "TABLE", default_value = "allocations")]
     pub(crate) table: RecordTable,
+    /// Spans of time for the table of this name: a line for each, with its begin and its end in nanoseconds of
+    /// CLOCK_MONOTONIC, in their order
+    #[arg(long, value_name = "FILE", required_if_eq("table", "spans"))]
+    pub(crate) spans: Option<PathBuf>,
 }
 
 /// What the rows of records are.
@@ -112,4 +118,6 @@ pub(crate) enum RecordTable {
     Events,
     /// Live and resident memory over time
     Snapshots,
+    /// What was allocated in spans of time; several captures one after the other
+    Spans,
 }

@@ -2,13 +2,15 @@
 //!
 //! Invariant: an order or view that the capture does not contain is an error, never replaced by another.
 
+use std::fs;
 use std::io::{BufWriter, IntoInnerError};
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::source::DataLoss;
+use memtrack_reader::spans::{SpanSums, TimeSpan};
 use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
@@ -126,20 +128,65 @@ fn write_parquet(_options: &EventTransformArgs) -> Result<u8> {
 fn write_records(options: &RecordsArgs) -> Result<u8> {
     let common = &options.common;
     let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
-    if options.table == RecordTable::Events {
-        let request = Request::from(&common.input);
-        for path in &of_one_recording(request.paths)? {
-            write_events(path, &request, &mut out)?;
+    let request = Request::from((&common.input, &common.view));
+    let load = |request| load(request, &common.view.reading());
+    match (options.table, &options.spans) {
+        (RecordTable::Allocations, _) => {
+            records::write_allocations(&load(request)?, common.view.wanted(), &mut out)?;
         }
-    } else {
-        let capture = load(Request::from((&common.input, &common.view)), &common.view.reading())?;
-        match options.table {
-            RecordTable::Snapshots => records::write_snapshots(&capture, &mut out)?,
-            _ => records::write_allocations(&capture, common.view.wanted(), &mut out)?,
+        (RecordTable::Snapshots, _) => records::write_snapshots(&load(request)?, &mut out)?,
+        (RecordTable::Events, _) => {
+            for path in &of_one_recording(request.paths)? {
+                write_events(path, &request, &mut out)?;
+            }
+        }
+        (RecordTable::Spans, spans) => {
+            let spans = spans.as_deref().map(read_spans).transpose()?.unwrap_or_default();
+            for path in &of_one_recording(request.paths)? {
+                write_spans(path, &request, &spans, &mut out)?;
+            }
         }
     }
     out.finish()?;
     Ok(0)
+}
+
+/// Spans of CLOCK_MONOTONIC, a line for each.
+fn read_spans(path: &Path) -> Result<Vec<TimeSpan>> {
+    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot be read", path.display()))?;
+    let mut spans: Vec<TimeSpan> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let times = line.split_once(' ').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
+        let last = spans.last().map_or(0, |span| span.to_ns);
+        match times {
+            Some((from_ns, to_ns)) if last <= from_ns && from_ns <= to_ns => spans.push(TimeSpan { from_ns, to_ns }),
+            _ => bail!(
+                "{}:{number}: expected the begin and the end of a span after the one before, in nanoseconds; found {line:?}",
+                path.display()
+            ),
+        }
+    }
+    Ok(spans)
+}
+
+fn write_spans(path: &Path, request: &Request<'_>, spans: &[TimeSpan], out: &mut ReportOutput) -> Result<()> {
+    let mut file = request.open(path)?;
+    file.ignore_names();
+    file.ignore_paths();
+    if request.narrows() {
+        bail!("sums of spans are of all allocations; they have no filters");
+    }
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
+    }
+    let start_ns = file.process().start.monotonic_ns.unwrap_or(0);
+    let since = |ns: u64| ns.saturating_sub(start_ns);
+    let mut sums =
+        SpanSums::new(spans.iter().map(|span| TimeSpan { from_ns: since(span.from_ns), to_ns: since(span.to_ns) }));
+    file.read(&mut sums, |_| ())?;
+    let sums: Vec<_> = sums.finish().into_iter().map(|(_, sum)| sum).collect();
+    records::write_spans(&sums, file.process().pid, out)?;
+    Ok(())
 }
 
 fn write_events(path: &Path, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {

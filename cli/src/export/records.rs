@@ -12,6 +12,7 @@ use std::io::{self, Write};
 
 use memtrack_format::Allocator;
 use memtrack_reader::frames::NameId;
+use memtrack_reader::spans::SpanSum;
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use serde::Serialize;
 
@@ -58,6 +59,27 @@ pub(crate) fn write_snapshots(capture: &Capture, out: impl Write) -> io::Result<
             rows.iter().map(|row| row.time_ns).collect::<Vec<_>>(),
             rows.iter().map(|row| row.heap_bytes).collect::<Vec<_>>(),
             rows.iter().map(|row| row.rss_bytes).collect::<Vec<_>>(),
+        ))?;
+    }
+    lines.end()
+}
+
+/// Writes the sums of spans in which something was allocated, by their number.
+///
+/// # Errors
+/// A write error.
+pub(crate) fn write_spans(spans: &[SpanSum], pid: Option<u32>, out: impl Write) -> io::Result<()> {
+    let mut lines = RecordLines::new(out)?;
+    lines.write(&("process", pid))?;
+    let rows: Vec<_> = spans.iter().enumerate().filter(|(_, sum)| sum.count > 0).collect();
+    for rows in rows.chunks(BATCH) {
+        lines.write(&(
+            "spans",
+            rows.iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+            rows.iter().map(|(_, sum)| sum.count).collect::<Vec<_>>(),
+            rows.iter().map(|(_, sum)| sum.bytes).collect::<Vec<_>>(),
+            rows.iter().map(|(_, sum)| sum.peak_bytes).collect::<Vec<_>>(),
+            rows.iter().map(|(_, sum)| sum.kept_bytes).collect::<Vec<_>>(),
         ))?;
     }
     lines.end()

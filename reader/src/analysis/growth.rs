@@ -1,0 +1,208 @@
+//! Which memory goes on growing until the end of a recording, as a leak does and a cache that is full does not.
+//!
+//! Live bytes over time come from the intervals of an [`Analysis`]. The first quarter of the recording is start-up. The
+//! rest is divided into equal slices, and the smallest value of each is taken, so that memory that comes and goes does
+//! not look like growth.
+//!
+//! Invariant: what stopped growing before the last quarter of the recording is never reported.
+
+use super::{Analysis, snapshots_before};
+
+/// Slices after the start-up.
+const SLICES: usize = 8;
+/// Least number of steps between slices, of seven, in which memory grew.
+const LEAST_STEPS: usize = 6;
+/// Coefficient of determination from which growth is steady.
+const STEADY: f64 = 0.9;
+
+/// Live bytes of several parts of a capture at the same moments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveSeries {
+    /// The moments, in nanoseconds since recording began, up to the moment of leaks.
+    pub times_ns: Vec<u64>,
+    /// Live bytes at these moments, for each part.
+    pub parts: Vec<Vec<u64>>,
+}
+
+/// Memory that grows until the end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// By how many bytes it grew after the start-up.
+    pub bytes: u64,
+    /// In which time, in nanoseconds.
+    pub span_ns: u64,
+    /// Whether it grows along a straight line: bytes at the moments against their times.
+    pub is_steady: bool,
+}
+
+impl Growth {
+    /// Bytes a second.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> u64 {
+        (self.bytes as f64 * 1e9 / self.span_ns.max(1) as f64) as u64
+    }
+
+    /// The growth of live bytes at these moments, which do not decrease; `None` if they do not go on growing, or if there
+    /// are too few moments to say so.
+    #[must_use]
+    pub fn of(times_ns: &[u64], bytes: &[u64]) -> Option<Self> {
+        let (first, last) = (*times_ns.first()?, *times_ns.last()?);
+        let begin = first + (last - first) / 4;
+        let least = least_of_slices(times_ns, bytes, (begin, last))?;
+        let steps = least.windows(2).filter(|step| step[1] > step[0]).count();
+        let falls = least.windows(2).filter(|step| step[1] < step[0] - step[0] / 64).count();
+        let goes_on = least[SLICES - 1] > least[SLICES - 2] && least[SLICES - 2] > least[SLICES - 4];
+        let (from, to) = (least[0], least[SLICES - 1]);
+        if steps < LEAST_STEPS || falls > 0 || !goes_on {
+            return None;
+        }
+        let start = times_ns.partition_point(|time| *time < begin);
+        let is_steady = determination(&times_ns[start..], &bytes[start..]) >= STEADY;
+        // From the beginning of the first slice to that of the last.
+        let span_ns = (last - begin) / SLICES as u64 * (SLICES as u64 - 1);
+        Some(Self { bytes: to - from, span_ns, is_steady })
+    }
+}
+
+/// The smallest value in each slice of a span of time; `None` if a slice has none.
+fn least_of_slices(times_ns: &[u64], bytes: &[u64], (begin, end): (u64, u64)) -> Option<[u64; SLICES]> {
+    let mut least = [u64::MAX; SLICES];
+    let mut is_known = [false; SLICES];
+    for (time, bytes) in times_ns.iter().zip(bytes).filter(|(time, _)| **time >= begin) {
+        let slice = u128::from(time - begin) * SLICES as u128 / u128::from((end - begin).max(1));
+        let slice = (slice as usize).min(SLICES - 1);
+        (least[slice], is_known[slice]) = (least[slice].min(*bytes), true);
+    }
+    is_known.iter().all(|known| *known).then_some(least)
+}
+
+/// How much of the variation a straight line explains, from 0 to 1.
+fn determination(times_ns: &[u64], bytes: &[u64]) -> f64 {
+    let number = times_ns.len().max(1) as f64;
+    let mean = |values: &[u64]| values.iter().map(|value| *value as f64).sum::<f64>() / number;
+    let (mean_time, mean_bytes) = (mean(times_ns), mean(bytes));
+    let (mut together, mut of_time, mut of_bytes) = (0.0, 0.0, 0.0);
+    for (time, bytes) in times_ns.iter().zip(bytes) {
+        let (time, bytes) = (*time as f64 - mean_time, *bytes as f64 - mean_bytes);
+        together += time * bytes;
+        of_time += time * time;
+        of_bytes += bytes * bytes;
+    }
+    if of_time == 0.0 || of_bytes == 0.0 { 0.0 } else { together * together / (of_time * of_bytes) }
+}
+
+impl Analysis {
+    /// Live bytes over time of the parts that the groups belong to, up to the moment of leaks; `None` if intervals were
+    /// not asked for. `part_of_group` has a number below `parts` for each group.
+    #[must_use]
+    pub fn live_series(&self, part_of_group: &[u32], parts: usize) -> Option<LiveSeries> {
+        let intervals = self.intervals.as_ref()?;
+        let finalizing = self.totals.finalizing.map_or(u64::MAX, |moment| moment.order);
+        let before = snapshots_before(&self.snapshots, finalizing) as u32;
+        let every: Vec<u32> = (0..self.snapshots.len() as u32).collect();
+        let moments = intervals.moments().0.unwrap_or(&every);
+        let moments = &moments[..moments.partition_point(|moment| *moment < before)];
+        let place = |snapshot: u32| moments.partition_point(|moment| *moment < snapshot);
+        let mut changes = vec![vec![0_i64; moments.len() + 1]; parts];
+        for interval in intervals.iter() {
+            let part = part_of_group.get(interval.group as usize).and_then(|part| changes.get_mut(*part as usize));
+            let Some(changes) = part else { continue };
+            let (first, end) = (place(interval.first_snapshot), interval.end_snapshot.map_or(moments.len(), place));
+            changes[first] = changes[first].wrapping_add(interval.bytes as i64);
+            changes[end] = changes[end].wrapping_sub(interval.bytes as i64);
+        }
+        let sums = |changes: Vec<i64>| {
+            let mut live = 0_i64;
+            let sum = changes[..moments.len()].iter().map(|change| {
+                live = live.wrapping_add(*change);
+                live.max(0) as u64
+            });
+            sum.collect()
+        };
+        let time = |moment: &u32| self.snapshots.get(*moment as usize).map_or(0, |snapshot| snapshot.time_ns);
+        let times_ns = moments.iter().map(time).collect();
+        Some(LiveSeries { times_ns, parts: changes.into_iter().map(sums).collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Growth, LiveSeries};
+    use crate::analysis::{Analysis, Interval, Moment};
+    use crate::event::Snapshot;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// The growth of a curve over 64 s, a moment each second.
+    fn growth(curve: impl Fn(u64) -> u64) -> Option<Growth> {
+        let times: Vec<u64> = (0..64).map(|second| second * SECOND).collect();
+        Growth::of(&times, &(0..64).map(curve).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_steady_leak_grows_without_end() {
+        let found = growth(|second| 5_000_000 + second * 1000).unwrap();
+        assert!(found.is_steady, "{found:?}");
+        assert!((950..=1050).contains(&found.bytes_per_second()), "{found:?}");
+        // Below a saw of a hundred times its size.
+        let found = growth(|second| second * 1000 + second % 4 * 100_000).unwrap();
+        assert!(!found.is_steady && found.bytes > 30_000, "{found:?}");
+        // Faster and faster.
+        assert!(growth(|second| second * second * 100).is_some());
+    }
+
+    #[test]
+    fn what_stops_growing_is_no_growth() {
+        assert_eq!(growth(|second| second.min(40) * 1000), None);
+        assert_eq!(growth(|second| second.min(47) * 1000), None);
+        assert_eq!(growth(|_| 1000), None);
+        assert_eq!(growth(|second| 64_000 - second * 1000), None);
+        assert_eq!(growth(|second| second % 20 * 1000), None);
+        assert_eq!(growth(|second| u64::from(second > 30) * 1000), None);
+        // Dropped once, as a cache that is cleared.
+        assert_eq!(growth(|second| if second < 40 { second * 1000 } else { (second - 40) * 1000 }), None);
+    }
+
+    #[test]
+    fn too_few_moments_say_nothing() {
+        let times: Vec<u64> = (0..7).map(|second| second * SECOND).collect();
+        assert_eq!(Growth::of(&times, &[1, 2, 3, 4, 5, 6, 7]), None);
+        assert_eq!(Growth::of(&[], &[]), None);
+        assert_eq!(Growth::of(&[5; 20], &[1; 20]), None);
+    }
+
+    #[test]
+    fn series_end_where_finalization_begins() {
+        let snapshots = (0..4).map(|index| Snapshot {
+            index,
+            time_ns: u64::from(index) * 10,
+            rss_bytes: 0,
+            heap_bytes: 0,
+            order: u64::from(index) * 100,
+        });
+        let interval = |group, first_snapshot, end_snapshot, bytes| Interval {
+            group,
+            first_snapshot,
+            end_snapshot,
+            bytes,
+            count: 1,
+        };
+        let intervals =
+            [interval(0, 0, None, 5), interval(1, 1, Some(2), 7), interval(0, 2, Some(3), 1), interval(2, 3, None, 9)];
+        let mut analysis = Analysis {
+            snapshots: snapshots.collect(),
+            intervals: Some(intervals.into_iter().collect()),
+            ..Analysis::default()
+        };
+        let whole = analysis.live_series(&[0, 1, 0], 2).unwrap();
+        assert_eq!(
+            whole,
+            LiveSeries { times_ns: vec![0, 10, 20, 30], parts: vec![vec![5, 5, 6, 14], vec![0, 7, 0, 0]] }
+        );
+        analysis.totals.finalizing = Some(Moment { order: 250, time_ns: 25 });
+        let before = analysis.live_series(&[0, 1, 0], 2).unwrap();
+        assert_eq!(before, LiveSeries { times_ns: vec![0, 10, 20], parts: vec![vec![5, 5, 6], vec![0, 7, 0]] });
+        analysis.intervals = None;
+        assert_eq!(analysis.live_series(&[0, 1, 0], 2), None);
+    }
+}

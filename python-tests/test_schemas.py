@@ -31,6 +31,11 @@ def test_stats(capture, options):
     validator("memtrack-stats-1").validate(json.loads(capture.reading("stats", "--json", *options, capture.path)))
 
 
+@pytest.mark.parametrize("options", [[], ["--budget", 0]])
+def test_explain(capture, options):
+    validator("memtrack-explain-1").validate(json.loads(capture.reading("explain", "--json", *options, capture.path)))
+
+
 @pytest.mark.parametrize("options", [[], ["--leaks"], ["--temporary"], ["--allocated", "--split-threads"]])
 def test_table(capture, options):
     validator("memtrack-table-1").validate(json.loads(capture.reading("table", "--json", *options, capture.path)))

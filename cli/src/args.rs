@@ -20,7 +20,8 @@ use memtrack_collector::{Compression, NativeStacks};
 mod views;
 
 pub(crate) use views::{
-    DiffArgs, DiffFigure, DiffMetric, FlamegraphArgs, GrowthLimit, Normalize, SummaryArgs, TableArgs, TreeArgs,
+    DiffArgs, DiffFigure, DiffMetric, ExplainArgs, FlamegraphArgs, GrowthLimit, Normalize, SummaryArgs, TableArgs,
+    TreeArgs,
 };
 
 use crate::output::{Destination, ReportOutput};
@@ -88,6 +89,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Show the numbers of a capture: totals, peak, leaks, sizes, allocators, threads, biggest functions
     Stats(StatsArgs),
+    /// Say what stands out, the most important first: growth, holders of the peak, copies, churn, and what to do
+    Explain(ExplainArgs),
     /// Show self and total allocations of every function (total includes callees)
     Summary(SummaryArgs),
     /// Show allocations by source location and allocator
@@ -143,6 +146,7 @@ impl Command {
         match self {
             Self::Run(run) => run.colors.color,
             Self::Stats(stats) => stats.text.colors.color,
+            Self::Explain(explain) => explain.colors.color,
             Self::Summary(summary) => summary.text.colors.color,
             Self::Table(table) => table.text.colors.color,
             Self::Tree(tree) => tree.colors.color,
@@ -158,6 +162,7 @@ impl Command {
     pub(crate) fn captures_of_report(&mut self) -> Option<&mut Vec<PathBuf>> {
         Some(match self {
             Self::Stats(stats) => &mut stats.input.captures,
+            Self::Explain(explain) => &mut explain.input.captures,
             Self::Summary(summary) => &mut summary.input.captures,
             Self::Table(table) => &mut table.input.captures,
             Self::Tree(tree) => &mut tree.input.captures,

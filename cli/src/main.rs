@@ -80,6 +80,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Table(table) => commands::views::table(&table),
         Command::Tree(tree) => commands::tree::run(&tree),
         Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
+        Command::Explain(explain) => commands::explain::run(&explain),
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),

@@ -9,6 +9,23 @@ use super::input::{FilterArgs, InputArgs};
 use super::{Colors, OutputArgs, TextArgs, ViewArgs, ViewFlags};
 use crate::reports::summary::SummaryOrder;
 
+/// `memtrack explain`.
+#[derive(Debug, Args)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) input: InputArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Leave out the least important findings where the text would be longer than N characters
+    #[arg(long, value_name = "N", default_value = "4000")]
+    pub(crate) budget: usize,
+    #[command(flatten)]
+    pub(crate) colors: Colors,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
 /// `memtrack summary`.
 #[derive(Debug, Args)]
 pub(crate) struct SummaryArgs {

@@ -2,6 +2,7 @@
 
 pub(crate) mod detach;
 pub(crate) mod diff;
+pub(crate) mod explain;
 pub(crate) mod help;
 pub(crate) mod live;
 pub(crate) mod mark;

@@ -132,9 +132,39 @@ fn of_groups(
     rows
 }
 
+/// The row of each group, as an index into the rows' keys.
+pub(crate) fn rows_of_groups(capture: &Capture) -> (Vec<OwnLineKey>, Vec<u32>) {
+    let mut places: FxHashMap<OwnLineKey, u32> = FxHashMap::default();
+    let mut keys = Vec::new();
+    let mut of_stack: FxHashMap<StackId, u32> = FxHashMap::default();
+    let of_group = capture.analysis.groups.iter().map(|group| {
+        *of_stack.entry(group.stack).or_insert_with(|| {
+            let key = OwnLinePath::of(capture, group.stack, false).key(None);
+            *places.entry(key).or_insert_with(|| {
+                keys.push(key);
+                keys.len() as u32 - 1
+            })
+        })
+    });
+    let of_group = of_group.collect();
+    (keys, of_group)
+}
+
 /// Whether the memory of a stack stands in the row with this key, threads and processes together.
 pub(crate) fn is_of_line(capture: &Capture, stack: StackId, key: OwnLineKey) -> bool {
     OwnLinePath::of(capture, stack, false).key(None) == key
+}
+
+impl OwnLineKey {
+    /// The line; `None` for empty stacks.
+    pub(crate) fn line(&self) -> Option<Frame> {
+        self.line
+    }
+
+    /// Whose memory it is.
+    pub(crate) fn whose(&self) -> Whose {
+        self.whose
+    }
 }
 
 impl OwnLineRow {

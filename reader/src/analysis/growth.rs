@@ -1,8 +1,8 @@
 //! Which memory goes on growing until the end of a recording, as a leak does and a cache that is full does not.
 //!
-//! Live bytes over time come from the intervals of an [`Analysis`]. The first quarter of the recording is start-up. The
-//! rest is divided into equal slices, and the smallest value of each is taken, so that memory that comes and goes does
-//! not look like growth.
+//! Live bytes over time come from the intervals of an [`Analysis`]. The first quarter of the recording is start-up, or, where
+//! growth began later, the first half. The rest is divided into equal slices, and the smallest value of each is taken, so
+//! that memory that comes and goes does not look like growth.
 //!
 //! Invariant: what stopped growing before the last quarter of the recording is never reported.
 
@@ -26,16 +26,16 @@ pub struct LiveSeries {
 
 /// Memory that grows until the end.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Growth {
+pub struct UnendingGrowth {
     /// By how many bytes it grew after the start-up.
     pub bytes: u64,
     /// In which time, in nanoseconds.
     pub span_ns: u64,
-    /// Whether it grows along a straight line: bytes at the moments against their times.
+    /// Whether it grows along a straight line from the first quarter on: bytes at the moments against their times.
     pub is_steady: bool,
 }
 
-impl Growth {
+impl UnendingGrowth {
     /// Bytes a second.
     #[must_use]
     pub fn bytes_per_second(&self) -> u64 {
@@ -47,7 +47,15 @@ impl Growth {
     #[must_use]
     pub fn of(times_ns: &[u64], bytes: &[u64]) -> Option<Self> {
         let (first, last) = (*times_ns.first()?, *times_ns.last()?);
-        let begin = first + (last - first) / 4;
+        let [early, late] = [4, 2].map(|part| first + (last - first) / part);
+        Self::since(early, times_ns, bytes).or_else(|| {
+            let late = Self::since(late, times_ns, bytes)?;
+            Some(Self { is_steady: false, ..late })
+        })
+    }
+
+    fn since(begin: u64, times_ns: &[u64], bytes: &[u64]) -> Option<Self> {
+        let last = *times_ns.last()?;
         let least = least_of_slices(times_ns, bytes, (begin, last))?;
         let steps = least.windows(2).filter(|step| step[1] > step[0]).count();
         let falls = least.windows(2).filter(|step| step[1] < step[0] - step[0] / 64).count();
@@ -127,16 +135,16 @@ impl Analysis {
 
 #[cfg(test)]
 mod tests {
-    use super::{Growth, LiveSeries};
+    use super::{LiveSeries, UnendingGrowth};
     use crate::analysis::{Analysis, Interval, Moment};
     use crate::event::Snapshot;
 
     const SECOND: u64 = 1_000_000_000;
 
     /// The growth of a curve over 64 s, a moment each second.
-    fn growth(curve: impl Fn(u64) -> u64) -> Option<Growth> {
+    fn growth(curve: impl Fn(u64) -> u64) -> Option<UnendingGrowth> {
         let times: Vec<u64> = (0..64).map(|second| second * SECOND).collect();
-        Growth::of(&times, &(0..64).map(curve).collect::<Vec<_>>())
+        UnendingGrowth::of(&times, &(0..64).map(curve).collect::<Vec<_>>())
     }
 
     #[test]
@@ -159,6 +167,7 @@ mod tests {
         assert_eq!(growth(|second| 64_000 - second * 1000), None);
         assert_eq!(growth(|second| second % 20 * 1000), None);
         assert_eq!(growth(|second| u64::from(second > 30) * 1000), None);
+        assert!(growth(|second| second.saturating_sub(30) * 1000).is_some_and(|late| !late.is_steady));
         // Dropped once, as a cache that is cleared.
         assert_eq!(growth(|second| if second < 40 { second * 1000 } else { (second - 40) * 1000 }), None);
     }
@@ -166,9 +175,9 @@ mod tests {
     #[test]
     fn too_few_moments_say_nothing() {
         let times: Vec<u64> = (0..7).map(|second| second * SECOND).collect();
-        assert_eq!(Growth::of(&times, &[1, 2, 3, 4, 5, 6, 7]), None);
-        assert_eq!(Growth::of(&[], &[]), None);
-        assert_eq!(Growth::of(&[5; 20], &[1; 20]), None);
+        assert_eq!(UnendingGrowth::of(&times, &[1, 2, 3, 4, 5, 6, 7]), None);
+        assert_eq!(UnendingGrowth::of(&[], &[]), None);
+        assert_eq!(UnendingGrowth::of(&[5; 20], &[1; 20]), None);
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub use failed::{Failed, FailedGroup};
 pub use flow::GroupFlow;
 pub use group::{Group, Sum};
 pub use groups::Groups;
-pub use growth::{Growth, LiveSeries};
+pub use growth::{LiveSeries, UnendingGrowth};
 pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};

@@ -1,0 +1,59 @@
+//! `memtrack explain`: findings about a capture, the most important first.
+//!
+//! A capture with events is read again for the large blocks that were live at its peak. Invariant: nothing is printed
+//! before the capture was read.
+
+use std::io::Write;
+
+use anyhow::Result;
+use memtrack_reader::Options;
+use memtrack_reader::query::{Amount, Comparison, Expr, Flag, Number};
+
+use crate::allocation_records::for_each_allocation;
+use crate::args::ExplainArgs;
+use crate::load::{Request, load, of_one_recording};
+use crate::output::ReportOutput;
+use crate::reports::capture_info::Capture;
+use crate::reports::explain::{BlockAtPeak, Explanation, MOMENTS, least_copy};
+use crate::reports::source::Sources;
+
+/// Prints the findings.
+///
+/// # Errors
+/// A capture that cannot be read, or an output that cannot be written.
+pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
+    let request = Request { without_columns: true, ..Request::from(&options.input).for_people() };
+    let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
+    let blocks = large_blocks(&capture, &request)?;
+    let explanation = Explanation::of(&capture, &blocks);
+    let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
+    if options.json {
+        writeln!(out, "{:#}", explanation.json(options.budget))?;
+    } else {
+        let format = options.colors.text_format(&out);
+        explanation.text(options.budget, format, &mut out)?;
+    }
+    out.finish()?;
+    capture.info.note_missing_stacks();
+    Ok(0)
+}
+
+/// The large blocks that were live at the peak, if the capture is one with events.
+fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<Vec<BlockAtPeak>> {
+    let mut blocks = Vec::new();
+    let paths = of_one_recording(request.paths)?;
+    let [path] = &paths[..] else { return Ok(blocks) };
+    if capture.info.aggregated || capture.analysis.totals.peak.bytes == 0 {
+        return Ok(blocks);
+    }
+    let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));
+    let expr = Expr::And(vec![Expr::Flag(Flag::Peak), large]);
+    let mut sources = Sources::of(&capture.info);
+    let _ = for_each_allocation(&request.open(path)?, request, &expr, |capture, record| {
+        // Arenas are all of one size.
+        if !record.allocator.is_python_arena() {
+            blocks.extend(BlockAtPeak::of(capture, record, &mut sources));
+        }
+    })?;
+    Ok(blocks)
+}

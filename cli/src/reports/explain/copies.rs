@@ -1,0 +1,133 @@
+//! Copies at the peak: a large block was made while another of like size was live, and soon after that one of the two
+//! ended.
+//!
+//! Invariant: each block is in one pair at most, and both blocks of a pair were live at the peak.
+
+use memtrack_reader::StackId;
+use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
+
+use super::{Evidence, Finding, FindingKind, LineRows, Place, Severity, command};
+use crate::reports::capture_info::Capture;
+use crate::reports::source::Sources;
+use crate::units::{duration, percent, size};
+
+/// Blocks from this part of the peak on, and this size, are looked at.
+const LEAST_PART: u64 = 200;
+const LEAST: u64 = 64 << 10;
+/// A finding needs pairs that hold this percentage of the peak, counting one block of each.
+const LEAST_PERCENT: u64 = 10;
+/// Sizes are alike if they differ by at most this part.
+const ALIKE: u64 = 8;
+/// Maximum number of pairs that are listed.
+const LISTED: usize = 3;
+
+/// A large block that was live at the peak.
+#[derive(Clone, Debug)]
+pub(crate) struct BlockAtPeak {
+    place: Place,
+    bytes: u64,
+    order: u64,
+    time_ns: u64,
+    lifetime_ns: u64,
+    freed: bool,
+}
+
+impl BlockAtPeak {
+    /// An allocation of this capture; `None` if it has no stack.
+    pub(crate) fn of(capture: &Capture, record: &AllocationRecord, sources: &mut Sources) -> Option<Self> {
+        let stack: StackId = capture.stack(record.stack);
+        Some(Self {
+            place: Place::of(capture, stack, sources)?,
+            bytes: record.size,
+            order: record.order,
+            time_ns: record.time_ns,
+            lifetime_ns: record.lifetime_ns,
+            freed: !record.leaked && matches!(record.fate, AllocationOutcome::Freed { .. }),
+        })
+    }
+
+    fn end_ns(&self) -> u64 {
+        self.time_ns.saturating_add(self.lifetime_ns)
+    }
+
+    /// Whether this one, the later, looks like a copy of an earlier one, or the earlier one like what it was made from.
+    fn is_copy_of(&self, earlier: &Self) -> bool {
+        let (small, large) = (self.bytes.min(earlier.bytes), self.bytes.max(earlier.bytes));
+        // How long both were live, against the whole time of the pair.
+        let together = self.end_ns().min(earlier.end_ns()).saturating_sub(self.time_ns);
+        let whole = self.end_ns().max(earlier.end_ns()).saturating_sub(earlier.time_ns);
+        large - small <= large / ALIKE
+            && (self.freed || earlier.freed)
+            && together <= whole / 2
+            && self.place.shares_function(&earlier.place)
+    }
+}
+
+/// The size from which blocks at the peak are looked at.
+pub(crate) fn least_copy(capture: &Capture) -> u64 {
+    LEAST.max(capture.analysis.totals.peak.bytes / LEAST_PART)
+}
+
+/// One finding, if copies hold a good part of the peak.
+pub(super) fn findings(rows: &LineRows<'_>, blocks: &[BlockAtPeak]) -> Vec<Finding> {
+    let mut pairs = pairs(blocks);
+    pairs.sort_by_key(|(earlier, _)| std::cmp::Reverse(earlier.bytes));
+    let bytes: u64 = pairs.iter().map(|(earlier, later)| earlier.bytes.min(later.bytes)).sum();
+    if pairs.is_empty() || bytes < rows.peak.bytes / (100 / LEAST_PERCENT) {
+        return Vec::new();
+    }
+    let (_, copy) = pairs[0];
+    let evidence = pairs.iter().take(LISTED).flat_map(|(earlier, later)| {
+        let then = later.time_ns.saturating_sub(earlier.time_ns);
+        let [first, second] = [earlier, later].map(|block| {
+            let end = if block.freed { format!(", lived {}", duration(block.lifetime_ns)) } else { String::new() };
+            format!("{} in {}{end}", size(block.bytes), block.place.name())
+        });
+        [
+            Evidence { text: first, bytes: earlier.bytes, count: 1, place: Some(earlier.place.clone()) },
+            Evidence {
+                text: format!("{} later: {second}", duration(then)),
+                bytes: later.bytes,
+                count: 1,
+                place: Some(later.place.clone()),
+            },
+        ]
+    });
+    vec![Finding {
+        kind: FindingKind::Copy,
+        severity: Severity::Note,
+        title: format!(
+            "At the peak {} is in memory twice, {} of the peak, made in {}",
+            size(bytes),
+            percent(bytes, rows.peak.bytes),
+            copy.place.name()
+        ),
+        bytes,
+        weight: bytes.saturating_mul(3),
+        evidence: evidence.collect(),
+        meaning:
+            "A block was made while another of like size was live, and one of the two was not needed for long after \
+                  that: most often a conversion, a concatenation or a copy."
+                .into(),
+        advice: "Work in place, convert in parts, or drop the first block before the second is made (a variable of an \
+                 outer function keeps it, too)."
+            .into(),
+        command: command(rows.capture, &format!("query 'peak and bytes >= {}'", least_copy(rows.capture))),
+    }]
+}
+
+/// Pairs of blocks, the earlier first.
+fn pairs(blocks: &[BlockAtPeak]) -> Vec<(&BlockAtPeak, &BlockAtPeak)> {
+    let mut sorted: Vec<&BlockAtPeak> = blocks.iter().collect();
+    sorted.sort_by_key(|block| block.order);
+    let mut is_used = vec![false; sorted.len()];
+    let mut pairs = Vec::new();
+    for later in 0..sorted.len() {
+        let of = (0..later).rev().find(|at| !is_used[*at] && sorted[later].is_copy_of(sorted[*at]));
+        if let Some(earlier) = of {
+            (is_used[earlier], is_used[later]) = (true, true);
+            pairs.push((sorted[earlier], sorted[later]));
+        }
+    }
+    pairs
+}

@@ -1,0 +1,75 @@
+//! Memory that grows until the end of the recording.
+//!
+//! Invariant: what is reported was live at the moment of leaks.
+
+use memtrack_reader::analysis::UnendingGrowth;
+use memtrack_reader::origin::Whose;
+
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use crate::reports::source::Sources;
+use crate::units::{duration, plural, size};
+
+/// Maximum number of lines.
+const MOST: usize = 3;
+/// Smallest growth that is reported, and as a part of the peak.
+const LEAST: u64 = 128 << 10;
+const LEAST_PART: u64 = 100;
+/// Smallest steady growth that is a warning, and as a part of the peak.
+const ALARMING: u64 = 1 << 20;
+const ALARMING_PART: u64 = 20;
+
+/// The lines that grow most.
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+    let Some(series) = &rows.series else { return Vec::new() };
+    let grows = rows.rows.iter().zip(&series.parts).filter_map(|(row, live)| {
+        // Imports grow while a program starts, which may be all that it does.
+        let growth = UnendingGrowth::of(&series.times_ns, live).filter(|_| row.whose() != Whose::Imports)?;
+        let is_much = growth.bytes >= LEAST.max(rows.peak.bytes / LEAST_PART);
+        (is_much && row.leaked.tally.bytes >= growth.bytes / 2).then_some((row, growth))
+    });
+    let mut grows: Vec<_> = grows.collect();
+    grows.sort_by_key(|(_, growth)| std::cmp::Reverse(growth.bytes));
+    grows.truncate(MOST);
+    let capture = rows.capture;
+    let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
+        let place = row.leaked.place(capture, sources);
+        let alarming = growth.is_steady && growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
+        let live = row.leaked.tally;
+        let in_arenas = match row.arenas.bytes >= live.bytes / 2 {
+            true => ", mostly arenas of Python's allocator, which have objects of other lines, too",
+            false => "",
+        };
+        let shown = place.as_ref().map_or_else(String::new, |place| format!("{} ", place.filters()));
+        Finding {
+            kind: FindingKind::Growth,
+            severity: if alarming { Severity::Warning } else { Severity::Note },
+            title: format!("{} goes on growing, by {} a second", row.name(capture), size(growth.bytes_per_second())),
+            bytes: growth.bytes,
+            weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }),
+            evidence: vec![Evidence {
+                text: format!(
+                    "{} more in {}{}; {} in {} live {}{in_arenas}",
+                    size(growth.bytes),
+                    duration(growth.span_ns),
+                    if growth.is_steady { ", at a steady rate" } else { "" },
+                    size(live.bytes),
+                    plural(live.count, "block", "blocks"),
+                    capture.info.leak_moment.when(),
+                ),
+                bytes: live.bytes,
+                count: live.count,
+                place,
+            }],
+            meaning:
+                "What this line allocates is kept, and nothing had been dropped when the recording ended: a leak, or \
+                      a collection without a limit."
+                    .into(),
+            advice: "Find out who keeps these blocks: a module-level collection, a cache without a size limit, \
+                     registered callbacks, or native code without a free. Limit it, or drop entries when they are no \
+                     longer used."
+                .into(),
+            command: command(capture, format!("tree --text --leaks {shown}").trim_end()),
+        }
+    };
+    grows.into_iter().map(finding).collect()
+}

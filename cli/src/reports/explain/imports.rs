@@ -1,0 +1,58 @@
+//! What imports cost.
+//!
+//! Invariant: the bytes are those of `table --imports`.
+
+use memtrack_reader::origin::Whose;
+
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use crate::reports::own_lines::rows_by_own_line;
+use crate::reports::source::Sources;
+use crate::units::{percent, plural, size};
+use memtrack_reader::View;
+
+/// Number of imports that are named.
+const MOST: usize = 3;
+/// Imports are reported from this many bytes on, and this percentage of the peak.
+const LEAST: u64 = 4 << 20;
+const LEAST_PERCENT: u64 = 20;
+
+/// One finding, if imports hold a good part of the peak.
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+    let capture = rows.capture;
+    let mut imports: Vec<_> = rows.rows.iter().filter(|row| row.whose() == Whose::Imports).collect();
+    let whole: u64 = imports.iter().map(|row| row.peak.tally.bytes).sum();
+    if whole < LEAST.max(rows.peak.bytes / 100 * LEAST_PERCENT) {
+        return Vec::new();
+    }
+    imports.sort_by_key(|row| std::cmp::Reverse(row.peak.tally.bytes));
+    let labels = rows_by_own_line(capture, View::HighWaterMark, false, false);
+    let evidence: Vec<Evidence> = imports
+        .iter()
+        .take(MOST)
+        .map(|row| {
+            let tally = row.peak.tally;
+            let label = labels.iter().find(|label| row.is(label.key));
+            let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
+            Evidence {
+                text: format!("{} in {}: {label}", size(tally.bytes), plural(tally.count, "block", "blocks")),
+                bytes: tally.bytes,
+                count: tally.count,
+                place: row.peak.place(capture, sources),
+            }
+        })
+        .collect();
+    vec![Finding {
+        kind: FindingKind::Imports,
+        severity: Severity::Note,
+        title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size(whole)),
+        bytes: whole,
+        weight: whole,
+        evidence,
+        meaning: "Modules, their functions and tables, which stay until the process ends.".into(),
+        advice:
+            "Import what is rarely used where it is used, or replace a large library by a part of it; a server that \
+                 forks shares this memory if it imports before it forks."
+                .into(),
+        command: command(capture, "table --imports"),
+    }]
+}

@@ -1,0 +1,93 @@
+//! Programs that were ended by SIGKILL, and allocations that failed.
+//!
+//! Invariant: what held memory then is what was live at the last recorded moment.
+
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use crate::reports::failed;
+use crate::reports::source::Sources;
+use crate::units::{duration, plural, size};
+
+/// The exit status of SIGKILL, as a shell gives it.
+const KILLED: u8 = 128 + 9;
+/// Number of lines.
+const MOST: usize = 3;
+/// The last part of the recording in which growth is looked at.
+const LAST: usize = 8;
+
+/// One finding at most.
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+    let capture = rows.capture;
+    let failed = failed::text(capture);
+    let is_killed = capture.info.process.exit_status == Some(KILLED);
+    if !is_killed && failed.is_none() {
+        return Vec::new();
+    }
+    // A program that goes on without the memory may have been prepared for that.
+    let has_failed = capture.info.process.exit_status != Some(0);
+    let totals = &capture.analysis.totals;
+    let live = totals.leaked_at_exit;
+    let title = match (is_killed, &failed) {
+        (true, _) => format!(
+            "The program was ended by SIGKILL, with {} live after {}",
+            size(live.bytes),
+            duration(totals.end_time_ns)
+        ),
+        (false, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
+    };
+    let mut evidence: Vec<Evidence> = growing_last(rows, sources).into_iter().collect();
+    evidence.extend(holders(rows, sources));
+    if let Some(failed) = failed.filter(|_| is_killed) {
+        evidence.push(Evidence { text: format!("refused before: {failed}"), ..Evidence::default() });
+    }
+    if totals.rss_last_bytes > 0 {
+        let text = format!("resident memory {} at the last snapshot", size(totals.rss_last_bytes));
+        evidence.push(Evidence { text, bytes: totals.rss_last_bytes, ..Evidence::default() });
+    }
+    vec![Finding {
+        kind: FindingKind::Killed,
+        severity: if has_failed { Severity::Warning } else { Severity::Note },
+        title,
+        bytes: live.bytes,
+        weight: if has_failed { u64::MAX } else { live.bytes },
+        evidence,
+        meaning: if is_killed {
+            "The kernel kills so when a limit of memory is reached; a user or a supervisor can send the signal, too. The end \
+             of 'memtrack run' says which, where the control group tells."
+        } else {
+            "A limit of address space, data, or the control group was reached, or the size asked for was wrong."
+        }
+        .into(),
+        advice: "Look at what grew last, then at what held most. 'memtrack run --snapshot-above' keeps a capture from \
+                 before the end."
+            .into(),
+        command: command(capture, "table --leaks --at-exit"),
+    }]
+}
+
+/// What held most at the end.
+fn holders(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Evidence> {
+    let capture = rows.capture;
+    let mut all: Vec<_> = rows.rows.iter().filter(|row| row.leaked.tally.bytes > 0).collect();
+    all.sort_by_key(|row| std::cmp::Reverse(row.leaked.tally.bytes));
+    let of = |row: &&super::rows::LineRow| {
+        let tally = row.leaked.tally;
+        let text =
+            format!("held {} in {}: {}", size(tally.bytes), plural(tally.count, "block", "blocks"), row.name(capture));
+        Evidence { text, bytes: tally.bytes, count: tally.count, place: row.leaked.place(capture, sources) }
+    };
+    all.iter().take(MOST).map(of).collect()
+}
+
+/// The line that grew most in the last eighth of the recording.
+fn growing_last(rows: &LineRows<'_>, sources: &mut Sources) -> Option<Evidence> {
+    let series = rows.series.as_ref()?;
+    let last = series.times_ns.len().checked_sub(1)?;
+    let from = last - last / LAST;
+    let grown = |live: &[u64]| live[last].saturating_sub(live[from]);
+    let most = rows.rows.iter().zip(&series.parts).max_by_key(|(_, live)| grown(live))?;
+    let (row, bytes) = (most.0, grown(most.1));
+    let span = series.times_ns[last] - series.times_ns[from];
+    let text = format!("grew most in the last {}: {}, {}", duration(span), row.name(rows.capture), size(bytes));
+    let place = row.leaked.place(rows.capture, sources);
+    (bytes > 0).then_some(Evidence { text, bytes, count: 0, place })
+}

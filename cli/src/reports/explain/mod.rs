@@ -1,0 +1,170 @@
+//! `explain`: what a capture says about its program's memory, as findings in the order of their importance.
+//!
+//! A finding states figures of the capture, the stack in own code that they belong to, what they mean, what may be done,
+//! and the command that shows more. Invariant: each figure is that of another report of the same capture; nothing is
+//! guessed from names.
+
+mod churn;
+mod copies;
+mod growth;
+mod held;
+mod imports;
+mod killed;
+mod not_seen;
+mod place;
+mod rows;
+mod tiny;
+mod write;
+
+use std::cmp::Reverse;
+
+pub(crate) use copies::{BlockAtPeak, least_copy};
+pub(crate) use place::Place;
+pub(crate) use rows::LineRows;
+
+use super::capture_info::{Capture, quoted};
+use super::source::Sources;
+
+/// Number of moments at which live bytes of each line are known.
+pub(crate) const MOMENTS: u32 = 128;
+
+/// The kinds of findings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FindingKind {
+    /// Memory that grows until the end.
+    Growth,
+    /// Memory that is live at the peak.
+    Held,
+    /// Two blocks of like size at the peak.
+    Copy,
+    /// Memory that is allocated and freed again and again.
+    Churn,
+    /// Memory that modules need when they are imported.
+    Imports,
+    /// Many small blocks.
+    Tiny,
+    /// The program was ended by SIGKILL, or allocations failed.
+    Killed,
+}
+
+impl FindingKind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Growth => "growth",
+            Self::Held => "held",
+            Self::Copy => "copy",
+            Self::Churn => "churn",
+            Self::Imports => "imports",
+            Self::Tiny => "tiny",
+            Self::Killed => "killed",
+        }
+    }
+}
+
+/// Whether a finding is normal for many programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Severity {
+    Note,
+    Warning,
+}
+
+/// One finding.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    kind: FindingKind,
+    severity: Severity,
+    title: String,
+    /// The bytes that it is about.
+    bytes: u64,
+    /// Its importance, for the order.
+    weight: u64,
+    evidence: Vec<Evidence>,
+    meaning: String,
+    advice: String,
+    command: String,
+}
+
+/// Figures of the capture, and the place that they belong to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Evidence {
+    text: String,
+    bytes: u64,
+    count: u64,
+    place: Option<Place>,
+}
+
+/// The findings about a capture.
+#[derive(Debug)]
+pub(crate) struct Explanation {
+    findings: Vec<Finding>,
+    not_seen: Vec<String>,
+}
+
+impl Explanation {
+    /// All findings about a capture, which must be folded; `blocks` are the large blocks that were live at the peak.
+    pub(crate) fn of(capture: &Capture, blocks: &[BlockAtPeak]) -> Self {
+        let rows = LineRows::of(capture);
+        let mut sources = Sources::of(&capture.info);
+        let growing = growth::findings(&rows, &mut sources);
+        let tiny = tiny::findings(&rows, &mut sources);
+        let mut findings = [
+            killed::findings(&rows, &mut sources),
+            copies::findings(&rows, blocks),
+            held::findings(&rows, &mut sources, &[&growing[..], &tiny[..]].concat()),
+            growing,
+            tiny,
+            churn::findings(&rows, &mut sources),
+            imports::findings(&rows, &mut sources),
+        ]
+        .concat();
+        findings.sort_by_key(|finding| Reverse(finding.weight));
+        Self { findings, not_seen: not_seen::texts(capture) }
+    }
+}
+
+/// The command of a report about this capture.
+fn command(capture: &Capture, report: &str) -> String {
+    format!("memtrack {report} {}", quoted(&capture.info.file.to_string_lossy()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Explanation;
+    use crate::reports::display::DisplayOptions;
+    use crate::reports::fixture;
+    use crate::terminal::TextFormat;
+
+    const WIDE: TextFormat = TextFormat { width: Some(100), color: false };
+
+    fn explained() -> Explanation {
+        let mut capture = fixture::leaking();
+        capture.show(&DisplayOptions::default()).unwrap();
+        Explanation::of(&capture, &[])
+    }
+
+    #[test]
+    fn text_and_json_are_as_the_golden_files() {
+        let mut text = Vec::new();
+        explained().text(4000, WIDE, &mut text).unwrap();
+        fixture::compare("explain.txt", &text);
+        fixture::compare("explain.json", format!("{:#}\n", explained().json(100_000)).as_bytes());
+    }
+
+    #[test]
+    fn a_budget_leaves_out_whole_findings_and_says_so() {
+        let mut text = Vec::new();
+        explained().text(1, WIDE, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.starts_with("1. ") && !text.contains("\n2. "), "{text}");
+        assert!(text.contains("further finding left out") && text.contains("Not seen"), "{text}");
+        let json = explained().json(1);
+        assert_eq!((json["findings"].as_array().map(Vec::len), json["left_out"].as_u64()), (Some(1), Some(1)));
+    }
+
+    #[test]
+    fn nothing_to_say_is_said() {
+        let mut text = Vec::new();
+        Explanation::of(&fixture::empty(), &[]).text(4000, WIDE, &mut text).unwrap();
+        assert!(text.starts_with(b"Nothing stands out."));
+    }
+}

@@ -1,0 +1,27 @@
+//! What a capture does not have, and so no finding can be about.
+//!
+//! Invariant: each text says what would show it.
+
+use crate::reports::capture_info::Capture;
+
+/// One sentence each.
+pub(super) fn texts(capture: &Capture) -> Vec<String> {
+    let info = &capture.info;
+    let process = &info.process;
+    let is_python = process.python_version.is_some();
+    let mut texts = info.warnings();
+    let mut say = |is: bool, text: &str| texts.extend(is.then(|| text.to_owned()));
+    say(info.growing, "what comes after this moment: the recording goes on");
+    say(process.snapshot, "what came after the snapshot");
+    say(process.began_late, "what was allocated before the recording began");
+    say(info.aggregated, "growth over time and copies: sums have no single allocations; record without --aggregate");
+    say(!info.processes.is_empty(), "growth and copies of several processes: explain one capture at a time");
+    say(
+        is_python && !process.traces_python_allocators,
+        "single Python objects: only the arenas they lie in; record with --trace-python-allocators",
+    );
+    say(is_python && !process.native_traces, "functions of C, C++ and Rust; record with --native");
+    say(info.has_no_stacks, "call stacks: record with --native");
+    say(true, "pages that the allocator keeps after frees: figures are of what the program asked for");
+    texts
+}

@@ -1,0 +1,106 @@
+//! The lines of own code of a capture, each with all its sums: what most findings are made of.
+//!
+//! Arenas of Python's allocators count for the line that made Python ask for them. Invariant: the sums of a line are those
+//! of `table` in the same view, with arenas.
+
+use memtrack_reader::analysis::{LiveSeries, Tally};
+use memtrack_reader::origin::Whose;
+use memtrack_reader::{StackId, View};
+
+use super::place::Place;
+use crate::reports::capture_info::Capture;
+use crate::reports::display::place;
+use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
+use crate::reports::source::Sources;
+use crate::reports::{NO_STACK, display};
+
+/// The sums of one view, and the stack with most of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ViewSum {
+    pub(super) tally: Tally,
+    heaviest: Option<(Tally, StackId)>,
+}
+
+impl ViewSum {
+    fn add(&mut self, tally: Tally, stack: StackId) {
+        self.tally += tally;
+        if self.heaviest.is_none_or(|(most, _)| (tally.bytes, tally.count) > (most.bytes, most.count)) {
+            self.heaviest = Some((tally, stack));
+        }
+    }
+
+    /// The line's place in the stack with most bytes.
+    pub(super) fn place(&self, capture: &Capture, sources: &mut Sources) -> Option<Place> {
+        self.heaviest.and_then(|(_, stack)| Place::of(capture, stack, sources))
+    }
+}
+
+/// A line of own code, or the innermost frame of stacks without own code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LineRow {
+    key: OwnLineKey,
+    pub(super) peak: ViewSum,
+    pub(super) leaked: ViewSum,
+    pub(super) allocated: ViewSum,
+    /// Of what leaked, arenas of Python's allocators.
+    pub(super) arenas: Tally,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct LineRows<'a> {
+    pub(super) capture: &'a Capture,
+    pub(super) rows: Vec<LineRow>,
+    /// Live bytes of each row over time, if known.
+    pub(super) series: Option<LiveSeries>,
+    /// Live at the peak.
+    pub(super) peak: Tally,
+}
+
+impl<'a> LineRows<'a> {
+    pub(super) fn of(capture: &'a Capture) -> Self {
+        let (keys, of_group) = rows_of_groups(capture);
+        let new = |key| LineRow {
+            key,
+            peak: ViewSum::default(),
+            leaked: ViewSum::default(),
+            allocated: ViewSum::default(),
+            arenas: Tally::default(),
+        };
+        let mut rows: Vec<LineRow> = keys.into_iter().map(new).collect();
+        for (group, row) in capture.analysis.groups.iter().zip(&of_group) {
+            let row = &mut rows[*row as usize];
+            if group.allocator.is_python_arena() {
+                row.arenas += group.leaked.tally();
+            }
+            row.peak.add(group.peak.tally(), group.stack);
+            row.leaked.add(group.leaked.tally(), group.stack);
+            row.allocated.add(group.allocated.tally(), group.stack);
+        }
+        let series = capture.analysis.live_series(&of_group, rows.len());
+        let peak = capture.analysis.rows(View::HighWaterMark).map(|row| row.tally()).sum();
+        Self { capture, rows, series, peak }
+    }
+}
+
+impl LineRow {
+    pub(super) fn whose(&self) -> Whose {
+        self.key.whose()
+    }
+
+    /// Whether its stacks have frames.
+    pub(super) fn has_line(&self) -> bool {
+        self.key.line().is_some()
+    }
+
+    pub(super) fn is(&self, key: OwnLineKey) -> bool {
+        self.key == key
+    }
+
+    /// The line as text.
+    pub(super) fn name(&self, capture: &Capture) -> String {
+        let Some(frame) = self.key.line() else { return NO_STACK.into() };
+        let path = capture.path(capture.frames.name(frame.file));
+        display::joined(capture.frames.name(frame.function), &place(frame, &path))
+    }
+}

@@ -105,7 +105,7 @@ pub(crate) struct RecordsArgs {
     pub(crate) table: RecordTable,
     /// Spans of time for the table of this name: a line for each, with its begin and its end in nanoseconds of
     /// CLOCK_MONOTONIC, in their order
-    #[arg(long, value_name = "FILE", required_if_eq("table", "spans"))]
+    #[arg(long, value_name = "FILE", required_if_eq_any([("table", "spans"), ("table", "live")]))]
     pub(crate) spans: Option<PathBuf>,
 }
 
@@ -120,4 +120,6 @@ pub(crate) enum RecordTable {
     Snapshots,
     /// What was allocated in spans of time; several captures one after the other
     Spans,
+    /// What is live at the end of each span, by stack; several captures one after the other
+    Live,
 }

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::source::DataLoss;
-use memtrack_reader::spans::{SpanSums, TimeSpan};
+use memtrack_reader::spans::{LiveAtEnds, SpanReplay, SpanSums, TimeSpan};
 use memtrack_reader::{Event, View};
 
 use crate::allocation_filter::AllocationFilter;
@@ -140,10 +140,10 @@ fn write_records(options: &RecordsArgs) -> Result<u8> {
                 write_events(path, &request, &mut out)?;
             }
         }
-        (RecordTable::Spans, spans) => {
+        (RecordTable::Spans | RecordTable::Live, spans) => {
             let spans = spans.as_deref().map(read_spans).transpose()?.unwrap_or_default();
             for path in &of_one_recording(request.paths)? {
-                write_spans(path, &request, &spans, &mut out)?;
+                write_spans(path, &request, (options.table, &spans), &mut out)?;
             }
         }
     }
@@ -169,23 +169,32 @@ fn read_spans(path: &Path) -> Result<Vec<TimeSpan>> {
     Ok(spans)
 }
 
-fn write_spans(path: &Path, request: &Request<'_>, spans: &[TimeSpan], out: &mut ReportOutput) -> Result<()> {
-    let mut file = request.open(path)?;
-    file.ignore_names();
-    file.ignore_paths();
+fn write_spans(
+    path: &Path,
+    request: &Request<'_>,
+    (table, spans): (RecordTable, &[TimeSpan]),
+    out: &mut ReportOutput,
+) -> Result<()> {
+    let file = request.open(path)?;
     if request.narrows() {
-        bail!("sums of spans are of all allocations; they have no filters");
+        bail!("figures of spans are of all allocations; they have no filters");
     }
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
     }
     let start_ns = file.process().start.monotonic_ns.unwrap_or(0);
     let since = |ns: u64| ns.saturating_sub(start_ns);
-    let mut sums =
-        SpanSums::new(spans.iter().map(|span| TimeSpan { from_ns: since(span.from_ns), to_ns: since(span.to_ns) }));
-    file.read(&mut sums, |_| ())?;
-    let sums: Vec<_> = sums.finish().into_iter().map(|(_, sum)| sum).collect();
-    records::write_spans(&sums, file.process().pid, out)?;
+    let spans = spans.iter().map(|span| TimeSpan { from_ns: since(span.from_ns), to_ns: since(span.to_ns) });
+    let pid = file.process().pid;
+    if table == RecordTable::Live {
+        let mut replay = SpanReplay::new(LiveAtEnds::new(spans));
+        let read = file.read(&mut replay, |_| ())?;
+        records::write_live(&replay.finish().rows, &read, pid, out)?;
+    } else {
+        let mut replay = SpanReplay::new(SpanSums::new(spans));
+        file.read(&mut replay, |_| ())?;
+        records::write_spans(&replay.finish(), pid, out)?;
+    }
     Ok(())
 }
 

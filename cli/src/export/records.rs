@@ -12,7 +12,8 @@ use std::io::{self, Write};
 
 use memtrack_format::Allocator;
 use memtrack_reader::frames::NameId;
-use memtrack_reader::spans::SpanSum;
+use memtrack_reader::source::ReadSummary;
+use memtrack_reader::spans::{LiveRow, SpanSums};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use serde::Serialize;
 
@@ -68,10 +69,11 @@ pub(crate) fn write_snapshots(capture: &Capture, out: impl Write) -> io::Result<
 ///
 /// # Errors
 /// A write error.
-pub(crate) fn write_spans(spans: &[SpanSum], pid: Option<u32>, out: impl Write) -> io::Result<()> {
+pub(crate) fn write_spans(SpanSums { spans, .. }: &SpanSums, pid: Option<u32>, out: impl Write) -> io::Result<()> {
     let mut lines = RecordLines::new(out)?;
     lines.write(&("process", pid))?;
-    let rows: Vec<_> = spans.iter().enumerate().filter(|(_, sum)| sum.count > 0).collect();
+    let rows = spans.iter().enumerate().map(|(number, (_, sum))| (number, sum));
+    let rows: Vec<_> = rows.filter(|(_, sum)| sum.count > 0).collect();
     for rows in rows.chunks(BATCH) {
         lines.write(&(
             "spans",
@@ -80,6 +82,31 @@ pub(crate) fn write_spans(spans: &[SpanSum], pid: Option<u32>, out: impl Write) 
             rows.iter().map(|(_, sum)| sum.bytes).collect::<Vec<_>>(),
             rows.iter().map(|(_, sum)| sum.peak_bytes).collect::<Vec<_>>(),
             rows.iter().map(|(_, sum)| sum.kept_bytes).collect::<Vec<_>>(),
+        ))?;
+    }
+    lines.end()
+}
+
+/// Writes what is live at the ends of spans: a row for each span, stack, allocator and thread.
+///
+/// # Errors
+/// A write error.
+pub(crate) fn write_live(rows: &[LiveRow], read: &ReadSummary, pid: Option<u32>, out: impl Write) -> io::Result<()> {
+    let mut lines = RecordLines::new(out)?;
+    lines.write(&("process", pid))?;
+    for rows in rows.chunks(BATCH) {
+        let stacks: Vec<_> = rows.iter().map(|row| lines.stack(row.group.stack, &read.frames)).collect();
+        lines.flush(&read.frames)?;
+        let threads: Vec<_> = rows.iter().map(|row| read.threads.get(row.group.thread.0 as usize)).collect();
+        lines.write(&(
+            "live",
+            rows.iter().map(|row| row.span).collect::<Vec<_>>(),
+            rows.iter().map(|row| row.live.bytes).collect::<Vec<_>>(),
+            rows.iter().map(|row| row.live.count).collect::<Vec<_>>(),
+            rows.iter().map(|row| allocator_index(Some(row.group.allocator))).collect::<Vec<_>>(),
+            threads.iter().map(|thread| thread.map_or(0, |thread| thread.tid)).collect::<Vec<_>>(),
+            threads.iter().map(|thread| thread.map_or("", |thread| &thread.name)).collect::<Vec<_>>(),
+            stacks,
         ))?;
     }
     lines.end()

@@ -1,6 +1,8 @@
 """`explain`: planted causes stand first, with their line; programs without a fault get no warning."""
 
 import json
+import os
+import pathlib
 import sys
 import textwrap
 
@@ -157,3 +159,35 @@ def test_sums_have_findings_too(memtrack, tmp_path):
     report = json.loads(capture.reading("explain", "--json", capture.path))
     assert report["findings"][0]["evidence"][0]["line"] == line
     assert any("without --aggregate" in text for text in report["not_seen"])
+
+
+@pytest.fixture
+def limited_group():
+    """A control group with a memory limit, of whichever version the machine lets us make."""
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = pathlib.Path(root) / f"memtrack-test-{os.getpid()}"
+        try:
+            group.mkdir()
+        except OSError:
+            continue
+        if (group / limit).exists():
+            (group / limit).write_text("120000000")
+            yield group
+            group.rmdir()
+            return
+        group.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+def test_the_killer_for_memory_is_named(memtrack, tmp_path, limited_group):
+    script, line = source(tmp_path, PLANTED["killed"].replace("range(20)", "range(1000)"))
+    capture = tmp_path / "capture.bin"
+    words = memtrack.command("run", "-q", "-o", capture, sys.executable, script)
+    outcome = execute(["sh", "-c", f'echo $$ > {limited_group}/cgroup.procs && exec "$@"', "sh", *words])
+    assert outcome.status == 137
+    report = json.loads(memtrack("explain", "--json", capture).stdout)
+    first = report["findings"][0]
+    assert first["id"] == "killed" and "the OOM killer" in first["title"] and "120 MB" in first["title"], first
+    assert line in [evidence["line"] for evidence in first["evidence"]], first
+    stats = json.loads(memtrack("stats", "--json", capture).stdout)["capture"]
+    assert stats["exit_status"] == 137 and "the OOM killer" in stats["end_reason"]

@@ -351,8 +351,14 @@ impl Session {
             self.threads.note_last_name(name.clone(), &mut self.observer);
             self.observer.hand_over(queue);
         }
-        let (exit_status, resident_peak) = (Some(exited.status), self.resident_peak());
-        self.update_process(Process { exit_status, cpu_ns: exited.cpu_ns, resident_peak, ..Process::default() }, queue);
+        let news = Process {
+            exit_status: Some(exited.status),
+            end_reason: exited.reason.as_ref().map(|reason| reason.clone().into_bytes()),
+            cpu_ns: exited.cpu_ns,
+            resident_peak: self.resident_peak(),
+            ..Process::default()
+        };
+        self.update_process(news, queue);
     }
 
     /// Updates the metadata of the process, and passes the changes to the sink.

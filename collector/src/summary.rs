@@ -26,6 +26,8 @@ pub enum RecordingEnd {
 pub struct ProcessExit {
     /// Its exit status as a shell gives it: 128+N for signal N.
     pub status: u8,
+    /// What ended it, if a signal did; in words.
+    pub reason: Option<String>,
     /// Its processor time in nanoseconds, as [`processor_ns`](crate::processor_ns) gave it before it was waited for.
     pub cpu_ns: Option<u64>,
     /// Its peak of resident memory in bytes, if that is known to be its own.

@@ -174,7 +174,12 @@ fn every_byte_of_every_thread_arrives_in_order() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<BTreeMap<_, _>>()
     });
-    collector.child_exited(ProcessExit { status: 3, cpu_ns: Some(77), resident_peak: Some(1 << 40), name: None });
+    collector.child_exited(ProcessExit {
+        status: 3,
+        cpu_ns: Some(77),
+        resident_peak: Some(1 << 40),
+        ..ProcessExit::default()
+    });
     let summary = collector.finish(RecordingEnd::Exited).unwrap();
     assert_eq!((summary.record_bytes, summary.nothing, summary.complete), (20_000_000, None, true));
     let capture = medium.read();

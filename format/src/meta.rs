@@ -40,6 +40,8 @@ pub struct Process {
     pub snapshot_interval: Option<Duration>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
     pub exit_status: Option<u8>,
+    /// What ended the process, if a signal did: the signal, and the limit or killer behind it where the system tells.
+    pub end_reason: Option<Vec<u8>>,
     /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
@@ -348,7 +350,7 @@ impl Process {
     }
 
     /// The fields that are texts, with their tags.
-    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 8] {
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 9] {
         [
             (2, &mut self.executable),
             (3, &mut self.python_allocator),
@@ -358,6 +360,7 @@ impl Process {
             (20, &mut self.stripped.rule),
             (21, &mut self.working_directory),
             (22, &mut self.script),
+            (26, &mut self.end_reason),
         ]
     }
 

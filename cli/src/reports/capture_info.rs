@@ -236,6 +236,11 @@ impl CaptureInfo {
         self.process.python_version.map(|version| version.to_string())
     }
 
+    /// What ended the process, if a signal did, as `ended by signal 9 (SIGKILL: …)`.
+    pub(crate) fn end_reason(&self) -> Option<String> {
+        self.process.end_reason.as_deref().map(text)
+    }
+
     /// The wall clock at the start, as RFC 3339 in UTC.
     pub(crate) fn start_time(&self) -> Option<String> {
         self.process.start.realtime_ns.map(rfc3339)

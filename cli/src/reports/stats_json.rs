@@ -124,6 +124,8 @@ fn capture_value(capture: &Capture) -> Value {
         "start_time": info.start_time(),
         "clock_uncertainty_ns": info.process.start.uncertainty_ns,
         "duration_ms": millis(info.duration_ns(&capture.analysis)),
+        "exit_status": info.process.exit_status,
+        "end_reason": info.end_reason(),
         "has_allocation_timestamps": capture.analysis.exact_times,
         "time_uncertainty_ns": info.time_uncertainty_ns,
         "has_native_traces": info.process.native_traces,
@@ -212,7 +214,7 @@ mod tests {
         );
         assert_eq!(
             keys(&report["capture"]),
-            "aggregated anonymized began_late clock_uncertainty_ns command_line complete duration_ms executable file forked \
+            "aggregated anonymized began_late clock_uncertainty_ns command_line complete duration_ms end_reason executable exit_status file forked \
              format_version frees_of_earlier_blocks has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes marks \
              native_frames pid ppid python_allocator python_version recorder snapshot start_time still_recording stripped time_uncertainty_ns traces_python_allocators \
              truncated_stacks \

@@ -112,6 +112,11 @@ fn figures(
         (false, false) => "",
     };
     line("Duration", format!("{}{state}", duration(info.duration_ns(&capture.analysis))))?;
+    match (info.end_reason(), info.process.exit_status) {
+        (Some(reason), _) => line("Ended", reason.trim_start_matches("ended ").to_owned())?,
+        (None, Some(status)) if status > 0 => line("Ended", format!("with status {status}"))?,
+        (None, _) => {}
+    }
     if let Some(times) = info.times() {
         line("Times", format!("{times}; --allocation-timestamps records exact ones"))?;
     }

@@ -46,12 +46,13 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     let handler = Arc::clone(&commands);
     let server = socket.and_then(|socket| ControlServer::start(socket, child.pid().cast_unsigned(), handler).ok());
     signals.pass_on(&child, options.target.len());
-    let Reaped { status, own_ns, resident_peak, name, .. } = child.reap()?;
+    let Reaped { status, own_ns, resident_peak, name, limits, .. } = child.reap()?;
     end_with(shell_status(status));
     drop(server);
     if let Some(active) = commands.lock().take() {
         active.recording.child_exited(ProcessExit {
             status: shell_status(status),
+            reason: Termination { status, limits, cpu_ns: own_ns, ..Termination::unknown() }.signal_text(),
             cpu_ns: own_ns,
             resident_peak,
             name,

@@ -153,9 +153,12 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             };
             let (oom_kills, refused_tasks) =
                 (since(events_before.0, oom_kills()), since(events_before.1, refused_tasks()));
-            let termination = Termination { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks };
+            let termination =
+                Termination { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks, group_memory: memory_limit() };
             end_with(shell_status(status));
-            collector.child_exited(ProcessExit { status: shell_status(status), cpu_ns: own_ns, resident_peak, name });
+            let reason = termination.signal_text();
+            let status_number = shell_status(status);
+            collector.child_exited(ProcessExit { status: status_number, reason, cpu_ns: own_ns, resident_peak, name });
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }

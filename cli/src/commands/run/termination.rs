@@ -19,13 +19,15 @@ pub(super) struct Termination {
     pub(super) oom_kills: u64,
     /// Processes and threads that pids.max of its control groups refused during the run.
     pub(super) refused_tasks: u64,
+    /// The memory limit of its control groups, in bytes.
+    pub(super) group_memory: Option<u64>,
 }
 
 impl Termination {
     /// Of a process whose end was not waited for, or that runs on.
     pub(super) fn unknown() -> Self {
         let (status, limits) = (ExitStatus::default(), ResourceLimits::default());
-        Self { status, limits, cpu_ns: None, oom_kills: 0, refused_tasks: 0 }
+        Self { status, limits, cpu_ns: None, oom_kills: 0, refused_tasks: 0, group_memory: None }
     }
 
     /// Describes the signal that ended the program, if any.
@@ -54,7 +56,10 @@ impl Termination {
         let told_at =
             limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
-            libc::SIGKILL if self.oom_kills > 0 => "the OOM killer killed a process in its cgroup".into(),
+            libc::SIGKILL if self.oom_kills > 0 => {
+                let limit = self.group_memory.map(|bytes| format!(", whose memory limit is {}", size(bytes)));
+                format!("the OOM killer killed a process in its cgroup{}", limit.unwrap_or_default())
+            }
             libc::SIGKILL => match killed_at {
                 Some(most) => seconds(most),
                 None => "sent by another process, or by the OOM killer".into(),
@@ -129,7 +134,7 @@ mod tests {
 
     fn termination(raw: i32) -> Termination {
         let (status, limits) = (ExitStatus::from_raw(raw), ResourceLimits::default());
-        Termination { status, limits, cpu_ns: Some(1_010_000_000), oom_kills: 0, refused_tasks: 0 }
+        Termination { status, limits, cpu_ns: Some(1_010_000_000), ..Termination::unknown() }
     }
 
     #[test]

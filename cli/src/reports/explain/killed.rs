@@ -27,11 +27,10 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let totals = &capture.analysis.totals;
     let live = totals.leaked_at_exit;
     let title = match (is_killed, &failed) {
-        (true, _) => format!(
-            "The program was ended by SIGKILL, with {} live after {}",
-            size(live.bytes),
-            duration(totals.end_time_ns)
-        ),
+        (true, _) => {
+            let reason = capture.info.end_reason().unwrap_or_else(|| "ended by SIGKILL".into());
+            format!("{reason}; {} live after {}", size(live.bytes), duration(totals.end_time_ns))
+        }
         (false, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
     };
     let mut evidence: Vec<Evidence> = growing_last(rows, sources).into_iter().collect();

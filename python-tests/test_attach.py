@@ -96,6 +96,9 @@ def test_what_is_allocated_meanwhile_is_recorded_and_nothing_else(executable, ta
         rows = [row for row in json.loads(blocks.stdout)["rows"] if row["function"] == "grow"]
         assert len(rows) == 10 * cycle, rows
         assert stats["capture"]["complete"] is True
+        assert stats["leaked"]["moment"] == "recording-end"
+        table = subprocess.run([executable, "table", "--leaks", capture], capture_output=True, text=True, check=True)
+        assert "live when the recording ended" in table.stdout
     maps = Path(f"/proc/{target.pid}/maps").read_text()
     assert len({line.split()[-2] for line in maps.splitlines() if "memtrack" in line}) == 1, "loaded once"
     assert target.grow(1) == "done 106\n"
@@ -107,7 +110,8 @@ def test_the_end_of_the_program_ends_the_recording(executable, target, tmp_path)
     target.grow(3)
     target.end()
     text = attached.end(by=None)
-    assert "has ended" in text and figures(executable, tmp_path / "a.bin")["capture"]["complete"] is True
+    stats = figures(executable, tmp_path / "a.bin")
+    assert "has ended" in text and stats["capture"]["complete"] is True and stats["leaked"]["moment"] == "finalization"
 
 
 def test_a_duration_and_a_second_terminal_end_it_too(executable, target, tmp_path):
@@ -194,7 +198,8 @@ def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
         target.grow(5)
         blocks = subprocess.run([executable, "query", "--json", "bytes = 100001", "-n", "0", capture], capture_output=True, text=True)
         assert len(json.loads(blocks.stdout)["rows"]) == 10 * cycle, blocks.stdout
-        assert figures(executable, capture)["capture"]["complete"] is True
+        stats = figures(executable, capture)
+        assert stats["capture"]["complete"] is True and stats["leaked"]["moment"] == "recording-end"
     assert command("start", "-o", tmp_path / "last.bin").returncode == 0
     assert target.grow(7) == "done 67\n"
     target.end()
@@ -257,3 +262,71 @@ def test_a_forked_child_has_all_names(executable, tmp_path):
     assert subprocess.run(command, input="50\n", text=True, stdout=subprocess.DEVNULL, check=False).returncode == 0
     captures = sorted(tmp_path.glob("all*.bin"))
     assert [nameless(executable, capture) for capture in captures] == [[], []]
+
+
+OBJECTS = """
+import os, sys
+
+class Thing:
+    def __init__(self, number):
+        self.name = "%050d" % number
+
+early = [Thing(number) for number in range(1000)]
+text = ["x" * 50 + str(number) for number in range(1000)]
+print("ready", flush=True)
+for line in sys.stdin:
+    early.clear()
+    text.sort(reverse=True)
+    text[0] += "y" * 100_000
+    late = [Thing(number) for number in range(int(line))]
+    if sys.argv[1:]:
+        child = os.fork()
+        if child == 0:
+            held = [Thing(number) for number in range(int(line))]
+            os._exit(0)
+        os.waitpid(child, 0)
+    print("done", flush=True)
+"""
+
+
+def objects_recorded(executable, path, *options, fork=False):
+    """The captures of a program that makes 500 objects, and as many in a child if it forks, while it is attached."""
+    (path / "objects.py").write_text(OBJECTS)
+    command = [sys.executable, path / "objects.py", *(["fork"] if fork else [])]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "ready\n"
+    attached = Attached(executable, program.pid, "-o", path / "a.bin", *options)
+    program.stdin.write("500\n")
+    program.stdin.flush()
+    assert program.stdout.readline() == "done\n"
+    attached.end()
+    program.stdin.close()
+    assert program.wait(20) == 0
+    return sorted(path.glob("a*.bin"), key=lambda capture: len(capture.name))
+
+
+def made_by_init(executable, capture):
+    """Number of allocations by Thing.__init__: a text for each object, and dictionaries of instances."""
+    table = subprocess.run([executable, "table", "--json", "--allocated", capture], capture_output=True, text=True, check=True)
+    rows = [row for row in json.loads(table.stdout)["rows"] if row["function"] == "Thing.__init__"]
+    return sum(row["count"] for row in rows)
+
+
+@pytest.mark.parametrize("options", [[], ["--native"], ["--allocation-timestamps"], ["--aggregate"]], ids=" ".join)
+def test_objects_are_recorded_from_the_attach_on(executable, tmp_path, options):
+    (capture,) = objects_recorded(executable, tmp_path, "--trace-python-allocators", *options)
+    stats = figures(executable, capture)
+    assert stats["capture"]["complete"] and stats["capture"]["unmatched_frees"] == 0
+    # A thousand objects with a text each, and more: each is freed through the wrappers that it was not made by.
+    assert stats["capture"]["frees_of_earlier_blocks"] >= 2000
+    if "--native" not in options:
+        assert 500 <= made_by_init(executable, capture) <= 1010
+
+
+def test_children_that_are_forked_later_are_followed(executable, tmp_path):
+    captures = objects_recorded(executable, tmp_path, "--trace-python-allocators", "--follow", fork=True)
+    assert len(captures) == 2
+    counts = [made_by_init(executable, capture) for capture in captures]
+    assert counts[0] == counts[1] and 500 <= counts[0] <= 1010, counts
+    child = figures(executable, captures[1])["capture"]
+    assert child["forked"] and child["complete"] and child["unmatched_frees"] == 0

@@ -128,8 +128,10 @@ impl Collector {
     pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.server.stop();
         let result = self.first.finish(ended);
+        // Those that still record now have been stopped, too, or are left without a collector.
+        let of_children = if ended == RecordingEnd::Stopped { ended } else { RecordingEnd::Detached };
         let followed = |RecordedChild { pid, number, recording }| {
-            let summary = recording.finish(RecordingEnd::Detached);
+            let summary = recording.finish(of_children);
             ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
         let followed: Vec<ChildSummary> = self.children.take().into_iter().map(followed).collect();

@@ -147,6 +147,9 @@ impl DrainThread {
         if let (Some(session), Some(exited)) = (&mut self.session, &self.exited) {
             session.has_exited(exited, &self.queue);
         }
+        if let (Some(session), RecordingEnd::Stopped) = (&mut self.session, ended) {
+            session.update_process(Process { ran_on: true, ..Process::default() }, &self.queue);
+        }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
         let complete = ended != RecordingEnd::Detached && self.notes.is_empty();
         let summary = self.summary(complete);

@@ -52,6 +52,8 @@ pub struct Process {
     pub ended_by_exec: bool,
     /// Whether recording began while the process was running: blocks from before are unknown.
     pub began_late: bool,
+    /// Whether the process ran on when its recording ended.
+    pub ran_on: bool,
     /// Whether blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub traces_python_allocators: bool,
     /// Whether stacks have native frames.
@@ -365,7 +367,7 @@ impl Process {
     }
 
     /// The fields that are flags, with their tags: a field with 1 where the flag is set.
-    fn flags(&mut self) -> [(u64, &mut bool); 7] {
+    fn flags(&mut self) -> [(u64, &mut bool); 8] {
         [
             (40, &mut self.timestamps),
             (48, &mut self.ended_by_exec),
@@ -373,6 +375,7 @@ impl Process {
             (50, &mut self.native_traces),
             (72, &mut self.anonymized),
             (80, &mut self.began_late),
+            (81, &mut self.ran_on),
             (90, &mut self.snapshot),
         ]
     }

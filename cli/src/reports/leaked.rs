@@ -14,6 +14,8 @@ pub(crate) enum LeakMoment {
     Finalization,
     /// When a snapshot was taken, while the program ran.
     Snapshot,
+    /// When the recording ended, while the program ran on.
+    RecordingEnd,
     /// The last moment of a recording that goes on.
     SoFar,
     /// Several processes with different moments.
@@ -33,7 +35,7 @@ impl LeakMoment {
 
     /// The moment of a view of leaks.
     pub(crate) fn in_view(self, view: View) -> Self {
-        let has_ended = !matches!(self, Self::Snapshot | Self::SoFar);
+        let has_ended = !matches!(self, Self::Snapshot | Self::RecordingEnd | Self::SoFar);
         if view == View::LeaksAtExit && has_ended { Self::Exit } else { self }
     }
 
@@ -43,6 +45,7 @@ impl LeakMoment {
             Self::Exit => "at exit",
             Self::Finalization => "when Python began to finalize",
             Self::Snapshot => "when the snapshot was taken",
+            Self::RecordingEnd => "when the recording ended",
             Self::SoFar => "at the last moment recorded so far",
             Self::Either => "when Python began to finalize, or at exit",
         }
@@ -54,6 +57,7 @@ impl LeakMoment {
             Self::Exit => "exit",
             Self::Finalization => "finalization",
             Self::Snapshot => "snapshot",
+            Self::RecordingEnd => "recording-end",
             Self::SoFar => "so-far",
             Self::Either => "finalization-or-exit",
         }

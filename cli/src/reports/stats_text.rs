@@ -126,7 +126,7 @@ fn figures(
     line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
     let (freed, live) = (freed(totals), totals.leaked_at_exit);
     line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
-    let has_ended = !info.process.snapshot && !info.growing;
+    let has_ended = !info.process.snapshot && !info.process.ran_on && !info.growing;
     line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", count(live.count), size(live.bytes)))?;
     line("Peak", peak(capture))?;
     if capture.shown.folded && !capture.has_several_peaks() {

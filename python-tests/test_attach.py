@@ -269,7 +269,7 @@ import os, sys
 
 class Thing:
     def __init__(self, number):
-        self.name = "%050d" % number
+        self.name = bytes(number + 100)
 
 early = [Thing(number) for number in range(1000)]
 text = ["x" * 50 + str(number) for number in range(1000)]
@@ -306,7 +306,7 @@ def objects_recorded(executable, path, *options, fork=False):
 
 
 def made_by_init(executable, capture):
-    """Number of allocations by Thing.__init__: a text for each object, and dictionaries of instances."""
+    """Number of allocations by Thing.__init__: bytes for each object, and dictionaries of instances."""
     table = subprocess.run([executable, "table", "--json", "--allocated", capture], capture_output=True, text=True, check=True)
     rows = [row for row in json.loads(table.stdout)["rows"] if row["function"] == "Thing.__init__"]
     return sum(row["count"] for row in rows)
@@ -317,7 +317,7 @@ def test_objects_are_recorded_from_the_attach_on(executable, tmp_path, options):
     (capture,) = objects_recorded(executable, tmp_path, "--trace-python-allocators", *options)
     stats = figures(executable, capture)
     assert stats["capture"]["complete"] and stats["capture"]["unmatched_frees"] == 0
-    # A thousand objects with a text each, and more: each is freed through the wrappers that it was not made by.
+    # A thousand objects with bytes each, and more: each is freed through the wrappers that it was not made by.
     assert stats["capture"]["frees_of_earlier_blocks"] >= 2000
     if "--native" not in options:
         assert 500 <= made_by_init(executable, capture) <= 1010

@@ -23,6 +23,7 @@ class Page {
     addEventListener("beforeprint", () => this.print(true));
     addEventListener("afterprint", () => this.print(false));
     addEventListener("hashchange", () => this.linkChanged());
+    addEventListener("message", ({ data }) => this.followEmbedder(data));
     this.update();
   }
 
@@ -171,6 +172,12 @@ class Page {
     this.graph.draw();
     this.chart?.draw();
     if (this.layout) this.update();
+  }
+
+  /** A notebook that shows the page in a frame says which theme it has. */
+  followEmbedder(message) {
+    const theme = message?.memtrackTheme;
+    if (["dark", "light"].includes(theme) && theme !== this.theme) this.setTheme(theme);
   }
 
   /** In a narrow window the whole page scrolls, and the controls are hidden. */

@@ -49,6 +49,9 @@ impl Program {
 
     /// Whether a file that is neither installed nor a standard library's is the program's own.
     pub(crate) fn is_own(&self, path: &str) -> bool {
+        if is_cell(path) {
+            return true;
+        }
         if path.starts_with('<') {
             // Of code given as text, -c or standard input, the script is what its frames have as their file.
             return path == self.script;
@@ -107,6 +110,15 @@ impl Program {
     }
 }
 
+/// Whether the path is what IPython or its kernel call a cell: `<ipython-input-3-…>` or `/tmp/ipykernel_71/2846.py`.
+fn is_cell(path: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let mut parts = path.rsplit('/');
+    let file = parts.next().unwrap_or(path);
+    let mut of_kernel = || parts.next().and_then(|folder| folder.strip_prefix("ipykernel_")).is_some_and(is_number);
+    file.starts_with("<ipython-input-") || file.strip_suffix(".py").is_some_and(is_number) && of_kernel()
+}
+
 /// The dotted name of a path below a root; `None` where a part of it cannot be in a name.
 fn named(path: &str) -> Option<String> {
     let (folders, file) = path.rsplit_once('/').unwrap_or(("", path));
@@ -152,6 +164,17 @@ pub(crate) mod tests {
             packages: list(packages),
             ..Process::default()
         })
+    }
+
+    #[test]
+    fn cells_of_notebooks_are_own_code() {
+        let program = program(&[], &[]);
+        for path in ["/tmp/ipykernel_71/2846394.py", "<ipython-input-3-0b1c>"] {
+            assert!(program.is_own(path), "{path}");
+        }
+        for path in ["/tmp/ipykernel_71/tool.py", "/tmp/ipykernel/1.py", "/tmp/ipykernel_x/1.py", "<string>"] {
+            assert!(!program.is_own(path), "{path}");
+        }
     }
 
     #[test]

@@ -24,6 +24,19 @@ inPage("views are switched, and their roots have their totals", "flamegraph.html
   assert.equal((await drawn(page))[0].value, expected.allocations.count);
 });
 
+inPage("in a frame, the page follows the theme of what shows it", "flamegraph.html", async (page) => {
+  const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
+  const told = async (message) => {
+    await page.evaluate((message) => postMessage(message, "*"), message);
+    await page.waitForTimeout(50);
+    return theme();
+  };
+  assert.equal(await told({ memtrackTheme: "dark" }), "dark");
+  for (const other of [null, "light", { memtrackTheme: "red" }, { theme: "light" }])
+    assert.equal(await told(other), "dark");
+  assert.equal(await told({ memtrackTheme: "light" }), "light");
+});
+
 inPage("zoom in, and out again with the keyboard", "flamegraph.html", async (page) => {
   await click(page, "stays");
   const zoomed = await named(page, "stays");

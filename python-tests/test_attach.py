@@ -264,6 +264,34 @@ def test_a_forked_child_has_all_names(executable, tmp_path):
     assert [nameless(executable, capture) for capture in captures] == [[], []]
 
 
+WAITS = "#include <unistd.h>\nint main(void) { char byte; write(1, \"r\", 1); read(0, &byte, 1); return 0; }\n"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "reason"),
+    [
+        (["gcc", "-static"], "linked statically"),
+        (["gcc", "-m32"], "a 32-bit one"),
+        (["musl-gcc"], "the C library musl"),
+        (["musl-gcc", "-static"], "linked statically"),
+    ],
+    ids=" ".join,
+)
+def test_programs_that_cannot_load_a_library_are_left_alone(executable, tmp_path, compiler, reason):
+    (tmp_path / "waits.c").write_text(WAITS)
+    try:
+        subprocess.run([*compiler, "-o", tmp_path / "waits", tmp_path / "waits.c"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip(f"{' '.join(compiler)} cannot build programs here")
+    program = subprocess.Popen([tmp_path / "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout.read(1) == b"r"
+    refused = subprocess.run([executable, "attach", str(program.pid)], capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 1 and reason in refused.stderr, refused.stderr
+    assert list(tmp_path.glob("*.bin")) == []
+    program.communicate(b"x")
+    assert program.returncode == 0
+
+
 OBJECTS = """
 import os, sys
 

@@ -2,8 +2,8 @@
 //!
 //! Invariant: what is found here is a refusal or facts; nothing in the process is changed.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::maps::Mappings;
@@ -56,6 +56,10 @@ impl TargetProcess {
             _ => Refusal::Own { what: "the process's memory cannot be opened", error },
         };
         let memory = RemoteMemory::open(pid).map_err(denied)?;
+        // First, because the words of the vector have the program's size.
+        if is_narrow(&format!("/proc/{pid}/exe")) {
+            return Err(Refusal::Narrow);
+        }
         let vector = fs::read(format!("/proc/{pid}/auxv")).map_err(denied)?;
         let value = |key| auxiliary(&vector, key);
         let target = Self {
@@ -103,7 +107,10 @@ impl TargetProcess {
 
     /// How a library is loaded into it.
     pub(crate) fn loader_functions(&self, mappings: &Mappings) -> Result<LoaderFunctions, Refusal> {
-        let is_musl = |path: &[u8]| has(path, b"/ld-musl-") || has(path, b"/libc.musl-");
+        // Its names on Alpine; on Debian it is in a directory of that name.
+        let is_musl = |path: &[u8]| {
+            [&b"/ld-musl-"[..], b"/libc.musl-", b"-linux-musl/libc.so"].iter().any(|name| has(path, name))
+        };
         if mappings.iter().any(|mapping| is_musl(&mapping.path)) {
             return Err(Refusal::Musl);
         }
@@ -133,6 +140,12 @@ impl TargetProcess {
 
 fn has(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len()).any(|window| window == part)
+}
+
+/// Whether a file is a 32-bit ELF object.
+fn is_narrow(path: &str) -> bool {
+    let mut header = [0; 5];
+    File::open(path).and_then(|mut file| file.read_exact(&mut header)).is_ok() && header == *b"\x7fELF\x01"
 }
 
 fn same_file(one: &str, other: &str) -> bool {

@@ -17,6 +17,7 @@ mod default_capture;
 mod export;
 mod failure;
 mod live;
+mod live_windows;
 mod load;
 mod message;
 mod open;

@@ -73,3 +73,5 @@ pub use memtrack_transport::handshake::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCK
 pub use memtrack_transport::attach::AttachStatus;
 // What tells whether a shim belongs to this program.
 pub use memtrack_transport::identity;
+
+pub use memtrack_transport::clock::monotonic_ns;

@@ -34,6 +34,85 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
     }
 }
 
+/// The same with only the stacks of the groups, and what these refer to: for a part of a large capture.
+#[must_use]
+pub fn save_used(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggregate {
+    let groups: Vec<Group> = analysis.groups.iter().collect();
+    // Number 0 of stacks is the empty one. Parents have lower numbers than their children.
+    let mut stacks = vec![0_u32; frames.stacks().len() + 1];
+    groups.iter().for_each(|group| mark(&mut stacks, group.stack.0));
+    for at in (1..stacks.len()).rev() {
+        if let Some(node) = frames.node(StackId(at as u32)).filter(|_| stacks[at] != 0) {
+            mark(&mut stacks, node.parent.0);
+        }
+    }
+    let mut used = UsedTables::default();
+    let mut nodes = Vec::new();
+    for at in 1..stacks.len() {
+        let Some(node) = frames.node(StackId(at as u32)).filter(|_| stacks[at] != 0) else { continue };
+        nodes.push((stacks[node.parent.0 as usize], used.frame(node.frame, frames)));
+        stacks[at] = nodes.len() as u32;
+    }
+    let group = |group: &Group| {
+        let stack = stacks.get(group.stack.0 as usize).copied().unwrap_or(0);
+        aggregate::AggregateGroup { stack, ..save_group(group) }
+    };
+    Aggregate {
+        names: used.names,
+        frames: used.frames,
+        stacks: nodes,
+        threads: threads.iter().map(|thread| (thread.tid, thread.name.clone())).collect(),
+        groups: groups.iter().map(group).collect(),
+        totals: save_totals(&analysis.totals),
+        columns: used.columns,
+        modules: frames.native_modules().iter().map(save_module).collect(),
+        places: used.places,
+        ..Aggregate::default()
+    }
+}
+
+fn mark(stacks: &mut [u32], stack: u32) {
+    if let Some(mark) = stacks.get_mut(stack as usize).filter(|_| stack != 0) {
+        *mark = 1;
+    }
+}
+
+/// The frames and names that are used, numbered anew.
+#[derive(Default)]
+struct UsedTables {
+    frame_numbers: FxHashMap<u32, u32>,
+    frames: Vec<(u32, u32, u32)>,
+    columns: Vec<u32>,
+    places: Vec<aggregate::AggregateNativePlace>,
+    name_numbers: FxHashMap<u32, u32>,
+    names: Vec<String>,
+}
+
+impl UsedTables {
+    fn frame(&mut self, id: FrameId, frames: &Frames) -> u32 {
+        if let Some(&number) = self.frame_numbers.get(&id.0) {
+            return number;
+        }
+        let Frame { function, file, line, column } = frames.frame(id);
+        let number = self.frames.len() as u32;
+        let names = (self.name(function, frames), self.name(file, frames));
+        self.frames.push((names.0, names.1, line));
+        self.columns.push(column);
+        if let Some(place) = save_place(id.0, frames) {
+            self.places.push(aggregate::AggregateNativePlace { frame: number, ..place });
+        }
+        self.frame_numbers.insert(id.0, number);
+        number
+    }
+
+    fn name(&mut self, id: NameId, frames: &Frames) -> u32 {
+        *self.name_numbers.entry(id.0).or_insert_with(|| {
+            self.names.push(frames.name(id).to_owned());
+            (self.names.len() - 1) as u32
+        })
+    }
+}
+
 fn save_module(module: &NativeModule) -> aggregate::AggregateModule {
     aggregate::AggregateModule { source: module.source, path: module.path.clone(), build_id: module.identity() }
 }
@@ -53,7 +132,17 @@ fn restore_module(module: &aggregate::AggregateModule) -> NativeModule {
 /// # Errors
 /// [`Error::TooMany`] when the tables are larger than this version can hold.
 pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>), Error> {
-    let (frames, stacks) = restore_frames(aggregate)?;
+    let mut frames = Frames::new();
+    let (analysis, threads) = restore_into(&mut frames, aggregate)?;
+    Ok((analysis, frames, threads))
+}
+
+/// The same with these tables: what they have already keeps its id.
+///
+/// # Errors
+/// As for [`restore`].
+pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analysis, Vec<Thread>), Error> {
+    let stacks = restore_frames(frames, aggregate)?;
     let stack = |stack: u32| stacks.get(stack as usize).copied().unwrap_or(StackId::EMPTY);
     let groups = aggregate.groups.iter().filter_map(|group| restore_group(group, stack(group.stack))).collect();
     let snapshots =
@@ -62,12 +151,11 @@ pub fn restore(aggregate: &Aggregate) -> Result<(Analysis, Frames, Vec<Thread>),
     totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
     let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
-    Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, frames, threads))
+    Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, threads))
 }
 
-/// Restores the tables; also returns the new id of each stack of the aggregate.
-fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error> {
-    let mut frames = Frames::new();
+/// Restores the tables; returns the id of each stack of the aggregate.
+fn restore_frames(frames: &mut Frames, aggregate: &Aggregate) -> Result<Vec<StackId>, Error> {
     let names = aggregate.names.iter().map(|name| frames.name_id(name)).collect::<Result<Vec<_>, _>>()?;
     let name = |index: u32| names.get(index as usize).copied().unwrap_or(NameId(0));
     let mut ids = Vec::with_capacity(aggregate.frames.len());
@@ -87,7 +175,7 @@ fn restore_frames(aggregate: &Aggregate) -> Result<(Frames, Vec<StackId>), Error
         let frame = ids.get(frame as usize).copied().unwrap_or(FrameId(0));
         stacks.push(frames.stack_id(parent, frame)?);
     }
-    Ok((frames, stacks))
+    Ok(stacks)
 }
 
 fn save_group(group: &Group) -> aggregate::AggregateGroup {
@@ -205,6 +293,32 @@ mod tests {
     use crate::{Options, Replay};
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::{Allocator, MapClass};
+
+    /// What no group uses is left out, and what is left is the same; ids of tables that have more stay.
+    #[test]
+    fn a_part_is_saved_with_what_it_uses() {
+        let (mut analysis, mut frames, threads) = example();
+        let name = frames.name_id("other").unwrap();
+        let other = frames.id_of(Frame { function: name, file: name, line: 1, column: 0 }).unwrap();
+        let used = frames.stack_of(&[other, other, other]).unwrap();
+        let unused = frames.stack_of(&[other, other, other, other]).unwrap();
+        analysis.groups = analysis.groups.iter().skip(1).take(1).collect();
+        analysis.groups.change(0, |group| group.stack = used);
+        let saved = super::save_used(&analysis, &frames, &threads);
+        assert_eq!(
+            (saved.stacks.len(), saved.frames.len(), saved.names.as_slice()),
+            (3, 1, ["other".to_owned()].as_slice())
+        );
+        let saved = Aggregate::decode(&saved.encode()).unwrap();
+        let (restored, tables, _) = restore(&saved).unwrap();
+        let group = restored.groups.get(0).unwrap();
+        assert_eq!(
+            (group.allocated, tables.root_to_leaf(group.stack).len()),
+            (analysis.groups.get(0).unwrap().allocated, 3)
+        );
+        let (restored, _) = super::restore_into(&mut frames, &saved).unwrap();
+        assert_eq!((restored.groups.get(0).unwrap().stack, frames.stack_of(&[other; 4]).unwrap()), (used, unused));
+    }
 
     fn example() -> (Analysis, Frames, Vec<Thread>) {
         let mut frames = Frames::new();

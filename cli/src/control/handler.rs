@@ -12,9 +12,10 @@ use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{
     MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StopAnswer,
 };
-use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket};
+use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket, Subscriber};
 use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy};
 
+use crate::live_windows::engine::LiveEngine;
 use crate::message;
 use crate::reports::capture_info::rfc3339;
 
@@ -49,6 +50,25 @@ pub(crate) struct EndRequest {
     pub(crate) answer: Option<Sender<Result<Vec<PathBuf>, String>>>,
 }
 
+/// Answers clients until it is dropped.
+pub(crate) struct RecordingServer {
+    commands: Arc<RecordingCommands>,
+    server: ControlServer,
+}
+
+impl RecordingServer {
+    /// The captures are complete: sends the last windows to viewers.
+    pub(crate) fn end_views(&self) {
+        self.commands.end_views();
+    }
+
+    /// The same, and closes the socket.
+    pub(crate) fn end(self) {
+        self.end_views();
+        self.server.finish();
+    }
+}
+
 /// How long the end of a recording may take.
 const END_LIMIT: Duration = Duration::from_secs(25);
 
@@ -57,6 +77,7 @@ pub(crate) struct RecordingCommands {
     recording: RecordingHandle,
     captures: CapturePaths,
     pid: u32,
+    engine: LiveEngine,
     /// Takes requests to detach, where that is possible.
     ends: Option<Mutex<Sender<EndRequest>>>,
 }
@@ -64,7 +85,8 @@ pub(crate) struct RecordingCommands {
 impl RecordingCommands {
     /// `pid`: the first process.
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32) -> Self {
-        Self { recording, captures, pid: pid.cast_unsigned(), ends: None }
+        let engine = LiveEngine::new(recording.clone());
+        Self { recording, captures, pid: pid.cast_unsigned(), engine, ends: None }
     }
 
     /// Passes requests to detach to the thread that began the recording.
@@ -73,9 +95,22 @@ impl RecordingCommands {
     }
 
     /// Answers the clients of this socket.
-    pub(crate) fn serve(self, socket: ControlSocket) -> Option<ControlServer> {
-        let pid = self.pid;
-        ControlServer::start(socket, pid, Arc::new(self)).ok()
+    pub(crate) fn serve(self, socket: ControlSocket) -> Option<RecordingServer> {
+        let (pid, commands) = (self.pid, Arc::new(self));
+        let handler = Arc::clone(&commands);
+        ControlServer::start(socket, pid, handler).ok().map(|server| RecordingServer { commands, server })
+    }
+
+    /// The captures are complete: viewers get the last windows.
+    fn end_views(&self) {
+        self.engine.end();
+    }
+
+    /// The recorded process with this id; of one that was used again, the newest.
+    fn number_of(&self, pid: u32) -> Result<u32, String> {
+        let all = self.status().processes;
+        let process = all.iter().rev().find(|process| process.pid == pid);
+        Ok(process.ok_or_else(|| format!("process {pid} is not recorded"))?.number)
     }
 
     fn process(&self, known: RecordedProcess) -> Option<ProcessStatus> {
@@ -114,13 +149,16 @@ impl CommandHandler for RecordingCommands {
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         let pid = pid.unwrap_or(self.pid);
-        let all = self.status().processes;
-        // Of a process id that was used again, the newest.
-        let process = all.iter().rev().find(|process| process.pid == pid);
-        let number = process.ok_or_else(|| format!("process {pid} is not recorded"))?.number;
+        let number = self.number_of(pid)?;
         let SnapshotCopy { descriptor, length, tail } = self.recording.snapshot(number)?;
         let (tail, capture) = (STANDARD.encode(tail), (self.captures)(number));
         Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
+    }
+
+    fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
+        let number = self.number_of(pid.unwrap_or(self.pid))?;
+        let capture = (self.captures)(number).ok_or("the recording has no capture yet: try again in a moment")?;
+        self.engine.watch((number, capture), every, subscriber)
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

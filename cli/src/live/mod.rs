@@ -1,6 +1,8 @@
-//! Captures that are watched while they are written: [`source`] finds them, [`picture`] is their state at one moment.
+//! Captures that are watched while they are written: [`source`] finds them, [`subscription`] receives the windows that the
+//! recording makes, where it can be reached, and [`picture`] is the state at one moment.
 //!
 //! Invariant: watching changes neither the recording nor the recorded program.
 
 pub(crate) mod picture;
 pub(crate) mod source;
+pub(crate) mod subscription;

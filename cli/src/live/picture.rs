@@ -5,18 +5,21 @@
 //! in that of temporary allocations, what was freed in it in that of leaks, and what was live at the mark in that of all
 //! allocations. Invariant: a picture is not changed by what comes after it.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
 use memtrack_format::header;
+use memtrack_format::meta::Process;
 use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
-use memtrack_reader::analysis::{Group, GroupFlow, Groups, Peak, Sum, Tally};
+use memtrack_reader::analysis::{GroupFlow, Groups, Peak, Tally};
 use memtrack_reader::live::{LiveFollower, LiveTotals};
 use memtrack_reader::program::Program;
 use memtrack_reader::symbols::{Symbolizer, apply};
 use memtrack_reader::{Analysis, Frames, Thread, View};
 
+use crate::live_windows::message::group;
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 
@@ -69,6 +72,19 @@ impl LivePicture {
         }
     }
 
+    /// A picture of these groups of a window, each with what it had live at the mark in place of what was allocated in all.
+    pub(crate) fn received(
+        (file, process): (PathBuf, Process),
+        (groups, frames, threads): (Groups, &Frames, Vec<Thread>),
+        totals: LiveTotals,
+        complete: bool,
+    ) -> Self {
+        let mut frames = frames.clone();
+        frames.add_program(Arc::new(Program::of(&process)));
+        let info = CaptureInfo { file, format_version: header::VERSION, process, complete, ..CaptureInfo::default() };
+        Self { info, groups, frames, threads, totals, symbols: Vec::new() }
+    }
+
     /// The capture, with names of native code.
     ///
     /// # Errors
@@ -93,19 +109,10 @@ fn sources(sources: &[FileLines]) -> Vec<FileLines> {
     sources.to_vec()
 }
 
-fn group(flow: &GroupFlow, at_mark: Tally) -> Group {
-    let sum = |tally: Tally| match tally {
-        Tally { bytes: 0, count: 0 } => Sum::default(),
-        Tally { bytes, count } => Sum { bytes, count, first_order: 0, first_time_ns: 0 },
-    };
-    let &GroupFlow { stack, thread, allocator, allocated, freed, live } = flow;
-    let group = Group::new(stack, allocator, thread);
-    Group { peak: sum(live), temporary: sum(allocated), leaked: sum(freed), allocated: sum(at_mark), ..group }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ALLOCATED, AT_MARK, FREED, LIVE, group};
+    use super::{ALLOCATED, AT_MARK, FREED, LIVE};
+    use crate::live_windows::message::group;
     use memtrack_format::Allocator;
     use memtrack_reader::analysis::{GroupFlow, Tally};
     use memtrack_reader::{StackId, ThreadId};

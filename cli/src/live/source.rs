@@ -16,6 +16,7 @@ use memtrack_collector::control::ControlClient;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus};
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
+use super::subscription::WindowSubscription;
 use crate::control::recordings::{self, RunningRecording};
 
 /// How often the recording is asked for its status.
@@ -72,6 +73,14 @@ impl LiveSource {
     fn new(path: PathBuf, pid: Option<u32>, client: Option<ControlClient>) -> Self {
         let now = Instant::now();
         Self { path, pid, client, asked: now, len: 0, grown: now }
+    }
+
+    /// The windows that the recording makes for all viewers, if it can be reached and makes them.
+    pub(crate) fn subscribe(&self, every: Duration) -> Option<WindowSubscription> {
+        let pid = self.pid.filter(|_| self.client.is_some())?;
+        // A connection of its own, since this one is asked other things.
+        let client = recordings::of(Some(pid)).ok()?.client;
+        WindowSubscription::begin(client, pid, self.path.clone(), every)
     }
 
     /// The capture.

@@ -72,6 +72,11 @@ impl ControlConnection {
         self.subscription.is_some()
     }
 
+    /// Whether nothing waits to be sent to it.
+    pub(super) fn is_told(&self) -> bool {
+        self.output.is_empty() && !self.is_busy && self.subscription.as_ref().is_none_or(SubscriberQueue::is_empty)
+    }
+
     /// Reads what is there, once.
     pub(super) fn read(&mut self, now: Instant) -> Result<(), Dropped> {
         let mut piece = [0; PIECE];

@@ -43,10 +43,10 @@ pub trait CommandHandler: Send + Sync {
         Err("this recording was not begun by 'memtrack attach', so it ends with its program".into())
     }
 
-    /// Pushes a line for each window to the subscriber, from a thread of its own, until
+    /// Pushes a line for each window of the process to the subscriber, from a thread of its own, until
     /// [`Subscriber::push`] says that the client has gone.
-    fn live(&self, every: Duration, subscriber: Subscriber) -> Result<(), String> {
-        let _ = (every, subscriber);
+    fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
+        let _ = (pid, every, subscriber);
         Err("this version of memtrack has no live view of this recording".into())
     }
 }
@@ -67,8 +67,8 @@ pub(super) fn execute(
         ControlCommand::Start { output, force } => value(&handler.start(output, force)?),
         ControlCommand::Stop => value(&handler.stop()?),
         ControlCommand::Detach => value(&handler.detach()?),
-        ControlCommand::Live { every_ms } => {
-            handler.live(Duration::from_millis(every_ms), subscriber)?;
+        ControlCommand::Live { every_ms, pid } => {
+            handler.live(pid, Duration::from_millis(every_ms), subscriber)?;
             Ok(Value::Object(serde_json::Map::new()))
         }
     }

@@ -77,6 +77,9 @@ pub enum ControlCommand {
         /// The time of a window in milliseconds.
         #[serde(default = "second")]
         every_ms: u64,
+        /// The recorded process; without it the first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
     },
 }
 
@@ -251,7 +254,7 @@ mod tests {
         assert_eq!(parsed(r#"{"id":1,"command":"status"}"#), ok(1, ControlCommand::Status));
         let mark = ControlCommand::Mark { name: "ä b".into() };
         assert_eq!(parsed(r#"{"command":"mark","later":[1],"name":"ä b","id":2}"#), ok(2, mark));
-        assert_eq!(parsed(r#"{"id":3,"command":"live"}"#), ok(3, ControlCommand::Live { every_ms: 1000 }));
+        assert_eq!(parsed(r#"{"id":3,"command":"live"}"#), ok(3, ControlCommand::Live { every_ms: 1000, pid: None }));
         assert_eq!(parsed(r#"{"id":3,"command":"snapshot"}"#), ok(3, ControlCommand::Snapshot { pid: None }));
     }
 
@@ -284,7 +287,7 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read(id in any::<u64>(), name in ".{0,40}", every_ms in any::<u64>(), pid in any::<Option<u32>>()) {
-            let commands = [ControlCommand::Mark { name }, ControlCommand::Live { every_ms }, ControlCommand::Snapshot { pid }];
+            let commands = [ControlCommand::Mark { name }, ControlCommand::Live { every_ms, pid: None }, ControlCommand::Snapshot { pid }];
             for command in commands {
                 let request = ControlRequest { id, command };
                 let bytes = line(&request);

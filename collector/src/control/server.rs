@@ -22,6 +22,8 @@ use super::worker::CommandWorker;
 const MOST_CLIENTS: usize = 64;
 /// Clients that are accepted between two looks at the others.
 const ACCEPTED_AT_ONCE: usize = 8;
+/// How long clients may take to read what waits for them at the end.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 /// How often times are checked while clients are connected, in milliseconds.
 const LOOK_MS: i32 = 500;
 
@@ -47,6 +49,17 @@ impl ControlServer {
             ControlThread { listener, woken, worker, waker: waker.clone(), greeting, clients: Vec::new(), accepted: 0 };
         let thread = thread::Builder::new().name("memtrack-control".into()).spawn(move || control.run())?;
         Ok(Self { waker, thread: Some(thread), _file: file })
+    }
+}
+
+impl ControlServer {
+    /// Ends when the clients have taken what waits for them, or a little later.
+    pub fn finish(self) {
+        let begun = Instant::now();
+        let look = self.waker.ask_to_settle();
+        while !self.waker.has_settled(look) && begun.elapsed() < LAST_WORDS {
+            thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
@@ -78,8 +91,12 @@ impl ControlThread {
                 return;
             }
             let now = Instant::now();
+            let settling = self.waker.settling();
             self.take_answers();
             self.serve(&ready.clients, now);
+            if self.clients.iter().all(ControlConnection::is_told) {
+                self.waker.settle(settling);
+            }
             if ready.connects {
                 (0..ACCEPTED_AT_ONCE).take_while(|_| self.accept(now)).for_each(drop);
             }

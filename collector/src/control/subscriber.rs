@@ -88,6 +88,11 @@ impl SubscriberQueue {
         state.ended && state.lines.is_empty()
     }
 
+    /// Whether no line waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().lines.is_empty()
+    }
+
     /// The client has gone.
     pub(super) fn leave(&self) {
         let mut state = self.lock();

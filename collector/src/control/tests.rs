@@ -42,7 +42,7 @@ impl CommandHandler for FakeRecording {
         Err("not now".into())
     }
 
-    fn live(&self, _every: Duration, subscriber: Subscriber) -> Result<(), String> {
+    fn live(&self, _pid: Option<u32>, _every: Duration, subscriber: Subscriber) -> Result<(), String> {
         self.subscribers.lock().unwrap().push(subscriber);
         Ok(())
     }
@@ -134,7 +134,7 @@ fn every_subscriber_gets_the_same_bytes_and_a_slow_one_skips() {
     let running = Running::new();
     let mut clients = [running.connect(), running.connect()];
     for client in &mut clients {
-        client.ask::<serde_json::Value>(ControlCommand::Live { every_ms: 100 }).unwrap();
+        client.ask::<serde_json::Value>(ControlCommand::Live { every_ms: 100, pid: None }).unwrap();
     }
     let filler = format!("\"{}\"", "x".repeat(100_000));
     assert_eq!(running.recording.push("1"), 2);

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 
 /// Wakes the control thread; clones wake the same.
 #[derive(Clone, Debug)]
@@ -19,6 +19,9 @@ struct WakerShared {
     rung: AtomicBool,
     /// The thread is to end.
     stopped: AtomicBool,
+    /// How often it was asked whether all clients are told everything, and the last question with the answer yes.
+    settling: AtomicU32,
+    settled: AtomicU32,
 }
 
 /// The control thread's end.
@@ -33,7 +36,13 @@ pub(super) fn pair() -> io::Result<(ControlWaker, WakeReceiver)> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;
     theirs.set_nonblocking(true)?;
-    let shared = WakerShared { socket: ours, rung: AtomicBool::new(false), stopped: AtomicBool::new(false) };
+    let shared = WakerShared {
+        socket: ours,
+        rung: AtomicBool::new(false),
+        stopped: AtomicBool::new(false),
+        settling: AtomicU32::new(0),
+        settled: AtomicU32::new(0),
+    };
     let waker = ControlWaker(Arc::new(shared));
     Ok((waker.clone(), WakeReceiver { socket: theirs, waker }))
 }
@@ -45,6 +54,28 @@ impl ControlWaker {
             // If it is full, a byte is there already.
             let _ = (&self.0.socket).write(&[0]);
         }
+    }
+
+    /// Asks the thread to say when its clients are told everything that waits now; returns the number of the question.
+    pub(super) fn ask_to_settle(&self) -> u32 {
+        let question = self.0.settling.fetch_add(1, SeqCst) + 1;
+        self.wake();
+        question
+    }
+
+    /// The newest question.
+    pub(super) fn settling(&self) -> u32 {
+        self.0.settling.load(SeqCst)
+    }
+
+    /// The answer to this question and earlier ones is yes.
+    pub(super) fn settle(&self, question: u32) {
+        self.0.settled.store(question, SeqCst);
+    }
+
+    /// Whether the answer has come.
+    pub(super) fn has_settled(&self, question: u32) -> bool {
+        self.0.settled.load(SeqCst) >= question
     }
 
     /// Ends the thread.

@@ -12,7 +12,8 @@ use memtrack_format::meta::Process;
 use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
 
-use super::state::{LiveState, LiveWindow};
+use super::grid::LiveWindow;
+use super::state::LiveState;
 use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::Thread;
@@ -229,6 +230,50 @@ impl LiveFollower {
             FollowInput::Growing(followed) => followed.lost(),
             FollowInput::Complete(complete) => complete.capture.lost(),
         }
+    }
+
+    /// Adds windows of this length; returns the number of their grid. The first one is from the beginning until now.
+    pub fn add_grid(&mut self, every: Duration) -> u32 {
+        self.state.add_grid(every)
+    }
+
+    /// Ends the windows of a grid.
+    pub fn remove_grid(&mut self, grid: u32) {
+        self.state.remove_grid(grid);
+    }
+
+    /// An earlier grid whose open window, and all later ones, are the same.
+    #[must_use]
+    pub fn same_grid(&self, grid: u32) -> Option<u32> {
+        self.state.same_grid(grid)
+    }
+
+    /// Closes no window of the grid for now: the next one is longer.
+    pub fn hold_grid(&mut self, grid: u32, held: bool) {
+        if let Some(grid) = self.state.grid_mut(grid) {
+            grid.held = held;
+        }
+    }
+
+    /// The first window of the grid ends at this time, which was the end of a window before.
+    pub fn end_first_at(&mut self, grid: u32, time_ns: u64) {
+        if let Some(grid) = self.state.grid_mut(grid) {
+            grid.end_first_at(time_ns);
+        }
+    }
+
+    /// Events that were not read yet, as far as can be told by the bytes.
+    ///
+    /// # Errors
+    /// The file's size cannot be read.
+    pub fn unread_events(&mut self) -> Result<u64, Error> {
+        let unread = self.unread_bytes()?;
+        let read = match &self.input {
+            FollowInput::Growing(followed) => followed.read_bytes(),
+            FollowInput::Complete(complete) => complete.capture.total_record_bytes().saturating_sub(complete.left),
+        };
+        let events = u128::from(self.state.totals().events) * u128::from(unread) / u128::from(read.max(1));
+        Ok(u64::try_from(events).unwrap_or(u64::MAX))
     }
 
     /// Bytes of the file that were not read yet.

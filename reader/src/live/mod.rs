@@ -7,11 +7,13 @@
 //! Invariant: the sums are those that a report of the capture has for the same span of time.
 
 mod follower;
+mod grid;
 mod history;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub use self::follower::{FollowProgress, LiveFollower};
+pub use self::grid::{LiveTotals, LiveWindow};
 pub use self::history::{LiveHistory, LivePoint};
-pub use self::state::{LiveState, LiveTotals, LiveWindow};
+pub use self::state::LiveState;

@@ -7,53 +7,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
-use crate::analysis::{GroupFlow, Options, Tally, UnknownBlocks};
+use crate::analysis::{GroupFlow, Options, UnknownBlocks};
 use crate::event::{Event, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
 use crate::source::Consumer;
-
-/// Nanoseconds in a millisecond.
-const MILLISECOND_NS: u64 = 1_000_000;
-
-/// Totals at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LiveTotals {
-    /// The time of the last tick, in nanoseconds since recording began.
-    pub time_ns: u64,
-    /// Events so far.
-    pub events: u64,
-    /// What is live.
-    pub live: Tally,
-    /// The most bytes that were live.
-    pub peak_bytes: u64,
-    /// When that was.
-    pub peak_time_ns: u64,
-    /// Resident memory at the last sample; 0: there is none.
-    pub rss_bytes: u64,
-    /// The most that was sampled.
-    pub rss_peak_bytes: u64,
-    /// Deallocations of blocks that are not known.
-    pub unmatched_frees: u64,
-}
-
-/// A span of time that has passed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LiveWindow {
-    /// Its first moment, in nanoseconds since recording began.
-    pub from_ns: u64,
-    /// The moment after its last.
-    pub to_ns: u64,
-    /// All groups with an event in it, or with something live at its end.
-    pub groups: Vec<GroupFlow>,
-    /// At its end.
-    pub totals: LiveTotals,
-    /// Events in it.
-    pub events: u64,
-    /// The recording has ended in it.
-    pub last: bool,
-}
 
 /// The live heap.
 #[derive(Debug)]
@@ -63,13 +23,9 @@ pub struct LiveState {
     rss_bytes: u64,
     rss_peak_bytes: u64,
     time_ns: u64,
-    /// The length of windows in nanoseconds; 0: there are none.
-    every_ns: u64,
-    /// Where the open window began.
-    from_ns: u64,
-    events_before: u64,
-    /// What each group had allocated and freed when the open window began.
-    before: Vec<(Tally, Tally)>,
+    grids: Vec<WindowGrid>,
+    /// Grids so far.
+    numbered: u32,
     windows: VecDeque<LiveWindow>,
 }
 
@@ -77,18 +33,44 @@ impl LiveState {
     /// The state before the first event. `every`: the length of windows, if there are to be any.
     #[must_use]
     pub fn new(every: Option<Duration>) -> Self {
-        Self {
+        let mut state = Self {
             replay: Replay::new(&Options { flows: true, ..Options::default() }),
             history: LiveHistory::default(),
             rss_bytes: 0,
             rss_peak_bytes: 0,
             time_ns: 0,
-            every_ns: every.map_or(0, |every| u64::try_from(every.as_nanos()).unwrap_or(u64::MAX)),
-            from_ns: 0,
-            events_before: 0,
-            before: Vec::new(),
+            grids: Vec::new(),
+            numbered: 0,
             windows: VecDeque::new(),
+        };
+        if let Some(every) = every {
+            state.grids.push(WindowGrid::new(0, every));
+            state.numbered = 1;
         }
+        state
+    }
+
+    /// Adds a grid of windows; returns its number. Its first window is from the beginning of the recording until now.
+    pub(super) fn add_grid(&mut self, every: Duration) -> u32 {
+        let number = self.numbered;
+        self.numbered += 1;
+        self.grids.push(WindowGrid::new(number, every).at_once());
+        number
+    }
+
+    pub(super) fn grid_mut(&mut self, number: u32) -> Option<&mut WindowGrid> {
+        self.grids.iter_mut().find(|grid| grid.number == number)
+    }
+
+    /// Removes a grid.
+    pub(super) fn remove_grid(&mut self, number: u32) {
+        self.grids.retain(|grid| grid.number != number);
+    }
+
+    /// An earlier grid with the same open window.
+    pub(super) fn same_grid(&self, number: u32) -> Option<u32> {
+        let of = self.grids.iter().find(|grid| grid.number == number)?;
+        self.grids.iter().find(|grid| grid.number < number && grid.is_like(of)).map(|grid| grid.number)
     }
 
     /// The same, of a process that frees such blocks without a recorded allocation.
@@ -134,59 +116,34 @@ impl LiveState {
         !self.windows.is_empty()
     }
 
-    /// The recording has ended at this time: closes the open window.
+    /// The recording has ended at this time: closes the open windows.
     pub(super) fn end(&mut self, time_ns: u64) {
         self.pass(time_ns);
-        if self.every_ns > 0 {
-            // A whole number of milliseconds, so that reports can be asked for the same span.
-            let to_ns = (self.time_ns.max(self.from_ns) / MILLISECOND_NS + 1) * MILLISECOND_NS;
-            self.close(to_ns, true);
-        }
+        self.close(|grid, now| Some((grid.last_end(now.time_ns), true)));
     }
 
     /// All coming events are of this time or later.
     fn pass(&mut self, time_ns: u64) {
-        if self.every_ns > 0 {
-            // Of a long pause, one window: the grid is kept.
-            let begun = time_ns - time_ns % self.every_ns;
-            if begun > self.from_ns {
-                self.close(begun, false);
-            }
-        }
+        // With exact times, events may be later than the tick before them.
+        let passed_ns = self.time_ns.max(self.replay.totals().end_time_ns);
+        let has_begun = self.replay.totals().events > 0;
+        self.close(|grid, _| grid.end_at(time_ns, passed_ns, has_begun).map(|end| (end, false)));
         self.time_ns = self.time_ns.max(time_ns);
         self.history.add(self.time_ns, self.replay.live().bytes, self.rss_bytes);
     }
 
-    fn close(&mut self, to_ns: u64, last: bool) {
-        let mut groups = Vec::new();
-        let mut before = self.before.iter_mut();
-        let mut further = Vec::new();
-        for mut group in self.replay.flows() {
-            let now = (group.allocated, group.freed);
-            let (allocated, freed) = match before.next() {
-                Some(before) => std::mem::replace(before, now),
-                None => {
-                    further.push(now);
-                    Default::default()
-                }
-            };
-            group.allocated = minus(group.allocated, allocated);
-            group.freed = minus(group.freed, freed);
-            if [group.allocated, group.freed, group.live].iter().any(|tally| *tally != Tally::default()) {
-                groups.push(group);
+    /// Closes the windows of the grids for which there is an end, and whether it is the last one.
+    fn close(&mut self, end: impl Fn(&WindowGrid, &LiveTotals) -> Option<(u64, bool)>) {
+        if self.grids.is_empty() {
+            return;
+        }
+        let totals = self.totals();
+        for grid in &mut self.grids {
+            if let Some((to_ns, last)) = end(grid, &totals) {
+                self.windows.push_back(grid.close(to_ns, last, totals, self.replay.flows()));
             }
         }
-        self.before.append(&mut further);
-        let totals = self.totals();
-        let events = totals.events.saturating_sub(self.events_before);
-        self.events_before = totals.events;
-        self.windows.push_back(LiveWindow { from_ns: self.from_ns, to_ns, groups, totals, events, last });
-        self.from_ns = to_ns;
     }
-}
-
-fn minus(now: Tally, before: Tally) -> Tally {
-    Tally { bytes: now.bytes.saturating_sub(before.bytes), count: now.count.saturating_sub(before.count) }
 }
 
 impl Consumer for LiveState {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
-use super::state::{LiveState, LiveWindow};
+use super::grid::LiveWindow;
+use super::state::LiveState;
 use crate::analysis::{Options, Tally, View};
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -65,6 +66,40 @@ fn windows_have_what_was_allocated_and_freed_in_them_and_what_is_live_at_their_e
     assert_eq!(windows.iter().map(|one| one.last).collect::<Vec<_>>(), [false, false, true]);
     assert_eq!(windows[2].totals.live, tally(4153, 3));
     assert_eq!((windows[2].totals.peak_bytes, windows[2].totals.peak_time_ns), (8249, 450_000_000));
+}
+
+/// A viewer that comes later sees everything at once, then the windows that others see; while its grid is held, it sees longer ones.
+#[test]
+fn windows_that_begin_later_join_those_of_others() {
+    let mut state = LiveState::new(None);
+    let step = |state: &mut LiveState, order: u64, time_ms: u64| -> Vec<_> {
+        run_one(state, &event(order, MALLOC, (0x10 * (order + 1), 10), 1, time_ms))
+    };
+    let every = Duration::from_millis(100);
+    let first = state.add_grid(every);
+    assert_eq!(step(&mut state, 0, 5), []);
+    assert_eq!(step(&mut state, 1, 7), [(first, 0, 7, 10)]);
+    assert_eq!(step(&mut state, 2, 130), [(first, 7, 100, 20)]);
+    let second = state.add_grid(every);
+    assert_eq!((step(&mut state, 3, 150), state.same_grid(second)), (vec![(second, 0, 150, 30)], None));
+    assert_eq!(step(&mut state, 4, 201), [(first, 100, 200, 40), (second, 150, 200, 40)]);
+    assert_eq!(state.same_grid(second), Some(first));
+    state.remove_grid(second);
+    state.grid_mut(first).unwrap().held = true;
+    assert_eq!(step(&mut state, 5, 320), []);
+    state.grid_mut(first).unwrap().held = false;
+    assert_eq!(step(&mut state, 6, 410), [(first, 200, 400, 60)]);
+    let mut later = LiveState::new(Some(every));
+    later.grid_mut(0).unwrap().end_first_at(150_000_000);
+    assert_eq!((step(&mut later, 0, 120), step(&mut later, 1, 160)), (vec![], vec![(0, 0, 150, 10)]));
+}
+
+/// The windows that close before an event: the grid, the span in milliseconds, and the live bytes.
+fn run_one(state: &mut LiveState, event: &Event) -> Vec<(u32, u64, u64, u64)> {
+    state.tick(0, event.time_ns);
+    state.event(event, &Frames::new());
+    let windows = std::iter::from_fn(|| state.take_window());
+    windows.map(|one| (one.grid, one.from_ns / 1_000_000, one.to_ns / 1_000_000, one.totals.live.bytes)).collect()
 }
 
 #[test]

@@ -119,6 +119,11 @@ impl FollowedCapture {
         Ok(self.file.len().saturating_sub(self.at))
     }
 
+    /// Bytes of the file that were read.
+    pub(crate) fn read_bytes(&self) -> u64 {
+        self.at
+    }
+
     /// Reads the next block, if it is there.
     pub(crate) fn step<C: Consumer>(&mut self, consumer: &mut C) -> Result<FollowStep, Error> {
         if self.ended {

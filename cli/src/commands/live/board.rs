@@ -11,6 +11,7 @@ use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::origin::Whose;
 
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
+use crate::live_windows::message::Lag;
 use crate::reports::capture_info::Capture;
 use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
 use crate::text::Label;
@@ -68,8 +69,8 @@ pub(super) struct Board {
     /// When the mark was set.
     pub(super) mark_ns: u64,
     pub(super) ended: bool,
-    /// Bytes of the capture that were written and not yet read.
-    pub(super) behind_bytes: u64,
+    /// What was written and not yet read.
+    pub(super) lag: Lag,
 }
 
 /// How a line has grown over the windows so far.

@@ -11,6 +11,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Sparkline};
 
 use super::board::{Board, BoardRow};
 use super::view::{KEYS, LiveTab, LiveView};
+use crate::live_windows::message::Lag;
 use crate::reports::capture_info::visible;
 use crate::units::{count, duration, percent, plural, size};
 
@@ -74,8 +75,10 @@ impl LiveStyles {
             };
             spans.push(Span::styled(format!(" {state} "), style));
             spans.push(Span::raw(duration(board.totals.time_ns)));
-            if board.behind_bytes > BEHIND_BYTES {
-                let text = format!("  {} not read yet", size(board.behind_bytes));
+            let Lag { bytes, events, ms } = board.lag;
+            if bytes > BEHIND_BYTES {
+                let late = if ms > 0 { format!("{} behind: ", duration(ms * 1_000_000)) } else { String::new() };
+                let text = format!("  {late}{} events to replay", count(events));
                 spans.push(Span::styled(text, self.in_color(Color::Yellow)));
             }
         }

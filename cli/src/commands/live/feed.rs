@@ -1,6 +1,9 @@
-//! The threads behind the live view: one follows the capture, one looks up names and makes the rows.
+//! The threads behind the live view: one receives windows from the recording, or where that cannot be reached follows the
+//! capture; one looks up names and makes the rows.
 //!
 //! Invariant: neither waits for the screen, nor the first for the second: a picture that was not taken is replaced by the next.
+
+mod received;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,6 +20,8 @@ use memtrack_reader::symbols::Symbolizer;
 use super::board::{Board, GrowthRecord, rows, threads};
 use crate::live::picture::LivePicture;
 use crate::live::source::LiveSource;
+use crate::live::subscription::WindowSubscription;
+use crate::live_windows::message::Lag;
 use crate::reports::display::DisplayOptions;
 
 /// How long is read at a time.
@@ -46,7 +51,7 @@ struct FedPicture {
     freed_ever: Tally,
     mark_ns: u64,
     ended: bool,
-    behind_bytes: u64,
+    lag: Lag,
 }
 
 /// What the threads and the view share.
@@ -70,6 +75,11 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, FeedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn show(&self, fed: FedPicture) {
+        self.lock().picture = Some(fed);
+        self.changed.notify_all();
+    }
 }
 
 /// The view's end of the threads. When it is dropped, they end.
@@ -84,22 +94,18 @@ impl LiveFeed {
     /// # Errors
     /// The capture cannot be read.
     pub(super) fn start(source: LiveSource, every: Duration) -> Result<Self> {
-        let follower = LiveFollower::open(source.path(), None)?;
+        let subscription = source.subscribe(every);
+        let follower = match &subscription {
+            Some(_) => None,
+            None => Some(LiveFollower::open(source.path(), None)?),
+        };
         let shared = Arc::<Shared>::default();
         let (requests, asked) = channel();
         let (following, preparing) = (Arc::clone(&shared), Arc::clone(&shared));
         thread::Builder::new().name("memtrack-follow".into()).spawn(move || {
-            let mut follow = Follow {
-                source,
-                follower,
-                every,
-                shared: following,
-                asked,
-                mark: GrowthStart::default(),
-                before: Before::default(),
-            };
-            if let Err(error) = follow.run() {
-                follow.shared.lock().failed = Some(format!("{error:#}"));
+            let told = Arc::clone(&following);
+            if let Err(error) = follow(source, (subscription, follower), every, following, asked) {
+                told.lock().failed = Some(format!("{error:#}"));
             }
         })?;
         thread::Builder::new().name("memtrack-names".into()).spawn(move || prepare(&preparing))?;
@@ -129,6 +135,28 @@ impl Drop for LiveFeed {
         self.shared.lock().stopped = true;
         self.shared.changed.notify_all();
     }
+}
+
+/// Receives windows, then follows the capture, if the recording is lost before it ends.
+fn follow(
+    source: LiveSource,
+    (subscription, follower): (Option<WindowSubscription>, Option<LiveFollower>),
+    every: Duration,
+    shared: Arc<Shared>,
+    asked: Receiver<FeedRequest>,
+) -> Result<()> {
+    if let Some(subscription) = subscription {
+        let mut received = received::ReceivedWindows::new(subscription, &source, &shared, &asked);
+        if !received.run()? {
+            return Ok(());
+        }
+    }
+    let follower = match follower {
+        Some(follower) => follower,
+        None => LiveFollower::open(source.path(), None)?,
+    };
+    let (mark, before) = (GrowthStart::default(), Before::default());
+    Follow { source, follower, every, shared, asked, mark, before }.run()
 }
 
 /// What was live at the mark, by group.
@@ -232,7 +260,9 @@ impl Follow {
         let empty = |(group, at_mark): &(memtrack_reader::analysis::GroupFlow, Tally)| {
             [group.live, group.allocated, *at_mark].iter().all(|tally| *tally == Tally::default())
         };
-        let picture = LivePicture::of(&self.follower, groups.filter(|group| !empty(group)), totals);
+        let groups: Vec<_> = groups.filter(|group| !empty(group)).collect();
+        let lag = Lag::of(&mut self.follower)?;
+        let picture = LivePicture::of(&self.follower, groups.into_iter(), totals);
         let Before { time_ns, events, .. } = self.before;
         self.before = Before { time_ns: totals.time_ns, events: totals.events, flows };
         let fed = FedPicture {
@@ -245,10 +275,9 @@ impl Follow {
             freed_ever,
             mark_ns: self.mark.time_ns,
             ended: self.follower.has_ended(),
-            behind_bytes: self.follower.unread_bytes()?,
+            lag,
         };
-        self.shared.lock().picture = Some(fed);
-        self.shared.changed.notify_all();
+        self.shared.show(fed);
         Ok(())
     }
 }
@@ -277,18 +306,8 @@ fn prepare(shared: &Shared) {
 }
 
 fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord, last_ns: &mut u64) -> Result<Board> {
-    let FedPicture {
-        picture,
-        totals,
-        points,
-        window_ns,
-        events,
-        allocated_ever,
-        freed_ever,
-        mark_ns,
-        ended,
-        behind_bytes,
-    } = fed;
+    let FedPicture { picture, totals, points, window_ns, events, allocated_ever, freed_ever, mark_ns, ended, lag } =
+        fed;
     let mut capture = picture.capture(symbolizer)?;
     capture.fold(&DisplayOptions::default())?;
     let mut rows = rows(&capture);
@@ -312,6 +331,6 @@ fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord
         freed_ever,
         mark_ns,
         ended,
-        behind_bytes,
+        lag,
     })
 }

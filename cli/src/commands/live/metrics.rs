@@ -101,7 +101,7 @@ pub(super) fn text(board: &Arc<Board>) -> String {
     metric("freed_bytes_total", "counter", "Bytes freed.", board.freed_ever.bytes);
     metric("deallocations_total", "counter", "Deallocations.", board.freed_ever.count);
     metric("events_total", "counter", "Events of the recording.", totals.events);
-    metric("behind_bytes", "gauge", "Bytes of the capture that were written and not yet read.", board.behind_bytes);
+    metric("behind_bytes", "gauge", "Bytes of the capture that were written and not yet read.", board.lag.bytes);
     let name = "memtrack_line_live_bytes";
     let _ = write!(text, "# HELP {name} Live bytes of the lines of code that hold most.\n# TYPE {name} gauge\n");
     for row in board.rows.iter().take(MOST_LINES) {

@@ -13,6 +13,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
 use super::view::{KEYS, LiveView, ViewRequest};
+use crate::live_windows::message::Lag;
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
 use crate::screen::NextAction;
@@ -56,7 +57,7 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
         freed_ever: Tally { bytes: 33, count: 3 },
         mark_ns: 4_000_000_000,
         ended: false,
-        behind_bytes: 0,
+        lag: Lag::default(),
     })
 }
 

@@ -67,6 +67,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
             repack::repack(captures, compression, &wait_for_nothing());
         }
     };
+    server.iter().for_each(handler::RecordingServer::end_views);
     let failed = summary.as_ref().err().map(ToString::to_string);
     let ended = (&run, &Termination::unknown());
     let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &repack);
@@ -77,7 +78,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
             std::thread::sleep(LAST_ANSWER);
         }
     }
-    drop(server);
+    server.into_iter().for_each(handler::RecordingServer::end);
     Ok(0)
 }
 
@@ -97,7 +98,7 @@ fn serve(
     options: &AttachArgs,
     recording: &AttachedRecording,
     ends: Sender<EndRequest>,
-) -> Option<memtrack_collector::control::ControlServer> {
+) -> Option<handler::RecordingServer> {
     let socket = handler::bind(!options.quiet).and_then(|socket| handler::publish(socket, options.pid))?;
     let paths = recording.children().clone();
     let paths = Arc::new(move |number| paths.capture(number));

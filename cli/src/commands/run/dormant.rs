@@ -139,8 +139,8 @@ impl CommandHandler for DormantCommands {
         self.with_active(|commands| commands.snapshot(pid))
     }
 
-    fn live(&self, every: std::time::Duration, subscriber: Subscriber) -> Result<(), String> {
-        self.with_active(|commands| commands.live(every, subscriber))
+    fn live(&self, pid: Option<u32>, every: std::time::Duration, subscriber: Subscriber) -> Result<(), String> {
+        self.with_active(|commands| commands.live(pid, every, subscriber))
     }
 
     fn start(&self, output: Option<PathBuf>, force: bool) -> Result<StartAnswer, String> {

@@ -38,7 +38,7 @@ use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use self::termination::Termination;
 use crate::args;
-use crate::control::handler::{self, CapturePaths, RecordingCommands};
+use crate::control::handler::{self, CapturePaths, RecordingCommands, RecordingServer};
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
@@ -162,9 +162,9 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
-            drop(server);
             let stopped = watch.and_then(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
+            server.into_iter().for_each(RecordingServer::end);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
             }

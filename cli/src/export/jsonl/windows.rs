@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{JsonLines, NumberedSums, meta, run_id};
 use crate::live::picture::{ALLOCATED, FREED, LIVE};
+use crate::live_windows::message::{Lag, WindowMessage};
 use crate::reports::capture_info::Capture;
 
 /// Names of the sums of an entry.
@@ -27,15 +28,21 @@ pub(crate) struct WindowTotals {
     totals: LiveTotals,
     /// Windows that were dropped before it.
     skipped: u64,
-    /// Bytes of the capture that were written and not read when it was made.
-    behind_bytes: u64,
+    /// What was written and not read when it was made.
+    lag: Lag,
 }
 
 impl WindowTotals {
     /// Those of a window; `skipped`: how many were dropped before it.
-    pub(crate) fn of(window: &LiveWindow, skipped: u64, behind_bytes: u64) -> Self {
+    pub(crate) fn of(window: &LiveWindow, skipped: u64, lag: Lag) -> Self {
         let &LiveWindow { from_ns, to_ns, events, totals, .. } = window;
-        Self { from_ns, to_ns, events, totals, skipped, behind_bytes }
+        Self { from_ns, to_ns, events, totals, skipped, lag }
+    }
+
+    /// Those of a window that a recording has sent.
+    pub(crate) fn received(window: &WindowMessage, skipped: u64) -> Self {
+        let &WindowMessage { t0_ns, t1_ns, events, lag, .. } = window;
+        Self { from_ns: t0_ns, to_ns: t1_ns, events, totals: window.totals(), skipped, lag }
     }
 }
 
@@ -87,7 +94,7 @@ fn about(capture: &Capture) -> Value {
 }
 
 fn totals(window: &WindowTotals, [live, allocated, freed, _]: &[Tally; 4], (t0_ms, t1_ms): (u64, u64)) -> Value {
-    let WindowTotals { events, totals, skipped, behind_bytes, .. } = window;
+    let WindowTotals { events, totals, skipped, lag, .. } = window;
     let tally = |tally: &Tally| json!({"bytes": tally.bytes, "count": tally.count});
     json!({
         "scope": "window",
@@ -99,7 +106,9 @@ fn totals(window: &WindowTotals, [live, allocated, freed, _]: &[Tally; 4], (t0_m
         "freed": tally(freed),
         "peak_bytes": totals.peak_bytes,
         "rss_bytes": (totals.rss_bytes > 0).then_some(totals.rss_bytes),
-        "behind_bytes": behind_bytes,
+        "behind_bytes": lag.bytes,
+        "behind_events": lag.events,
+        "behind_ms": lag.ms,
         "skipped": skipped,
     })
 }

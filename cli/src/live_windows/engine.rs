@@ -1,0 +1,273 @@
+//! Follows captures in the recording process, once for all viewers, while there are viewers.
+//!
+//! One thread at the lowest priority replays the captures that are being watched, as they are written, and makes a
+//! line for each window. It begins with the first viewer and ends some time after the last one has gone.
+//!
+//! Invariant: neither the recording nor the control thread waits for it; it waits for no viewer.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use memtrack_collector::RecordingHandle;
+use memtrack_collector::control::Subscriber;
+use memtrack_reader::live::{FollowProgress, LiveFollower};
+
+use super::message::WindowLine;
+
+/// How long is read at a time.
+const BUDGET: Duration = Duration::from_millis(50);
+/// How often the captures are looked at while nothing is new.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Without viewers for this long, it ends: one that comes back in this time does not wait for what is replayed already.
+const LINGER: Duration = Duration::from_secs(10);
+/// How often checkpoints are asked for.
+const ASKED: Duration = Duration::from_secs(1);
+/// For how long they are.
+const FOLLOWED: Duration = Duration::from_secs(3);
+/// Lines are made at most 1/n of the time.
+const TIME_PART: u32 = 5;
+/// The shortest window.
+const SHORTEST: Duration = Duration::from_millis(100);
+/// Lengths of windows of a capture that are made at once.
+const MOST_GRIDS: usize = 16;
+/// How long the end of the recording may wait for what was not replayed yet.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// The engine of a recording.
+pub(crate) struct LiveEngine {
+    recording: RecordingHandle,
+    shared: Arc<Mutex<EngineState>>,
+}
+
+/// What callers and the thread share.
+#[derive(Default)]
+struct EngineState {
+    arrived: Vec<Arrival>,
+    thread: Option<thread::JoinHandle<()>>,
+    is_running: bool,
+    /// When the recording ended.
+    ending: Option<Instant>,
+}
+
+/// A viewer that comes.
+struct Arrival {
+    number: u32,
+    capture: PathBuf,
+    every: Duration,
+    subscriber: Subscriber,
+}
+
+impl LiveEngine {
+    pub(crate) fn new(recording: RecordingHandle) -> Self {
+        Self { recording, shared: Arc::default() }
+    }
+
+    /// Sends windows of the process with this number in the tree to the subscriber.
+    ///
+    /// # Errors
+    /// A text for the user.
+    pub(crate) fn watch(
+        &self,
+        (number, capture): (u32, PathBuf),
+        every: Duration,
+        subscriber: Subscriber,
+    ) -> Result<(), String> {
+        let mut state = lock(&self.shared);
+        if state.ending.is_some() {
+            return Err("the recording has ended: read its capture".into());
+        }
+        if !state.is_running {
+            // What cannot be followed is refused here.
+            LiveFollower::open(&capture, None).map_err(|error| error.to_string())?;
+            let mut engine = Engine {
+                recording: self.recording.clone(),
+                shared: Arc::clone(&self.shared),
+                watched: Vec::new(),
+                asked: None,
+                used: Instant::now(),
+            };
+            let started = thread::Builder::new().name("memtrack-live".into()).spawn(move || engine.run());
+            state.thread = Some(started.map_err(|error| format!("no thread can be started: {error}"))?);
+            state.is_running = true;
+        }
+        state.arrived.push(Arrival { number, capture, every: every.max(SHORTEST), subscriber });
+        Ok(())
+    }
+
+    /// The captures are complete: sends the last windows, if they are replayed in time, and ends.
+    pub(crate) fn end(&self) {
+        let thread = {
+            let mut state = lock(&self.shared);
+            state.ending.get_or_insert_with(Instant::now);
+            state.thread.take()
+        };
+        // It does not panic, and nothing depends on it any more.
+        let _ = thread.map(thread::JoinHandle::join);
+    }
+}
+
+impl Drop for LiveEngine {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn lock(shared: &Mutex<EngineState>) -> MutexGuard<'_, EngineState> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The thread's part.
+struct Engine {
+    recording: RecordingHandle,
+    shared: Arc<Mutex<EngineState>>,
+    watched: Vec<WatchedCapture>,
+    asked: Option<Instant>,
+    /// When there was a viewer last.
+    used: Instant,
+}
+
+impl Engine {
+    fn run(&mut self) {
+        crate::sys::yield_to_others();
+        loop {
+            let (arrived, ending) = {
+                let mut state = lock(&self.shared);
+                (std::mem::take(&mut state.arrived), state.ending)
+            };
+            arrived.into_iter().for_each(|arrival| self.add(arrival));
+            self.ask();
+            let mut is_done = true;
+            // A capture that cannot be read any more loses its viewers, who go on by themselves.
+            self.watched.retain_mut(|watched| {
+                let progress = watched.poll();
+                is_done &= matches!(progress, Ok(FollowProgress::CaughtUp | FollowProgress::Ended));
+                if let Err(error) = &progress {
+                    watched.grids.iter().flat_map(|grid| &grid.viewers).for_each(|viewer| refuse(viewer, &error));
+                }
+                progress.is_ok() && (!watched.follower.has_ended() || ending.is_none())
+            });
+            if self.watched.iter().any(WatchedCapture::is_used) {
+                self.used = Instant::now();
+            }
+            let is_over = |ending: Instant| self.watched.is_empty() || ending.elapsed() > END_LIMIT;
+            if ending.is_some_and(is_over) || self.used.elapsed() > LINGER {
+                let mut state = lock(&self.shared);
+                if state.arrived.is_empty() || ending.is_some() {
+                    state.arrived.clear();
+                    state.is_running = false;
+                    return;
+                }
+            } else if is_done {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Asks for checkpoints.
+    fn ask(&mut self) {
+        if self.asked.is_none_or(|asked| asked.elapsed() > ASKED) {
+            self.asked = Some(Instant::now());
+            self.recording.follow_for(FOLLOWED);
+        }
+    }
+
+    fn add(&mut self, arrival: Arrival) {
+        let Arrival { number, capture, every, subscriber } = arrival;
+        let known = self.watched.iter().position(|watched| watched.number == number);
+        let place = match (known, LiveFollower::open(capture, None)) {
+            (Some(place), _) => place,
+            (None, Ok(follower)) => {
+                self.watched.push(WatchedCapture { number, follower, is_behind: false, grids: Vec::new() });
+                self.watched.len() - 1
+            }
+            (None, Err(error)) => return refuse(&subscriber, &error),
+        };
+        let watched = &mut self.watched[place];
+        if watched.follower.has_ended() {
+            refuse(&subscriber, &"the recording of the process has ended: read its capture");
+        } else if watched.grids.len() >= MOST_GRIDS {
+            refuse(&subscriber, &"too many viewers with windows of different lengths");
+        } else {
+            let grid = watched.follower.add_grid(every);
+            watched.grids.push(GridViewers {
+                grid,
+                every,
+                sent: None,
+                took: Duration::ZERO,
+                viewers: vec![subscriber],
+            });
+        }
+    }
+}
+
+/// Tells a viewer that it gets no windows.
+fn refuse(viewer: &Subscriber, error: &dyn std::fmt::Display) {
+    let line = serde_json::json!({"error": error.to_string()});
+    // It may have gone.
+    let _ = viewer.push(&format!("{line}\n").into_bytes().into());
+}
+
+/// A capture that is being watched.
+struct WatchedCapture {
+    number: u32,
+    follower: LiveFollower,
+    is_behind: bool,
+    grids: Vec<GridViewers>,
+}
+
+/// The viewers of windows of one length.
+struct GridViewers {
+    grid: u32,
+    every: Duration,
+    /// When the last line was sent.
+    sent: Option<Instant>,
+    /// How long it took to make.
+    took: Duration,
+    viewers: Vec<Subscriber>,
+}
+
+impl WatchedCapture {
+    fn is_used(&self) -> bool {
+        !self.grids.is_empty()
+    }
+
+    /// Replays what is new, and sends the windows that close.
+    fn poll(&mut self) -> Result<FollowProgress> {
+        for GridViewers { grid, every, sent, took, .. } in &self.grids {
+            // While there is much to replay, windows come by the clock.
+            let pause = if self.is_behind { (*every).max(*took * TIME_PART) } else { *took * TIME_PART };
+            self.follower.hold_grid(*grid, sent.is_some_and(|sent| sent.elapsed() < pause));
+        }
+        let progress = self.follower.poll(BUDGET)?;
+        self.is_behind = progress == FollowProgress::Behind;
+        while let Some(window) = self.follower.take_window() {
+            let begun = Instant::now();
+            let Some(place) = self.grids.iter().position(|grid| grid.grid == window.grid) else { continue };
+            let line: Arc<[u8]> = WindowLine::of(&window, &mut self.follower)?.encode().into();
+            let viewers = &mut self.grids[place];
+            viewers.viewers.retain(|viewer| viewer.push(&line));
+            (viewers.sent, viewers.took) = (Some(begun), begun.elapsed());
+            self.tidy(place);
+        }
+        Ok(progress)
+    }
+
+    /// Removes windows that nobody sees, and makes the same windows once.
+    fn tidy(&mut self, place: usize) {
+        let number = self.grids[place].grid;
+        let same = self.follower.same_grid(number);
+        let same = same.and_then(|same| self.grids.iter().position(|grid| grid.grid == same));
+        if same.is_none() && !self.grids[place].viewers.is_empty() {
+            return;
+        }
+        self.follower.remove_grid(number);
+        let viewers = std::mem::take(&mut self.grids[place].viewers);
+        if let Some(same) = same {
+            self.grids[same].viewers.extend(viewers);
+        }
+        self.grids.remove(place);
+    }
+}

@@ -1,0 +1,231 @@
+//! The line for a window of time that a recording sends to its viewers; `docs/control-protocol.md` describes it.
+//!
+//! Invariant: a line is whole in itself: who sees one line sees everything that is live.
+
+use anyhow::{Context, Result, bail};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use memtrack_format::aggregate::Aggregate;
+use memtrack_format::meta::Process;
+use memtrack_reader::analysis::{Group, GroupFlow, Groups, Sum, Tally};
+use memtrack_reader::live::{LiveFollower, LivePoint, LiveTotals, LiveWindow};
+use memtrack_reader::{Analysis, Frames, Thread, aggregate};
+use serde::{Deserialize, Serialize};
+
+/// A line.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WindowLine {
+    /// How many lines were dropped before it, because the viewer was too slow.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) skipped: u64,
+    pub(crate) window: WindowMessage,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde's signature
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Bytes and blocks.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct TallyMessage {
+    bytes: u64,
+    count: u64,
+}
+
+impl From<Tally> for TallyMessage {
+    fn from(Tally { bytes, count }: Tally) -> Self {
+        Self { bytes, count }
+    }
+}
+
+impl From<TallyMessage> for Tally {
+    fn from(TallyMessage { bytes, count }: TallyMessage) -> Self {
+        Self { bytes, count }
+    }
+}
+
+/// A window.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WindowMessage {
+    pub(crate) pid: u32,
+    /// Its first moment, and the one after its last, in nanoseconds since recording began.
+    pub(crate) t0_ns: u64,
+    pub(crate) t1_ns: u64,
+    /// Events in it.
+    pub(crate) events: u64,
+    /// At its end.
+    live: TallyMessage,
+    /// In it.
+    allocated: TallyMessage,
+    freed: TallyMessage,
+    /// Since recording began.
+    total_events: u64,
+    pub(crate) total_allocated: TallyMessage,
+    pub(crate) total_freed: TallyMessage,
+    peak_bytes: u64,
+    peak_ns: u64,
+    rss_bytes: u64,
+    rss_peak_bytes: u64,
+    unmatched_frees: u64,
+    pub(crate) lag: Lag,
+    /// The recording has ended in it.
+    pub(crate) last: bool,
+    /// Time, live bytes and resident bytes.
+    history: Vec<[u64; 3]>,
+    /// In base64: the metadata of the process, and the groups as in a capture with sums.
+    process: String,
+    sums: String,
+}
+
+/// How much of the recording was not replayed yet when a window was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Lag {
+    /// Bytes of the capture.
+    pub(crate) bytes: u64,
+    /// About how many events.
+    pub(crate) events: u64,
+    /// The time between what was replayed last and now.
+    pub(crate) ms: u64,
+}
+
+impl Lag {
+    /// Of what has been replayed until now.
+    ///
+    /// # Errors
+    /// The size of the capture cannot be read.
+    pub(crate) fn of(follower: &mut LiveFollower) -> Result<Self> {
+        let (bytes, events) = (follower.unread_bytes()?, follower.unread_events()?);
+        let begun = follower.process().start.monotonic_ns.unwrap_or(0);
+        let replayed = begun.saturating_add(follower.state().totals().time_ns);
+        let is_late = bytes > 0 && !follower.is_complete();
+        let ms = if is_late { memtrack_collector::monotonic_ns().saturating_sub(replayed) / 1_000_000 } else { 0 };
+        Ok(Self { bytes, events, ms })
+    }
+}
+
+impl WindowLine {
+    /// The line of a window that a follower has closed.
+    ///
+    /// # Errors
+    /// The size of the capture cannot be read.
+    pub(crate) fn of(window: &LiveWindow, follower: &mut LiveFollower) -> Result<Self> {
+        let lag = Lag::of(follower)?;
+        let follower = &*follower;
+        let sum = |tally: fn(&GroupFlow) -> Tally| window.groups.iter().map(tally).sum::<Tally>().into();
+        let (mut allocated, mut freed) = (Tally::default(), Tally::default());
+        for group in follower.state().groups() {
+            allocated += group.allocated;
+            freed += group.freed;
+        }
+        let groups = window.groups.iter().map(|flow| with_counts(group(flow, Tally::default()), one_more)).collect();
+        let analysis = Analysis { groups, ..Analysis::default() };
+        let sums = aggregate::save_used(&analysis, follower.frames(), follower.threads()).encode();
+        let LiveTotals { events, live, peak_bytes, peak_time_ns, rss_bytes, rss_peak_bytes, unmatched_frees, .. } =
+            window.totals;
+        let points = follower.state().history().points().iter();
+        Ok(Self {
+            skipped: 0,
+            window: WindowMessage {
+                pid: follower.process().pid.unwrap_or(0),
+                t0_ns: window.from_ns,
+                t1_ns: window.to_ns,
+                events: window.events,
+                live: live.into(),
+                allocated: sum(|group| group.allocated),
+                freed: sum(|group| group.freed),
+                total_events: events,
+                total_allocated: allocated.into(),
+                total_freed: freed.into(),
+                peak_bytes,
+                peak_ns: peak_time_ns,
+                rss_bytes,
+                rss_peak_bytes,
+                unmatched_frees,
+                lag,
+                last: window.last,
+                history: points.map(|point| [point.time_ns, point.live_bytes, point.rss_bytes]).collect(),
+                process: STANDARD.encode(follower.process().encode()),
+                sums: STANDARD.encode(sums),
+            },
+        })
+    }
+
+    /// As it is sent.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        // Serialization of this type cannot fail: it has no maps.
+        let mut bytes = serde_json::to_vec(self).unwrap_or_default();
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// # Errors
+    /// It is no window.
+    pub(crate) fn decode(line: &str) -> Result<Self> {
+        serde_json::from_str(line).context("the recording process has sent something else than a window")
+    }
+}
+
+impl WindowMessage {
+    /// The totals at its end.
+    pub(crate) fn totals(&self) -> LiveTotals {
+        LiveTotals {
+            time_ns: self.t1_ns,
+            events: self.total_events,
+            live: self.live.into(),
+            peak_bytes: self.peak_bytes,
+            peak_time_ns: self.peak_ns,
+            rss_bytes: self.rss_bytes,
+            rss_peak_bytes: self.rss_peak_bytes,
+            unmatched_frees: self.unmatched_frees,
+        }
+    }
+
+    /// Memory over time.
+    pub(crate) fn points(&self) -> Vec<LivePoint> {
+        let point = |&[time_ns, live_bytes, rss_bytes]: &[u64; 3]| LivePoint { time_ns, live_bytes, rss_bytes };
+        self.history.iter().map(point).collect()
+    }
+
+    /// The groups, by ids of these tables; the threads; and the process.
+    ///
+    /// # Errors
+    /// It is damaged.
+    pub(crate) fn groups(&self, frames: &mut Frames) -> Result<(Groups, Vec<Thread>, Process)> {
+        let mut process = Process::default();
+        if !process.update(&STANDARD.decode(&self.process)?) {
+            bail!("the process in a window is damaged");
+        }
+        let sums = Aggregate::decode(&STANDARD.decode(&self.sums)?).context("the sums in a window are damaged")?;
+        let (analysis, threads) = aggregate::restore_into(frames, &sums)?;
+        Ok((analysis.groups.iter().map(|group| with_counts(group, one_less)).collect(), threads, process))
+    }
+}
+
+/// What is live stands in place of the peak, what was allocated in that of temporary allocations, what was freed in that of leaks,
+/// and what was live at the mark in that of all allocations.
+pub(crate) fn group(flow: &GroupFlow, at_mark: Tally) -> Group {
+    let sum = |tally: Tally| match tally {
+        Tally { bytes: 0, count: 0 } => Sum::default(),
+        Tally { bytes, count } => Sum { bytes, count, first_order: 0, first_time_ns: 0 },
+    };
+    let &GroupFlow { stack, thread, allocator, allocated, freed, live } = flow;
+    let group = Group::new(stack, allocator, thread);
+    Group { peak: sum(live), temporary: sum(allocated), leaked: sum(freed), allocated: sum(at_mark), ..group }
+}
+
+/// Sums without a block, of which something was unmapped, have bytes, too: these are kept only where the count is not 0.
+fn one_more(sum: &mut Sum) {
+    if sum.bytes > 0 || sum.count > 0 {
+        sum.count = sum.count.saturating_add(1);
+    }
+}
+
+fn one_less(sum: &mut Sum) {
+    sum.count = sum.count.saturating_sub(1);
+}
+
+fn with_counts(mut group: Group, change: fn(&mut Sum)) -> Group {
+    [&mut group.peak, &mut group.temporary, &mut group.leaked].into_iter().for_each(change);
+    group
+}

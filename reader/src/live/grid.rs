@@ -1,0 +1,156 @@
+//! The windows of time of one length.
+//!
+//! Invariant: a window ends at a multiple of the length, or where its grid was told to; windows follow one another without
+//! gaps, and an event that was replayed before a window closed is in it or in an earlier one.
+
+use std::time::Duration;
+
+use crate::analysis::{GroupFlow, Tally};
+
+/// Nanoseconds in a millisecond.
+const MILLISECOND_NS: u64 = 1_000_000;
+
+/// Totals at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LiveTotals {
+    /// The time of the last tick, in nanoseconds since recording began.
+    pub time_ns: u64,
+    /// Events so far.
+    pub events: u64,
+    /// What is live.
+    pub live: Tally,
+    /// The most bytes that were live.
+    pub peak_bytes: u64,
+    /// When that was.
+    pub peak_time_ns: u64,
+    /// Resident memory at the last sample; 0: there is none.
+    pub rss_bytes: u64,
+    /// The most that was sampled.
+    pub rss_peak_bytes: u64,
+    /// Deallocations of blocks that are not known.
+    pub unmatched_frees: u64,
+}
+
+/// A span of time that has passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LiveWindow {
+    /// Its first moment, in nanoseconds since recording began.
+    pub from_ns: u64,
+    /// The moment after its last.
+    pub to_ns: u64,
+    /// All groups with an event in it, or with something live at its end.
+    pub groups: Vec<GroupFlow>,
+    /// At its end.
+    pub totals: LiveTotals,
+    /// Events in it.
+    pub events: u64,
+    /// The recording has ended in it.
+    pub last: bool,
+    /// The number of its grid.
+    pub grid: u32,
+}
+
+/// Windows of one length.
+#[derive(Debug)]
+pub(super) struct WindowGrid {
+    pub(super) number: u32,
+    every_ns: u64,
+    /// Where the open window began.
+    from_ns: u64,
+    events_before: u64,
+    /// What each group had allocated and freed when the open window began.
+    before: Vec<(Tally, Tally)>,
+    /// The open window closes as soon as a millisecond with an event has passed.
+    at_once: bool,
+    /// The open window ends here.
+    fixed_ns: Option<u64>,
+    /// No window closes for now.
+    pub(super) held: bool,
+}
+
+impl WindowGrid {
+    pub(super) fn new(number: u32, every: Duration) -> Self {
+        Self {
+            number,
+            every_ns: u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1),
+            from_ns: 0,
+            events_before: 0,
+            before: Vec::new(),
+            at_once: false,
+            fixed_ns: None,
+            held: false,
+        }
+    }
+
+    /// The same, whose first window closes soon.
+    pub(super) fn at_once(self) -> Self {
+        Self { at_once: true, ..self }
+    }
+
+    /// The open window ends at this time.
+    pub(super) fn end_first_at(&mut self, time_ns: u64) {
+        self.fixed_ns = Some(time_ns);
+    }
+
+    /// Whether another one has the same open window, and the same ones after it.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let key = |grid: &Self| (grid.every_ns, grid.from_ns, grid.at_once, grid.fixed_ns, grid.events_before);
+        key(self) == key(other)
+    }
+
+    /// Where the open window ends, if it does: all coming events are of this time or later, the earlier ones were not after
+    /// `passed_ns`. Of a long pause, one window: the grid is kept.
+    pub(super) fn end_at(&self, time_ns: u64, passed_ns: u64, has_begun: bool) -> Option<u64> {
+        let end = match self.fixed_ns {
+            Some(end) if time_ns >= end => return Some(end),
+            Some(_) => return None,
+            None if self.at_once && !has_begun => return None,
+            None if self.at_once => time_ns - time_ns % MILLISECOND_NS,
+            None => time_ns - time_ns % self.every_ns,
+        };
+        (end > self.from_ns && end > passed_ns && !self.held).then_some(end)
+    }
+
+    /// The end of the last window, after this last moment: a whole number of milliseconds, so that reports can be asked for
+    /// the same span.
+    pub(super) fn last_end(&self, time_ns: u64) -> u64 {
+        (time_ns.max(self.from_ns) / MILLISECOND_NS + 1) * MILLISECOND_NS
+    }
+
+    /// The window until this time.
+    pub(super) fn close(
+        &mut self,
+        to_ns: u64,
+        last: bool,
+        totals: LiveTotals,
+        flows: impl Iterator<Item = GroupFlow>,
+    ) -> LiveWindow {
+        let mut groups = Vec::new();
+        let mut before = self.before.iter_mut();
+        let mut further = Vec::new();
+        for mut group in flows {
+            let now = (group.allocated, group.freed);
+            let (allocated, freed) = match before.next() {
+                Some(before) => std::mem::replace(before, now),
+                None => {
+                    further.push(now);
+                    Default::default()
+                }
+            };
+            group.allocated = minus(group.allocated, allocated);
+            group.freed = minus(group.freed, freed);
+            if [group.allocated, group.freed, group.live].iter().any(|tally| *tally != Tally::default()) {
+                groups.push(group);
+            }
+        }
+        self.before.append(&mut further);
+        let (from_ns, grid) = (self.from_ns, self.number);
+        let events = totals.events.saturating_sub(self.events_before);
+        (self.events_before, self.from_ns, self.at_once, self.fixed_ns) = (totals.events, to_ns, false, None);
+        LiveWindow { from_ns, to_ns, groups, totals, events, last, grid }
+    }
+}
+
+fn minus(now: Tally, before: Tally) -> Tally {
+    Tally { bytes: now.bytes.saturating_sub(before.bytes), count: now.count.saturating_sub(before.count) }
+}

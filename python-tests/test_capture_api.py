@@ -255,14 +255,14 @@ def test_arrow_and_pandas_have_the_tables_of_parquet(recorded, capture):
         capture.to_arrow("blocks")
 
 
-@pytest.mark.parametrize("name", ["_capture"])
+@pytest.mark.parametrize("name", ["_capture", "_sizes"])
 def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
     """Where a program without parquet is tested, those of parquet are left out."""
     (tmp_path / "app.bin").write_bytes(recorded.path.read_bytes())
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(f"memtrack.{name}")
     tested = 0
-    for test in doctest.DocTestFinder().find(module, globs={"Capture": api.Capture}):
+    for test in doctest.DocTestFinder().find(module, extraglobs={"Capture": api.Capture}):
         if test.name.endswith(("to_arrow", "to_pandas")):
             try:
                 api.Capture("app.bin").to_arrow()
@@ -271,7 +271,7 @@ def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
         results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test)
         assert results.failed == 0, test.name
         tested += results.attempted
-    assert tested > 5
+    assert tested >= 2
 
 
 def test_types():
@@ -282,7 +282,7 @@ def test_types():
         "size: int = sum(each.bytes for each in capture.allocations('leaks', own=True, from_=1.5))\n"
         "names: list[str] = [frame.function for each in capture.events(thread=['a']) for frame in each.stack]\n"
     )
-    for checker in (["mypy", "--strict"], ["pyright"]):
+    for checker in (["mypy", "--strict"], ["pyright", "--pythonpath", sys.executable]):
         pytest.importorskip(checker[0])
         for what in (["memtrack"], ["-c", use] if checker[0] == "mypy" else []):
             if what:

@@ -23,6 +23,8 @@ _LATER = {
     "Frame": "_capture",
     "Metadata": "_capture",
     "Snapshot": "_capture",
+    "load_ipython_extension": "_ipython",
+    "unload_ipython_extension": "_ipython",
 }
 
 __all__ = [

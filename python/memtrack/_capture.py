@@ -99,6 +99,10 @@ class Allocation:
         """Function, file and line of the innermost frames, as memray's records give them."""
         return [(frame.function, frame.file, frame.line) for frame in self.stack[:max_stacks]]
 
+    def hybrid_stack_trace(self, max_stacks: Optional[int] = None) -> List[Tuple[str, str, int]]:
+        """The same: stacks have native functions in their places where they were recorded."""
+        return self.stack_trace(max_stacks)
+
 
 class Event(NamedTuple):
     """Something that happened to memory, at one moment."""
@@ -143,6 +147,7 @@ class Metadata(NamedTuple):
     peak_memory: int
     command_line: str
     pid: Optional[int]
+    main_thread_id: Optional[int]
     python_allocator: Optional[str]
     has_native_traces: bool
     trace_python_allocators: bool
@@ -301,6 +306,7 @@ class Capture:
             peak_memory=stats["peak"]["bytes"],
             command_line=" ".join(about.get("command_line") or ()),
             pid=about.get("pid"),
+            main_thread_id=about.get("pid"),  # on Linux
             python_allocator=about.get("python_allocator"),
             has_native_traces=bool(about.get("has_native_traces")),
             trace_python_allocators=bool(about.get("traces_python_allocators")),

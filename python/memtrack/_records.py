@@ -25,6 +25,16 @@ class Frame(NamedTuple):
     column: int
     """Where in the line the call begins, from 1; 0 where it is not known, or the line has only one call."""
 
+    @property
+    def filename(self) -> str:
+        """`file`, by the name that pytest-memray has for it."""
+        return self.file
+
+    @property
+    def lineno(self) -> int:
+        """`line`, by the name that pytest-memray has for it."""
+        return self.line
+
 
 Stack = Tuple[Frame, ...]
 

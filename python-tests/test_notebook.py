@@ -1,0 +1,104 @@
+"""The magics in a real kernel, through nbclient: what a cell with %%memtrack gives, and that it is the cell it was."""
+
+import html
+import os
+import re
+import sys
+
+import pytest
+
+from conftest import REPOSITORY
+
+if not (REPOSITORY / "python" / "memtrack" / "_tracker.py").exists():
+    pytest.skip("memtrack.Tracker is not there", allow_module_level=True)
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+
+@pytest.fixture
+def notebook(executable, tmp_path, monkeypatch):
+    """Runs cells in one kernel; gives the outputs of each."""
+    monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "python"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+
+    def run(*cells):
+        content = nbformat.v4.new_notebook()
+        content.cells = [nbformat.v4.new_code_cell(cell) for cell in ("%load_ext memtrack", *cells)]
+        content.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+        options = {"timeout": 60, "allow_errors": True, "resources": {"metadata": {"path": str(tmp_path)}}}
+        nbclient.NotebookClient(content, **options).execute()
+        outputs = [cell.outputs for cell in content.cells]
+        assert outputs[0] == []
+        return outputs[1:]
+
+    return run
+
+
+def page(outputs):
+    """The page of a cell."""
+    [shown] = [each for each in outputs if "text/html" in each.get("data", {})]
+    frame = shown.data["text/html"]
+    assert 'sandbox="allow-scripts allow-downloads"' in frame
+    return html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])
+
+
+def error(outputs):
+    [failed] = [each for each in outputs if each.output_type == "error"]
+    return failed
+
+
+def value(outputs):
+    [result] = [each for each in outputs if each.output_type == "execute_result"]
+    return result.data["text/plain"]
+
+
+def test_a_cell_shows_its_page_and_its_value(notebook, tmp_path):
+    cell = "%%memtrack -o kept.bin --height 333\ndef load(n):\n    return [bytearray(1_000_000) for _ in range(n)]\nkept = load(5)\nlen(kept)"
+    first, second, third = notebook(cell, "len(kept) + 1", "%%memtrack\nsilent = load(1);")
+    assert value(first) == "5" and value(second) == "6"
+    assert not [each for each in (*first, *third) if each.output_type in ("stream", "error")]
+    content = page(first)
+    assert content.lower().startswith("<!doctype html>") and "https://" not in re.sub(r"www\.w3\.org", "", content.split("</head>")[0])
+    assert "height:333px" in first[0].data["text/html"]
+    assert page(third) and not [each for each in third if each.output_type == "execute_result"]
+    sys.path.insert(0, str(REPOSITORY / "python"))
+    import memtrack
+
+    [own] = [each for each in memtrack.Capture(tmp_path / "kept.bin").allocations(own=True) if each.bytes > 1_000_000]
+    assert own.bytes >= 5_000_000 and "/ipykernel_" in own.stack[0].file
+
+
+def test_an_error_is_the_cells_own(notebook):
+    failing, wrong, late = notebook(
+        "%%memtrack\nbefore = 7\ndef divide():\n    return 1 / 0\ndivide()", "%%memtrack\nx = (1", "before"
+    )
+    assert error(failing).ename == "ZeroDivisionError" and page(failing)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error(failing).traceback))
+    assert "----> 4 divide()" in shown or "----> 3 " in shown, shown
+    assert "_ipython.py" not in shown
+    assert error(wrong).ename == "SyntaxError" and value(late) == "7"
+
+
+def test_wrong_options_are_said_before_the_cell_runs(notebook):
+    wrong, number, unknown = notebook("%%memtrack --bogus\nran = 1", "%%memtrack --height tall\nran = 1", "ran")
+    assert error(wrong).ename == "Error" and "unexpected argument '--bogus'" in error(wrong).evalue
+    assert "invalid int value: 'tall'" in error(number).evalue and "--height PIXELS" in error(number).evalue
+    assert error(unknown).ename == "NameError"
+
+
+def test_what_an_expression_leaves(notebook):
+    _, leak, none, failing, usage = notebook(
+        "kept = []",
+        "%memtrack_leaks -r 4 kept.append(bytes(100_000))",
+        "%memtrack_leaks [1] * 1000",
+        "%memtrack_leaks kept.disappear()",
+        "%memtrack_leaks",
+    )
+    assert "kept.append(bytes(100_000)): grows by 100 kB with each of 4 runs" in leak[0].text
+    assert "<expression>:1" in leak[0].text
+    assert none[0].text == "[1] * 1000: nothing grows in 5 runs\n"
+    assert error(failing).ename == "AttributeError"
+    assert "expected an expression" in error(usage).evalue

@@ -1,0 +1,598 @@
+"""The plugin for pytest: limits, figures of sessions, and the plugins beside which it works.
+
+Each test runs pytest in a process of its own, with the plugin by its module, as the entry point of the wheel has it.
+"""
+
+import json
+import os
+import re
+import sys
+import xml.etree.ElementTree as Tree
+
+import pytest
+
+from conftest import REPOSITORY, execute
+
+if not (REPOSITORY / "python" / "memtrack" / "_tracker.py").exists():
+    pytest.skip("memtrack.Tracker is not there", allow_module_level=True)
+
+pytest_plugins = ["pytester"]
+PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider")
+SHOP = """
+import os
+import threading
+import pytest
+
+def load(blocks):
+    return [bytearray(1_000_000) for _ in range(blocks)]
+"""
+
+
+@pytest.fixture
+def tests(pytester, executable, monkeypatch):
+    """Runs pytest on a file of tests; gives its result."""
+    monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "python"))
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+
+    def run(code, *options):
+        pytester.makepyfile(test_shop=SHOP + code)
+        return pytester.runpytest_subprocess(*PLUGIN, *options)
+
+    return run
+
+
+def outcomes(result):
+    return {word: number for word, number in result.parseoutcomes().items() if word not in ("seconds", "warnings")}
+
+
+# --- limits of memory -------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_names_the_holders_with_source_and_the_capture(tests):
+    result = tests(
+        """
+@pytest.mark.limit_memory("24 MB")
+def test_over():
+    kept = load(40)
+    more = bytes(3_000_000)
+"""
+    )
+    assert outcomes(result) == {"failed": 1}
+    result.stdout.fnmatch_lines(
+        [
+            "limit_memory('24 MB'): the test held 43.0 MB at its high-water mark, 19.0 MB more than its limit",
+            "*Size*Part*Count*Allocator*Place*",
+            "*40.0 MB*load*test_shop.py:6",
+            "*return [[]bytearray(1_000_000) for _ in range(blocks)[]]",
+            "*called by test_over at test_shop.py:10",
+            "*3.00 MB*test_over at test_shop.py:11",
+            "*more = bytes(3_000_000)",
+            "capture: *test_shop.py-test_over.bin",
+        ]
+    )
+    text = result.stdout.str()
+    assert "During handling" not in text and "_pytest" not in text.split("capture:")[0].split("limit_memory(")[1]
+    capture = re.search(r"capture: (\S+)", text)[1]
+    known = json.loads(execute(["memtrack", "stats", "--json", capture]).stdout)
+    assert 43_000_000 < known["peak"]["bytes"] < 43_100_000
+
+
+def test_what_lies_within_its_limit_passes_and_leaves_no_capture(tests, pytester):
+    result = tests(
+        """
+@pytest.mark.limit_memory("24 MB")
+def test_under():
+    for _ in range(5):
+        load(20)
+
+@pytest.mark.limit_memory("1 kB")
+def test_nothing():
+    pass
+
+@pytest.mark.limit_memory("1 kB")
+def test_that_fails_by_itself():
+    load(3)
+    assert False, "its own reason"
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.limit_memory("1 MB")
+def test_expected():
+    load(3)
+""",
+        "--basetemp=kept",
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 1, "xfailed": 1}
+    assert "its own reason" in result.stdout.str() and "limit_memory('1 kB'): the test" not in result.stdout.str()
+    left = {path.name for path in (pytester.path / "kept").rglob("*.bin")}
+    assert left <= {"test_shop.py-test_that_fails_by_itself.bin", "test_shop.py-test_expected.bin"}
+
+
+def test_fixtures_are_apart_and_named(tests):
+    result = tests(
+        """
+@pytest.fixture
+def stock():
+    yield load(50)
+
+@pytest.fixture
+def lazy():
+    return load(30)
+
+@pytest.mark.limit_memory("5 MB")
+def test_with_a_fixture(stock):
+    load(4)
+
+@pytest.mark.limit_memory("5 MB")
+def test_that_asks_for_one(request):
+    request.getfixturevalue("lazy")
+    load(4)
+
+@pytest.mark.limit_memory("5 MB")
+def test_over(request, stock):
+    lazy = request.getfixturevalue("lazy")
+    kept = load(7)
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 1}
+    result.stdout.fnmatch_lines(["*the test held 7.00 MB*", "fixtures, not judged: stock, lazy (30.0 MB while the test ran)"])
+
+
+def test_threads_and_children_count(tests):
+    result = tests(
+        """
+def in_thread(blocks):
+    thread = threading.Thread(target=load, args=(blocks,))
+    thread.start()
+    thread.join()
+
+def in_child(blocks):
+    pid = os.fork()
+    if not pid:
+        kept = load(blocks)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+@pytest.mark.limit_memory("5 MB")
+def test_thread_over():
+    in_thread(8)
+
+@pytest.mark.limit_memory("5 MB", current_thread_only=True)
+def test_thread_elsewhere():
+    in_thread(8)
+
+@pytest.mark.limit_memory("5 MB")
+def test_child_over():
+    in_child(8)
+
+@pytest.mark.limit_memory("5 MB")
+def test_child_under():
+    in_child(3)
+"""
+    )
+    result.assert_outcomes(passed=2, failed=2)
+    result.stdout.fnmatch_lines(["FAILED *test_thread_over*", "FAILED *test_child_over*"])
+    result.stdout.fnmatch_lines(["*called by in_child at test_shop.py:*"])
+
+
+def test_every_kind_of_test(tests):
+    result = tests(
+        """
+import asyncio
+import unittest
+
+@pytest.mark.parametrize("blocks", [2, 9])
+@pytest.mark.limit_memory("5 MB")
+def test_parameters(blocks):
+    load(blocks)
+
+@pytest.mark.limit_memory("5 MB")
+class TestMethods:
+    def test_under(self):
+        load(2)
+
+    def test_over(self):
+        kept = load(9)
+
+    @pytest.mark.limit_memory("15 MB")
+    def test_closest(self):
+        kept = load(9)
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.kept = load(9)
+
+    @pytest.mark.limit_memory("5 MB")
+    def test_under(self):
+        load(2)
+
+    @pytest.mark.limit_memory("5 MB")
+    def test_over(self):
+        kept = load(9)
+
+class Loop(unittest.IsolatedAsyncioTestCase):
+    @pytest.mark.limit_memory("5 MB")
+    async def test_over(self):
+        await asyncio.gather(self.work(), self.work())
+
+    async def work(self):
+        kept = load(4)
+        await asyncio.sleep(0.01)
+""",
+        "-rA",
+    )
+    failed = set(re.findall(r"^FAILED test_shop.py::(\S+)", result.stdout.str(), re.MULTILINE))
+    assert failed == {"test_parameters[9]", "TestMethods::test_over", "Case::test_over", "Loop::test_over"}
+    assert outcomes(result) == {"passed": 4, "failed": 4}
+
+
+@pytest.mark.parametrize("plugin, mark", [("pytest_asyncio", "asyncio"), ("anyio", "anyio")])
+def test_async_plugins(tests, plugin, mark):
+    pytest.importorskip(plugin)
+    result = tests(
+        f"""
+import asyncio
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+async def work(blocks):
+    kept = load(blocks)
+    await asyncio.sleep(0.01)
+
+@pytest.mark.{mark}
+@pytest.mark.limit_memory("5 MB")
+async def test_under():
+    await work(3)
+
+@pytest.mark.{mark}
+@pytest.mark.limit_memory("5 MB")
+async def test_over():
+    await asyncio.gather(work(3), work(3))
+
+@pytest.mark.{mark}
+@pytest.mark.limit_leaks("100 kB", repeat=4)
+async def test_leak(kept=[]):
+    kept.append(load(1))
+    await work(1)
+"""
+    )
+    assert outcomes(result) == {"passed": 1, "failed": 2}
+    result.stdout.fnmatch_lines(["*the test held 6.0? MB*", "*what the test leaves grows by 1.00 MB with each of 4 runs*"])
+
+
+def test_reruns(tests):
+    pytest.importorskip("pytest_rerunfailures")
+    result = tests(
+        """
+runs = []
+
+@pytest.mark.limit_memory("5 MB")
+def test_over_at_first():
+    runs.append(1)
+    load(9 if len(runs) < 3 else 1)
+""",
+        "--reruns=2",
+        "-p",
+        "no:flaky",
+    )
+    assert outcomes(result) == {"passed": 1, "rerun": 2}
+
+
+def test_flaky(tests):
+    pytest.importorskip("flaky")
+    result = tests(
+        """
+import flaky
+runs = []
+
+@flaky.flaky(max_runs=3)
+@pytest.mark.limit_memory("5 MB")
+def test_over_at_first():
+    runs.append(1)
+    load(9 if len(runs) < 3 else 1)
+    assert len(runs) <= 3
+"""
+    )
+    assert outcomes(result) == {"passed": 1}
+
+
+def test_a_limit_for_all_tests(tests, pytester):
+    pytester.makefile(".ini", pytest="[pytest]\nmemtrack_limit = 5 MB\n")
+    code = """
+def test_over():
+    kept = load(9)
+
+def test_under():
+    load(3)
+
+@pytest.mark.limit_memory("20 MB")
+def test_its_own():
+    kept = load(9)
+"""
+    result = tests(code)
+    assert outcomes(result) == {"passed": 2, "failed": 1}
+    result.stdout.fnmatch_lines(["--memtrack-limit *('5 MB'): the test held 9.0? MB*"])
+    assert outcomes(tests(code, "--memtrack-limit=1GB")) == {"passed": 3}
+
+
+@pytest.mark.parametrize(
+    "marker, said",
+    [
+        ('limit_memory("24 bananas")', "'24 bananas' is no size; expected one such as 24 MB"),
+        ("limit_memory()", "missing 1 required positional argument: 'limit'"),
+        ('limit_leaks("1 MB", repeat=0)', "repeat is 0, expected a number from 1 on"),
+        ('limit_leaks("1 MB", times=3)', "unexpected keyword argument 'times'"),
+    ],
+)
+def test_wrong_markers_are_said_before_any_test_runs(tests, marker, said):
+    result = tests(f"@pytest.mark.{marker}\ndef test_it():\n    open('ran', 'w')\n")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR and not os.path.exists("ran")
+    assert said in result.stderr.str() and "test_shop.py::test_it" in result.stderr.str()
+
+
+def test_wrong_options_are_said(tests):
+    for options, said in [
+        (["--memtrack-limit=much"], "'much' is no size"),
+        (["--memtrack-fail-over=10%"], "needs --memtrack-compare FILE"),
+        (["--memtrack-compare=x", "--memtrack-fail-over=ten"], "'ten': expected 10%, or a size such as 5MB"),
+        (["--memtrack-python-allocators=maybe"], "expected yes or no"),
+    ]:
+        result = tests("def test_it(): pass\n", *options)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR and said in result.stderr.str()
+
+
+# --- limits of leaks --------------------------------------------------------------------------------------------------
+
+LEAKS = {
+    "cache": "KEPT.append(bytes(SIZE))",
+    "dict": "TABLE[object()] = bytes(SIZE)",
+    "growing": "BUFFER.extend(bytes(SIZE))",
+    "closure": "KEPT.append((lambda block: lambda: block)(bytes(SIZE)))",
+    "cycle": "node = Node(); node.me = node; node.block = bytes(SIZE); KEPT.append(node)",
+    "traceback": "try:\n        block = bytes(SIZE); 1 / 0\n    except ZeroDivisionError as error:\n        KEPT.append(error)",
+    "buffer_of_c": "KEPT.append(zlib.compressobj())",
+    "array": "import array; KEPT.append(array.array('b', bytes(SIZE)))",
+    "thread": "t = threading.Thread(target=hold, args=(bytes(SIZE),), daemon=True); t.start(); time.sleep(0.01)",
+    "generator": "g = generate(bytes(SIZE)); next(g); KEPT.append(g)",
+    "task": "KEPT.append(LOOP.create_task(sleep(bytes(SIZE)))); LOOP.run_until_complete(asyncio.sleep(0))",
+    "small": "KEPT.extend([object() for _ in range(SIZE // 16)])",
+}
+CACHES = {
+    "re": "[re.compile('a' * n) for n in range(1, 60)]",
+    "logging": "[logging.getLogger(f'shop.{n}').setLevel(10) for n in range(300)]",
+    "linecache": "linecache.checkcache(); linecache.getlines(os.__file__)",
+    "functools": "[cached(n) for n in range(50)]",
+    "import": "import email.mime.text, xml.dom.minidom, sqlite3",
+    "last": "TABLE['last'] = bytes(SIZE * 5)",
+    "lru_full": "COUNT.append(1); [small_cached(n * len(COUNT)) for n in range(300)]",
+    "temporary": "block = bytes(SIZE * 20); del block",
+    "cycle_collected": "node = Node(); node.me = node; node.block = bytes(SIZE)",
+    "reused": "BUFFER[:] = bytes(SIZE)",
+    "interned": "[sys.intern(f'name_{n}') for n in range(3000)]",
+    "struct": "[struct.pack(f'{n}s', b'') for n in range(50)]",
+    "decimal": "sum(decimal.Decimal(n) for n in range(500))",
+    "second_run": "COUNT.append(1); len(COUNT) == 2 and TABLE.update(late=bytes(SIZE))",
+}
+AROUND = """
+import array, asyncio, decimal, functools, linecache, logging, re, struct, sys, time, zlib
+SIZE = 200_000
+KEPT, TABLE, BUFFER, COUNT = [], {{}}, bytearray(), []
+LOOP = asyncio.new_event_loop()
+class Node: pass
+def hold(block):
+    time.sleep(600)
+def generate(block):
+    yield
+    return block
+async def sleep(block):
+    await asyncio.sleep(600)
+    return block
+@functools.lru_cache(maxsize=None)
+def cached(n):
+    return bytes(SIZE // 10)
+@functools.lru_cache(maxsize=100)
+def small_cached(n):
+    return bytes(SIZE // 100)
+"""
+
+
+def leak_tests(bodies):
+    code = AROUND.format()
+    for name, body in bodies.items():
+        code += f"\n@pytest.mark.limit_leaks('20 kB')\ndef test_{name}():\n    {body}\n"
+    return code
+
+
+def test_leaks_are_found(tests):
+    result = tests(leak_tests(LEAKS), "-p", "no:threadexception")
+    assert outcomes(result) == {"failed": len(LEAKS)}, result.stdout.str()
+    text = result.stdout.str()
+    for name in LEAKS:
+        assert re.search(rf"(at|by) test_{name} at|test_{name} at", text), name
+
+
+def test_caches_that_stop_growing_are_none(tests):
+    result = tests(leak_tests(CACHES))
+    assert outcomes(result) == {"passed": len(CACHES)}, result.stdout.str()
+
+
+def test_leaks_of_one_run_and_filters(tests):
+    result = tests(
+        """
+KEPT = []
+
+@pytest.mark.limit_leaks("1 MB", repeat=1)
+def test_once():
+    KEPT.append(load(3))
+
+def not_of_load(stack):
+    return all(frame.function != "load" and frame.filename and frame.lineno >= 0 for frame in stack.frames)
+
+@pytest.mark.limit_leaks("1 MB", filter_fn=not_of_load)
+def test_filtered():
+    KEPT.append(load(3))
+
+@pytest.mark.limit_leaks("1 MB")
+def test_not_repeatable():
+    os.mkdir("directory")
+"""
+    )
+    assert outcomes(result) == {"failed": 2, "passed": 1}
+    result.stdout.fnmatch_lines(["*what the test leaves holds 3.00 MB after its only run, 2.00 MB more than its limit"])
+    result.stdout.fnmatch_lines(["failed in run 2 of limit_leaks; with repeat=1 the test runs once"])
+
+
+# --- all tests of a session --------------------------------------------------------------------------------------------
+
+SESSION = """
+import doctest
+
+def test_small():
+    load(1)
+
+def test_large():
+    load(20)
+
+@pytest.fixture
+def stock():
+    return load(50)
+
+def test_with_fixture(stock):
+    load(3)
+
+def test_fails():
+    load(2)
+    assert False
+
+def documented():
+    '''
+    >>> len(load(4))
+    4
+    '''
+"""
+
+
+def figures(path):
+    known = json.loads(path.read_text())
+    assert (known["schema"], known["version"]) == ("memtrack-pytest", 1)
+    return {name.split("::")[1]: each for name, each in known["tests"].items()}
+
+
+def test_a_session_shows_who_holds_most(tests, pytester):
+    result = tests(SESSION, "--memtrack", "--memtrack-top=3", "--memtrack-compare=figures.json", "--doctest-modules", "--junit-xml=report.xml")
+    assert outcomes(result) == {"passed": 4, "failed": 1}
+    result.stdout.fnmatch_lines(
+        [
+            "*memtrack: memory of 5 tests*",
+            "*Peak*Allocated*Count  Test",
+            "*20.? MB*20.? MB*test_shop.py::test_large",
+            "*4.?? MB*4.?? MB*test_shop.py::test_shop.documented",
+            "*3.?? MB*3.?? MB*test_shop.py::test_with_fixture",
+            "and 2 more (--memtrack-top 0 shows all)",
+            "figures.json: written; later runs are compared with it",
+        ]
+    )
+    known = figures(pytester.path / "figures.json")
+    for name, size in {"test_small": 1, "test_large": 20, "test_with_fixture": 3, "test_fails": 2}.items():
+        assert size * 1_000_000 <= known[name]["peak_bytes"] < (size + 0.3) * 1_000_000, name
+        assert known[name]["allocations"] >= size
+    cases = {case.get("name"): case for case in Tree.parse(pytester.path / "report.xml").iter("testcase")}
+    properties = {each.get("name"): each.get("value") for each in cases["test_large"].iter("property")}
+    assert properties == {f"memtrack_{name}": str(value) for name, value in known["test_large"].items()}
+    assert not list(pytester.path.rglob("*.bin"))
+
+
+def test_a_test_that_grew_fails_the_comparison(tests, pytester):
+    options = ["--memtrack-compare=figures.json", "--memtrack-fail-over=10%"]
+    assert tests("def test_it(): kept = load(10)\ndef test_other(): load(1)\n", *options).ret == 0
+    before = (pytester.path / "figures.json").read_text()
+    slightly = tests("def test_it(): kept = load(10), bytes(500_000)\ndef test_other(): load(1)\n", *options)
+    assert slightly.ret == 0
+    slightly.stdout.fnmatch_lines(["*10.? MB*10.? MB*+500 kB*test_shop.py::test_it"])
+    grown = tests("def test_it(): kept = load(12)\ndef test_other(): load(1)\ndef test_new(): load(9)\n", *options)
+    assert grown.ret == pytest.ExitCode.TESTS_FAILED and outcomes(grown) == {"passed": 3}
+    grown.stdout.fnmatch_lines(
+        [
+            "*10.? MB*12.? MB*+2.00 MB*test_shop.py::test_it  more than 10%",
+            "1 tests are not in figures.json; remove it to write it anew",
+            "1 test holds more than allowed by --memtrack-fail-over",
+        ]
+    )
+    assert (pytester.path / "figures.json").read_text() == before
+    (pytester.path / "figures.json").write_text("[]")
+    damaged = tests("def test_it(): pass\n", *options)
+    assert damaged.ret == pytest.ExitCode.TESTS_FAILED
+    damaged.stdout.fnmatch_lines(["memtrack: error: figures.json: expected figures of tests as --memtrack-compare writes them*"])
+
+
+def test_workers_of_xdist(tests, pytester):
+    pytest.importorskip("xdist")
+    code = SESSION + """
+@pytest.mark.limit_memory("5 MB")
+def test_limited():
+    kept = load(8)
+"""
+    result = tests(code, "-n2", "--memtrack-compare=figures.json", "--memtrack-dir=captures", "--junit-xml=report.xml")
+    assert outcomes(result) == {"passed": 3, "failed": 2}
+    known = figures(pytester.path / "figures.json")
+    assert set(known) == {"test_small", "test_large", "test_with_fixture", "test_fails", "test_limited"}
+    assert 20_000_000 <= known["test_large"]["peak_bytes"] < 20_300_000
+    kept = {path.name for path in (pytester.path / "captures").iterdir()}
+    assert {"memtrack-session-gw0.bin", "memtrack-session-gw1.bin"} <= kept
+    assert any(name.startswith("test_shop.py-test_limited-gw") for name in kept)
+    cases = {case.get("name"): case for case in Tree.parse(pytester.path / "report.xml").iter("testcase")}
+    assert cases["test_large"].find("properties/property[@name='memtrack_peak_bytes']") is not None
+
+
+def test_coverage_beside(tests):
+    pytest.importorskip("pytest_cov")
+    result = tests(SESSION + "@pytest.mark.limit_memory('5 MB')\ndef test_limited(): kept = load(8)\n", "--memtrack", "--cov=test_shop")
+    assert outcomes(result) == {"passed": 3, "failed": 2}
+    result.stdout.fnmatch_lines(["*test_shop.py*%*"])
+
+
+def test_nothing_is_done_unasked(tests, pytester):
+    """Neither a process is started nor more of the package imported."""
+    result = tests(
+        """
+import sys
+
+def test_it():
+    assert not {name for name in sys.modules if name.startswith("memtrack.")} - {
+        "memtrack._errors", "memtrack._program", "memtrack._pytest_plugin", "memtrack._sizes"}
+""",
+        "--strict-markers",
+    )
+    assert outcomes(result) == {"passed": 1}
+    help_text = tests("", "--help").stdout.str()
+    assert "--memtrack-compare=FILE" in help_text and "memtrack_limit (string)" in help_text
+    assert "limit_leaks(limit, *, repeat=5" in tests("", "--markers").stdout.str()
+
+
+def test_markers_are_left_to_pytest_memray_where_it_is(tests, pytester):
+    """A stand-in that registers as the real one does; without --memtrack it judges, with it memtrack does."""
+    pytester.makepyfile(
+        memray_plugin="""
+import pytest
+
+class Manager:
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem):
+        print("judged by the other")
+        yield
+
+def pytest_addoption(parser):
+    parser.addoption("--memray", action="store_true")
+
+def pytest_configure(config):
+    config.pluginmanager.register(Manager(), "memray_manager")
+    config.addinivalue_line("markers", "limit_memory(limit): theirs")
+"""
+    )
+    code = "@pytest.mark.limit_memory('1 MB')\ndef test_it():\n    kept = load(3)\n"
+    left = tests(code, "-p", "memray_plugin", "-s")
+    assert outcomes(left) == {"passed": 1} and "judged by the other" in left.stdout.str()
+    taken = tests(code, "-p", "memray_plugin", "-s", "--memtrack")
+    assert outcomes(taken) == {"failed": 1} and "judged by the other" not in taken.stdout.str()

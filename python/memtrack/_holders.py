@@ -1,0 +1,131 @@
+"""Who holds memory, as text: the places in own code with most bytes, their source line, and who called them.
+
+Used where a test fails on a limit and in notebooks. Invariant: the shares add up to what was judged.
+"""
+
+import dataclasses
+import linecache
+import os
+import sysconfig
+from typing import Dict, Iterable, List, Sequence, Tuple
+
+from memtrack._records import Frame, Stack
+from memtrack._sizes import size_text
+
+_CALLERS = 4
+#: Places with less than this part of the whole, 0.1 %, are summed up.
+LEAST_SHARE = 1000
+_STANDARD = tuple(
+    sorted({os.path.realpath(path) + os.sep for path in map(sysconfig.get_path, ("stdlib", "platstdlib")) if path})
+)
+_PACKAGES = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+NO_STACK = Frame("<no stack>", "", 0, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Holding:
+    """What one call stack holds."""
+
+    bytes: int
+    count: int
+    allocator: str
+    stack: Stack
+
+
+def holders_text(holdings: Iterable[Holding], root: str, most: int = 5) -> List[str]:
+    """A table of the places that hold most, in the order of their bytes."""
+    places = _by_place(holdings, root)
+    whole = sum(place.bytes for place in places) or 1
+    lines = [f"{'Size':>9}  {'Part':>6}  {'Count':>7}  Allocator  Place"]
+    shown = [place for place in places[:most] if place.bytes * LEAST_SHARE >= whole] or places[:1]
+    for place in shown:
+        allocators = sorted(place.allocators)
+        more = f" +{len(allocators) - 1}" if len(allocators) > 1 else ""
+        part = f"{100 * place.bytes / whole:.1f} %"
+        lines.append(
+            f"{size_text(place.bytes):>9}  {part:>6}  {place.count:>7,}  {place.main_allocator}{more}  "
+            f"{_place_text(place.stack[place.at], root)}"
+        )
+        source = linecache.getline(place.stack[place.at].file, place.stack[place.at].line).strip()
+        if source:
+            lines.append(f"{'':>28}{source}")
+        callers = [_place_text(frame, root) for frame in place.stack[place.at + 1 :]]
+        lines += [f"{'':>28}called by {caller}" for caller in callers[:_CALLERS]]
+        if len(callers) > _CALLERS:
+            lines.append(f"{'':>28}and {len(callers) - _CALLERS} more")
+    if len(places) > len(shown):
+        rest = sum(place.bytes for place in places[len(shown) :])
+        lines.append(f"{size_text(rest):>9}  in {len(places) - len(shown)} more")
+    return lines
+
+
+class _Place:
+    """Everything that was allocated at one place."""
+
+    def __init__(self, stack: Stack, at: int) -> None:
+        self.stack = stack
+        self.at = at
+        self.bytes = 0
+        self.count = 0
+        self.most = -1
+        self.allocators: Dict[str, int] = {}
+
+    def add(self, holding: Holding, at: int) -> None:
+        self.bytes += holding.bytes
+        self.count += holding.count
+        self.allocators[holding.allocator] = self.allocators.get(holding.allocator, 0) + holding.bytes
+        if holding.bytes > self.most:
+            # The callers of the stack that holds most.
+            self.most, self.stack, self.at = holding.bytes, holding.stack or (NO_STACK,), at
+
+    @property
+    def main_allocator(self) -> str:
+        return max(self.allocators, key=lambda name: self.allocators[name])
+
+
+def _by_place(holdings: Iterable[Holding], root: str) -> List[_Place]:
+    places: Dict[Tuple[str, str, int], _Place] = {}
+    for holding in holdings:
+        stack = holding.stack or (NO_STACK,)
+        at = own_frame(stack, root)
+        frame = stack[at]
+        places.setdefault((frame.function, frame.file, frame.line), _Place(stack, at)).add(holding, at)
+    return sorted(places.values(), key=lambda place: -place.bytes)
+
+
+def own_frame(stack: Sequence[Frame], root: str) -> int:
+    """The innermost frame of own code; without any that of a package; else the innermost."""
+    fallback = None
+    for number, frame in enumerate(stack):
+        if is_own(frame.file, root):
+            return number
+        if fallback is None and any(part in frame.file for part in _PACKAGES):
+            fallback = number
+    return fallback or 0
+
+
+def is_own(file: str, root: str) -> bool:
+    """Whether a source file is the project's, not an installed package's."""
+    if not file.startswith(root.rstrip(os.sep) + os.sep):
+        return False
+    return not any(part in file for part in _PACKAGES) and not file.startswith(_STANDARD)
+
+
+def _place_text(frame: Frame, root: str) -> str:
+    if not frame.file:
+        return frame.function
+    file = os.path.relpath(frame.file, root) if is_own(frame.file, root) else _shortened(frame.file)
+    return f"{frame.function} at {file}:{frame.line}" if frame.line else f"{frame.function} at {file}"
+
+
+def _shortened(file: str) -> str:
+    """The path of a library below its packages."""
+    for part in _PACKAGES:
+        if part in file:
+            return file.split(part)[-1]
+    for directory in _STANDARD:
+        if file.startswith(directory):
+            return file[len(directory) :]
+    return file
+
+

@@ -1,0 +1,199 @@
+"""The magics of IPython and Jupyter: %%memtrack shows the page of a cell, %memtrack_leaks what an expression leaves.
+
+Invariant: a cell does what it does without the magic: its names are the notebook's, its value is shown, and its errors
+are its own.
+"""
+
+import argparse
+import ast
+import html
+import os
+import shlex
+import tempfile
+from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Tuple
+
+from memtrack._errors import Error, quietly
+from memtrack._reading import read_output
+
+if TYPE_CHECKING:
+    from memtrack._test_limits import RecordedCall
+
+_CELL = """%%memtrack [options]: records the cell, and shows its page.
+
+  -o FILE                     keep the capture
+  --native                    record the stacks of native code, too
+  --trace-python-allocators   record every Python object, not only the arenas that objects lie in
+  --height PIXELS             the height of the page (default: 600)
+
+All other options are those of `memtrack flamegraph`, such as --leaks, --temporary, --inverted, --own, --function TEXT.
+"""
+_LEAKS = """%memtrack_leaks [-r RUNS] expression: evaluates it several times, and shows what goes on growing.
+
+  -r, --runs RUNS             how often (default: 5; the first is not counted)
+  -n ROWS                     places that are shown (default: 10)
+"""
+
+
+class _Arguments(argparse.ArgumentParser):
+    """Options of a magic: what is wrong is the magic's error, and does not end the kernel."""
+
+    def error(self, message: str) -> NoReturn:
+        raise Error(f"{message}\n\n{self.description}")
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Makes the magics known: `%load_ext memtrack`."""
+    magics = _Magics(shell)
+    shell.register_magic_function(magics.memtrack, "cell", "memtrack")
+    shell.register_magic_function(magics.memtrack_leaks, "line", "memtrack_leaks")
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Takes them away."""
+    shell.magics_manager.magics["cell"].pop("memtrack", None)
+    shell.magics_manager.magics["line"].pop("memtrack_leaks", None)
+
+
+class _Magics:
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+
+    def memtrack(self, line: str, cell: str) -> Any:
+        """%%memtrack"""
+        __tracebackhide__ = True
+        from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+
+        wanted, page_options = _cell_options(line)
+        # What is wrong with the page's options is said before the cell runs.
+        read_output(["flamegraph", *page_options, "--help"])
+        statements, value = _compiled(self.shell, cell)
+        with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
+            # An existing file of that name is refused.
+            path = os.path.abspath(wanted.output or os.path.join(directory, "cell.bin"))
+            tracker = Tracker(
+                path,
+                native_traces=wanted.native,
+                trace_python_allocators=wanted.trace_python_allocators,
+                allocation_timestamps=True,
+                follow_fork=True,
+            )
+            try:
+                with quietly(), tracker:
+                    result = run_cell(self.shell, statements, value)
+            finally:
+                # That of a cell which fails, too.
+                if os.path.exists(path):
+                    _show_page(directory, path, page_options, wanted.height)
+        return result
+
+    def memtrack_leaks(self, line: str) -> None:
+        """%memtrack_leaks"""
+        __tracebackhide__ = True
+        from memtrack._test_limits import LeakLimit, RecordedCall, call_test
+
+        options = _Arguments(prog="%memtrack_leaks", description=_LEAKS, usage="", add_help=False)
+        options.add_argument("-r", "--runs", type=int, default=5)
+        options.add_argument("-n", type=int, default=10, dest="rows")
+        options.add_argument("expression", nargs=argparse.REMAINDER)
+        wanted = options.parse_args(line.split(" "))
+        expression = " ".join(wanted.expression).strip()
+        if not expression or wanted.runs < 1:
+            raise Error(f"expected an expression, and at least one run\n\n{_LEAKS}")
+        code = self.shell.compile(ast.parse(expression, mode="eval"), "<expression>", "eval")
+        limit = LeakLimit(0, repeat=wanted.runs)
+        with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
+            options_of_recording = {"trace_python_allocators": True}
+            recorded = RecordedCall(os.path.join(directory, "leaks.bin"), [limit], os.getcwd(), [], options_of_recording)
+            with recorded:
+                for _ in recorded.numbers():
+                    call_test(eval, (code, self.shell.user_ns), {})
+            print("\n".join(_leaks_text(recorded, limit, expression, wanted.rows)))
+
+
+def _leaks_text(recorded: "RecordedCall", limit: Any, expression: str, rows: int) -> List[str]:
+    from memtrack._holders import holders_text
+    from memtrack._sizes import size_text
+
+    with quietly():
+        growing, _ = limit.growing(recorded)
+    grown, runs = sum(holding.bytes for holding in growing), len(recorded.runs)
+    if not grown:
+        return [f"{expression}: nothing grows in {runs} runs"]
+    return [f"{expression}: grows by {size_text(grown)} with each of {runs} runs", *holders_text(growing, recorded.root, rows)]
+
+
+def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
+    """The options of the recording, and those of the page."""
+    options = _Arguments(prog="%%memtrack", description=_CELL, usage="", add_help=False, allow_abbrev=False)
+    options.add_argument("-o", "--output")
+    options.add_argument("--native", action="store_true")
+    options.add_argument("--trace-python-allocators", action="store_true")
+    options.add_argument("--height", type=int, default=600)
+    options.add_argument("-h", "--help", action="store_true")
+    try:
+        wanted, others = options.parse_known_args(shlex.split(line))
+    except ValueError as error:
+        raise Error(f"{error}: {line}") from None
+    if wanted.help:
+        raise Error(_CELL)
+    return wanted, others
+
+
+def _compiled(shell: Any, cell: str) -> Tuple[Any, Optional[Any]]:
+    """The statements of a cell, and its last expression, whose value is shown."""
+    __tracebackhide__ = True
+    source = shell.transform_cell(cell)
+    name = shell.compile.cache(source)
+    tree = shell.compile.ast_parse(source, filename=name)
+    tree = shell.transform_ast(tree)
+    value = None
+    if tree.body and isinstance(tree.body[-1], ast.Expr) and not source.rstrip().endswith(";"):
+        last = tree.body.pop()
+        value = compile(ast.Expression(last.value), name, "eval", flags=shell.compile.flags)
+    return compile(tree, name, "exec", flags=shell.compile.flags), value
+
+
+def run_cell(shell: Any, statements: Any, value: Optional[Any]) -> Any:
+    """Runs a cell; gives its value."""
+    __tracebackhide__ = True
+    exec(statements, shell.user_ns)
+    return None if value is None else eval(value, shell.user_ns)
+
+
+def _show_page(directory: str, path: str, options: List[str], height: int) -> None:
+    __tracebackhide__ = True
+    from IPython.display import display  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+
+    from memtrack._spans import captures_at
+
+    page = os.path.join(directory, "page.html")
+    with quietly():
+        read_output(["flamegraph", *options, "-o", page, "--", *captures_at(path)])
+    with open(page, encoding="utf-8") as file:
+        content = file.read()
+    display(  # type: ignore[no-untyped-call,unused-ignore]
+        {"text/html": _frame(content, height), "text/plain": f"memtrack: {path}"}, raw=True
+    )
+
+
+#: Tells the page which theme the notebook has: that of JupyterLab, of VS Code, or of the system.
+_SCHEME = """
+const frame = document.currentScript.previousElementSibling, body = document.body;
+const isDark = () => {
+  const lab = body.dataset.jpThemeLight, code = body.dataset.vscodeThemeKind;
+  if (lab) return lab === "false";
+  if (code) return /dark|high-contrast$/.test(code);
+  return matchMedia("(prefers-color-scheme: dark)").matches;
+};
+const follow = () => frame.contentWindow?.postMessage({ memtrackTheme: isDark() ? "dark" : "light" }, "*");
+frame.addEventListener("load", follow);
+new MutationObserver(follow).observe(body, { attributes: true });
+"""
+
+
+def _frame(content: str, height: int) -> str:
+    """The page in a frame of its own, which can neither see nor change the notebook."""
+    return (
+        f'<div><iframe sandbox="allow-scripts allow-downloads" style="width:100%;height:{height}px;border:0" '
+        f'title="memtrack" srcdoc="{html.escape(content)}"></iframe><script>{{{_SCHEME}}}</script></div>'
+    )

@@ -1,0 +1,452 @@
+"""The plugin for pytest: limits of tests, and a summary of what they hold.
+
+It is loaded wherever memtrack is installed, and does nothing until a marker or an option asks for it. Invariant: it
+changes neither what tests do nor the order of hooks; a limit fails a test by an exception at the end of its call, so that
+whatever handles failures (reruns, xfail, unittest) handles it.
+"""
+
+import functools
+import inspect
+import os
+import re
+import tempfile
+import time
+import unittest
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Union
+
+import pytest
+
+if TYPE_CHECKING:
+    from memtrack._test_figures import Figures, RecordedSession
+    from memtrack._test_limits import Limit, RecordedCall
+
+_MARKERS = {
+    "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
+    "high-water mark, such as 24 MB.",
+    "limit_leaks": "limit_leaks(limit, *, repeat=5, filter_fn=None, current_thread_only=False): runs the test several times, and "
+    "fails it if what it leaves goes on growing by more than the limit with each run.",
+}
+_OPTIONS = {
+    "memtrack": ("Record all tests, and show which hold most", None),
+    "memtrack_top": ("Show the N tests that hold most; 0 shows all (default: 10)", "N"),
+    "memtrack_dir": ("Keep the captures in DIR", "DIR"),
+    "memtrack_limit": ("limit_memory for tests without such a marker, such as 100MB", "SIZE"),
+    "memtrack_compare": ("Compare the peaks with FILE; write it if it does not exist. Implies --memtrack", "FILE"),
+    "memtrack_fail_over": ("With --memtrack-compare: fail if the peak of a test grew by more, such as 10%% or 5MB", "GROWTH"),
+    "memtrack_native": ("Record the stacks of native code, too", None),
+    "memtrack_python_allocators": (
+        "yes or no: record every Python object, not only the arenas that objects lie in (default: of tests with a limit)",
+        "WHEN",
+    ),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("memtrack")
+    for name, (text, value) in _OPTIONS.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is None:
+            group.addoption(option, action="store_true", default=None, help=text)
+            parser.addini(name, text, type="bool", default=False)
+        else:
+            group.addoption(option, metavar=value, default=None, help=text)
+            parser.addini(name, text.replace("%%", "%"), default=None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    options = _Options(config)
+    other = config.pluginmanager.get_plugin("memray_manager")
+    if other is not None and options.records_all and not config.getoption("memray", None):
+        # With --memtrack its markers are ours: two recordings of one call would each see the other's memory.
+        config.pluginmanager.unregister(other)
+        other = None
+    if other is None:
+        for text in _MARKERS.values():
+            config.addinivalue_line("markers", text)
+    if other is None or options.records_all:
+        config.pluginmanager.register(MemtrackPlugin(config, options, other is None), "memtrack_tests")
+
+
+class _Options:
+    """The command line's options, else those of the ini file."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        from memtrack._sizes import Growth, parse_size
+
+        def value(name: str) -> Any:
+            given = config.getoption(name, None)
+            return config.getini(name) or None if given is None else given
+
+        try:
+            self.compare: Optional[str] = value("memtrack_compare")
+            self.records_all = bool(value("memtrack") or self.compare)
+            self.top = int(value("memtrack_top") or 10) if value("memtrack_top") != "0" else 0
+            self.directory: Optional[str] = value("memtrack_dir")
+            self.limit: Optional[str] = value("memtrack_limit")
+            if self.limit:
+                parse_size(self.limit)
+            growth = value("memtrack_fail_over")
+            self.fail_over = Growth(growth) if growth else None
+            self.native = bool(value("memtrack_native"))
+            self.python_allocators = _yes_or_no(value("memtrack_python_allocators"))
+        except ValueError as error:
+            raise pytest.UsageError(f"memtrack: {error}") from None
+        if self.fail_over and not self.compare:
+            raise pytest.UsageError("memtrack: --memtrack-fail-over needs --memtrack-compare FILE")
+
+
+def _yes_or_no(text: Optional[str]) -> Optional[bool]:
+    if text is None:
+        return None
+    if text.lower() not in ("yes", "no", "true", "false"):
+        raise ValueError(f"--memtrack-python-allocators {text}: expected yes or no")
+    return text.lower() in ("yes", "true")
+
+
+class MemtrackPlugin:
+    """The hooks of one session."""
+
+    def __init__(self, config: pytest.Config, options: _Options, has_markers: bool) -> None:
+        self.config = config
+        self.options = options
+        self.has_markers = has_markers
+        self.session: "Optional[RecordedSession]" = None
+        self.figures: "Dict[str, Figures]" = {}
+        self.wrong: List[str] = []
+        self.comparison: List[str] = []
+        self.problem: Optional[str] = None
+        self._directory: Optional[str] = None
+        self._names: Dict[str, int] = {}
+
+    # --- which tests, and how ------------------------------------------------------------------------------------------
+
+    def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
+        for item in items:
+            try:
+                self.limits(item)
+            except (TypeError, ValueError) as error:
+                raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+    def limits(self, item: pytest.Item) -> "List[Limit]":
+        """The limits of a test: its markers', else that of --memtrack-limit."""
+        if not self.has_markers:
+            return []
+        memory, leaks = (item.get_closest_marker(name) for name in _MARKERS)
+        if memory is None and leaks is None and not self.options.limit:
+            return []
+        from memtrack._sizes import parse_size
+        from memtrack._test_limits import LeakLimit, MemoryLimit
+
+        found: "List[Limit]" = []
+        if memory is not None:
+            found.append(MemoryLimit(*memory.args, **memory.kwargs))
+        elif self.options.limit:
+            found.append(MemoryLimit(self.options.limit, marker="--memtrack-limit "))
+        if leaks is not None:
+            leak_limit = LeakLimit(*leaks.args, **leaks.kwargs)
+            if not isinstance(leak_limit.repeat, int) or leak_limit.repeat < 1:
+                raise ValueError(f"limit_leaks: repeat is {leak_limit.repeat!r}, expected a number from 1 on")
+            found.append(leak_limit)
+        for limit in found:
+            parse_size(limit.limit)
+        return found
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
+        limits = self.limits(item)
+        if not limits and self.session is None:
+            yield
+            return
+        restore = _replace_call(item, functools.partial(self._recorded, item, limits))
+        try:
+            yield
+        finally:
+            restore()
+
+    def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with what records and judges it around."""
+        return _limited(self, item, limits, function) if limits else _timed(self, item, function)
+
+    def recording(self, item: pytest.Item, limits: "List[Limit]") -> "RecordedCall":
+        """A recording for one call of this test."""
+        from memtrack._test_limits import RecordedCall
+
+        if self.session is not None:
+            self.session.pause()
+        options = {
+            "native_traces": self.options.native,
+            "trace_python_allocators": self.options.python_allocators is not False,
+        }
+        root = str(self.config.rootpath)
+        return RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
+
+    def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
+        """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
+        from memtrack._test_limits import LimitExceeded
+
+        figures = test.figures()
+        if self.session is not None:
+            self.session.apart[item.nodeid] = figures
+        item.user_properties += [(f"memtrack_{name}", value) for name, value in figures.items()]
+        try:
+            test.judge()
+            exceeded = None
+        except LimitExceeded as error:
+            exceeded = str(error)
+        if exceeded is not None:
+            pytest.fail(exceeded, pytrace=False)
+        elif self.options.directory is None:
+            test.remove()
+
+    def _capture_path(self, name: str) -> str:
+        """A name for a capture, after the test's."""
+        name = re.sub(r"[^\w.=-]+", "-", name.replace(os.sep, "-")).strip("-")[:150]
+        number = self._names[name] = self._names.get(name, 0) + 1
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        parts = [name, *([worker] if worker else []), *([str(number)] if number > 1 else [])]
+        path = os.path.join(self._captures(), f"{'-'.join(parts)}.bin")
+        if self.options.directory is not None and os.path.exists(path):
+            os.unlink(path)  # of an earlier session
+        return path
+
+    def _captures(self) -> str:
+        if self.options.directory is not None:
+            os.makedirs(self.options.directory, exist_ok=True)
+            return os.path.abspath(self.options.directory)
+        if self._directory is None:
+            factory = getattr(self.config, "_tmp_path_factory", None)
+            # pytest keeps the directories of its last three sessions.
+            self._directory = str(factory.mktemp("memtrack")) if factory else tempfile.mkdtemp(prefix="memtrack-")
+        return self._directory
+
+    # --- all tests of a session -----------------------------------------------------------------------------------------
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, None]:
+        distributed = self.config.pluginmanager.hasplugin("dsession")
+        if not self.options.records_all or distributed or self.config.option.collectonly:
+            yield
+            return
+        from memtrack import Error
+        from memtrack._test_figures import RecordedSession
+
+        options = {
+            "native_traces": self.options.native,
+            "trace_python_allocators": self.options.python_allocators is True,
+        }
+        try:
+            recorded = RecordedSession(self._capture_path("memtrack-session"), options)
+            recorded.begin()
+        except Error as error:
+            raise pytest.UsageError(f"memtrack: {error}") from error
+        self.session = recorded
+        yield
+        self.session = None
+        try:
+            self.figures = recorded.end()
+        except Error as error:
+            self.problem = str(error)
+        if self.options.directory is None:
+            for path in recorded.files:
+                if os.path.exists(path):
+                    os.unlink(path)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """A worker of pytest-xdist has ended."""
+        for name, figures in (getattr(node, "workeroutput", None) or {}).get("memtrack", {}).items():
+            self.figures[name] = figures
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        worker_output = getattr(self.config, "workeroutput", None)
+        if worker_output is not None:
+            worker_output["memtrack"] = self.figures
+            return
+        if not self.options.records_all:
+            return
+        _add_to_junit(self.config, self.figures)
+        if self.options.compare and self.figures:
+            from memtrack import Error
+            from memtrack._test_figures import compared
+
+            try:
+                self.comparison, self.wrong = compared(self.figures, self.options.compare, self.options.fail_over)
+            except Error as error:
+                self.problem = str(error)
+        if (self.wrong or self.problem) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self.options.records_all:
+            return
+        from memtrack._test_figures import summary
+
+        if self.figures:
+            terminalreporter.write_sep("=", f"memtrack: memory of {len(self.figures):,} tests")
+            for line in summary(self.figures, self.options.top):
+                terminalreporter.write_line(line)
+        if self.comparison:
+            terminalreporter.write_sep("=", f"memtrack: compared with {self.options.compare}", red=bool(self.wrong))
+            for line in self.comparison:
+                terminalreporter.write_line(line, red=any(line.endswith(f"more than {over}") for over in self._over()))
+        if self.wrong:
+            number = f"{len(self.wrong)} tests hold" if len(self.wrong) > 1 else "1 test holds"
+            terminalreporter.write_line(f"{number} more than allowed by --memtrack-fail-over", red=True)
+        if self.problem:
+            terminalreporter.write_line(f"memtrack: error: {self.problem}", red=True)
+        if self.options.directory is not None and self.figures:
+            terminalreporter.write_line(f"captures: {self.options.directory}")
+
+    def _over(self) -> List[str]:
+        return [self.options.fail_over.text] if self.options.fail_over else []
+
+
+def _own_fixtures(item: pytest.Item, root: str) -> List[str]:
+    """The fixtures of a test that are defined in its project."""
+    from memtrack._holders import is_own
+
+    defined: Dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    files = {
+        name: getattr(getattr(inspect.unwrap(known[-1].func), "__code__", None), "co_filename", "")
+        for name, known in defined.items()
+        if known
+    }
+    return [name for name in getattr(item, "fixturenames", ()) if is_own(files.get(name, ""), root)]
+
+
+def _replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
+    """Puts `recorded` around the call of the test function; gives what takes it away again."""
+    if not isinstance(item, pytest.Function):
+        # A doctest, or an item of another plugin: all that it does.
+        runtest = item.runtest
+        item.runtest = recorded(runtest)  # type: ignore[method-assign]
+        return functools.partial(setattr, item, "runtest", runtest)
+    function = item.obj
+    item.obj = recorded(function)
+    instance = item.instance
+    asynchronous = isinstance(instance, unittest.TestCase) and inspect.iscoroutinefunction(function)
+    if asynchronous:
+        # unittest looks these up by name.
+        setattr(instance, item.name, item.obj)
+
+    def restore() -> None:
+        item.obj = function
+        if asynchronous:
+            delattr(instance, item.name)
+
+    return restore
+
+
+def _limited(
+    plugin: MemtrackPlugin, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]
+) -> Callable[..., Any]:
+    from memtrack._test_limits import await_test, call_test
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> None:
+            __tracebackhide__ = True
+            with plugin.recording(item, limits) as test:
+                for number in test.numbers():
+                    with _named_run(item, number):
+                        await await_test(function, args, kwargs)
+            plugin.judge(item, test)
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> None:
+        __tracebackhide__ = True
+        with plugin.recording(item, limits) as test:
+            for number in test.numbers():
+                with _named_run(item, number):
+                    call_test(function, args, kwargs)
+        plugin.judge(item, test)
+
+    return called
+
+
+class _named_run:
+    """Says which run of `limit_leaks` a test failed in: it may not be made to run twice."""
+
+    def __init__(self, item: pytest.Item, number: int) -> None:
+        self.item = item
+        self.number = number
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Union[type, None], *_: object) -> None:
+        if kind is not None and self.number and issubclass(kind, Exception):
+            text = f"failed in run {self.number + 1} of limit_leaks; with repeat=1 the test runs once"
+            self.item.add_report_section("call", "memtrack", text)
+
+
+def _timed(plugin: MemtrackPlugin, item: pytest.Item, function: Callable[..., Any]) -> Callable[..., Any]:
+    session, now = plugin.session, time.monotonic_ns
+    assert session is not None
+    session.begin()
+    spans, name = session.spans, item.nodeid
+
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            __tracebackhide__ = True
+            begin = now()
+            try:
+                return await function(*args, **kwargs)
+            finally:
+                spans.append(((begin, now()), name))
+
+        return awaited
+
+    @functools.wraps(function)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        begin = now()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spans.append(((begin, now()), name))
+
+    return called
+
+
+def _add_to_junit(config: pytest.Config, figures: "Dict[str, Figures]") -> None:
+    """Adds the figures to the report for JUnit, which is complete but not yet written."""
+    try:
+        from _pytest.junitxml import xml_key
+
+        report = config.stash.get(xml_key, None)
+        reporters = list(report.node_reporters_ordered) if report else []
+    except (ImportError, AttributeError):  # another version of pytest
+        return
+    import xml.etree.ElementTree as Tree
+
+    for reporter in reporters:
+        case = reporter.to_xml()
+        known = _by_junit_name(figures).get((case.get("classname"), case.get("name")))
+        if known is None:
+            continue
+        properties = case.find("properties")
+        if properties is None:
+            properties = Tree.Element("properties")
+            case.insert(0, properties)
+        present = {each.get("name") for each in properties}
+        for name, value in known.items():
+            if f"memtrack_{name}" not in present:
+                Tree.SubElement(properties, "property", name=f"memtrack_{name}", value=str(value))
+
+
+def _by_junit_name(figures: "Dict[str, Figures]") -> "Dict[Any, Figures]":
+    from _pytest.junitxml import mangle_test_address
+
+    named = {}
+    for name, known in figures.items():
+        names = mangle_test_address(name)
+        named[(".".join(names[:-1]), names[-1])] = known
+    return named

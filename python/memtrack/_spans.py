@@ -1,0 +1,70 @@
+"""Figures of spans of time in a capture: what single tests, or runs of one, allocated and kept.
+
+Invariant: spans are in nanoseconds of time.monotonic_ns(), in their order, and do not overlap.
+"""
+
+import contextlib
+import glob
+import os
+import re
+import tempfile
+from typing import Iterator, List, NamedTuple, Sequence, Tuple
+
+from memtrack._capture import Allocation
+from memtrack._reading import read_lines
+from memtrack._records import Columns, RecordDecoder
+
+Span = Tuple[int, int]
+
+
+class SpanSum(NamedTuple):
+    """What was allocated in a span."""
+
+    allocations: int
+    """Their number."""
+    bytes: int
+    """The bytes that were allocated."""
+    peak_bytes: int
+    """The most of these bytes that was live at once; of several processes the sum of what each had."""
+    kept_bytes: int
+    """What was live at the end of the span."""
+
+
+def captures_at(path: str) -> List[str]:
+    """The capture, and those of the children that the process has begun meanwhile: `out.PID.bin` or `out.PID-1.bin`."""
+    stem, suffix = os.path.splitext(path)
+    found = glob.glob(f"{glob.escape(stem)}.*{glob.escape(suffix)}")
+    children = [name for name in found if re.fullmatch(r"\.\d+(-\d+)?", name[len(stem) : len(name) - len(suffix)])]
+    return [path, *sorted(children)]
+
+
+def span_sums(files: Sequence[str], spans: Sequence[Span]) -> List[SpanSum]:
+    """The sum of each span."""
+    sums = [SpanSum(0, 0, 0, 0)] * len(spans)
+    with _rows("spans", files, spans) as (_, rows):
+        for row in rows:
+            for number, *values in zip(*row.values):
+                sums[number] = SpanSum(*(one + more for one, more in zip(sums[number], values)))
+    return sums
+
+
+def live_at_ends(files: Sequence[str], spans: Sequence[Span]) -> Iterator[Tuple[int, Allocation]]:
+    """What is live at the end of each span, with the number of the span."""
+    with _rows("live", files, spans) as (decoder, rows):
+        for row in rows:
+            numbers, sizes, counts, allocators, tids, names, stacks = row.values
+            functions = map(decoder.allocators.__getitem__, allocators)
+            yield from zip(numbers, map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks)))
+
+
+@contextlib.contextmanager
+def _rows(
+    table: str, files: Sequence[str], spans: Sequence[Span]
+) -> Iterator[Tuple[RecordDecoder, Iterator[Columns]]]:
+    with tempfile.NamedTemporaryFile("w", prefix="memtrack-spans-") as file:
+        file.writelines(f"{begin} {end}\n" for begin, end in spans)
+        file.flush()
+        decoder = RecordDecoder()
+        command = ["transform", "records", "--table", table, "--spans", file.name, "--", *files]
+        with contextlib.closing(read_lines(command)) as lines:
+            yield decoder, decoder.rows(lines)

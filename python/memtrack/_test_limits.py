@@ -1,0 +1,245 @@
+"""Limits of tests: records the call of a test function, and judges what was allocated below it.
+
+Fixtures are apart: what they allocate before the test lies outside of the recording, and what a fixture allocates that
+the test asks for while it runs is left out and named. Invariant: a test that fails by itself is not judged.
+"""
+
+import dataclasses
+import gc
+import os
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+
+from memtrack._capture import Allocation, Capture
+from memtrack._errors import quietly
+from memtrack._holders import Holding, holders_text
+from memtrack._records import Stack
+from memtrack._sizes import parse_size, size_text
+from memtrack._spans import captures_at, live_at_ends, span_sums
+
+if TYPE_CHECKING:
+    from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+
+#: Runs of a test with limit_leaks that does not say how many.
+REPEAT = 5
+_HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class LimitExceeded(Exception):
+    """The text says by what, and who holds it."""
+
+
+class StackOfLeak(NamedTuple):
+    """What a `filter_fn` gets."""
+
+    frames: Stack
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryLimit:
+    """`limit_memory`: most bytes at the test's own high-water mark."""
+
+    limit: Union[str, int]
+    current_thread_only: bool = False
+    marker: str = "limit_memory"
+
+    def judge(self, test: "RecordedCall") -> Optional[str]:
+        """What is wrong, if anything."""
+        judged, apart = test.below_the_test(test.capture.allocations(), self.current_thread_only)
+        held, most = sum(holding.bytes for holding in judged), parse_size(self.limit)
+        if held <= most:
+            return None
+        title = (
+            f"{self.marker}({self.limit!r}): the test held {size_text(held)} at its high-water mark, "
+            f"{size_text(held - most)} more than its limit"
+        )
+        return test.report(title, judged, apart)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeakLimit:
+    """`limit_leaks`: most bytes by which what is live grows with each run of the test."""
+
+    limit: Union[str, int]
+    repeat: int = REPEAT
+    filter_fn: Optional[Callable[[Any], bool]] = None
+    current_thread_only: bool = False
+
+    def judge(self, test: "RecordedCall") -> Optional[str]:
+        """What is wrong, if anything."""
+        growing, apart = self.growing(test)
+        if self.filter_fn:
+            growing = [holding for holding in growing if self.filter_fn(StackOfLeak(holding.stack))]
+        grown, most = sum(holding.bytes for holding in growing), parse_size(self.limit)
+        if grown <= most:
+            return None
+        each = f"grows by {size_text(grown)} with each of {len(test.runs)} runs" if len(test.runs) > 1 else (
+            f"holds {size_text(grown)} after its only run"
+        )
+        title = f"limit_leaks({self.limit!r}): what the test leaves {each}, {size_text(grown - most)} more than its limit"
+        return test.report(title, growing, apart)
+
+    def growing(self, test: "RecordedCall") -> Tuple[List[Holding], Dict[str, int]]:
+        """What grows with each run: of each stack the median of its growth.
+
+        A cache is filled by the first run, or once by another; what goes on growing does so with most of them. The first
+        run is the warm-up that is not counted, if there are enough.
+        """
+        runs = len(test.runs)
+        at_ends: List[List[Allocation]] = [[] for _ in test.runs]
+        for number, allocation in live_at_ends(test.capture.files, test.runs):
+            at_ends[number].append(allocation)
+        held: Dict[Tuple[Stack, str], List[Tuple[int, int]]] = {}
+        apart: Dict[str, int] = {}
+        for number, allocations in enumerate(at_ends):
+            holdings, apart = test.below_the_test(allocations, self.current_thread_only)
+            for holding in holdings:
+                sums = held.setdefault((holding.stack, holding.allocator), [(0, 0)] * runs)
+                size, count = sums[number]
+                sums[number] = (size + holding.bytes, count + holding.count)
+        first = 2 if runs > 2 else 1 if runs == 2 else 0
+        growing = []
+        for (stack, allocator), sums in held.items():
+            before = [(0, 0), *sums]
+            sizes = _median(sums[run][0] - before[run][0] for run in range(first, runs))
+            counts = _median(sums[run][1] - before[run][1] for run in range(first, runs))
+            if sizes > 0:
+                growing.append(Holding(sizes, max(counts, 0), allocator, stack))
+        return growing, apart
+
+
+Limit = Union[MemoryLimit, LeakLimit]
+
+
+def _median(values: Iterable[int]) -> int:
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+class RecordedCall:
+    """One call of a test function, or its repeated runs, in a recording of its own."""
+
+    def __init__(self, path: str, limits: List[Limit], root: str, fixtures: List[str], options: Dict[str, Any]) -> None:
+        self.path = path
+        self.limits = limits
+        self.root = root
+        self.fixtures = fixtures
+        self.options = options
+        self.runs: List[Tuple[int, int]] = []
+        """The span of each run."""
+        self._tracker: "Optional[Tracker]" = None
+        self._captures: Optional[Capture] = None
+
+    def __enter__(self) -> "RecordedCall":
+        from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+
+        # Exact times tell the runs apart.
+        tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
+        with quietly():
+            tracker.__enter__()
+        self._tracker = tracker
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        assert self._tracker is not None
+        with quietly():
+            self._tracker.__exit__(*exception)
+
+    def numbers(self) -> Iterator[int]:
+        """The numbers of its runs, from 0."""
+        repeat = max((limit.repeat for limit in self.limits if isinstance(limit, LeakLimit)), default=0)
+        for number in range(max(repeat, 1)):
+            begin = time.monotonic_ns()
+            yield number
+            if repeat:
+                gc.collect()
+            self.runs.append((begin, time.monotonic_ns()))
+
+    @property
+    def capture(self) -> Capture:
+        """The captures of its process and of the children that it has begun."""
+        if self._captures is None:
+            self._captures = Capture(*captures_at(self.path))
+        return self._captures
+
+    def judge(self) -> None:
+        """Raises LimitExceeded where a limit is."""
+        with quietly():
+            wrong = [text for text in (limit.judge(self) for limit in self.limits) if text]
+        if wrong:
+            raise LimitExceeded("\n\n".join(wrong))
+
+    def figures(self) -> Dict[str, int]:
+        """Peak and sum of everything, of its largest run."""
+        with quietly():
+            sums = span_sums(self.capture.files, self.runs)
+        return {
+            "peak_bytes": max((each.peak_bytes for each in sums), default=0),
+            "allocated_bytes": max((each.bytes for each in sums), default=0),
+            "allocations": max((each.allocations for each in sums), default=0),
+        }
+
+    def remove(self) -> None:
+        """Removes its captures."""
+        for path in self.capture.files:
+            if os.path.exists(path):
+                os.unlink(path)
+
+    def below_the_test(
+        self, allocations: Iterable[Allocation], current_thread_only: bool
+    ) -> Tuple[List[Holding], Dict[str, int]]:
+        """What was allocated below the test function, stacks from there on, and what fixtures have allocated meanwhile."""
+        judged: List[Holding] = []
+        apart: Dict[str, int] = {}
+        own = threading.get_native_id()
+        for allocation in allocations:
+            stack = _from_the_call(allocation.stack)
+            fixture = _fixture(stack) if stack is not None else None
+            if fixture is not None:
+                apart[fixture] = apart.get(fixture, 0) + allocation.bytes
+            elif stack is not None and (not current_thread_only or allocation.thread == own):
+                judged.append(Holding(allocation.bytes, allocation.count, allocation.allocator, stack))
+        return judged, apart
+
+    def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:
+        """The text of a failure."""
+        lines = [title, *holders_text(holdings, self.root)]
+        if self.fixtures or apart:
+            fixtures = {name: "" for name in self.fixtures}
+            fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})
+            lines.append(f"fixtures, not judged: {', '.join(name + size for name, size in fixtures.items())}")
+        lines.append(f"capture: {' '.join(self.capture.files)}")
+        return "\n".join(lines)
+
+
+def call_test(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Calls a test function; what is allocated below this frame is the test's."""
+    __tracebackhide__ = True
+    return function(*args, **kwargs)
+
+
+async def await_test(function: Callable[..., Awaitable[Any]], args: Any, kwargs: Any) -> Any:
+    """The same of an async one."""
+    __tracebackhide__ = True
+    return await function(*args, **kwargs)
+
+
+def _from_the_call(stack: Stack) -> Optional[Stack]:
+    """The part of a stack below the call of the test function; whole in other threads and tasks. None: memtrack's own."""
+    own = False
+    for number, frame in enumerate(stack):
+        if frame.file.startswith(_HERE):
+            if frame.function in ("call_test", "await_test"):
+                return stack[:number]
+            own = True
+    return None if own else stack
+
+
+def _fixture(stack: Stack) -> Optional[str]:
+    """The fixture that is being set up, if one is; the empty text where pytest prepares one."""
+    for number, frame in enumerate(stack):
+        if frame.function == "call_fixture_func" and frame.file.endswith("fixtures.py"):
+            return stack[number - 1].function if number else ""
+    return None
+

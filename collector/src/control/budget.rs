@@ -32,6 +32,11 @@ impl ProcessorBudget {
         let passed = i64::try_from(now.duration_since(self.seen).as_nanos()).unwrap_or(i64::MAX);
         let taken = i64::try_from(used.saturating_sub(self.used_ns)).unwrap_or(i64::MAX);
         (self.seen, self.used_ns) = (now, used);
+        self.charge(passed, taken)
+    }
+
+    /// So many nanoseconds have passed, in which the thread has used so many.
+    fn charge(&mut self, passed: i64, taken: i64) -> Option<Duration> {
         self.left_ns = self.left_ns.saturating_add(passed / SHARE).saturating_sub(taken).min(BURST_NS);
         let debt = u64::try_from(self.left_ns.saturating_neg().saturating_mul(SHARE)).unwrap_or(0);
         (debt > 0).then(|| Duration::from_nanos(debt).min(LONGEST))
@@ -45,21 +50,26 @@ fn thread_ns() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{BURST_NS, ProcessorBudget, SHARE};
-    use std::time::{Duration, Instant};
+    use super::{BURST_NS, LONGEST, ProcessorBudget, SHARE, thread_ns};
 
     #[test]
-    fn a_busy_thread_has_to_pause() {
+    fn a_busy_thread_has_to_pause_until_its_share_is_kept() {
         let mut budget = ProcessorBudget::new();
-        assert_eq!(budget.pause(), None);
-        let used = super::thread_ns();
-        while super::thread_ns() < used + 2 * BURST_NS as u64 {}
-        assert!(budget.pause().is_some());
-        let begun = Instant::now();
-        while let Some(pause) = budget.pause() {
-            std::thread::sleep(pause);
-        }
-        let least = Duration::from_nanos((BURST_NS * SHARE / 2) as u64);
-        assert!(begun.elapsed() > least, "{:?}", begun.elapsed());
+        assert_eq!(budget.charge(0, BURST_NS), None);
+        let owed = 3_000_000;
+        assert_eq!(budget.charge(0, owed).unwrap().as_nanos(), (owed * SHARE) as u128);
+        assert_eq!(budget.charge(owed * SHARE - SHARE, 0).unwrap().as_nanos(), SHARE as u128);
+        assert_eq!(budget.charge(SHARE, 0), None);
+        assert_eq!(budget.charge(0, 10 * BURST_NS), Some(LONGEST));
+        // However long it rests, it saves up no more than a burst.
+        assert_eq!(budget.charge(i64::MAX, 0), None);
+        assert!(budget.charge(0, BURST_NS + 1).is_some());
+    }
+
+    #[test]
+    fn its_own_time_is_counted() {
+        let before = thread_ns();
+        while thread_ns() == before {}
+        assert_eq!(ProcessorBudget::new().pause(), None);
     }
 }

@@ -1,7 +1,7 @@
 //! `memtrack live --metrics`: figures of a recording for a scraper, in the Prometheus text format over HTTP.
 //!
-//! The server is a loop of a few lines: one connection at a time, only GET, nothing of the request but its first line is used, and
-//! a client that is slow or sends more than [`MOST_REQUEST`] bytes is dropped. A crate for that would be larger than the rest
+//! The server is a loop of a few lines: a thread for each of at most [`MOST_CLIENTS`] connections, only GET, nothing of the request
+//! but its first line is used, and a client that is slow or sends more than [`MOST_REQUEST`] bytes is dropped. A crate for that would be larger than the rest
 //! of the command.
 //!
 //! Invariant: an answer has the newest figures; no client makes the follower wait.
@@ -10,6 +10,9 @@ use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -18,6 +21,8 @@ use super::board::Board;
 use super::feed::LiveFeed;
 use crate::message;
 
+/// Connections at once.
+const MOST_CLIENTS: usize = 16;
 /// The longest request.
 const MOST_REQUEST: usize = 8 << 10;
 /// How long a client may take.
@@ -33,14 +38,25 @@ pub(super) fn serve(feed: &LiveFeed, address: SocketAddr) -> Result<()> {
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen at {address}"))?;
     let address = listener.local_addr().unwrap_or(address);
     message::note(format_args!("metrics at http://{address}/metrics; Ctrl-C ends"));
-    for stream in listener.incoming() {
-        // A connection that failed is the scraper's loss.
-        let _ = stream.and_then(|stream| answer(&stream, feed));
-        if let Some(failed) = feed.take_message() {
-            anyhow::bail!("{failed}");
+    let connected = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for stream in listener.incoming().flatten() {
+            if let Some(failed) = feed.take_message() {
+                anyhow::bail!("{failed}");
+            }
+            // Others are closed: scrapers come again.
+            if connected.fetch_add(1, Relaxed) < MOST_CLIENTS {
+                scope.spawn(|| {
+                    // A connection that failed is the scraper's loss.
+                    let _ = answer(&{ stream }, feed);
+                    connected.fetch_sub(1, Relaxed);
+                });
+            } else {
+                connected.fetch_sub(1, Relaxed);
+            }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn answer(mut stream: &TcpStream, feed: &LiveFeed) -> io::Result<()> {

@@ -186,7 +186,8 @@ const isDark = () => {
   return matchMedia("(prefers-color-scheme: dark)").matches;
 };
 const follow = () => frame.contentWindow?.postMessage({ memtrackTheme: isDark() ? "dark" : "light" }, "*");
-frame.addEventListener("load", follow);
+// The page listens when it has unpacked its data, some time after it is loaded.
+frame.addEventListener("load", () => [0, 100, 300, 1000, 3000].forEach((ms) => setTimeout(follow, ms)));
 new MutationObserver(follow).observe(body, { attributes: true });
 """
 

@@ -136,6 +136,9 @@ pub(crate) enum Command {
     Completions(shell::CompletionsArgs),
     /// Write manual pages
     Man(shell::ManArgs),
+    /// Record the process at the other end of standard input, a socket, when it asks for it
+    #[command(hide = true)]
+    Recorder,
     /// Print a document (tutorial, troubleshooting, formats, …) or the help of a command
     Help(shell::HelpArgs),
 }

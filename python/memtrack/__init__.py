@@ -12,6 +12,7 @@ from memtrack._program import find_program
 
 if TYPE_CHECKING:
     from memtrack._capture import Allocation, Capture, Event, Frame, Metadata, Snapshot
+    from memtrack._tracker import Tracker, is_recording, mark
 
     __version__: str
 
@@ -25,6 +26,9 @@ _LATER = {
     "Snapshot": "_capture",
     "load_ipython_extension": "_ipython",
     "unload_ipython_extension": "_ipython",
+    "Tracker": "_tracker",
+    "is_recording": "_tracker",
+    "mark": "_tracker",
 }
 
 __all__ = [
@@ -36,8 +40,11 @@ __all__ = [
     "Frame",
     "Metadata",
     "Snapshot",
+    "Tracker",
     "__version__",
     "find_program",
+    "is_recording",
+    "mark",
 ]
 
 

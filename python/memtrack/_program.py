@@ -11,10 +11,20 @@ import sysconfig
 from typing import Iterator
 
 NAME = "memtrack"
+#: Names the program to use instead.
+VARIABLE = "MEMTRACK"
 
 
 def find_program() -> str:
-    """The path of the program. Raises FileNotFoundError, with where it was looked for, if there is none."""
+    """The path of the program: `$MEMTRACK`, else the one that was installed with this package, else that of PATH.
+
+    Raises FileNotFoundError, with where it was looked for, if there is none.
+    """
+    named = os.environ.get(VARIABLE)
+    if named:
+        if os.path.isfile(named) and os.access(named, os.X_OK):
+            return named
+        raise FileNotFoundError(f"{named}: this is no program; the environment variable {VARIABLE} names it")
     places = list(_places())
     for place in places:
         path = os.path.join(place, NAME)

@@ -16,7 +16,12 @@ use super::{NoPlace, SHIM_NAME, is_special, safe_directory};
 use crate::sys::{check_executable_mapping, effective_user};
 use crate::units;
 
-static LIBRARY: &[u8] = include_bytes!(env!("MEMTRACK_EMBEDDED_SHIM"));
+/// In a section of its own, from which the Python package takes it.
+#[expect(unsafe_code, reason = "names a section")]
+// SAFETY: no other data has a section of this name.
+#[unsafe(link_section = ".memtrack_shim")]
+static LIBRARY: [u8; include_bytes!(env!("MEMTRACK_EMBEDDED_SHIM")).len()] =
+    *include_bytes!(env!("MEMTRACK_EMBEDDED_SHIM"));
 /// The name of this version's directory.
 const HASH: &str = env!("MEMTRACK_EMBEDDED_SHIM_HASH");
 const HASH_LEN: usize = 16;
@@ -103,7 +108,7 @@ fn unchanged(path: &Path) -> Option<File> {
     let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     let is_own = metadata.is_file() && metadata.uid() == effective_user() && metadata.mode() & 0o022 == 0;
-    (is_own && metadata.len() == LIBRARY.len() as u64 && has_bytes(&mut file, LIBRARY).ok()?).then_some(file)
+    (is_own && metadata.len() == LIBRARY.len() as u64 && has_bytes(&mut file, &LIBRARY).ok()?).then_some(file)
 }
 
 fn has_bytes(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
@@ -121,7 +126,7 @@ fn has_bytes(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
 /// Writes a new copy, replacing any file of that name.
 fn write(directory: &Path, path: &Path) -> io::Result<File> {
     let mut file = NamedTempFile::new_in(directory)?;
-    file.write_all(LIBRARY)?;
+    file.write_all(&LIBRARY)?;
     let file = file.persist(path).map_err(|error| error.error)?;
     remove_unused(directory);
     Ok(file)

@@ -12,6 +12,7 @@ mod file_checks;
 pub(crate) mod hangup;
 mod initial_state;
 mod limits;
+mod peer_process;
 mod process;
 mod reserve;
 mod signal_cleanup;
@@ -25,6 +26,7 @@ pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};
 pub(crate) use limits::ResourceLimits;
+pub(crate) use peer_process::{PeerProcess, standard_input_socket};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use reserve::keep_reserve;
 pub(crate) use signal_cleanup::EndSignals;

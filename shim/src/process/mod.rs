@@ -10,6 +10,7 @@ mod hook_table;
 pub(crate) mod preinit;
 pub(crate) mod preload_check;
 mod recorded_process;
+mod recorder_start;
 mod recording_span;
 pub(crate) mod spawn;
 pub(crate) mod startup;

@@ -2,7 +2,8 @@
 //!
 //! Invariant: however it ends, the process has been asked to restore everything before its capture is closed.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -51,13 +52,28 @@ impl AttachedRecording {
     pub(super) fn begin(options: &args::RunArgs, pid: i32) -> Result<Self> {
         // Whatever forbids it is to be known before a file is made.
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
-        room()?;
         let image = library()?;
+        let mut made = Self::open(options, pid)?;
+        if let Err(error) = made.attach(&image) {
+            made.discard();
+            return Err(error);
+        }
+        made.name();
+        Ok(made)
+    }
+
+    /// Opens the capture of a process, and waits for it to be given memory.
+    ///
+    /// # Errors
+    /// There is no capture then.
+    pub(super) fn open(options: &args::RunArgs, pid: i32) -> Result<Self> {
+        room()?;
         let private = PrivateDirectory::new()?;
         let children = Children::default();
         let (capture, file) = open(options, &children)?;
         let mode = CaptureMode::of(options);
-        let started = sink(mode, file).context("cannot write the capture").and_then(|sink| {
+        let unwritable = || format!("{}: the capture cannot be written", capture.path().display());
+        let started = sink(mode, file).with_context(unwritable).and_then(|sink| {
             let how = recording_options(options);
             Ok(if options.follow {
                 Collector::start_following(private.path(), how, sink, children.opener(mode))?
@@ -77,18 +93,31 @@ impl AttachedRecording {
             admit_user(private.path(), pid);
         }
         collector.expect_given(pid);
-        let mut made = Self { pid, collector, capture, children, _private: private };
-        if let Err(error) = made.attach(&image) {
-            let _ = made.collector.finish(RecordingEnd::Detached);
-            made.capture.discard();
-            return Err(error);
-        }
-        let named = made.capture.name(&program_name(pid), pid);
-        made.children.name(made.capture.path());
+        Ok(Self { pid, collector, capture, children, _private: private })
+    }
+
+    /// Gives the process memory in a file that it shares; returns the number of slots. `None`: there is no further
+    /// number to try.
+    ///
+    /// # Errors
+    /// The file cannot be used.
+    pub(super) fn give(&self, file: &File, attempt: usize) -> io::Result<Option<u32>> {
+        self.collector.give(self.pid, file.as_fd(), attempt)
+    }
+
+    /// The process does not record: removes the capture.
+    pub(super) fn discard(self) {
+        let _ = self.collector.finish(RecordingEnd::Detached);
+        self.capture.discard();
+    }
+
+    /// Gives the captures their names, if none was chosen.
+    pub(super) fn name(&mut self) {
+        let named = self.capture.name(&program_name(self.pid), self.pid);
+        self.children.name(self.capture.path());
         if let Err(error) = named {
-            message::error(format_args!("{error:#}; the capture is {}", made.capture.path().display()));
+            message::error(format_args!("{error:#}; the capture is {}", self.capture.path().display()));
         }
-        Ok(made)
     }
 
     fn attach(&self, image: &[u8]) -> Result<()> {
@@ -97,9 +126,7 @@ impl AttachedRecording {
             matches!(status, Some(AttachStatus::NotMapped | AttachStatus::OtherSlotCount))
         };
         for _ in 0..TRIES {
-            let give = &mut |shared: memtrack_inject::SharedFile| {
-                self.collector.give(self.pid, shared.file.as_fd(), shared.attempt)
-            };
+            let give = &mut |shared: memtrack_inject::SharedFile| self.give(&shared.file, shared.attempt);
             let number = memtrack_inject::attach(self.pid, image, &other_slots, give);
             match AttachStatus::from_number(number.map_err(|refusal| refused(self.pid, &refusal))?) {
                 Some(AttachStatus::Done) => return Ok(()),
@@ -156,6 +183,11 @@ impl AttachedRecording {
                 RecordingEnd::Detached
             }
         };
+        self.complete(end)
+    }
+
+    /// Completes the captures of processes that record no more.
+    pub(super) fn complete(self, end: RecordingEnd) -> EndedRecording {
         let Self { collector, capture, children, .. } = self;
         EndedRecording { capture, summary: collector.finish(end), children, exited: end == RecordingEnd::Exited }
     }

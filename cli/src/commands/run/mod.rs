@@ -13,6 +13,7 @@ mod live;
 mod page;
 mod private_directory;
 mod process_replay;
+pub(crate) mod recorder;
 mod repack;
 mod sums;
 mod termination;

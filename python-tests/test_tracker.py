@@ -1,0 +1,389 @@
+"""memtrack.Tracker in a program that was started plainly: each file holds exactly its span, and the program notices nothing.
+
+The programs count by themselves what they allocate.
+"""
+
+import json
+import os
+import time
+
+import pytest
+
+from conftest import REPOSITORY, execute
+
+# Blocks of sizes that nothing else has, which the interpreter requests from malloc one by one.
+ALLOCATE = """
+import os, signal, sys, threading, time
+import memtrack
+
+def keep(count, size=70_001):
+    return [bytearray(size) for _ in range(count)]
+"""
+
+
+@pytest.fixture
+def program(executable, tmp_path):
+    """Runs code with the package; its prints are the result."""
+
+    def run(interpreter, code, status=0, **options):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "python"),
+            "MEMTRACK": str(executable),
+            **options.pop("env", {}),
+        }
+        environment = {name: value for name, value in environment.items() if value is not None}
+        done = execute([interpreter, "-c", ALLOCATE + code], cwd=tmp_path, env=environment, **options)
+        assert done.status == status, done.stderr.decode()
+        return done.stdout.decode().splitlines()
+
+    return run
+
+
+@pytest.fixture
+def figures(memtrack):
+    """What stats says of a capture."""
+    return lambda name: json.loads(memtrack("stats", "--json", name).stdout)
+
+
+def test_a_file_holds_its_span(program, interpreter, memtrack, figures):
+    program(
+        interpreter,
+        """
+before = keep(20)
+with memtrack.Tracker("a.bin") as tracker:
+    assert memtrack.is_recording()
+    inside = keep(50)
+    freed = keep(30)
+    del freed
+    del before
+after = keep(10)
+assert not memtrack.is_recording()
+memtrack.mark("nobody records")
+""",
+    )
+    got = figures("a.bin")
+    assert got["capture"]["complete"] and got["capture"]["began_late"]
+    assert 80 <= got["allocations"]["count"] <= 90
+    assert 80 * 70_002 <= got["allocations"]["bytes"] <= 80 * 70_002 + 30_000
+    assert 50 <= got["leaked"]["allocations"] <= 60
+    assert 20 <= got["capture"]["frees_of_earlier_blocks"] <= 30
+
+
+def test_nothing_of_memtracks_own_is_counted(program, interpreter, figures):
+    program(
+        interpreter,
+        """
+for name in "abc":
+    with memtrack.Tracker(name + ".bin"):
+        pass
+""",
+    )
+    for name in "abc":
+        assert figures(f"{name}.bin")["account"]["events"] == 0
+
+
+def test_with_the_wrappers_of_pythons_allocators(program, interpreter, figures):
+    program(
+        interpreter,
+        """
+numbers = [None] * 1000
+with memtrack.Tracker("a.bin", trace_python_allocators=True):
+    kept = [[] for _ in numbers]
+with memtrack.Tracker("b.bin", trace_python_allocators=True):
+    pass
+""",
+    )
+    assert 900 <= figures("a.bin")["allocations"]["count"] <= 1030
+    assert figures("b.bin")["allocations"]["count"] == 0
+
+
+def test_the_recorder_is_no_child_and_gets_no_signals(program, python, figures):
+    program(
+        python,
+        """
+signals = []
+signal.signal(signal.SIGCHLD, lambda *_: signals.append(1))
+signal.signal(signal.SIGINT, lambda *_: None)
+descriptors = set(os.listdir("/proc/self/fd"))
+children = lambda: open(f"/proc/self/task/{os.getpid()}/children").read().split()
+with memtrack.Tracker("a.bin"):
+    kept = keep(7)
+    assert not children(), children()
+    os.killpg(os.getpgrp(), signal.SIGINT)
+    time.sleep(0.05)
+    try:
+        raise SystemExit(os.waitpid(-1, os.WNOHANG))
+    except ChildProcessError:
+        pass
+    kept += keep(7)
+assert not signals
+assert threading.active_count() == 1 and len(os.listdir("/proc/self/task")) == 1
+assert len(set(os.listdir("/proc/self/fd")) - descriptors) <= 1
+assert not [name for name in os.environ if "MEMTRACK" in name and name != "MEMTRACK"]
+""",
+        start_new_session=True,
+    )
+    assert figures("a.bin")["allocations"]["count"] >= 14
+
+
+@pytest.mark.parametrize(
+    "end, status",
+    [("os.kill(os.getpid(), 9)", 128 + 9), ("os._exit(3)", 3), ("sys.exit(4)", 4), ("raise ValueError('own')", 1)],
+)
+def test_however_the_program_ends_the_file_is_readable(program, interpreter, figures, end, status):
+    program(
+        interpreter,
+        f"""
+with memtrack.Tracker("a.bin"):
+    kept = keep(40)
+    {end}
+""",
+        status=status,
+    )
+    wait_until_complete(figures, "a.bin")
+    got = figures("a.bin")
+    assert 40 <= got["allocations"]["count"] <= 400
+    assert got["leaked"]["bytes"] >= 40 * 70_002
+
+
+def wait_until_complete(figures, name):
+    deadline = time.monotonic() + 20
+    while not figures(name)["capture"]["complete"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_fork_child(program, interpreter, figures):
+    program(
+        interpreter,
+        """
+with memtrack.Tracker("a.bin") as tracker:
+    child = os.fork()
+    if child == 0:
+        keep(300)
+        assert not memtrack.is_recording()
+        for call in (tracker.stop, memtrack.Tracker("b.bin").start):
+            try:
+                call()
+                os._exit(1)
+            except memtrack.Error as error:
+                assert "forked" in str(error)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    kept = keep(40)
+child = os.fork()
+if child == 0:
+    with memtrack.Tracker("child.bin"):
+        kept = keep(25)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+with memtrack.Tracker("again.bin"):
+    kept = keep(10)
+""",
+    )
+    assert 40 <= figures("a.bin")["allocations"]["count"] <= 60
+    assert 25 <= figures("child.bin")["allocations"]["count"] <= 40
+    assert 10 <= figures("again.bin")["allocations"]["count"] <= 20
+
+
+def test_children_that_are_followed(program, interpreter, memtrack, figures, tmp_path):
+    program(
+        interpreter,
+        """
+with memtrack.Tracker("a.bin", follow_fork=True):
+    kept = keep(40)
+    child = os.fork()
+    if child == 0:
+        kept += keep(300)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+""",
+    )
+    (child,) = set(os.listdir(tmp_path)) - {"a.bin"}
+    assert 40 <= figures("a.bin")["allocations"]["count"] <= 60
+    assert 300 <= figures(child)["allocations"]["count"] <= 340
+
+
+def test_marks_and_snapshots(program, python, memtrack, figures):
+    program(
+        python,
+        """
+with memtrack.Tracker("a.bin") as tracker:
+    first = keep(10)
+    memtrack.mark("warm")
+    second = keep(20)
+    tracker.snapshot("now.bin")
+    third = keep(40)
+    try:
+        tracker.snapshot("now.bin")
+        raise SystemExit("overwritten")
+    except memtrack.Error as error:
+        assert "exists" in str(error)
+""",
+    )
+    assert [mark["name"] for mark in figures("a.bin")["capture"]["marks"]] == ["warm"]
+    assert 30 * 70_002 <= figures("now.bin")["allocations"]["bytes"] < 31 * 70_002
+    assert 70 * 70_002 <= figures("a.bin")["allocations"]["bytes"] < 71 * 70_002
+    since = json.loads(memtrack("stats", "--json", "--from", "mark:warm", "a.bin").stdout)
+    assert 60 * 70_002 <= since["allocations"]["bytes"] < 61 * 70_002
+
+
+def test_threads_allocate_while_it_begins_and_ends(program, interpreter, figures):
+    program(
+        interpreter,
+        """
+go_on, counted = True, []
+def work():
+    while go_on:
+        keep(1, 100_000)
+threads = [threading.Thread(target=work) for _ in range(4)]
+[thread.start() for thread in threads]
+for number in range(12):
+    with memtrack.Tracker("a.bin", overwrite=True):
+        kept = keep(20)
+        time.sleep(0.005)
+    del kept
+def stop_elsewhere(tracker):
+    thread = threading.Thread(target=tracker.stop)
+    thread.start()
+    thread.join()
+tracker = memtrack.Tracker("b.bin")
+tracker.start()
+kept = keep(20)
+stop_elsewhere(tracker)
+go_on = False
+[thread.join() for thread in threads]
+""",
+    )
+    for name in ("a.bin", "b.bin"):
+        got = figures(name)
+        assert got["capture"]["complete"] and got["account"]["lost"]["events"] == 0
+        # What the workers hold at the end comes to the program's own blocks.
+        assert 20 <= got["leaked"]["allocations"] <= 40
+
+
+def test_wrong_use_is_an_error_with_a_remedy(program, python):
+    said = program(
+        python,
+        """
+def error_of(call, *words, **options):
+    try:
+        call(*words, **options)
+    except memtrack.Error as error:
+        print(error)
+    else:
+        print("no error")
+    assert not memtrack.is_recording()
+enter = lambda *words, **options: memtrack.Tracker(*words, **options).start()
+open("there.bin", "w").write("x")
+error_of(enter, "there.bin")
+error_of(enter, "/no/such/directory/a.bin")
+error_of(enter, "a.bin", aggregate=True, allocation_timestamps=True)
+error_of(memtrack.Tracker("a.bin").stop)
+used = memtrack.Tracker("used.bin")
+with used: pass
+error_of(used.start)
+error_of(used.stop)
+assert open("there.bin").read() == "x"
+assert sorted(name for name in os.listdir(".") if name.endswith(".bin")) == ["there.bin", "used.bin"]
+with memtrack.Tracker("there.bin", overwrite=True): pass
+""",
+    )
+    expected = ["file exists", "no directory", "--aggregate cannot", "not started", "used before", "stopped already"]
+    assert all(part in line for part, line in zip(expected, said)) and len(said) == len(expected), said
+
+
+@pytest.mark.parametrize("named", ["/no/such/program", "/bin/true", "/etc/passwd"])
+def test_without_a_recorder_the_program_is_unharmed(program, python, named):
+    (said, count) = program(
+        python,
+        """
+try:
+    memtrack.Tracker("a.bin").start()
+except memtrack.Error as error:
+    print(error)
+print(len(keep(3)))
+assert not os.path.exists("a.bin")
+""",
+        env={"MEMTRACK": named},
+    )
+    assert named.rsplit("/")[-1] in said or os.path.realpath(named) in said
+    assert count == "3"
+
+
+def test_a_recorder_that_is_killed(program, python):
+    program(
+        python,
+        """
+tracker = memtrack.Tracker("a.bin")
+tracker.start()
+kept = keep(5)
+(recorder,) = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_recorder(int(pid))]
+os.kill(recorder, 9)
+kept += keep(5)
+try:
+    tracker.stop()
+    raise SystemExit("no error")
+except memtrack.Error as error:
+    assert "recorder has ended" in str(error), error
+with memtrack.Tracker("b.bin"):
+    kept += keep(5)
+""".replace(
+            "tracker = memtrack",
+            """
+def is_recorder(pid):
+    try:
+        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
+        return words[1:2] == ["recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+    except OSError:
+        return False
+tracker = memtrack""",
+            1,
+        ),
+    )
+
+
+def test_a_full_disk(program, python):
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    (said,) = program(
+        python,
+        """
+try:
+    memtrack.Tracker("/dev/full", overwrite=True).start()
+except memtrack.Error as error:
+    print(error)
+""",
+    )
+    assert said.startswith("/dev/full: ") and "No space left" in said
+
+
+def test_a_subinterpreter_is_refused(program, interpreter):
+    program(
+        interpreter,
+        """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    try:
+        import _xxsubinterpreters as interpreters
+    except ImportError:
+        sys.exit()
+code = '''
+import memtrack
+try:
+    memtrack.Tracker("a.bin").start()
+except memtrack.Error as error:
+    assert "subinterpreter" in str(error), error
+except ImportError:
+    pass  # _ctypes refuses it by itself
+else:
+    raise SystemExit("no error")
+'''
+one = interpreters.create()
+failed = interpreters.run_string(one, code)
+assert not failed, failed
+assert not os.path.exists("a.bin")
+""",
+    )

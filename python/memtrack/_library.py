@@ -1,0 +1,169 @@
+"""memtrack's library in this process: finds it where it is loaded already, else loads it from the program's file.
+
+Invariant: a process has one copy of it, whoever loaded it; and no file is written for it.
+"""
+
+import ctypes
+import os
+import platform
+import struct
+from typing import Callable, List, Optional, Tuple
+
+from memtrack._errors import Error
+from memtrack._program import find_program
+
+_NAME = "libmemtrack_shim.so"
+#: The section of the program's file that is the library.
+_SECTION = b".memtrack_shim"
+#: Names a library to use instead of the program's own.
+_VARIABLE = "MEMTRACK_SHIM"
+#: What the loader calls a library that 'memtrack attach' loaded.
+_ATTACHED = b"/proc/./self/fd/"
+#: A memory file that may be executed, for kernels that ask for this.
+_MFD_EXEC = 0x10
+_RTLD_NOLOAD = 4
+
+#: Results of memtrack_attach and memtrack_detach that are dealt with here; the library names the others.
+DONE, ALREADY_RECORDED, NOT_MAPPED, OTHER_SLOT_COUNT, NOT_RECORDED, BUSY = 0, -1, -2, -4, -7, -9
+_TEXTS = {
+    ALREADY_RECORDED: "the process is already being recorded",
+    NOT_MAPPED: "the process cannot map the shared memory (is its address space limited?)",
+    -3: "the library in the process belongs to another version of memtrack",
+    OTHER_SLOT_COUNT: "the process was recorded before with room for another number of threads",
+    -5: "the system cannot keep forked children from recording into the same memory",
+    -6: "a thread of the process has stopped inside an allocation function",
+    NOT_RECORDED: "the process is not being recorded",
+    -8: "the recording had ended before it began",
+    BUSY: "the process is just beginning or ending a recording; try again",
+}
+
+
+def status_text(status: int) -> str:
+    """What a result of the library means."""
+    return _TEXTS.get(status, "the library in the process belongs to another version of memtrack")
+
+
+class Library:
+    """The library's functions. They are called with the GIL held, so that no other Python code runs meanwhile."""
+
+    def __init__(self, loaded: ctypes.PyDLL) -> None:
+        try:
+            self.attach: Callable[[int, int], int] = loaded.memtrack_attach
+            self.detach: Callable[[], int] = loaded.memtrack_detach
+            self._start_recorder = loaded.memtrack_start_recorder
+        except AttributeError as error:
+            raise Error(status_text(-3)) from error
+        loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
+        loaded.memtrack_detach.argtypes = []
+        texts = ctypes.POINTER(ctypes.c_char_p)
+        self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
+
+    def start_recorder(self, program: str, arguments: List[str], environment: List[bytes], socket: int) -> None:
+        """Starts a process that is no child of this one, with the socket as its standard input."""
+        words = [os.fsencode(word) for word in arguments]
+        error = self._start_recorder(os.fsencode(program), _texts(words), _texts(environment), socket)
+        if error:
+            raise Error(f"{program}: the recorder cannot be started: {os.strerror(error)}")
+
+
+def _texts(texts: List[bytes]) -> "ctypes.Array[ctypes.c_char_p]":
+    return (ctypes.c_char_p * (len(texts) + 1))(*texts, None)
+
+
+def load_library() -> Library:
+    """The library, loaded if it is not yet."""
+    name = _loaded_name()
+    try:
+        if name is not None:
+            return Library(ctypes.PyDLL(os.fsdecode(name), ctypes.DEFAULT_MODE | _RTLD_NOLOAD))
+        return Library(_load())
+    except OSError as error:
+        raise Error(f"memtrack's library cannot be loaded: {error}") from error
+
+
+class _ObjectInfo(ctypes.Structure):
+    """The beginning of struct dl_phdr_info."""
+
+    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+
+
+def _loaded_name() -> Optional[bytes]:
+    """What the loader calls the library, if it is loaded."""
+    found: List[bytes] = []
+
+    def look(info: "ctypes._Pointer[_ObjectInfo]", size: int, data: Optional[int]) -> int:
+        name = info.contents.name or b""
+        if name.endswith(b"/" + _NAME.encode()) or name.startswith(_ATTACHED):
+            found.append(name)
+        return 0
+
+    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_ObjectInfo), ctypes.c_size_t, ctypes.c_void_p)
+    ctypes.PyDLL(None).dl_iterate_phdr(function(look), None)
+    return found[0] if found else None
+
+
+def _load() -> ctypes.PyDLL:
+    if platform.system() != "Linux":
+        raise Error("memtrack records programs on Linux only")
+    named = os.environ.get(_VARIABLE)
+    if named:
+        return ctypes.PyDLL(os.path.realpath(named))
+    try:
+        program = os.path.realpath(find_program())
+        image = _embedded(program)
+    except (OSError, struct.error) as error:
+        raise Error(str(error)) from error
+    if image is not None:
+        return _load_image(image)
+    for path in _installed(program):
+        if os.path.exists(path):
+            return ctypes.PyDLL(os.path.realpath(path))
+    raise Error(f"{program} is not the program memtrack: its library is neither in it nor beside it; install memtrack again")
+
+
+def _load_image(image: bytes) -> ctypes.PyDLL:
+    """Loads a library from a memory file, which is closed again."""
+    try:
+        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | _MFD_EXEC)
+    except OSError:
+        # Older kernels do not know the flag.
+        descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(image)
+        return ctypes.PyDLL(os.fsdecode(_ATTACHED) + str(descriptor))
+    finally:
+        os.close(descriptor)
+
+
+def _embedded(program: str) -> Optional[bytes]:
+    """The library in the program's file; None if there is none, as where a package installs it as a file of its own."""
+    with open(program, "rb") as file:
+        header = file.read(64)
+        if header[:6] != b"\x7fELF\x02\x01":
+            raise Error(f"{program}: this is not the program memtrack")
+        (table,) = struct.unpack_from("<Q", header, 40)
+        size, count, names = struct.unpack_from("<HHH", header, 58)
+        file.seek(table)
+        sections = file.read(size * count)
+
+        def place(number: int) -> Tuple[int, int, int]:
+            name, offset, length = struct.unpack_from("<I20xQQ", sections, number * size)
+            return name, offset, length
+
+        _, offset, length = place(names)
+        file.seek(offset)
+        texts = file.read(length)
+        for number in range(count):
+            name, offset, length = place(number)
+            if texts[name:].split(b"\0", 1)[0] == _SECTION:
+                file.seek(offset)
+                return file.read(length)
+    return None
+
+
+def _installed(program: str) -> List[str]:
+    """Where packages of a system install the library."""
+    directory = os.path.dirname(program)
+    multiarch = f"../lib/{platform.machine()}-linux-gnu/memtrack"
+    return [os.path.join(directory, path, _NAME) for path in (multiarch, "../lib/memtrack", "../lib64/memtrack", ".")]

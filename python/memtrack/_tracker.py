@@ -1,0 +1,290 @@
+"""memtrack.Tracker: records this process, from when it says so until it says so.
+
+The library is loaded into this process and called in the calling thread; a process of its own writes the capture.
+Invariant: recording begins with the last thing that starting does, and ends with the first thing that stopping does.
+"""
+
+import ctypes
+import os
+import threading
+import time
+import warnings
+from types import TracebackType
+from typing import Any, Optional, Tuple, Type, Union
+
+from memtrack._errors import CaptureWarning, Error
+from memtrack._library import (
+    BUSY,
+    DONE,
+    NOT_MAPPED,
+    NOT_RECORDED,
+    OTHER_SLOT_COUNT,
+    Library,
+    load_library,
+    status_text,
+)
+from memtrack._recorder import Recorder
+
+#: How often a library that is busy is asked again.
+_TRIES = 200
+
+_lock = threading.RLock()
+_library: Optional[Library] = None
+_recorder: Optional[Recorder] = None
+_active: Optional["Tracker"] = None
+_watches_forks = False
+#: This process was forked from one that was being recorded.
+_was_forked_recorded = False
+
+
+def is_recording() -> bool:
+    """Whether a Tracker records this process."""
+    return _active is not None
+
+
+def mark(name: str) -> None:
+    """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report.
+
+    Does nothing where nothing is recorded.
+
+    >>> mark("after warm-up")
+    """
+    active = _active
+    if active is not None:
+        active.mark(name)
+
+
+class Tracker:
+    """Records the allocations of this process, all its threads included, into a file.
+
+        with memtrack.Tracker("out.bin"):
+            work()
+
+    The file has what was allocated inside, and what was freed of it until the end; blocks from before that are freed
+    inside are counted apart. Read it with `memtrack.Capture("out.bin")`, or with any report of the program `memtrack`.
+
+    A process of its own writes the file, so it is readable whatever happens to this one: exceptions, `os._exit` and
+    SIGKILL included.
+
+    Parameters:
+
+    - `native_traces`: record native call stacks, too.
+    - `trace_python_allocators`: record every block that Python's own allocators hand out, instead of the memory that they
+      request from the system.
+    - `allocation_timestamps`: record the exact time of every allocation and deallocation.
+    - `aggregate`: write totals per call stack instead of single events.
+    - `follow_fork`: record forked children, too, each in a file of its own beside this one.
+    - `overwrite`: replace a file that exists.
+    - `memory_interval_ms`: sample resident memory this often.
+
+    Raises `memtrack.Error` where recording is not possible; the program is as it was then.
+    """
+
+    def __init__(
+        self,
+        file_name: Union[str, "os.PathLike[str]"],
+        *,
+        native_traces: bool = False,
+        trace_python_allocators: bool = False,
+        allocation_timestamps: bool = False,
+        aggregate: bool = False,
+        follow_fork: bool = False,
+        overwrite: bool = False,
+        memory_interval_ms: int = 10,
+    ) -> None:
+        self.file_name = os.path.abspath(os.fspath(file_name))
+        flags = {
+            "--native" if native_traces else "--no-native": True,
+            "--trace-python-allocators": trace_python_allocators,
+            "--allocation-timestamps": allocation_timestamps,
+            "--aggregate": aggregate,
+            "--follow": follow_fork,
+            "--force": overwrite,
+        }
+        self._options = [f"--output={self.file_name}", f"--snapshot-interval={memory_interval_ms}"]
+        self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
+        self._library: Optional[Library] = None
+        self._process: Optional[int] = None
+        self._is_over = False
+
+    def __enter__(self) -> "Tracker":
+        with _lock:
+            library, memory, slots = self._prepare()
+            tries = 0
+            while True:
+                status = library.attach(memory, slots)
+                if status == DONE:
+                    # Nothing from here to the end of the function allocates.
+                    os.close(memory)
+                    return self
+                tries += 1
+                memory, slots = self._after_refusal(status, memory, slots, tries)
+
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        if self._process is None:
+            return
+        # Nothing before the call of the library allocates; `with` would make two methods.
+        _lock.acquire()
+        try:
+            status = self._library.detach() if self is _active and self._library is not None else DONE
+            self._end(status)
+        except Error as failure:
+            if error is None:
+                raise
+            # The program's own exception is what matters.
+            warnings.warn(str(failure), CaptureWarning, stacklevel=2)
+        finally:
+            _lock.release()
+
+    def start(self) -> None:
+        """Begins to record, as `with` does."""
+        self.__enter__()
+
+    def stop(self) -> None:
+        """Completes the file."""
+        if self._process is None:
+            self._check_is_active()
+        self.__exit__(None, None, None)
+
+    def mark(self, name: str) -> None:
+        """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report."""
+        self._ask({"mark": name})
+
+    def snapshot(self, file_name: Union[str, "os.PathLike[str]"], *, overwrite: bool = False) -> None:
+        """Writes a complete capture of everything up to now; the recording goes on."""
+        self._ask({"snapshot": {"output": os.path.abspath(os.fspath(file_name)), "force": overwrite}})
+
+    def _ask(self, request: Any) -> Any:
+        with _lock:
+            self._check_is_active()
+            assert _recorder is not None
+            return _recorder.ask(request)
+
+    def _check_is_active(self) -> None:
+        if self._process is None:
+            raise Error("this Tracker was not started: use it in a with statement, or call its start()")
+        if self._process != os.getpid():
+            raise Error(
+                f"this Tracker records process {self._process}, from which this one was forked: the parent stops it; "
+                "follow_fork=True records children"
+            )
+        if self._is_over or self is not _active:
+            raise Error("this Tracker was stopped already")
+
+    def _prepare(self) -> Tuple[Library, int, int]:
+        """Everything but the call that begins: the recorder, the file, and the shared memory."""
+        global _active
+        if self._process is not None:
+            raise Error("this Tracker was used before: make another one for each recording")
+        if _active is not None:
+            raise Error(f"this process is being recorded by another Tracker, into {_active.file_name}")
+        if _was_forked_recorded:
+            raise Error(
+                "this process was forked while a Tracker recorded its parent, so it cannot have one of its own: "
+                "give the parent's follow_fork=True, or fork before it is started"
+            )
+        _refuse_subinterpreter()
+        self._library, recorder = _connect()
+        memory = _memory_file()
+        try:
+            slots = recorder.ask({"begin": {"options": self._options, "memory": memory}})["slots"]
+            if slots is None:
+                raise Error(status_text(NOT_MAPPED))
+        except BaseException:
+            os.close(memory)
+            raise
+        # Before 3.11 the first call of a function allocates its frame.
+        self.__exit__(None, None, None)
+        self._process = os.getpid()
+        _active = self
+        return self._library, memory, slots
+
+    def _after_refusal(self, status: int, memory: int, slots: int, tries: int) -> Tuple[int, int]:
+        """The memory to try next; raises Error, with everything as it was, if there is none."""
+        global _active
+        assert _recorder is not None
+        reason = status_text(status)
+        try:
+            if status == BUSY and tries < _TRIES:
+                time.sleep(0.001)
+                return memory, slots
+            if status in (NOT_MAPPED, OTHER_SLOT_COUNT):
+                os.close(memory)
+                memory = -1
+                memory = _memory_file()
+                offered: Optional[int] = _recorder.ask({"give": {"memory": memory}})["slots"]
+                if offered is not None:
+                    return memory, offered
+        except Error as error:
+            reason = str(error)
+        if memory >= 0:
+            os.close(memory)
+        _active = self._process = None
+        _recorder.ask("discard")
+        raise Error(f"this process cannot be recorded: {reason}")
+
+    def _end(self, status: int) -> None:
+        """Completes the file."""
+        global _active
+        self._check_is_active()
+        assert _recorder is not None and self._library is not None
+        tries = 0
+        while status == BUSY and tries < _TRIES:
+            time.sleep(0.001)
+            tries += 1
+            status = self._library.detach()
+        _active = None
+        self._is_over = True
+        said = _recorder.ask("end")
+        for note in said["notes"]:
+            warnings.warn(note, CaptureWarning, stacklevel=3)
+        if status not in (DONE, NOT_RECORDED):
+            raise Error(f"the recording has ended, but this process was not put back wholly: {status_text(status)}")
+
+
+def _connect() -> Tuple[Library, Recorder]:
+    """The library and the recorder, started if there is none."""
+    global _library, _recorder, _watches_forks
+    if _library is None:
+        _library = load_library()
+    if not _watches_forks:
+        os.register_at_fork(after_in_child=_forget_in_child)
+        _watches_forks = True
+    if _recorder is None or not _recorder.is_alive():
+        _recorder = Recorder(_library)
+    return _library, _recorder
+
+
+def _forget_in_child() -> None:
+    """The recorder and the recording are the parent's."""
+    global _lock, _recorder, _active, _was_forked_recorded
+    _lock = threading.RLock()
+    _was_forked_recorded |= _active is not None
+    if _recorder is not None:
+        _recorder.close()
+    _recorder = _active = None
+
+
+def _refuse_subinterpreter() -> None:
+    """The library reads the frames of the main interpreter's threads only."""
+    python = ctypes.PyDLL(None)
+    # Before 3.9 it has an underscore.
+    current = getattr(python, "PyInterpreterState_Get", None) or python._PyInterpreterState_Get
+    current.restype = ctypes.c_void_p
+    python.PyInterpreterState_GetID.argtypes = [ctypes.c_void_p]
+    python.PyInterpreterState_GetID.restype = ctypes.c_int64
+    if python.PyInterpreterState_GetID(current()) != 0:
+        raise Error("a Tracker cannot be used in a subinterpreter: start it in the main one; it records all threads")
+
+
+def _memory_file() -> int:
+    """An empty memory file, which this process and the recorder share."""
+    try:
+        return os.memfd_create("memtrack", os.MFD_CLOEXEC)
+    except OSError as error:
+        raise Error(f"shared memory cannot be created: {error}") from error

@@ -387,3 +387,43 @@ assert not failed, failed
 assert not os.path.exists("a.bin")
 """,
     )
+
+
+def test_under_memtrack_run(executable, memtrack, python, tmp_path):
+    """Marks go into the capture of the run; a Tracker says so, and makes no file."""
+    code = ALLOCATE + """
+first = keep(10)
+assert memtrack.is_recording()
+memtrack.mark("warm")
+second = keep(20)
+try:
+    memtrack.Tracker("a.bin").start()
+    raise SystemExit("no error")
+except memtrack.Error as error:
+    assert "memtrack run" in str(error), error
+assert not os.path.exists("a.bin")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
+    outcome, capture = memtrack.run(python, "-c", code, env=environment)
+    assert outcome.status == 0, outcome.stderr.decode()
+    assert [mark["name"] for mark in capture.stats()["capture"]["marks"]] == ["warm"]
+    since = capture.stats("--from", "mark:warm")["allocations"]["bytes"]
+    assert 20 * 70_002 <= since < 26 * 70_002
+
+
+def test_a_second_tracker_is_refused_and_the_first_goes_on(program, python, figures):
+    program(
+        python,
+        """
+with memtrack.Tracker("a.bin"):
+    first = keep(10)
+    try:
+        memtrack.Tracker("b.bin").start()
+        raise SystemExit("no error")
+    except memtrack.Error as error:
+        assert "a.bin" in str(error), error
+    second = keep(10)
+assert not os.path.exists("b.bin")
+""",
+    )
+    assert figures("a.bin")["allocations"]["bytes"] >= 20 * 70_002

@@ -12,6 +12,7 @@ import warnings
 from types import TracebackType
 from typing import Any, Optional, Tuple, Type, Union
 
+from memtrack._control import ask_recording, is_recorded
 from memtrack._errors import CaptureWarning, Error
 from memtrack._library import (
     BUSY,
@@ -38,20 +39,23 @@ _was_forked_recorded = False
 
 
 def is_recording() -> bool:
-    """Whether a Tracker records this process."""
-    return _active is not None
+    """Whether this process is being recorded: by a Tracker, `memtrack run`, `attach` or `start`."""
+    return _active is not None or is_recorded()
 
 
 def mark(name: str) -> None:
     """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report.
 
-    Does nothing where nothing is recorded.
+    The capture is that of the Tracker that records this process, else of `memtrack run`, `attach` or `start`. Does nothing
+    where nothing is recorded.
 
     >>> mark("after warm-up")
     """
     active = _active
     if active is not None:
         active.mark(name)
+    else:
+        ask_recording({"command": "mark", "name": name})
 
 
 class Tracker:
@@ -182,7 +186,15 @@ class Tracker:
         if self._process is not None:
             raise Error("this Tracker was used before: make another one for each recording")
         if _active is not None:
-            raise Error(f"this process is being recorded by another Tracker, into {_active.file_name}")
+            raise Error(
+                f"this process is being recorded by another Tracker, into {_active.file_name}: name the span by "
+                "memtrack.mark() at its begin and end, for --from and --to mark:NAME"
+            )
+        if is_recorded():
+            raise Error(
+                "this process is already being recorded (by 'memtrack run' or 'attach', see 'memtrack ps'): name the span by "
+                "memtrack.mark() at its begin and end, for --from and --to mark:NAME"
+            )
         if _was_forked_recorded:
             raise Error(
                 "this process was forked while a Tracker recorded its parent, so it cannot have one of its own: "

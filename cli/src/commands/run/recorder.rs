@@ -52,7 +52,7 @@ pub(crate) fn run() -> Result<u8> {
     let socket = standard_input_socket().context("'memtrack recorder' is started by memtrack's library only")?;
     let process = PeerProcess::of(&socket)?;
     crate::sys::keep_reserve();
-    let mut recorder = Recorder { pid: process.pid(), attempt: 0, active: None };
+    let mut recorder = PeerRecorder { pid: process.pid(), attempt: 0, active: None };
     let (mut answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
     let mut line = String::new();
     // A forked child may keep the socket open.
@@ -75,22 +75,22 @@ pub(crate) fn run() -> Result<u8> {
     Ok(0)
 }
 
-/// A recording between begin and end.
-struct ActiveRecording {
+/// A recording that the process itself begins and ends.
+struct OwnRecording {
     recording: AttachedRecording,
     options: args::RunArgs,
     paths: CapturePaths,
     server: Option<ControlServer>,
 }
 
-/// The recorder of one process.
-struct Recorder {
+/// The recorder of the process at the other end.
+struct PeerRecorder {
     pid: i32,
     attempt: usize,
-    active: Option<ActiveRecording>,
+    active: Option<OwnRecording>,
 }
 
-impl Recorder {
+impl PeerRecorder {
     fn execute(&mut self, line: &str) -> Result<Value> {
         Ok(match serde_json::from_str(line).context("not a request")? {
             ProgramRequest::Begin { options, memory } => {
@@ -120,7 +120,7 @@ impl Recorder {
         })
     }
 
-    fn active(&self) -> Result<&ActiveRecording> {
+    fn active(&self) -> Result<&OwnRecording> {
         self.active.as_ref().context("nothing is being recorded")
     }
 
@@ -141,7 +141,7 @@ impl Recorder {
         let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
         let commands = RecordingCommands::new(recording.handle(), Arc::clone(&paths), self.pid);
         let server = socket.and_then(|socket| commands.serve(socket));
-        self.active = Some(ActiveRecording { recording, options, paths, server });
+        self.active = Some(OwnRecording { recording, options, paths, server });
         self.attempt = 0;
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Recorder {
     }
 
     fn end(&mut self, end: RecordingEnd) -> Result<Value> {
-        let ActiveRecording { recording, options, server, .. } =
+        let OwnRecording { recording, options, server, .. } =
             self.active.take().context("nothing is being recorded")?;
         drop(server);
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);

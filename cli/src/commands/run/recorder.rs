@@ -12,7 +12,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memtrack_collector::RecordingEnd;
-use memtrack_collector::control::ControlServer;
 use memtrack_collector::control::protocol::check_mark_name;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,7 +20,7 @@ use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
 use crate::args::{self, Arguments};
-use crate::control::handler::{self, CapturePaths, RecordingCommands};
+use crate::control::handler::{self, CapturePaths, RecordingCommands, RecordingServer};
 use crate::control::snapshot;
 use crate::output::ReportOutput;
 use crate::sys::{PeerProcess, standard_input_socket};
@@ -80,7 +79,7 @@ struct OwnRecording {
     recording: AttachedRecording,
     options: args::RunArgs,
     paths: CapturePaths,
-    server: Option<ControlServer>,
+    server: Option<RecordingServer>,
 }
 
 /// The recorder of the process at the other end.
@@ -166,8 +165,10 @@ impl PeerRecorder {
     fn end(&mut self, end: RecordingEnd) -> Result<Value> {
         let OwnRecording { recording, options, server, .. } =
             self.active.take().context("nothing is being recorded")?;
-        drop(server);
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
+        if let Some(server) = server {
+            server.end_views();
+        }
         let path = capture.path().to_path_buf();
         let failed = summary.as_ref().err().map(ToString::to_string);
         let notes = summary.as_ref().map(|summary| summary.notes.clone()).unwrap_or_default();

@@ -63,7 +63,8 @@ fn start(
     let (outer, inner) = (stacks.wrapping_byte_add(STACK), stacks.wrapping_byte_add(2 * STACK));
     let mut given = RecorderStart { program, arguments, environment, socket, inner_stack: inner, error: 0 };
     // SAFETY: all zeroes is a valid set.
-    let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
     // SAFETY: a live local.
     unsafe { libc::sigfillset(&raw mut all) };
     // A handler of the program must not run in the other processes.

@@ -1,10 +1,11 @@
 """The documents: every link leads somewhere, and the README stays short."""
 
 import re
+import sys
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import REPOSITORY, execute
 
 DOCUMENTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")]
 
@@ -29,3 +30,8 @@ def test_links_lead_somewhere(document):
     # Paths of the tree that stand as code.
     for name in re.findall(r"`((?:cli|collector|docs|format|reader|scripts|shim|tests|transport)/[\w./-]+)`", document.read_text()):
         assert (REPOSITORY / name).exists() or document.name == "CHANGELOG.md", name
+
+
+def test_the_reference_of_the_python_package_is_current():
+    outcome = execute([sys.executable, REPOSITORY / "scripts" / "python-reference", "--check"])
+    assert outcome.status == 0, outcome.stderr.decode()

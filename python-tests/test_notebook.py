@@ -9,9 +9,6 @@ import pytest
 
 from conftest import REPOSITORY
 
-if not (REPOSITORY / "python" / "memtrack" / "_tracker.py").exists():
-    pytest.skip("memtrack.Tracker is not there", allow_module_level=True)
-
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
 pytest.importorskip("ipykernel")

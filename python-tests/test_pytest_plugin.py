@@ -13,9 +13,6 @@ import pytest
 
 from conftest import REPOSITORY, execute
 
-if not (REPOSITORY / "python" / "memtrack" / "_tracker.py").exists():
-    pytest.skip("memtrack.Tracker is not there", allow_module_level=True)
-
 pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider")
 SHOP = """

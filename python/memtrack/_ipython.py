@@ -61,7 +61,7 @@ class _Magics:
     def memtrack(self, line: str, cell: str) -> Any:
         """%%memtrack"""
         __tracebackhide__ = True
-        from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+        from memtrack._tracker import Tracker
 
         wanted, page_options = _cell_options(line)
         # What is wrong with the page's options is said before the cell runs.

@@ -13,7 +13,7 @@ from memtrack._sizes import LEAST_GROWTH, Growth, size_text
 from memtrack._spans import Span, captures_at, span_sums
 
 if TYPE_CHECKING:
-    from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+    from memtrack._tracker import Tracker
 
 Figures = Dict[str, int]
 SCHEMA, VERSION = "memtrack-pytest", 1
@@ -36,7 +36,7 @@ class RecordedSession:
         """Begins to record, or goes on with it."""
         if self._tracker is not None:
             return
-        from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+        from memtrack._tracker import Tracker
 
         number = f"-{len(self._parts) + 1}" if self._parts else ""
         path = f"{self._stem}{number}{self._suffix}"

@@ -19,7 +19,7 @@ from memtrack._sizes import parse_size, size_text
 from memtrack._spans import captures_at, live_at_ends, span_sums
 
 if TYPE_CHECKING:
-    from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+    from memtrack._tracker import Tracker
 
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
@@ -132,7 +132,7 @@ class RecordedCall:
         self._captures: Optional[Capture] = None
 
     def __enter__(self) -> "RecordedCall":
-        from memtrack._tracker import Tracker  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
+        from memtrack._tracker import Tracker
 
         # Exact times tell the runs apart.
         tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)

@@ -158,6 +158,8 @@ impl NativeStack {
             cold_path();
             self.change(chain, ring, start, is_same);
         }
+        #[cfg(feature = "verify-marks")]
+        self.walk.verify(start, ring);
     }
 
     /// Something has changed: Python frames, or, unless `is_same`, native ones.

@@ -22,6 +22,8 @@ use crate::events::ring::{Ring, add};
 use crate::platform::mapped_vec::MappedVec;
 
 mod address_lookup;
+#[cfg(feature = "verify-marks")]
+mod verify;
 
 /// Most frames; of a deeper stack the oldest are left out.
 pub(super) const DEEPEST: usize = 8000;

@@ -36,4 +36,4 @@ pub(crate) use layout::{ForVersion, Version};
 pub(crate) use thread_name::{LONGEST as LONGEST_NAME, News, ThreadObject, object_of};
 pub(crate) use thread_specific::forget as forget_specific;
 #[cfg(feature = "verify-marks")]
-pub(crate) use verify_sentinels::start as start_verifying;
+pub(crate) use verify_sentinels::{note as note_shortcut, start as start_verifying};

@@ -24,7 +24,7 @@ pub(crate) fn start(path: &CStr) {
 }
 
 /// Counts a shortcut.
-pub(super) fn note(right: bool) {
+pub(crate) fn note(right: bool) {
     // SAFETY: null, or a mapping that is never undone, of a file of a page.
     let counts = unsafe { COUNTS.load(Ordering::Relaxed).as_ref() };
     if let Some([rights, wrongs]) = counts {

@@ -17,7 +17,7 @@ const FRAMES: usize = 12;
 const WORDS: usize = 32;
 /// Tips that begin at places of one kind, and kinds; powers of two.
 const WAYS: usize = 4;
-const SETS: usize = 8;
+const SETS: usize = 32;
 
 /// The newest frames of a stack.
 #[derive(Clone, Copy, Debug, Default)]

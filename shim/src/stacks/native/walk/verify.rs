@@ -5,6 +5,7 @@
 
 use super::{DEEPEST, Walk, caller};
 use crate::events::ring::Ring;
+use crate::stacks::native::merge::HEAD;
 use crate::stacks::native::rule::{FrameState, RuleKind};
 use crate::stacks::python::note_shortcut;
 
@@ -48,11 +49,12 @@ impl Walk {
         left == 0
     }
 
-    /// Whether each frame in whose place no Python frame stands is on the wire, where it shall be.
+    /// Whether each frame in whose place no Python frame stands is on the wire, where it shall be. Of a stack that is too
+    /// deep, the oldest are looked at: the places of the others are counted without what is left out.
     fn are_written(&self, ring: &Ring) -> bool {
         let mut wire = 0;
         self.frames.as_slice().iter().take(self.length).all(|frame| {
-            let is_written = !frame.is_replaced && frame.wire != wire;
+            let is_written = !frame.is_replaced && frame.wire != wire && (frame.wire as usize) <= HEAD;
             wire = frame.wire;
             let there = if is_written { ring.frame_at((wire as usize).wrapping_sub(1)) } else { None };
             there.is_none_or(|there| (there.code, there.instruction) == (frame.code, frame.instruction))

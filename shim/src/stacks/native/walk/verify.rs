@@ -36,17 +36,18 @@ impl Walk {
                 }
             }
             if matches!(rule.kind, RuleKind::Unknown | RuleKind::Outermost) {
-                break;
+                return left == 0;
             }
             let place = rule.cfa.address(state, 0);
             let cfa = if rule.cfa_is_read { self.stack.word(place) } else { Some(place) };
             match cfa.and_then(|cfa| caller(&mut self.stack, state, rule, cfa)) {
                 Some((next, _, _)) if next.pc != 0 => state = next,
-                _ => break,
+                _ => return left == 0,
             }
             is_exact = rule.kind == RuleKind::Signal;
         }
-        left == 0
+        // Deeper than a walk goes: how much older ones are kept depends on the walks before.
+        true
     }
 
     /// Whether each frame in whose place no Python frame stands is on the wire, where it shall be. Of a stack that is too

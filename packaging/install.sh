@@ -46,7 +46,7 @@ install_files() {
     old_list=$(mktemp)
     [ ! -f "$prefix/$list" ] || cp "$prefix/$list" "$old_list"
     make_directory share/memtrack
-    (cd "$here" && find bin lib share -type f | LC_ALL=C sort) | while read -r file; do
+    (cd "$here" && find bin include lib share -type f | LC_ALL=C sort) | while read -r file; do
         copy_file "$file"
     done
     # Of an earlier version: its directories are still to be removed with this one's, its other files at once.

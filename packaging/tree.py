@@ -1,4 +1,4 @@
-"""The directory tree that deb and tarball install: program, library, manual pages, completions, documents.
+"""The directory tree that deb and tarball install: program, library, manual pages, completions, headers, documents.
 
 Why one: what is true of one package is true of the other. Invariant: only paths differ, and those are arguments.
 """
@@ -22,6 +22,8 @@ def install(root, program, library, library_directory, zsh="share/zsh/site-funct
     for shell, path in shells.items():
         write(root / path, output(*command_of(program), "completions", shell))
     manual_pages(program, root / "share/man/man1")
+    for header in sorted((ROOT / "include").iterdir()):
+        place(header, root / "include" / header.name, 0o644)
 
 
 def place(source, target, mode):

@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate, and the crates of the workspace that it uses: these and no others, so that the list is the truth.
-const ARROWS: [(&str, &[&str]); 8] = [
+const ARROWS: [(&str, &[&str]); 9] = [
     ("memtrack-format", &[]),
     ("memtrack-transport", &[]),
     ("memtrack-shim", &["memtrack-format", "memtrack-transport"]),
@@ -15,6 +15,7 @@ const ARROWS: [(&str, &[&str]); 8] = [
     ("memtrack-inject", &[]),
     ("memtrack-reader", &["memtrack-format"]),
     ("memtrack-cli", &["memtrack-collector", "memtrack-format", "memtrack-inject", "memtrack-reader"]),
+    ("memtrack-marks", &[]),
     ("memtrack-tests", &[]),
 ];
 

@@ -12,13 +12,14 @@ use crate::args::shell::HelpArgs;
 use crate::failure::Failure;
 
 /// Name, subject and text of each document.
-const DOCUMENTS: [(&str, &str, &str); 13] = [
+const DOCUMENTS: [(&str, &str, &str); 14] = [
     ("tutorial", "find a leak, a peak and slow growth, step by step", include_str!("../../../docs/tutorial.md")),
     ("troubleshooting", "what helps when something looks odd", include_str!("../../../docs/troubleshooting.md")),
     ("running-programs", "attach to programs that run already", include_str!("../../../docs/running-programs.md")),
     ("testing", "limits of memory and leaks in tests, with pytest", include_str!("../../../docs/testing.md")),
     ("notebooks", "cells of IPython and Jupyter", include_str!("../../../docs/notebooks.md")),
     ("python", "the Python package: Tracker, Capture", include_str!("../../../docs/python.md")),
+    ("embedding", "marks, snapshots and limits in C, C++ and Rust", include_str!("../../../docs/embedding.md")),
     ("limitations", "what is not seen, and which numbers need care", include_str!("../../../docs/limitations.md")),
     ("formats", "JSON and files for other programs", include_str!("../../../docs/formats.md")),
     ("control-protocol", "messages to recordings that run", include_str!("../../../docs/control-protocol.md")),

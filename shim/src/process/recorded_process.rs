@@ -2,7 +2,10 @@
 //!
 //! Invariant: noted before any hook is installed, anew in a forked child that records, and until recording ends.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, Ordering};
+
+use crate::platform::recording_switch;
 
 /// The process that is recorded; another number means a child that only borrows its memory.
 static NUMBER: AtomicI32 = AtomicI32::new(0);
@@ -20,6 +23,12 @@ pub(crate) fn note() {
 /// Whether the process that was recorded last is another, from which this one was forked.
 pub(super) fn is_forked() -> bool {
     ![0, std::process::id().cast_signed()].contains(&LAST.load(Ordering::Relaxed))
+}
+
+/// For programs that use `memtrack.h`: whether events of this process are recorded now.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_is_recording() -> c_int {
+    c_int::from(recording_switch::is_on() && is_this())
 }
 
 /// No process is recorded any more.

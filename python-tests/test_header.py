@@ -1,0 +1,100 @@
+"""memtrack.h and memtrack_limit.h: warnings are errors, marks and snapshots are in captures, limits fail."""
+
+import json
+import shutil
+
+import pytest
+
+from conftest import REPOSITORY, execute
+
+COMPILERS = [
+    ["gcc", "-std=c99"],
+    ["gcc", "-std=gnu17", "-no-pie"],
+    ["g++", "-x", "c++", "-std=c++11"],
+    ["g++", "-x", "c++", "-std=c++20", "-O2"],
+    ["clang", "-std=c99"],
+    ["clang++", "-x", "c++", "-std=c++17"],
+]
+
+PROGRAM = r"""
+#include "memtrack_limit.h"
+
+static char *volatile kept[40];
+
+static void keep(int from, size_t size) {
+    int at;
+    for (at = from; at < from + 10; at++)
+        kept[at] = (char *)malloc(size);
+}
+
+int main(int count, char **words) {
+    struct memtrack_span span;
+    long long peak;
+    int mark, odd, snapshot, again, start, stop;
+    keep(0, 1000);
+    errno = 7;
+    mark = memtrack_mark("warm \"x\"");
+    odd = memtrack_mark("a\nb");
+    snapshot = memtrack_snapshot("now.bin");
+    again = memtrack_snapshot("now.bin");
+    start = memtrack_start("phase.bin");
+    keep(10, 2000);
+    stop = memtrack_stop();
+    mark = errno == 7 ? mark : 99;
+    span = memtrack_span_begin();
+    keep(20, count > 1 ? 500000 : 3000);
+    peak = memtrack_span_peak(span);
+    printf("[%d, %d, %d, %d, %d, %d, %lld]\n", mark, odd, snapshot, again, start, stop, peak);
+    return words[0] == NULL || peak >= 1000000;
+}
+"""
+
+
+@pytest.fixture(params=COMPILERS, ids=" ".join)
+def program(request, tmp_path):
+    if not shutil.which(request.param[0]):
+        pytest.skip(f"no {request.param[0]}")
+    (tmp_path / "program.c").write_text(PROGRAM)
+    strict = ["-Wall", "-Wextra", "-pedantic", "-Werror", "-I", REPOSITORY / "include"]
+    built = execute([*request.param, *strict, "-o", tmp_path / "program", tmp_path / "program.c"])
+    assert built.status == 0, built.stderr.decode()
+    return tmp_path / "program"
+
+
+def test_without_memtrack_nothing_is_done(program, tmp_path):
+    told = execute([program], cwd=tmp_path)
+    assert (told.status, json.loads(told.stdout)) == (0, [-1] * 7)
+    assert list(tmp_path.glob("*.bin")) == []
+
+
+def test_marks_snapshots_and_limits(memtrack, program, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMTRACK", memtrack.executable)
+    outcome, capture = memtrack.run(program, options=["--allocation-timestamps"])
+    *results, peak = json.loads(outcome.stdout)
+    # No second snapshot into the same file; start and stop are of dormant programs.
+    assert (outcome.status, results) == (0, [0, -2, 0, -3, -2, -2])
+    assert 30_000 <= peak < 40_000
+    assert [mark["name"] for mark in capture.stats()["capture"]["marks"]] == ['warm "x"']
+    now = json.loads(memtrack("stats", "--json", tmp_path / "now.bin").stdout)
+    assert now["capture"]["complete"] and 10_000 <= now["live_at_exit"]["bytes"] < 100_000
+    outcome, _ = memtrack.run(program, "more", options=["--allocation-timestamps"])
+    assert outcome.status == 1 and json.loads(outcome.stdout)[-1] >= 5_000_000
+
+
+def test_a_phase_of_a_dormant_program(memtrack, program, tmp_path):
+    outcome = memtrack("run", "-q", "--dormant", program)
+    assert json.loads(outcome.stdout) == [-1, -1, -1, -1, 0, 0, -1], outcome.stderr
+    phase = json.loads(memtrack("stats", "--json", tmp_path / "phase.bin").stdout)
+    assert (phase["allocations"]["count"], phase["allocations"]["bytes"]) == (10, 20_000)
+
+
+def test_a_limit_in_cargo_test(memtrack, tmp_path):
+    if not shutil.which("cargo"):
+        pytest.skip("no cargo")
+    command = ["cargo", "test", "--offline", "--quiet", "-p", "memtrack-marks", "--test", "limit"]
+    recorded = memtrack.command("run", "-q", "--no-native", "--allocation-timestamps", "--follow", "-o", tmp_path / "tests.bin")
+    for number, passes in ((1000, True), (100_000, False)):
+        variables = ["env", f"MEMTRACK={memtrack.executable}", f"MEMTRACK_EXAMPLE_NUMBER={number}"]
+        outcome = execute([*variables, *recorded, "-f", *command], cwd=REPOSITORY)
+        assert (outcome.status == 0) == passes, outcome.stdout + outcome.stderr
+        assert passes or b"bytes at its peak" in outcome.stdout

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import flat
+
 PROGRAM = """
 import sys, time
 kept = []
@@ -349,6 +351,48 @@ def test_objects_are_recorded_from_the_attach_on(executable, tmp_path, options):
     assert stats["capture"]["frees_of_earlier_blocks"] >= 2000
     if "--native" not in options:
         assert 500 <= made_by_init(executable, capture) <= 1010
+
+
+FORKS = """
+import os, sys
+print("ready", flush=True)
+sys.stdin.readline()
+child = os.fork()
+if child == 0:
+    kept = [bytearray(500) for _ in range(100)]
+    print("child", os.getpid(), flush=True)
+    for line in sys.stdin:
+        kept = [bytearray(5000) for _ in range(int(line))]
+        print("done", flush=True)
+    os._exit(7)
+os.close(0)
+os._exit(os.waitpid(child, 0)[1] >> 8)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--trace-python-allocators"], ["--native"]], ids=" ".join)
+def test_a_child_that_inherits_a_recording_can_be_attached(executable, interpreter, tmp_path, options):
+    """It has its parent's hooks, and does not record."""
+    (tmp_path / "forks.py").write_text(FORKS)
+    program = subprocess.Popen(
+        flat([interpreter, tmp_path / "forks.py"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert program.stdout.readline() == "ready\n"
+    parent = Attached(executable, program.pid, "-o", tmp_path / "parent.bin", *options)
+    print(file=program.stdin, flush=True)
+    child = int(program.stdout.readline().split()[1])
+    for number in range(2):
+        capture = tmp_path / f"{number}.bin"
+        attached = Attached(executable, child, "-o", capture, *options)
+        print(20 + number, file=program.stdin, flush=True)
+        assert program.stdout.readline() == "done\n"
+        attached.end()
+        blocks = [executable, "query", "--json", "bytes = 5001", "-n", "0", capture]
+        blocks = json.loads(subprocess.run(blocks, capture_output=True, text=True, check=True).stdout)
+        assert len(blocks["rows"]) == 20 + number
+    program.stdin.close()
+    assert program.wait(20) == 7
+    parent.end(by=None)
 
 
 def test_children_that_are_forked_later_are_followed(executable, tmp_path):

@@ -163,12 +163,13 @@ with memtrack.Tracker("a.bin") as tracker:
     if child == 0:
         keep(300)
         assert not memtrack.is_recording()
-        for call in (tracker.stop, memtrack.Tracker("b.bin").start):
-            try:
-                call()
-                os._exit(1)
-            except memtrack.Error as error:
-                assert "forked" in str(error)
+        try:
+            tracker.stop()
+            os._exit(1)
+        except memtrack.Error as error:
+            assert "forked" in str(error)
+        with memtrack.Tracker("own.bin"):
+            kept = keep(25)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     kept = keep(40)
@@ -183,6 +184,7 @@ with memtrack.Tracker("again.bin"):
 """,
     )
     assert 40 <= figures("a.bin")["allocations"]["count"] <= 60
+    assert 25 <= figures("own.bin")["allocations"]["count"] <= 40
     assert 25 <= figures("child.bin")["allocations"]["count"] <= 40
     assert 10 <= figures("again.bin")["allocations"]["count"] <= 20
 

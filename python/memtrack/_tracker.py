@@ -34,8 +34,6 @@ _library: Optional[Library] = None
 _recorder: Optional[Recorder] = None
 _active: Optional["Tracker"] = None
 _watches_forks = False
-#: This process was forked from one that was being recorded.
-_was_forked_recorded = False
 
 
 def is_recording() -> bool:
@@ -195,11 +193,6 @@ class Tracker:
                 "this process is already being recorded (by 'memtrack run' or 'attach', see 'memtrack ps'): name the span by "
                 "memtrack.mark() at its begin and end, for --from and --to mark:NAME"
             )
-        if _was_forked_recorded:
-            raise Error(
-                "this process was forked while a Tracker recorded its parent, so it cannot have one of its own: "
-                "give the parent's follow_fork=True, or fork before it is started"
-            )
         _refuse_subinterpreter()
         self._library, recorder = _connect()
         memory = _memory_file()
@@ -274,9 +267,8 @@ def _connect() -> Tuple[Library, Recorder]:
 
 def _forget_in_child() -> None:
     """The recorder and the recording are the parent's."""
-    global _lock, _recorder, _active, _was_forked_recorded
+    global _lock, _recorder, _active
     _lock = threading.RLock()
-    _was_forked_recorded |= _active is not None
     if _recorder is not None:
         _recorder.close()
     _recorder = _active = None

@@ -59,6 +59,9 @@ fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {
     let begun = monotonic_ns();
     recording_span::prepare_memory();
     end_what_has_stopped()?;
+    if recorded_process::is_forked() {
+        recording_span::uninstall_inherited();
+    }
     if memory < 0 {
         return Err(AttachStatus::NotMapped);
     }

@@ -22,6 +22,9 @@ use crate::platform::recording_switch;
 use crate::recording::thread;
 use crate::stacks::{native, python};
 
+/// Slots and the interpreter are changed: by a recording of this process, or of the one from which it was forked.
+static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
+
 /// What this process was given besides the shared memory.
 #[derive(Debug)]
 pub(super) struct Given<'a> {
@@ -81,6 +84,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         fork::follow();
     }
     recorded_process::note();
+    IS_INSTALLED.store(true, Relaxed);
     let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };
     match start {
         Start::OfProgram => got::install(&hook_table::HOOKS, watcher),
@@ -110,12 +114,7 @@ pub(super) fn end(area: &'static Area) -> AttachStatus {
             control.stop_reason.store(stop_reason::DETACHED, Relaxed);
         }
     }
-    python_allocators::stop();
-    python::stop();
-    // Twice, for a thread may just have been binding a slot, with what it had found before.
-    got::remove();
-    got::remove();
-    native::stop();
+    uninstall();
     recorded_process::forget();
     recording_switch::forget_children();
     if !are_outside {
@@ -124,6 +123,26 @@ pub(super) fn end(area: &'static Area) -> AttachStatus {
     // SAFETY: recording is off, and no thread is inside a hook; one that is about to enter finds memory to write to.
     let left = unsafe { area.leave(thread::highest_slot()) };
     if left { AttachStatus::Done } else { AttachStatus::NotMapped }
+}
+
+/// Puts back what a forked child, which does not record, has inherited of its parent's recording. The parent's shared memory
+/// is not touched.
+pub(super) fn uninstall_inherited() {
+    if IS_INSTALLED.load(Relaxed) {
+        fork::unfollow();
+        uninstall();
+    }
+}
+
+/// Puts the program's slots and the interpreter back. Recording is off in this process.
+fn uninstall() {
+    python_allocators::stop();
+    python::stop();
+    // Twice, for a thread may just have been binding a slot, with what it had found before.
+    got::remove();
+    got::remove();
+    native::stop();
+    IS_INSTALLED.store(false, Relaxed);
 }
 
 /// Tells the collector who this is.

@@ -196,6 +196,7 @@ def test_errors_have_the_words_of_the_command_line(recorded, capture, memtrack, 
     with pytest.raises(api.Error, match="an aggregated capture holds no events"):
         next(api.Capture(aggregated.path).events())
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("MEMTRACK", raising=False)
     with pytest.raises(api.Error, match="the program memtrack is neither on PATH nor in any of"):
         capture.stats()
 

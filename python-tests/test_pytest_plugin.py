@@ -30,7 +30,9 @@ def tests(pytester, executable, monkeypatch):
     """Runs pytest on a file of tests; gives its result."""
     monkeypatch.setenv("PATH", f"{executable.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY / "python"))
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    # These tests may be run by a worker of xdist themselves.
+    for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT", "PYTEST_XDIST_TESTRUNUID"):
+        monkeypatch.delenv(name, raising=False)
 
     def run(code, *options):
         pytester.makepyfile(test_shop=SHOP + code)

@@ -67,12 +67,13 @@ fn start(
     let mut before = all;
     // SAFETY: a live local.
     unsafe { libc::sigfillset(&raw mut all) };
-    // A handler of the program must not run in the other processes.
+    // A handler of the program must not run in the other processes. Not pthread_sigmask, which is of another library before
+    // glibc 2.32; on Linux this one is of the calling thread, too.
     // SAFETY: live locals.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
+    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
     clone_and_wait(&mut given, outer);
     // SAFETY: a live local.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
     // SAFETY: mapped above; the processes that used it have ended or execute another program.
     unsafe { libc::munmap(stacks, 2 * STACK) };
     given.error

@@ -413,19 +413,111 @@ assert not os.path.exists("a.bin")
     assert 20 * 70_002 <= since < 26 * 70_002
 
 
-def test_a_second_tracker_is_refused_and_the_first_goes_on(program, python, figures):
+def test_trackers_nest(program, interpreter, figures, tmp_path):
+    program(
+        interpreter,
+        """
+with memtrack.Tracker("outer.bin"):
+    first = keep(10)
+    with memtrack.Tracker("inner.bin"):
+        second = keep(20)
+        del first
+        with memtrack.Tracker("empty.bin"):
+            pass
+    third = keep(30)
+with memtrack.Tracker("after.bin"):
+    fourth = keep(5)
+""",
+    )
+    size = 70_002
+    inner, empty, outer = figures("inner.bin"), figures("empty.bin"), figures("outer.bin")
+    assert empty["allocations"]["count"] <= 2 and empty["allocations"]["bytes"] < 1000
+    # What memtrack itself allocates for the ones inside belongs to the ones around them.
+    assert 20 * size <= inner["allocations"]["bytes"] <= 20 * size + 40_000
+    assert 10 <= inner["capture"]["frees_of_earlier_blocks"] <= 20
+    assert 60 * size <= outer["allocations"]["bytes"] <= 60 * size + 150_000
+    assert 5 * size <= figures("after.bin")["allocations"]["bytes"] <= 5 * size + 10_000
+    for one in (inner, empty, outer):
+        assert one["capture"]["complete"] and one["capture"]["unmatched_frees"] == 0
+    assert sorted(path.name for path in tmp_path.glob("*.bin*")) == ["after.bin", "empty.bin", "inner.bin", "outer.bin"]
+
+
+def test_trackers_overlap_in_threads_and_tasks(program, interpreter, figures, tmp_path):
+    program(
+        interpreter,
+        """
+import asyncio
+a, b = memtrack.Tracker("a.bin"), memtrack.Tracker("b.bin")
+a.start()
+one = keep(5)
+b.start()
+two = keep(7)
+worker = threading.Thread(target=a.stop)
+worker.start()
+worker.join()
+assert memtrack.is_recording()
+three = keep(9)
+del one
+b.stop()
+assert not memtrack.is_recording()
+try:
+    a.stop()
+    sys.exit(3)
+except memtrack.Error as error:
+    assert "stopped already" in str(error)
+
+async def task(name, count):
+    with memtrack.Tracker(name):
+        await asyncio.sleep(0.01)
+        kept = keep(count)
+        await asyncio.sleep(0.02)
+        return len(kept)
+
+async def both():
+    return await asyncio.gather(task("c.bin", 11), task("d.bin", 13))
+
+assert asyncio.run(both()) == [11, 13]
+""",
+    )
+    size = 70_002
+
+    def blocks(name):
+        got = figures(name)
+        assert got["capture"]["complete"] and got["capture"]["unmatched_frees"] == 0
+        return got["allocations"]["bytes"] // size
+
+    # All threads and tasks belong to a span.
+    assert [blocks(name) for name in ("a.bin", "b.bin", "c.bin", "d.bin")] == [12, 16, 24, 24]
+    assert figures("b.bin")["capture"]["frees_of_earlier_blocks"] >= 5
+    assert len(list(tmp_path.glob("*.bin*"))) == 4
+
+
+def test_what_the_first_tracker_does_not_record_is_refused_inside(program, python, tmp_path):
     program(
         python,
         """
-with memtrack.Tracker("a.bin"):
-    first = keep(10)
+def refused(words, **options):
     try:
-        memtrack.Tracker("b.bin").start()
-        raise SystemExit("no error")
+        with memtrack.Tracker("inner.bin", **options):
+            sys.exit(3)
     except memtrack.Error as error:
-        assert "a.bin" in str(error), error
-    second = keep(10)
-assert not os.path.exists("b.bin")
+        assert words in str(error), error
+
+with memtrack.Tracker("outer.bin") as outer:
+    refused("--native", native_traces=True)
+    refused("--trace-python-allocators", trace_python_allocators=True)
+    with memtrack.Tracker("there.bin"):
+        pass
+    try:
+        memtrack.Tracker("there.bin").start()
+        sys.exit(3)
+    except memtrack.Error as error:
+        assert "file exists" in str(error)
+    with memtrack.Tracker("there.bin", overwrite=True):
+        pass
+    outer.mark("still")
+with memtrack.Tracker("sums.bin", aggregate=True):
+    refused("single events")
 """,
     )
-    assert figures("a.bin")["allocations"]["bytes"] >= 20 * 70_002
+    assert sorted(path.name for path in tmp_path.glob("*.bin")) == ["outer.bin", "sums.bin", "there.bin"]

@@ -30,10 +30,21 @@ pub(crate) enum DrainCommand {
     ChildExited(ProcessExit),
     /// Name the present moment; the answer is its time since the recording began, `None` without a living process.
     Mark(String, Sender<Option<u64>>),
-    /// Write out everything up to now; the answer says where it is.
-    Snapshot(Sender<io::Result<SnapshotCopy>>),
+    /// Take the ticket of the present moment.
+    Position(Sender<Option<u64>>),
+    /// Write out everything up to now, of which this span is wanted; the answer says where it is.
+    Snapshot(TicketSpan, Sender<io::Result<SnapshotCopy>>),
     /// End the recording.
     Finish(RecordingEnd),
+}
+
+/// The part of a recording between two moments, by their tickets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TicketSpan {
+    /// The last ticket before it; `None`: it begins with the recording.
+    pub begin: Option<u64>,
+    /// The last ticket that belongs to it; `None`: everything up to now does.
+    pub end: Option<u64>,
 }
 
 /// A process that was admitted.

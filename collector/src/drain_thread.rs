@@ -96,9 +96,14 @@ impl DrainThread {
                 // The one who asked may have lost patience.
                 let _ = answer.send(session.map(|session| session.mark(name, &self.queue)));
             }
-            DrainCommand::Snapshot(answer) => {
+            DrainCommand::Position(answer) => {
+                let session = self.session.as_mut().filter(|_| !self.over);
+                // As above.
+                let _ = answer.send(session.map(|session| session.position(&self.queue)));
+            }
+            DrainCommand::Snapshot(span, answer) => {
                 if let Some(session) = &mut self.session {
-                    session.snapshot(answer, &mut self.queue);
+                    session.snapshot(span, answer, &mut self.queue);
                 }
             }
             DrainCommand::Finish(_) => {}

@@ -54,6 +54,7 @@ mod fake_target;
 mod tests;
 
 pub use collector::Collector;
+pub use drain_command::TicketSpan;
 pub use file_sink::FileSink;
 pub use limits::{explained, remedy};
 pub use options::{NativeStacks, RecordingOptions};

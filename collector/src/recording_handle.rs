@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
 
-use crate::drain_command::DrainCommand;
+use crate::drain_command::{DrainCommand, TicketSpan};
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
 use crate::sink::SnapshotCopy;
@@ -55,15 +55,22 @@ impl RecordingHandle {
         times.first().map(|first| (*first, times.len() as u64))
     }
 
-    /// Makes everything up to now readable in the capture of the process with this number in the tree.
+    /// The ticket of the present moment in the first process, for a [`TicketSpan`]. `None`: it does not record.
+    #[must_use]
+    pub fn position(&self) -> Option<u64> {
+        self.first.commands.ask(DrainCommand::Position).flatten()
+    }
+
+    /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the
+    /// capture of a span of it is.
     ///
     /// # Errors
     /// Why it cannot be done, for the user.
-    pub fn snapshot(&self, number: u32) -> Result<SnapshotCopy, String> {
+    pub fn snapshot(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
         let all = self.all();
         let found = all.iter().find(|(known, _)| *known == number);
         let (_, access) = found.ok_or("the process is not recorded any more")?;
-        match access.commands.ask(DrainCommand::Snapshot) {
+        match access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)) {
             Some(Ok(copy)) => Ok(copy),
             Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 Err("the capture of this recording is no regular file, so it cannot be copied".into())

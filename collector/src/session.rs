@@ -18,7 +18,7 @@ use memtrack_transport::{Area, barrier, futex};
 use crate::active_threads::ActiveThreads;
 use crate::busy_writers;
 use crate::describe;
-use crate::drain_command::Connection;
+use crate::drain_command::{Connection, TicketSpan};
 use crate::maps::MapsScheduler;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
@@ -225,9 +225,23 @@ impl Session {
         tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns))
     }
 
+    /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,
+    /// and what it records from now on has later ones.
+    pub(crate) fn position(&mut self, queue: &SinkQueue) -> u64 {
+        let tick = self.observer.tick(&self.area);
+        self.observer.hand_over(queue);
+        self.dirty = true;
+        tick.ticket
+    }
+
     /// Hands over everything up to now, and asks the sink for a snapshot. Records with later tickets than the one that is
     /// taken here may be in it, and do not belong to it: so it holds no free of a block without the block.
-    pub(crate) fn snapshot(&mut self, answer: Sender<io::Result<SnapshotCopy>>, queue: &mut SinkQueue) {
+    pub(crate) fn snapshot(
+        &mut self,
+        span: TicketSpan,
+        answer: Sender<io::Result<SnapshotCopy>>,
+        queue: &mut SinkQueue,
+    ) {
         let now = monotonic_ns();
         let last = self.observer.observe(&self.area, now);
         let busy = self.busy(now);
@@ -240,7 +254,9 @@ impl Session {
         let known = describe::at_end(&self.area, &self.process, ClockPairing::measure(self.clock), &self.earlier);
         let process = Process {
             snapshot: true,
-            snapshot_ticket: Some(last),
+            snapshot_ticket: Some(span.end.unwrap_or(last)),
+            span_ticket: span.begin,
+            began_late: span.begin.is_some() || known.began_late,
             cpu_ns: self.cpu_ns,
             record_bytes: Some(queue.record_bytes),
             collector_cpu_ns: queue.processor_ns(),

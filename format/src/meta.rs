@@ -83,6 +83,8 @@ pub struct Process {
     pub snapshot: bool,
     /// In such a capture, the last ticket that belongs to it: each thread may have records with later ones.
     pub snapshot_ticket: Option<u64>,
+    /// In such a capture, the last ticket that comes before it: what is older was recorded for another capture.
+    pub span_ticket: Option<u64>,
     /// Where it is in the process tree.
     pub tree: TreePosition,
     /// For a fork child: it inherited the heap that its parent had recorded with earlier tickets.
@@ -381,7 +383,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 39] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 40] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -418,6 +420,7 @@ impl Process {
             (78, &mut self.resident_peak),
             (79, &mut self.collector_cpu_ns),
             (91, &mut self.snapshot_ticket),
+            (92, &mut self.span_ticket),
             (64, &mut self.tree.recording),
             (65, &mut self.tree.number),
             (66, &mut self.tree.parent),

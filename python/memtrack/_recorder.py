@@ -16,6 +16,9 @@ from memtrack._program import find_program
 #: Variables that change how programs are loaded, which are meant for this one.
 _LEFT_OUT = (b"LD_PRELOAD=", b"LD_AUDIT=", b"LD_LIBRARY_PATH=", b"GLIBC_TUNABLES=", b"MALLOC_")
 
+_NEWLINE = 10
+_POSITION = b'"position"\n'
+
 _LOST = "the recorder has ended (was it killed?); what it had written until then is in the file"
 
 
@@ -65,6 +68,30 @@ class Recorder:
             raise Error(answer["error"])
         said: Dict[str, Any] = answer["ok"]
         return said
+
+    def ask_position(self, answer: bytearray) -> int:
+        """Asks for the ticket of the present moment, and puts the answer there; its length. Allocates next to nothing."""
+        try:
+            self._socket.sendall(_POSITION)
+            length = self._socket.recv_into(answer)
+            while 0 < length < len(answer) and answer[length - 1] != _NEWLINE:
+                more = self._socket.recv(len(answer) - length)
+                if not more:
+                    break
+                answer[length : length + len(more)] = more
+                length += len(more)
+            return length
+        except OSError as error:
+            raise Error(_LOST) from error
+
+
+def position_in(answer: bytearray, length: int) -> int:
+    """The ticket in an answer."""
+    said = json.loads(bytes(answer[:length]) or b"{}")
+    if "ok" not in said:
+        raise Error(said.get("error", _LOST))
+    ticket: int = said["ok"]["ticket"]
+    return ticket
 
 
 def _above_outputs(end: socket.socket) -> int:

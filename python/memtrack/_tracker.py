@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from types import TracebackType
-from typing import Any, Optional, Tuple, Type, Union
+from typing import Any, Dict, List, Optional, Tuple, Type, Union
 
 from memtrack._control import ask_recording, is_recorded
 from memtrack._errors import CaptureWarning, Error
@@ -24,7 +24,7 @@ from memtrack._library import (
     load_library,
     status_text,
 )
-from memtrack._recorder import Recorder
+from memtrack._recorder import Recorder, position_in
 
 #: How often a library that is busy is asked again.
 _TRIES = 200
@@ -32,7 +32,10 @@ _TRIES = 200
 _lock = threading.RLock()
 _library: Optional[Library] = None
 _recorder: Optional[Recorder] = None
+#: The Tracker whose recording it is.
 _active: Optional["Tracker"] = None
+#: Those that began while it recorded, and have not stopped: each is a span of its recording.
+_inner: List["Tracker"] = []
 _watches_forks = False
 
 
@@ -79,6 +82,9 @@ class Tracker:
     - `overwrite`: replace a file that exists.
     - `memory_interval_ms`: sample resident memory this often.
 
+    Trackers nest and overlap, in any threads: one that begins while another records is a span of that recording, and has a
+    file of its own when it stops. It records what the first one was asked to record, and no more.
+
     Raises `memtrack.Error` where recording is not possible; the program is as it was then.
     """
 
@@ -103,14 +109,23 @@ class Tracker:
             "--follow": follow_fork,
             "--force": overwrite,
         }
+        self._flags = flags
+        self._overwrite = overwrite
         self._options = [f"--output={self.file_name}", f"--snapshot-interval={memory_interval_ms}"]
         self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
         self._library: Optional[Library] = None
         self._process: Optional[int] = None
         self._is_over = False
+        #: Of a span: the answers that have the tickets of its begin and end.
+        self._begin, self._begin_length = bytearray(256), 0
+        self._end_answer = bytearray(256)
+        #: The file of a Tracker that stopped before those inside, until they have.
+        self._part: Optional[str] = None
 
     def __enter__(self) -> "Tracker":
         with _lock:
+            if _active is not None and self._process is None:
+                return self._enter_span()
             library, memory, slots = self._prepare()
             tries = 0
             while True:
@@ -133,6 +148,10 @@ class Tracker:
         # Nothing before the call of the library allocates; `with` would make two methods.
         _lock.acquire()
         try:
+            if self in _inner or (self is _active and _inner and not self._is_over):
+                assert _recorder is not None
+                self._end_span(_recorder.ask_position(self._end_answer))
+                return
             status = self._library.detach() if self is _active and self._library is not None else DONE
             self._end(status)
         except Error as failure:
@@ -175,7 +194,7 @@ class Tracker:
                 f"this Tracker records process {self._process}, from which this one was forked: the parent stops it; "
                 "follow_fork=True records children"
             )
-        if self._is_over or self is not _active:
+        if self._is_over or (self is not _active and self not in _inner):
             raise Error("this Tracker was stopped already")
 
     def _prepare(self) -> Tuple[Library, int, int]:
@@ -183,11 +202,6 @@ class Tracker:
         global _active
         if self._process is not None:
             raise Error("this Tracker was used before: make another one for each recording")
-        if _active is not None:
-            raise Error(
-                f"this process is being recorded by another Tracker, into {_active.file_name}: name the span by "
-                "memtrack.mark() at its begin and end, for --from and --to mark:NAME"
-            )
         if is_recorded():
             raise Error(
                 "this process is already being recorded (by 'memtrack run' or 'attach', see 'memtrack ps'): name the span by "
@@ -208,6 +222,56 @@ class Tracker:
         self._process = os.getpid()
         _active = self
         return self._library, memory, slots
+
+    def _enter_span(self) -> "Tracker":
+        """Begins while another Tracker records."""
+        assert _active is not None and _recorder is not None
+        lacking = [name for name, is_wanted in self._flags.items() if is_wanted and not _active._flags.get(name)]
+        lacking = [name for name in lacking if name not in ("--no-native", "--force", "--follow")]
+        if lacking or _active._flags["--aggregate"]:
+            what = "single events" if _active._flags["--aggregate"] else f"what {' and '.join(lacking)} would record"
+            raise Error(
+                f"this process is being recorded by another Tracker, into {_active.file_name}, without {what}: "
+                "give the first Tracker the options of those inside"
+            )
+        if os.path.lexists(self.file_name) and not self._overwrite:
+            raise Error(f"{self.file_name}: file exists; overwrite it with overwrite=True, or name another")
+        if not os.path.isdir(os.path.dirname(self.file_name)):
+            raise Error(f"{self.file_name}: there is no such directory")
+        self._library = _active._library
+        self._process = os.getpid()
+        _inner.append(self)
+        try:
+            # The last thing: what follows belongs to the span.
+            self._begin_length = _recorder.ask_position(self._begin)
+        except Error:
+            _inner.remove(self)
+            self._process = None
+            raise
+        return self
+
+    def _end_span(self, end_length: int) -> None:
+        """Writes the file of a span, or of the first Tracker, which stops before those inside."""
+        global _active
+        self._check_is_active()
+        assert _active is not None and _recorder is not None
+        self._is_over = True
+        owner = _active
+        begin = None if self is owner else position_in(self._begin, self._begin_length)
+        span: Dict[str, Any] = {"begin": begin, "end": position_in(self._end_answer, end_length)}
+        target = self.file_name
+        if self is owner:
+            # The recording goes on in the file of this name.
+            target = self._part = f"{self.file_name}.part-{os.getpid()}"
+        else:
+            _inner.remove(self)
+        try:
+            _recorder.ask({"span": {**span, "output": target, "force": self is owner or self._overwrite}})
+        finally:
+            if owner._is_over and not _inner:
+                owner._is_over = False
+                assert owner._library is not None
+                owner._end(owner._library.detach())
 
     def _after_refusal(self, status: int, memory: int, slots: int, tries: int) -> Tuple[int, int]:
         """The memory to try next; raises Error, with everything as it was, if there is none."""
@@ -246,6 +310,8 @@ class Tracker:
         _active = None
         self._is_over = True
         said = _recorder.ask("end")
+        if self._part is not None:
+            os.replace(self._part, self.file_name)
         for note in said["notes"]:
             warnings.warn(note, CaptureWarning, stacklevel=3)
         if status not in (DONE, NOT_RECORDED):
@@ -267,11 +333,12 @@ def _connect() -> Tuple[Library, Recorder]:
 
 def _forget_in_child() -> None:
     """The recorder and the recording are the parent's."""
-    global _lock, _recorder, _active
+    global _lock, _recorder, _active, _inner
     _lock = threading.RLock()
     if _recorder is not None:
         _recorder.close()
     _recorder = _active = None
+    _inner = []
 
 
 def _refuse_subinterpreter() -> None:

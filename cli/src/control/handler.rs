@@ -13,7 +13,7 @@ use memtrack_collector::control::protocol::{
     MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket, Subscriber};
-use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy};
+use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy, TicketSpan};
 
 use crate::live_windows::engine::LiveEngine;
 use crate::message;
@@ -150,7 +150,7 @@ impl CommandHandler for RecordingCommands {
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         let pid = pid.unwrap_or(self.pid);
         let number = self.number_of(pid)?;
-        let SnapshotCopy { descriptor, length, tail } = self.recording.snapshot(number)?;
+        let SnapshotCopy { descriptor, length, tail } = self.recording.snapshot(number, TicketSpan::default())?;
         let (tail, capture) = (STANDARD.encode(tail), (self.captures)(number));
         Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
     }

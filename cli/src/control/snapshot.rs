@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
-use memtrack_collector::{RecordingHandle, SnapshotCopy};
+use memtrack_collector::{RecordingHandle, SnapshotCopy, TicketSpan};
 use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::members;
 use memtrack_reader::rewrite::CaptureBlocks;
@@ -114,7 +114,7 @@ pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result
 pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> Result<Vec<CopyableCapture>> {
     let mut all = Vec::new();
     for process in recording.processes() {
-        let opened = match recording.snapshot(process.number) {
+        let opened = match recording.snapshot(process.number, TicketSpan::default()) {
             Ok(copy) => CopyableCapture::own(copy),
             Err(error) if process.number == 0 => bail!("{error}"),
             Err(_) => match captures(process.number) {
@@ -125,6 +125,14 @@ pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> 
         all.push(opened?);
     }
     Ok(all)
+}
+
+/// Takes a span of the first process of a recording in this process.
+///
+/// # Errors
+/// It cannot be copied.
+pub(crate) fn take_span(recording: &RecordingHandle, span: TicketSpan) -> Result<CopyableCapture> {
+    CopyableCapture::own(recording.snapshot(0, span).map_err(anyhow::Error::msg)?)
 }
 
 /// Writes the captures as one file; returns its length.

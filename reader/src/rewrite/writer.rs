@@ -129,6 +129,7 @@ impl<'a, W: Write> Rewriter<'a, W> {
         process.end.ticks = process.end.monotonic_ns;
         // Later records were not read, and tickets are new ones.
         process.snapshot_ticket = None;
+        process.span_ticket = None;
         let mut blocks = CaptureBlocks::new(out)?;
         match &mut names {
             Some(names) => blocks.symbols(&names.symbols(symbols))?,

@@ -21,8 +21,9 @@ use super::natives;
 use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
-use crate::event::Thread;
+use crate::event::{Event, Thread};
 use crate::frames::Frames;
+use crate::native::NativeModule;
 use crate::program::Program;
 
 /// One stream on its way through the merge.
@@ -111,8 +112,27 @@ pub(crate) struct MergeReader {
     /// Streams by the turn of their next run or segment.
     turns: BinaryHeap<Reverse<(RunTurn, usize)>>,
     lost: DataLoss,
+    /// Runs with tickets up to this one do not belong to the capture; 0: all later ones do.
+    before: u64,
     /// Runs with later tickets do not belong to the capture.
     last_ticket: u64,
+}
+
+/// Takes what is not of the capture: descriptions are passed on, events are not.
+struct NotIncluded<'a, C>(&'a mut C);
+
+impl<C: Consumer> Consumer for NotIncluded<'_, C> {
+    fn event(&mut self, _event: &Event, _frames: &Frames) {}
+
+    fn events(&mut self, _events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {}
+
+    fn code(&mut self, id: u32, name: &str, file: &str) {
+        self.0.code(id, name, file);
+    }
+
+    fn module(&mut self, module: &NativeModule) {
+        self.0.module(module);
+    }
 }
 
 impl MergeReader {
@@ -130,8 +150,9 @@ impl MergeReader {
         let pool = Arc::new(DecodePool::new(file, index, room));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
         let last_ticket = index.process.snapshot_ticket.unwrap_or(u64::MAX);
-        let turns = BinaryHeap::with_capacity(streams.len());
-        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost: index.lost, last_ticket };
+        let before = index.process.span_ticket.unwrap_or(0);
+        let (turns, lost) = (BinaryHeap::with_capacity(streams.len()), index.lost);
+        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost, before, last_ticket };
         for (i, stream) in reading.streams.iter().enumerate() {
             let first = stream.segments.last().map(|&first| Reverse((reading.first_turn(first), i)));
             reading.turns.extend(first);
@@ -187,7 +208,12 @@ impl MergeReader {
             // Another stream that shares the ticket, or another capture.
             let until = turn.until(self.turns.peek().map(|&Reverse((next, _))| next));
             let until = until.min(self.merger.timeline.ticks(until_ns).max(next.time()));
-            self.merger.give_run(&mut self.streams[stream].cursor, until, consumer);
+            let cursor = &mut self.streams[stream].cursor;
+            if turn.ticket <= self.before {
+                self.merger.give_run(cursor, until, &mut NotIncluded(consumer));
+            } else {
+                self.merger.give_run(cursor, until, consumer);
+            }
         } else {
             self.open(stream, consumer, progress)?;
         }

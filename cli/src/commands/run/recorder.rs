@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use memtrack_collector::RecordingEnd;
 use memtrack_collector::control::protocol::check_mark_name;
+use memtrack_collector::{RecordingEnd, TicketSpan};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
 use crate::args::{self, Arguments};
 use crate::control::handler::{self, CapturePaths, RecordingCommands, RecordingServer};
-use crate::control::snapshot;
+use crate::control::snapshot::{self, CopyableCapture};
 use crate::output::ReportOutput;
 use crate::sys::{PeerProcess, standard_input_socket};
 
@@ -41,6 +41,10 @@ enum ProgramRequest {
     Mark(String),
     /// Writes everything up to now into a file.
     Snapshot { output: PathBuf, force: bool },
+    /// The ticket of the present moment.
+    Position,
+    /// Writes what was recorded between two tickets into a file.
+    Span { begin: Option<u64>, end: u64, output: PathBuf, force: bool },
 }
 
 /// Serves the process until it ends.
@@ -64,7 +68,8 @@ pub(crate) fn run() -> Result<u8> {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
         };
-        if writeln!(answers, "{answer}").is_err() {
+        // In one piece, so that the process needs one system call for it.
+        if answers.write_all(format!("{answer}\n").as_bytes()).is_err() {
             break;
         }
     }
@@ -113,7 +118,19 @@ impl PeerRecorder {
                 json!({ "time_ns": time_ns })
             }
             ProgramRequest::Snapshot { output, force } => {
-                self.snapshot(&output, force)?;
+                let active = self.active()?;
+                let captures = snapshot::take_own(&active.recording.handle(), &active.paths);
+                write_copy(captures, &output, force)?;
+                json!({})
+            }
+            ProgramRequest::Position => {
+                let ticket = self.active()?.recording.handle().position();
+                json!({ "ticket": ticket.context("the process has not begun to record")? })
+            }
+            ProgramRequest::Span { begin, end, output, force } => {
+                let span = TicketSpan { begin, end: Some(end) };
+                let capture = snapshot::take_span(&self.active()?.recording.handle(), span);
+                write_copy(capture.map(|capture| vec![capture]), &output, force)?;
                 json!({})
             }
         })
@@ -184,16 +201,16 @@ impl PeerRecorder {
             None => Ok(json!({ "captures": captures, "notes": notes })),
         }
     }
+}
 
-    fn snapshot(&self, output: &Path, force: bool) -> Result<()> {
-        if output.exists() && !force {
-            bail!("{}: file exists", output.display());
-        }
-        let active = self.active()?;
-        let mut captures = snapshot::take_own(&active.recording.handle(), &active.paths)?;
-        let mut out = ReportOutput::unwatched(output)?;
-        snapshot::write(&mut captures, &mut out)?;
-        out.finish()?;
-        Ok(())
+/// Writes captures that were taken out of the recording into a file.
+fn write_copy(captures: Result<Vec<CopyableCapture>>, output: &Path, force: bool) -> Result<()> {
+    if output.exists() && !force {
+        bail!("{}: file exists", output.display());
     }
+    let mut captures = captures?;
+    let mut out = ReportOutput::unwatched(output)?;
+    snapshot::write(&mut captures, &mut out)?;
+    out.finish()?;
+    Ok(())
 }

@@ -66,6 +66,8 @@ pub enum BlockKind {
     Watermark = 10,
     /// Moments that were named: see [`crate::marks`].
     Marks = 11,
+    /// Which pages of the process were in memory at one moment: see [`crate::resident`].
+    Resident = 12,
 }
 
 /// How a payload is stored.
@@ -223,6 +225,7 @@ impl BlockKind {
             Self::Sources,
             Self::Watermark,
             Self::Marks,
+            Self::Resident,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }

@@ -22,6 +22,7 @@ pub mod meta;
 pub mod observe;
 pub mod record;
 pub mod record_columns;
+pub mod resident;
 pub mod sources;
 pub mod symbols;
 pub mod varint;

@@ -42,6 +42,8 @@ pub struct Process {
     pub exit_status: Option<u8>,
     /// What ended the process, if a signal did: the signal, and the limit or killer behind it where the system tells.
     pub end_reason: Option<Vec<u8>>,
+    /// Why there are no accounts of resident memory.
+    pub resident_note: Option<Vec<u8>>,
     /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
@@ -81,9 +83,10 @@ pub struct Process {
     pub resident_peak: Option<u64>,
     /// Whether the capture was copied while the recording went on.
     pub snapshot: bool,
-    /// In such a capture, the last ticket that belongs to it: each thread may have records with later ones.
+    /// In a capture that was copied out of a recording, the last ticket that belongs to it: there may be records with later ones.
     pub snapshot_ticket: Option<u64>,
-    /// In such a capture, the last ticket that comes before it: what is older was recorded for another capture.
+    /// In a capture of a span of a recording, the last ticket before it: older records are not of the span, and the times at
+    /// the start are those of this ticket.
     pub span_ticket: Option<u64>,
     /// Where it is in the process tree.
     pub tree: TreePosition,
@@ -354,7 +357,7 @@ impl Process {
     }
 
     /// The fields that are texts, with their tags.
-    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 9] {
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 10] {
         [
             (2, &mut self.executable),
             (3, &mut self.python_allocator),
@@ -365,6 +368,7 @@ impl Process {
             (21, &mut self.working_directory),
             (22, &mut self.script),
             (26, &mut self.end_reason),
+            (27, &mut self.resident_note),
         ]
     }
 
@@ -441,72 +445,4 @@ fn put(out: &mut FieldWriter, tag: u64, bytes: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{FieldWriter, Process, PythonVersion, StartTimes};
-
-    fn example() -> Process {
-        Process {
-            command_line: vec![b"python3".to_vec(), b"".to_vec(), b"\xff".to_vec()],
-            executable: Some(b"/usr/bin/python3".to_vec()),
-            pid: Some(7),
-            start: StartTimes { ticks: Some(u64::MAX), ..StartTimes::default() },
-            stop_reason: Some(b"collector gone".to_vec()),
-            working_directory: Some(b"/srv".to_vec()),
-            packages: vec![b"/srv/shop".to_vec(), b"/srv/shop/api".to_vec()],
-            ..Process::default()
-        }
-    }
-
-    #[test]
-    fn round_trip_and_override() {
-        let mut read = Process::default();
-        assert!(read.update(&example().encode()));
-        assert_eq!(read, example());
-        assert!(read.update(&Process { exit_status: Some(139), ..Process::default() }.encode()));
-        assert_eq!(read, Process { exit_status: Some(139), ..example() });
-    }
-
-    #[test]
-    fn a_flag_is_set_by_a_field_of_1_only() {
-        for (value, set) in [(0, false), (1, true), (2, false)] {
-            let mut payload = FieldWriter::default();
-            super::put(&mut payload, 40, &super::number_bytes(value));
-            let mut read = Process::default();
-            assert!(read.update(&payload.0));
-            assert_eq!(read, Process { timestamps: set, ..Process::default() });
-        }
-        let whole = Process { native_traces: true, anonymized: true, ..Process::default() };
-        let mut read = Process::default();
-        assert!(read.update(&whole.encode()) && read == whole);
-    }
-
-    #[test]
-    fn versions_read_as_python_prints_them() {
-        let text = |hex| PythonVersion { hex }.to_string();
-        assert_eq!((text(0x030b_07f0), text(0x030e_00c2)), ("3.11.7".to_owned(), "3.14.0rc2".to_owned()));
-    }
-
-    #[test]
-    fn a_number_outside_of_its_type_leaves_the_field_unknown() {
-        for tag in [32, 34, 35, 44] {
-            let mut payload = FieldWriter::default();
-            super::put(&mut payload, tag, &super::number_bytes(u64::MAX));
-            let mut read = Process::default();
-            assert!(read.update(&payload.0));
-            assert_eq!(read, Process::default());
-        }
-    }
-
-    #[test]
-    fn a_list_is_overridden_as_a_whole() {
-        let mut read = example();
-        assert!(read.update(&Process { packages: vec![b"/opt".to_vec()], ..Process::default() }.encode()));
-        assert_eq!(read, Process { packages: vec![b"/opt".to_vec()], ..example() });
-    }
-
-    #[test]
-    fn cut_payloads_are_told() {
-        let whole = example().encode();
-        assert!(!Process::default().update(&whole[..whole.len() - 1]));
-    }
-}
+mod tests;

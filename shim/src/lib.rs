@@ -3,7 +3,7 @@
 //! Loaded by `LD_PRELOAD`, its constructor runs before any other (`process::startup`): it takes memtrack's variables
 //! out of the environment, fetches the shared memory from the collector, finds the interpreter, redirects the program's
 //! calls of allocation functions to the hooks (`interposition`) and switches recording on. After that it runs inside
-//! those calls only: no thread, no descriptor, no work at exit.
+//! those calls only: no thread and no descriptor; at exit it waits until the collector has read which pages are resident.
 //!
 //! The modules form six layers; each uses only its own and lower layers (`tests/modules.rs`): `platform`, `events`,
 //! `stacks`, `recording`, `interposition`, `process`.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 10;
+pub const LAYOUT_VERSION: u32 = 12;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -89,6 +89,18 @@ pub mod image {
     pub const IN_EXEC: u32 = 1;
 }
 
+/// Values of [`ControlPage::account_request`].
+pub mod account_request {
+    /// Nobody waits.
+    pub const NONE: u32 = 0;
+    /// The process is about to end, and waits until its resident memory was read.
+    pub const AT_END: u32 = 1;
+    /// Its interpreter begins to finalize, and waits for the same.
+    pub const AT_FINALIZATION: u32 = 2;
+    /// It need not wait.
+    pub const DONE: u32 = 3;
+}
+
 /// The first page. Each word names the side that writes it: target or collector.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -150,6 +162,8 @@ pub struct ControlPage {
     pub asked: AtomicU32,
     /// How often the target has begun to unmap memory or to map over it, if native stacks are recorded; target, by addition.
     pub unmaps: AtomicU32,
+    /// One of [`account_request`] (a futex word); target, but [`account_request::DONE`] is the collector's.
+    pub account_request: AtomicU32,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].
     pub questions: [Question; QUESTIONS],
     /// The ticket word, `sequence << 16 | writer`: the last run and its writer; both sides, by CAS.

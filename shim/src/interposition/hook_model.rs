@@ -191,7 +191,7 @@ fn recorded_free(block: usize) -> Recorder {
             recorder.free_pending(block);
             recorder
         }
-        FreeOutcome::NotHandled => panic!("recording is on, and the thread in no hook"),
+        FreeOutcome::Nested | FreeOutcome::NotHandled => panic!("recording is on, and the thread in no hook"),
     }
 }
 

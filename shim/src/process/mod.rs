@@ -5,6 +5,7 @@
 mod attach;
 pub(crate) mod child_environment;
 pub(crate) mod exec;
+mod exit;
 pub(crate) mod fork;
 mod hook_table;
 pub(crate) mod preinit;

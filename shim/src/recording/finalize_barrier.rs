@@ -10,10 +10,11 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_transport::layout::SlotHeader;
+use memtrack_transport::layout::{SlotHeader, account_request};
 use memtrack_transport::segment_chain::is_in_hook;
 use memtrack_transport::{Area, barrier};
 
+use super::account_wait::wait_for_account;
 use crate::platform::errno::Errno;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
@@ -42,6 +43,13 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
         barrier::raise();
         wait_for_others(area, highest_slot, own, LOOKS);
     }
+    // What the program holds now is what counts as leaked.
+    wait_for_account(account_request::AT_FINALIZATION);
+}
+
+/// Whether an interpreter has begun to finalize in this process.
+pub(crate) fn has_finalized() -> bool {
+    WAITED.load(Relaxed)
 }
 
 /// Waits until no thread of the first `count` slots is inside a hook. Recording is off: a thread that is not seen in a

@@ -2,6 +2,7 @@
 //!
 //! Invariant: depends on `stacks` and lower layers only; knows no hook and no loaded object.
 
+pub(crate) mod account_wait;
 pub(crate) mod deferred_block;
 pub(crate) mod finalize_barrier;
 pub(crate) mod thread;

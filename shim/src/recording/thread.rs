@@ -281,6 +281,8 @@ pub(crate) enum FreeOutcome {
     Recorded(Recorder),
     /// The guard is held, and the free is still to be recorded.
     Pending(Recorder),
+    /// Nothing: another hook of this thread has called this one, and records the free if it is to be recorded.
+    Nested,
     /// Nothing, for [`enter`] may have to do more than this does.
     NotHandled,
 }
@@ -298,7 +300,7 @@ pub(crate) fn free_fast(address: usize) -> FreeOutcome {
     };
     if thread.is_busy() {
         cold_path();
-        return FreeOutcome::NotHandled;
+        return if thread.python_block.get() == 0 { FreeOutcome::Nested } else { FreeOutcome::NotHandled };
     }
     let mut recorder = begin(thread);
     match recorder.free_fast(address) {
@@ -323,6 +325,13 @@ fn nested_thread() -> Option<&'static RecordingThread> {
 #[inline(always)]
 fn inside() -> Option<&'static RecordingThread> {
     recorded().filter(|thread| thread.is_busy())
+}
+
+/// Whether this thread may be inside of the free of a block by one of Python's allocators: where it is not, what [`enter`]
+/// has said no to is not recorded.
+#[inline(always)]
+pub(crate) fn frees_python_block() -> bool {
+    of_word(tls::get()).is_some_and(|thread| thread.python_block.get() != 0)
 }
 
 /// A free that [`enter`] has said no to. Until the result is dropped, nothing else is recorded of this block.

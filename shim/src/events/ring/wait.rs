@@ -67,7 +67,7 @@ impl Ring {
 
 /// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then;
 /// others, and it, ask for whoever listens.
-fn collector_gone(collector: i32, target: i32) -> bool {
+pub(crate) fn collector_gone(collector: i32, target: i32) -> bool {
     // SAFETY: no arguments, cannot fail.
     let me = unsafe { libc::getpid() };
     if me != target {

@@ -8,7 +8,8 @@ use memtrack_format::Allocator;
 use super::hook_macros::{allocates, frees, throws};
 use super::trampoline::attempt_or_jump;
 use crate::interposition::got::Original;
-use crate::recording::thread;
+use crate::recording::thread::Recorder;
+use crate::recording::thread::{self, FreeOutcome};
 
 /// Stands for `std::nothrow`, an object without state that only selects the overload.
 static NOTHROW: u8 = 0;
@@ -22,14 +23,14 @@ allocates!(new_array_nothrow = NEW_ARRAY_NOTHROW(size, tag) -> OperatorNew, size
 allocates!(new_aligned_nothrow = NEW_ALIGNED_NOTHROW(size, alignment, tag) -> OperatorNew, size);
 allocates!(new_array_aligned_nothrow = NEW_ARRAY_ALIGNED_NOTHROW(size, alignment, tag) -> OperatorNew, size);
 
-frees!(delete = DELETE(address));
-frees!(delete_sized = DELETE_SIZED(address, size));
+frees!(fast delete = DELETE(address));
+frees!(fast delete_sized = DELETE_SIZED(address, size));
 frees!(delete_nothrow = DELETE_NOTHROW(address, tag));
 frees!(delete_aligned = DELETE_ALIGNED(address, alignment));
 frees!(delete_sized_aligned = DELETE_SIZED_ALIGNED(address, size, alignment));
 frees!(delete_aligned_nothrow = DELETE_ALIGNED_NOTHROW(address, alignment, tag));
-frees!(delete_array = DELETE_ARRAY(address));
-frees!(delete_array_sized = DELETE_ARRAY_SIZED(address, size));
+frees!(fast delete_array = DELETE_ARRAY(address));
+frees!(fast delete_array_sized = DELETE_ARRAY_SIZED(address, size));
 frees!(delete_array_nothrow = DELETE_ARRAY_NOTHROW(address, tag));
 frees!(delete_array_aligned = DELETE_ARRAY_ALIGNED(address, alignment));
 frees!(delete_array_sized_aligned = DELETE_ARRAY_SIZED_ALIGNED(address, size, alignment));

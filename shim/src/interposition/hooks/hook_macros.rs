@@ -12,6 +12,10 @@ macro_rules! allocates {
         pub(crate) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
             let size = $size;
             let Some(recorder) = thread::enter() else {
+                if !thread::frees_python_block() {
+                    // SAFETY: the caller's arguments, for the function it meant.
+                    return unsafe { $original.get()($($argument),+) };
+                }
                 // SAFETY: the caller's arguments, for the function it meant.
                 let result = unsafe { $original.get()($($argument),+) };
                 thread::alloc_nested(Allocator::$allocator, result, size);
@@ -37,29 +41,32 @@ macro_rules! frees {
 
         frees!(slow $name = $original($address $(, $argument)*));
     };
-    (fast $name:ident = $original:ident($address:ident)) => {
-        pub(crate) static $original: Original<unsafe extern "C" fn($address: usize)> = Original::new();
+    (fast $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {
+        pub(crate) static $original: Original<unsafe extern "C" fn($address: usize $(, $argument: usize)*)> =
+            Original::new();
 
-        pub(crate) unsafe extern "C" fn $name($address: usize) {
-            frees!(slow slow = $original($address));
+        pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
+            frees!(slow slow = $original($address $(, $argument)*));
 
             /// The common path where records have times.
             #[inline(never)]
-            unsafe fn pending($address: usize, mut recorder: Recorder) {
+            unsafe fn pending($address: usize, $($argument: usize,)* mut recorder: Recorder) {
                 recorder.free_pending($address);
-                // SAFETY: the caller's argument, for the function it meant.
-                unsafe { $original.get()($address) };
+                // SAFETY: the caller's arguments, for the function it meant.
+                unsafe { $original.get()($address $(, $argument)*) };
             }
 
             let _recorder = match thread::free_fast($address) {
                 FreeOutcome::Recorded(recorder) => recorder,
-                // SAFETY: the caller's argument, for the function it meant.
-                FreeOutcome::Pending(recorder) => return unsafe { pending($address, recorder) },
-                // SAFETY: the caller's argument, for the function it meant.
-                FreeOutcome::NotHandled => return unsafe { slow($address) },
+                // SAFETY: the caller's arguments, for the function it meant.
+                FreeOutcome::Nested => return unsafe { $original.get()($address $(, $argument)*) },
+                // SAFETY: the caller's arguments, for the function it meant.
+                FreeOutcome::Pending(recorder) => return unsafe { pending($address, $($argument,)* recorder) },
+                // SAFETY: the caller's arguments, for the function it meant.
+                FreeOutcome::NotHandled => return unsafe { slow($address $(, $argument)*) },
             };
-            // SAFETY: the caller's argument, for the function it meant.
-            unsafe { $original.get()($address) };
+            // SAFETY: the caller's arguments, for the function it meant.
+            unsafe { $original.get()($address $(, $argument)*) };
         }
     };
     (slow $name:ident = $original:ident($address:ident $(, $argument:ident)*)) => {

@@ -193,7 +193,7 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
             return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
         }
         // SAFETY: the interpreter's arguments, for the function it meant.
-        FreeOutcome::NotHandled => return unsafe { free_slow::<DOMAIN, NUMBER>(context, block) },
+        FreeOutcome::Nested | FreeOutcome::NotHandled => return unsafe { free_slow::<DOMAIN, NUMBER>(context, block) },
     };
     recorder.frees_python(block, PythonCall::Frees);
     // SAFETY: the interpreter's arguments, for the function it meant.

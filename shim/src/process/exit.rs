@@ -1,0 +1,60 @@
+//! The end of the process: its memory stays until the collector has read which pages of it are resident.
+//!
+//! `exit` calls this library's destructor after all others; `_exit` is a hook. Invariant: nothing is asked of the collector by
+//! a process that is not recorded, as the child of a vfork is, or whose threads may not live longer.
+
+use std::ffi::c_int;
+
+use memtrack_transport::layout::account_request;
+
+use super::recorded_process;
+use crate::interposition::got::Original;
+use crate::platform::recording_switch;
+use crate::recording::account_wait::wait_for_account;
+use crate::recording::finalize_barrier;
+
+#[used]
+#[cfg_attr(not(miri), unsafe(link_section = ".fini_array"))]
+static DESTRUCTOR: extern "C" fn() = before_end;
+
+extern "C" fn before_end() {
+    if recording_switch::is_on() && recorded_process::is_this() && !has_stray_threads() {
+        wait_for_account(account_request::AT_END);
+    }
+}
+
+/// Whether threads of an interpreter that has ended may still run (daemon threads): CPython 3.10 and earlier read states that it
+/// has freed, and the longer the process lives, the likelier they crash.
+fn has_stray_threads() -> bool {
+    finalize_barrier::has_finalized() && threads().is_none_or(|threads| threads > 1)
+}
+
+/// The number of this process's threads: the links of their directory without its own two.
+fn threads() -> Option<u64> {
+    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // By number, since glibc has the function from 2.33 only.
+    let (call, path) = (libc::SYS_newfstatat, c"/proc/self/task".as_ptr());
+    // SAFETY: a path that ends in a zero, and room for what is told of it.
+    let told = unsafe { libc::syscall(call, libc::AT_FDCWD, path, about.as_mut_ptr(), 0) };
+    // SAFETY: it was filled in if the call succeeded.
+    (told == 0).then(|| unsafe { about.assume_init() }.st_nlink.saturating_sub(2))
+}
+
+type Exit = unsafe extern "C" fn(c_int) -> !;
+
+macro_rules! exits {
+    ($($name:ident = $original:ident;)*) => {$(
+        pub(super) static $original: Original<Exit> = Original::new();
+
+        pub(super) unsafe extern "C" fn $name(status: c_int) -> ! {
+            before_end();
+            // SAFETY: the caller's argument, for the function it meant.
+            unsafe { $original.get()(status) }
+        }
+    )*};
+}
+
+exits! {
+    exit_at_once = EXIT_AT_ONCE;
+    exit_at_once_c99 = EXIT_AT_ONCE_C99;
+}

@@ -9,22 +9,88 @@ use std::path::{Path, PathBuf};
 /// Where control groups are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// The memory groups of a process, innermost first.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryGroups(Vec<PathBuf>);
+
+/// From this part of a limit on, in percent, the kernel may kill at any time.
+const NEAR_PERCENT: u64 = 90;
+
+impl MemoryGroups {
+    /// Those of this process, and of the programs that it starts.
+    #[must_use]
+    pub fn of_self() -> Self {
+        Self(groups("memory"))
+    }
+
+    /// Those of another process that limit its memory.
+    pub(crate) fn limiting(pid: i32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let mut groups = directories(Path::new(ROOT), &text, "memory");
+        groups.retain(|group| limit(group).is_some());
+        Self(groups)
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The smallest limit, in bytes.
+    #[must_use]
+    pub fn limit(&self) -> Option<u64> {
+        self.0.iter().filter_map(|group| limit(group)).min()
+    }
+
+    /// Number of processes of the innermost group that the OOM killer has killed; the counters of version 2 that end in
+    /// `.local` are without those of groups below it.
+    #[must_use]
+    pub fn oom_kills(&self) -> Option<u64> {
+        let files = ["memory.events.local", "memory.events", "memory.oom_control"];
+        self.0.iter().find_map(|group| files.iter().find_map(|file| event(group, file, "oom_kill")))
+    }
+
+    /// Whether a group is near its limit, without pages of files that the kernel can drop.
+    pub(crate) fn is_near_limit(&self) -> bool {
+        self.0.iter().any(|group| {
+            let Some(limit) = limit(group) else { return false };
+            let near = limit / 100 * NEAR_PERCENT;
+            let used = number(group, "memory.current").or(number(group, "memory.usage_in_bytes")).unwrap_or(0);
+            used >= near && used.saturating_sub(inactive_files(group)) >= near
+        })
+    }
+}
+
+/// The limit of one group; version 1 represents none by a very large number, version 2 by a word.
+fn limit(group: &Path) -> Option<u64> {
+    let limit = number(group, "memory.max").or(number(group, "memory.limit_in_bytes"));
+    limit.filter(|limit| *limit < i64::MAX as u64 / 2)
+}
+
+fn inactive_files(group: &Path) -> u64 {
+    let names = ["total_inactive_file", "inactive_file"];
+    names.iter().find_map(|name| event(group, "memory.stat", name)).unwrap_or(0)
+}
+
 /// The smallest memory limit, in bytes, of this process's control group and its ancestors.
 #[must_use]
 pub fn memory_limit() -> Option<u64> {
-    let groups = groups("memory");
-    let limits =
-        groups.iter().filter_map(|group| number(group, "memory.max").or(number(group, "memory.limit_in_bytes")));
-    // Version 1 represents no limit by a very large number.
-    limits.min().filter(|limit| *limit < i64::MAX as u64 / 2)
+    MemoryGroups::of_self().limit()
+}
+
+/// The memory that a program of this process's control group can have at most, in bytes: its limit, or what the machine has.
+#[must_use]
+pub fn memory_at_most() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    let total = total.and_then(|kilobytes: u64| kilobytes.checked_mul(1024));
+    memory_limit().into_iter().chain(total).min()
 }
 
 /// Number of processes of this process's control group that the OOM killer has killed.
 #[must_use]
 pub fn oom_kills() -> Option<u64> {
-    let event =
-        |group: &PathBuf| event(group, "memory.events", "oom_kill").or(event(group, "memory.oom_control", "oom_kill"));
-    groups("memory").iter().find_map(event)
+    MemoryGroups::of_self().oom_kills()
 }
 
 /// Number of processes and threads that the limit (`pids.max`) of this process's control group or of an ancestor has
@@ -41,19 +107,19 @@ pub(crate) fn tasks_left() -> Option<u64> {
 }
 
 fn groups(controller: &str) -> Vec<PathBuf> {
-    directories(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), controller)
+    directories(Path::new(ROOT), &fs::read_to_string("/proc/self/cgroup").unwrap_or_default(), controller)
 }
 
-/// The directories of the group and its ancestors, innermost first, from the lines of `/proc/self/cgroup`. In a
+/// The directories of the group and its ancestors below `root`, innermost first, from the lines of `/proc/PID/cgroup`. In a
 /// container the path may be that of the host, and only the root exists.
-fn directories(groups: &str, controller: &str) -> Vec<PathBuf> {
+fn directories(root: &Path, groups: &str, controller: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for line in groups.lines() {
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
         let mounted = match controllers {
-            "" => PathBuf::from(ROOT),
-            _ if controllers.split(',').any(|one| one == controller) => Path::new(ROOT).join(controller),
+            "" => root.to_path_buf(),
+            _ if controllers.split(',').any(|one| one == controller) => root.join(controller),
             _ => continue,
         };
         let group = mounted.join(path.trim_start_matches('/'));
@@ -76,12 +142,15 @@ fn counter(events: &str, name: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{counter, directories};
-    use std::path::PathBuf;
+    use super::{MemoryGroups, ROOT, counter, directories};
+    use std::fs;
+    use std::path::{Path, PathBuf};
 
     #[test]
     fn groups_are_found_in_both_versions() {
-        let paths = |groups, of| directories(groups, of).into_iter().map(PathBuf::into_os_string).collect::<Vec<_>>();
+        let paths = |groups, of| {
+            directories(Path::new(ROOT), groups, of).into_iter().map(PathBuf::into_os_string).collect::<Vec<_>>()
+        };
         let unified = ["/sys/fs/cgroup/user/a", "/sys/fs/cgroup/user", "/sys/fs/cgroup"];
         assert_eq!(paths("0::/user/a\n", "memory"), unified);
         let first = "5:cpu,cpuacct:/b\n4:memory:/b\n3:pids:/\n";
@@ -96,5 +165,57 @@ mod tests {
         assert_eq!((counter(events, "oom_kill"), counter(events, "oom")), (Some(2), Some(3)));
         assert_eq!(counter("oom_kill_disable 0\nunder_oom 0\noom_kill 7\n", "oom_kill"), Some(7));
         assert_eq!(counter("low 0\n", "oom_kill"), None);
+    }
+
+    /// A made-up tree of a group `a/b` with these files in each of its directories.
+    fn tree(root: &Path, below: &str, files: [&[(&str, &str)]; 2]) {
+        for (directory, files) in ["a", "a/b"].into_iter().zip(files) {
+            let directory = root.join(below).join(directory);
+            fs::create_dir_all(&directory).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(directory.join(file), text).unwrap());
+        }
+    }
+
+    #[test]
+    fn limits_and_kills_are_those_of_the_groups_in_both_versions() {
+        let root = tempfile::tempdir().unwrap();
+        let of = |lines: &str| MemoryGroups(directories(root.path(), lines, "memory"));
+        tree(
+            root.path(),
+            "",
+            [
+                &[("memory.max", "2000\n"), ("memory.current", "1700\n"), ("memory.stat", "anon 1\ninactive_file 0\n")],
+                &[
+                    ("memory.max", "max\n"),
+                    ("memory.events", "oom 3\noom_kill 9\n"),
+                    ("memory.events.local", "oom 1\noom_kill 2\noom_group_kill 0\n"),
+                ],
+            ],
+        );
+        let second = of("0::/a/b\n");
+        assert_eq!((second.limit(), second.oom_kills(), second.is_near_limit()), (Some(2000), Some(2), false));
+        fs::write(root.path().join("a/memory.current"), "1850\n").unwrap();
+        assert!(second.is_near_limit());
+        fs::write(root.path().join("a/memory.stat"), "anon 1\ninactive_file 100\n").unwrap();
+        assert!(!second.is_near_limit(), "the kernel can drop pages of files");
+
+        let none = "9223372036854771712\n";
+        tree(
+            root.path(),
+            "memory",
+            [
+                &[("memory.limit_in_bytes", none), ("memory.usage_in_bytes", "5000\n")],
+                &[
+                    ("memory.limit_in_bytes", "1000\n"),
+                    ("memory.usage_in_bytes", "990\n"),
+                    ("memory.stat", "inactive_file 500\ntotal_inactive_file 50\n"),
+                    ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n"),
+                    ("memory.failcnt", "12\n"),
+                ],
+            ],
+        );
+        let first = of("4:memory:/a/b\n");
+        assert_eq!((first.limit(), first.oom_kills(), first.is_near_limit()), (Some(1000), Some(7), true));
+        assert!(!MemoryGroups::default().is_near_limit() && of("4:cpu:/a\n").limit().is_none());
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use memtrack_format::meta::Process;
+use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
 
@@ -31,20 +31,58 @@ pub(crate) enum DrainCommand {
     /// Name the present moment; the answer is its time since the recording began, `None` without a living process.
     Mark(String, Sender<Option<u64>>),
     /// Take the ticket of the present moment.
-    Position(Sender<Option<u64>>),
+    Position(Sender<Option<RecordingMoment>>),
     /// Write out everything up to now, of which this span is wanted; the answer says where it is.
     Snapshot(TicketSpan, Sender<io::Result<SnapshotCopy>>),
     /// End the recording.
     Finish(RecordingEnd),
 }
 
-/// The part of a recording between two moments, by their tickets.
+/// A moment of the recording of a process: what comes before it has earlier tickets, what comes after it later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordingMoment {
+    /// The ticket that was taken for it.
+    pub ticket: u64,
+    /// The stamping clock at it.
+    pub ticks: u64,
+    /// CLOCK_MONOTONIC at it, in nanoseconds.
+    pub monotonic_ns: u64,
+}
+
+/// The part of a recording between two moments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TicketSpan {
-    /// The last ticket before it; `None`: it begins with the recording.
-    pub begin: Option<u64>,
-    /// The last ticket that belongs to it; `None`: everything up to now does.
-    pub end: Option<u64>,
+    /// `None`: it begins with the recording.
+    pub begin: Option<RecordingMoment>,
+    /// `None`: everything up to now belongs to it.
+    pub end: Option<RecordingMoment>,
+}
+
+impl TicketSpan {
+    /// What a capture of this span says otherwise than that of the whole recording, which says `known`: time counts from the
+    /// begin of the span, and ends with it.
+    #[must_use]
+    pub fn metadata(&self, known: &Process) -> Process {
+        let start = self.begin.map_or_else(Default::default, |begin| {
+            let since = begin.monotonic_ns.saturating_sub(known.start.monotonic_ns.unwrap_or(begin.monotonic_ns));
+            StartTimes {
+                ticks: Some(begin.ticks),
+                monotonic_ns: Some(begin.monotonic_ns),
+                realtime_ns: known.start.realtime_ns.map(|start| start.saturating_add(since)),
+                ..StartTimes::default()
+            }
+        });
+        let end = |of: fn(&RecordingMoment) -> u64| self.end.as_ref().map(of);
+        Process {
+            start,
+            end: EndTimes { ticks: end(|end| end.ticks), monotonic_ns: end(|end| end.monotonic_ns) },
+            span_ticket: self.begin.map(|begin| begin.ticket),
+            snapshot_ticket: end(|end| end.ticket),
+            began_late: self.begin.is_some(),
+            ran_on: self.end.is_some(),
+            ..Process::default()
+        }
+    }
 }
 
 /// A process that was admitted.

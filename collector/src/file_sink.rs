@@ -159,6 +159,18 @@ impl<W: Write + Send> FileSink<W> {
     }
 }
 
+/// What ends the copy of a capture: this metadata of the image with this first ticket, and the end.
+///
+/// # Errors
+/// The metadata is too long.
+pub fn capture_tail(process: &Process, ticket: u64) -> io::Result<Vec<u8>> {
+    let payload = process.encode();
+    let of_image = BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) };
+    let raw_len = length(&payload)?;
+    let header = BlockHeader { raw_len, stored_len: raw_len, payload_crc: crc32(&payload), ..of_image };
+    Ok([&header.encode()[..], &payload, &BlockHeader::plain(BlockKind::End).encode()].concat())
+}
+
 fn length(bytes: &[u8]) -> io::Result<u32> {
     u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge.into())
 }
@@ -214,6 +226,12 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.block(header, &marks::encode(std::slice::from_ref(mark)), &[])
     }
 
+    fn resident(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
+        let header =
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Resident) };
+        self.block(header, payload, &[])
+    }
+
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
         self.image_ticket = ticket;
         Ok(())
@@ -234,13 +252,9 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         let descriptor = self.descriptor.ok_or(io::ErrorKind::Unsupported)?;
         self.checkpoint()?;
-        let (ticket, payload) = (self.image_ticket, process.encode());
-        let of_image =
-            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Process) };
-        let raw_len = length(&payload)?;
-        let header = BlockHeader { raw_len, stored_len: raw_len, payload_crc: crc32(&payload), ..of_image };
-        let tail = [&header.encode()[..], &payload, &BlockHeader::plain(BlockKind::End).encode()].concat();
-        Ok(SnapshotCopy { descriptor, length: self.written, tail })
+        // The start of a span is its own, that of a later image of the process is the first one's.
+        let ticket = if process.span_ticket.is_some() { 0 } else { self.image_ticket };
+        Ok(SnapshotCopy { descriptor, length: self.written, tail: capture_tail(process, ticket)? })
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {

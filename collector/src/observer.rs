@@ -77,7 +77,7 @@ impl Observer {
     /// Takes a ticket, as part of a snapshot where one is due, else as a tick. Returns its sequence number.
     pub(crate) fn observe(&mut self, area: &Area, now_ns: u64) -> u64 {
         match self.due(now_ns).then(|| self.rss(area)).flatten() {
-            Some(rss) => self.snapshot(area, rss),
+            Some(rss) => self.snapshot(area, rss).0.ticket,
             None => self.tick(area).ticket,
         }
     }
@@ -193,13 +193,24 @@ impl Observer {
         tick
     }
 
-    fn snapshot(&mut self, area: &Area, rss: u64) -> u64 {
+    /// Takes a tick at which a span begins or ends, with a snapshot if resident memory is known: the tick, and the stamping
+    /// clock at it.
+    pub(crate) fn moment(&mut self, area: &Area) -> (Tick, u64) {
+        if let Some(rss) = self.rss(area) {
+            return self.snapshot(area, rss);
+        }
+        let (tick, ticks) = self.take(area);
+        self.writer.add(&Observation::Tick(tick));
+        (tick, ticks)
+    }
+
+    fn snapshot(&mut self, area: &Area, rss: u64) -> (Tick, u64) {
         let (tick, ticks) = self.take(area);
         self.writer.add(&Observation::Snapshot { tick, ticks, rss });
         self.last_rss = rss;
         self.last_snapshot_ns = tick.time_ns;
         self.next_snapshot_ns = tick.time_ns.saturating_add(self.interval_ns);
-        tick.ticket
+        (tick, ticks)
     }
 
     /// Takes a ticket with its time, which is later than the last one: the tick, and the stamping clock at it.

@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 
+use memtrack_transport::layout::PAGE;
+
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 
@@ -55,20 +57,36 @@ const LITTLE: u64 = 32 << 20;
 /// The names of the files of memtrack's library, wherever it is installed.
 const LIBRARY: &str = "libmemtrack";
 
-/// Resident bytes of memtrack's library.
+/// Pages of a mapping of the library that are looked at, at most.
+const MOST_PAGES: u64 = 1 << 14;
+/// Of the words of pagemap: the page is in memory.
+const PRESENT: u64 = 1 << 63;
+
+/// Resident bytes of memtrack's library. The sums that the kernel has of each mapping (smaps) would cost a walk over all.
 fn library_bytes(pid: i32) -> Option<u64> {
-    let mut of_library = false;
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+    let is_library = |line: &str| line.rsplit_once('/').is_some_and(|(_, name)| name.starts_with(LIBRARY));
     let mut bytes = 0_u64;
-    for line in BufReader::new(File::open(format!("/proc/{pid}/smaps")).ok()?).lines() {
+    for line in BufReader::new(File::open(format!("/proc/{pid}/maps")).ok()?).split(b'\n') {
         let line = line.ok()?;
-        if let Some(resident) = line.strip_prefix("Rss:") {
-            let kilobytes: u64 = resident.trim().strip_suffix(" kB")?.parse().ok()?;
-            bytes += if of_library { kilobytes * 1024 } else { 0 };
-        } else if line.split(' ').next().is_some_and(|first| first.contains('-')) {
-            of_library = line.rsplit('/').next().is_some_and(|name| name.starts_with(LIBRARY)) && line.contains('/');
+        let line = String::from_utf8_lossy(&line);
+        if is_library(&line) {
+            let (begin, end) = line.split(' ').next()?.split_once('-')?;
+            let address = |text: &str| u64::from_str_radix(text, 16).ok();
+            bytes = bytes.saturating_add(present_bytes(&pagemap, address(begin)?, address(end)?)?);
         }
     }
     Some(bytes)
+}
+
+/// Bytes of the pages between two addresses that are in memory.
+fn present_bytes(pagemap: &File, begin: u64, end: u64) -> Option<u64> {
+    let page = PAGE as u64;
+    let pages = (end.saturating_sub(begin) / page).min(MOST_PAGES);
+    let mut words = vec![0; usize::try_from(pages).ok()? * size_of::<u64>()];
+    pagemap.read_exact_at(&mut words, begin / page * size_of::<u64>() as u64).ok()?;
+    let words = words.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+    Some(words.filter(|word| word & PRESENT != 0).count() as u64 * page)
 }
 
 /// The kernel's high-water mark of resident memory (`VmHWM`) of a process's current image, in bytes; `None` if it has ended.

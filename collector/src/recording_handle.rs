@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
 
-use crate::drain_command::{DrainCommand, TicketSpan};
+use crate::drain_command::{DrainCommand, RecordingMoment, TicketSpan};
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
 use crate::sink::SnapshotCopy;
@@ -55,10 +55,11 @@ impl RecordingHandle {
         times.first().map(|first| (*first, times.len() as u64))
     }
 
-    /// The ticket of the present moment in the first process, for a [`TicketSpan`]. `None`: it does not record.
+    /// The present moment of the process with this number in the tree, for a [`TicketSpan`]. `None`: it does not record.
     #[must_use]
-    pub fn position(&self) -> Option<u64> {
-        self.first.commands.ask(DrainCommand::Position).flatten()
+    pub fn position(&self, number: u32) -> Option<RecordingMoment> {
+        let (_, access) = self.all().into_iter().find(|(known, _)| *known == number)?;
+        access.commands.ask(DrainCommand::Position).flatten()
     }
 
     /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the

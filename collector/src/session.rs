@@ -3,13 +3,13 @@
 //! Invariant: the sink gets the data of rounds in their order; and when [`Session::end`] returns for a process that has
 //! ended, all its published records have been handed over.
 
-use std::io;
+mod moments;
+mod resident;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
@@ -18,13 +18,14 @@ use memtrack_transport::{Area, barrier, futex};
 use crate::active_threads::ActiveThreads;
 use crate::busy_writers;
 use crate::describe;
-use crate::drain_command::{Connection, TicketSpan};
+use crate::drain_command::Connection;
 use crate::maps::MapsScheduler;
+use crate::memory_limit::MemoryLimitWatch;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
-use crate::sink::SnapshotCopy;
+use crate::resident::AccountScheduler;
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
 use crate::slot_reader::{MOST_KEPT, SlotReader};
@@ -75,6 +76,8 @@ pub(crate) struct Session {
     observer: Observer,
     /// Where native stacks are recorded.
     maps: Option<MapsScheduler>,
+    accounts: AccountScheduler,
+    memory_limit: MemoryLimitWatch,
     rest: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -139,6 +142,7 @@ impl Session {
         let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
+        let accounts = AccountScheduler::new(pid, same_namespace, &area, now);
         let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
             area,
@@ -157,6 +161,8 @@ impl Session {
             active: ActiveThreads::default(),
             observer,
             maps,
+            accounts,
+            memory_limit: MemoryLimitWatch::of(pid),
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
@@ -191,6 +197,7 @@ impl Session {
 
     fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
+        self.account(now, queue);
         self.find_used_slots(now);
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
         let marks = checkpoint && (self.unmarked || self.observer.has_waiting());
@@ -214,56 +221,6 @@ impl Session {
         }
         self.do_due_work(now, checkpoint, queue);
         self.pace(now, freed)
-    }
-
-    /// Names the present moment, with a tick of its own; returns its time since the recording of the process began.
-    pub(crate) fn mark(&mut self, name: String, queue: &SinkQueue) -> u64 {
-        let tick = self.observer.tick(&self.area);
-        self.observer.hand_over(queue);
-        queue.mark(Mark { time_ns: tick.time_ns, name }, tick.ticket);
-        self.dirty = true;
-        tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns))
-    }
-
-    /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,
-    /// and what it records from now on has later ones.
-    pub(crate) fn position(&mut self, queue: &SinkQueue) -> u64 {
-        let tick = self.observer.tick(&self.area);
-        self.observer.hand_over(queue);
-        self.dirty = true;
-        tick.ticket
-    }
-
-    /// Hands over everything up to now, and asks the sink for a snapshot. Records with later tickets than the one that is
-    /// taken here may be in it, and do not belong to it: so it holds no free of a block without the block.
-    pub(crate) fn snapshot(
-        &mut self,
-        span: TicketSpan,
-        answer: Sender<io::Result<SnapshotCopy>>,
-        queue: &mut SinkQueue,
-    ) {
-        let now = monotonic_ns();
-        let last = self.observer.observe(&self.area, now);
-        let busy = self.busy(now);
-        self.drain(true, queue);
-        self.observer.hand_over(queue);
-        if queue.wants_watermarks() {
-            queue.watermark(last, busy);
-        }
-        self.read_processor_time();
-        let known = describe::at_end(&self.area, &self.process, ClockPairing::measure(self.clock), &self.earlier);
-        let process = Process {
-            snapshot: true,
-            snapshot_ticket: Some(span.end.unwrap_or(last)),
-            span_ticket: span.begin,
-            began_late: span.begin.is_some() || known.began_late,
-            cpu_ns: self.cpu_ns,
-            record_bytes: Some(queue.record_bytes),
-            collector_cpu_ns: queue.processor_ns(),
-            resident_peak: self.resident_peak(),
-            ..known
-        };
-        queue.snapshot(process, answer);
     }
 
     /// Sleeps until the target records again, a command comes, or a snapshot is due. `pending`: whether a command waits.
@@ -291,6 +248,7 @@ impl Session {
             let now = monotonic_ns();
             self.observer.observe_idle(&self.area, now);
             self.read_resident_peak(now);
+            self.account(now, queue);
         }
     }
 
@@ -300,6 +258,7 @@ impl Session {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
+        self.last_account(queue);
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
         self.find_used_slots(monotonic_ns());
@@ -498,7 +457,10 @@ impl Session {
         }
     }
 
-    fn checkpoint_interval(&self, now: u64) -> u64 {
+    fn checkpoint_interval(&mut self, now: u64) -> u64 {
+        if self.memory_limit.is_near(now) {
+            return 0;
+        }
         let is_followed = self.progress.is_followed(now);
         if is_followed { self.checkpoint_ns.min(FOLLOWED_CHECKPOINT_NS) } else { self.checkpoint_ns }
     }

@@ -77,6 +77,16 @@ pub trait Sink: Send {
         Ok(())
     }
 
+    /// An account of resident memory, or a part of it: a payload of [`memtrack_format::resident`]; its tick, which has this
+    /// ticket, was handed over before or follows.
+    ///
+    /// # Errors
+    /// A write error.
+    fn resident(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
+        let _ = (payload, ticket);
+        Ok(())
+    }
+
     /// Whether the sink needs [`Sink::watermark`] after each round; asked once, at the start. If so, each round hands over all
     /// new records. Else there is one before each checkpoint that follows new records.
     fn wants_watermarks(&self) -> bool {

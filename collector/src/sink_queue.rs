@@ -30,6 +30,7 @@ enum SinkMessage {
     Observations { payload: Vec<u8>, first: u64, last: u64 },
     Mapped(Vec<MappedFile>),
     Mark { mark: Mark, ticket: u64 },
+    Resident { payload: Vec<u8>, ticket: u64 },
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
@@ -116,6 +117,10 @@ impl SinkQueue {
         self.send(SinkMessage::Mark { mark, ticket });
     }
 
+    pub(crate) fn resident(&self, payload: Vec<u8>, ticket: u64) {
+        self.send(SinkMessage::Resident { payload, ticket });
+    }
+
     pub(crate) fn watermark(&self, ticket: u64, busy: Vec<u32>) {
         self.send(SinkMessage::Watermark { ticket, busy });
     }
@@ -200,6 +205,7 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),
         SinkMessage::Mapped(files) => sink.mapped(files),
         SinkMessage::Mark { mark, ticket } => sink.mark(mark, *ticket),
+        SinkMessage::Resident { payload, ticket } => sink.resident(payload, *ticket),
         SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),

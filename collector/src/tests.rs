@@ -13,6 +13,7 @@ use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::{Process, PythonVersion};
 use memtrack_format::observe::{Observation, ObservationReader};
 use memtrack_format::record_columns::{MAX_HEAD, join};
+use memtrack_format::resident::ResidentAccount;
 use memtrack_format::watermark;
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
@@ -103,6 +104,7 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 BlockKind::Marks => capture.marks.extend(marks::decode(&payload).unwrap()),
+                BlockKind::Resident => assert!(ResidentAccount::decode(&payload).is_some()),
                 BlockKind::End => capture.complete = true,
                 BlockKind::Watermark => {
                     assert!(header.first_ticket > capture.watermarks.last().copied().unwrap_or(0));

@@ -31,6 +31,7 @@ pub mod plumbing;
 pub mod program;
 pub mod query;
 pub mod replay;
+pub mod resident;
 pub mod rewrite;
 pub mod source;
 pub mod spans;

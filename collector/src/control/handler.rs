@@ -2,13 +2,15 @@
 //!
 //! Invariant: it is called from one thread, for one command after the other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::protocol::{ControlCommand, MarkAnswer, RecordingStatus, SnapshotAnswer, StartAnswer, StopAnswer};
+use super::protocol::{
+    ControlCommand, MarkAnswer, RecordingStatus, SnapshotAnswer, SpanCopyRequest, SpanRequest, StartAnswer, StopAnswer,
+};
 use super::subscriber::Subscriber;
 
 /// Executes commands. An error is a text for the user.
@@ -43,6 +45,24 @@ pub trait CommandHandler: Send + Sync {
         Err("this recording was not begun by 'memtrack attach', so it ends with its program".into())
     }
 
+    /// Begins a span.
+    fn begin(&self, span: SpanRequest) -> Result<(), String> {
+        let _ = span;
+        Err(NO_SPANS.into())
+    }
+
+    /// Writes what belongs to a span so far.
+    fn copy(&self, copy: SpanCopyRequest) -> Result<(), String> {
+        let _ = copy;
+        Err(NO_SPANS.into())
+    }
+
+    /// Ends the span with this file.
+    fn end(&self, span: &Path) -> Result<(), String> {
+        let _ = span;
+        Err(NO_SPANS.into())
+    }
+
     /// Pushes a line for each window of the process to the subscriber, from a thread of its own, until
     /// [`Subscriber::push`] says that the client has gone.
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
@@ -50,6 +70,8 @@ pub trait CommandHandler: Send + Sync {
         Err("this version of memtrack has no live view of this recording".into())
     }
 }
+
+const NO_SPANS: &str = "this version of memtrack has no spans of this recording";
 
 /// Executes a command. `subscriber`: pushes lines to the client.
 pub(super) fn execute(
@@ -67,11 +89,18 @@ pub(super) fn execute(
         ControlCommand::Start { output, force } => value(&handler.start(output, force)?),
         ControlCommand::Stop => value(&handler.stop()?),
         ControlCommand::Detach => value(&handler.detach()?),
+        ControlCommand::Begin(span) => handler.begin(span).map(nothing),
+        ControlCommand::Copy(copy) => handler.copy(copy).map(nothing),
+        ControlCommand::End { span } => handler.end(&span).map(nothing),
         ControlCommand::Live { every_ms, pid } => {
-            handler.live(pid, Duration::from_millis(every_ms), subscriber)?;
-            Ok(Value::Object(serde_json::Map::new()))
+            handler.live(pid, Duration::from_millis(every_ms), subscriber).map(nothing)
         }
     }
+}
+
+/// The answer that says nothing.
+fn nothing((): ()) -> Value {
+    Value::Object(serde_json::Map::new())
 }
 
 fn value(answer: &impl Serialize) -> Result<Value, String> {

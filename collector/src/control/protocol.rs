@@ -72,6 +72,15 @@ pub enum ControlCommand {
     Stop,
     /// Completes the capture and leaves the process alone: answered by [`StopAnswer`].
     Detach,
+    /// Begins a span of a process's recording, which gets a file of its own; answered by an empty object.
+    Begin(SpanRequest),
+    /// Writes what belongs to a span so far into another file; answered by an empty object.
+    Copy(SpanCopyRequest),
+    /// Ends a span, and writes its file; answered by an empty object.
+    End {
+        /// Its file.
+        span: PathBuf,
+    },
     /// Sends windows from now on: answered by an empty object, then a line for each window.
     Live {
         /// The time of a window in milliseconds.
@@ -81,6 +90,34 @@ pub enum ControlCommand {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pid: Option<u32>,
     },
+}
+
+/// A span that begins: the part of the recording from now to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanRequest {
+    /// The recorded process; without it the first one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid: Option<u32>,
+    /// Its file, by which it is named until it ends.
+    pub output: PathBuf,
+    /// Whether to overwrite an existing file.
+    #[serde(default)]
+    pub force: bool,
+    /// What the recording must have, as options of `memtrack run` without their hyphens: it is refused otherwise.
+    #[serde(default)]
+    pub needs: Vec<String>,
+}
+
+/// A file that is to have what belongs to a span so far.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpanCopyRequest {
+    /// The span's own file.
+    pub span: PathBuf,
+    /// The file to write.
+    pub output: PathBuf,
+    /// Whether to overwrite an existing file.
+    #[serde(default)]
+    pub force: bool,
 }
 
 fn second() -> u64 {
@@ -245,7 +282,10 @@ pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ControlCommand, ControlRequest, InvalidRequest, MAX_MARK_NAME, check_mark_name, line, parse_request};
+    use super::{
+        ControlCommand, ControlRequest, InvalidRequest, MAX_MARK_NAME, SpanCopyRequest, SpanRequest, check_mark_name,
+        line, parse_request,
+    };
 
     #[test]
     fn requests_are_read_as_they_are_documented() {
@@ -256,6 +296,13 @@ mod tests {
         assert_eq!(parsed(r#"{"command":"mark","later":[1],"name":"ä b","id":2}"#), ok(2, mark));
         assert_eq!(parsed(r#"{"id":3,"command":"live"}"#), ok(3, ControlCommand::Live { every_ms: 1000, pid: None }));
         assert_eq!(parsed(r#"{"id":3,"command":"snapshot"}"#), ok(3, ControlCommand::Snapshot { pid: None }));
+        let span = SpanRequest { output: "/a".into(), needs: vec!["native".into()], ..SpanRequest::default() };
+        let begin = r#"{"id":4,"command":"begin","output":"/a","needs":["native"]}"#;
+        assert_eq!(parsed(begin), ok(4, ControlCommand::Begin(span)));
+        let copy = SpanCopyRequest { span: "/a".into(), output: "/b".into(), force: true };
+        let request = r#"{"id":5,"command":"copy","span":"/a","output":"/b","force":true}"#;
+        assert_eq!(parsed(request), ok(5, ControlCommand::Copy(copy)));
+        assert_eq!(parsed(r#"{"id":6,"command":"end","span":"/a"}"#), ok(6, ControlCommand::End { span: "/a".into() }));
     }
 
     #[test]

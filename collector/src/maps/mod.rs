@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io::{self, Read};
 
 pub use parse::{FileMapping, Maps, parse};
+pub(crate) use parse::{MappingLine, parse_all};
 pub(crate) use scheduler::MapsScheduler;
 
 /// Maximum size of a process's maps: a hundred bytes for each of as many mappings as the system allows by default.

@@ -46,13 +46,42 @@ pub struct Maps {
     pub malformed: u64,
 }
 
+/// A mapping, with a file or without, and how it may be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct MappingLine {
+    pub(crate) readable: bool,
+    pub(crate) writable: bool,
+    /// Changes are seen by all who map it.
+    pub(crate) shared: bool,
+    /// Addresses and name.
+    pub(crate) mapping: FileMapping,
+    /// In `/proc/PID/smaps`: resident bytes.
+    pub(crate) resident: Option<u64>,
+}
+
+/// Parses a text, or that of `/proc/PID/smaps`: all mappings, in ascending order.
+pub(crate) fn parse_all(text: &[u8]) -> Vec<MappingLine> {
+    let mut lines = Vec::<MappingLine>::new();
+    for line in text.split(|&byte| byte == b'\n') {
+        let end = lines.last().map_or(0, |last| last.mapping.end);
+        if let Some(resident) = line.strip_prefix(b"Rss:") {
+            let kilobytes = std::str::from_utf8(resident).ok().and_then(|text| text.trim().strip_suffix(" kB"));
+            let bytes = kilobytes.and_then(|text| text.parse::<u64>().ok()?.checked_mul(1024));
+            lines.iter_mut().next_back().into_iter().for_each(|last| last.resident = bytes);
+        } else {
+            lines.extend(parse_line(line).filter(|parsed| parsed.mapping.start >= end));
+        }
+    }
+    lines
+}
+
 /// Parses a text. Mappings without a file are left out.
 #[must_use]
 pub fn parse(text: &[u8]) -> Maps {
     let (mut maps, mut last) = (Maps::default(), 0);
     for whole in text.split_inclusive(|&byte| byte == b'\n') {
-        let line = whole.strip_suffix(b"\n").and_then(parse_line).filter(|mapping| mapping.start >= last);
-        let Some(mapping) = line else {
+        let line = whole.strip_suffix(b"\n").and_then(parse_line).filter(|line| line.mapping.start >= last);
+        let Some(MappingLine { mapping, .. }) = line else {
             maps.malformed += 1;
             continue;
         };
@@ -108,11 +137,11 @@ fn unescape(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// One line, without its end.
-fn parse_line(line: &[u8]) -> Option<FileMapping> {
+fn parse_line(line: &[u8]) -> Option<MappingLine> {
     let mut rest = line;
     let start = number(&mut rest, 16, b"-")?;
     let end = number(&mut rest, 16, b" ")?;
-    let executable = protection(&mut rest)?;
+    let [readable, writable, executable, shared] = protection(&mut rest)?;
     let offset = number(&mut rest, 16, b" ")?;
     let major = number(&mut rest, 16, b":")?;
     let minor = number(&mut rest, 16, b" ")?;
@@ -122,7 +151,8 @@ fn parse_line(line: &[u8]) -> Option<FileMapping> {
     let path = rest.get(blanks..)?.to_vec();
     let device = (u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
     let is_whole = start < end && start.is_multiple_of(PAGE) && end.is_multiple_of(PAGE);
-    is_whole.then_some(FileMapping { start, end, executable, offset, device, inode, path })
+    let mapping = FileMapping { start, end, executable, offset, device, inode, path };
+    is_whole.then_some(MappingLine { readable, writable, shared, mapping, resident: None })
 }
 
 /// A number in lower-case digits, and what stands behind it; both are taken off.
@@ -136,20 +166,21 @@ fn number(rest: &mut &[u8], base: u32, behind: &[u8]) -> Option<u64> {
     Some(value)
 }
 
-/// `r-xp ` and the like, taken off: whether code may run there.
-fn protection(rest: &mut &[u8]) -> Option<bool> {
+/// `r-xp ` and the like, taken off: readable, writable, executable, shared.
+fn protection(rest: &mut &[u8]) -> Option<[bool; 4]> {
     let (&[read, write, execute, share, space], after) = rest.split_first_chunk()?;
     let is_one = |byte: u8, of: &[u8]| of.contains(&byte);
     let known = is_one(read, b"r-") && is_one(write, b"w-") && is_one(execute, b"x-") && is_one(share, b"ps");
     *rest = after;
-    (known && space == b' ').then_some(execute == b'x')
+    let permissions = [read == b'r', write == b'w', execute == b'x', share == b's'];
+    (known && space == b' ').then_some(permissions)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::{FileMapping, Maps, parse};
+    use super::{FileMapping, MappingLine, Maps, parse, parse_all};
 
     /// As the kernel writes it.
     fn line(mapping: &FileMapping) -> Vec<u8> {
@@ -228,6 +259,27 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             [0x3f_ffff, 0x40_2000, 0x4ff_ffff, 0x500_1000].map(|address| maps.at(address).is_some()),
             [false; 4]
         );
+    }
+
+    #[test]
+    fn all_mappings_are_read_with_what_smaps_adds() {
+        let text = b"\
+00400000-00401000 r-xp 00000000 fe:01 42                                 /bin/Rss: 5 kB\n\
+Size:                  4 kB\n\
+Rss:                   8 kB\n\
+VmFlags: rd ex mr mw me\n\
+01000000-01021000 rw-p 00000000 00:00 0                                  [heap]\n\
+Rss:                 1 MB\n\
+02000000-02001000 -w-s 00000000 00:0f 11                                 /dev/zero (deleted)\n\
+00400000-00401000 r-xp 00000000 fe:01 42                                 /behind\n";
+        let lines = parse_all(text);
+        let of = |line: &MappingLine| (line.mapping.start, line.readable, line.writable, line.shared, line.resident);
+        let expected = [
+            (0x40_0000, true, false, false, Some(8192)),
+            (0x100_0000, true, true, false, None),
+            (0x200_0000, false, true, true, None),
+        ];
+        assert_eq!(lines.iter().map(of).collect::<Vec<_>>(), expected);
     }
 
     #[test]

@@ -116,6 +116,10 @@ impl GroupTotals {
         }
     }
 
+    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator)> + '_ {
+        self.figures.groups.iter().map(|group| (group.stack, group.allocator))
+    }
+
     pub(crate) fn live(&self) -> Tally {
         Tally { bytes: self.live_bytes, count: self.live_count }
     }
@@ -125,10 +129,11 @@ impl GroupTotals {
         self.figures.groups.iter().map(|group| group.allocated.tally()).sum()
     }
 
-    /// What each group has allocated and freed, in the order of their first allocations, if that is kept.
+    /// What each selected group has allocated and freed, in the order of their first allocations, if that is kept.
     pub(crate) fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
         let ended = self.figures.ended.as_deref().unwrap_or_default();
-        self.figures.groups.iter().zip(ended).map(|(group, &freed)| {
+        let all = (0..).zip(self.figures.groups.iter().zip(ended));
+        all.filter(|(at, _)| self.is_selected(*at)).map(|(_, (group, &freed))| {
             let Group { stack, thread, allocator, .. } = group;
             let allocated = group.allocated.tally();
             let live = Tally {

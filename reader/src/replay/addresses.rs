@@ -111,6 +111,12 @@ impl Addresses {
         self.nodes[bottom.0 as usize].0[part(address, LEVELS[2])]
     }
 
+    /// The number of an address; 0 if it has none.
+    #[inline]
+    pub(super) fn at(&self, address: u64) -> u32 {
+        self.get(address, Bottom(self.known(address, Bottom::UNKNOWN)))
+    }
+
     /// A reference to the number of an address, whose nodes are added if missing.
     #[inline]
     pub(super) fn number(&mut self, address: u64, bottom: Bottom) -> &mut u32 {
@@ -133,6 +139,21 @@ impl Addresses {
         let below = |node: u32| self.nodes[node as usize].0.iter().copied().filter(|&next| next != 0);
         let regions = self.regions.iter().map(|region| region.node).filter(|&node| node != 0);
         regions.flat_map(below).flat_map(below).flat_map(below)
+    }
+
+    /// All addresses with their numbers, unordered.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let below = |node: u32| (0..).zip(self.nodes[node as usize].0).filter(|(_, next)| *next != 0);
+        let regions = self.regions.iter().filter(|region| region.node != 0);
+        regions.flat_map(move |region| {
+            let start = region.key >> LEVEL << REGION | region.key & ((1 << LEVEL) - 1);
+            below(region.node).flat_map(move |(top, middle)| {
+                let middles = below(middle).map(move |(part, bottom)| (top << LEVELS[0] | part << LEVELS[1], bottom));
+                middles.flat_map(move |(upper, bottom)| {
+                    below(bottom).map(move |(part, number)| (start | upper | part << LEVELS[2], number))
+                })
+            })
+        })
     }
 
     /// The lowest-level node of this address; it may have been added since it was looked up.

@@ -91,6 +91,20 @@ impl LiveHeap {
         self.row.get(place.0 as usize)
     }
 
+    /// The block at an address.
+    #[inline]
+    pub(super) fn at(&self, address: u64) -> Option<&LiveBlock> {
+        match self.places.at(address) {
+            0 => None,
+            place => self.row.get(place as usize),
+        }
+    }
+
+    /// All blocks with their addresses, unordered.
+    pub(super) fn blocks_at(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
+        self.places.entries().filter_map(|(address, place)| Some((address, self.row.get(place as usize)?)))
+    }
+
     /// All blocks, unordered.
     pub(super) fn blocks(&self) -> impl Iterator<Item = &LiveBlock> {
         self.places.numbers().filter_map(|place| self.row.get(place as usize))

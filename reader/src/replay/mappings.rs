@@ -106,6 +106,14 @@ impl Mappings {
         })
     }
 
+    /// All mapped ranges by address: start, end, class and group.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64, MapClass, u32)> + '_ {
+        self.pieces.iter().filter_map(|(start, piece)| {
+            let mapping = self.mappings.get(&piece.id)?;
+            Some((*start, piece.end, mapping.class, mapping.block.group))
+        })
+    }
+
     fn is_mapped(&self, start: u64, end: u64) -> bool {
         self.pieces.range(..end).next_back().is_some_and(|(_, piece)| piece.end > start)
     }

@@ -26,7 +26,8 @@ use crate::analysis::{
     Tally, Totals,
 };
 use crate::analysis::{Options, UnknownBlocks};
-use crate::event::{Event, EventKind, Snapshot, ThreadId};
+use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
+use crate::resident::LiveExtent;
 
 /// The state of a traced process, and the running sums.
 #[derive(Debug)]
@@ -183,6 +184,34 @@ impl Replay {
     #[must_use]
     pub fn live(&self) -> Tally {
         self.sums.live()
+    }
+
+    /// All live blocks and mappings, unordered.
+    pub(crate) fn live_extents(&self) -> Vec<LiveExtent> {
+        let blocks = self.heap.blocks_at().map(|(start, block)| LiveExtent {
+            start,
+            bytes: block.size,
+            group: block.group,
+            mapped: None,
+        });
+        let mapped = self.mappings.ranges().map(|(start, end, class, group)| LiveExtent {
+            start,
+            bytes: end - start,
+            group,
+            mapped: Some(class),
+        });
+        blocks.chain(mapped).collect()
+    }
+
+    /// Bytes of the live block at an address.
+    #[inline]
+    pub(crate) fn bytes_at(&self, address: u64) -> Option<u64> {
+        self.heap.at(address).map(|block| block.size)
+    }
+
+    /// The stack and allocator of each group.
+    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator)> + '_ {
+        self.sums.group_keys()
     }
 
     /// Everything that was ever allocated, selected or not.

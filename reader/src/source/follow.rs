@@ -221,7 +221,12 @@ impl FollowedCapture {
                 (busy, _) => busy.is_some(),
             },
             // Dealt with above, or of reports only.
-            BlockKind::Records | BlockKind::Aggregate | BlockKind::Members | BlockKind::Marks | BlockKind::End => true,
+            BlockKind::Records
+            | BlockKind::Aggregate
+            | BlockKind::Members
+            | BlockKind::Marks
+            | BlockKind::Resident
+            | BlockKind::End => true,
         };
         if !intact {
             self.lost.add(1, piece.stored_bytes());

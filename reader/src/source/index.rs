@@ -6,7 +6,7 @@
 //! Invariant: pieces are sorted by stream, segment and offset, and every byte after the file header belongs to a block,
 //! is counted as lost, or is the truncated end of an incomplete capture.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYNC};
 use memtrack_format::header;
@@ -57,8 +57,10 @@ pub(super) struct Index {
     pub(super) sources: Vec<FileLines>,
     /// Files of native code outside of loaded objects, each with the first ticket of the image that it is of.
     pub(super) mapped: Vec<(u64, MappedFile)>,
-    /// Moments with names, in the order they were written.
+    /// Moments with names, by their times.
     pub(super) marks: Vec<Mark>,
+    /// Accounts of resident memory, in the order they were written.
+    pub(super) accounts: Vec<StoredPiece>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: DataLoss,
@@ -66,14 +68,23 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn build(file: &OpenCaptureFile) -> Result<Self, Error> {
-        let mut scan = Scan { file, index: Self::default(), last: None, recheck: file.len() };
+        let mut scan = Scan { file, index: Self::default(), marks: Vec::new(), last: None, recheck: file.len() };
         scan.run()?;
-        let mut index = scan.index;
+        let (mut index, marks) = (scan.index, scan.marks);
+        let included = index.tickets();
+        index.marks = marks.into_iter().filter(|(ticket, _)| included.contains(ticket)).map(|(_, mark)| mark).collect();
         index.marks.sort_by_key(|mark| mark.time_ns);
         index.keep_newest_aggregate(file)?;
         index.records.sort_by_key(|piece| (piece.header.stream, piece.header.segment, piece.header.offset));
         index.segments = segments(&index.records);
         Ok(index)
+    }
+
+    /// The tickets of the moments that belong to the capture, with that of its first moment. Events with this first ticket
+    /// came before it.
+    pub(super) fn tickets(&self) -> RangeInclusive<u64> {
+        let process = &self.process;
+        process.span_ticket.unwrap_or(0)..=process.snapshot_ticket.unwrap_or(u64::MAX)
     }
 
     /// Keeps the parts of the last checkpoint that is complete.
@@ -142,6 +153,8 @@ fn segments(records: &[StoredPiece]) -> Vec<IndexedSegment> {
 struct Scan<'a> {
     file: &'a OpenCaptureFile,
     index: Index,
+    /// Named moments, with their tickets.
+    marks: Vec<(u64, Mark)>,
     /// The block before, while its payload has not been read.
     last: Option<StoredPiece>,
     /// Bytes of payloads that may yet be checked on suspicion, so that a hostile file costs no more than its size.
@@ -207,8 +220,9 @@ impl Scan<'_> {
             BlockKind::Watermark => {}
             BlockKind::Marks => {
                 let marks = self.decoded(&piece, marks::decode)?;
-                self.index.marks.extend(marks);
+                self.marks.extend(marks.into_iter().map(|mark| (piece.header.first_ticket, mark)));
             }
+            BlockKind::Resident => self.index.accounts.push(piece),
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {

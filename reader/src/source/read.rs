@@ -8,6 +8,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use memtrack_format::observe::{Observation, ObservationReader};
@@ -92,11 +93,12 @@ pub(super) fn last_tick_ns(file: &OpenCaptureFile, index: &Index) -> Result<Opti
 
 /// The number of snapshots that can be read.
 pub(super) fn snapshots(file: &OpenCaptureFile, index: &Index) -> Result<u64, Error> {
-    let mut number = 0;
+    let (mut number, included) = (0, index.tickets());
+    let is_one =
+        |seen: &Observation| matches!(seen, Observation::Snapshot { tick, .. } if included.contains(&tick.ticket));
     for piece in &index.observations {
         let payload = file.whole_payload(piece)?.unwrap_or_default();
-        let snapshots = ObservationReader::new(&payload).filter(|seen| matches!(seen, Observation::Snapshot { .. }));
-        number += snapshots.count() as u64;
+        number += ObservationReader::new(&payload).filter(is_one).count() as u64;
     }
     Ok(number)
 }
@@ -112,10 +114,8 @@ pub(crate) struct MergeReader {
     /// Streams by the turn of their next run or segment.
     turns: BinaryHeap<Reverse<(RunTurn, usize)>>,
     lost: DataLoss,
-    /// Runs with tickets up to this one do not belong to the capture; 0: all later ones do.
-    before: u64,
-    /// Runs with later tickets do not belong to the capture.
-    last_ticket: u64,
+    /// The tickets that belong to the capture; of the first one, what was observed and no event.
+    included: RangeInclusive<u64>,
 }
 
 /// Takes what is not of the capture: descriptions are passed on, events are not.
@@ -149,10 +149,9 @@ impl MergeReader {
         merger.tables.brief = how.brief.then(BriefStacks::default);
         let pool = Arc::new(DecodePool::new(file, index, room));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
-        let last_ticket = index.process.snapshot_ticket.unwrap_or(u64::MAX);
-        let before = index.process.span_ticket.unwrap_or(0);
+        let included = index.tickets();
         let (turns, lost) = (BinaryHeap::with_capacity(streams.len()), index.lost);
-        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost, before, last_ticket };
+        let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost, included };
         for (i, stream) in reading.streams.iter().enumerate() {
             let first = stream.segments.last().map(|&first| Reverse((reading.first_turn(first), i)));
             reading.turns.extend(first);
@@ -167,7 +166,7 @@ impl MergeReader {
     /// Whether the run of this turn belongs to the capture.
     #[inline]
     fn is_included(&self, Reverse((turn, _)): &Reverse<(RunTurn, usize)>) -> bool {
-        turn.ticket <= self.last_ticket
+        turn.ticket <= *self.included.end()
     }
 
     /// The time of the next event, in nanoseconds since the start; `None`: all were given out.
@@ -209,7 +208,7 @@ impl MergeReader {
             let until = turn.until(self.turns.peek().map(|&Reverse((next, _))| next));
             let until = until.min(self.merger.timeline.ticks(until_ns).max(next.time()));
             let cursor = &mut self.streams[stream].cursor;
-            if turn.ticket <= self.before {
+            if turn.ticket <= *self.included.start() {
                 self.merger.give_run(cursor, until, &mut NotIncluded(consumer));
             } else {
                 self.merger.give_run(cursor, until, consumer);
@@ -291,7 +290,12 @@ impl MergeReader {
             let mut payload = Vec::new();
             let mut intact = self.pool.file.payload(piece, &mut payload)?;
             let mut reader = ObservationReader::new(&payload);
-            reader.by_ref().for_each(|observation| self.merger.observe(&observation));
+            let included = &self.included;
+            let at_its_time = |observation| match observation {
+                Observation::Snapshot { tick, .. } if !included.contains(&tick.ticket) => Observation::Tick(tick),
+                _ => observation,
+            };
+            reader.by_ref().for_each(|observation| self.merger.observe(&at_its_time(observation)));
             intact &= !reader.failed();
             if !intact {
                 self.lost.add(1, piece.stored_bytes());

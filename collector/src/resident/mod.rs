@@ -1,0 +1,262 @@
+//! Accounts of resident memory: which pages of the process are in memory, at the moments when that matters.
+//!
+//! `read` reads one, with the pages from `pages`; [`AccountScheduler`] decides when. Reading takes a while for a large
+//! process, so it has a thread of its own, which is started with the first account. The process does not wait for it,
+//! except at its end, when the memory would be gone otherwise.
+//!
+//! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
+//! a process that waits at its end is always released.
+
+mod pages;
+mod read;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use memtrack_format::observe::Tick;
+use memtrack_format::resident::AccountCause;
+use memtrack_transport::layout::{account_request, image};
+use memtrack_transport::{Area, futex};
+
+use self::read::AccountReader;
+use crate::procfs;
+use crate::sink_queue::SinkQueue;
+
+/// The part of a processor's time that accounts may take.
+const TIME_PART: u64 = 100;
+/// Processor time that accounts of growth may take in addition, and that those may take that somebody asks for.
+const ALLOWANCE_NS: u64 = 5_000_000;
+const ASKED_ALLOWANCE_NS: u64 = 500_000_000;
+/// Growth that asks for a new account: a part of the last one, and bytes.
+const GROWTH_PART: u64 = 50;
+const LEAST_GROWTH: u64 = 256 << 10;
+/// A process that is younger than this has its first account at its end, unless it is larger.
+const YOUNG_NS: u64 = 30_000_000;
+const LARGE: u64 = 32 << 20;
+/// An account is old after this part of the process's age, and this time.
+const AGE_PART: u64 = 5;
+const LEAST_PAUSE_NS: u64 = 1_000_000_000;
+/// How long the end of a recording waits for an account.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+
+/// An order to the reading thread.
+#[derive(Clone, Copy, Debug)]
+struct AccountOrder {
+    tick: Tick,
+    cause: AccountCause,
+}
+
+/// What it has read.
+#[derive(Debug)]
+struct AccountAnswer {
+    ticket: u64,
+    payloads: io::Result<Vec<Vec<u8>>>,
+    /// Processor time that it took.
+    cost_ns: u64,
+}
+
+/// The reading thread.
+#[derive(Debug)]
+struct AccountWorker {
+    orders: Sender<AccountOrder>,
+    answers: Receiver<AccountAnswer>,
+}
+
+/// Orders accounts of one process image and passes them on.
+#[derive(Debug)]
+pub(crate) struct AccountScheduler {
+    pid: i32,
+    same_namespace: bool,
+    area: Arc<Area>,
+    thread: Option<AccountWorker>,
+    /// An account was ordered and has not come.
+    outstanding: bool,
+    /// When the process connected.
+    begun_ns: u64,
+    spent_ns: u64,
+    /// Processor time of the last account.
+    last_cost_ns: u64,
+    /// Resident bytes at the account of most so far.
+    most: u64,
+    /// When the last one was ordered.
+    last_ns: u64,
+    /// Why there are no accounts.
+    error_text: Option<String>,
+}
+
+impl AccountScheduler {
+    pub(crate) fn new(pid: i32, same_namespace: bool, area: &Arc<Area>, now: u64) -> Self {
+        Self {
+            pid,
+            same_namespace,
+            area: Arc::clone(area),
+            thread: None,
+            outstanding: false,
+            begun_ns: now,
+            spent_ns: 0,
+            last_cost_ns: 0,
+            most: 0,
+            last_ns: now,
+            error_text: None,
+        }
+    }
+
+    /// Whether an account is due now, and why; `resident` is the process's resident memory.
+    pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<AccountCause> {
+        if self.outstanding {
+            return None;
+        }
+        match self.area.control().account_request.load(Acquire) {
+            account_request::AT_END => return Some(AccountCause::End),
+            account_request::AT_FINALIZATION => return Some(AccountCause::Finalizing),
+            _ => {}
+        }
+        let has_grown = resident > self.most.saturating_add((self.most / GROWTH_PART).max(LEAST_GROWTH));
+        let age = now.saturating_sub(self.begun_ns);
+        let is_old = now.saturating_sub(self.last_ns) >= LEAST_PAUSE_NS.max(age / AGE_PART);
+        let is_due = (has_grown && (age >= YOUNG_NS || resident >= LARGE)) || is_old;
+        if !is_due || !self.is_affordable(age, ALLOWANCE_NS) {
+            return None;
+        }
+        self.most = self.most.max(resident);
+        Some(if has_grown { AccountCause::Growth } else { AccountCause::Time })
+    }
+
+    /// Whether one that somebody asks for may be read now.
+    pub(crate) fn may_be_asked(&self, now: u64) -> bool {
+        !self.outstanding && self.is_affordable(now.saturating_sub(self.begun_ns), ASKED_ALLOWANCE_NS)
+    }
+
+    fn is_affordable(&self, age: u64, allowance: u64) -> bool {
+        self.error_text.is_none() && self.spent_ns.saturating_add(self.last_cost_ns) <= age / TIME_PART + allowance
+    }
+
+    /// Orders an account of the moment of this tick.
+    pub(crate) fn order(&mut self, tick: Tick, cause: AccountCause) {
+        if self.thread.is_none() {
+            self.thread = start((self.pid, self.same_namespace), Arc::clone(&self.area)).ok();
+        }
+        self.last_ns = tick.time_ns;
+        let order = AccountOrder { tick, cause };
+        self.outstanding = self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok());
+        if !self.outstanding {
+            release(&self.area);
+        }
+    }
+
+    /// Passes the account on, if it has come, or comes within this time. `false`: it is still outstanding.
+    pub(crate) fn take(&mut self, patience: Duration, queue: &SinkQueue) -> bool {
+        let Some(thread) = self.thread.as_ref().filter(|_| self.outstanding) else { return true };
+        let Ok(AccountAnswer { ticket, payloads, cost_ns }) = thread.answers.recv_timeout(patience) else {
+            return false;
+        };
+        self.outstanding = false;
+        self.spent_ns = self.spent_ns.saturating_add(cost_ns);
+        self.last_cost_ns = cost_ns;
+        match payloads {
+            Ok(payloads) => payloads.into_iter().for_each(|payload| queue.resident(payload, ticket)),
+            // The process has ended meanwhile.
+            Err(error) if is_gone(&error) => {}
+            Err(error) => self.error_text = Some(error.to_string()),
+        }
+        true
+    }
+
+    /// Waits for the account that is outstanding.
+    pub(crate) fn end(&mut self, queue: &SinkQueue) {
+        self.take(LAST_PATIENCE, queue);
+    }
+
+    /// Why there are no accounts, if there are none.
+    pub(crate) fn error_text(&self) -> Option<&str> {
+        self.error_text.as_deref()
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<AccountWorker> {
+    let (orders, inbox) = bounded::<AccountOrder>(1);
+    let (tell, answers) = bounded(2);
+    let read = move || {
+        let reader = AccountReader::new(pid, same_namespace);
+        inbox.iter().all(|order| tell.send(answer(&reader, order, &area)).is_ok())
+    };
+    std::thread::Builder::new().name("memtrack-pages".into()).spawn(read)?;
+    Ok(AccountWorker { orders, answers })
+}
+
+fn answer(reader: &AccountReader, AccountOrder { tick, cause }: AccountOrder, area: &Area) -> AccountAnswer {
+    let now = || procfs::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
+    let begun = now();
+    let account = reader.read().and_then(|account| {
+        // Otherwise it may be of another program.
+        let is_running = area.control().image.load(Acquire) != image::IN_EXEC;
+        if is_running { Ok(account) } else { Err(io::ErrorKind::NotFound.into()) }
+    });
+    if matches!(cause, AccountCause::End | AccountCause::Finalizing) {
+        release(area);
+    }
+    let payloads = account.map(|mut account| {
+        (account.time_ns, account.cause) = (tick.time_ns, cause);
+        account.encode()
+    });
+    AccountAnswer { ticket: tick.ticket, payloads, cost_ns: now().saturating_sub(begun) }
+}
+
+/// Lets a process go on that waits.
+fn release(area: &Area) {
+    let word = &area.control().account_request;
+    let waits = |request: u32| [account_request::AT_END, account_request::AT_FINALIZATION].contains(&request);
+    let _ = word.fetch_update(AcqRel, Acquire, |request| waits(request).then_some(account_request::DONE));
+    futex::wake(word);
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use super::*;
+
+    const MILLISECOND: u64 = 1_000_000;
+
+    fn scheduler() -> AccountScheduler {
+        let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        AccountScheduler::new(std::process::id().cast_signed(), true, &Arc::new(area), 0)
+    }
+
+    #[test]
+    fn growth_by_two_percent_asks_for_an_account_and_less_does_not() {
+        let mut accounts = scheduler();
+        let size = 100 << 20;
+        assert_eq!(accounts.due(10 * MILLISECOND, 1 << 20), None, "young and small");
+        assert_eq!(accounts.due(10 * MILLISECOND, size), Some(AccountCause::Growth));
+        assert_eq!(accounts.due(20 * MILLISECOND, size + size / 100), None);
+        assert_eq!(accounts.due(30 * MILLISECOND, size + size / 40), Some(AccountCause::Growth));
+        // Neither shrinking nor growing back, but time asks for one.
+        assert_eq!(accounts.due(40 * MILLISECOND, size / 2), None);
+        assert_eq!(accounts.due(1100 * MILLISECOND, size), Some(AccountCause::Time));
+        accounts.last_ns = 100_000 * MILLISECOND;
+        assert_eq!(accounts.due(110_000 * MILLISECOND, size), None, "a tenth of its age ago");
+    }
+
+    #[test]
+    fn accounts_of_growth_take_a_hundredth_of_the_time() {
+        let mut accounts = scheduler();
+        (accounts.spent_ns, accounts.last_cost_ns) = (50 * MILLISECOND, 50 * MILLISECOND);
+        assert_eq!(accounts.due(9_000 * MILLISECOND, 1 << 30), None);
+        assert!(accounts.may_be_asked(9_000 * MILLISECOND));
+        assert_eq!(accounts.due(10_000 * MILLISECOND, 1 << 30), Some(AccountCause::Growth));
+        accounts.spent_ns = 1_000 * MILLISECOND;
+        assert!(!accounts.may_be_asked(10_000 * MILLISECOND));
+        // The end is in any case.
+        accounts.area.control().account_request.store(account_request::AT_END, std::sync::atomic::Ordering::Release);
+        assert_eq!(accounts.due(10_000 * MILLISECOND, 0), Some(AccountCause::End));
+        release(&accounts.area);
+        assert_eq!(accounts.area.control().account_request.load(Acquire), account_request::DONE);
+    }
+}

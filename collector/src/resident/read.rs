@@ -1,0 +1,270 @@
+//! Reads an account of a process's resident memory: its mappings, the pages of them that are in memory, glibc's heaps and
+//! the threads' stack pointers.
+//!
+//! Invariant: whatever the proc file system says, an account takes bounded memory, and reading it ends.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRun, ResidentAccount, flag};
+
+use super::pages::{PageRange, PageReader};
+use crate::maps::{MappingLine, parse_all};
+
+/// Maximum size of the text of mappings, and of mounts.
+const MOST_TEXT: u64 = 64 << 20;
+const MOST_MOUNTS: u64 = 4 << 20;
+/// Maximum number of threads, and of places that are checked for a heap.
+const MOST_THREADS: usize = 4096;
+const MOST_PLACES: usize = 1 << 16;
+/// Size and alignment of a heap of glibc's arenas.
+const HEAP_BYTES: u64 = 64 << 20;
+/// Offset of the top chunk's address in the state of an arena.
+const TOP_OFFSET: u64 = 96;
+
+/// Device numbers, major and minor.
+type Device = (u32, u32);
+
+/// Reads the accounts of one process.
+#[derive(Debug)]
+pub(super) struct AccountReader {
+    pid: i32,
+    /// Its thread ids are valid here.
+    same_namespace: bool,
+    page_bytes: u64,
+    /// File systems that are in memory only.
+    in_memory: HashSet<Device>,
+}
+
+impl AccountReader {
+    pub(super) fn new(pid: i32, same_namespace: bool) -> Self {
+        // SAFETY: reads a constant of the system.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page_bytes = u64::try_from(page).unwrap_or(4096);
+        Self { pid, same_namespace, page_bytes, in_memory: memory_devices(pid) }
+    }
+
+    /// An account of now, without time and cause.
+    pub(super) fn read(&self) -> io::Result<ResidentAccount> {
+        let mut pages = PageReader::open(self.pid, self.page_bytes)?;
+        let file = if pages.needs_resident() { "smaps" } else { "maps" };
+        let text = self.file(file, MOST_TEXT)?;
+        let lines = parse_all(&text);
+        if lines.is_empty() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let mut account = ResidentAccount { page_bytes: self.page_bytes, ..ResidentAccount::default() };
+        for line in &lines {
+            let runs = self.runs(line, &mut pages)?;
+            let path = path_number(&mut account.paths, &line.mapping.path);
+            let MappingLine { mapping, .. } = line;
+            let (start, end, flags) = (mapping.start, mapping.end, self.flags(line));
+            account.mappings.push(AccountMapping { start, end, flags, path, runs });
+        }
+        account.heaps = self.heaps(&account.mappings);
+        account.threads = self.threads();
+        Ok(account)
+    }
+
+    /// The beginning of one of the process's files.
+    fn file(&self, name: &str, most: u64) -> io::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        File::open(format!("/proc/{}/{name}", self.pid))?.take(most).read_to_end(&mut text)?;
+        Ok(text)
+    }
+
+    fn runs(&self, line: &MappingLine, pages: &mut PageReader) -> io::Result<Vec<PageRun>> {
+        let mapping = &line.mapping;
+        // Pages of a device, and of huge page files, are not counted as resident; nor are those of the kernel's variables.
+        let path = mapping.path.as_slice();
+        let is_device = path.starts_with(b"/dev/") && !self.in_memory.contains(&mapping.device);
+        let is_huge = path.starts_with(b"/anon_hugepage") || path.starts_with(b"/dev/hugepages");
+        let is_empty = pages.needs_resident() && line.resident == Some(0) && !line.writable;
+        if is_huge || is_empty || path.starts_with(b"[vvar") || path.starts_with(b"[vsyscall") {
+            return Ok(Vec::new());
+        }
+        let may_be_anonymous = !line.shared && !is_device;
+        let (start, end, resident) = (mapping.start, mapping.end, line.resident);
+        pages.runs(PageRange { start, end, may_be_anonymous, resident })
+    }
+
+    fn flags(&self, line: &MappingLine) -> u64 {
+        let mapping = &line.mapping;
+        let is_file = mapping.inode != 0;
+        let in_memory = is_file && self.in_memory.contains(&mapping.device);
+        let all = [
+            (line.readable, flag::READ),
+            (line.writable, flag::WRITE),
+            (mapping.executable, flag::EXECUTE),
+            (line.shared, flag::SHARED),
+            (is_file, flag::FILE),
+            (in_memory, flag::IN_MEMORY),
+        ];
+        all.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum()
+    }
+
+    /// The heaps of glibc's arenas, recognized by their alignment and by what stands at their start.
+    fn heaps(&self, mappings: &[AccountMapping]) -> Vec<GlibcHeap> {
+        let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) else { return Vec::new() };
+        let is_anonymous = |mapping: &&AccountMapping| {
+            mapping.path.is_none() && mapping.has(flag::READ | flag::WRITE) && !mapping.has(flag::SHARED)
+        };
+        let places = mappings.iter().filter(is_anonymous).flat_map(|mapping| {
+            let first = mapping.start.next_multiple_of(HEAP_BYTES);
+            let aligned = (first..mapping.end).step_by(HEAP_BYTES as usize);
+            // Reading a page that is not in memory would bring it there.
+            aligned.filter(|place| mapping.runs.iter().any(|run| (run.start..run.end).contains(place)))
+        });
+        let found: Vec<GlibcHeap> = places.take(MOST_PLACES).filter_map(|place| heap_at(&memory, place)).collect();
+        let starts: HashSet<u64> = found.iter().map(|heap| heap.start).collect();
+        // The state of an arena stands in its first heap.
+        found.into_iter().filter(|heap| starts.contains(&(heap.arena & !(HEAP_BYTES - 1)))).collect()
+    }
+
+    fn threads(&self) -> Vec<AccountThread> {
+        if !self.same_namespace {
+            return Vec::new();
+        }
+        let Ok(entries) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
+        let tids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let thread = |tid: u32| AccountThread { tid, stack_pointer: self.stack_pointer(tid).unwrap_or(0) };
+        tids.take(MOST_THREADS).map(thread).collect()
+    }
+
+    /// Of a thread that is in a system call.
+    fn stack_pointer(&self, tid: u32) -> Option<u64> {
+        let text = self.file(&format!("task/{tid}/syscall"), 4096).ok()?;
+        let fields: Vec<&str> = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().collect();
+        let [.., pointer, _] = fields[..] else { return None };
+        u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
+    }
+}
+
+/// The heap that begins at this place, if one does.
+fn heap_at(memory: &File, place: u64) -> Option<GlibcHeap> {
+    let words: [u64; 4] = words_at(memory, place)?;
+    let [arena, _previous, size, writable] = words;
+    let is_state = (32..=64).contains(&(arena & (HEAP_BYTES - 1)));
+    let is_size = |size: u64| (1..=HEAP_BYTES).contains(&size) && size.is_multiple_of(4096);
+    if !is_state || !is_size(size) || !is_size(writable) || size > writable {
+        return None;
+    }
+    let top = words_at::<1>(memory, arena.checked_add(TOP_OFFSET)?).map_or(0, |[top]| top);
+    let is_top = top.is_multiple_of(16) && top > HEAP_BYTES;
+    Some(GlibcHeap { start: place, arena, top: if is_top { top } else { 0 } })
+}
+
+fn words_at<const N: usize>(memory: &File, place: u64) -> Option<[u64; N]> {
+    let mut bytes = [0; 32];
+    memory.read_exact_at(bytes.get_mut(..N * 8)?, place).ok()?;
+    let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+    Some(std::array::from_fn(|_| words.next().unwrap_or(0)))
+}
+
+/// The row of a path, which is added if it is new. Neighbours have the same one.
+fn path_number(paths: &mut Vec<Vec<u8>>, path: &[u8]) -> Option<u32> {
+    if path.is_empty() {
+        return None;
+    }
+    let last = paths.len().checked_sub(1).filter(|last| paths.get(*last).is_some_and(|known| known == path));
+    let number = last.unwrap_or_else(|| {
+        paths.push(path.to_vec());
+        paths.len() - 1
+    });
+    u32::try_from(number).ok()
+}
+
+/// The file systems of a process that are in memory only, and the system's own for memory files and shared mappings.
+fn memory_devices(pid: i32) -> HashSet<Device> {
+    let mut devices: HashSet<Device> = memory_file_device().into_iter().collect();
+    let mut text = Vec::new();
+    let read =
+        File::open(format!("/proc/{pid}/mountinfo")).and_then(|file| file.take(MOST_MOUNTS).read_to_end(&mut text));
+    if read.is_ok() {
+        devices.extend(String::from_utf8_lossy(&text).lines().filter_map(memory_mount));
+    }
+    devices
+}
+
+/// The device of a mount that is in memory only.
+fn memory_mount(line: &str) -> Option<Device> {
+    let (mount, system) = line.split_once(" - ")?;
+    let kind = system.split(' ').next()?;
+    let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    ["tmpfs", "devtmpfs", "ramfs"].contains(&kind).then_some(device)
+}
+
+/// The device of memory files.
+fn memory_file_device() -> Option<Device> {
+    // SAFETY: a name that ends in a zero, and no further pointers.
+    let descriptor = unsafe { libc::syscall(libc::SYS_memfd_create, c"memtrack-device".as_ptr(), libc::MFD_CLOEXEC) };
+    let descriptor = i32::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: a new descriptor that nobody else owns.
+    let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    let device = std::os::unix::fs::MetadataExt::dev(&file.metadata().ok()?);
+    Some((libc::major(device), libc::minor(device)))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
+mod tests {
+    use super::{AccountReader, memory_mount};
+    use memtrack_format::resident::{PageRun, PageState, flag};
+
+    fn kilobytes(name: &str) -> u64 {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn an_account_of_this_process_is_what_the_system_counts() {
+        let pid = std::process::id().cast_signed();
+        let reader = AccountReader::new(pid, true);
+        // Other tests run at the same time.
+        let near = |found: u64, known: u64| found.abs_diff(known) < (known / 10).max(8 << 20);
+        let account = reader.read().unwrap();
+        let of = |state| {
+            let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.state == state);
+            runs.map(PageRun::bytes).sum::<u64>()
+        };
+        let (anonymous, resident) = (kilobytes("Anonymous:") << 10, kilobytes("Rss:") << 10);
+        assert!(near(of(PageState::Anonymous), anonymous), "{} {anonymous}", of(PageState::Anonymous));
+        assert!(near(account.resident_bytes(), resident), "{} {resident}", account.resident_bytes());
+        let heap = account.mappings.iter().find(|mapping| account.path(mapping) == b"[heap]").unwrap();
+        assert!(heap.has(flag::READ | flag::WRITE) && !heap.has(flag::FILE));
+        assert!(account.threads.iter().any(|thread| thread.tid == std::process::id()));
+    }
+
+    /// The test's threads have allocated.
+    #[test]
+    fn arenas_of_threads_are_found() {
+        let thread = std::thread::spawn(|| {
+            let block = vec![1_u8; 1000];
+            let account = AccountReader::new(std::process::id().cast_signed(), true).read().unwrap();
+            (block.as_ptr() as u64, account)
+        });
+        let (address, account) = thread.join().unwrap();
+        let of_block = account.heaps.iter().find(|heap| heap.start == address & !((64 << 20) - 1));
+        // Some systems have another allocator, or only one arena.
+        if let Some(heap) = of_block {
+            assert!(heap.top > heap.start && heap.arena > heap.start, "{heap:x?}");
+        } else {
+            assert!(
+                account.heaps.is_empty() || account.mappings.iter().any(|mapping| account.path(mapping) == b"[heap]")
+            );
+        }
+    }
+
+    #[test]
+    fn file_systems_in_memory_are_known_by_their_kind() {
+        let line = "36 35 0:26 / /dev/shm rw,nosuid shared:4 - tmpfs tmpfs rw,size=1k";
+        assert_eq!(memory_mount(line), Some((0, 26)));
+        assert_eq!(memory_mount("36 35 8:1 / / rw - ext4 /dev/sda1 rw"), None);
+        assert_eq!(memory_mount("36 35"), None);
+    }
+}

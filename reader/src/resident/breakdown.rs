@@ -1,0 +1,474 @@
+//! Divides the resident pages of an account into classes, arenas, and pages that the blocks of one stack keep.
+//!
+//! One pass over the pages of each mapping, beside the live ranges in the order of their addresses. A block of glibc's malloc
+//! has a header before it and is rounded up, and a free chunk has its links at its start: these keep a page, too.
+//!
+//! Invariant: each resident page is counted once, in one class or as live bytes and the rest of its page.
+
+use memtrack_format::resident::{PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::{Allocator, MapClass};
+use rustc_hash::FxHashMap;
+
+use super::mappings::{HEAP_BYTES, KindRange, MappingKind, ranges};
+use super::moment::{LiveExtent, LiveMoment};
+use super::thread_cache::chunk_bytes;
+use super::used::{UsedRange, disjoint};
+use crate::event::StackId;
+
+/// Bytes before a block of glibc's that belong to its chunk.
+const HEADER: u64 = 16;
+/// Bytes of the next chunk that belong to a chunk that is in use.
+const IN_NEXT: u64 = 8;
+/// Bytes of a free chunk that malloc_trim keeps (`struct malloc_chunk`), without those of the chunk before it.
+const FREE_HEADER: u64 = 48 - IN_NEXT;
+/// A pool of Python's allocator, from 3.10 on.
+const POOL: u64 = 16 << 10;
+
+/// Where resident memory is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum MemoryClass {
+    /// Bytes of live blocks.
+    Live,
+    /// The rest of pages that a live block keeps, or one that a thread caches.
+    Slack,
+    /// Kept by an allocator, without a live block.
+    Retained,
+    /// Free pools of Python's allocator.
+    PythonFree,
+    /// Stacks of threads.
+    Stacks,
+    /// Files, with private copies.
+    File,
+    /// Shared memory.
+    Shared,
+    /// memtrack's own.
+    Memtrack,
+    /// All other pages.
+    Unexplained,
+}
+
+impl MemoryClass {
+    /// All of them; they add up to what is resident.
+    pub const ALL: [Self; 9] = [
+        Self::Live,
+        Self::Slack,
+        Self::Retained,
+        Self::PythonFree,
+        Self::Stacks,
+        Self::File,
+        Self::Shared,
+        Self::Memtrack,
+        Self::Unexplained,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Live => "live",
+            Self::Slack => "slack",
+            Self::Retained => "retained",
+            Self::PythonFree => "python_free",
+            Self::Stacks => "stacks",
+            Self::File => "file",
+            Self::Shared => "shared",
+            Self::Memtrack => "memtrack",
+            Self::Unexplained => "unexplained",
+        }
+    }
+}
+
+/// Resident bytes as the system counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResidentSizes {
+    /// `RssAnon`.
+    pub anonymous: u64,
+    /// `RssFile`.
+    pub file: u64,
+    /// `RssShmem`.
+    pub shared: u64,
+}
+
+impl ResidentSizes {
+    /// All of it.
+    #[must_use]
+    pub const fn total(&self) -> u64 {
+        self.anonymous + self.file + self.shared
+    }
+}
+
+/// The memory of an allocator that lies together: glibc's main heap, a heap of another arena, a mapping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocatorArena {
+    /// The allocator's name.
+    pub allocator: &'static str,
+    /// First address.
+    pub address: u64,
+    /// Of a heap of glibc's: the address of its arena's state, which the heaps of an arena share; 0 of the main arena.
+    pub state: u64,
+    /// Resident bytes.
+    pub resident: u64,
+    /// Of these, bytes of live blocks.
+    pub live: u64,
+    /// Of these, bytes of pages without a live block.
+    pub retained: u64,
+    /// Of these, bytes at the end of an arena other than the main one, which malloc_trim does not give back.
+    pub top: u64,
+}
+
+/// The resident pages in which only blocks of one stack are live, and which they do not fill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinnedPages {
+    /// The stack.
+    pub stack: StackId,
+    /// Its blocks in these pages.
+    pub blocks: u64,
+    /// Their bytes in these pages.
+    pub live_bytes: u64,
+    /// Bytes of these pages.
+    pub pinned_bytes: u64,
+}
+
+/// What an account and the live blocks of its moment say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResidentBreakdown {
+    /// As the system counts.
+    pub rss: ResidentSizes,
+    classes: [u64; MemoryClass::ALL.len()],
+    /// Bytes of live blocks that are neither resident nor swapped out.
+    pub untouched: u64,
+    /// Bytes that are swapped out.
+    pub swapped: u64,
+    /// Memory of allocators, by address.
+    pub arenas: Vec<AllocatorArena>,
+    /// Those that keep most first.
+    pub pinned: Vec<PinnedPages>,
+    /// Resident bytes of arenas of Python's allocator, whose objects were not recorded; they count as live.
+    pub python_arenas: u64,
+}
+
+impl ResidentBreakdown {
+    /// Joins an account with what was live at its moment. `knows_all`: no block is older than the recording.
+    #[must_use]
+    pub fn of(account: &ResidentAccount, moment: &LiveMoment, knows_all: bool) -> Self {
+        let mut join = PageJoin {
+            account,
+            moment,
+            knows_all,
+            result: Self::default(),
+            pinned: FxHashMap::default(),
+            live_swapped: 0,
+        };
+        for number in 0..account.mappings.len() {
+            for range in ranges(account, number, moment) {
+                join.range(number, range);
+            }
+        }
+        join.finish()
+    }
+
+    /// The bytes of a class.
+    #[must_use]
+    pub const fn bytes(&self, class: MemoryClass) -> u64 {
+        self.classes[class as usize]
+    }
+
+    /// What malloc_trim gives back.
+    #[must_use]
+    pub fn trimmable(&self) -> u64 {
+        self.arenas.iter().filter(|arena| arena.allocator == GLIBC).map(|arena| arena.retained - arena.top).sum()
+    }
+}
+
+/// The name of glibc's malloc.
+const GLIBC: &str = "glibc";
+/// The name of Python's.
+const PYMALLOC: &str = "pymalloc";
+
+struct PageJoin<'a> {
+    account: &'a ResidentAccount,
+    moment: &'a LiveMoment,
+    knows_all: bool,
+    result: ResidentBreakdown,
+    /// By stack; the last block counted, too.
+    pinned: FxHashMap<StackId, (PinnedPages, u64)>,
+    /// Bytes of live blocks in pages that are swapped out.
+    live_swapped: u64,
+}
+
+/// Pages that are alike: one page, or several that nothing, or one live range, is on.
+#[derive(Clone, Copy, Debug)]
+struct PageSpan {
+    start: u64,
+    end: u64,
+    /// Bytes of live ranges on them.
+    live: u64,
+    is_used: bool,
+    /// The stack of all live ranges on it; `None` where there are several, or none.
+    stack: Option<StackId>,
+    /// Up to where memory is in use before them.
+    used_end: u64,
+}
+
+impl<'a> PageJoin<'a> {
+    fn finish(mut self) -> ResidentBreakdown {
+        let total: u64 = self.moment.extents.iter().filter(|extent| is_heap(extent)).map(|extent| extent.bytes).sum();
+        let live = self.result.bytes(MemoryClass::Live);
+        self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
+        self.result.pinned = self.pinned.into_values().map(|(pinned, _)| pinned).collect();
+        self.result.pinned.sort_by_key(|pinned| (std::cmp::Reverse(pinned.pinned_bytes), pinned.stack));
+        self.result.arenas.sort_by_key(|arena| arena.address);
+        self.result
+    }
+
+    fn add(&mut self, class: MemoryClass, bytes: u64) {
+        self.result.classes[class as usize] += bytes;
+    }
+
+    /// Counts the pages of a part of a mapping.
+    fn range(&mut self, number: usize, range: KindRange) {
+        let account = self.account;
+        let Some(mapping) = account.mappings.get(number) else { return };
+        let runs = mapping.runs.iter().filter_map(|run| {
+            let (start, end) = (run.start.max(range.start), run.end.min(range.end));
+            (start < end).then_some(PageRun { start, end, state: run.state })
+        });
+        let runs: Vec<PageRun> = runs.collect();
+        for run in &runs {
+            match run.state {
+                PageState::Anonymous => self.result.rss.anonymous += run.bytes(),
+                PageState::File if mapping.has(flag::IN_MEMORY) => self.result.rss.shared += run.bytes(),
+                PageState::File => self.result.rss.file += run.bytes(),
+                PageState::Swapped => self.result.swapped += run.bytes(),
+            }
+        }
+        let resident: u64 = runs.iter().filter(|run| run.state != PageState::Swapped).map(PageRun::bytes).sum();
+        match range.kind {
+            MappingKind::File => self.add(MemoryClass::File, resident),
+            MappingKind::Shared => self.add(MemoryClass::Shared, resident),
+            MappingKind::Memtrack => self.add(MemoryClass::Memtrack, resident),
+            _ => self.private(range, &runs),
+        }
+    }
+
+    /// Counts the pages of private memory.
+    fn private(&mut self, range: KindRange, runs: &[PageRun]) {
+        let mut arena = self.arena(range);
+        let used = self.used_ranges(range);
+        let top = self.top(range, &used);
+        let (mut next, mut used_end) = (0, range.start);
+        for run in runs {
+            let mut page = run.start;
+            while page < run.end {
+                while let Some(before) = used.get(next).filter(|before| before.end <= page) {
+                    used_end = used_end.max(before.end);
+                    next += 1;
+                }
+                let span = self.span((page, run.end), &used[next..], used_end, top);
+                if run.state == PageState::Swapped {
+                    self.live_swapped += span.live;
+                } else {
+                    self.resident_span(range, span, &used[next..], (top, &mut arena));
+                    if let Some(stack) = span.stack.filter(|_| span.live < span.end - span.start) {
+                        self.pin(stack, &used[next..], (span.start, span.end));
+                    }
+                }
+                page = span.end;
+            }
+        }
+        if let Some(arena) = arena.filter(|arena| arena.resident > 0) {
+            self.result.arenas.push(arena);
+        }
+    }
+
+    /// The pages from this one on that are alike. `rest`: what is in use from there on.
+    fn span(&self, (page, run_end): (u64, u64), rest: &[UsedRange], used_end: u64, top: Option<u64>) -> PageSpan {
+        let page_bytes = self.account.page_bytes;
+        let floor = |address: u64| address & !(page_bytes - 1);
+        let one = page + page_bytes;
+        let mut span = PageSpan { start: page, end: one, live: 0, is_used: false, stack: None, used_end };
+        let Some(first) = rest.first().filter(|first| first.start < one) else {
+            // Nothing is on them, up to where something is, or where memory is of another kind.
+            let bounds = [
+                rest.first().map(|first| floor(first.start)),
+                rest.first().map(|first| first.start & !(POOL - 1)),
+                used_end.checked_next_multiple_of(POOL),
+                used_end.checked_add(FREE_HEADER).map(|end| floor(end + page_bytes - 1)),
+                top.map(|top| floor(top + page_bytes - 1)),
+            ];
+            let ends = bounds.into_iter().flatten().filter(|end| *end > page);
+            span.end = ends.min().unwrap_or(run_end).min(run_end).max(one);
+            return span;
+        };
+        span.is_used = true;
+        let alone = floor(first.live_end.min(rest.get(1).map_or(u64::MAX, |next| next.start)).min(run_end));
+        if first.live_start <= page && alone > page {
+            (span.end, span.live) = (alone, alone - page);
+            return span;
+        }
+        let mut is_mixed = false;
+        for used in rest.iter().take_while(|used| used.start < one) {
+            let (start, end) = (used.live_start.max(page), used.live_end.min(one));
+            if start >= end {
+                continue;
+            }
+            span.live += end - start;
+            let stack = used.group.and_then(|group| self.moment.groups.get(group as usize)).map(|(stack, _)| *stack);
+            is_mixed |= stack.is_none() || span.stack.is_some_and(|other| Some(other) != stack);
+            span.stack = stack;
+        }
+        span.stack = span.stack.filter(|_| !is_mixed);
+        span
+    }
+
+    /// Counts resident pages of private memory.
+    fn resident_span(
+        &mut self,
+        range: KindRange,
+        span: PageSpan,
+        rest: &[UsedRange],
+        (top, arena): (Option<u64>, &mut Option<AllocatorArena>),
+    ) {
+        let bytes = span.end - span.start;
+        let class = match range.kind {
+            _ if span.is_used => None,
+            MappingKind::Stack => Some(MemoryClass::Stacks),
+            MappingKind::Unknown => Some(MemoryClass::Unexplained),
+            _ if !self.knows_all => Some(MemoryClass::Unexplained),
+            MappingKind::PythonArenas => {
+                (!is_pool_used(span.start, span.used_end, rest)).then_some(MemoryClass::PythonFree)
+            }
+            _ => {
+                let is_free = span.start >= span.used_end.saturating_add(free_header(range.kind));
+                is_free.then_some(MemoryClass::Retained)
+            }
+        };
+        match class {
+            Some(class) => self.add(class, bytes),
+            None => {
+                self.add(MemoryClass::Live, span.live);
+                self.add(MemoryClass::Slack, bytes - span.live);
+            }
+        }
+        if let Some(arena) = arena {
+            arena.resident += bytes;
+            arena.live += span.live;
+            if class == Some(MemoryClass::Retained) {
+                arena.retained += bytes;
+                arena.top += if top.is_some_and(|top| span.start >= top) { bytes } else { 0 };
+            }
+        }
+    }
+
+    /// Counts a page that only blocks of this stack keep.
+    fn pin(&mut self, stack: StackId, rest: &[UsedRange], (page, end): (u64, u64)) {
+        let (pinned, counted) = self.pinned.entry(stack).or_default();
+        pinned.stack = stack;
+        pinned.pinned_bytes += end - page;
+        let blocks = rest.iter().take_while(|used| used.start < end);
+        for block in blocks.filter(|block| block.live_start < end && block.live_end > page) {
+            pinned.live_bytes += block.live_end.min(end) - block.live_start.max(page);
+            // A block on several pages counts once.
+            pinned.blocks += u64::from(*counted != block.live_start);
+            *counted = block.live_start;
+        }
+    }
+
+    fn arena(&self, range: KindRange) -> Option<AllocatorArena> {
+        let (allocator, state) = match range.kind {
+            MappingKind::MainHeap => (GLIBC, 0),
+            MappingKind::ArenaHeap(row) => (GLIBC, self.account.heaps.get(row)?.arena),
+            MappingKind::PythonArenas => (PYMALLOC, 0),
+            MappingKind::Allocator(name) => (name, 0),
+            _ => return None,
+        };
+        Some(AllocatorArena { allocator, state, address: range.start, ..AllocatorArena::default() })
+    }
+
+    /// Where the top chunk begins, if it is in this heap of an arena other than the main one, with the free memory before it:
+    /// malloc_trim merges them first.
+    fn top(&self, range: KindRange, used: &[UsedRange]) -> Option<u64> {
+        let MappingKind::ArenaHeap(row) = range.kind else { return None };
+        let heap = self.account.heaps.get(row)?;
+        let is_here = (heap.start..heap.start.saturating_add(HEAP_BYTES)).contains(&heap.top);
+        let before = used.partition_point(|used| used.start < heap.top);
+        let last = before.checked_sub(1).and_then(|last| used.get(last)).map_or(heap.start, |last| last.end);
+        is_here.then_some(last.min(heap.top))
+    }
+
+    /// What is in use in a range of addresses, by address.
+    fn used_ranges(&mut self, range: KindRange) -> Vec<UsedRange> {
+        let is_glibc = matches!(range.kind, MappingKind::MainHeap | MappingKind::ArenaHeap(_));
+        let mut used: Vec<UsedRange> = Vec::new();
+        let moment: &'a LiveMoment = self.moment;
+        // A mapping that begins before this range may reach into it.
+        let first = moment.extents.partition_point(|extent| extent.start < range.start);
+        let before =
+            moment.extents[..first].last().filter(|extent| extent.start.saturating_add(extent.bytes) > range.start);
+        for extent in before.into_iter().chain(moment.within(range.start, range.end)) {
+            let end = extent.start.saturating_add(extent.bytes);
+            let chunk = is_glibc && extent.mapped.is_none();
+            if matches!(extent.mapped, Some(MapClass::File | MapClass::Shared)) {
+                continue;
+            }
+            used.push(UsedRange {
+                can_contain: extent.mapped.is_some(),
+                start: if chunk { extent.start.saturating_sub(HEADER) } else { extent.start },
+                end: if chunk { chunk_end(extent.start, chunk_bytes(extent.bytes)) } else { end },
+                live_start: extent.start,
+                live_end: end,
+                group: Some(extent.group),
+            });
+            if moment.allocator(extent).is_some_and(Allocator::is_python_arena) {
+                self.result.python_arenas += resident_bytes(self.account, extent);
+            }
+        }
+        if is_glibc {
+            let cached = moment.cached.iter().filter(|(address, _)| (range.start..range.end).contains(address));
+            used.extend(cached.map(|(address, bytes)| UsedRange {
+                can_contain: false,
+                start: address.saturating_sub(HEADER),
+                end: chunk_end(*address, *bytes),
+                live_start: *address,
+                live_end: *address,
+                group: None,
+            }));
+        }
+        disjoint(used)
+    }
+}
+
+/// Bytes at the start of free memory that the allocator uses.
+fn free_header(kind: MappingKind) -> u64 {
+    if matches!(kind, MappingKind::MainHeap | MappingKind::ArenaHeap(_)) { FREE_HEADER } else { 0 }
+}
+
+/// The end of what a chunk uses whose block is at this address.
+const fn chunk_end(address: u64, bytes: u64) -> u64 {
+    address.saturating_add(bytes).saturating_sub(HEADER - IN_NEXT)
+}
+
+/// Whether it counts as heap, as all blocks do.
+fn is_heap(extent: &LiveExtent) -> bool {
+    extent.mapped.is_none_or(|class| class == MapClass::Heap)
+}
+
+/// Whether an object is live in the pool of this page, on another page.
+fn is_pool_used(page: u64, used_end: u64, rest: &[UsedRange]) -> bool {
+    let pool = page & !(POOL - 1);
+    used_end > pool || rest.first().is_some_and(|next| next.start < pool + POOL)
+}
+
+/// Resident bytes of a live range.
+fn resident_bytes(account: &ResidentAccount, extent: &LiveExtent) -> u64 {
+    let end = extent.start.saturating_add(extent.bytes);
+    let first = account.mappings.partition_point(|mapping| mapping.end <= extent.start);
+    let mappings = account.mappings[first..].iter().take_while(|mapping| mapping.start < end);
+    let runs = mappings.flat_map(|mapping| {
+        let first = mapping.runs.partition_point(|run| run.end <= extent.start);
+        mapping.runs[first..].iter().take_while(|run| run.start < end)
+    });
+    let resident = runs.filter(|run| run.state != PageState::Swapped);
+    resident.map(|run| run.end.min(end).saturating_sub(run.start.max(extent.start))).sum()
+}

@@ -1,0 +1,20 @@
+//! Where resident memory is: the pages of a process joined with the blocks that were live at the same moment.
+//!
+//! A capture has accounts of resident memory ([`memtrack_format::resident`]). [`MomentScan`] replays the capture up to the
+//! moment of one, `mappings` tells what each mapping is, and [`ResidentBreakdown`] divides the resident pages into classes.
+//!
+//! Invariant: the classes add up to the resident pages of the account, to the page.
+
+mod breakdown;
+mod mappings;
+mod moment;
+mod thread_cache;
+mod used;
+
+#[cfg(test)]
+mod tests;
+
+pub use breakdown::{AllocatorArena, MemoryClass, PinnedPages, ResidentBreakdown, ResidentSizes};
+pub use moment::{LiveMoment, MomentScan};
+
+pub(crate) use moment::LiveExtent;

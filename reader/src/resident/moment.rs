@@ -1,0 +1,111 @@
+//! The blocks that were live at the moment of an account: a replay of the capture up to there.
+//!
+//! Invariant: events after the moment change nothing.
+
+use memtrack_format::resident::ResidentAccount;
+use memtrack_format::{Allocator, MapClass};
+use rustc_hash::FxHashSet;
+
+use super::thread_cache::ThreadCaches;
+use crate::analysis::{Options, Tally};
+use crate::event::{Event, EventKind, Snapshot, StackId, Thread};
+use crate::frames::Frames;
+use crate::replay::Replay;
+use crate::source::Consumer;
+
+/// A range of addresses that is live: a block, or a part of a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LiveExtent {
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+    /// Its group in the analysis; of mappings that are not heap, a number that no group has.
+    pub(crate) group: u32,
+    /// The class of a mapping; `None` for blocks.
+    pub(crate) mapped: Option<MapClass>,
+}
+
+/// What was live at the moment of an account.
+#[derive(Clone, Debug, Default)]
+pub struct LiveMoment {
+    /// By address.
+    pub(super) extents: Vec<LiveExtent>,
+    /// Chunks that threads cache: the address of the block and the bytes of the chunk.
+    pub(super) cached: Vec<(u64, u64)>,
+    /// The stack and allocator of each group.
+    pub(super) groups: Vec<(StackId, Allocator)>,
+    /// Live blocks and bytes of the heap.
+    pub live: Tally,
+}
+
+/// A consumer of events that replays them up to a moment.
+#[derive(Debug)]
+pub struct MomentScan {
+    replay: Replay,
+    caches: ThreadCaches,
+    /// The tick of the moment, in nanoseconds since recording began.
+    time_ns: u64,
+    is_over: bool,
+}
+
+impl MomentScan {
+    /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began.
+    #[must_use]
+    pub fn new(options: &Options, time_ns: u64) -> Self {
+        Self { replay: Replay::new(options), caches: ThreadCaches::default(), time_ns, is_over: false }
+    }
+
+    /// What was live at the moment of this account, and the replay up to it.
+    #[must_use]
+    pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
+        let tids: FxHashSet<u32> = account.threads.iter().map(|thread| thread.tid).collect();
+        let tid = |number: u32| threads.get(number as usize).map_or(0, |thread| thread.tid.cast_unsigned());
+        // A thread that has ended has given its cache back.
+        let cached = self.caches.chunks(|thread| tids.is_empty() || tids.contains(&tid(thread.0)));
+        let mut extents = self.replay.live_extents();
+        extents.sort_unstable_by_key(|extent| extent.start);
+        let groups = self.replay.group_keys().collect();
+        (LiveMoment { extents, cached, groups, live: self.replay.live() }, self.replay)
+    }
+
+    #[inline]
+    fn note(&mut self, event: &Event) {
+        match event.kind {
+            EventKind::Alloc(_) => self.caches.allocate(event.thread, event.address, event.size),
+            EventKind::Free => {
+                if let Some(bytes) = self.replay.bytes_at(event.address) {
+                    self.caches.free(event.thread, event.address, bytes);
+                }
+            }
+            EventKind::FreeUndo => self.caches.undo_free(event.thread),
+            _ => {}
+        }
+    }
+}
+
+impl Consumer for MomentScan {
+    #[inline]
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        if !self.is_over {
+            self.note(event);
+            self.replay.event(event);
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        self.tick(0, snapshot.time_ns);
+        if !self.is_over {
+            self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes);
+        }
+    }
+
+    fn tick(&mut self, _ticket: u64, time_ns: u64) {
+        self.is_over |= time_ns >= self.time_ns;
+    }
+
+    fn replaced(&mut self) {
+        if !self.is_over {
+            self.replay.replaced();
+            self.caches = ThreadCaches::default();
+        }
+    }
+}

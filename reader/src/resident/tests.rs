@@ -1,0 +1,225 @@
+//! Made-up accounts and live blocks, and what they must be divided into.
+
+use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::{Allocator, MapClass};
+use proptest::prelude::*;
+
+use super::{LiveExtent, LiveMoment, MemoryClass, ResidentBreakdown};
+use crate::event::StackId;
+
+const PAGE: u64 = 4096;
+const READ_WRITE: u64 = flag::READ | flag::WRITE;
+const HEAP: u64 = 0x5000_0000;
+
+#[derive(Default)]
+struct Made {
+    account: ResidentAccount,
+    moment: LiveMoment,
+}
+
+impl Made {
+    fn new() -> Self {
+        let mut made = Self::default();
+        made.account.page_bytes = PAGE;
+        made.moment.groups = (0..4).map(|stack| (StackId(stack + 1), Allocator::Malloc)).collect();
+        made
+    }
+
+    /// Adds a mapping of so many pages, all of them in this state.
+    fn map(&mut self, start: u64, pages: u64, flags: u64, path: &str, state: Option<PageState>) -> &mut Self {
+        let end = start + pages * PAGE;
+        let path = (!path.is_empty()).then(|| {
+            self.account.paths.push(path.as_bytes().to_vec());
+            self.account.paths.len() as u32 - 1
+        });
+        let runs = state.map(|state| PageRun { start, end, state }).into_iter().collect();
+        self.account.mappings.push(AccountMapping { start, end, flags, path, runs });
+        self
+    }
+
+    fn heap(&mut self, pages: u64) -> &mut Self {
+        self.map(HEAP, pages, READ_WRITE, "[heap]", Some(PageState::Anonymous))
+    }
+
+    fn block(&mut self, start: u64, bytes: u64, group: u32) -> &mut Self {
+        self.moment.extents.push(LiveExtent { start, bytes, group, mapped: None });
+        self.moment.extents.sort_by_key(|extent| extent.start);
+        self
+    }
+
+    fn breakdown(&self) -> ResidentBreakdown {
+        let found = ResidentBreakdown::of(&self.account, &self.moment, true);
+        let sum: u64 = MemoryClass::ALL.iter().map(|class| found.bytes(*class)).sum();
+        assert_eq!((sum, found.rss.total()), (self.account.resident_bytes(), self.account.resident_bytes()));
+        found
+    }
+}
+
+/// The classes that are not empty, in pages.
+fn pages(found: &ResidentBreakdown) -> Vec<(&'static str, u64)> {
+    let all = MemoryClass::ALL.iter().map(|class| (class.name(), found.bytes(*class)));
+    all.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| (name, bytes / PAGE)).collect()
+}
+
+#[test]
+fn pages_between_live_blocks_are_retained_but_for_the_links_of_free_chunks() {
+    let mut made = Made::new();
+    // The first chunk fills the first page to its end, so the free chunk's links are on the second page.
+    made.heap(8).block(HEAP + 16, PAGE - 24, 0).block(HEAP + 5 * PAGE + 16, 100, 1);
+    let found = made.breakdown();
+    assert_eq!(found.bytes(MemoryClass::Live), PAGE - 24 + 100);
+    // Pages 2, 3, 4 and 6, 7; page 1 has the links.
+    assert_eq!(found.bytes(MemoryClass::Retained), 5 * PAGE);
+    assert_eq!(found.bytes(MemoryClass::Slack), 3 * PAGE - (PAGE - 24) - 100);
+    assert_eq!((found.trimmable(), found.untouched), (5 * PAGE, 0));
+    let pinned: Vec<_> =
+        found.pinned.iter().map(|one| (one.stack.0, one.blocks, one.live_bytes, one.pinned_bytes)).collect();
+    assert_eq!(pinned, [(1, 1, PAGE - 24, PAGE), (2, 1, 100, PAGE)]);
+}
+
+#[test]
+fn what_a_thread_caches_is_not_retained() {
+    let mut made = Made::new();
+    made.heap(4).block(HEAP + 16, 8, 0);
+    assert_eq!(made.breakdown().bytes(MemoryClass::Retained), 3 * PAGE);
+    made.moment.cached.push((HEAP + 2 * PAGE + 16, 64));
+    assert_eq!(made.breakdown().bytes(MemoryClass::Retained), 2 * PAGE);
+}
+
+#[test]
+fn the_end_of_another_arena_is_kept_by_malloc_trim() {
+    let start = 64 << 20;
+    let mut made = Made::new();
+    made.map(start, 10, READ_WRITE, "", Some(PageState::Anonymous)).map(start + 10 * PAGE, 6, 0, "", None);
+    made.account.heaps = vec![GlibcHeap { start, arena: start + 48, top: start + 6 * PAGE - 32 }];
+    made.block(start + 3 * PAGE + 16, 2 * PAGE, 2);
+    let found = made.breakdown();
+    // Page 0 begins with the state of the arena; pages 3 to 5 are of the block.
+    assert_eq!(pages(&found), [("live", 2), ("slack", 2), ("retained", 6)]);
+    let [arena] = found.arenas[..] else { panic!("{:?}", found.arenas) };
+    assert_eq!((arena.allocator, arena.address, arena.resident, arena.top), ("glibc", start, 10 * PAGE, 4 * PAGE));
+    assert_eq!(found.trimmable(), 2 * PAGE);
+}
+
+#[test]
+fn every_kind_of_mapping_has_its_class() {
+    let mut made = Made::new();
+    let (file, code) = (flag::FILE, flag::READ | flag::EXECUTE | flag::FILE);
+    made.map(0x1000_0000, 4, code, "/bin/x", Some(PageState::File))
+        .map(0x1000_4000, 1, READ_WRITE | file, "/bin/x", Some(PageState::Anonymous))
+        .map(0x1000_5000, 2, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(0x2000_0000, 3, READ_WRITE | flag::SHARED | file | flag::IN_MEMORY, "/dev/shm/a", Some(PageState::File))
+        .map(
+            0x2100_0000,
+            2,
+            READ_WRITE | flag::SHARED | file | flag::IN_MEMORY,
+            "/memfd:memtrack (deleted)",
+            Some(PageState::File),
+        )
+        .map(0x2200_0000, 1, code, "/usr/lib/libmemtrack_shim.so", Some(PageState::File))
+        .map(0x2300_0000, 2, code, "/memfd:libmemtrack_shim.so (deleted)", Some(PageState::File))
+        .map(0x3000_0000, 1, 0, "", None)
+        .map(0x3000_1000, 3, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(0x3100_0000, 2, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(0x3200_0000, 5, READ_WRITE, "", Some(PageState::Swapped))
+        .map(0x4000_0000, 1, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(0x7000_0000, 1, READ_WRITE, "[stack]", Some(PageState::Anonymous));
+    made.account.threads = vec![AccountThread { tid: 1, stack_pointer: 0x3100_1008 }];
+    made.block(0x3200_0010, 2 * PAGE, 0);
+    let found = made.breakdown();
+    let expected = [("stacks", 6), ("file", 7), ("shared", 3), ("memtrack", 5), ("unexplained", 1)];
+    assert_eq!(pages(&found), expected);
+    assert_eq!((found.rss.file, found.rss.shared), (7 * PAGE, 5 * PAGE));
+    assert_eq!((found.swapped, found.untouched), (5 * PAGE, 0));
+}
+
+#[test]
+fn free_pools_are_told_from_pools_with_an_object() {
+    let mut made = Made::new();
+    made.moment.groups[1].1 = Allocator::PymallocMalloc;
+    let start = 0x1000_0000;
+    made.map(start, 16, READ_WRITE, "", Some(PageState::Anonymous));
+    made.block(start + 4 * PAGE + 48, 64, 1).block(start + 9 * PAGE, 64, 1).block(start + 9 * PAGE + 64, 64, 1);
+    let found = made.breakdown();
+    // Of the pools of four pages the second and the third have objects.
+    assert_eq!(found.bytes(MemoryClass::PythonFree), 8 * PAGE);
+    assert_eq!(found.bytes(MemoryClass::Live), 192);
+    assert_eq!((found.arenas[0].allocator, found.arenas[0].live), ("pymalloc", 192));
+}
+
+#[test]
+fn untouched_and_reserved_memory() {
+    let mut made = Made::new();
+    let start = 0x1000_0000;
+    made.map(start, 100, READ_WRITE, "", None);
+    made.account.mappings[0].runs =
+        vec![PageRun { start: start + PAGE, end: start + 3 * PAGE, state: PageState::Anonymous }];
+    made.block(start + 16, 100 * PAGE - 16, 0);
+    assert_eq!((made.breakdown().bytes(MemoryClass::Live), made.breakdown().untouched), (2 * PAGE, 98 * PAGE - 16));
+    // Address space that the program has reserved counts where it is resident.
+    made.moment.extents[0] = LiveExtent { start, bytes: 100 * PAGE, group: u32::MAX, mapped: Some(MapClass::Reserved) };
+    assert_eq!((made.breakdown().bytes(MemoryClass::Live), made.breakdown().untouched), (2 * PAGE, 0));
+}
+
+#[test]
+fn one_block_in_64_pages_is_the_first_row_before_a_large_array() {
+    let mut made = Made::new();
+    made.heap(64 * 20);
+    (0..20).for_each(|block| {
+        made.block(HEAP + block * 64 * PAGE + 16, 40, 1);
+    });
+    let array = 0x7000_0000;
+    made.map(array, 1000, READ_WRITE, "", Some(PageState::Anonymous));
+    made.block(array + 16, 1000 * PAGE - 16, 0);
+    let found = made.breakdown();
+    let first = found.pinned[0];
+    assert_eq!((first.stack, first.blocks, first.live_bytes, first.pinned_bytes), (StackId(2), 20, 800, 20 * PAGE));
+    assert_eq!(found.bytes(MemoryClass::Retained), 63 * 20 * PAGE);
+}
+
+#[test]
+fn blocks_from_before_the_recording_leave_pages_unexplained() {
+    let mut made = Made::new();
+    made.heap(4).block(HEAP + 16, 8, 0);
+    let found = ResidentBreakdown::of(&made.account, &made.moment, false);
+    assert_eq!((found.bytes(MemoryClass::Unexplained), found.bytes(MemoryClass::Retained)), (3 * PAGE, 0));
+}
+
+proptest! {
+    /// However blocks, mappings and runs lie, each page is counted once; and the pages are those that a count of each
+    /// single page gives.
+    #[test]
+    fn classes_add_up(
+        blocks in prop::collection::vec((0u64..200, 0u64..4096, 0u64..30_000, 0u32..5, 0u8..12), 0..30),
+        runs in prop::collection::vec((0u64..40, 1u64..40, 0u8..3), 0..10), kind in 0u8..3,
+    ) {
+        let mut made = Made::new();
+        let start = 64 << 20;
+        let path = if kind == 0 { "[heap]" } else { "" };
+        made.map(start, 400, READ_WRITE, path, None);
+        if kind == 1 {
+            made.account.heaps = vec![GlibcHeap { start, arena: start + 48, top: start + 300 * PAGE }];
+        }
+        let mut at = start;
+        for (gap, pages, state) in runs {
+            let (from, to) = (at + gap * PAGE, at + (gap + pages) * PAGE);
+            if to <= start + 400 * PAGE {
+                let state = [PageState::Anonymous, PageState::File, PageState::Swapped][usize::from(state)];
+                made.account.mappings[0].runs.push(PageRun { start: from, end: to, state });
+                at = to;
+            }
+        }
+        for (page, offset, bytes, group, mapped) in blocks {
+            let (address, mapped) = (start + page * PAGE + (offset & !15), (mapped == 0).then_some(MapClass::Heap));
+            made.moment.extents.push(LiveExtent { start: address, bytes, group, mapped });
+        }
+        made.moment.extents.sort_by_key(|extent| extent.start);
+        let found = made.breakdown();
+        // The same, page by page.
+        let mut single = made.account.clone();
+        single.mappings[0].runs = single.mappings[0].runs.iter().flat_map(|run| {
+            (run.start..run.end).step_by(PAGE as usize).map(|page| PageRun { start: page, end: page + PAGE, state: run.state })
+        }).collect();
+        prop_assert_eq!(ResidentBreakdown::of(&single, &made.moment, true), found);
+    }
+}

@@ -3,7 +3,7 @@
 //! If filters are active, the capture is read twice: which groups pass is known only at its end. Invariant: the same
 //! allocations are kept as in every other report.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use anyhow::Result;
 use memtrack_format::Allocator;
@@ -19,16 +19,18 @@ pub(crate) struct KeptEvents<'a> {
     kept: &'a AllocationFilter,
     /// Addresses of the live kept allocations; unused if all allocations are kept.
     live: HashSet<u64>,
+    /// What each thread has ended last of them, for an undo: a block, and a mapping.
+    ended: HashMap<(ThreadId, bool), u64>,
 }
 
 impl<'a> KeptEvents<'a> {
     /// Starts at the first event of a capture.
     pub(crate) fn new(kept: &'a AllocationFilter) -> Self {
-        Self { kept, live: HashSet::new() }
+        Self { kept, live: HashSet::new(), ended: HashMap::new() }
     }
 
-    /// Whether the event begins or ends a kept allocation. An unmapping counts if a kept mapping begins at its address.
-    /// An undo record does not say what it undoes and is always accepted.
+    /// Whether the event begins or ends a kept allocation, or undoes that. An unmapping counts if a kept mapping begins at its
+    /// address.
     pub(crate) fn takes(&mut self, event: &Event) -> bool {
         if self.kept.is_everything() {
             return true;
@@ -44,14 +46,29 @@ impl<'a> KeptEvents<'a> {
                 taken
             }
             EventKind::FailedAlloc(_) => self.kept.takes(event),
-            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => self.live.remove(&event.address),
-            EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => true,
+            EventKind::Free | EventKind::Unmap | EventKind::RemapFrom => {
+                let (was_kept, is_block) = (self.live.remove(&event.address), event.kind == EventKind::Free);
+                if was_kept {
+                    self.ended.insert((event.thread, is_block), event.address);
+                } else {
+                    self.ended.remove(&(event.thread, is_block));
+                }
+                was_kept
+            }
+            EventKind::FreeUndo | EventKind::UnmapUndo => {
+                // The record says only whose last free or unmapping did not take place.
+                let undone = self.ended.remove(&(event.thread, event.kind == EventKind::FreeUndo));
+                self.live.extend(undone);
+                undone.is_some()
+            }
+            EventKind::Finalizing | EventKind::Exec => true,
         }
     }
 
     /// The process executed another program (exec): no allocation of the old one is live.
     pub(crate) fn replaced(&mut self) {
         self.live.clear();
+        self.ended.clear();
     }
 }
 
@@ -83,6 +100,17 @@ impl AllocationFilter {
         Ok(Self { groups: Some(groups), selection })
     }
 
+    /// The allocations of these groups.
+    pub(crate) fn of_groups(groups: impl Iterator<Item = (StackId, Allocator, ThreadId)>) -> Self {
+        let groups = groups.map(|(stack, allocator, thread)| (stack, Some(allocator), thread)).collect();
+        Self { groups: Some(groups), selection: Selection::default() }
+    }
+
+    /// Whether the allocations of a group are kept, as far as size and time allow.
+    pub(crate) fn has_group(&self, stack: StackId, allocator: Allocator, thread: ThreadId) -> bool {
+        self.groups.as_ref().is_none_or(|groups| groups.contains(&(stack, Some(allocator), thread)))
+    }
+
     /// Whether no allocation is filtered out.
     pub(crate) fn is_everything(&self) -> bool {
         self.groups.is_none()
@@ -98,5 +126,31 @@ impl AllocationFilter {
         };
         self.selection.takes(event)
             && self.groups.as_ref().is_none_or(|groups| groups.contains(&(event.stack, allocator, event.thread)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+    use memtrack_reader::{Event, EventKind, StackId, ThreadId};
+
+    use super::{AllocationFilter, KeptEvents};
+
+    /// Of two blocks the first is kept; the free of each is undone, by the thread that freed it.
+    #[test]
+    fn an_undone_free_brings_back_what_was_kept() {
+        let kept = AllocationFilter::of_groups([(StackId(1), Allocator::Malloc, ThreadId(0))].into_iter());
+        let mut events = KeptEvents::new(&kept);
+        let mut takes = |kind, address, stack: u32, thread: u32| {
+            let (stack, thread) = (StackId(stack), ThreadId(thread));
+            events.takes(&Event { kind, address, size: 8, stack, thread, order: 0, time_ns: 0 })
+        };
+        let alloc = EventKind::Alloc(Allocator::Malloc);
+        assert!(takes(alloc, 16, 1, 0) && !takes(alloc, 32, 2, 0));
+        assert!(takes(EventKind::Free, 16, 0, 0) && !takes(EventKind::Free, 32, 0, 1));
+        assert!(!takes(EventKind::FreeUndo, 0, 0, 1), "what was not kept");
+        assert!(!takes(EventKind::UnmapUndo, 0, 0, 0), "no mapping");
+        assert!(takes(EventKind::FreeUndo, 0, 0, 0) && !takes(EventKind::FreeUndo, 0, 0, 0), "once");
+        assert!(takes(EventKind::Free, 16, 0, 3) && !takes(EventKind::Free, 16, 0, 3));
     }
 }

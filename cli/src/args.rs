@@ -2,7 +2,9 @@
 //!
 //! Invariant: clap types are not used outside `args` and `commands`.
 
+pub(crate) mod fleet;
 pub(crate) mod input;
+pub(crate) mod mcp;
 pub(crate) mod query;
 pub(crate) mod rewrite;
 pub(crate) mod running;
@@ -20,8 +22,8 @@ use memtrack_collector::{Compression, NativeStacks};
 mod views;
 
 pub(crate) use views::{
-    DiffArgs, DiffFigure, DiffMetric, ExplainArgs, FlamegraphArgs, GrowthLimit, Normalize, SummaryArgs, TableArgs,
-    TreeArgs,
+    DiffArgs, DiffFigure, DiffMetric, ExplainArgs, FlamegraphArgs, GrowthLimit, Normalize, ResidentArgs, SummaryArgs,
+    TableArgs, TreeArgs,
 };
 
 use crate::output::{Destination, ReportOutput};
@@ -91,6 +93,8 @@ pub(crate) enum Command {
     Stats(StatsArgs),
     /// Say what stands out, the most important first: growth, holders of the peak, copies, churn, and what to do
     Explain(ExplainArgs),
+    /// Show where resident memory is, to the page: live blocks, what allocators keep, stacks, files; and what would give it back
+    Resident(ResidentArgs),
     /// Show self and total allocations of every function (total includes callees)
     Summary(SummaryArgs),
     /// Show allocations by source location and allocator
@@ -106,6 +110,10 @@ pub(crate) enum Command {
     /// Convert a capture for a viewer
     #[command(subcommand)]
     Transform(Transform),
+    /// Ask tables of many processes, written by 'memtrack transform parquet', through DuckDB: growth, regressions, leaks, peaks
+    Fleet(fleet::FleetArgs),
+    /// Offer reports of the captures below a directory by the Model Context Protocol, on standard input and output
+    Mcp(mcp::McpArgs),
     /// List the programs that are being recorded
     Ps(running::PsArgs),
     /// Record a program that was started without memtrack, until Ctrl-C
@@ -150,6 +158,8 @@ impl Command {
             Self::Run(run) => run.colors.color,
             Self::Stats(stats) => stats.text.colors.color,
             Self::Explain(explain) => explain.colors.color,
+            Self::Fleet(fleet) => fleet.colors.color,
+            Self::Resident(resident) => resident.text.colors.color,
             Self::Summary(summary) => summary.text.colors.color,
             Self::Table(table) => table.text.colors.color,
             Self::Tree(tree) => tree.colors.color,
@@ -166,6 +176,7 @@ impl Command {
         Some(match self {
             Self::Stats(stats) => &mut stats.input.captures,
             Self::Explain(explain) => &mut explain.input.captures,
+            Self::Resident(resident) => &mut resident.captures,
             Self::Summary(summary) => &mut summary.input.captures,
             Self::Table(table) => &mut table.input.captures,
             Self::Tree(tree) => &mut tree.input.captures,
@@ -224,7 +235,8 @@ pub(crate) struct RunArgs {
     pub(crate) aggregate: bool,
     #[command(flatten)]
     pub(crate) limits: running::LimitArgs,
-    /// Print live memory once per second to standard error while the program runs, if it changed
+    /// On a terminal, show the live view with the program's output in a pane; else print live memory once per second to standard
+    /// error while the program runs, if it changed
     #[arg(long)]
     pub(crate) live: bool,
     /// Record nothing until 'memtrack start', and between 'stop' and the next 'start'; each time into a capture of its own

@@ -297,6 +297,33 @@ fn load_one(
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
 
+/// Loads one capture, filtered, whose events `read` replays; with what that gives besides. An aggregated capture has sums
+/// only. Unlike [`load`], calls on one line keep their columns.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_by<T: Default>(
+    path: &Path,
+    request: &Request<'_>,
+    options: &Options,
+    read: impl FnOnce(&source::CaptureReader, &Options) -> Result<(ReadSummary, Replay, T)>,
+) -> Result<(source::CaptureReader, Capture, T)> {
+    let mut problems = LoadWarnings::default();
+    let (file, options) = opened(path, request, options)?;
+    let (capture, all, more) = if file.aggregated() {
+        let (capture, all) = restore(&file, request, &options, &mut problems.unnamed)?;
+        (capture, all, T::default())
+    } else {
+        let (read, replay, more) = read(&file, &options)?;
+        let (all, info) = (replay.allocated(), capture_info(&file, DataLoss::default()));
+        (capture_from(info, read, replay.into_analysis(), &mut problems.unnamed), all, more)
+    };
+    let capture = finished(capture, all, file.file_bytes(), request, &mut problems)?;
+    warn(&problems.warnings, 1);
+    warn_unnamed(&without_duplicates(problems.unnamed));
+    Ok((file, capture, more))
+}
+
 /// Opens a capture; returns it with the options for its replay.
 fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::CaptureReader, Options)> {
     let file = request.open(path)?;

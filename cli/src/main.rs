@@ -16,14 +16,17 @@ mod control;
 mod default_capture;
 mod export;
 mod failure;
+mod fleet;
 mod live;
 mod live_windows;
 mod load;
+mod mcp;
 mod message;
 mod open;
 mod output;
 mod report_mark;
 mod reports;
+mod resident_memory;
 mod screen;
 mod shim;
 #[allow(unsafe_code, reason = "the one place with system calls")]
@@ -82,9 +85,12 @@ fn run() -> anyhow::Result<u8> {
         Command::Tree(tree) => commands::tree::run(&tree),
         Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
         Command::Explain(explain) => commands::explain::run(&explain),
+        Command::Resident(resident) => commands::resident::run(&resident),
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),
+        Command::Fleet(fleet) => commands::fleet::run(&fleet),
+        Command::Mcp(mcp) => commands::mcp::run(&mcp),
         Command::Ps(ps) => commands::ps::run(&ps),
         Command::Attach(attach) => commands::run::attach::run(&attach),
         Command::Detach(detach) => commands::detach::detach(&detach),

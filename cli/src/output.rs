@@ -265,6 +265,18 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     }
 }
 
+/// Whether a file can be written there later, by renaming another one.
+///
+/// # Errors
+/// An existing file, if `force` is not set; no regular file; a missing or unwritable directory.
+pub(crate) fn check_writable(path: &Path, force: bool) -> Result<()> {
+    if is_device(path) {
+        bail!("{}: is no regular file; name another", path.display());
+    }
+    refuse_existing(path, force)?;
+    temporary_beside(path, 0o666).map(drop)
+}
+
 /// A temporary file in the same directory, removed on drop unless it is persisted.
 ///
 /// # Errors

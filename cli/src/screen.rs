@@ -43,6 +43,10 @@ pub(crate) trait ScreenContent {
     fn has_changed(&mut self) -> bool {
         false
     }
+    /// Whether something else is to have the terminal; asked several times a second.
+    fn is_over(&mut self) -> bool {
+        false
+    }
 }
 
 /// The terminal, while memtrack has it.
@@ -107,14 +111,19 @@ impl Screen {
     /// # Errors
     /// A terminal error.
     pub(crate) fn close(self) -> io::Result<()> {
+        match self.give_back() {
+            0 => Ok(()),
+            number => emulate_default_handler(number),
+        }
+    }
+
+    /// Gives the terminal back; gives the number of the signal that came, or 0.
+    pub(crate) fn give_back(self) -> i32 {
         let Self { terminal, signal } = self;
-        // Dropping it shows the cursor; the signal raised below would end the process before.
+        // Dropping it shows the cursor; a signal that ends the process would come before.
         drop(terminal);
         ratatui::restore();
-        match signal.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            number => emulate_default_handler(number as i32),
-        }
+        signal.load(Ordering::Relaxed) as i32
     }
 }
 
@@ -133,7 +142,7 @@ enum WaitEnd {
     Input,
     /// The content has changed.
     Redraw,
-    /// A signal arrived, or the terminal is gone.
+    /// A signal arrived, the terminal is gone, or something else is to have it.
     Over,
 }
 
@@ -146,6 +155,9 @@ fn next_event(signal: &AtomicUsize, content: &mut dyn ScreenContent) -> io::Resu
         // Polled even without input: a resize event is not input.
         if event::poll(Duration::ZERO)? {
             return Ok(WaitEnd::Input);
+        }
+        if content.is_over() {
+            return Ok(WaitEnd::Over);
         }
         if content.has_changed() {
             return Ok(WaitEnd::Redraw);

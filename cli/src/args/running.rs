@@ -51,20 +51,49 @@ pub(crate) struct SnapshotArgs {
 /// Limits of `memtrack run`.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LimitArgs {
-    /// End the program by SIGTERM when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB);
-    /// with --follow the sum of all recorded processes. The capture is complete up to its end
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) stop_above: Option<u64>,
+    /// Write a snapshot, and end the program by SIGTERM, when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB, or
+    /// 90% of the smallest memory limit of its control groups, or of the machine's memory); with --follow the sum of all
+    /// recorded processes. The capture is complete up to its end
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = memory_bound)]
+    pub(crate) stop_above: Option<MemoryBound>,
     /// Write a snapshot, as 'memtrack snapshot' does, when resident memory rises above SIZE; again when it has been a tenth
     /// below since
-    #[arg(long, value_name = "SIZE", value_parser = size)]
-    pub(crate) snapshot_above: Option<u64>,
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = memory_bound)]
+    pub(crate) snapshot_above: Option<MemoryBound>,
     /// Write a snapshot every TIME (10min, 30s), beside the capture
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub(crate) snapshot_every: Option<Duration>,
     /// Of the snapshots of --snapshot-above and --snapshot-every, keep the newest N
     #[arg(long, value_name = "N", default_value = "5")]
     pub(crate) snapshot_keep: NonZeroUsize,
+}
+
+/// A limit of resident memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum MemoryBound {
+    /// In bytes.
+    Bytes(u64),
+    /// A part of the memory that the program can have at most.
+    Percent(f64),
+}
+
+impl MemoryBound {
+    /// In bytes; `most`: the memory that the program can have at most, if that is known.
+    pub(crate) fn bytes(self, most: Option<u64>) -> Option<u64> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Percent(percent) => most.map(|most| (most as f64 / 100.0 * percent) as u64),
+        }
+    }
+}
+
+/// Parses a limit of resident memory.
+fn memory_bound(text: &str) -> Result<MemoryBound, String> {
+    let Some(percent) = text.strip_suffix('%') else {
+        return size(text).map(MemoryBound::Bytes).map_err(|error| error.to_string());
+    };
+    let percent = percent.trim().parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
+    percent.map(MemoryBound::Percent).ok_or_else(|| "a percentage is above 0% and at most 100%".into())
 }
 
 impl LimitArgs {
@@ -269,7 +298,7 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{time, window};
+    use super::{MemoryBound, memory_bound, time, window};
     use std::time::Duration;
 
     #[test]
@@ -277,6 +306,15 @@ mod tests {
         let parsed = |text| window(text).ok().map(|time: Duration| time.as_millis());
         assert_eq!(["500ms", "1s", "2", "10m"].map(parsed), [500, 1000, 2000, 600_000].map(Some));
         assert_eq!(["", "ms", "99ms", "1h", "-1s", "1.5s", "99999999999999999999s"].map(parsed), [None; 7]);
+    }
+
+    #[test]
+    fn limits_of_memory_are_sizes_or_parts_of_what_there_is() {
+        assert_eq!(memory_bound("500MB"), Ok(MemoryBound::Bytes(500_000_000)));
+        let most = |text| memory_bound(text).unwrap().bytes(Some(2_000));
+        assert_eq!(["90%", "12.5%", "100%", "7"].map(most), [1800, 250, 2000, 7].map(Some));
+        assert_eq!(memory_bound("90%").unwrap().bytes(None), None);
+        assert!(["0%", "101%", "%", "-5%", "nan%", "many"].iter().all(|wrong| memory_bound(wrong).is_err()));
     }
 
     #[test]

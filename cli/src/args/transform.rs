@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use memtrack_reader::query::units::span;
 
 use super::input::InputArgs;
 use super::{OutputArgs, ViewArgs};
@@ -29,8 +30,9 @@ pub(crate) enum Transform {
     Dhat(TransformArgs),
     /// The format of heaptrack_gui and heaptrack_print: every event
     Heaptrack(EventTransformArgs),
-    /// A directory of tables for DuckDB, Polars, pandas and Spark: every event (in builds with the feature parquet)
-    Parquet(EventTransformArgs),
+    /// A directory of tables for DuckDB, Polars, pandas and Spark: every event, and sums by stack and time; captures of many
+    /// processes share a directory
+    Parquet(ParquetArgs),
     /// JSON Lines for programs: all views, by function and by stack
     Jsonl(TransformArgs),
     /// One table as JSON Lines in columns, for the Python package
@@ -50,7 +52,8 @@ impl Transform {
             | Self::Dhat(common)
             | Self::Jsonl(common) => &mut common.input,
             Self::Records(options) => &mut options.common.input,
-            Self::Heaptrack(events) | Self::Parquet(events) => &mut events.input,
+            Self::Heaptrack(events) => &mut events.input,
+            Self::Parquet(options) => &mut options.events.input,
         }
     }
 }
@@ -73,6 +76,37 @@ pub(crate) struct EventTransformArgs {
     pub(crate) input: InputArgs,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
+}
+
+/// `memtrack transform parquet`.
+#[derive(Debug, Args)]
+pub(crate) struct ParquetArgs {
+    #[command(flatten)]
+    pub(crate) events: EventTransformArgs,
+    /// The name of the service, for the folders service=NAME [default: the script or program]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service: Option<String>,
+    /// The host on which it was recorded, for the folders host=NAME [default: this host]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) host: Option<String>,
+    /// The version of the service, for the table of processes
+    #[arg(long, value_name = "NAME")]
+    pub(crate) release: Option<String>,
+    /// The length of a window in the table of windows: 1s, 15s, 5min
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = window)]
+    pub(crate) window: u64,
+    /// Leave out the table of events: sums by stack and time only
+    #[arg(long)]
+    pub(crate) no_events: bool,
+}
+
+/// The shortest window, in nanoseconds.
+const SHORTEST_WINDOW: u64 = 1_000_000;
+
+/// A window's length, in nanoseconds.
+fn window(text: &str) -> Result<u64, String> {
+    let ns = span(text).map_err(|error| error.to_string())?;
+    if ns < SHORTEST_WINDOW { Err("at least 1ms".into()) } else { Ok(ns) }
 }
 
 /// `memtrack transform speedscope`.
@@ -107,6 +141,9 @@ pub(crate) struct RecordsArgs {
     /// CLOCK_MONOTONIC, in their order
     #[arg(long, value_name = "FILE", required_if_eq_any([("table", "spans"), ("table", "live")]))]
     pub(crate) spans: Option<PathBuf>,
+    /// For the table `peak`: the rows, by number, that are selected; a number a line
+    #[arg(long, value_name = "FILE")]
+    pub(crate) rows: Option<PathBuf>,
 }
 
 /// What the rows of records are.
@@ -122,4 +159,6 @@ pub(crate) enum RecordTable {
     Spans,
     /// What is live at the end of each span, by stack; several captures one after the other
     Live,
+    /// What was allocated in all, by stack; with --rows what of the selected rows was live when these held most
+    Peak,
 }

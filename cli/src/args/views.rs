@@ -8,6 +8,7 @@ use memtrack_reader::Options;
 use super::input::{FilterArgs, InputArgs};
 use super::{Colors, OutputArgs, TextArgs, ViewArgs, ViewFlags};
 use crate::reports::summary::SummaryOrder;
+use crate::resident_memory::AccountMoment;
 
 /// `memtrack explain`.
 #[derive(Debug, Args)]
@@ -22,6 +23,34 @@ pub(crate) struct ExplainArgs {
     pub(crate) budget: usize,
     #[command(flatten)]
     pub(crate) colors: Colors,
+    #[command(flatten)]
+    pub(crate) output: OutputArgs,
+}
+
+/// `memtrack resident`.
+#[derive(Debug, Args)]
+pub(crate) struct ResidentArgs {
+    /// Capture file [default: the newest in the working directory]
+    #[arg(value_name = "CAPTURE")]
+    pub(crate) captures: Vec<PathBuf>,
+    /// Which moment: peak (of most resident memory), end (of the process or the recording), a TIME after the start such as
+    /// 1.5s or 50%, or mark:NAME. Shown is the last account that was taken then or before
+    #[arg(long, value_name = "MOMENT", default_value = "peak")]
+    pub(crate) at: AccountMoment,
+    /// Show all stacks whose blocks alone keep pages, those that keep most first
+    #[arg(long)]
+    pub(crate) pinned: bool,
+    /// Print JSON, with all rows
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) text: TextArgs<10>,
+    /// Show whole call stacks and paths
+    #[arg(long)]
+    pub(crate) all_frames: bool,
+    /// Look for debug files below DIR first
+    #[arg(long, value_name = "DIR")]
+    pub(crate) debug_dir: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) output: OutputArgs,
 }

@@ -15,7 +15,9 @@ use crate::load::{Request, load, of_one_recording};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
 use crate::reports::explain::{BlockAtPeak, Explanation, MOMENTS, least_copy};
+use crate::reports::resident::{ResidentMoment, ResidentReport};
 use crate::reports::source::Sources;
+use crate::resident_memory::{resident_memory, widest_moment};
 
 /// Prints the findings.
 ///
@@ -25,7 +27,9 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let request = Request { without_columns: true, ..Request::from(&options.input).for_people() };
     let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
     let blocks = large_blocks(&capture, &request)?;
-    let explanation = Explanation::of(&capture, &blocks);
+    let resident = resident_at_widest(&capture, &request)?;
+    let report = resident.as_ref().map(|(capture, memory)| ResidentReport::new(capture, memory));
+    let explanation = Explanation::of(&capture, &blocks, report.as_ref());
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     if options.json {
         writeln!(out, "{:#}", explanation.json(options.budget))?;
@@ -36,6 +40,18 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     out.finish()?;
     capture.info.note_missing_stacks();
     Ok(0)
+}
+
+/// Resident memory at the moment when most of it had no live block, if the capture is one with events and accounts.
+fn resident_at_widest(capture: &Capture, request: &Request<'_>) -> Result<Option<(Capture, ResidentMoment)>> {
+    let paths = of_one_recording(request.paths)?;
+    let [path] = &paths[..] else { return Ok(None) };
+    if request.narrows() || capture.info.aggregated {
+        return Ok(None);
+    }
+    let file = request.open(path)?;
+    let Some(moment) = widest_moment(&file, capture)? else { return Ok(None) };
+    resident_memory(&file, request, &moment)
 }
 
 /// The large blocks that were live at the peak, if the capture is one with events.

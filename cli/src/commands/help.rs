@@ -12,7 +12,7 @@ use crate::args::shell::HelpArgs;
 use crate::failure::Failure;
 
 /// Name, subject and text of each document.
-const DOCUMENTS: [(&str, &str, &str); 14] = [
+const DOCUMENTS: [(&str, &str, &str); 15] = [
     ("tutorial", "find a leak, a peak and slow growth, step by step", include_str!("../../../docs/tutorial.md")),
     ("troubleshooting", "what helps when something looks odd", include_str!("../../../docs/troubleshooting.md")),
     ("running-programs", "attach to programs that run already", include_str!("../../../docs/running-programs.md")),
@@ -22,6 +22,7 @@ const DOCUMENTS: [(&str, &str, &str); 14] = [
     ("embedding", "marks, snapshots and limits in C, C++ and Rust", include_str!("../../../docs/embedding.md")),
     ("limitations", "what is not seen, and which numbers need care", include_str!("../../../docs/limitations.md")),
     ("formats", "JSON and files for other programs", include_str!("../../../docs/formats.md")),
+    ("tables", "Parquet tables of many processes, for DuckDB and Spark", include_str!("../../../docs/tables.md")),
     ("control-protocol", "messages to recordings that run", include_str!("../../../docs/control-protocol.md")),
     ("glossary", "terms", include_str!("../../../docs/glossary.md")),
     ("benchmarks", "what recording costs", include_str!("../../../docs/benchmarks.md")),

@@ -3,12 +3,15 @@
 pub(crate) mod detach;
 pub(crate) mod diff;
 pub(crate) mod explain;
+pub(crate) mod fleet;
 pub(crate) mod help;
 pub(crate) mod live;
 pub(crate) mod mark;
+pub(crate) mod mcp;
 pub(crate) mod parse;
 pub(crate) mod ps;
 pub(crate) mod query;
+pub(crate) mod resident;
 pub(crate) mod rewrite;
 pub(crate) mod run;
 pub(crate) mod shell;

@@ -13,6 +13,7 @@ use crate::load::{Request, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::{self, stats_json, stats_text};
+use crate::resident_memory;
 
 /// Prints the report.
 ///
@@ -34,6 +35,7 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
+        capture.info.resident = resident_memory::sentence(&of_one_recording(&options.input.captures)?, &capture)?;
         let format = options.text.colors.text_format(&out);
         stats_text::write(&mut capture, &display, view, options.text.rows, format, &mut out)?;
         if let Some(lifetimes) = &lifetimes {

@@ -2,30 +2,27 @@
 //!
 //! Invariant: an order or view that the capture does not contain is an error, never replaced by another.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufWriter, IntoInnerError};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memtrack_reader::source::DataLoss;
+use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
 use memtrack_reader::spans::{LiveAtEnds, SpanReplay, SpanSums, TimeSpan};
-use memtrack_reader::{Event, View};
+use memtrack_reader::{Event, Frames, Options, Replay, View};
 
-use crate::allocation_filter::AllocationFilter;
-use crate::args::transform::{EventTransformArgs, RecordTable, RecordsArgs, Transform, TransformArgs};
-#[cfg(feature = "parquet")]
-use crate::export::parquet;
+use crate::allocation_filter::{AllocationFilter, KeptEvents};
+use crate::args::transform::{EventTransformArgs, ParquetArgs, RecordTable, RecordsArgs, Transform, TransformArgs};
 use crate::export::{
-    Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack, records,
+    Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack, parquet, records,
 };
-use crate::load::{Request, capture_info, load, of_one_recording};
+use crate::load::{Request, capture_info, expanded, load, load_by, of_one_recording};
 use crate::message;
-use crate::output::ReportOutput;
-#[cfg(feature = "parquet")]
-use crate::output::derived;
-use crate::reports::capture_info::CaptureInfo;
+use crate::output::{ReportOutput, derived};
+use crate::reports::capture_info::{CaptureInfo, rfc3339};
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -90,38 +87,61 @@ fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     done(out, "open it with heaptrack_gui or heaptrack_print")
 }
 
-/// Writes Parquet tables from events.
-#[cfg(feature = "parquet")]
-fn write_parquet(options: &EventTransformArgs) -> Result<u8> {
-    let (output, request) = (&options.output, Request::from(&options.input));
-    let paths = of_one_recording(request.paths)?;
-    let [path] = paths.as_slice() else { bail!("parquet tables hold one process; pass a single capture") };
-    let file = request.open(path)?;
-    if file.aggregated() {
-        bail!("{}: an aggregated capture holds no events; use another format, such as jsonl", path.display());
-    }
-    let named = output.output.clone().unwrap_or_else(|| derived(path, "parquet", "tables"));
+/// Writes Parquet tables of each capture into one directory.
+fn write_parquet(options: &ParquetArgs) -> Result<u8> {
+    let (output, request) = (&options.events.output, Request::from(&options.events.input));
+    let paths = expanded(request.paths)?;
+    let first = paths.first().map_or(Path::new("capture"), PathBuf::as_path);
+    let named = output.output.clone().unwrap_or_else(|| derived(first, "parquet", "tables"));
     if named == Path::new("-") {
         bail!("-o -: parquet output is a directory; name one with -o");
     }
-    let directory = parquet::OutputDirectory::new(named, output.force)?;
-    let kept = AllocationFilter::new(&request, &file)?;
-    let mut progress = Progress::new(file.total_record_bytes(), "writing");
-    let read = parquet::write(&file, &kept, directory.inside(), |bytes| progress.add(bytes))?;
-    drop(progress);
-    if kept.is_everything() {
-        warn(path, &CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(&file, read.lost) });
+    let directory = parquet::TableDirectory::new(named, output.force)?;
+    for path in &paths {
+        write_process(path, &request, options, &directory)?;
     }
-    let path = directory.finish()?;
-    message::line(format_args!("{0}: written; open it with DuckDB: from '{0}/events.parquet'", path.display()));
+    let folder = if options.no_events { "sites" } else { "events" };
+    let path = directory.path().display();
+    message::line(format_args!("{path}: written; open it with DuckDB: from '{path}/{folder}/**/*.parquet'"));
     Ok(0)
 }
 
-#[cfg(not(feature = "parquet"))]
-fn write_parquet(_options: &EventTransformArgs) -> Result<u8> {
-    bail!(
-        "this memtrack was built without parquet; build one with 'cargo build --release --features memtrack-cli/parquet'"
-    )
+/// Writes the tables of one capture.
+fn write_process(
+    path: &Path,
+    request: &Request<'_>,
+    options: &ParquetArgs,
+    directory: &parquet::TableDirectory,
+) -> Result<()> {
+    // As recorded, so that keys are those of every other process.
+    let request = Request { split_domains: true, ..request.clone() };
+    let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
+        let mut replay = parquet::WindowReplay::new(replayed, options.window);
+        let mut progress = Progress::new(file.total_record_bytes(), "reading");
+        let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
+        let (replay, windows) = replay.finish();
+        Ok((read, replay, windows))
+    })?;
+    let kept = if file.aggregated() { AllocationFilter::default() } else { AllocationFilter::new(&request, &file)? };
+    let process = file.process();
+    let host = options.host.clone().or_else(|| {
+        let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+        Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+    });
+    let program =
+        || process.script.as_ref().or(process.executable.as_ref()).and_then(|path| path.rsplit(|b| *b == b'/').next());
+    let service = options.service.clone().or_else(|| program().map(|name| String::from_utf8_lossy(name).into_owned()));
+    let day = rfc3339(process.start.realtime_ns.unwrap_or(0)).chars().take("2026-11-23".len()).collect();
+    let [service, host] = [service, host].map(|name| name.unwrap_or_else(|| "unknown".into()));
+    let labels = parquet::ProcessLabels {
+        partition: parquet::Partition { day, service, host },
+        release: options.release.as_deref(),
+        window_ns: options.window,
+    };
+    let source = parquet::TableSource { capture: &capture, windows: &windows, labels: &labels, kept: &kept };
+    let events = (!options.no_events && !file.aggregated()).then_some(&file);
+    let mut progress = Progress::new(file.total_record_bytes(), "writing");
+    parquet::write(&source, events, directory, |bytes| progress.add(bytes))
 }
 
 /// Writes one table as JSON lines.
@@ -133,6 +153,11 @@ fn write_records(options: &RecordsArgs) -> Result<u8> {
     match (options.table, &options.spans) {
         (RecordTable::Allocations, _) => {
             records::write_allocations(&load(request)?, common.view.wanted(), &mut out)?;
+        }
+        (RecordTable::Peak, _) => {
+            for path in &of_one_recording(request.paths)? {
+                write_peak(path, &request, options.rows.as_deref(), &mut out)?;
+            }
         }
         (RecordTable::Snapshots, _) => records::write_snapshots(&load(request)?, &mut out)?,
         (RecordTable::Events, _) => {
@@ -196,6 +221,53 @@ fn write_spans(
         records::write_spans(&replay.finish(), pid, out)?;
     }
     Ok(())
+}
+
+/// Writes the rows of everything that was allocated, or of those that are selected what was live when they held most.
+fn write_peak(path: &Path, request: &Request<'_>, selected: Option<&Path>, out: &mut ReportOutput) -> Result<()> {
+    let request = Request { split_domains: true, ..request.clone() };
+    let replay = |file: &CaptureReader, options: &Options| {
+        let mut replay = Replay::new(options);
+        Ok((file.read(&mut replay, |_| ())?, replay, ()))
+    };
+    let (file, mut capture, ()) = load_by(path, &request, &Options::default(), replay)?;
+    let Some(selected) = selected else { return Ok(records::write_allocations(&capture, View::Allocated, out)?) };
+    if file.aggregated() {
+        bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
+    }
+    let text = fs::read_to_string(selected).with_context(|| format!("{}: cannot be read", selected.display()))?;
+    let numbers: HashSet<usize> = text
+        .lines()
+        .map(str::parse)
+        .collect::<Result<_, _>>()
+        .with_context(|| format!("{}: expected the number of a row in each line", selected.display()))?;
+    let rows = capture.analysis.rows(View::Allocated).enumerate().filter(|(number, _)| numbers.contains(number));
+    let kept = AllocationFilter::of_groups(rows.map(|(_, row)| (row.stack, row.allocator, row.thread)));
+    let options =
+        Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let mut replay = KeptReplay { kept: KeptEvents::new(&kept), replay: Replay::new(&options) };
+    file.read(&mut replay, |_| ())?;
+    capture.analysis = replay.replay.into_analysis();
+    Ok(records::write_allocations(&capture, View::HighWaterMark, out)?)
+}
+
+/// Replays kept allocations only: its high-water mark is theirs.
+struct KeptReplay<'a> {
+    kept: KeptEvents<'a>,
+    replay: Replay,
+}
+
+impl Consumer for KeptReplay<'_> {
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        if self.kept.takes(event) {
+            self.replay.event(event);
+        }
+    }
+
+    fn replaced(&mut self) {
+        self.kept.replaced();
+        self.replay.replaced();
+    }
 }
 
 fn write_events(path: &Path, request: &Request<'_>, out: &mut ReportOutput) -> Result<()> {

@@ -10,11 +10,7 @@ const COMMIT: &str = env!("MEMTRACK_COMMIT");
 /// The whole text.
 pub(crate) fn text() -> String {
     let commit = if COMMIT.is_empty() { "unknown" } else { COMMIT };
-    let features: Vec<_> = [("parquet", cfg!(feature = "parquet")), ("external-shim", cfg!(feature = "external-shim"))]
-        .into_iter()
-        .filter_map(|(name, is_on)| is_on.then_some(name))
-        .collect();
-    let features = if features.is_empty() { "none".to_owned() } else { features.join(", ") };
+    let features = if cfg!(feature = "external-shim") { "external-shim" } else { "none" };
     let glibc = shim::needed_glibc().map_or_else(|| "unknown".to_owned(), |version| format!("{version} or later"));
     format!(
         "memtrack {}\ncommit: {commit}\nfeatures: {features}\nglibc: {glibc}\nshim: {}\n",

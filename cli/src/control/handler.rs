@@ -2,7 +2,7 @@
 //!
 //! Invariant: it stops nothing by itself: a command that fails leaves the recording as it was.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -10,20 +10,19 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{
-    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StopAnswer,
+    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, SpanCopyRequest, SpanRequest, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket, Subscriber};
 use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy, TicketSpan};
 
+use super::snapshot::CapturePaths;
+use super::spans::{OpenSpans, RecordedKinds};
 use crate::live_windows::engine::LiveEngine;
 use crate::message;
 use crate::reports::capture_info::rfc3339;
 
 /// For how long after a question checkpoints come more often.
 const FOLLOWED: Duration = Duration::from_secs(3);
-
-/// Where the capture of a process of the recording is, by the number of the process in the tree.
-pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
 
 /// Makes the socket before the program is started. Without one the recording goes on; with `warns` the user is told.
 pub(crate) fn bind(warns: bool) -> Option<ControlSocket> {
@@ -57,6 +56,11 @@ pub(crate) struct RecordingServer {
 }
 
 impl RecordingServer {
+    /// The recording is complete: writes the files of the spans that were not ended.
+    pub(crate) fn close_spans(&self) {
+        self.commands.close_spans();
+    }
+
     /// The captures are complete: sends the last windows to viewers.
     pub(crate) fn end_views(&self) {
         self.commands.end_views();
@@ -69,6 +73,10 @@ impl RecordingServer {
     }
 }
 
+/// Why `detach` is refused.
+const BEGUN_BY_RUN: &str = "this recording was begun by 'memtrack run', so it ends with its program";
+const BEGUN_BY_PROGRAM: &str = "the program itself began this recording, and ends it";
+
 /// How long the end of a recording may take.
 const END_LIMIT: Duration = Duration::from_secs(25);
 
@@ -77,16 +85,31 @@ pub(crate) struct RecordingCommands {
     recording: RecordingHandle,
     captures: CapturePaths,
     pid: u32,
+    spans: OpenSpans,
     engine: LiveEngine,
+    /// Whether captures have sums in place of events.
+    has_sums: bool,
     /// Takes requests to detach, where that is possible.
     ends: Option<Mutex<Sender<EndRequest>>>,
+    /// Why requests to detach are refused, where it is not.
+    refusal: &'static str,
 }
 
 impl RecordingCommands {
     /// `pid`: the first process.
-    pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32) -> Self {
-        let engine = LiveEngine::new(recording.clone());
-        Self { recording, captures, pid: pid.cast_unsigned(), engine, ends: None }
+    pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32, has: RecordedKinds) -> Self {
+        let (engine, has_sums) = (LiveEngine::new(recording.clone()), has.sums);
+        let spans = OpenSpans::new(recording.clone(), Arc::clone(&captures), has);
+        Self {
+            recording,
+            captures,
+            pid: pid.cast_unsigned(),
+            spans,
+            engine,
+            has_sums,
+            ends: None,
+            refusal: BEGUN_BY_RUN,
+        }
     }
 
     /// Passes requests to detach to the thread that began the recording.
@@ -94,11 +117,21 @@ impl RecordingCommands {
         Self { ends: Some(Mutex::new(ends)), ..self }
     }
 
+    /// The program itself began the recording, with a `Tracker` or by memtrack.h.
+    pub(crate) fn begun_by_program(self) -> Self {
+        Self { refusal: BEGUN_BY_PROGRAM, ..self }
+    }
+
     /// Answers the clients of this socket.
     pub(crate) fn serve(self, socket: ControlSocket) -> Option<RecordingServer> {
         let (pid, commands) = (self.pid, Arc::new(self));
         let handler = Arc::clone(&commands);
         ControlServer::start(socket, pid, handler).ok().map(|server| RecordingServer { commands, server })
+    }
+
+    /// The recording is complete: spans that were not ended get their files.
+    pub(crate) fn close_spans(&self) {
+        self.spans.close();
     }
 
     /// The captures are complete: viewers get the last windows.
@@ -155,7 +188,25 @@ impl CommandHandler for RecordingCommands {
         Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
     }
 
+    fn begin(&self, span: SpanRequest) -> Result<(), String> {
+        let number = self.number_of(span.pid.unwrap_or(self.pid))?;
+        self.spans.begin(number, span).map_err(|error| format!("{error:#}"))
+    }
+
+    fn copy(&self, copy: SpanCopyRequest) -> Result<(), String> {
+        self.spans.copy(&copy).map_err(|error| format!("{error:#}"))
+    }
+
+    fn end(&self, span: &Path) -> Result<(), String> {
+        self.spans.end(span).map_err(|error| format!("{error:#}"))
+    }
+
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
+        if self.has_sums {
+            return Err(
+                "this process is being recorded as sums (--aggregate): its capture has them, every few seconds".into(),
+            );
+        }
         let number = self.number_of(pid.unwrap_or(self.pid))?;
         let capture = (self.captures)(number).ok_or("the recording has no capture yet: try again in a moment")?;
         self.engine.watch((number, capture), every, subscriber)
@@ -163,7 +214,7 @@ impl CommandHandler for RecordingCommands {
 
     fn detach(&self) -> Result<StopAnswer, String> {
         let Some(ends) = &self.ends else {
-            return Err("this recording was begun by 'memtrack run', so it ends with its program".into());
+            return Err(self.refusal.into());
         };
         let (answer, answered) = channel();
         let request = EndRequest { answer: Some(answer) };

@@ -6,3 +6,4 @@
 pub(crate) mod handler;
 pub(crate) mod recordings;
 pub(crate) mod snapshot;
+pub(crate) mod spans;

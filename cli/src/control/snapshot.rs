@@ -6,18 +6,23 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
-use memtrack_collector::{RecordingHandle, SnapshotCopy, TicketSpan};
-use memtrack_format::block::{BlockHeader, BlockKind};
+use memtrack_collector::{RecordingHandle, SnapshotCopy, TicketSpan, capture_tail};
+use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::members;
+use memtrack_format::meta::Process;
 use memtrack_reader::rewrite::CaptureBlocks;
+use memtrack_reader::source::CaptureReader;
 
-use super::handler::CapturePaths;
 use super::recordings::RunningRecording;
+
+/// Where the capture of a process of the recording is, by the number of the process in the tree.
+pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
 
 /// Bytes that are copied at once.
 const PIECE: usize = 1 << 20;
@@ -58,6 +63,19 @@ impl CopyableCapture {
     fn complete(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
         Ok(Self { length: file.metadata()?.len(), file, tail: Vec::new() })
+    }
+
+    /// The capture of a process whose recording is complete, with other metadata of the process.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn with_metadata(path: &Path, news: impl FnOnce(&Process) -> Process) -> Result<Self> {
+        let known = CaptureReader::open(path)?;
+        let mut tail = capture_tail(&news(known.process()), 0)?;
+        if !known.complete() {
+            tail.truncate(tail.len().saturating_sub(HEADER_LEN));
+        }
+        Ok(Self { tail, ..Self::complete(path)? })
     }
 
     fn bytes(&self) -> u64 {
@@ -127,12 +145,12 @@ pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> 
     Ok(all)
 }
 
-/// Takes a span of the first process of a recording in this process.
+/// Takes a span of a process of a recording in this process, by its number in the tree.
 ///
 /// # Errors
 /// It cannot be copied.
-pub(crate) fn take_span(recording: &RecordingHandle, span: TicketSpan) -> Result<CopyableCapture> {
-    CopyableCapture::own(recording.snapshot(0, span).map_err(anyhow::Error::msg)?)
+pub(crate) fn take_span(recording: &RecordingHandle, number: u32, span: TicketSpan) -> Result<CopyableCapture> {
+    CopyableCapture::own(recording.snapshot(number, span).map_err(anyhow::Error::msg)?)
 }
 
 /// Writes the captures as one file; returns its length.

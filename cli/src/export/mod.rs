@@ -13,7 +13,6 @@ pub(crate) mod heaptrack;
 mod json;
 mod jsonl;
 mod numbering;
-#[cfg(feature = "parquet")]
 pub(crate) mod parquet;
 mod pprof;
 pub(crate) mod records;

@@ -44,7 +44,7 @@ impl TimeBound {
     ///
     /// # Errors
     /// No capture has the mark; or a capture cannot be read.
-    pub(super) fn ns(&self, file: &CaptureReader, paths: &[PathBuf]) -> Result<u64> {
+    pub(crate) fn ns(&self, file: &CaptureReader, paths: &[PathBuf]) -> Result<u64> {
         match self {
             Self::Time(time @ Time::Percent(_)) => Ok(time.ns(file.duration_ns()?)),
             Self::Time(time) => Ok(time.ns(0)),

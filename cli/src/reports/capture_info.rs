@@ -125,6 +125,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) leak_moment: LeakMoment,
     /// Whether the recording has no call stacks at all.
     pub(crate) has_no_stacks: bool,
+    /// Why resident memory is larger than live blocks, where that is worth saying.
+    pub(crate) resident: Option<String>,
 }
 
 /// Peaks of several processes.

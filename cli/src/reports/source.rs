@@ -22,7 +22,13 @@ pub(crate) struct Sources {
     files: HashMap<String, SourceFile>,
     /// Start of the recording in nanoseconds since 1970, if known.
     start_ns: Option<u64>,
+    /// Whether only recorded lines are shown, and no file is read.
+    only_recorded: bool,
 }
+
+/// The environment variable that keeps reports from reading source files, by the value `recorded`: those who ask for the
+/// report need not be those who may read the files that a capture names.
+pub(crate) const SOURCES_VARIABLE: &str = "MEMTRACK_SOURCES";
 
 /// A file.
 #[derive(Debug)]
@@ -36,7 +42,8 @@ pub(crate) struct SourceFile {
 impl Sources {
     /// The sources of a capture's program.
     pub(crate) fn of(info: &CaptureInfo) -> Self {
-        let mut sources = Self { files: HashMap::new(), start_ns: info.process.start.realtime_ns };
+        let only_recorded = std::env::var_os(SOURCES_VARIABLE).is_some_and(|value| value == "recorded");
+        let mut sources = Self { files: HashMap::new(), start_ns: info.process.start.realtime_ns, only_recorded };
         info.sources.iter().for_each(|file| sources.add(file));
         sources
     }
@@ -54,8 +61,11 @@ impl Sources {
 
     /// The lines of a file; each file is read once.
     pub(crate) fn file(&mut self, path: &str) -> &SourceFile {
-        let start_ns = self.start_ns;
-        self.files.entry(path.to_owned()).or_insert_with(|| SourceFile::read(path, start_ns))
+        let (start_ns, only_recorded) = (self.start_ns, self.only_recorded);
+        self.files.entry(path.to_owned()).or_insert_with(|| match only_recorded {
+            true => SourceFile { lines: Err("not recorded".into()), is_recorded: false, is_changed: false },
+            false => SourceFile::read(path, start_ns),
+        })
     }
 
     /// Number of files with recorded lines.

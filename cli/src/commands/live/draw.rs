@@ -20,9 +20,8 @@ const WIDE: u16 = 100;
 /// Columns of a chart's label.
 const LABEL: u16 = 10;
 
-/// Draws the screen, with or without colours.
-pub(super) fn draw(view: &mut LiveView, color: bool, frame: &mut Frame<'_>) {
-    let area = frame.area();
+/// Draws the view into this area, with or without colours.
+pub(super) fn draw(view: &mut LiveView, color: bool, frame: &mut Frame<'_>, area: Rect) {
     let paint = LiveStyles { color };
     let chart = (area.height / 8).clamp(1, 6);
     let stacks = if view.stacks && view.tab != LiveTab::Threads { (area.height / 2).max(6) } else { 0 };

@@ -2,11 +2,13 @@
 //!
 //! Invariant: what is shown is exact up to the moment that is shown with it.
 
+pub(crate) mod beside_program;
 mod board;
 mod draw;
 mod feed;
 mod lines;
 mod metrics;
+mod program_output;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -80,40 +82,52 @@ struct LiveScreen {
     color: bool,
 }
 
-impl ScreenContent for LiveScreen {
-    fn draw(&mut self, frame: &mut Frame<'_>) {
-        draw::draw(&mut self.view, self.color, frame);
-    }
-
-    fn press(&mut self, key: KeyEvent) -> NextAction {
-        match self.view.press(key) {
+impl LiveScreen {
+    /// Does what a key asks for.
+    fn act(feed: &LiveFeed, view: &mut LiveView, key: KeyEvent) -> NextAction {
+        match view.press(key) {
             ViewRequest::Nothing => NextAction::GoOn,
             ViewRequest::Then(then) => then,
             ViewRequest::Mark => {
-                self.feed.ask(FeedRequest::Mark);
-                self.view.message = "growth counts from now on".into();
+                feed.ask(FeedRequest::Mark);
+                view.message = "growth counts from now on".into();
                 NextAction::GoOn
             }
             ViewRequest::Snapshot => {
-                self.feed.ask(FeedRequest::Snapshot);
-                self.view.message = "writing a snapshot …".into();
+                feed.ask(FeedRequest::Snapshot);
+                view.message = "writing a snapshot …".into();
                 NextAction::GoOn
             }
         }
     }
 
-    fn has_changed(&mut self) -> bool {
-        let message = self.feed.take_message();
+    /// Shows what is new; whether something is.
+    fn take_news(feed: &LiveFeed, view: &mut LiveView) -> bool {
+        let message = feed.take_message();
         let told = message.is_some();
         if let Some(message) = message {
-            self.view.message = message;
+            view.message = message;
         }
-        let newest = self.feed.board();
-        let is_known = |board: &Arc<Board>| self.view.newest().is_some_and(|known| Arc::ptr_eq(known, board));
+        let newest = feed.board();
+        let is_known = |board: &Arc<Board>| view.newest().is_some_and(|known| Arc::ptr_eq(known, board));
         match newest.filter(|board| !is_known(board)) {
-            Some(board) => self.view.update(board),
+            Some(board) => view.update(board),
             None => return told,
         }
         true
+    }
+}
+
+impl ScreenContent for LiveScreen {
+    fn draw(&mut self, frame: &mut Frame<'_>) {
+        draw::draw(&mut self.view, self.color, frame, frame.area());
+    }
+
+    fn press(&mut self, key: KeyEvent) -> NextAction {
+        Self::act(&self.feed, &mut self.view, key)
+    }
+
+    fn has_changed(&mut self) -> bool {
+        Self::take_news(&self.feed, &mut self.view)
     }
 }

@@ -76,7 +76,7 @@ const LINES: [(&str, u64, u64, u64); 4] = [
 
 fn screen(view: &mut LiveView, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| draw(view, false, frame)).unwrap();
+    terminal.draw(|frame| draw(view, false, frame, frame.area())).unwrap();
     let buffer = terminal.backend().buffer();
     let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
     (0..height).map(line).collect()

@@ -47,7 +47,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let by_signal = ends.clone();
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
-    let server = serve(options, &recording, ends);
+    let server = serve(options, (&recording, &run), ends);
     if options.background || !options.quiet {
         let capture = quoted(&recording.capture().display().to_string());
         let end = if options.background { String::new() } else { ends_with(options) };
@@ -55,6 +55,10 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     }
     let request = wait(&recording, options.duration, &requests);
     let EndedRecording { capture, summary, children, exited } = recording.end();
+    server.iter().for_each(|server| {
+        server.close_spans();
+        server.end_views();
+    });
     let path = capture.path().to_path_buf();
     if !run.quiet && !options.background {
         let how = if exited { "has ended" } else { "runs on, without memtrack" };
@@ -67,7 +71,6 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
             repack::repack(captures, compression, &wait_for_nothing());
         }
     };
-    server.iter().for_each(handler::RecordingServer::end_views);
     let failed = summary.as_ref().err().map(ToString::to_string);
     let ended = (&run, &Termination::unknown());
     let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &repack);
@@ -96,13 +99,15 @@ fn nanoseconds(time: Duration) -> u64 {
 /// Answers clients, `memtrack detach` among them.
 fn serve(
     options: &AttachArgs,
-    recording: &AttachedRecording,
+    (recording, how): (&AttachedRecording, &args::RunArgs),
     ends: Sender<EndRequest>,
 ) -> Option<handler::RecordingServer> {
     let socket = handler::bind(!options.quiet).and_then(|socket| handler::publish(socket, options.pid))?;
     let paths = recording.children().clone();
     let paths = Arc::new(move |number| paths.capture(number));
-    RecordingCommands::new(recording.handle(), paths, options.pid).with_detach(ends).serve(socket)
+    RecordingCommands::new(recording.handle(), paths, options.pid, super::recorded_kinds(how))
+        .with_detach(ends)
+        .serve(socket)
 }
 
 /// Waits for the end of the program, of the time, or a request; returns that.

@@ -3,7 +3,7 @@
 //!
 //! Invariant: without a start, no allocation function of the program is redirected; and at most one recording is active.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use anyhow::Result;
 use memtrack_collector::ProcessExit;
 use memtrack_collector::control::protocol::{
-    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, StartAnswer, StopAnswer,
+    MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, SpanCopyRequest, SpanRequest,
+    StartAnswer, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, Subscriber};
 
@@ -57,7 +58,7 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
             resident_peak,
             name,
         });
-        commands.complete(active.recording.end(), options.quiet);
+        commands.complete(active, options.quiet);
     } else if !commands.was_started.load(Relaxed) && !options.quiet {
         let pid = child.pid();
         message::note(format_args!(
@@ -88,8 +89,9 @@ impl DormantCommands {
     }
 
     /// Completes the captures of a recording, and returns them.
-    fn complete(&self, ended: EndedRecording, quiet: bool) -> Vec<PathBuf> {
-        let EndedRecording { capture, summary, children, .. } = ended;
+    fn complete(&self, active: ActiveRecording, quiet: bool) -> Vec<PathBuf> {
+        let EndedRecording { capture, summary, children, .. } = active.recording.end();
+        active.commands.close_spans();
         let options = args::RunArgs { quiet, ..self.options.clone() };
         let repack = |captures: &[PathBuf]| {
             if let Some(compression) = repack::plan(options.compress).1 {
@@ -139,6 +141,18 @@ impl CommandHandler for DormantCommands {
         self.with_active(|commands| commands.snapshot(pid))
     }
 
+    fn begin(&self, span: SpanRequest) -> Result<(), String> {
+        self.with_active(|commands| commands.begin(span))
+    }
+
+    fn copy(&self, copy: SpanCopyRequest) -> Result<(), String> {
+        self.with_active(|commands| commands.copy(copy))
+    }
+
+    fn end(&self, span: &Path) -> Result<(), String> {
+        self.with_active(|commands| commands.end(span))
+    }
+
     fn live(&self, pid: Option<u32>, every: std::time::Duration, subscriber: Subscriber) -> Result<(), String> {
         self.with_active(|commands| commands.live(pid, every, subscriber))
     }
@@ -154,7 +168,7 @@ impl CommandHandler for DormantCommands {
         let recording = AttachedRecording::begin(&options, self.pid).map_err(|error| format!("{error:#}"))?;
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));
-        let commands = RecordingCommands::new(recording.handle(), paths, self.pid);
+        let commands = RecordingCommands::new(recording.handle(), paths, self.pid, super::recorded_kinds(&options));
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
         *active = Some(ActiveRecording { recording, commands });
@@ -166,7 +180,7 @@ impl CommandHandler for DormantCommands {
         let Some(active) = self.lock().take() else {
             return Err("the program is dormant: nothing is being recorded".into());
         };
-        Ok(StopAnswer { captures: self.complete(active.recording.end(), true) })
+        Ok(StopAnswer { captures: self.complete(active, true) })
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

@@ -4,6 +4,7 @@
 //! Invariant: the program is sent one signal at the most, and only snapshots of this run are removed.
 
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{self, JoinHandle};
@@ -11,10 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use memtrack_collector::RecordingHandle;
+use memtrack_collector::control_groups::memory_at_most;
 
-use crate::args::running::LimitArgs;
-use crate::control::handler::CapturePaths;
+use crate::args::running::{LimitArgs, MemoryBound};
 use crate::control::snapshot;
+use crate::control::snapshot::CapturePaths;
 use crate::message;
 use crate::output::ReportOutput;
 use crate::sys::Child;
@@ -24,21 +26,25 @@ use crate::units::{duration, size};
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The program was ended by a limit.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct StoppedByLimit {
     limit: u64,
     resident: u64,
     after: Duration,
+    /// What was live before the program was told to end: it may free that first.
+    snapshot: Option<PathBuf>,
 }
 
 impl StoppedByLimit {
     /// As a sentence.
-    pub(super) fn text(self) -> String {
+    pub(super) fn text(&self) -> String {
         let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
+        let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
         format!(
-            "the program was sent SIGTERM after {after}: its resident memory, {}, was above --stop-above {}",
+            "the program was sent SIGTERM after {after}: its resident memory, {}, was above --stop-above {}{}",
             size(self.resident),
-            size(self.limit)
+            size(self.limit),
+            snapshot.unwrap_or_default()
         )
     }
 }
@@ -61,10 +67,15 @@ impl LimitWatch {
         if limits.stop_above.is_none() && limits.snapshot_above.is_none() && limits.snapshot_every.is_none() {
             return None;
         }
+        let most = memory_at_most();
+        let bytes = |bound: Option<MemoryBound>| bound.and_then(|bound| bound.bytes(most));
+        let (stop_above, snapshot_above) = (bytes(limits.stop_above), bytes(limits.snapshot_above));
         let (stop, stopping) = mpsc::channel::<()>();
         let stopped = Arc::<Mutex<Option<StoppedByLimit>>>::default();
         let mut watched = WatchedProgram {
-            limits,
+            stop_above,
+            snapshot_above,
+            keep: limits.snapshot_keep,
             recording,
             captures,
             child,
@@ -97,13 +108,16 @@ impl LimitWatch {
     pub(super) fn end(mut self) -> Option<StoppedByLimit> {
         drop(self.stop.take());
         let _ = self.thread.take().map(JoinHandle::join);
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner)
+        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
 /// What the thread knows.
 struct WatchedProgram {
-    limits: LimitArgs,
+    /// Limits of resident memory, in bytes.
+    stop_above: Option<u64>,
+    snapshot_above: Option<u64>,
+    keep: NonZeroUsize,
     recording: RecordingHandle,
     captures: CapturePaths,
     child: Arc<Child>,
@@ -119,7 +133,7 @@ struct WatchedProgram {
 impl WatchedProgram {
     fn look(&mut self) {
         let resident = self.recording.resident_bytes();
-        if let Some(limit) = self.limits.snapshot_above {
+        if let Some(limit) = self.snapshot_above {
             if resident > limit && !self.is_above {
                 self.is_above = true;
                 self.write_snapshot();
@@ -127,16 +141,21 @@ impl WatchedProgram {
                 self.is_above = false;
             }
         }
-        if let Some(limit) = self.limits.stop_above.filter(|limit| resident > *limit) {
-            let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-            if stopped.is_none() && self.child.signal(libc::SIGTERM) {
-                *stopped = Some(StoppedByLimit { limit, resident, after: self.begun.elapsed() });
+        if let Some(limit) = self.stop_above.take_if(|limit| resident > *limit) {
+            let after = self.begun.elapsed();
+            let snapshot = self.write_snapshot();
+            if self.child.signal(libc::SIGTERM) {
+                let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+                *stopped = Some(StoppedByLimit { limit, resident, after, snapshot });
             }
         }
     }
 
-    fn write_snapshot(&mut self) {
-        match self.try_to_write() {
+    /// Writes a snapshot, and removes the oldest if there are too many; gives its path.
+    fn write_snapshot(&mut self) -> Option<PathBuf> {
+        let written = self.try_to_write();
+        let path = written.as_ref().ok().cloned();
+        match written {
             Ok(path) => self.written.push_back(path),
             Err(error) if !self.has_failed => {
                 self.has_failed = true;
@@ -144,10 +163,11 @@ impl WatchedProgram {
             }
             Err(_) => {}
         }
-        while self.written.len() > self.limits.snapshot_keep.get() {
+        while self.written.len() > self.keep.get() {
             // Somebody may have moved it.
             let _ = self.written.pop_front().map(std::fs::remove_file);
         }
+        path
     }
 
     fn try_to_write(&self) -> Result<PathBuf> {

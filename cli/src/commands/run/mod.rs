@@ -18,6 +18,7 @@ mod repack;
 mod sums;
 mod termination;
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -39,13 +40,18 @@ use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use self::termination::Termination;
 use crate::args;
-use crate::control::handler::{self, CapturePaths, RecordingCommands, RecordingServer};
+use crate::commands::live::beside_program;
+use crate::commands::tree;
+use crate::control::handler::{self, RecordingCommands, RecordingServer};
+use crate::control::snapshot::CapturePaths;
+use crate::control::spans::RecordedKinds;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
 use crate::shim::{self, NoPlace};
 use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
 use crate::target::{Environment, Target, TargetFile, misplaced_options};
+use crate::terminal::TextFormat;
 use crate::units;
 
 /// After this time a note is printed that memtrack waits for the program's children.
@@ -62,6 +68,10 @@ const LEAST_MEMORY: u64 = 32 << 20;
 /// The program cannot be started.
 pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
     refuse_contradictions(options)?;
+    if options.live && !options.dormant && tree::can_be_interactive() {
+        let color = TextFormat::new(options.colors.color, true).color;
+        return beside_program::run(&arguments_without_live(options), color);
+    }
     if options.dormant {
         dormant::refuse(options)?;
     }
@@ -109,6 +119,15 @@ fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Er
     }
 }
 
+/// memtrack's own arguments, without `--live`.
+fn arguments_without_live(options: &args::RunArgs) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let target = arguments.split_off(arguments.len().saturating_sub(options.target.len()));
+    arguments.retain(|argument| argument != "--live");
+    arguments.extend(target);
+    arguments
+}
+
 fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
     if options.aggregate && options.allocation_timestamps {
         return Err(Failure::usage(
@@ -146,7 +165,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let paths = children.clone();
             let paths: CapturePaths = Arc::new(move |number| paths.capture(number));
             let watch = LimitWatch::start(options.limits, collector.handle(), Arc::clone(&paths), Arc::clone(&child));
-            let commands = RecordingCommands::new(collector.handle(), paths, child.pid());
+            let commands = RecordingCommands::new(collector.handle(), paths, child.pid(), recorded_kinds(options));
             let server = socket.and_then(|socket| commands.serve(socket));
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
             let since = |before: Option<u64>, now: Option<u64>| {
@@ -165,6 +184,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             }
             let stopped = watch.and_then(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
+            server.iter().for_each(RecordingServer::close_spans);
             server.into_iter().for_each(RecordingServer::end);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));
@@ -301,6 +321,17 @@ fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOp
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         ..memtrack_collector::RecordingOptions::default()
+    }
+}
+
+/// What spans of the recording can have.
+fn recorded_kinds(options: &args::RunArgs) -> RecordedKinds {
+    RecordedKinds {
+        native: options.native,
+        python_allocators: options.trace_python_allocators,
+        timestamps: options.allocation_timestamps,
+        children: options.follow,
+        sums: options.aggregate,
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use memtrack_collector::control::protocol::check_mark_name;
+use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
 use memtrack_collector::{RecordingEnd, TicketSpan};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,9 +20,10 @@ use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
 use crate::args::{self, Arguments};
-use crate::control::handler::{self, CapturePaths, RecordingCommands, RecordingServer};
-use crate::control::snapshot::{self, CopyableCapture};
-use crate::output::ReportOutput;
+use crate::control::handler::{self, RecordingCommands, RecordingServer};
+use crate::control::snapshot::{self, CapturePaths};
+use crate::control::spans::{OpenSpans, write_files};
+use crate::output::check_writable;
 use crate::sys::{PeerProcess, standard_input_socket};
 
 /// What the process asks for.
@@ -41,10 +42,17 @@ enum ProgramRequest {
     Mark(String),
     /// Writes everything up to now into a file.
     Snapshot { output: PathBuf, force: bool },
-    /// The ticket of the present moment.
-    Position,
-    /// Writes what was recorded between two tickets into a file.
-    Span { begin: Option<u64>, end: u64, output: PathBuf, force: bool },
+    /// Begins a span of the recording, which gets a file of its own.
+    #[serde(rename = "span_begin")]
+    SpanBegin(SpanRequest),
+    /// Writes what belongs to a span so far into another file.
+    #[serde(rename = "span_copy")]
+    SpanCopy(SpanCopyRequest),
+    /// Ends a span, and writes its file.
+    #[serde(rename = "span_end")]
+    SpanEnd { span: PathBuf },
+    /// The capture ends here; the recording goes on for the spans that have begun.
+    Cut,
 }
 
 /// Serves the process until it ends.
@@ -85,6 +93,9 @@ struct OwnRecording {
     options: args::RunArgs,
     paths: CapturePaths,
     server: Option<RecordingServer>,
+    spans: OpenSpans,
+    /// What the capture is to be, where it ended before the recording.
+    cut: Option<PathBuf>,
 }
 
 /// The recorder of the process at the other end.
@@ -120,19 +131,13 @@ impl PeerRecorder {
             ProgramRequest::Snapshot { output, force } => {
                 let active = self.active()?;
                 let captures = snapshot::take_own(&active.recording.handle(), &active.paths);
-                write_copy(captures, &output, force)?;
-                json!({})
+                check_writable(&output, force)?;
+                nothing(write_files(&mut captures?, &output)?)
             }
-            ProgramRequest::Position => {
-                let ticket = self.active()?.recording.handle().position();
-                json!({ "ticket": ticket.context("the process has not begun to record")? })
-            }
-            ProgramRequest::Span { begin, end, output, force } => {
-                let span = TicketSpan { begin, end: Some(end) };
-                let capture = snapshot::take_span(&self.active()?.recording.handle(), span);
-                write_copy(capture.map(|capture| vec![capture]), &output, force)?;
-                json!({})
-            }
+            ProgramRequest::SpanBegin(span) => nothing(self.active()?.spans.begin(0, span)?),
+            ProgramRequest::SpanCopy(copy) => nothing(self.active()?.spans.copy(&copy)?),
+            ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
+            ProgramRequest::Cut => nothing(self.cut()?),
         })
     }
 
@@ -155,9 +160,11 @@ impl PeerRecorder {
         let children = recording.children().clone();
         let paths: CapturePaths = Arc::new(move |number| children.capture(number));
         let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
-        let commands = RecordingCommands::new(recording.handle(), Arc::clone(&paths), self.pid);
-        let server = socket.and_then(|socket| commands.serve(socket));
-        self.active = Some(OwnRecording { recording, options, paths, server });
+        let commands =
+            RecordingCommands::new(recording.handle(), Arc::clone(&paths), self.pid, super::recorded_kinds(&options));
+        let server = socket.and_then(|socket| commands.begun_by_program().serve(socket));
+        let spans = OpenSpans::new(recording.handle(), Arc::clone(&paths), super::recorded_kinds(&options));
+        self.active = Some(OwnRecording { recording, options, paths, server, spans, cut: None });
         self.attempt = 0;
         Ok(())
     }
@@ -179,14 +186,31 @@ impl PeerRecorder {
         }
     }
 
+    /// Writes what the capture is to be beside it, since spans are written from that.
+    fn cut(&mut self) -> Result<()> {
+        let active = self.active.as_mut().context("nothing is being recorded")?;
+        let handle = active.recording.handle();
+        let end = handle.position(0).context("the process has not begun to record")?;
+        let mut name = active.recording.capture().as_os_str().to_owned();
+        name.push(format!(".cut-{}", self.pid));
+        let span = TicketSpan { begin: None, end: Some(end) };
+        write_files(&mut [snapshot::take_span(&handle, 0, span)?], Path::new(&name))?;
+        active.cut = Some(name.into());
+        Ok(())
+    }
+
     fn end(&mut self, end: RecordingEnd) -> Result<Value> {
-        let OwnRecording { recording, options, server, .. } =
+        let OwnRecording { recording, options, server, spans, cut, .. } =
             self.active.take().context("nothing is being recorded")?;
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
+        spans.close();
         if let Some(server) = server {
+            server.close_spans();
             server.end_views();
         }
         let path = capture.path().to_path_buf();
+        let renamed = cut.map_or(Ok(()), |cut| std::fs::rename(&cut, &path));
+        renamed.with_context(|| format!("{}: cannot be replaced", path.display()))?;
         let failed = summary.as_ref().err().map(ToString::to_string);
         let notes = summary.as_ref().map(|summary| summary.notes.clone()).unwrap_or_default();
         let repack = |captures: &[PathBuf]| {
@@ -203,14 +227,7 @@ impl PeerRecorder {
     }
 }
 
-/// Writes captures that were taken out of the recording into a file.
-fn write_copy(captures: Result<Vec<CopyableCapture>>, output: &Path, force: bool) -> Result<()> {
-    if output.exists() && !force {
-        bail!("{}: file exists", output.display());
-    }
-    let mut captures = captures?;
-    let mut out = ReportOutput::unwatched(output)?;
-    snapshot::write(&mut captures, &mut out)?;
-    out.finish()?;
-    Ok(())
+/// The answer that says nothing.
+fn nothing((): ()) -> Value {
+    json!({})
 }

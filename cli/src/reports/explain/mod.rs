@@ -11,18 +11,19 @@ mod held;
 mod imports;
 mod killed;
 mod not_seen;
-mod place;
+mod resident;
 mod rows;
 mod tiny;
 mod write;
 
 use std::cmp::Reverse;
 
+use super::place::Place;
 pub(crate) use copies::{BlockAtPeak, least_copy};
-pub(crate) use place::Place;
 pub(crate) use rows::LineRows;
 
 use super::capture_info::{Capture, quoted};
+use super::resident::ResidentReport;
 use super::source::Sources;
 
 /// Number of moments at which live bytes of each line are known.
@@ -39,6 +40,10 @@ pub(crate) enum FindingKind {
     Copy,
     /// Memory that is allocated and freed again and again.
     Churn,
+    /// Resident pages without a live block.
+    Retained,
+    /// Resident pages with few live blocks.
+    Pinned,
     /// Memory that modules need when they are imported.
     Imports,
     /// Many small blocks.
@@ -54,6 +59,8 @@ impl FindingKind {
             Self::Held => "held",
             Self::Copy => "copy",
             Self::Churn => "churn",
+            Self::Retained => "retained",
+            Self::Pinned => "pinned",
             Self::Imports => "imports",
             Self::Tiny => "tiny",
             Self::Killed => "killed",
@@ -101,8 +108,9 @@ pub(crate) struct Explanation {
 }
 
 impl Explanation {
-    /// All findings about a capture, which must be folded; `blocks` are the large blocks that were live at the peak.
-    pub(crate) fn of(capture: &Capture, blocks: &[BlockAtPeak]) -> Self {
+    /// All findings about a capture, which must be folded; `blocks` are the large blocks that were live at the peak, `resident`
+    /// is resident memory at the moment when most of it had no live block.
+    pub(crate) fn of(capture: &Capture, blocks: &[BlockAtPeak], resident: Option<&ResidentReport<'_>>) -> Self {
         let rows = LineRows::of(capture);
         let mut sources = Sources::of(&capture.info);
         let growing = growth::findings(&rows, &mut sources);
@@ -115,10 +123,11 @@ impl Explanation {
             tiny,
             churn::findings(&rows, &mut sources),
             imports::findings(&rows, &mut sources),
+            resident.map(|report| resident::findings(capture, report)).unwrap_or_default(),
         ]
         .concat();
         findings.sort_by_key(|finding| Reverse(finding.weight));
-        Self { findings, not_seen: not_seen::texts(capture) }
+        Self { findings, not_seen: not_seen::texts(capture, resident.is_some()) }
     }
 }
 
@@ -139,7 +148,7 @@ mod tests {
     fn explained() -> Explanation {
         let mut capture = fixture::leaking();
         capture.show(&DisplayOptions::default()).unwrap();
-        Explanation::of(&capture, &[])
+        Explanation::of(&capture, &[], None)
     }
 
     #[test]
@@ -164,7 +173,7 @@ mod tests {
     #[test]
     fn nothing_to_say_is_said() {
         let mut text = Vec::new();
-        Explanation::of(&fixture::empty(), &[]).text(4000, WIDE, &mut text).unwrap();
+        Explanation::of(&fixture::empty(), &[], None).text(4000, WIDE, &mut text).unwrap();
         assert!(text.starts_with(b"Nothing stands out."));
     }
 }

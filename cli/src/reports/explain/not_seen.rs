@@ -5,7 +5,7 @@
 use crate::reports::capture_info::Capture;
 
 /// One sentence each.
-pub(super) fn texts(capture: &Capture) -> Vec<String> {
+pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
     let info = &capture.info;
     let process = &info.process;
     let is_python = process.python_version.is_some();
@@ -22,6 +22,6 @@ pub(super) fn texts(capture: &Capture) -> Vec<String> {
     );
     say(is_python && !process.native_traces, "functions of C, C++ and Rust; record with --native");
     say(info.has_no_stacks, "call stacks: record with --native");
-    say(true, "pages that the allocator keeps after frees: figures are of what the program asked for");
+    say(!has_resident, "pages that the allocator keeps after frees: figures are of what the program asked for");
     texts
 }

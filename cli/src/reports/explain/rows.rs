@@ -7,10 +7,10 @@ use memtrack_reader::analysis::{LiveSeries, Tally};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
-use super::place::Place;
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
+use crate::reports::place::Place;
 use crate::reports::source::Sources;
 use crate::reports::{NO_STACK, display};
 

@@ -32,7 +32,7 @@ pub(crate) struct Place {
 
 impl Place {
     /// The innermost own-code line of a stack, or its innermost frame.
-    pub(super) fn of(capture: &Capture, stack: StackId, sources: &mut Sources) -> Option<Self> {
+    pub(crate) fn of(capture: &Capture, stack: StackId, sources: &mut Sources) -> Option<Self> {
         let frames: Vec<FrameId> = capture.frames.leaf_to_root(stack).collect();
         let own = frames.iter().position(|frame| capture.is_own(*frame)).unwrap_or(0);
         let id = *frames.get(own)?;
@@ -57,12 +57,12 @@ impl Place {
     }
 
     /// The line as text.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Whether a function of own code called both.
-    pub(super) fn shares_function(&self, other: &Self) -> bool {
+    pub(crate) fn shares_function(&self, other: &Self) -> bool {
         self.own_functions().any(|own| other.own_functions().any(|theirs| own == theirs))
     }
 
@@ -70,27 +70,27 @@ impl Place {
         self.own.iter().map(|at| (self.stack[*at].0.as_str(), self.stack[*at].1.as_str()))
     }
 
-    pub(super) fn source(&self) -> Option<&str> {
+    pub(crate) fn source(&self) -> Option<&str> {
         self.source.as_deref()
     }
 
-    pub(super) fn line(&self) -> u32 {
+    pub(crate) fn line(&self) -> u32 {
         self.line
     }
 
-    pub(super) fn callers(&self) -> &[String] {
+    pub(crate) fn callers(&self) -> &[String] {
         &self.callers
     }
 
     /// The filters that select what it allocated.
-    pub(super) fn filters(&self) -> String {
+    pub(crate) fn filters(&self) -> String {
         if self.function.starts_with('<') && !self.file.is_empty() {
             return format!("--file {}", quoted(&self.file));
         }
         format!("--function {}", quoted(&self.function))
     }
 
-    pub(super) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let known = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let frame = |(function, file, line): &(String, String, u32)| json!({"function": function, "file": known(file), "line": Some(*line).filter(|line| *line > 0)});
         let mut value = frame(&(self.function.clone(), self.file.clone(), self.line));

@@ -1,0 +1,94 @@
+//! `memtrack fleet`: what tables of many processes say, as text or JSON.
+//!
+//! Invariant: every figure is the engine's; here they only get units.
+
+use std::io::{Write, stdout};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::args::fleet::{FleetArgs, FleetQuery};
+use crate::fleet::{FleetRow, ask, script};
+use crate::message;
+use crate::reports::capture_info::visible;
+use crate::terminal::TextFormat;
+use crate::text::{TextCell, TextTable, column};
+use crate::units::{count, size};
+
+/// Asks and prints.
+///
+/// # Errors
+/// There are no tables or no engine, or standard output cannot be written.
+pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
+    let releases = [&options.before, &options.after].map(|release| release.as_deref().unwrap_or_default());
+    let script = script(&options.directory, options.query, releases)?;
+    let mut out = stdout().lock();
+    if options.sql {
+        write!(out, "{script}")?;
+        return Ok(0);
+    }
+    let rows = ask(&options.directory, &script)?;
+    if options.json {
+        writeln!(out, "{:#}", json!({"schema": "memtrack-fleet", "version": 1, "rows": rows}))?;
+    } else if rows.is_empty() {
+        message::note(nothing(options.query));
+    } else {
+        for line in table(options.query, &rows).lines(TextFormat::new(options.colors.color, true)) {
+            writeln!(out, "{line}")?;
+        }
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// What it means that there is no row.
+fn nothing(query: FleetQuery) -> &'static str {
+    match query {
+        FleetQuery::Growth => {
+            "nothing grew between the first and the last whole window of a process; shorter windows are made by \
+             'memtrack transform parquet --window'"
+        }
+        FleetQuery::Regression => {
+            "nothing holds more, or one of the releases has no process; 'memtrack fleet DIR leaks' lists them"
+        }
+        FleetQuery::Leaks | FleetQuery::Peaks => "there are no processes in the tables",
+    }
+}
+
+fn table(query: FleetQuery, rows: &[FleetRow]) -> TextTable {
+    let titles = query.columns().iter().map(|(_, title)| column(title));
+    let place_title = query.has_places().then(|| column("Line of own code"));
+    let mut table = TextTable::new(titles.chain(place_title));
+    for row in rows {
+        let cells = query.columns().iter().map(|(name, _)| cell(name, row.get(*name)));
+        table.row(cells.chain(query.has_places().then(|| place(row).into())));
+    }
+    table
+}
+
+fn cell(name: &str, value: Option<&Value>) -> TextCell {
+    let number = value.and_then(Value::as_f64);
+    match (number, value.and_then(Value::as_str)) {
+        (Some(number), _) if name.contains("bytes") => {
+            let sign = if number < 0.0 { "-" } else { "" };
+            format!("{sign}{}", size(number.abs() as u64)).into()
+        }
+        (Some(number), _) => count(number as u64).into(),
+        (None, Some(text)) => visible(text).to_string().into(),
+        (None, None) => "-".into(),
+    }
+}
+
+/// Function, file and line of a row.
+fn place(row: &FleetRow) -> String {
+    let text = |name: &str| row.get(name).and_then(Value::as_str);
+    let Some(function) = text("function") else { return "<no stack>".into() };
+    let mut place = visible(function).to_string();
+    if let Some(file) = text("file") {
+        place += &format!(" at {}", visible(file));
+        if let Some(line) = row.get("line").and_then(Value::as_u64) {
+            place += &format!(":{line}");
+        }
+    }
+    place
+}

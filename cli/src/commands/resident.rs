@@ -1,0 +1,41 @@
+//! `memtrack resident`: where the resident memory of a process is, to the page.
+//!
+//! Invariant: nothing is printed before the capture was read.
+
+use std::io::Write;
+
+use anyhow::{Result, bail};
+
+use crate::args::ResidentArgs;
+use crate::load::{Request, of_one_recording, search};
+use crate::output::ReportOutput;
+use crate::reports::display::DisplayOptions;
+use crate::reports::resident::ResidentReport;
+use crate::resident_memory::{no_account, resident_memory};
+
+/// Prints the report.
+///
+/// # Errors
+/// A capture that cannot be read or has no account, or an output that cannot be written.
+pub(crate) fn run(options: &ResidentArgs) -> Result<u8> {
+    let display = DisplayOptions { all_frames: options.all_frames, ..DisplayOptions::default() };
+    let search = search(&options.debug_dir);
+    let request = Request { paths: &options.captures, display, search, without_columns: true, ..Request::default() };
+    let paths = of_one_recording(request.paths)?;
+    let [path] = &paths[..] else {
+        bail!("resident shows one process at a time: pass one of the {} captures", paths.len());
+    };
+    let file = request.open(path)?;
+    let Some((capture, memory)) = resident_memory(&file, &request, &options.at)? else { match no_account(&file)? {} };
+    capture.info.warn();
+    let report = ResidentReport::new(&capture, &memory);
+    let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
+    if options.json {
+        writeln!(out, "{:#}", report.json())?;
+    } else {
+        let format = options.text.colors.text_format(&out);
+        report.text((options.text.rows, options.pinned), options.at.when(memory.cause), format, &mut out)?;
+    }
+    out.finish()?;
+    Ok(0)
+}

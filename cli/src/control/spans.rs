@@ -1,0 +1,177 @@
+//! Spans of a recording that get files of their own: what Trackers in a recorded program are.
+//!
+//! Invariant: a span that has begun gets its file: when it is ended, else when the recording is complete.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, bail};
+use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest};
+use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
+
+use super::snapshot::{self, CapturePaths, CopyableCapture};
+use crate::message;
+use crate::output::{ReportOutput, check_writable};
+
+/// A span that has begun.
+#[derive(Clone, Debug)]
+struct OpenSpan {
+    /// The number of its process in the tree.
+    number: u32,
+    output: PathBuf,
+    begin: RecordingMoment,
+}
+
+/// The spans of a recording that have begun and not ended.
+pub(crate) struct OpenSpans {
+    recording: RecordingHandle,
+    captures: CapturePaths,
+    open: Mutex<Vec<OpenSpan>>,
+    has: RecordedKinds,
+}
+
+/// What a recording has beyond the usual.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordedKinds {
+    /// Native call stacks in Python's.
+    pub(crate) native: bool,
+    /// The blocks of Python's own allocators.
+    pub(crate) python_allocators: bool,
+    /// Exact times.
+    pub(crate) timestamps: bool,
+    /// Child processes.
+    pub(crate) children: bool,
+    /// Sums in place of events.
+    pub(crate) sums: bool,
+}
+
+impl RecordedKinds {
+    /// What a span may need: the option, the parameter of a Tracker, and whether the recording has it.
+    const fn options(self) -> [(&'static str, &'static str, bool); 4] {
+        [
+            ("native", "native_traces", self.native),
+            ("trace-python-allocators", "trace_python_allocators", self.python_allocators),
+            ("allocation-timestamps", "allocation_timestamps", self.timestamps),
+            ("follow", "follow_fork", self.children),
+        ]
+    }
+}
+
+impl OpenSpans {
+    pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, has: RecordedKinds) -> Self {
+        Self { recording, captures, open: Mutex::default(), has }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<OpenSpan>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a span of the process with this number in the tree; what the process records from now on belongs to it.
+    ///
+    /// # Errors
+    /// Why there will be no such file.
+    pub(crate) fn begin(&self, number: u32, span: SpanRequest) -> Result<()> {
+        let SpanRequest { output, force, needs, .. } = span;
+        self.check(number, &needs)?;
+        check_writable(&output, force)?;
+        if self.lock().iter().any(|open| open.output == output) {
+            bail!("{}: another span of this recording is being written there", output.display());
+        }
+        let begin = self.recording.position(number).context("the process has not begun to record")?;
+        self.lock().push(OpenSpan { number, output, begin });
+        Ok(())
+    }
+
+    /// Whether a span of this recording would have what it needs.
+    fn check(&self, number: u32, needs: &[String]) -> Result<()> {
+        if self.has.sums {
+            bail!(
+                "this process is being recorded as sums (--aggregate), without single events, so that no part of it can \
+                 have a file of its own: record it without --aggregate"
+            );
+        }
+        let is_lacking = |(name, _, has): &(&str, &str, bool)| !has && needs.iter().any(|need| need == name);
+        let lacking: Vec<_> = self.has.options().into_iter().filter(is_lacking).collect();
+        if !lacking.is_empty() {
+            let options: Vec<String> = lacking.iter().map(|(name, ..)| format!("--{name}")).collect();
+            let parameters: Vec<String> = lacking.iter().map(|(_, name, _)| format!("{name}=True")).collect();
+            bail!(
+                "this process is being recorded already, and without {}, which no part of it can have then: begin that \
+                 recording with it, or the first Tracker with {}",
+                options.join(" "),
+                parameters.join(", ")
+            );
+        }
+        match (self.captures)(number) {
+            Some(path) if !path.is_file() => bail!(
+                "this process is being recorded into {}, which is no regular file, so that no part of it can be copied: \
+                 name a file with -o",
+                path.display()
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes what belongs to a span so far; it goes on.
+    ///
+    /// # Errors
+    /// There is no such span, or the file cannot be written.
+    pub(crate) fn copy(&self, copy: &SpanCopyRequest) -> Result<()> {
+        let open = self.find(&copy.span)?;
+        check_writable(&copy.output, copy.force)?;
+        self.write(&open, None, &copy.output)
+    }
+
+    /// Ends a span, and writes its file.
+    ///
+    /// # Errors
+    /// There is no such span, or its file cannot be written.
+    pub(crate) fn end(&self, span: &Path) -> Result<()> {
+        let open = self.find(span)?;
+        let end = self.recording.position(open.number);
+        if end.is_none() {
+            // It is written when the recording is complete, which has just ended.
+            return Ok(());
+        }
+        self.lock().retain(|known| known.output != span);
+        self.write(&open, end, span)
+    }
+
+    fn find(&self, span: &Path) -> Result<OpenSpan> {
+        let found = self.lock().iter().find(|open| open.output == span).cloned();
+        found.with_context(|| format!("{}: no span of this recording is being written there", span.display()))
+    }
+
+    fn write(&self, open: &OpenSpan, end: Option<RecordingMoment>, output: &Path) -> Result<()> {
+        let span = TicketSpan { begin: Some(open.begin), end };
+        write_files(&mut [snapshot::take_span(&self.recording, open.number, span)?], output)
+    }
+
+    /// Writes the files of all spans that were not ended; the recording is complete.
+    pub(crate) fn close(&self) {
+        for open in std::mem::take(&mut *self.lock()) {
+            if let Err(error) = self.write_from_complete(&open) {
+                message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
+            }
+        }
+    }
+
+    /// Writes the span up to the end of its process, whose capture is complete.
+    fn write_from_complete(&self, open: &OpenSpan) -> Result<()> {
+        let capture = (self.captures)(open.number).context("its recording has no capture")?;
+        let span = TicketSpan { begin: Some(open.begin), end: None };
+        let capture = CopyableCapture::with_metadata(&capture, |known| span.metadata(known))?;
+        write_files(&mut [capture], &open.output)
+    }
+}
+
+/// Writes captures that were taken out of a recording into a file.
+///
+/// # Errors
+/// A capture cannot be read, or the file cannot be written.
+pub(crate) fn write_files(captures: &mut [CopyableCapture], output: &Path) -> Result<()> {
+    let mut out = ReportOutput::unwatched(output)?;
+    snapshot::write(captures, &mut out)?;
+    out.finish()?;
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! What would give memory back, each with the bytes that it is worth.
+//!
+//! Invariant: each figure is measured: the pages that the measure would free at this moment, or in this recording.
+
+use memtrack_reader::resident::MemoryClass;
+
+use super::{GLIBC, ResidentMoment};
+use crate::units::{plural, size};
+
+/// Bytes, and the part of resident memory in percent, from which something is advised.
+const LEAST: u64 = 1 << 20;
+const LEAST_PERCENT: u64 = 2;
+
+/// One measure.
+#[derive(Debug)]
+pub(crate) struct Advice {
+    pub(crate) bytes: u64,
+    pub(crate) text: String,
+}
+
+impl ResidentMoment {
+    /// All measures that are worth it, the largest first.
+    pub(crate) fn advice(&self, is_python: bool) -> Vec<Advice> {
+        let found = &self.breakdown;
+        let mut all = Vec::new();
+        let mut add = |bytes: u64, text: String| all.push(Advice { bytes, text });
+        let how = if is_python { " (in Python ctypes.CDLL(None).malloc_trim(0))" } else { "" };
+        add(
+            found.trimmable(),
+            format!("malloc_trim(0){how} gives back pages that glibc keeps in {}", self.arenas_text()),
+        );
+        let (others, tops) = self.other_arenas();
+        let arenas = self.glibc_arenas();
+        if arenas > 2 {
+            add(
+                others,
+                format!(
+                    "MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} keep pages that others cannot use{}",
+                    plural(self.threads as u64, "thread", "threads"),
+                    if tops > 0 {
+                        format!(" (of these, {} even after malloc_trim)", size(tops))
+                    } else {
+                        String::new()
+                    },
+                ),
+            );
+        }
+        let pinned: u64 = found.pinned.iter().map(|pinned| pinned.pinned_bytes - pinned.live_bytes).sum();
+        add(
+            pinned,
+            "allocating long-lived small blocks before or apart from short-lived ones: each keeps a page that is otherwise \
+             free ('memtrack resident --pinned' shows whose)"
+                .into(),
+        );
+        add(
+            self.bytes(MemoryClass::PythonFree),
+            "dropping the objects that keep arenas of Python's allocator: their free pools are used for new objects only".into(),
+        );
+        let foreign: u64 =
+            found.arenas.iter().filter(|arena| arena.allocator != GLIBC).map(|arena| arena.retained).sum();
+        add(
+            foreign,
+            format!("shorter decay of {} (jemalloc: dirty_decay_ms; mimalloc: MIMALLOC_PURGE_DELAY)", self.keeper()),
+        );
+        add(
+            self.bytes(MemoryClass::Stacks),
+            format!("fewer threads than {}, or smaller stacks", plural(self.threads as u64, "thread", "threads")),
+        );
+        let least = LEAST.max(found.rss.total() / 100 * LEAST_PERCENT);
+        all.retain(|advice| advice.bytes >= least);
+        all.sort_by_key(|advice| std::cmp::Reverse(advice.bytes));
+        all
+    }
+
+    fn arenas_text(&self) -> String {
+        match self.glibc_arenas() {
+            0 | 1 => "its main arena".into(),
+            arenas => format!("{arenas} arenas"),
+        }
+    }
+
+    /// Pages without a live block in arenas other than the main one; of these, at their ends.
+    fn other_arenas(&self) -> (u64, u64) {
+        let others = self.arenas_of(GLIBC).filter(|arena| arena.state != 0);
+        others.fold((0, 0), |(retained, top), arena| (retained + arena.retained, top + arena.top))
+    }
+}

@@ -1,0 +1,137 @@
+//! `resident`: where resident memory is, and what would give it back, as text and JSON.
+//!
+//! Invariant: the classes add up to the resident memory that is stated.
+
+mod advice;
+mod sentence;
+mod text;
+
+use memtrack_format::resident::AccountCause;
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, ResidentBreakdown};
+use serde_json::{Value, json};
+
+use super::capture_info::Capture;
+use super::place::Place;
+use super::source::Sources;
+
+/// The name of glibc's malloc among allocators.
+const GLIBC: &str = "glibc";
+
+/// Resident memory at one moment.
+#[derive(Debug)]
+pub(crate) struct ResidentMoment {
+    /// In nanoseconds since the recording began.
+    pub(crate) time_ns: u64,
+    pub(crate) cause: AccountCause,
+    pub(crate) breakdown: ResidentBreakdown,
+    /// Threads of the process.
+    pub(crate) threads: usize,
+    /// No block is older than the recording.
+    pub(crate) knows_all: bool,
+}
+
+/// The report.
+#[derive(Debug)]
+pub(crate) struct ResidentReport<'a> {
+    capture: &'a Capture,
+    memory: &'a ResidentMoment,
+    pinned: Vec<PinnedRow>,
+}
+
+/// Pages that only blocks of one stack keep.
+#[derive(Debug)]
+pub(crate) struct PinnedRow {
+    /// `None`: the stack is empty.
+    pub(crate) place: Option<Place>,
+    pub(crate) pages: PinnedPages,
+}
+
+impl ResidentMoment {
+    /// Arenas of glibc with resident pages.
+    pub(crate) fn glibc_arenas(&self) -> usize {
+        let mut states: Vec<u64> = self.arenas_of(GLIBC).map(|arena| arena.state).collect();
+        states.sort_unstable();
+        states.dedup();
+        states.len()
+    }
+
+    fn arenas_of(&self, allocator: &str) -> impl Iterator<Item = &AllocatorArena> {
+        self.breakdown.arenas.iter().filter(move |arena| arena.allocator == allocator)
+    }
+
+    /// The allocator that keeps most pages without a live block.
+    fn keeper(&self) -> &'static str {
+        let retained = |name: &str| self.arenas_of(name).map(|arena| arena.retained).sum::<u64>();
+        let names = self.breakdown.arenas.iter().map(|arena| arena.allocator);
+        names.max_by_key(|name| retained(name)).unwrap_or(GLIBC)
+    }
+
+    fn bytes(&self, class: MemoryClass) -> u64 {
+        self.breakdown.bytes(class)
+    }
+}
+
+impl<'a> ResidentReport<'a> {
+    pub(crate) fn new(capture: &'a Capture, memory: &'a ResidentMoment) -> Self {
+        let mut sources = Sources::of(&capture.info);
+        let pinned = memory.breakdown.pinned.iter().map(|pages| PinnedRow {
+            place: Place::of(capture, capture.stack(pages.stack), &mut sources),
+            pages: *pages,
+        });
+        Self { capture, memory, pinned: pinned.collect() }
+    }
+
+    pub(crate) fn memory(&self) -> &ResidentMoment {
+        self.memory
+    }
+
+    /// The stacks whose blocks alone keep pages, those that keep most first.
+    pub(crate) fn pinned(&self) -> &[PinnedRow] {
+        &self.pinned
+    }
+
+    /// `memtrack-resident`, version 1.
+    pub(crate) fn json(&self) -> Value {
+        let ResidentMoment { breakdown, .. } = self.memory;
+        let class = |(name, bytes): (&str, u64)| json!({"class": name, "bytes": bytes});
+        let classes = MemoryClass::ALL.iter().map(|class| (class.name(), breakdown.bytes(*class)));
+        let beside = [("untouched", breakdown.untouched), ("swapped", breakdown.swapped)];
+        let arena = |arena: &AllocatorArena| {
+            json!({
+                "allocator": arena.allocator,
+                "address": arena.address,
+                "resident_bytes": arena.resident,
+                "live_bytes": arena.live,
+            })
+        };
+        json!({
+            "schema": "memtrack-resident",
+            "version": 1,
+            "time_ms": self.memory.time_ns / 1_000_000,
+            "rss": {
+                "anon_bytes": breakdown.rss.anonymous,
+                "file_bytes": breakdown.rss.file,
+                "shared_bytes": breakdown.rss.shared,
+            },
+            "classes": classes.chain(beside).map(class).collect::<Vec<_>>(),
+            "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
+            "pinned": self.pinned.iter().map(PinnedRow::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl PinnedRow {
+    fn json(&self) -> Value {
+        let place = self.place.as_ref().map(Place::json).unwrap_or_default();
+        let known = |name: &str| place.get(name).cloned().unwrap_or_default();
+        json!({
+            "function": known("function"),
+            "file": known("file"),
+            "line": known("line"),
+            "stack": if self.place.is_some() { known("stack") } else { json!([]) },
+            "blocks": self.pages.blocks,
+            "live_bytes": self.pages.live_bytes,
+            "pinned_bytes": self.pages.pinned_bytes,
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! The sentence that says why resident memory is larger than live blocks.
+//!
+//! Invariant: its figures are those of the classes, and the largest is named first.
+
+use std::cmp::Reverse;
+
+use memtrack_reader::resident::MemoryClass;
+
+use super::{GLIBC, ResidentMoment};
+use crate::units::{plural, size};
+
+/// Parts of resident memory, in percent, from which a class is named; the largest is named in any case.
+const LEAST_PERCENT: u64 = 10;
+/// The sentence matters in other reports from this part of resident memory, in percent, and these bytes on.
+const MATTERS_PERCENT: u64 = 25;
+const MATTERS: u64 = 16 << 20;
+
+impl ResidentMoment {
+    /// Why resident memory is what it is: `resident 2.1 GB, live 0.8 GB: 1.1 GB is kept by glibc in 28 arenas`.
+    pub(crate) fn sentence(&self) -> String {
+        let total = self.breakdown.rss.total();
+        let mut classes: Vec<MemoryClass> = MemoryClass::ALL.into_iter().skip(1).collect();
+        classes.sort_by_key(|class| Reverse(self.bytes(*class)));
+        let is_named =
+            |(place, class): &(usize, &MemoryClass)| *place == 0 || self.bytes(**class) >= total / 100 * LEAST_PERCENT;
+        let named = classes.iter().enumerate().filter(is_named).map(|(_, class)| self.phrase(*class));
+        let text = named.collect::<Vec<_>>().join(", ");
+        format!("resident {}, live {}: {text}", size(total), size(self.bytes(MemoryClass::Live)))
+    }
+
+    /// Whether that is worth saying beside other figures: memory that the program could have back, and much of it.
+    pub(crate) fn matters(&self) -> bool {
+        let kept = [MemoryClass::Retained, MemoryClass::PythonFree, MemoryClass::Slack, MemoryClass::Stacks];
+        let kept: u64 = kept.iter().map(|class| self.bytes(*class)).sum();
+        kept >= MATTERS && kept >= self.breakdown.rss.total() / 100 * MATTERS_PERCENT
+    }
+
+    fn phrase(&self, class: MemoryClass) -> String {
+        let bytes = size(self.bytes(class));
+        match class {
+            MemoryClass::Live => format!("{bytes} is in live blocks"),
+            MemoryClass::Slack => format!("{bytes} lies between live blocks on their pages"),
+            MemoryClass::Retained => match self.keeper() {
+                GLIBC => {
+                    let arenas = plural(self.glibc_arenas() as u64, "arena", "arenas");
+                    format!("{bytes} is kept by glibc in {arenas}")
+                }
+                "other" => format!("{bytes} is kept by the program's allocator"),
+                name => format!("{bytes} is kept by {name}"),
+            },
+            MemoryClass::PythonFree => format!("{bytes} is free in arenas of Python's allocator"),
+            MemoryClass::Stacks => format!("{bytes} is stacks of {}", plural(self.threads as u64, "thread", "threads")),
+            MemoryClass::File => format!("{bytes} is code and data of files"),
+            MemoryClass::Shared => format!("{bytes} is shared memory"),
+            MemoryClass::Memtrack => format!("{bytes} is memtrack's own"),
+            MemoryClass::Unexplained if self.knows_all => format!("{bytes} is of no recorded block"),
+            MemoryClass::Unexplained => format!("{bytes} may be of blocks from before the recording"),
+        }
+    }
+}

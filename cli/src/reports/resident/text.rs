@@ -1,0 +1,170 @@
+//! `resident` as text: the sentence first, then classes, arenas, stacks that keep pages, and what would help.
+//!
+//! Invariant: nothing is left out without its number.
+
+use std::cmp::Reverse;
+use std::io::{self, Write};
+
+use memtrack_reader::resident::{AllocatorArena, MemoryClass};
+
+use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport};
+use crate::reports::NO_STACK;
+use crate::terminal::TextFormat;
+use crate::text::{Style, Styled, TextTable, column, entry, left_out, paragraph, share};
+use crate::units::{count, duration, plural, size};
+
+/// Stacks that are listed without `--pinned`.
+const FEW_PINNED: usize = 3;
+
+impl ResidentReport<'_> {
+    /// Writes the report; `rows` limits each list, `pinned` asks for all stacks that keep pages.
+    pub(crate) fn text(
+        &self,
+        (rows, pinned): (usize, bool),
+        when: &str,
+        format: TextFormat,
+        mut out: impl Write,
+    ) -> io::Result<()> {
+        let mut lines = vec![format.heading(&capitalized(&self.memory.sentence()))];
+        lines.extend(paragraph(&self.when(when), format));
+        lines.push(String::new());
+        lines.extend(self.classes().lines(format));
+        lines.extend(self.beside(format));
+        self.section("Allocators", &self.arenas(rows), format, &mut lines);
+        let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
+        self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);
+        if !pinned && self.pinned.len() > shown {
+            lines.push(format!("  {} more: --pinned", count((self.pinned.len() - shown) as u64)));
+        } else if self.pinned.len() > shown {
+            lines.push(left_out((self.pinned.len() - shown) as u64));
+        }
+        lines.extend([String::new(), format.heading("What would help")]);
+        let advice = self.memory.advice(self.capture.info.process.python_version.is_some());
+        if advice.is_empty() {
+            lines.push("  Nothing of weight: resident memory is what the program uses.".into());
+        }
+        for one in &advice {
+            lines.extend(entry(&format!("  {:>8}  ", size(one.bytes)), 12, &one.text, format));
+        }
+        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    fn section(&self, title: &str, table: &TextTable, format: TextFormat, lines: &mut Vec<String>) {
+        if !table.is_empty() {
+            lines.extend([String::new(), format.heading(title)]);
+            lines.extend(table.lines(format));
+        }
+    }
+
+    /// Which moment it is, and what the process's own figures are.
+    fn when(&self, when: &str) -> String {
+        let ResidentMoment { time_ns, breakdown, .. } = self.memory;
+        let rss = breakdown.rss;
+        format!(
+            "{}: {when}, {} after the start; anonymous {}, files {}, shared {}",
+            self.capture.info.title(),
+            duration(*time_ns),
+            size(rss.anonymous),
+            size(rss.file),
+            size(rss.shared)
+        )
+    }
+
+    fn classes(&self) -> TextTable {
+        let total = self.memory.breakdown.rss.total();
+        let mut table = TextTable::new([column("bytes"), column("share"), column("class")]);
+        for class in MemoryClass::ALL {
+            let bytes = self.memory.breakdown.bytes(class);
+            if bytes > 0 {
+                let [bytes, share] = share(bytes, total);
+                let name = Styled::new(Style::Plain, format!("{:<12}", class.name()));
+                table.row([bytes, share, name.and(Style::Dim, meaning(class)).into()]);
+            }
+        }
+        table
+    }
+
+    /// What is not resident, and what is not known of what is.
+    fn beside(&self, format: TextFormat) -> Vec<String> {
+        let found = &self.memory.breakdown;
+        let mut texts = Vec::new();
+        if found.untouched > 0 {
+            texts.push(format!("{} of live blocks was never touched, and takes no memory", size(found.untouched)));
+        }
+        if found.swapped > 0 {
+            texts.push(format!("{} is swapped out", size(found.swapped)));
+        }
+        if found.python_arenas > 0 {
+            texts.push(format!(
+                "{} of live is arenas of Python's allocator: what is free in them shows with --trace-python-allocators",
+                size(found.python_arenas)
+            ));
+        }
+        texts.iter().flat_map(|text| paragraph(text, format)).collect()
+    }
+
+    /// Allocators with their arenas, largest first; heaps of one arena are one row.
+    fn arenas(&self, rows: usize) -> TextTable {
+        let mut arenas: Vec<(AllocatorArena, usize)> = Vec::new();
+        for arena in &self.memory.breakdown.arenas {
+            let same = |other: &&mut (AllocatorArena, usize)| {
+                other.0.allocator == arena.allocator && (arena.allocator != GLIBC || other.0.state == arena.state)
+            };
+            match arenas.iter_mut().find(same) {
+                Some((sum, number)) => {
+                    sum.resident += arena.resident;
+                    sum.live += arena.live;
+                    sum.retained += arena.retained;
+                    *number += 1;
+                }
+                None => arenas.push((*arena, 1)),
+            }
+        }
+        arenas.sort_by_key(|(arena, _)| Reverse(arena.resident));
+        let mut table =
+            TextTable::new([column("resident"), column("live"), column("without a block"), column("where")]);
+        for (arena, number) in &arenas {
+            let name = match (arena.allocator, arena.state) {
+                (GLIBC, 0) => "glibc, main arena".to_owned(),
+                (GLIBC, _) => format!("glibc, arena at {:#x}", arena.address),
+                ("other", _) => format!("an allocator in {}", plural(*number as u64, "mapping", "mappings")),
+                (name, _) => format!("{name}, {}", plural(*number as u64, "mapping", "mappings")),
+            };
+            let free = if arena.allocator == "pymalloc" { arena.resident - arena.live } else { arena.retained };
+            let cells = [arena.resident, arena.live, free].map(|bytes| size(bytes).into());
+            table.row(cells.into_iter().chain([Styled::from(name).into()]));
+        }
+        table.first(rows)
+    }
+
+    fn pinned_table(&self, rows: usize) -> TextTable {
+        let mut table = TextTable::new([column("keeps"), column("live"), column("blocks"), column("function")]);
+        for PinnedRow { place, pages } in self.pinned.iter().take(rows) {
+            let name = Styled::from(place.as_ref().map_or(NO_STACK, |place| place.name()).to_owned());
+            let caller = place.as_ref().and_then(|place| place.callers().first());
+            let name = caller.iter().fold(name, |name, caller| name.and(Style::Dim, format!(", called by {caller}")));
+            let [kept, live] = [pages.pinned_bytes, pages.live_bytes].map(size);
+            table.row([kept.into(), live.into(), count(pages.blocks).into(), name.into()]);
+        }
+        table
+    }
+}
+
+fn meaning(class: MemoryClass) -> &'static str {
+    match class {
+        MemoryClass::Live => "bytes of live blocks",
+        MemoryClass::Slack => "the rest of their pages, and what threads cache",
+        MemoryClass::Retained => "pages without a live block that an allocator keeps",
+        MemoryClass::PythonFree => "free pools of Python's allocator",
+        MemoryClass::Stacks => "stacks of threads",
+        MemoryClass::File => "code, libraries, mapped files, their data",
+        MemoryClass::Shared => "shared memory",
+        MemoryClass::Memtrack => "memtrack's own, not there without it",
+        MemoryClass::Unexplained => "pages of no recorded block",
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut characters = text.chars();
+    characters.next().map_or_else(String::new, |first| first.to_uppercase().chain(characters).collect())
+}

@@ -1,0 +1,212 @@
+//! Resident memory of a capture at one moment: its account, joined with the blocks that were live then.
+//!
+//! Invariant: the capture that is returned is that of the moment; no later event is in its sums.
+
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use anyhow::{Result, bail};
+use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
+use memtrack_reader::query::units::{Time, UnitError};
+use memtrack_reader::resident::{MomentScan, ResidentBreakdown};
+use memtrack_reader::{Options, columns, source};
+
+use crate::load::bounds::TimeBound;
+use crate::load::{Request, capture_info};
+use crate::reports::capture_info::{Capture, CaptureInfo};
+use crate::reports::display::DisplayOptions;
+use crate::reports::presentation::Presentation;
+use crate::reports::resident::ResidentMoment;
+use crate::terminal::Progress;
+use crate::units::duration;
+
+impl AccountMoment {
+    /// In words; `cause` is that of the account that was found.
+    pub(crate) fn when(&self, cause: AccountCause) -> &'static str {
+        match self {
+            Self::Peak => "at its most",
+            Self::End if cause == AccountCause::End => "at the end",
+            Self::End => "at the last account before the program was killed",
+            Self::At(_) => "at the last account up to then",
+        }
+    }
+}
+
+/// Anonymous memory without a live block from which a moment is looked at more closely, and its part of all in percent.
+const LEAST_GAP: u64 = 4 << 20;
+const LEAST_GAP_PERCENT: u64 = 10;
+
+/// The moment of an account.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum AccountMoment {
+    /// Of most resident memory.
+    Peak,
+    /// Of the end.
+    End,
+    /// The last one at a time or before it.
+    At(TimeBound),
+}
+
+impl FromStr for AccountMoment {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        match text {
+            "peak" => Ok(Self::Peak),
+            "end" => Ok(Self::End),
+            text => text.parse().map(Self::At),
+        }
+    }
+}
+
+/// Reads a capture up to the moment of an account; `None`: it has none at that moment.
+///
+/// # Errors
+/// A capture that cannot be read, or that has not the mark.
+pub(crate) fn resident_memory(
+    file: &source::CaptureReader,
+    request: &Request<'_>,
+    moment: &AccountMoment,
+) -> Result<Option<(Capture, ResidentMoment)>> {
+    if file.aggregated() {
+        return Ok(None);
+    }
+    let Some(account) = account_at(file, request.paths, moment)? else { return Ok(None) };
+    let time_ns = file.account_ns(&account);
+    let options =
+        Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let mut scan = MomentScan::new(&options, time_ns);
+    let mut progress = Progress::new(file.total_record_bytes(), "reading");
+    let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
+    let (live, replay) = scan.finish(&account, &read.threads);
+    let process = file.process();
+    let knows_all = !process.began_late && process.fork_ticket.is_none();
+    let memory = ResidentMoment {
+        time_ns,
+        cause: account.cause,
+        breakdown: ResidentBreakdown::of(&account, &live, knows_all),
+        threads: account.threads.len(),
+        knows_all,
+    };
+    let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(file, read.lost) };
+    let mut capture = Capture {
+        info,
+        analysis: replay.into_analysis(),
+        frames: read.frames,
+        threads: read.threads,
+        shown: Presentation::default(),
+    };
+    columns::keep_where_several(&mut capture.frames);
+    capture.fold_beside(&request.display)?;
+    Ok(Some((capture, memory)))
+}
+
+/// The account of a moment.
+fn account_at(
+    file: &source::CaptureReader,
+    paths: &[PathBuf],
+    moment: &AccountMoment,
+) -> Result<Option<ResidentAccount>> {
+    let mut found = None::<ResidentAccount>;
+    let until = match moment {
+        AccountMoment::At(bound) => bound.ns(file, paths)?,
+        AccountMoment::Peak | AccountMoment::End => u64::MAX,
+    };
+    file.accounts(|account| {
+        if file.account_ns(&account) > until {
+            return false;
+        }
+        let is_more = |before: &ResidentAccount| account.resident_bytes() > before.resident_bytes();
+        if *moment != AccountMoment::Peak || found.as_ref().is_none_or(is_more) {
+            found = Some(account);
+        }
+        true
+    })?;
+    Ok(found)
+}
+
+/// The moment at which most resident memory had no live block, before Python began to finalize, if that is much.
+///
+/// # Errors
+/// A capture that cannot be read.
+pub(crate) fn widest_moment(file: &source::CaptureReader, capture: &Capture) -> Result<Option<AccountMoment>> {
+    let snapshots = &capture.analysis.snapshots;
+    let end = capture.analysis.totals.finalizing.map_or(u64::MAX, |moment| moment.time_ns);
+    let mut widest = None::<(u64, u64)>;
+    file.accounts(|account| {
+        let time_ns = file.account_ns(&account);
+        // That of finalization itself is taken a little later than it is recorded.
+        if time_ns > end && account.cause != AccountCause::Finalizing {
+            return false;
+        }
+        let before = snapshots.partition_point(|snapshot| snapshot.time_ns <= time_ns);
+        let live = before.checked_sub(1).and_then(|last| snapshots.get(last)).map_or(0, |snapshot| snapshot.heap_bytes);
+        let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs);
+        let anonymous: u64 = runs.filter(|run| run.state == PageState::Anonymous).map(PageRun::bytes).sum();
+        let gap = anonymous.saturating_sub(live);
+        let is_much = gap >= LEAST_GAP && gap >= anonymous / 100 * LEAST_GAP_PERCENT;
+        if is_much && widest.is_none_or(|(most, _)| gap >= most) {
+            widest = Some((gap, time_ns));
+        }
+        true
+    })?;
+    Ok(widest.map(|(_, time_ns)| AccountMoment::At(TimeBound::Time(Time::Ns(time_ns)))))
+}
+
+/// The sentence about resident memory at the moment when most of it had no live block, if that is worth saying.
+///
+/// # Errors
+/// A capture that cannot be read.
+pub(crate) fn sentence(paths: &[PathBuf], capture: &Capture) -> Result<Option<String>> {
+    let [path] = paths else { return Ok(None) };
+    if capture.info.aggregated || capture.info.narrowed {
+        return Ok(None);
+    }
+    let display = DisplayOptions { all_frames: true, ..DisplayOptions::default() };
+    let request = Request { paths, without_columns: true, without_names: true, display, ..Request::default() };
+    let file = request.open(path)?;
+    let Some(moment) = widest_moment(&file, capture)? else { return Ok(None) };
+    let found = resident_memory(&file, &request, &moment)?;
+    Ok(found.filter(|(_, memory)| memory.matters()).map(|(_, memory)| {
+        format!("{}, {} after the start ('memtrack resident')", memory.sentence(), duration(memory.time_ns))
+    }))
+}
+
+/// Why a capture has no account of a moment.
+///
+/// # Errors
+/// Always: the reason.
+pub(crate) fn no_account(file: &source::CaptureReader) -> Result<Infallible> {
+    let (path, process) = (file.path().display(), file.process());
+    let mut has_any = false;
+    file.accounts(|_| {
+        has_any = true;
+        false
+    })?;
+    if file.aggregated() {
+        bail!(
+            "{path}: an aggregated capture has no individual blocks to compare with pages; record without --aggregate"
+        );
+    }
+    if has_any {
+        bail!("{path}: the first account of resident memory was taken later; 'memtrack resident --at peak' shows one");
+    }
+    if let Some(note) = &process.resident_note {
+        let note = String::from_utf8_lossy(note);
+        bail!(
+            "{path}: no account of resident memory: the program's pages could not be read ({note}); a program of another user, \
+             or with more rights than memtrack, is read only by root"
+        );
+    }
+    if process.stripped.count.is_some() || process.anonymized {
+        bail!(
+            "{path}: no account of resident memory: 'memtrack strip' and 'anonymize' leave it out; use the original capture"
+        );
+    }
+    bail!(
+        "{path}: no account of resident memory: the program ended within {} without an exit that memtrack could see (a signal, or \
+         a direct system call), or was recorded by an earlier version",
+        "30 ms"
+    )
+}

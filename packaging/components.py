@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from checkout import ROOT, Failure, epoch, metadata, output, version, write
-from programs import FEATURES, TARGET, tools
+from programs import TARGET, tools
 
 LICENCE = re.compile(r"(?i)(licen[sc]e|copying|notice|unlicense|copyright)")
 # zstd's sources lie within its crate; its COPYING is the other licence that one may choose, the GPL.
@@ -26,7 +26,7 @@ UNWINDER = "LLVM's libunwind and compiler-rt as shipped with zig, https://ziglan
 def crates():
     """The packages that are compiled into the program or its library, as cargo's metadata has them, by name."""
     tree = ["cargo", "tree", "--locked", "--package", "memtrack-cli", "--package", "memtrack-shim"]
-    tree += ["--features", f"memtrack-cli/{FEATURES}", "--edges", "normal,no-proc-macro", "--target", TARGET]
+    tree += ["--edges", "normal,no-proc-macro", "--target", TARGET]
     lines = output(*tree, "--prefix", "none", "--format", "{p}", cwd=ROOT).splitlines()
     compiled = {tuple(line.split()[:2]) for line in lines if line}
     found = [package for package in metadata()["packages"] if (package["name"], "v" + package["version"]) in compiled]

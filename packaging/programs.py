@@ -19,8 +19,6 @@ GLIBC = (2, 17)
 PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
 TARGET = f"{MACHINE}-unknown-linux-gnu"
 PROFILE = "dist"
-# What every package's program can do.
-FEATURES = "parquet"
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
 TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "wheel>=0.43,<1"]
 
@@ -79,14 +77,14 @@ def library():
 def program_with_library_beside():
     """The program that looks for its library in the system's directories: out of a wheel, so that dependencies are
     compiled once for all packages."""
-    return program_of(maturin_wheel(source(), f"{FEATURES},external-shim"), WORK / "external-shim")
+    return program_of(maturin_wheel(source(), "--features", "external-shim"), WORK / "external-shim")
 
 
-def maturin_wheel(directory, features, *options, **variables):
+def maturin_wheel(directory, *options, **variables):
     """What maturin makes of a staged source with zig as linker."""
     made = empty(WORK / "maturin")
     command = ["build", "--zig", "--compatibility", PLATFORM, "--auditwheel", "check", "--target", TARGET]
-    command += ["--profile", PROFILE, "--features", features, "--out", made, *options]
+    command += ["--profile", PROFILE, "--out", made, *options]
     run(tools() / "bin/maturin", *command, cwd=directory, env=environment(**variables))
     return next(made.glob("*.whl"))
 

@@ -10,7 +10,7 @@ import zipfile
 
 from checkout import DIST, MACHINE, WORK, archive, empty, run, version, write
 from components import notices, write_bill_of_materials
-from programs import FEATURES, PLATFORM, environment, library, maturin_wheel, program_of, source, tools
+from programs import PLATFORM, environment, library, maturin_wheel, program_of, source, tools
 
 
 def build():
@@ -19,7 +19,7 @@ def build():
     directory = source()
     write(directory / "LICENSE-THIRD-PARTY", notices())
     bill = write_bill_of_materials(WORK)
-    wheel = maturin_wheel(directory, FEATURES, "--sbom-include", bill, MEMTRACK_EMBED_SHIM=str(embedded))
+    wheel = maturin_wheel(directory, "--sbom-include", bill, MEMTRACK_EMBED_SHIM=str(embedded))
     program_of(wheel, WORK / "embedded-shim")
     # maturin adds the older name of the same tag.
     rename = [tools() / "bin/wheel", "tags", "--remove", "--platform-tag", f"{PLATFORM}_{MACHINE}", wheel]

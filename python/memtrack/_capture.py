@@ -7,6 +7,7 @@ the command line reports for the same capture, view and filters.
 import contextlib
 import dataclasses
 import datetime
+import glob
 import json
 import os
 import tempfile
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from typing_extensions import Literal, TypedDict, Unpack
 
     View = Literal["high-water-mark", "leaks", "leaks-at-exit", "temporary", "allocated"]
-    Table = Literal["events", "stacks", "frames", "modules", "threads", "snapshots"]
+    Table = Literal["events", "sites", "windows", "snapshots", "stacks", "frames", "threads", "processes"]
     Text = Union[str, Sequence[str]]
 
     class Filters(TypedDict, total=False):
@@ -256,25 +257,25 @@ class Capture:
                 yield from map(Snapshot, *row.values)
 
     def to_arrow(self, table: "Table" = "events", **filters: "Unpack[Filters]") -> "pyarrow.Table":
-        """A table of `memtrack transform parquet` as a pyarrow.Table: `events`, or what they refer to by number (`stacks`,
-        `frames`, `modules`, `threads`), or `snapshots`. For one capture, where pyarrow is installed.
+        """A table of `memtrack transform parquet` as a pyarrow.Table: `events`, `sites`, `windows`, `snapshots`, or what they
+        refer to by key (`processes`, `threads`, `stacks`, `frames`). Where pyarrow is installed.
 
         >>> events = Capture("app.bin").to_arrow()
         >>> events.column_names[:4]
-        ['order', 'time_ns', 'kind', 'address']
+        ['process', 'order', 'time_ns', 'kind']
         """
         try:
+            import pyarrow  # type: ignore[import-untyped,import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
             from pyarrow import parquet  # type: ignore[import-untyped,import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise Error(f"{error}; pip install pyarrow") from error
         with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
             tables = os.path.join(directory, "tables")
             read_output(self._command(["transform", "parquet", "-o", tables], _options(filters)))
-            path = os.path.join(tables, f"{table}.parquet")
-            if not os.path.exists(path):
-                known = sorted(os.path.splitext(name)[0] for name in os.listdir(tables))
-                raise ValueError(f"table {table!r}: expected one of {', '.join(known)}")
-            return parquet.read_table(path)
+            files = sorted(glob.glob(os.path.join(tables, glob.escape(table), "**", "*.parquet"), recursive=True))
+            if not files:
+                raise ValueError(f"table {table!r}: expected one of {', '.join(sorted(os.listdir(tables)))}")
+            return pyarrow.concat_tables([parquet.ParquetFile(path).read() for path in files])
 
     def to_pandas(self, table: "Table" = "events", **filters: "Unpack[Filters]") -> "pandas.DataFrame":
         """The same as a pandas.DataFrame, where pandas is installed, too.

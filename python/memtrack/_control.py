@@ -1,48 +1,93 @@
 """The recording of this process by somebody else: `memtrack run`, `attach` or `start`.
 
-It is reached over its control socket (docs/control-protocol.md). Invariant: where there is none, nothing is done.
+It is reached over its control socket (docs/control-protocol.md). Invariant: what it gives is a recording of this very
+process.
 """
 
 import json
 import os
 import socket
-from typing import Any, Dict, Optional, Tuple
+import time
+from typing import Any, Dict, Iterator, Tuple
 
+from memtrack._connection import Connection
 from memtrack._errors import Error
+from memtrack._library import is_recording_now
 
-#: Seconds that an answer may take.
-_PATIENCE = 10
+#: Seconds that an answer may take: it may be the copy of a large capture.
+_PATIENCE = 600
+#: How often the socket is looked for, and the pause between: it gets its name when the program has just been started.
+_TRIES, _PAUSE = 50, 0.002
 
 
-def ask_recording(command: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """The answer of the recording of this process; None if there is none. Raises Error if it refuses."""
-    for directory in _directories():
-        path = os.path.join(directory, f"{os.getpid()}.sock")
+class OtherRecording(Connection):
+    """A recording of this process that somebody else has begun."""
+
+    def __init__(self, path: str) -> None:
+        connected = socket.socket(socket.AF_UNIX)
         try:
-            if os.stat(directory).st_uid != os.geteuid():
-                continue
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(_PATIENCE)
-                connection.connect(path)
-                connection.sendall(json.dumps({"id": 1, **command}).encode() + b"\n")
-                with connection.makefile("rb") as lines:
-                    lines.readline()
-                    line = lines.readline()
-        except OSError:
-            continue
-        answer: Dict[str, Any] = json.loads(line) if line else {"error": "the recording has just ended"}
-        if "error" in answer:
-            raise Error(answer["error"])
-        said: Dict[str, Any] = answer["ok"]
-        return said
-    return None
+            connected.settimeout(_PATIENCE)
+            connected.connect(path)
+            super().__init__(connected)
+            #: Its first process.
+            self.process: int = json.loads(self._answers.readline())["pid"]
+        except (OSError, ValueError, KeyError):
+            connected.close()
+            raise
+
+    def mark(self, name: str) -> None:
+        """Names the present moment."""
+        self.ask({"id": 1, "command": "mark", "name": name})
+
+    def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
+        """A request about a span."""
+        return json.dumps({"id": 1, "command": command, **members}).encode() + b"\n"
+
+    def has(self, process: int) -> bool:
+        """Whether it records this process."""
+        known = self.ask({"id": 1, "command": "status"})["processes"]
+        return any(one["pid"] == process and one["state"] == "recording" for one in known)
 
 
 def is_recorded() -> bool:
     """Whether somebody records this process now."""
-    known = ask_recording({"command": "status"})
-    processes = known["processes"] if known is not None else []
-    return any(process["pid"] == os.getpid() and process["state"] == "recording" for process in processes)
+    return is_recording_now()
+
+
+def find_recording() -> OtherRecording:
+    """The recording of this process, which is being recorded. Raises Error if it cannot be reached."""
+    for _ in range(_TRIES):
+        for path in _sockets():
+            try:
+                found = OtherRecording(path)
+            except (OSError, ValueError, KeyError):
+                continue
+            try:
+                # Of children, the recording has the name of the first process.
+                if found.has(os.getpid()):
+                    return found
+            except Error:
+                pass
+            found.close()
+        time.sleep(_PAUSE)
+    raise Error(
+        "this process is being recorded, but the recording cannot be reached (see 'memtrack ps'): "
+        f"there is no socket of it in {' or '.join(_directories())}"
+    )
+
+
+def _sockets() -> Iterator[str]:
+    """The sockets of recordings; that of this process first."""
+    own = f"{os.getpid()}.sock"
+    for directory in _directories():
+        try:
+            if os.stat(directory).st_uid != os.geteuid():
+                continue
+            names = [name for name in os.listdir(directory) if name.endswith(".sock")]
+        except OSError:
+            continue
+        for name in sorted(names, key=lambda name: (name != own, name)):
+            yield os.path.join(directory, name)
 
 
 def _directories() -> Tuple[str, ...]:

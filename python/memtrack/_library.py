@@ -4,6 +4,7 @@ Invariant: a process has one copy of it, whoever loaded it; and no file is writt
 """
 
 import ctypes
+import functools
 import os
 import platform
 import struct
@@ -79,6 +80,36 @@ def load_library() -> Library:
         return Library(_load())
     except OSError as error:
         raise Error(f"memtrack's library cannot be loaded: {error}") from error
+
+
+_is_recording: Optional[Callable[[], int]] = None
+
+
+def is_recording_now() -> bool:
+    """Whether the library, if it is loaded, records this process now."""
+    global _is_recording
+    if _is_recording is None:
+        # In a subinterpreter, Python cannot be called back, so there only a library is found that was loaded at the start.
+        name = None if is_subinterpreter() else _loaded_name()
+        mode = ctypes.DEFAULT_MODE if name is None else ctypes.DEFAULT_MODE | _RTLD_NOLOAD
+        try:
+            # It is never unloaded.
+            _is_recording = ctypes.PyDLL(os.fsdecode(name) if name else None, mode).memtrack_is_recording
+        except (OSError, AttributeError):
+            return False
+    return bool(_is_recording())
+
+
+@functools.lru_cache(maxsize=None)
+def is_subinterpreter() -> bool:
+    """Whether this is another than the main interpreter; each has a module of its own."""
+    python = ctypes.PyDLL(None)
+    # Before 3.9 it has an underscore.
+    current = getattr(python, "PyInterpreterState_Get", None) or python._PyInterpreterState_Get
+    current.restype = ctypes.c_void_p
+    python.PyInterpreterState_GetID.argtypes = [ctypes.c_void_p]
+    python.PyInterpreterState_GetID.restype = ctypes.c_int64
+    return python.PyInterpreterState_GetID(current()) != 0  # type: ignore[no-any-return]
 
 
 class _ObjectInfo(ctypes.Structure):

@@ -8,7 +8,7 @@ import glob
 import os
 import re
 import tempfile
-from typing import Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from memtrack._capture import Allocation
 from memtrack._reading import read_lines
@@ -57,6 +57,25 @@ def live_at_ends(files: Sequence[str], spans: Sequence[Span]) -> Iterator[Tuple[
             yield from zip(numbers, map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks)))
 
 
+def at_their_peak(path: str, selects: Callable[[Allocation], bool]) -> List[Allocation]:
+    """Of the allocations of one capture that `selects` takes, by call stack, allocator and thread: those that were live when
+    these together held most."""
+    with _records(["--table", "peak", "--", path]) as (decoder, rows):
+        selected = [number for number, allocation in enumerate(_allocations(decoder, rows)) if selects(allocation)]
+    with tempfile.NamedTemporaryFile("w", prefix="memtrack-rows-") as file:
+        file.writelines(f"{number}\n" for number in selected)
+        file.flush()
+        with _records(["--table", "peak", "--rows", file.name, "--", path]) as (decoder, rows):
+            return list(_allocations(decoder, rows))
+
+
+def _allocations(decoder: RecordDecoder, rows: Iterator[Columns]) -> Iterator[Allocation]:
+    for row in rows:
+        sizes, counts, allocators, tids, names, stacks = row.values
+        functions = map(decoder.allocators.__getitem__, allocators)
+        yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks))
+
+
 @contextlib.contextmanager
 def _rows(
     table: str, files: Sequence[str], spans: Sequence[Span]
@@ -64,7 +83,12 @@ def _rows(
     with tempfile.NamedTemporaryFile("w", prefix="memtrack-spans-") as file:
         file.writelines(f"{begin} {end}\n" for begin, end in spans)
         file.flush()
-        decoder = RecordDecoder()
-        command = ["transform", "records", "--table", table, "--spans", file.name, "--", *files]
-        with contextlib.closing(read_lines(command)) as lines:
-            yield decoder, decoder.rows(lines)
+        with _records(["--table", table, "--spans", file.name, "--", *files]) as known:
+            yield known
+
+
+@contextlib.contextmanager
+def _records(arguments: List[str]) -> Iterator[Tuple[RecordDecoder, Iterator[Columns]]]:
+    decoder = RecordDecoder()
+    with contextlib.closing(read_lines(["transform", "records", *arguments])) as lines:
+        yield decoder, decoder.rows(lines)

@@ -16,7 +16,7 @@ from memtrack._errors import quietly
 from memtrack._holders import Holding, holders_text
 from memtrack._records import Stack
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import captures_at, live_at_ends, span_sums
+from memtrack._spans import at_their_peak, captures_at, live_at_ends, span_sums
 
 if TYPE_CHECKING:
     from memtrack._tracker import Tracker
@@ -46,8 +46,12 @@ class MemoryLimit:
 
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
-        judged, apart = test.below_the_test(test.capture.allocations(), self.current_thread_only)
-        held, most = sum(holding.bytes for holding in judged), parse_size(self.limit)
+        most = parse_size(self.limit)
+        everything, _ = test.below_the_test(test.capture.allocations("allocated"), self.current_thread_only)
+        if sum(holding.bytes for holding in everything) <= most:
+            return None
+        judged, apart = test.at_its_peak(self.current_thread_only)
+        held = sum(holding.bytes for holding in judged)
         if held <= most:
             return None
         title = (
@@ -200,6 +204,19 @@ class RecordedCall:
                 apart[fixture] = apart.get(fixture, 0) + allocation.bytes
             elif stack is not None and (not current_thread_only or allocation.thread == own):
                 judged.append(Holding(allocation.bytes, allocation.count, allocation.allocator, stack))
+        return judged, apart
+
+    def at_its_peak(self, current_thread_only: bool) -> Tuple[List[Holding], Dict[str, int]]:
+        """What was allocated below the test function, when that held most; and what fixtures allocated meanwhile.
+
+        Of a process that has begun children it is what was live at the high-water mark of all of them.
+        """
+        capture = self.capture
+        if len(capture.files) > 1:
+            return self.below_the_test(capture.allocations(), current_thread_only)
+        judges = lambda allocation: bool(self.below_the_test([allocation], current_thread_only)[0])
+        judged, _ = self.below_the_test(at_their_peak(self.path, judges), current_thread_only)
+        _, apart = self.below_the_test(capture.allocations(), current_thread_only)
         return judged, apart
 
     def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:

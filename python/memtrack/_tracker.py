@@ -4,15 +4,15 @@ The library is loaded into this process and called in the calling thread; a proc
 Invariant: recording begins with the last thing that starting does, and ends with the first thing that stopping does.
 """
 
-import ctypes
 import os
 import threading
 import time
 import warnings
 from types import TracebackType
-from typing import Any, Dict, List, Optional, Tuple, Type, Union
+from typing import List, Optional, Tuple, Type, Union
 
-from memtrack._control import ask_recording, is_recorded
+from memtrack._connection import Connection
+from memtrack._control import find_recording, is_recorded
 from memtrack._errors import CaptureWarning, Error
 from memtrack._library import (
     BUSY,
@@ -21,10 +21,11 @@ from memtrack._library import (
     NOT_RECORDED,
     OTHER_SLOT_COUNT,
     Library,
+    is_subinterpreter,
     load_library,
     status_text,
 )
-from memtrack._recorder import Recorder, position_in
+from memtrack._recorder import Recorder
 
 #: How often a library that is busy is asked again.
 _TRIES = 200
@@ -34,8 +35,12 @@ _library: Optional[Library] = None
 _recorder: Optional[Recorder] = None
 #: The Tracker whose recording it is.
 _active: Optional["Tracker"] = None
-#: Those that began while it recorded, and have not stopped: each is a span of its recording.
-_inner: List["Tracker"] = []
+#: The recording of this process by somebody else, while Trackers use it.
+_other: Optional[Connection] = None
+#: Trackers that began while this process was recorded, and have not stopped: each is a span of that recording.
+_spans: List["Tracker"] = []
+#: Ends the capture of the active Tracker, and not the recording.
+_CUT = b'"cut"\n'
 _watches_forks = False
 
 
@@ -48,15 +53,19 @@ def mark(name: str) -> None:
     """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report.
 
     The capture is that of the Tracker that records this process, else of `memtrack run`, `attach` or `start`. Does nothing
-    where nothing is recorded.
+    where nothing is recorded, and warns where the recording cannot be reached.
 
     >>> mark("after warm-up")
     """
-    active = _active
-    if active is not None:
-        active.mark(name)
-    else:
-        ask_recording({"command": "mark", "name": name})
+    with _lock:
+        try:
+            recording = _recording()
+        except Error as error:
+            warnings.warn(str(error), CaptureWarning, stacklevel=2)
+            return
+        if recording is not None:
+            recording.mark(name)
+            _leave_other()
 
 
 class Tracker:
@@ -82,8 +91,9 @@ class Tracker:
     - `overwrite`: replace a file that exists.
     - `memory_interval_ms`: sample resident memory this often.
 
-    Trackers nest and overlap, in any threads: one that begins while another records is a span of that recording, and has a
-    file of its own when it stops. It records what the first one was asked to record, and no more.
+    Trackers nest and overlap, in any threads: one that begins while this process is being recorded, by another Tracker,
+    `memtrack run` or `attach`, is a span of that recording, and has a file of its own when it stops, or at the latest when
+    that recording ends. It has what that recording records, and no more: where it asks for more, Error says what to do.
 
     Raises `memtrack.Error` where recording is not possible; the program is as it was then.
     """
@@ -109,23 +119,26 @@ class Tracker:
             "--follow": follow_fork,
             "--force": overwrite,
         }
-        self._flags = flags
+        flagged = ["--native"] if native_traces else []
+        flagged += [flag for flag in ("--trace-python-allocators", "--allocation-timestamps", "--follow") if flags[flag]]
+        self._needs = [flag[2:] for flag in flagged]
+        self._aggregates = aggregate
         self._overwrite = overwrite
         self._options = [f"--output={self.file_name}", f"--snapshot-interval={memory_interval_ms}"]
         self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
         self._library: Optional[Library] = None
         self._process: Optional[int] = None
         self._is_over = False
-        #: Of a span: the answers that have the tickets of its begin and end.
-        self._begin, self._begin_length = bytearray(256), 0
-        self._end_answer = bytearray(256)
-        #: The file of a Tracker that stopped before those inside, until they have.
-        self._part: Optional[str] = None
+        #: Of a span: the recording that it is of, and the request that ends it.
+        self._within: Optional[Connection] = None
+        self._end_request = _CUT
 
     def __enter__(self) -> "Tracker":
         with _lock:
-            if _active is not None and self._process is None:
-                return self._enter_span()
+            _refuse_subinterpreter()
+            recording = _recording() if self._process is None else None
+            if recording is not None:
+                return self._enter_span(recording)
             library, memory, slots = self._prepare()
             tries = 0
             while True:
@@ -148,9 +161,9 @@ class Tracker:
         # Nothing before the call of the library allocates; `with` would make two methods.
         _lock.acquire()
         try:
-            if self in _inner or (self is _active and _inner and not self._is_over):
-                assert _recorder is not None
-                self._end_span(_recorder.ask_position(self._end_answer))
+            within = self._within or (_recorder if self is _active and _spans else None)
+            if within is not None and not self._is_over:
+                self._end_span(within, within.exchange(self._end_request))
                 return
             status = self._library.detach() if self is _active and self._library is not None else DONE
             self._end(status)
@@ -174,17 +187,27 @@ class Tracker:
 
     def mark(self, name: str) -> None:
         """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report."""
-        self._ask({"mark": name})
+        with _lock:
+            self._recording().mark(name)
 
     def snapshot(self, file_name: Union[str, "os.PathLike[str]"], *, overwrite: bool = False) -> None:
         """Writes a complete capture of everything up to now; the recording goes on."""
-        self._ask({"snapshot": {"output": os.path.abspath(os.fspath(file_name)), "force": overwrite}})
-
-    def _ask(self, request: Any) -> Any:
+        output = os.path.abspath(os.fspath(file_name))
+        members = {"output": output, "force": overwrite}
         with _lock:
-            self._check_is_active()
-            assert _recorder is not None
-            return _recorder.ask(request)
+            recording = self._recording()
+            _check_file(output, overwrite)
+            if self._within is None:
+                recording.ask({"snapshot": members})
+            elif not recording.exchange(recording.span_request("copy", {"span": self.file_name, **members})):
+                raise recording.failure()
+
+    def _recording(self) -> Connection:
+        """The recording of this Tracker, which has begun and not ended."""
+        self._check_is_active()
+        recording = self._within or _recorder
+        assert recording is not None
+        return recording
 
     def _check_is_active(self) -> None:
         if self._process is None:
@@ -194,7 +217,7 @@ class Tracker:
                 f"this Tracker records process {self._process}, from which this one was forked: the parent stops it; "
                 "follow_fork=True records children"
             )
-        if self._is_over or (self is not _active and self not in _inner):
+        if self._is_over or (self is not _active and self not in _spans):
             raise Error("this Tracker was stopped already")
 
     def _prepare(self) -> Tuple[Library, int, int]:
@@ -202,12 +225,6 @@ class Tracker:
         global _active
         if self._process is not None:
             raise Error("this Tracker was used before: make another one for each recording")
-        if is_recorded():
-            raise Error(
-                "this process is already being recorded (by 'memtrack run' or 'attach', see 'memtrack ps'): name the span by "
-                "memtrack.mark() at its begin and end, for --from and --to mark:NAME"
-            )
-        _refuse_subinterpreter()
         self._library, recorder = _connect()
         memory = _memory_file()
         try:
@@ -223,55 +240,51 @@ class Tracker:
         _active = self
         return self._library, memory, slots
 
-    def _enter_span(self) -> "Tracker":
-        """Begins while another Tracker records."""
-        assert _active is not None and _recorder is not None
-        lacking = [name for name, is_wanted in self._flags.items() if is_wanted and not _active._flags.get(name)]
-        lacking = [name for name in lacking if name not in ("--no-native", "--force", "--follow")]
-        if lacking or _active._flags["--aggregate"]:
-            what = "single events" if _active._flags["--aggregate"] else f"what {' and '.join(lacking)} would record"
+    def _enter_span(self, recording: Connection) -> "Tracker":
+        """Begins while this process is being recorded."""
+        if self._aggregates:
             raise Error(
-                f"this process is being recorded by another Tracker, into {_active.file_name}, without {what}: "
-                "give the first Tracker the options of those inside"
+                "aggregate=True begins a recording, and this process is being recorded already: leave it out, and sum up "
+                "the file by any report"
             )
-        if os.path.lexists(self.file_name) and not self._overwrite:
-            raise Error(f"{self.file_name}: file exists; overwrite it with overwrite=True, or name another")
-        if not os.path.isdir(os.path.dirname(self.file_name)):
-            raise Error(f"{self.file_name}: there is no such directory")
-        self._library = _active._library
+        _check_file(self.file_name, self._overwrite)
+        span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": os.getpid()}
+        request = recording.span_request("begin", span)
+        self._end_request = recording.span_request("end", {"span": self.file_name})
+        # Before 3.11 the first call of a function allocates its frame.
+        self.__exit__(None, None, None)
+        self._within = recording
         self._process = os.getpid()
-        _inner.append(self)
-        try:
-            # The last thing: what follows belongs to the span.
-            self._begin_length = _recorder.ask_position(self._begin)
-        except Error:
-            _inner.remove(self)
-            self._process = None
-            raise
-        return self
+        _spans.append(self)
+        # The last thing: what follows belongs to the span.
+        if recording.exchange(request):
+            return self
+        self._forget_span()
+        self._process = None
+        raise recording.failure()
 
-    def _end_span(self, end_length: int) -> None:
-        """Writes the file of a span, or of the first Tracker, which stops before those inside."""
-        global _active
+    def _end_span(self, within: Connection, is_done: bool) -> None:
+        """After the end of a span; or of the first Tracker, which stops before those inside."""
         self._check_is_active()
-        assert _active is not None and _recorder is not None
         self._is_over = True
         owner = _active
-        begin = None if self is owner else position_in(self._begin, self._begin_length)
-        span: Dict[str, Any] = {"begin": begin, "end": position_in(self._end_answer, end_length)}
-        target = self.file_name
-        if self is owner:
-            # The recording goes on in the file of this name.
-            target = self._part = f"{self.file_name}.part-{os.getpid()}"
-        else:
-            _inner.remove(self)
+        if self is not owner:
+            self._forget_span()
         try:
-            _recorder.ask({"span": {**span, "output": target, "force": self is owner or self._overwrite}})
+            if not is_done and (owner is not None or is_recorded()):
+                raise within.failure()
+            if not is_done:
+                text = f"{self.file_name}: the recording of this process ended before this Tracker did, and so does the file"
+                warnings.warn(text, CaptureWarning, stacklevel=4)
         finally:
-            if owner._is_over and not _inner:
+            if owner is not None and owner._is_over and not _spans:
                 owner._is_over = False
                 assert owner._library is not None
                 owner._end(owner._library.detach())
+
+    def _forget_span(self) -> None:
+        _spans.remove(self)
+        _leave_other()
 
     def _after_refusal(self, status: int, memory: int, slots: int, tries: int) -> Tuple[int, int]:
         """The memory to try next; raises Error, with everything as it was, if there is none."""
@@ -310,46 +323,75 @@ class Tracker:
         _active = None
         self._is_over = True
         said = _recorder.ask("end")
-        if self._part is not None:
-            os.replace(self._part, self.file_name)
         for note in said["notes"]:
             warnings.warn(note, CaptureWarning, stacklevel=3)
         if status not in (DONE, NOT_RECORDED):
             raise Error(f"the recording has ended, but this process was not put back wholly: {status_text(status)}")
 
 
+def _recording() -> Optional[Connection]:
+    """What records this process now, whoever has begun it."""
+    global _other
+    if _active is not None:
+        return _recorder
+    if _other is not None and not _other.is_alive():
+        _other.close()
+        _other = None
+    if not is_recorded():
+        return None
+    if _other is None:
+        _watch_forks()
+        _other = find_recording()
+    return _other
+
+
+def _leave_other() -> None:
+    """Closes the connection to another's recording that is not used any more."""
+    global _other
+    if _other is not None and not _spans:
+        _other.close()
+        _other = None
+
+
+def _check_file(path: str, overwrite: bool) -> None:
+    if os.path.lexists(path) and not overwrite:
+        raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
+
+
 def _connect() -> Tuple[Library, Recorder]:
     """The library and the recorder, started if there is none."""
-    global _library, _recorder, _watches_forks
+    global _library, _recorder
     if _library is None:
         _library = load_library()
-    if not _watches_forks:
-        os.register_at_fork(after_in_child=_forget_in_child)
-        _watches_forks = True
+    _watch_forks()
     if _recorder is None or not _recorder.is_alive():
         _recorder = Recorder(_library)
     return _library, _recorder
 
 
+def _watch_forks() -> None:
+    global _watches_forks
+    if not _watches_forks:
+        os.register_at_fork(after_in_child=_forget_in_child)
+        _watches_forks = True
+
+
 def _forget_in_child() -> None:
     """The recorder and the recording are the parent's."""
-    global _lock, _recorder, _active, _inner
+    global _lock, _recorder, _other, _active, _spans
     _lock = threading.RLock()
-    if _recorder is not None:
-        _recorder.close()
-    _recorder = _active = None
-    _inner = []
+    for connection in (_recorder, _other):
+        if connection is not None:
+            connection.close()
+    for tracker in _spans:
+        tracker._within = None
+    _recorder = _other = _active = None
+    _spans = []
 
 
 def _refuse_subinterpreter() -> None:
     """The library reads the frames of the main interpreter's threads only."""
-    python = ctypes.PyDLL(None)
-    # Before 3.9 it has an underscore.
-    current = getattr(python, "PyInterpreterState_Get", None) or python._PyInterpreterState_Get
-    current.restype = ctypes.c_void_p
-    python.PyInterpreterState_GetID.argtypes = [ctypes.c_void_p]
-    python.PyInterpreterState_GetID.restype = ctypes.c_int64
-    if python.PyInterpreterState_GetID(current()) != 0:
+    if is_subinterpreter():
         raise Error("a Tracker cannot be used in a subinterpreter: start it in the main one; it records all threads")
 
 

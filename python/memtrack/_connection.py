@@ -1,0 +1,92 @@
+"""A connection to a process that records this one: requests and answers are lines of JSON.
+
+Invariant: there is one answer to each request, and nothing else is read.
+"""
+
+import json
+import select
+import socket
+from typing import Any, Dict, Union
+
+from memtrack._errors import Error
+
+_NEWLINE = 10
+_OK = b'"ok":'
+#: The longest answer of an exchange: an error with paths in it.
+_LONGEST = 16384
+
+#: What happened where there is no answer any more.
+LOST = "the recorder has ended (was it killed?); what it had written until then is in the file"
+
+
+class Connection:
+    """A connection; calls are made by one thread at a time."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._answers = connected.makefile("rb")
+        #: The answer of the last exchange.
+        self._answer, self._length = bytearray(_LONGEST), 0
+
+    def close(self) -> None:
+        """Ends it."""
+        self._answers.close()
+        self._socket.close()
+
+    def is_alive(self) -> bool:
+        """Whether the other side still listens."""
+        return not select.select([self._socket], [], [], 0)[0]
+
+    def ask(self, request: Union[str, Dict[str, Any]]) -> Dict[str, Any]:
+        """Its answer to a request."""
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+            line = self._answers.readline()
+        except OSError as error:
+            raise Error(LOST) from error
+        return _said(line)
+
+    def exchange(self, request: bytes) -> bool:
+        """Sends a whole line; whether the answer is that it was done. Allocates next to nothing."""
+        self._length = 0
+        answer = self._answer
+        try:
+            self._socket.sendall(request)
+            length = self._socket.recv_into(answer)
+            while 0 < length < _LONGEST and answer[length - 1] != _NEWLINE:
+                more = self._socket.recv(_LONGEST - length)
+                if not more:
+                    break
+                answer[length : length + len(more)] = more
+                length += len(more)
+        except OSError:
+            return False
+        self._length = length
+        return answer.find(_OK, 0, length) >= 0
+
+    def failure(self) -> Error:
+        """Why the last exchange failed."""
+        try:
+            _said(bytes(self._answer[: self._length]))
+        except Error as error:
+            return error
+        return Error("the recorder gave no answer")
+
+    def mark(self, name: str) -> None:
+        """Names the present moment."""
+        raise NotImplementedError
+
+    def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
+        """A request about a span: `begin`, `copy` or `end`, as in docs/control-protocol.md."""
+        raise NotImplementedError
+
+
+def _said(line: bytes) -> Dict[str, Any]:
+    """What an answer says."""
+    if not line:
+        raise Error(LOST)
+    answer: Dict[str, Any] = json.loads(line)
+    if "ok" not in answer:
+        raise Error(answer["error"])
+    said: Dict[str, Any] = answer["ok"]
+    return said

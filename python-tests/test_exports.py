@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -307,59 +308,111 @@ def test_firefox_profiles_are_consistent(capture, view):
 # --- parquet ----------------------------------------------------------------------------------------------------------
 
 
+TABLES = {"events", "sites", "windows", "snapshots", "stacks", "frames", "threads", "processes"}
+
+
 @pytest.fixture(scope="module")
 def tables(capture):
-    """The directory of tables; skipped where memtrack was built without the feature."""
+    """The directory of tables."""
     directory = capture.path.parent / "capture.tables"
-    outcome = capture.memtrack("transform", "parquet", "-f", "-o", directory, capture.path)
-    if b"built without parquet" in outcome.stderr:
-        pytest.skip("memtrack was built without the feature parquet")
+    outcome = capture.memtrack("transform", "parquet", "-f", "-o", directory, "--host", "h/1", "--service", "shop", "--window", "1ms", capture.path)
     assert outcome.status == 0, outcome.stderr.decode()
-    assert {path.name for path in directory.iterdir()} == {f"{name}.parquet" for name in ("events", "stacks", "frames", "modules", "threads", "snapshots")}
+    assert {path.name for path in directory.iterdir()} == TABLES
     return directory
 
 
-def test_duckdb_reads_parquet(capture, tables):
+def asking(directory):
+    """Answers SQL, with $table for the files of a table."""
     duckdb = pytest.importorskip("duckdb")
-    ask = lambda query: duckdb.sql(query.replace("$", str(tables) + "/")).fetchall()
-    heap = "from '$events.parquet' where kind = 'alloc' or (kind = 'map' and class = 'heap')"
+    files = lambda match: f"read_parquet('{directory}/{match[1]}/**/*.parquet', hive_partitioning = true)"
+    return lambda query: duckdb.sql(re.sub(r"[$]([a-z]+)", files, query)).fetchall()
+
+
+def test_duckdb_reads_parquet(capture, tables):
+    ask = asking(tables)
+    heap = "from $events where kind = 'alloc' or (kind = 'map' and class = 'heap')"
     assert ask(f"select count(*), sum(size) {heap}") == [total(capture, "allocated")[::-1]]
-    assert ask("select count(*) from '$events.parquet' where kind = 'free'")[0][0] >= capture.stats()["deallocations"]["count"] - 10
-    leaf = "from '$events.parquet' join '$stacks.parquet' using (stack) join '$frames.parquet' using (frame)"
+    assert ask("select count(*) from $events where kind = 'free'")[0][0] >= capture.stats()["deallocations"]["count"] - 10
+    leaf = "from $events join $stacks using (stack) join $frames using (frame)"
     ((count, size, line),) = ask(f"select count(*), sum(size), min(line) {leaf} where function = 'churn' and size > 1000")
     assert (count, size, line) == (300, 300 * 2001, 20)
-    ((name,),) = ask(f"select distinct modules.name {leaf} join '$modules.parquet' modules using (module) where function = 'churn'")
-    assert name == "exports"
-    assert ask("select count(*) from '$threads.parquet' where name = 'worker'") == [(1,)]
-    ((rss,),) = ask("select max(rss_bytes) from '$snapshots.parquet'")
+    assert ask(f"select distinct module {leaf} where function = 'churn'") == [("exports",)]
+    assert ask("select count(*) from $threads where name = 'worker'") == [(1,)]
+    ((rss,),) = ask("select max(rss_bytes) from $snapshots")
     assert rss <= capture.stats()["rss"]["peak_bytes"]
-    assert ask("select max(caller) from '$stacks.parquet' where caller >= stack") == [(None,)]
+    assert ask("select count(*) from $stacks a where caller is not null and caller not in (select stack from $stacks)") == [(0,)]
+    day = capture.stats()["capture"]["start_time"][:10]
+    assert ask("select distinct cast(day as varchar), service, host from $sites") == [(day, "shop", "h/1")]
+
+
+def test_sums_of_the_tables_are_those_of_stats(capture, tables):
+    ask, stats = asking(tables), capture.stats()
+    sums = "sum(allocated_bytes), sum(allocated_count), sum(peak_bytes), sum(peak_count), sum(leaked_bytes), sum(leaked_count)"
+    figures = [stats[name][field] for name, field in (
+        ("allocations", "bytes"), ("allocations", "count"), ("peak", "bytes"), ("peak", "allocations"), ("leaked", "bytes"), ("leaked", "allocations"))]
+    assert [list(row) for row in ask(f"select {sums} from $sites")] == [figures]
+    assert [list(row) for row in ask(f"select {sums.replace('sum(', '(')} from $processes")] == [figures]
+    # The windows together are the whole recording, and what the last one holds is live at the very end.
+    assert ask("select sum(allocated_bytes), sum(allocated_count) from $windows") == [tuple(figures[:2])]
+    last = "(select max(window_number) from $windows)"
+    at_exit = ask("select sum(leaked_at_exit_bytes), sum(leaked_at_exit_count) from $sites")
+    assert ask(f"select sum(live_bytes), sum(live_count) from $windows where window_number = {last}") == at_exit
+    assert ask("select count(*) > 3 from (select distinct window_number from $windows)") == [(True,)]
+    live = "sum(allocated_bytes - freed_bytes) over (partition by stack, allocator, tid order by window_number)"
+    assert ask(f"select count(*) from (select live_bytes, {live} as held from $windows) where live_bytes != held") == [(0,)]
+    own = "select function, line, sum(s.allocated_bytes) from $sites s join $frames f on f.frame = s.own_frame where whose = 'own' group by all"
+    assert ("churn", 20, 300 * 2001) in ask(own)
 
 
 def test_pyarrow_and_pandas_read_parquet(capture, tables):
     parquet = pytest.importorskip("pyarrow.parquet")
-    events = parquet.read_table(tables / "events.parquet")
+    (path,) = tables.glob("events/day=*/service=shop/host=h%2F1/events-*.parquet")
+    events = parquet.read_table(path, partitioning=None)
     assert events.num_rows == len(capture.records.events)
     assert events.column("order").to_pylist() == list(range(events.num_rows))
-    about = json.loads(parquet.read_metadata(tables / "events.parquet").metadata[b"memtrack"])
+    metadata = parquet.read_metadata(path).metadata
+    about = json.loads(metadata[b"memtrack"])
     assert about["schema"] == "memtrack-parquet" and about["has_allocation_timestamps"]
+    assert metadata[b"memtrack.schema_version"] == b"2"
     expected = [(record.time_ns, record.tid) for record in capture.records.events]
     assert list(zip(events.column("time_ns").to_pylist(), events.column("tid").to_pylist())) == expected
 
 
+def test_columns_are_those_of_the_documents(tables):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    documented = {}
+    for line in (REPOSITORY / "docs" / "tables.md").read_text().splitlines():
+        if match := re.fullmatch(r"## `(\w+)`", line):
+            columns = documented.setdefault(match[1], [])
+        elif match := re.match(r"[|] `(\w+)` [|] (\w+) [|]", line):
+            columns.append((match[1], match[2]))
+    assert set(documented) == TABLES
+    for name, columns in documented.items():
+        (path,) = tables.glob(f"{name}/**/*.parquet")
+        schema = parquet.read_schema(path)
+        assert columns == [(field.name, str(field.type)) for field in schema], name
+
+
 def test_parquet_takes_filters_and_overwrites_only_its_own(capture, aggregated, tables, tmp_path):
-    duckdb = pytest.importorskip("duckdb")
-    assert capture.memtrack("transform", "parquet", "--function", "churn", "-o", tmp_path / "t", capture.path).status == 0
+    write = lambda *options: capture.memtrack("transform", "parquet", *options, "-o", tmp_path / "t", capture.path)
+    assert write("--function", "churn").status == 0
     stats = json.loads(capture.reading("stats", "--json", "--function", "churn", capture.path))
-    sums = duckdb.sql(f"select count(*) filter (kind = 'alloc' or kind = 'map'), count(*) filter (kind = 'free') from '{tmp_path}/t/events.parquet'").fetchall()
-    assert sums == [(stats["allocations"]["count"], stats["deallocations"]["count"])]
-    outcome = capture.memtrack("transform", "parquet", "-o", tmp_path / "t", capture.path)
+    allocated = (stats["allocations"]["count"], stats["deallocations"]["count"])
+    ask = asking(tmp_path / "t")
+    assert ask("select count(*) filter (kind = 'alloc' or kind = 'map'), count(*) filter (kind = 'free') from $events") == [allocated]
+    assert ask("select sum(allocated_count) from $sites") == ask("select sum(allocated_count) from $windows") == [allocated[:1]]
+    outcome = write()
     assert outcome.status == 1 and b"--force" in outcome.stderr
+    assert write("-f", "--no-events").status == 0 and write("--host", "other").status == 0
+    assert len(list((tmp_path / "t").glob("sites/**/*.parquet"))) == 2
     (tmp_path / "t" / "mine.txt").write_text("mine")
-    outcome = capture.memtrack("transform", "parquet", "-f", "-o", tmp_path / "t", capture.path)
+    outcome = write("-f")
     assert outcome.status == 1 and (tmp_path / "t" / "mine.txt").read_text() == "mine"
-    outcome = aggregated.memtrack("transform", "parquet", aggregated.path)
-    assert outcome.status == 1 and b"aggregated" in outcome.stderr
+    outcome = aggregated.memtrack("transform", "parquet", "-o", tmp_path / "sums", aggregated.path)
+    assert outcome.status == 0, outcome.stderr
+    assert {path.name for path in (tmp_path / "sums").iterdir()} == TABLES - {"events", "windows", "snapshots"}
+    known = aggregated.stats()["allocations"]
+    assert asking(tmp_path / "sums")("select sum(allocated_bytes), sum(allocated_count) from $sites") == [(known["bytes"], known["count"])]
 
 
 # --- captures that hold sums only -------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """memtrack.h and memtrack_limit.h: warnings are errors, marks and snapshots are in captures, limits fail."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -98,3 +99,50 @@ def test_a_limit_in_cargo_test(memtrack, tmp_path):
         outcome = execute([*variables, *recorded, "-f", *command], cwd=REPOSITORY)
         assert (outcome.status == 0) == passes, outcome.stdout + outcome.stderr
         assert passes or b"bytes at its peak" in outcome.stdout
+
+
+FRAMEWORKS = {
+    "googletest": (
+        ["-lgtest", "-lgtest_main", "-lpthread"],
+        """
+#include <gtest/gtest.h>
+#include <memtrack_limit.h>
+PARSE
+TEST(Parser, fits) { memtrack_span span = memtrack_span_begin(); parse(400000); EXPECT_LT(memtrack_span_peak(span), 1000000); }
+TEST(Parser, large) { memtrack_span span = memtrack_span_begin(); parse(3000000); EXPECT_LT(memtrack_span_peak(span), 1000000); }
+""",
+        ["[       OK ] Parser.fits", "[  FAILED  ] Parser.large", "3000000 vs 1000000"],
+    ),
+    "catch2": (
+        [],
+        """
+#define CATCH_CONFIG_MAIN
+#include <catch2/catch.hpp>
+#include <memtrack_limit.h>
+PARSE
+TEST_CASE("fits") { memtrack_span span = memtrack_span_begin(); parse(400000); CHECK(memtrack_span_peak(span) < 1000000); }
+TEST_CASE("large") { memtrack_span span = memtrack_span_begin(); parse(3000000); CHECK(memtrack_span_peak(span) < 1000000); }
+""",
+        ["test cases: 2 | 1 passed | 1 failed", "3000000 (0x2dc6c0) < 1000000"],
+    ),
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_limit_fails_the_test_of_a_framework(memtrack, executable, tmp_path, framework):
+    libraries, code, expected = FRAMEWORKS[framework]
+    parse = "static char *volatile kept;\nstatic void parse(size_t size) { kept = new char[size]; kept[0] = 1; }"
+    (tmp_path / "tests.cc").write_text(code.replace("PARSE", parse))
+    include = next(line for line in code.splitlines() if line.startswith("#include"))
+    if not shutil.which("g++") or execute(["g++", "-E", "-x", "c++", "-"], input=include.encode()).status:
+        pytest.skip(f"no {framework} (libgtest-dev, catch2 of version 2)")
+    command = ["g++", "-g", "-I", REPOSITORY / "include", tmp_path / "tests.cc", "-o", tmp_path / "tests", *libraries]
+    built = execute(command)
+    assert built.status == 0, built.stderr.decode()
+    options = ["--allocation-timestamps", "--follow", "--native"]
+    environment = {**os.environ, "MEMTRACK": str(executable)}
+    outcome, capture = memtrack.run(tmp_path / "tests", options=options, env=environment)
+    said = outcome.stdout.decode()
+    assert outcome.status == 1 and all(text in said for text in expected), said
+    # The capture has who allocated it.
+    assert "parse at " in capture.reading("table", capture.path)

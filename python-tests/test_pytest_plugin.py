@@ -11,7 +11,7 @@ import xml.etree.ElementTree as Tree
 
 import pytest
 
-from conftest import REPOSITORY, execute
+from conftest import PROGRAMS, REPOSITORY, WHOLE, execute, interpreter_path
 
 pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider")
@@ -105,6 +105,33 @@ def test_expected():
     assert "its own reason" in result.stdout.str() and "limit_memory('1 kB'): the test" not in result.stdout.str()
     left = {path.name for path in (pytester.path / "kept").rglob("*.bin")}
     assert left <= {"test_shop.py-test_that_fails_by_itself.bin", "test_shop.py-test_expected.bin"}
+
+
+def test_the_peak_is_that_of_the_test_and_not_of_its_fixtures(tests):
+    """While a fixture holds most of the call, the test holds little; it held more before, and less than all it allocated."""
+    result = tests(
+        """
+@pytest.fixture
+def lazy():
+    return load(50)
+
+@pytest.mark.limit_memory("5 MB")
+def test_before(request):
+    kept = load(20)
+    del kept
+    kept = request.getfixturevalue("lazy")
+
+@pytest.mark.limit_memory("21 MB")
+def test_within(request):
+    for _ in range(3):
+        kept = load(20)
+        del kept
+    kept = request.getfixturevalue("lazy")
+"""
+    )
+    assert outcomes(result) == {"passed": 1, "failed": 1}
+    result.stdout.fnmatch_lines(["limit_memory('5 MB'): the test held 20.0 MB at its high-water mark, 15.0 MB more than its limit"])
+    result.stdout.fnmatch_lines(["*20.0 MB*load*test_shop.py*", "fixtures, not judged: *lazy (50.0 MB while the test ran)*"])
 
 
 def test_fixtures_are_apart_and_named(tests):
@@ -595,3 +622,22 @@ def pytest_configure(config):
     assert outcomes(left) == {"passed": 1} and "judged by the other" in left.stdout.str()
     taken = tests(code, "-p", "memray_plugin", "-s", "--memtrack")
     assert outcomes(taken) == {"failed": 1} and "judged by the other" not in taken.stdout.str()
+
+
+@pytest.mark.skipif(not WHOLE, reason="takes a minute a Python: only with scripts/test --whole")
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_a_hundred_leaks_fail_and_a_hundred_caches_pass(executable, tmp_path, version):
+    python = interpreter_path(version)
+    if execute([python, "-c", "import pytest"]).status:
+        environment = tmp_path / "environment"
+        assert execute([python, "-m", "venv", environment]).status == 0
+        python = environment / "bin" / "python"
+        if execute([python, "-m", "pip", "install", "-q", "pytest"]).status:
+            pytest.skip(f"pytest cannot be installed for Python {version}")
+    program = tmp_path / "test_leaks_and_caches.py"
+    program.write_text((PROGRAMS / "leaks_and_caches.py").read_text())
+    environment = {**os.environ, "MEMTRACK": str(executable), "PYTHONPATH": str(REPOSITORY / "python")}
+    done = execute([python, "-m", "pytest", "-q", *PLUGIN, program, "-rfp", "--tb=no"], cwd=tmp_path, env=environment)
+    said = done.stdout.decode()
+    count = lambda outcome, tests: len(re.findall(rf"^{outcome} \S+::{tests}\[", said, re.MULTILINE))
+    assert (count("FAILED", "test_leaks"), count("PASSED", "test_caches")) == (100, 100), said[-4000:]

@@ -36,6 +36,15 @@ def test_explain(capture, options):
     validator("memtrack-explain-1").validate(json.loads(capture.reading("explain", "--json", *options, capture.path)))
 
 
+@pytest.mark.parametrize("at", ["peak", "end"])
+def test_resident(module_memtrack, at):
+    capture = module_memtrack.record(sys.executable, PROGRAMS / "exports.py")
+    report = json.loads(capture.reading("resident", "--json", "--at", at, capture.path))
+    validator("memtrack-resident-1").validate(report)
+    resident = [row["bytes"] for row in report["classes"] if row["class"] not in ("untouched", "swapped")]
+    assert sum(resident) == sum(report["rss"].values()) > 0
+
+
 @pytest.mark.parametrize("options", [[], ["--leaks"], ["--temporary"], ["--allocated", "--split-threads"]])
 def test_table(capture, options):
     validator("memtrack-table-1").validate(json.loads(capture.reading("table", "--json", *options, capture.path)))
@@ -131,6 +140,12 @@ def test_ps_and_the_control_socket(executable, tmp_path):
         pid = next(process["pid"] for process in listed["processes"] if process["capture"] == str((tmp_path / "c.bin").resolve()))
         check = validator("memtrack-control-1")
         requests = [{"id": 1, "command": "status"}, {"id": 2, "command": "mark", "name": "here"}, {"id": 3, "command": "snapshot"}, {"id": 4, "command": "fly"}]
+        span, copy = str(tmp_path / "span.bin"), str(tmp_path / "copy.bin")
+        requests += [
+            {"id": 5, "command": "begin", "output": span, "needs": []},
+            {"id": 6, "command": "copy", "span": span, "output": copy},
+            {"id": 7, "command": "end", "span": span},
+        ]
         with socket.socket(socket.AF_UNIX) as client:
             runtime = os.environ.get("XDG_RUNTIME_DIR")
             places = ([f"{runtime}/memtrack"] if runtime else []) + [f"/tmp/memtrack-{os.geteuid()}"]

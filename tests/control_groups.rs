@@ -82,6 +82,39 @@ fn a_program_that_is_killed_for_its_memory() {
     assert!(counted > 1000 && (counted..=counted + 1).contains(&recorded), "{counted} counted, {recorded} recorded");
 }
 
+/// Near the limit, where the kernel may kill the whole group, blocks are written at once: memtrack and the program are killed
+/// together, and no more than the last moment is lost.
+#[test]
+fn a_group_that_is_killed_near_its_limit_loses_no_more_than_the_last_moment() {
+    const LIMIT: u64 = 200 << 20;
+    let Some(group) = LimitedCgroup::of_memory(LIMIT) else {
+        eprintln!("skipped: no memory groups for this user");
+        return;
+    };
+    let used = ["memory.usage_in_bytes", "memory.current"].map(|file| group.0.join(file));
+    let used = used.iter().find(|file| file.exists()).expect("what the group uses");
+    for round in 0..4 {
+        let dir = Dir::new();
+        let (program, control, memtrack) = (program(&dir), dir.control("control"), crate::support::memtrack());
+        let mut command = group.command(&dir);
+        command.arg(memtrack.get_program());
+        command.args(["run", "--no-native", "-q", "-o", "capture.bin", "--"]).arg(program).arg("nears");
+        command.arg(control.path()).arg(used).arg((LIMIT / 100 * 93).to_string());
+        let running = RunningProcess::start(&mut command);
+        wait_until("the program is near the limit", || control.phase() == 2 && control.count() > 60 + round * 40);
+        let counted = control.count();
+        std::thread::sleep(std::time::Duration::from_millis(25));
+        let pids = std::fs::read_to_string(group.0.join("cgroup.procs")).expect("the processes of the group");
+        for pid in pids.lines() {
+            // SAFETY: takes numbers only.
+            unsafe { libc::kill(pid.parse().expect("a process id"), libc::SIGKILL) };
+        }
+        running.wait();
+        let recorded = Stats::of(&dir.path("capture.bin")).allocator("calloc").count;
+        assert!(recorded >= counted, "round {round}: {counted} were counted 25 ms before, {recorded} are recorded");
+    }
+}
+
 /// The modes of `run` that differ in what memtrack takes.
 pub(crate) const MODES: [&[&str]; 4] = [
     &[],

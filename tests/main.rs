@@ -26,6 +26,7 @@ mod mappings;
 mod modules;
 mod native;
 mod order_model;
+mod pages;
 mod processes;
 mod recordings;
 mod resident;

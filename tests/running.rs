@@ -234,6 +234,12 @@ fn a_program_that_grows_is_ended_by_its_limit() {
     let stats = Stats::of(&capture);
     stats.is_whole();
     assert!((38_000_000..100_000_000).contains(&stats.peak().bytes), "{:?}", stats.peak());
+    // What was live before the program was told, which may free it first.
+    let snapshot = dir.path("capture.snapshot1.bin");
+    assert!(outcome.stderr.contains(&format!("what it held then is in {}", snapshot.display())), "{outcome:?}");
+    let then = Stats::of(&snapshot);
+    then.is_whole();
+    assert!((30_000_000..=stats.peak().bytes).contains(&then.leaked().bytes), "{:?}", then.leaked());
 }
 
 #[test]

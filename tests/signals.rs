@@ -17,6 +17,13 @@ fn a_handler_allocates_every_millisecond() {
     assert_eq!(calloc.bytes, calloc.count * 500);
 }
 
+/// Tests may run where a signal is ignored (nohup, a background job of a shell), which is inherited, and which memtrack
+/// rightly leaves alone.
+fn not_ignored(signal: i32) {
+    // SAFETY: sets a disposition back to what it is by default; no handler is involved.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
 /// Sends `signal` to memtrack while the program waits.
 fn signalled(case: &str, signal: i32) -> (Outcome, Stats) {
     let program = WaitingProgram::of(case, &["-q"]);
@@ -43,9 +50,7 @@ fn a_program_that_handles_sigterm_decides_itself() {
 
 #[test]
 fn sighup_reaches_the_program() {
-    // Tests may run where it is ignored (nohup), which is inherited, and which memtrack rightly leaves alone.
-    // SAFETY: sets a disposition back to what it is by default; no handler is involved.
-    unsafe { libc::signal(libc::SIGHUP, libc::SIG_DFL) };
+    not_ignored(libc::SIGHUP);
     let (outcome, stats) = signalled("untrapped", libc::SIGHUP);
     assert_eq!(outcome.status, 128 + libc::SIGHUP);
     assert_eq!(stats.allocator("malloc").count, 1000);
@@ -53,6 +58,7 @@ fn sighup_reaches_the_program() {
 
 /// Sends `signal` to a program that counts what reaches it, by way of `send`; what it counts.
 fn counted(send: impl Fn(i32)) -> String {
+    [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1].into_iter().for_each(not_ignored);
     let dir = Dir::new();
     let (program, capture) = (dir.program("counts_signals"), dir.path("capture.bin"));
     let mut command = dir.recording(&capture, &[program.as_os_str()]);

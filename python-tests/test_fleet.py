@@ -1,0 +1,110 @@
+"""`memtrack fleet`: tables of several processes, hosts and releases, asked through DuckDB."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from conftest import REPOSITORY
+
+pytest.importorskip("duckdb")
+
+SERVER = """
+import sys, time
+cache = []
+def remember(size):
+    cache.append(bytearray(size))
+def scratch():
+    return [bytes(1000) for _ in range(50)]
+for request in range(40):
+    remember(int(sys.argv[1]))
+    scratch()
+    time.sleep(0.005)
+"""
+RELEASES = {"1.0": 20_000, "2.0": 50_000}
+HOSTS = ("web1", "web2")
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    return tmp_path_factory.mktemp("fleet") / "tables"
+
+
+@pytest.fixture(scope="module")
+def fleet(executable, module_memtrack, tables):
+    """Two releases of one service on two hosts."""
+    server = tables.parent / "server.py"
+    server.write_text(SERVER)
+    for release, size in RELEASES.items():
+        capture = module_memtrack.record(sys.executable, server, size)
+        for host in HOSTS:
+            options = ["--host", host, "--release", release, "--window", "20ms", "--no-events"]
+            outcome = capture.memtrack("transform", "parquet", "-o", tables, *options, capture.path)
+            assert outcome.status == 0, outcome.stderr
+
+    # DuckDB's package is that of this Python.
+    def ask(*arguments, path=f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"):
+        command = [executable, "fleet", tables, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+    return ask
+
+
+def rows(outcome):
+    assert outcome.returncode == 0, outcome.stderr
+    return json.loads(outcome.stdout)["rows"]
+
+
+def test_the_line_that_grows_is_first(fleet):
+    first, *_ = rows(fleet("growth", "--json"))
+    assert (first["function"], first["line"], first["hosts"], first["processes"], first["service"]) == ("remember", 5, 2, 4, "server.py")
+    # Of 40 requests those between the ends of the first and the last whole window.
+    assert 2 * 25 * 70_000 <= first["grown_bytes"] <= 2 * 40 * 70_057
+    assert first["file"].endswith("/server.py") and first["bytes_per_hour_and_process"] > 1e9
+    text = fleet().stdout
+    assert "Grown" in text and "remember at " in text.splitlines()[1]
+
+
+def test_the_line_that_holds_more_than_before_is_first(fleet):
+    first, *_ = rows(fleet("regression", "--before", "1.0", "--after", "2.0", "--json"))
+    assert (first["function"], first["whose"], first["processes_before"], first["processes_after"]) == ("remember", "own", 2, 2)
+    assert first["more_bytes"] == 40 * 30_000 == first["after_bytes"] - first["before_bytes"]
+    outcome = fleet("regression", "--before", "1.0", "--after", "3'")
+    assert (outcome.returncode, outcome.stdout) == (0, "") and "no process" in outcome.stderr
+    assert fleet("regression").returncode == 2
+
+
+def test_releases_and_peaks(fleet):
+    most, least = rows(fleet("leaks", "--json"))
+    assert (most["release"], least["release"], most["processes"]) == ("2.0", "1.0", 2)
+    assert most["leaked_bytes"] - least["leaked_bytes"] == pytest.approx(40 * 30_000, rel=0.2)
+    (peaks,) = rows(fleet("peaks", "--json"))
+    assert peaks["median_peak_bytes"] < peaks["p95_peak_bytes"] <= peaks["most_peak_bytes"]
+    assert (peaks["processes"], peaks["hosts"]) == (4, 2)
+
+
+def test_modules_beside_the_tables_are_not_run(fleet, tables):
+    for name in ("json", "duckdb"):
+        (tables / f"{name}.py").write_text("raise SystemExit('run')")
+    try:
+        assert rows(fleet("peaks", "--json"))
+    finally:
+        for name in ("json", "duckdb"):
+            (tables / f"{name}.py").unlink()
+
+
+def test_the_query_is_printed_and_errors_say_what_helps(fleet, tmp_path):
+    sql = fleet("peaks", "--sql").stdout
+    assert "percentile_cont" in sql and "create temp view processes" in sql
+    alone = tmp_path / "bin"
+    alone.mkdir()
+    outcome = fleet(path=str(alone))
+    assert outcome.returncode == 1 and "pip install duckdb" in outcome.stderr
+
+
+def test_json_is_as_its_schema(fleet):
+    jsonschema = pytest.importorskip("jsonschema")
+    schema = json.loads((REPOSITORY / "docs" / "schemas" / "memtrack-fleet-1.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(json.loads(fleet("growth", "--json").stdout))

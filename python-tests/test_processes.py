@@ -149,14 +149,18 @@ def test_children_find_what_they_would_without_memtrack(memtrack, plain, python,
     assert outcome.stdout == plain(*command).stdout
 
 
-def started_ns(memtrack, path):
-    """When a recording began, by the wall clock: the first part of the run's number."""
-    return int(json.loads(memtrack("transform", "jsonl", "-o", "-", path).stdout.split(b"\n", 1)[0])["run_id"][:16], 16)
+def span(memtrack, path, folder):
+    """When a recording began, by the wall clock, and how long it took, in nanoseconds."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    memtrack("transform", "parquet", "--no-events", "-o", folder, path)
+    (table,) = (folder / "processes").rglob("*.parquet")
+    (process,) = parquet.read_table(table, partitioning=None).to_pylist()
+    return process["start_ns"], process["duration_ns"]
 
 
-def events(memtrack, path):
+def events(memtrack, path, folder):
     """What `parse` prints of a capture: (time, (address, size)) of each event, 0 where memory is given back, and its end."""
-    began = started_ns(memtrack, path)
+    began, duration = span(memtrack, path, folder)
     last, found = began, []
     for line in memtrack("parse", path).stdout.decode().splitlines():
         kind, _, rest = line.partition(" ")
@@ -166,13 +170,12 @@ def events(memtrack, path):
             heap = kind == "ALLOC" or fields.get("class") == "heap"
             size = int(fields["size"]) if heap else 0
             found.append((last, (int(fields["address"], 16), size)))
-    stats = json.loads(memtrack("stats", "--json", path).stdout)
-    return [*found, (max(last, began + stats["capture"]["duration_ms"] * 1_000_000), None)]
+    return [*found, (max(last, began + duration), None)]
 
 
-def merged_peak(memtrack, captures):
+def merged_peak(memtrack, captures, folder):
     """The largest sum of what is live in all processes, and the number of blocks, with their events in the order of time."""
-    processes = [events(memtrack, path) for path in captures]
+    processes = [events(memtrack, path, folder / path.name) for path in captures]
     order = [(time, n, change) for n, changes in enumerate(processes) for time, change in changes]
     order.sort(key=lambda event: event[0])
     live = [{} for _ in captures]
@@ -192,9 +195,9 @@ def merged_peak(memtrack, captures):
 
 
 @pytest.mark.parametrize("way", ["fork", "spawn"])
-def test_the_peak_of_a_tree_is_that_of_its_events_merged_by_time(memtrack, python, programs, way):
+def test_the_peak_of_a_tree_is_that_of_its_events_merged_by_time(memtrack, python, programs, way, tmp_path):
     _, captures = recorded(memtrack, python, programs / "tree.py", way, options=(*FOLLOW, "--allocation-timestamps"))
-    size, number = merged_peak(memtrack, captures)
+    size, number = merged_peak(memtrack, captures, tmp_path)
     peak = json.loads(memtrack("stats", "--json", *captures).stdout)["peak"]
     assert (peak["bytes"], peak["allocations"]) == (size, number)
     rows = json.loads(memtrack("table", "--json", *captures).stdout)["rows"]

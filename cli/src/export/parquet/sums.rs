@@ -260,7 +260,7 @@ impl TableWriter<'_> {
             ParquetCell::Text(executable.as_deref()),
             ParquetCell::Text(python.as_deref()),
             ParquetCell::Number(process.start.realtime_ns),
-            number(totals.end_time_ns),
+            number(self.source.capture.info.duration_ns(&self.source.capture.analysis)),
             ParquetCell::Number(totals.finalizing.map(|at| at.time_ns)),
             ParquetCell::Int32(process.exit_status.map(u32::from)),
             ParquetCell::Text(end_reason.as_deref()),

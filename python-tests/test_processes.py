@@ -175,7 +175,7 @@ def events(memtrack, path, folder):
 
 def merged_peak(memtrack, captures, folder):
     """The largest sum of what is live in all processes, and the number of blocks, with their events in the order of time."""
-    processes = [events(memtrack, path, folder / path.name) for path in captures]
+    processes = [events(memtrack, path, folder / f"tables-{path.name}") for path in captures]
     order = [(time, n, change) for n, changes in enumerate(processes) for time, change in changes]
     order.sort(key=lambda event: event[0])
     live = [{} for _ in captures]

@@ -5,6 +5,7 @@
 pub(crate) mod fleet;
 pub(crate) mod input;
 pub(crate) mod mcp;
+pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod rewrite;
 pub(crate) mod running;
@@ -235,6 +236,8 @@ pub(crate) struct RunArgs {
     pub(crate) aggregate: bool,
     #[command(flatten)]
     pub(crate) limits: running::LimitArgs,
+    #[command(flatten)]
+    pub(crate) push: push::PushArgs,
     /// On a terminal, show the live view with the program's output in a pane; else print live memory once per second to standard
     /// error while the program runs, if it changed
     #[arg(long)]

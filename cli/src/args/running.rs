@@ -12,6 +12,7 @@ use clap::Args;
 use memtrack_collector::Compression;
 use memtrack_reader::query::units::{size, span};
 
+use super::push::window;
 use super::{RunArgs, compression, milliseconds};
 
 /// `memtrack mark`.
@@ -141,30 +142,11 @@ pub(crate) struct LiveArgs {
     pub(crate) colors: super::Colors,
 }
 
-/// The shortest window: checkpoints come as often while somebody watches.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
-
 fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(port) = text.trim_start_matches(':').parse::<u16>() {
         return Ok(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     }
     text.parse().map_err(|_| "expected an address and a port such as 127.0.0.1:9464, or a port".into())
-}
-
-fn window(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" | "min" => 60_000,
-        other => return Err(format!("unknown unit '{other}': use ms, s or m")),
-    };
-    let number: u64 = digits.parse().map_err(|_| "expected a whole number with ms, s or m".to_owned())?;
-    let time = Duration::from_millis(number.saturating_mul(unit));
-    if time < SHORTEST_WINDOW || time > Duration::from_secs(86_400) {
-        return Err("expected a time from 100ms to a day".into());
-    }
-    Ok(time)
 }
 
 /// `memtrack attach`.
@@ -215,6 +197,8 @@ pub(crate) struct AttachArgs {
     /// Store the source lines of Python frames in the capture
     #[arg(long)]
     pub(crate) embed_sources: bool,
+    #[command(flatten)]
+    pub(crate) push: super::push::PushArgs,
     /// Compression: none, lz4, zstd or zstd:LEVEL (1 to 19). Levels above 6 are applied after the recording has ended
     #[arg(long, value_name = "HOW", default_value = "zstd", value_parser = compression)]
     pub(crate) compress: Compression,
@@ -229,6 +213,7 @@ impl AttachArgs {
         let Self { output, force, quiet, allocation_timestamps, trace_python_allocators, follow, .. } = self.clone();
         RunArgs {
             limits: LimitArgs::none(),
+            push: self.push.clone(),
             output,
             force,
             flamegraph: false,
@@ -298,15 +283,8 @@ fn time(text: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MemoryBound, memory_bound, time, window};
+    use super::{MemoryBound, memory_bound, time};
     use std::time::Duration;
-
-    #[test]
-    fn lengths_of_windows() {
-        let parsed = |text| window(text).ok().map(|time: Duration| time.as_millis());
-        assert_eq!(["500ms", "1s", "2", "10m"].map(parsed), [500, 1000, 2000, 600_000].map(Some));
-        assert_eq!(["", "ms", "99ms", "1h", "-1s", "1.5s", "99999999999999999999s"].map(parsed), [None; 7]);
-    }
 
     #[test]
     fn limits_of_memory_are_sizes_or_parts_of_what_there_is() {

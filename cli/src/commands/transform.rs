@@ -21,6 +21,7 @@ use crate::export::{
 };
 use crate::load::{Request, capture_info, expanded, load, load_by, of_one_recording};
 use crate::message;
+use crate::origin_names;
 use crate::output::{ReportOutput, derived};
 use crate::reports::capture_info::{CaptureInfo, rfc3339};
 use crate::terminal::Progress;
@@ -124,15 +125,9 @@ fn write_process(
     })?;
     let kept = if file.aggregated() { AllocationFilter::default() } else { AllocationFilter::new(&request, &file)? };
     let process = file.process();
-    let host = options.host.clone().or_else(|| {
-        let name = fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-        Some(name.trim().to_owned()).filter(|name| !name.is_empty())
-    });
-    let program =
-        || process.script.as_ref().or(process.executable.as_ref()).and_then(|path| path.rsplit(|b| *b == b'/').next());
-    let service = options.service.clone().or_else(|| program().map(|name| String::from_utf8_lossy(name).into_owned()));
+    let host = options.host.clone().unwrap_or_else(origin_names::host);
+    let service = options.service.clone().unwrap_or_else(|| origin_names::service(process));
     let day = rfc3339(process.start.realtime_ns.unwrap_or(0)).chars().take("2026-11-23".len()).collect();
-    let [service, host] = [service, host].map(|name| name.unwrap_or_else(|| "unknown".into()));
     let labels = parquet::ProcessLabels {
         partition: parquet::Partition { day, service, host },
         release: options.release.as_deref(),

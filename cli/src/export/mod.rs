@@ -13,6 +13,7 @@ pub(crate) mod heaptrack;
 mod json;
 mod jsonl;
 mod numbering;
+pub(crate) mod otlp;
 pub(crate) mod parquet;
 mod pprof;
 pub(crate) mod records;
@@ -33,7 +34,7 @@ pub(crate) use dhat::Dhat;
 pub(crate) use firefox::Firefox;
 pub(crate) use gprof2dot::Gprof2dot;
 pub(crate) use jsonl::{Jsonl, WindowRecords, WindowTotals};
-pub(crate) use pprof::Pprof;
+pub(crate) use pprof::{Pprof, write_window as write_pprof_window};
 pub(crate) use speedscope::{SampleOrder, Speedscope};
 
 /// A format for the sums of a capture.

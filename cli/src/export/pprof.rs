@@ -21,13 +21,11 @@ use super::{SumsFormat, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
 
-/// The names of the sample types; each comes as `…_objects` and `…_space`.
-const VIEWS: [(&str, &str); 4] = [
-    ("alloc_objects", "alloc_space"),
-    ("inuse_objects", "inuse_space"),
-    ("peak_objects", "peak_space"),
-    ("temporary_objects", "temporary_space"),
-];
+/// The names of the sample types of each view.
+const ALLOCATED: [&str; 2] = ["alloc_objects", "alloc_space"];
+const IN_USE: [&str; 2] = ["inuse_objects", "inuse_space"];
+const PEAK: [&str; 2] = ["peak_objects", "peak_space"];
+const TEMPORARY: [&str; 2] = ["temporary_objects", "temporary_space"];
 /// The id of the only mapping; all locations are in it.
 const MAPPING: u64 = 1;
 
@@ -51,16 +49,56 @@ impl SumsFormat for Pprof {
     /// Writes all views; `view` becomes the default sample type.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
-        let views = [View::Allocated, leaks, View::HighWaterMark, View::Temporary];
-        let mut writer = PprofWriter::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
-        writer.head(capture, views.iter().position(|shown| *shown == view).unwrap_or(0))?;
-        for group in capture.analysis.groups.iter() {
-            writer.sample(capture, &group, views)?;
-        }
-        writer.tables()?;
-        writer.out.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
-        Ok(())
+        let types =
+            [(ALLOCATED, View::Allocated), (IN_USE, leaks), (PEAK, View::HighWaterMark), (TEMPORARY, View::Temporary)];
+        write(
+            capture,
+            &ProfileContents {
+                types: &types,
+                shown: types.iter().position(|(_, shown)| *shown == view).unwrap_or(0),
+                time_ns: capture.info.process.start.realtime_ns.unwrap_or(0),
+                duration_ns: capture.info.duration_ns(&capture.analysis),
+            },
+            out,
+        )
     }
+}
+
+/// Writes a window of a recording: what was allocated in it, and what was in use at its end. `time_ns`: when it began, since
+/// 1970; `views`: where the two sums stand.
+///
+/// # Errors
+/// A write error.
+pub(crate) fn write_window(
+    capture: &Capture,
+    [allocated, in_use]: [View; 2],
+    (time_ns, duration_ns): (u64, u64),
+    out: &mut dyn Write,
+) -> Result<()> {
+    let types = [(ALLOCATED, allocated), (IN_USE, in_use)];
+    write(capture, &ProfileContents { types: &types, shown: 1, time_ns, duration_ns }, out)
+}
+
+/// What a profile is of.
+struct ProfileContents<'a> {
+    /// The names of a count and a sum of bytes, and where they come from.
+    types: &'a [([&'static str; 2], View)],
+    /// Which of them is shown first.
+    shown: usize,
+    /// When it began, since 1970.
+    time_ns: u64,
+    duration_ns: u64,
+}
+
+fn write(capture: &Capture, contents: &ProfileContents<'_>, out: &mut dyn Write) -> Result<()> {
+    let mut writer = PprofWriter::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
+    writer.head(capture, contents)?;
+    for group in capture.analysis.groups.iter() {
+        writer.sample(capture, &group, contents)?;
+    }
+    writer.tables()?;
+    writer.out.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
+    Ok(())
 }
 
 struct PprofWriter<'a, W: Write> {
@@ -91,18 +129,19 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         ValueType { r#type: self.string(kind), unit: self.string(unit) }
     }
 
-    fn head(&mut self, capture: &Capture, shown: usize) -> io::Result<()> {
-        let (info, analysis) = (&capture.info, &capture.analysis);
+    fn head(&mut self, capture: &Capture, contents: &ProfileContents<'_>) -> io::Result<()> {
+        let info = &capture.info;
+        let &ProfileContents { types, shown, time_ns, duration_ns } = contents;
         let mut head = Profile {
             period_type: Some(self.value_type("space", "bytes")),
             period: 1,
-            time_nanos: signed(info.process.start.realtime_ns.unwrap_or(0)),
-            duration_nanos: signed(info.duration_ns(analysis)),
-            default_sample_type: self.string(VIEWS[shown].1),
+            time_nanos: signed(time_ns),
+            duration_nanos: signed(duration_ns),
+            default_sample_type: types.get(shown).map_or(0, |([_, space], _)| self.string(space)),
             comment: vec![self.string(&info.title())],
             ..Profile::default()
         };
-        for (objects, space) in VIEWS {
+        for ([objects, space], _) in types {
             let types = [self.value_type(objects, "count"), self.value_type(space, "bytes")];
             head.sample_type.extend(types);
         }
@@ -119,9 +158,9 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         self.piece(&head)
     }
 
-    fn sample(&mut self, capture: &Capture, group: &Group, views: [View; VIEWS.len()]) -> io::Result<()> {
-        let sums = views.map(|view| group.sum(view));
-        let value: Vec<_> = sums.iter().flat_map(|sum| [signed(sum.count), signed(sum.bytes)]).collect();
+    fn sample(&mut self, capture: &Capture, group: &Group, contents: &ProfileContents<'_>) -> io::Result<()> {
+        let sums = contents.types.iter().map(|(_, view)| group.sum(*view));
+        let value: Vec<_> = sums.flat_map(|sum| [signed(sum.count), signed(sum.bytes)]).collect();
         if value.iter().all(|value| *value == 0) {
             return Ok(());
         }

@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(told("--nativ"), "unexpected argument '--nativ'; did you mean '--native'?");
         assert!(told("--allocation-timestamp").contains("did you mean '--allocation-timestamps'"));
         assert!(told("--own").contains("an option of 'memtrack flamegraph'"));
-        assert!(told("--unheard-of").contains("see 'memtrack run --help'"));
+        assert!(told("--xyzzy").contains("see 'memtrack run --help'"));
     }
 
     #[test]

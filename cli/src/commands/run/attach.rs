@@ -20,6 +20,7 @@ use crate::args;
 use crate::args::running::AttachArgs;
 use crate::control::handler::{self, EndRequest, RecordingCommands};
 use crate::message;
+use crate::push::Pushes;
 use crate::reports::capture_info::quoted;
 use crate::sys::DetachSignals;
 use crate::terminal::Color;
@@ -48,6 +49,8 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
     let server = serve(options, (&recording, &run), ends);
+    let paths = recording.children().clone();
+    let pushes = Pushes::start(&run.push, recording.handle(), Arc::new(move |number| paths.capture(number)));
     if options.background || !options.quiet {
         let capture = quoted(&recording.capture().display().to_string());
         let end = if options.background { String::new() } else { ends_with(options) };
@@ -55,6 +58,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     }
     let request = wait(&recording, options.duration, &requests);
     let EndedRecording { capture, summary, children, exited } = recording.end();
+    pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
         server.close_spans();
         server.end_views();

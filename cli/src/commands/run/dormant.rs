@@ -197,6 +197,8 @@ pub(super) fn refuse(options: &args::RunArgs) -> Result<(), crate::failure::Fail
         (limits.stop_above.is_some(), "--stop-above"),
         (limits.snapshot_above.is_some(), "--snapshot-above"),
         (limits.snapshot_every.is_some(), "--snapshot-every"),
+        (options.push.push.is_some(), "--push"),
+        (options.push.otlp.is_some(), "--otlp"),
     ];
     match refused.iter().find(|(is_given, _)| *is_given) {
         Some((_, option)) => Err(crate::failure::Failure::usage(&format!(

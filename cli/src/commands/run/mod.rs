@@ -48,6 +48,7 @@ use crate::control::spans::RecordedKinds;
 use crate::failure::Failure;
 use crate::message;
 use crate::output::CaptureFile;
+use crate::push::Pushes;
 use crate::shim::{self, NoPlace};
 use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
 use crate::target::{Environment, Target, TargetFile, misplaced_options};
@@ -135,6 +136,11 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
              to timestamp",
         ));
     }
+    if options.aggregate && !options.push.servers().is_empty() {
+        return Err(Failure::usage(
+            "--aggregate cannot be combined with --push or --otlp: the windows that are sent are made of events",
+        ));
+    }
     Ok(())
 }
 
@@ -165,6 +171,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let paths = children.clone();
             let paths: CapturePaths = Arc::new(move |number| paths.capture(number));
             let watch = LimitWatch::start(options.limits, collector.handle(), Arc::clone(&paths), Arc::clone(&child));
+            let pushes = Pushes::start(&options.push, collector.handle(), Arc::clone(&paths));
             let commands = RecordingCommands::new(collector.handle(), paths, child.pid(), recorded_kinds(options));
             let server = socket.and_then(|socket| commands.serve(socket));
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;
@@ -184,6 +191,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             }
             let stopped = watch.and_then(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
+            pushes.into_iter().for_each(Pushes::end);
             server.iter().for_each(RecordingServer::close_spans);
             server.into_iter().for_each(RecordingServer::end);
             if let Err(error) = named {

@@ -1,0 +1,133 @@
+//! Sends the requests of a queue to a server, one after another.
+//!
+//! A request that fails is sent again, after pauses that grow to a minute; one that the server refuses is given up. TLS and
+//! passwords are left to a proxy or an agent of the user's, see `docs/running-programs.md`.
+//! Invariant: nothing that a server does or sends takes more than [`PATIENCE`] and [`MOST_ANSWER`] of memory for a request.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ureq::Agent;
+use ureq::http::StatusCode;
+
+use super::queue::{MOST_BYTES, PushQueue, QueuedPush};
+use super::request::PushRequest;
+use crate::args::push::{PushServer, ServerUrl};
+use crate::export::otlp;
+use crate::message;
+use crate::text::visible;
+use crate::units::{plural, size};
+
+/// For how long a server may take over a request.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of an answer that are read.
+const MOST_ANSWER: u64 = 64 << 10;
+/// Characters of an answer that are shown.
+const MOST_SAID: usize = 200;
+/// The first pause after a failure, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60)];
+
+/// What became of a request.
+enum Sent {
+    Delivered,
+    /// The server does not want it, and would not later.
+    Refused(String),
+    /// It may be delivered later.
+    Failed(String),
+}
+
+/// Sends to one server.
+pub(super) struct Delivery {
+    queue: Arc<PushQueue>,
+    url: ServerUrl,
+    server: PushServer,
+    agent: Agent,
+    has_failed: bool,
+}
+
+impl Delivery {
+    pub(super) fn new(queue: Arc<PushQueue>, url: ServerUrl, server: PushServer) -> Self {
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(concat!("memtrack/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Self { queue, url, server, agent: agent.into(), has_failed: false }
+    }
+
+    /// Sends until the queue is closed, and empty or out of time.
+    pub(super) fn run(&mut self) {
+        let mut pause = PAUSES[0];
+        while let Some(queued) = self.queue.take() {
+            match self.send(&queued) {
+                Sent::Delivered => {
+                    self.queue.done(&queued, true);
+                    pause = PAUSES[0];
+                }
+                Sent::Refused(why) => {
+                    self.tell(&why);
+                    self.queue.done(&queued, false);
+                }
+                Sent::Failed(why) => {
+                    self.tell(&format!("{why}; it is tried again, and up to {} of windows wait", size(MOST_BYTES)));
+                    self.queue.put_back(queued);
+                    self.queue.pause(pause);
+                    pause = (pause * 2).min(PAUSES[1]);
+                }
+            }
+        }
+        let (lost, made) = self.queue.undelivered();
+        if lost > 0 {
+            let windows = plural(made, "window", "windows");
+            message::warning(format_args!("{lost} of {windows} not delivered to {}", self.url));
+        }
+    }
+
+    fn tell(&mut self, why: &str) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            message::warning(format_args!("{}: a window was not delivered: {why}", self.url));
+        }
+    }
+
+    fn send(&self, queued: &QueuedPush) -> Sent {
+        let request = match self.queue.whole(queued) {
+            Ok(request) => request,
+            Err(error) => return Sent::Refused(format!("it cannot be read again: {error}")),
+        };
+        let left = self.queue.end().map(|end| end.saturating_duration_since(Instant::now()));
+        let limit = left.map_or(PATIENCE, |left| left.min(PATIENCE)).max(Duration::from_millis(1));
+        match self.post(&request, limit) {
+            Ok((status, answer)) => self.judge(status, &answer),
+            Err(error) => Sent::Failed(error.to_string()),
+        }
+    }
+
+    fn post(&self, request: &PushRequest, limit: Duration) -> Result<(StatusCode, Vec<u8>), ureq::Error> {
+        let url = format!("{}{}", self.url.root(), request.path);
+        let mut post = self.agent.post(&url).content_type(&request.content_type);
+        if request.gzip {
+            post = post.header("Content-Encoding", "gzip");
+        }
+        if let Some(credentials) = self.url.authorization() {
+            post = post.header("Authorization", credentials);
+        }
+        let post = post.query_pairs(request.query.iter().map(|(name, value)| (*name, value.as_str())));
+        let mut answer = post.config().timeout_global(Some(limit)).build().send(&request.body)?;
+        let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
+        // What it says beyond its status is of use only for a message.
+        Ok((answer.status(), body.unwrap_or_default()))
+    }
+
+    fn judge(&self, status: StatusCode, answer: &[u8]) -> Sent {
+        if status.is_success() {
+            let rejection = if self.server == PushServer::Otlp { otlp::rejection(answer) } else { None };
+            return rejection.map_or(Sent::Delivered, Sent::Refused);
+        }
+        let said: String = visible(String::from_utf8_lossy(answer).trim()).chars().take(MOST_SAID).collect();
+        let said = if said.is_empty() { said } else { format!(": {said}") };
+        let why = format!("the server answers {status}{said}");
+        let is_passing = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
+            || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
+        if is_passing { Sent::Failed(why) } else { Sent::Refused(why) }
+    }
+}

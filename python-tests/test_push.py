@@ -1,0 +1,330 @@
+"""`memtrack run --push` and `--otlp`: profiles of windows, as Pyroscope, Parca and collectors of OpenTelemetry take them, and servers
+that are gone, slow, or talk nonsense."""
+
+import base64
+import email
+import email.policy
+import gzip
+import http.server
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+import urllib.parse
+
+import pytest
+
+GROWING = """
+import time
+kept = []
+def grow():
+    for _ in range(10):
+        kept.append(bytes(100_000))
+def churn():
+    for _ in range(100):
+        bytes(50_000)
+for _ in range(5):
+    grow()
+    churn()
+    time.sleep(0.3)
+"""
+EVERY = ("--push-every", "500ms")
+
+
+class Server:
+    """Stores what is posted to it; `answer` gives the status, or None to close the connection."""
+
+    def __init__(self, answer=lambda number: 200, body=b""):
+        self.posts = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                content = self.rfile.read(int(self.headers["Content-Length"]))
+                status = answer(len(outer.posts))
+                outer.posts.append((self.path, self.headers, content))
+                if status is None:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def program(folder):
+    path = folder / "growing.py"
+    path.write_text(GROWING)
+    return path
+
+
+def parts(headers, content):
+    """The parts of a form by their names."""
+    head = f"Content-Type: {headers['Content-Type']}\r\n\r\n".encode()
+    message = email.message_from_bytes(head + content, policy=email.policy.HTTP)
+    found = {part.get_param("name", header="content-disposition"): part for part in message.iter_parts()}
+    return {name: part.get_payload(decode=True) for name, part in found.items()}
+
+
+def raw(profile, folder):
+    """What pprof itself reads in a profile."""
+    go = shutil.which("go") or pytest.skip("no go")
+    path = folder / "profile.pb.gz"
+    path.write_bytes(profile)
+    return subprocess.run([go, "tool", "pprof", "-raw", path], capture_output=True, text=True, check=True).stdout
+
+
+def sums(text):
+    """The sum of each sample type."""
+    rows = [[int(number) for number in found.split()] for found in re.findall(r"^ *((?:\d+ +){3}\d+):", text, re.M)]
+    return [sum(column) for column in zip(*rows, strict=True)] if rows else [0] * 4
+
+
+def varints(message):
+    """The fields of a message by their numbers: integers, or bytes."""
+    found, at = {}, 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        if key & 7 == 0:
+            value = varint()
+        else:
+            assert key & 7 == 2, key
+            length = varint()
+            value = message[at : at + length]
+            at += length
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def times(profile):
+    """time_nanos and duration_nanos, fields 9 and 10 of pprof's Profile."""
+    fields = varints(gzip.decompress(profile))
+    return fields[9][0], fields[10][0]
+
+
+def assert_contiguous(spans, began_ns):
+    assert spans[0][0] == began_ns
+    for (time_ns, duration_ns), (next_ns, _) in zip(spans, spans[1:], strict=False):
+        assert time_ns + duration_ns == next_ns and duration_ns > 0
+
+
+def told(run):
+    return run.stderr.decode()
+
+
+def totals(memtrack, capture):
+    stats = json.loads(memtrack("stats", "--json", capture).stdout)
+    end = json.loads(memtrack("table", "--json", "--at-exit", capture).stdout)["rows"]
+    return stats["allocations"], {"count": sum(row["count"] for row in end), "bytes": sum(row["bytes"] for row in end)}
+
+
+def test_pyroscope_gets_each_window_once(memtrack, python, tmp_path):
+    with Server() as server:
+        options = ("--push", server.url, *EVERY, "--push-label", "env=prod")
+        run, capture = memtrack.run(python, program(tmp_path), options=options)
+        assert run.status == 0
+    paths = [urllib.parse.urlsplit(path) for path, _, _ in server.posts]
+    queries = [dict(urllib.parse.parse_qsl(path.query)) for path in paths]
+    assert {path.path for path in paths} == {"/ingest"} and len(paths) >= 4
+    pid = json.loads(memtrack("stats", "--json", capture.path).stdout)["capture"]["pid"]
+    host = socket.gethostname()
+    for query in queries:
+        assert query["name"] == f"growing.py{{host={host},pid={pid},env=prod}}"
+        assert query["format"] == "pprof" and query["spyName"] == "memtrack" and int(query["from"]) <= int(query["until"])
+    found = [parts(headers, content) for _, headers, content in server.posts]
+    types = {name: of["cumulative"] for name, of in json.loads(found[0]["sample_type_config"]).items()}
+    assert types == dict.fromkeys(("alloc_objects", "alloc_space", "inuse_objects", "inuse_space"), False)
+    spans = [times(part["profile"]) for part in found]
+    assert_contiguous(spans, spans[0][0])
+    texts = [raw(part["profile"], tmp_path) for part in found]
+    assert "alloc_objects/count alloc_space/bytes inuse_objects/count inuse_space/bytes" in texts[0]
+    columns = [sums(text) for text in texts]
+    allocated, live = totals(memtrack, capture.path)
+    assert [sum(column) for column in zip(*columns, strict=True)][:2] == [allocated["count"], allocated["bytes"]]
+    assert columns[-1][2:] == [live["count"], live["bytes"]]
+    assert any("grow" in text for text in texts)
+
+
+def test_parca_gets_profiles_and_labels(memtrack, python, tmp_path):
+    with Server() as server:
+        options = ("--push", f"{server.url}/parca/", "--push-format", "parca", *EVERY, "--push-label", "service=shop")
+        _, capture = memtrack.run(python, program(tmp_path), options=options)
+    profiles = []
+    for path, headers, content in server.posts:
+        assert path == "/parca/profiles/writeraw" and headers["Content-Type"] == "application/json"
+        (series,) = json.loads(content)["series"]
+        labels = {label["name"]: label["value"] for label in series["labels"]["labels"]}
+        assert labels["service"] == "shop" and labels["__name__"] == "memory" and set(labels) == {"__name__", "service", "host", "pid"}
+        profiles.append(base64.b64decode(series["samples"][0]["rawProfile"]))
+    assert_contiguous([times(profile) for profile in profiles], times(profiles[0])[0])
+    columns = [sums(raw(profile, tmp_path)) for profile in profiles]
+    allocated, _ = totals(memtrack, capture.path)
+    assert sum(column[1] for column in columns) == allocated["bytes"]
+
+
+def test_a_collector_gets_profiles_of_the_published_schema(memtrack, python, tmp_path):
+    service = pytest.importorskip("opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2")
+    with Server() as server:
+        _, capture = memtrack.run(python, program(tmp_path), options=("--otlp", server.url, *EVERY))
+    sent = {"alloc_objects": 0, "alloc_space": 0}
+    spans, ids, functions = [], set(), set()
+    for path, headers, content in server.posts:
+        assert path == "/v1development/profiles" and headers["Content-Encoding"] == "gzip"
+        assert headers["Content-Type"] == "application/x-protobuf"
+        request = service.ExportProfilesServiceRequest.FromString(gzip.decompress(content))
+        tables = request.dictionary
+        assert tables.string_table[0] == "" and len(set(tables.string_table)) == len(tables.string_table)
+        for name in ("mapping", "location", "function", "link", "attribute", "stack"):
+            table = getattr(tables, f"{name}_table")
+            assert table[0] == type(table[0])(), name
+        (of_process,) = request.resource_profiles
+        attributes = {one.key: one.value for one in of_process.resource.attributes}
+        assert attributes["service.name"].string_value == "growing.py" and attributes["process.pid"].int_value > 0
+        (scope,) = of_process.scope_profiles
+        assert scope.scope.name == "memtrack"
+        window = {}
+        for profile in scope.profiles:
+            kind = tables.string_table[profile.sample_type.type_strindex]
+            window[kind] = sum(value for sample in profile.samples for value in sample.values)
+            assert all(len(sample.values) == 1 and sample.values[0] > 0 for sample in profile.samples)
+            assert len(profile.profile_id) == 16
+            ids.add(profile.profile_id)
+            for sample in profile.samples:
+                for location in tables.stack_table[sample.stack_index].location_indices:
+                    assert location > 0
+                    (line,) = tables.location_table[location].lines
+                    functions.add(tables.string_table[tables.function_table[line.function_index].name_strindex])
+                assert all(0 < index < len(tables.attribute_table) for index in sample.attribute_indices)
+        assert list(window) == ["alloc_objects", "alloc_space", "inuse_objects", "inuse_space"]
+        spans.append((scope.profiles[0].time_unix_nano, scope.profiles[0].duration_nano))
+        for kind in sent:
+            sent[kind] += window[kind]
+    allocated, live = totals(memtrack, capture.path)
+    assert sent == {"alloc_objects": allocated["count"], "alloc_space": allocated["bytes"]}
+    assert window["inuse_space"] == live["bytes"] and {"grow", "churn"} <= functions
+    assert len(ids) == 4 * len(server.posts)
+    assert_contiguous(spans, spans[0][0])
+
+
+def test_children_are_sent_with_their_own_pids(memtrack, python, programs):
+    with Server() as server:
+        run, _ = memtrack.run(python, programs / "tree.py", "forks", options=("--follow", "--push", server.url, *EVERY))
+    assert run.status == 0
+    names = {dict(urllib.parse.parse_qsl(urllib.parse.urlsplit(path).query))["name"] for path, _, _ in server.posts}
+    assert len(names) == 6
+
+
+def test_what_fails_is_sent_again(memtrack, python, tmp_path):
+    """Every second request fails in another way."""
+    ways = {1: 500, 3: None, 5: 429, 7: 503}
+    with Server(lambda number: ways.get(number, 200)) as server:
+        run, capture = memtrack.run(python, program(tmp_path), options=("--push", server.url, *EVERY))
+        assert run.status == 0
+    delivered = [post for number, post in enumerate(server.posts) if number not in ways]
+    spans = [times(parts(headers, content)["profile"]) for _, headers, content in delivered]
+    assert_contiguous(spans, spans[0][0])
+    columns = [sums(raw(parts(headers, content)["profile"], tmp_path)) for _, headers, content in delivered]
+    allocated, _ = totals(memtrack, capture.path)
+    assert sum(column[1] for column in columns) == allocated["bytes"]
+    assert told(run).count("a window was not delivered") == 1 and "windows not delivered" not in told(run)
+
+
+def test_a_server_that_refuses_is_named_once(memtrack, python, tmp_path):
+    with Server(lambda number: 401, b"no\x1b[31m such tenant") as server:
+        run, _ = memtrack.run(python, program(tmp_path), options=("--push", server.url, *EVERY))
+    assert run.status == 0 and "401" in told(run) and "\x1b" not in told(run)
+    number = len(server.posts)
+    assert f"{number} of {number} windows not delivered to {server.url}" in told(run)
+
+
+def test_rejected_profiles_of_a_collector_are_counted(memtrack, python, tmp_path):
+    service = pytest.importorskip("opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2")
+    answer = service.ExportProfilesServiceResponse(partial_success={"rejected_profiles": 4, "error_message": "too old"})
+    with Server(body=answer.SerializeToString()) as server:
+        run, _ = memtrack.run(python, program(tmp_path), options=("--otlp", server.url, *EVERY))
+    assert "4 profiles of a window were rejected: too old" in told(run)
+
+
+@pytest.mark.parametrize("behaviour", ["closed", "silent", "nonsense"])
+def test_no_server_keeps_the_program_or_memtrack_for_long(memtrack, python, tmp_path, behaviour):
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    if behaviour == "closed":
+        listener.close()
+    elif behaviour == "nonsense":
+
+        def talk():
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                    connection.sendall(b"\xff" * 100_000)
+                    connection.close()
+                except OSError:
+                    return
+
+        threading.Thread(target=talk, daemon=True).start()
+    begun = time.monotonic()
+    run, capture = memtrack.run(python, program(tmp_path), options=("--push", url, *EVERY))
+    took = time.monotonic() - begun
+    listener.close()
+    assert run.status == 0 and capture.path.exists()
+    assert re.search(rf"\d+ of \d+ windows not delivered to {url}", told(run)), told(run)
+    # 5 s at the end, whatever the machine is busy with.
+    assert took < 60
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--push", "https://127.0.0.1:1"), "TLS"),
+        (("--push", "localhost:4040"), "expected the root of a server"),
+        (("--push", "http://127.0.0.1:1", "--push-every", "0s"), "from 100ms"),
+        (("--push", "http://127.0.0.1:1", "--push-label", "a"), "NAME=VALUE"),
+        (("--push-format", "parca"), "--push"),
+        (("--push", "http://127.0.0.1:1", "--aggregate"), "--aggregate"),
+        (("--otlp", "http://127.0.0.1:1", "--dormant"), "--otlp"),
+    ],
+)
+def test_wrong_usage(executable, python, options, said):
+    done = subprocess.run([executable, "run", *options, python, "-c", ""], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_a_password_goes_to_the_server_and_nowhere_else(memtrack, python, tmp_path):
+    with Server(lambda number: 401) as server:
+        url = server.url.replace("http://", "http://me:secret@")
+        run, _ = memtrack.run(python, program(tmp_path), options=("--push", url, *EVERY))
+    assert server.posts[0][1]["Authorization"] == "Basic " + base64.b64encode(b"me:secret").decode()
+    assert "secret" not in told(run)

@@ -4,6 +4,7 @@
 //! ended, all its published records have been handed over.
 
 mod moments;
+mod panic;
 mod resident;
 
 use std::sync::Arc;

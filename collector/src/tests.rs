@@ -27,6 +27,8 @@ mod sinks;
 struct Medium {
     bytes: Arc<Mutex<Vec<u8>>>,
     room: Option<usize>,
+    /// A write without room is a bug.
+    panics: bool,
 }
 
 impl Write for Medium {
@@ -34,6 +36,8 @@ impl Write for Medium {
         let mut all = self.bytes.lock().unwrap();
         let fits = self.room.map_or(bytes.len(), |room| room.saturating_sub(all.len()).min(bytes.len()));
         if fits == 0 && !bytes.is_empty() {
+            drop(all);
+            assert!(!self.panics, "no room");
             return Err(io::ErrorKind::StorageFull.into());
         }
         all.extend_from_slice(&bytes[..fits]);
@@ -340,6 +344,19 @@ fn a_full_disk_stops_the_recording_and_never_the_target() {
     assert!(!capture.complete);
     assert!(all.starts_with(&capture.streams[&0]));
     assert!(capture.streams[&0].len() > 1_000_000);
+}
+
+#[test]
+fn a_panic_stops_the_recording_and_never_the_target() {
+    let (dir, medium) = (directory(), Medium { room: Some(1_000_000), panics: true, ..Medium::default() });
+    let collector = start(dir.path(), &medium);
+    let target = FakeTarget::start(collector.socket_path());
+    let mut writer = target.writer();
+    noise(3, 12_000_000).chunks(1000).for_each(|part| writer.write(part));
+    eventually("closing", || target.area.control().state.load(SeqCst) == state::CLOSED);
+    let failed = collector.finish(RecordingEnd::Exited).unwrap_err();
+    assert!(failed.to_string().contains("panicked"), "{failed}");
+    assert_eq!(medium.read().process.exit_status, None);
 }
 
 fn is_named(medium: &Medium, wanted: &str) -> bool {

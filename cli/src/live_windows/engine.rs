@@ -89,7 +89,11 @@ impl LiveEngine {
                 asked: None,
                 used: Instant::now(),
             };
-            let started = thread::Builder::new().name("memtrack-live".into()).spawn(move || engine.run());
+            let running = EngineGuard(Arc::clone(&self.shared));
+            let started = thread::Builder::new().name("memtrack-live".into()).spawn(move || {
+                let _running = running;
+                engine.run();
+            });
             state.thread = Some(started.map_err(|error| format!("no thread can be started: {error}"))?);
             state.is_running = true;
         }
@@ -104,7 +108,7 @@ impl LiveEngine {
             state.ending.get_or_insert_with(Instant::now);
             state.thread.take()
         };
-        // It does not panic, and nothing depends on it any more.
+        // If it has panicked, its viewers read the captures by themselves.
         let _ = thread.map(thread::JoinHandle::join);
     }
 }
@@ -112,6 +116,19 @@ impl LiveEngine {
 impl Drop for LiveEngine {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// The thread: when it ends, by a panic too, the next viewer starts another.
+struct EngineGuard(Arc<Mutex<EngineState>>);
+
+impl Drop for EngineGuard {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0);
+        state.is_running = false;
+        if thread::panicking() {
+            state.arrived.drain(..).for_each(|arrival| refuse(&arrival.subscriber, &"the live figures have failed"));
+        }
     }
 }
 
@@ -177,13 +194,15 @@ impl Engine {
     fn add(&mut self, arrival: Arrival) {
         let Arrival { number, capture, every, subscriber } = arrival;
         let known = self.watched.iter().position(|watched| watched.number == number);
-        let place = match (known, LiveFollower::open(capture, None)) {
-            (Some(place), _) => place,
-            (None, Ok(follower)) => {
-                self.watched.push(WatchedCapture { number, follower, is_behind: false, grids: Vec::new() });
-                self.watched.len() - 1
-            }
-            (None, Err(error)) => return refuse(&subscriber, &error),
+        let place = match known {
+            Some(place) => place,
+            None => match LiveFollower::open(capture, None) {
+                Ok(follower) => {
+                    self.watched.push(WatchedCapture { number, follower, is_behind: false, grids: Vec::new() });
+                    self.watched.len() - 1
+                }
+                Err(error) => return refuse(&subscriber, &error),
+            },
         };
         let watched = &mut self.watched[place];
         if watched.follower.has_ended() {

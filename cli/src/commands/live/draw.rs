@@ -88,8 +88,13 @@ impl LiveStyles {
     fn figures(self, board: &Board, width: u16) -> Line<'static> {
         let totals = &board.totals;
         let resident = if totals.rss_bytes == 0 { "not sampled".into() } else { size(totals.rss_bytes) };
+        // What is replayed is the state of an earlier moment.
+        let moment = match board.lag.bytes > BEHIND_BYTES {
+            true => format!("at {}: ", duration(totals.time_ns)),
+            false => String::new(),
+        };
         let mut text = format!(
-            " live {} in {} blocks   peak {}   resident {resident}",
+            " {moment}live {} in {} blocks   peak {}   resident {resident}",
             size(totals.live.bytes),
             count(totals.live.count),
             size(totals.peak_bytes),

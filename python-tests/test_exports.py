@@ -364,6 +364,32 @@ def test_sums_of_the_tables_are_those_of_stats(capture, tables):
     assert ("churn", 20, 300 * 2001) in ask(own)
 
 
+def test_peaks_of_windows_are_those_of_their_events(tables):
+    """Of all but mappings, whose parts can end: each event is taken in its order."""
+    ask = asking(tables)
+    ((length,),) = ask("select min(end_ns - start_ns) from $windows")
+    columns = "time_ns // {length}, kind, address, size, stack, allocator, tid".format(length=length)
+    blocks, live, peaks, now = {}, {}, {}, 0
+    for window, kind, address, size, *group in ask(f"select {columns} from $events where kind in ('alloc', 'free') order by \"order\""):
+        if window > now:
+            peaks |= {(window, *key): held for key, held in live.items()}
+            now = window
+        if kind == "alloc":
+            blocks[address] = (tuple(group), size)
+        elif address not in blocks:
+            continue
+        key, size = blocks[address] if kind == "alloc" else blocks.pop(address)
+        sign = 1 if kind == "alloc" else -1
+        held = live[key] = tuple(old + sign * new for old, new in zip(live.get(key, (0, 0)), (size, 1), strict=True))
+        if held[0] > peaks.get((now, *key), (0, 0))[0]:
+            peaks[now, *key] = held
+    found = ask("select window_number, stack, allocator, tid, peak_bytes, peak_count from $windows where allocator not like 'm%map' and allocator != 'pymalloc_arena'")
+    assert len(found) > 100 and {tuple(row[:4]): tuple(row[4:]) for row in found} == {
+        key: peaks[key] for key in (tuple(row[:4]) for row in found)
+    }
+    assert ask("select count(*) from $windows where peak_bytes < live_bytes or peak_bytes > live_bytes + freed_bytes") == [(0,)]
+
+
 def test_pyarrow_and_pandas_read_parquet(capture, tables):
     parquet = pytest.importorskip("pyarrow.parquet")
     (path,) = tables.glob("events/day=*/service=shop/host=h%2F1/events-*.parquet")

@@ -121,7 +121,8 @@ mod tests {
     fn each_sum_is_in_its_view() {
         let tally = |bytes| Tally { bytes, count: 1 };
         let (stack, thread, allocator) = (StackId(1), ThreadId(0), Allocator::Malloc);
-        let flow = GroupFlow { stack, thread, allocator, allocated: tally(1), freed: tally(2), live: tally(3) };
+        let flow =
+            GroupFlow { stack, thread, allocator, allocated: tally(1), freed: tally(2), live: tally(3), peak: None };
         let group = group(&flow, tally(4));
         let shown = [ALLOCATED, FREED, LIVE, AT_MARK].map(|view| group.sum(view).bytes);
         assert_eq!(shown, [1, 2, 3, 4]);

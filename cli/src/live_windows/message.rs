@@ -209,7 +209,7 @@ pub(crate) fn group(flow: &GroupFlow, at_mark: Tally) -> Group {
         Tally { bytes: 0, count: 0 } => Sum::default(),
         Tally { bytes, count } => Sum { bytes, count, first_order: 0, first_time_ns: 0 },
     };
-    let &GroupFlow { stack, thread, allocator, allocated, freed, live } = flow;
+    let &GroupFlow { stack, thread, allocator, allocated, freed, live, peak: _ } = flow;
     let group = Group::new(stack, allocator, thread);
     Group { peak: sum(live), temporary: sum(allocated), leaked: sum(freed), allocated: sum(at_mark), ..group }
 }

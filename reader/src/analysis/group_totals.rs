@@ -15,6 +15,7 @@ use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
 use super::Options;
+use super::flow::WindowPeaks;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::intervals::PackedRows;
@@ -46,6 +47,7 @@ struct GroupFigures {
     details: Option<Vec<Detail>>,
     /// What has ended of each group.
     ended: Option<Vec<Tally>>,
+    window_peaks: Option<WindowPeaks>,
 }
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
@@ -96,6 +98,7 @@ impl GroupTotals {
                 lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
                 details: options.details.then(Vec::new),
                 ended: options.flows.then(Vec::new),
+                window_peaks: (options.flows && options.window_peaks).then(WindowPeaks::default),
             },
             since_peak: EndedSince::default(),
             index: HashTable::new(),
@@ -133,15 +136,29 @@ impl GroupTotals {
     pub(crate) fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
         let ended = self.figures.ended.as_deref().unwrap_or_default();
         let all = (0..).zip(self.figures.groups.iter().zip(ended));
-        all.filter(|(at, _)| self.is_selected(*at)).map(|(_, (group, &freed))| {
+        all.filter(|(at, _)| self.is_selected(*at)).map(|(at, (group, &freed))| {
             let Group { stack, thread, allocator, .. } = group;
             let allocated = group.allocated.tally();
-            let live = Tally {
-                bytes: allocated.bytes.saturating_sub(freed.bytes),
-                count: allocated.count.saturating_sub(freed.count),
-            };
-            GroupFlow { stack, thread, allocator, allocated, freed, live }
+            let live = allocated.less(freed);
+            let peak = self.figures.window_peaks.as_ref().map(|peaks| peaks.of(at));
+            GroupFlow { stack, thread, allocator, allocated, freed, live, peak }
         })
+    }
+
+    /// The peaks of windows are from now on.
+    pub(crate) fn begin_window(&mut self) {
+        let GroupFigures { groups, ended, window_peaks, .. } = &mut self.figures;
+        if let Some((peaks, ended)) = window_peaks.as_mut().zip(ended.as_ref()) {
+            peaks.begin(groups.iter().zip(ended).map(|(group, freed)| group.allocated.tally().less(*freed)));
+        }
+    }
+
+    #[inline]
+    fn raise_window_peak(&mut self, group: u32) {
+        let GroupFigures { groups, ended, window_peaks, .. } = &mut self.figures;
+        let Some((peaks, ended)) = window_peaks.as_mut().zip(ended.as_ref()) else { return };
+        let allocated = groups.row(group).map_or_else(Tally::default, |row| row.allocated().tally());
+        peaks.raise(group, allocated.less(ended.get(group as usize).copied().unwrap_or_default()));
     }
 
     /// Counts an allocation by the event's thread and stack; fills in `block`.
@@ -151,6 +168,7 @@ impl GroupTotals {
         let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
         self.detail(group, |detail| detail.allocate(event.size));
         self.figures.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
+        self.raise_window_peak(group);
         self.totals.size_histogram.add(event.size);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
@@ -211,10 +229,7 @@ impl GroupTotals {
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
-        if let Some(ended) = self.ended(block.group) {
-            ended.bytes = ended.bytes.saturating_sub(bytes);
-            ended.count = ended.count.saturating_sub(count);
-        }
+        self.ended(block.group).into_iter().for_each(|ended| *ended = ended.less(Tally { bytes, count }));
         self.figures.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
@@ -232,6 +247,7 @@ impl GroupTotals {
             let sum = self.since_peak.known(block.group);
             sum.into_iter().for_each(|sum| sum.subtract(bytes, count));
         }
+        self.raise_window_peak(block.group);
         self.raise_peak(event);
     }
 

@@ -63,7 +63,7 @@ impl StoredGroup {
         Self { bytes, first_order, first_time_ns, count_by, ..self }
     }
 
-    fn allocated(&self) -> Sum {
+    pub(super) fn allocated(&self) -> Sum {
         let Self { bytes, first_order, first_time_ns, .. } = *self;
         Sum { bytes, count: self.count_by / ONE, first_order, first_time_ns }
     }

@@ -20,6 +20,8 @@ pub struct Options {
     pub details: bool,
     /// Keep for each group what has ended of it, so that [`Replay::flows`](crate::Replay::flows) can be asked at any time.
     pub flows: bool,
+    /// Keep for each group, too, the most that was live of it since [`Replay::begin_window`](crate::Replay::begin_window).
+    pub window_peaks: bool,
     /// Which allocations are counted.
     pub selection: Selection,
     /// Event times are exact; else they are those of the last tick.
@@ -38,6 +40,7 @@ impl Default for Options {
             snapshots: 0,
             details: false,
             flows: false,
+            window_peaks: false,
             selection: Selection::default(),
             exact_times: false,
             unknown_blocks: UnknownBlocks::Unmatched,

@@ -23,6 +23,12 @@ impl Tally {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(count);
     }
+
+    /// What is left of it without these.
+    #[must_use]
+    pub fn less(self, Self { bytes, count }: Self) -> Self {
+        Self { bytes: self.bytes.saturating_sub(bytes), count: self.count.saturating_sub(count) }
+    }
 }
 
 impl AddAssign for Tally {

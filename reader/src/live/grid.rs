@@ -137,8 +137,8 @@ impl WindowGrid {
                     Default::default()
                 }
             };
-            group.allocated = minus(group.allocated, allocated);
-            group.freed = minus(group.freed, freed);
+            group.allocated = group.allocated.less(allocated);
+            group.freed = group.freed.less(freed);
             if [group.allocated, group.freed, group.live].iter().any(|tally| *tally != Tally::default()) {
                 groups.push(group);
             }
@@ -149,8 +149,4 @@ impl WindowGrid {
         (self.events_before, self.from_ns, self.at_once, self.fixed_ns) = (totals.events, to_ns, false, None);
         LiveWindow { from_ns, to_ns, groups, totals, events, last, grid }
     }
-}
-
-fn minus(now: Tally, before: Tally) -> Tally {
-    Tally { bytes: now.bytes.saturating_sub(before.bytes), count: now.count.saturating_sub(before.count) }
 }

@@ -226,6 +226,11 @@ impl Replay {
         self.sums.flows()
     }
 
+    /// The [peaks](GroupFlow::peak) of flows are from now on.
+    pub fn begin_window(&mut self) {
+        self.sums.begin_window();
+    }
+
     /// The totals so far that are not sums over groups.
     pub(crate) fn totals(&self) -> &Totals {
         &self.sums.totals

@@ -271,11 +271,7 @@ impl Follow {
             allocated_ever += group.allocated;
             freed_ever += group.freed;
             let (allocated, freed) = before.next().unwrap_or_default();
-            let less = |now: Tally, before: Tally| Tally {
-                bytes: now.bytes.saturating_sub(before.bytes),
-                count: now.count.saturating_sub(before.count),
-            };
-            (group.allocated, group.freed) = (less(group.allocated, allocated), less(group.freed, freed));
+            (group.allocated, group.freed) = (group.allocated.less(allocated), group.freed.less(freed));
             (group, at_mark.next().unwrap_or_default())
         });
         let empty = |(group, at_mark): &(memtrack_reader::analysis::GroupFlow, Tally)| {

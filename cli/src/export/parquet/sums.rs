@@ -31,7 +31,7 @@ const SITES: [(&str, &str); 16] = [
     ("temporary_count", "i64"),
 ];
 
-pub(super) const WINDOWS: [(&str, &str); 14] = [
+pub(super) const WINDOWS: [(&str, &str); 16] = [
     ("process", "i64"),
     ("window_number", "i64"),
     ("start_ns", "i64"),
@@ -46,6 +46,8 @@ pub(super) const WINDOWS: [(&str, &str); 14] = [
     ("freed_count", "i64"),
     ("live_bytes", "i64"),
     ("live_count", "i64"),
+    ("peak_bytes", "i64"),
+    ("peak_count", "i64"),
 ];
 
 pub(super) const SNAPSHOTS: [(&str, &str); 6] = [
@@ -159,6 +161,7 @@ impl TableWriter<'_> {
                 continue;
             }
             let [allocated, freed, live] = [flow.allocated, flow.freed, flow.live];
+            let peak = flow.peak.unwrap_or(live);
             table.row([
                 self.process_key(),
                 number(*window),
@@ -174,6 +177,8 @@ impl TableWriter<'_> {
                 number(freed.count),
                 number(live.bytes),
                 number(live.count),
+                number(peak.bytes),
+                number(peak.count),
             ])?;
         }
         table.finish()

@@ -26,7 +26,7 @@ pub(crate) struct WindowReplay {
 impl WindowReplay {
     /// Before the first event; windows have `ns` nanoseconds.
     pub(crate) fn new(options: &Options, ns: u64) -> Self {
-        let replay = Replay::new(&Options { flows: true, ..*options });
+        let replay = Replay::new(&Options { flows: true, window_peaks: true, ..*options });
         Self { replay, ns: ns.max(1), number: 0, before: Vec::new(), rows: Vec::new() }
     }
 
@@ -53,14 +53,12 @@ impl WindowReplay {
                 self.before.push(Default::default());
             }
             let (allocated, freed) = std::mem::replace(&mut self.before[at], (flow.allocated, flow.freed));
-            let [allocated, freed] = [(flow.allocated, allocated), (flow.freed, freed)].map(|(now, before)| Tally {
-                bytes: now.bytes.saturating_sub(before.bytes),
-                count: now.count.saturating_sub(before.count),
-            });
+            let [allocated, freed] = [flow.allocated.less(allocated), flow.freed.less(freed)];
             if [allocated, freed, flow.live].iter().any(|tally| *tally != Tally::default()) {
                 self.rows.push((self.number, GroupFlow { allocated, freed, ..flow }));
             }
         }
+        self.replay.begin_window();
     }
 }
 

@@ -114,14 +114,14 @@ impl<'a> SumsFollower<'a> {
         for row in analysis.groups.iter() {
             let tid = threads.get(row.thread.0 as usize).map_or(0, |thread| thread.tid);
             let (allocated, live) = (row.allocated.tally(), row.leaked_at_exit.tally());
-            let sums = GroupSums { allocated, live, freed: less(allocated, live) };
+            let sums = GroupSums { allocated, live, freed: allocated.less(live) };
             now.insert((row.stack, row.allocator, tid), (row.thread, sums));
         }
         let groups = now.iter().map(|(key, (thread, sums))| {
             let before = self.before.get(key).copied().unwrap_or_default();
             let (stack, allocator, _) = *key;
-            let (allocated, freed) = (less(sums.allocated, before.allocated), less(sums.freed, before.freed));
-            let flow = GroupFlow { stack, thread: *thread, allocator, allocated, freed, live: sums.live };
+            let (allocated, freed) = (sums.allocated.less(before.allocated), sums.freed.less(before.freed));
+            let flow = GroupFlow { stack, thread: *thread, allocator, allocated, freed, live: sums.live, peak: None };
             group(&flow, self.mark.get(key).copied().unwrap_or_default())
         });
         let of = (self.source.path().to_owned(), capture.process().clone());
@@ -144,10 +144,6 @@ impl<'a> SumsFollower<'a> {
         self.last = (totals.time_ns, totals.events);
         self.shared.show(fed);
     }
-}
-
-fn less(now: Tally, before: Tally) -> Tally {
-    Tally { bytes: now.bytes.saturating_sub(before.bytes), count: now.count.saturating_sub(before.count) }
 }
 
 fn totals(analysis: &Analysis) -> LiveTotals {

@@ -9,6 +9,7 @@
 
 use std::hint::cold_path;
 
+use super::native_frame::{FoundFrame, NativeFrame};
 use super::stack_memory::StackMemory;
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
@@ -42,6 +43,9 @@ pub(super) struct UnwindWitnesses {
 }
 
 impl UnwindWitnesses {
+    /// Most words of one frame.
+    pub(super) const MOST_OF_FRAME: usize = 3;
+
     pub(super) const fn new() -> Self {
         Self { list: MappedVec::new(), length: 0, whole: 0, outside: usize::MAX }
     }
@@ -74,6 +78,21 @@ impl UnwindWitnesses {
         self.truncate(kept);
         self.length = end.wrapping_sub(own);
         self.outside == usize::MAX && self.fill_group(end)
+    }
+
+    /// Adds the words that lead from a frame to the older one; there is room for them.
+    #[inline(always)]
+    pub(super) fn push_frame(&mut self, frame: &FoundFrame, older: &NativeFrame, stack: &mut StackMemory) {
+        // As it is written there, which may be signed.
+        let back = stack.word(frame.back_slot).unwrap_or(older.state.pc);
+        self.push(frame.back_slot, back, stack);
+        if older.frame_matters && frame.frame_slot != 0 {
+            self.push(frame.frame_slot, older.state.bp, stack);
+        }
+        if frame.cfa_slot != 0 {
+            cold_path();
+            self.push(frame.cfa_slot, older.state.sp, stack);
+        }
     }
 
     /// Makes room for so many more. `false`: there is no memory for them.

@@ -6,8 +6,6 @@
 //!
 //! Invariant: after [`Walk::run`], `frames[..length]` is what unwinding from the top would have found, root first.
 
-use std::hint::cold_path;
-
 use memtrack_transport::layout::SlotHeader;
 
 use super::arch;
@@ -387,7 +385,7 @@ impl Walk {
         let Self { frames, fresh, fresh_length, words, stack, .. } = self;
         let mut older = kept.checked_sub(1).and_then(|last| frames.as_slice().get(last)).copied();
         words.truncate(older.map_or(0, |older| older.words as usize));
-        let has_room = frames.grow(length) && words.reserve(fresh_length.wrapping_mul(MOST_WORDS));
+        let has_room = frames.grow(length) && words.reserve(fresh_length.wrapping_mul(UnwindWitnesses::MOST_OF_FRAME));
         let places = frames.as_mut_slice().get_mut(kept..length).filter(|_| has_room);
         let (Some(places), Some(fresh)) = (places, fresh.as_slice().get(..*fresh_length)) else {
             self.length = 0;
@@ -397,7 +395,7 @@ impl Walk {
         for (place, found) in places.iter_mut().zip(fresh.iter().rev()) {
             let keeps = found.keeps_frame && older.is_some_and(|older| older.frame_matters);
             if let Some(older) = older {
-                compare_later(words, found, &older, stack);
+                words.push_frame(found, &older, stack);
             }
             let frame = NativeFrame {
                 state: found.state,
@@ -411,24 +409,6 @@ impl Walk {
             older = Some(frame);
         }
         self.length = length;
-    }
-}
-
-/// Most words of one frame.
-const MOST_WORDS: usize = 3;
-
-/// Takes down the words that lead from a frame to the older one; there is room for them.
-#[inline(always)]
-fn compare_later(words: &mut UnwindWitnesses, frame: &FoundFrame, older: &NativeFrame, stack: &mut StackMemory) {
-    // As it is written there, which may be signed.
-    let back = stack.word(frame.back_slot).unwrap_or(older.state.pc);
-    words.push(frame.back_slot, back, stack);
-    if older.frame_matters && frame.frame_slot != 0 {
-        words.push(frame.frame_slot, older.state.bp, stack);
-    }
-    if frame.cfa_slot != 0 {
-        cold_path();
-        words.push(frame.cfa_slot, older.state.sp, stack);
     }
 }
 

@@ -246,6 +246,13 @@ def test_children_are_sent_with_their_own_pids(memtrack, python, programs):
     assert len(names) == 6
 
 
+def test_the_end_says_how_many_windows_were_delivered(executable, python, tmp_path):
+    with Server() as server:
+        command = [executable, "run", "-o", tmp_path / "c.bin", "--push", server.url, *EVERY, python, program(tmp_path)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert f"{len(server.posts)} windows delivered to {server.url}" in done.stderr
+
+
 def test_what_fails_is_sent_again(memtrack, python, tmp_path):
     """Every second request fails in another way."""
     ways = {1: 500, 3: None, 5: 429, 7: 503}

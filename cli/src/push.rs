@@ -20,7 +20,8 @@ use self::delivery::Delivery;
 use self::queue::PushQueue;
 use self::request::PushedWindow;
 use self::tree::PushedTree;
-use crate::args::push::{PushArgs, PushServer};
+use crate::args::RunArgs;
+use crate::args::push::PushServer;
 use crate::control::snapshot::CapturePaths;
 use crate::message;
 
@@ -44,7 +45,8 @@ type Outlet = (PushServer, Arc<PushQueue>);
 
 impl Pushes {
     /// Begins to send, if there are servers.
-    pub(crate) fn start(options: &PushArgs, recording: RecordingHandle, captures: CapturePaths) -> Option<Self> {
+    pub(crate) fn start(options: &RunArgs, recording: RecordingHandle, captures: CapturePaths) -> Option<Self> {
+        let (options, quiet) = (&options.push, options.quiet);
         let servers = options.servers();
         if servers.is_empty() {
             return None;
@@ -60,7 +62,7 @@ impl Pushes {
                 }
             }
             if let Some((_, queue)) = outlets.last() {
-                let mut delivery = Delivery::new(Arc::clone(queue), url, server);
+                let mut delivery = Delivery::new(Arc::clone(queue), (server, url), quiet);
                 pushes.spawn("memtrack-send", move || delivery.run());
             }
         }

@@ -43,16 +43,18 @@ pub(super) struct Delivery {
     server: PushServer,
     agent: Agent,
     has_failed: bool,
+    /// A success is not said.
+    quiet: bool,
 }
 
 impl Delivery {
-    pub(super) fn new(queue: Arc<PushQueue>, url: ServerUrl, server: PushServer) -> Self {
+    pub(super) fn new(queue: Arc<PushQueue>, (server, url): (PushServer, ServerUrl), quiet: bool) -> Self {
         let agent = Agent::config_builder()
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(concat!("memtrack/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { queue, url, server, agent: agent.into(), has_failed: false }
+        Self { queue, url, server, agent: agent.into(), has_failed: false, quiet }
     }
 
     /// Sends until the queue is closed, and empty or out of time.
@@ -77,9 +79,11 @@ impl Delivery {
             }
         }
         let (lost, made) = self.queue.undelivered();
+        let windows = plural(made, "window", "windows");
         if lost > 0 {
-            let windows = plural(made, "window", "windows");
             message::warning(format_args!("{lost} of {windows} not delivered to {}", self.url));
+        } else if !self.quiet {
+            message::line(format_args!("memtrack: {windows} delivered to {}", self.url));
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let recording = AttachedRecording::begin(&run, options.pid)?;
     let server = serve(options, (&recording, &run), ends);
     let paths = recording.children().clone();
-    let pushes = Pushes::start(&run.push, recording.handle(), Arc::new(move |number| paths.capture(number)));
+    let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
     if options.background || !options.quiet {
         let capture = quoted(&recording.capture().display().to_string());
         let end = if options.background { String::new() } else { ends_with(options) };

@@ -171,7 +171,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let paths = children.clone();
             let paths: CapturePaths = Arc::new(move |number| paths.capture(number));
             let watch = LimitWatch::start(options.limits, collector.handle(), Arc::clone(&paths), Arc::clone(&child));
-            let pushes = Pushes::start(&options.push, collector.handle(), Arc::clone(&paths));
+            let pushes = Pushes::start(options, collector.handle(), Arc::clone(&paths));
             let commands = RecordingCommands::new(collector.handle(), paths, child.pid(), recorded_kinds(options));
             let server = socket.and_then(|socket| commands.serve(socket));
             let Reaped { status, own_ns, all_ns, resident_peak, name, limits } = child.reap()?;

@@ -64,6 +64,8 @@ fn counted(send: impl Fn(i32)) -> String {
     let mut command = dir.recording(&capture, &[program.as_os_str()]);
     let mut memtrack = RunningProcess::start(std::os::unix::process::CommandExt::process_group(&mut command, 0));
     wait_until("the program waits", || memtrack.stdout() == "ready\n");
+    // Until then a signal is passed on whoever else it reaches. memtrack, its probe, and the program:
+    wait_until("the probe is there", || of_group(memtrack.pid()).len() == 3);
     send(memtrack.pid());
     let outcome = memtrack.wait();
     assert_eq!(outcome.status, 7, "{outcome:?}");

@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 
 use super::initial_state;
 
-/// Time within which both processes have received a signal sent to the group.
+/// Time within which both processes are sent a signal that is sent to all.
 const LONGEST: Duration = Duration::from_millis(50);
+/// How long a busy machine may let the probe wait for a processor before it reports a signal that it was sent.
+const BUSY: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(1);
 /// The name of the process, in place of memtrack's.
 const NAME: &std::ffi::CStr = c"signal-probe";
@@ -72,11 +74,13 @@ impl SignalProbe {
         if pid < 0 { Err(error) } else { Ok(Self { reports: reports.into(), received: Vec::new() }) }
     }
 
-    /// Whether the probe has received this signal from this sender within [`LONGEST`] of now. Several signals within
-    /// that time count as one.
+    /// Whether the probe was sent this signal by this sender within [`LONGEST`] of now. Several signals within that time
+    /// count as one.
     pub(super) fn has_received(&mut self, signal: i32, sender: i32) -> bool {
         let begun = Instant::now();
         loop {
+            // Before reading: the probe reports before it waits again.
+            let is_over = begun.elapsed() > LONGEST && (is_waiting(signal) || begun.elapsed() > BUSY);
             self.read();
             self.received.retain(|(.., when)| begun.saturating_duration_since(*when) < LONGEST);
             // The entry is kept: `timeout` signals both the process that it started and its group, which may arrive as
@@ -84,7 +88,7 @@ impl SignalProbe {
             if self.received.iter().any(|(number, from, _)| (*number, *from) == (signal, sender)) {
                 return true;
             }
-            if begun.elapsed() > LONGEST {
+            if is_over {
                 return false;
             }
             std::thread::sleep(LOOK);
@@ -101,6 +105,17 @@ impl SignalProbe {
             self.received.push((signal, sender, Instant::now()));
         }
     }
+}
+
+/// Whether the probe waits for a signal and has not been sent this one; it does, too, where that cannot be told.
+fn is_waiting(signal: i32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{}/status", PID.load(Relaxed))) else { return true };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    let is_pending = |name| {
+        let mask = field(name).and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0);
+        mask & (1 << (signal - 1)) != 0
+    };
+    !field("State:").is_some_and(|state| state.starts_with('R')) && !is_pending("SigPnd:") && !is_pending("ShdPnd:")
 }
 
 /// Kills and reaps the probe, so that no zombie remains.

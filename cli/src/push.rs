@@ -106,9 +106,9 @@ fn make(
     };
     let ended = loop {
         recording.follow_for(FOLLOWED);
-        tree.read(None, &mut put);
+        let pause = if tree.read(None, &mut put) { PAUSE } else { Duration::ZERO };
         let state = ending.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = changed.wait_timeout_while(state, PAUSE, |ended| ended.is_none());
+        let waited = changed.wait_timeout_while(state, pause, |ended| ended.is_none());
         if let Some(ended) = *waited.unwrap_or_else(PoisonError::into_inner).0 {
             break ended;
         }

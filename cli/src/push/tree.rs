@@ -106,7 +106,8 @@ impl PushedTree {
             if progress != FollowProgress::Behind {
                 return Ok(true);
             }
-            if end.is_some_and(|end| Instant::now() >= end) {
+            // While the program runs, the others have their turn, and the end is noticed.
+            if end.is_none_or(|end| Instant::now() >= end) {
                 return Ok(false);
             }
         }

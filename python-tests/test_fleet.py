@@ -1,9 +1,14 @@
 """`memtrack fleet`: tables of several processes, hosts and releases, asked through DuckDB."""
 
+import decimal
 import json
 import os
+import pathlib
+import platform
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 
@@ -83,6 +88,41 @@ def test_releases_and_peaks(fleet):
     (peaks,) = rows(fleet("peaks", "--json"))
     assert peaks["median_peak_bytes"] < peaks["p95_peak_bytes"] <= peaks["most_peak_bytes"]
     assert (peaks["processes"], peaks["hosts"]) == (4, 2)
+
+
+QUERIES = (("growth",), ("leaks",), ("peaks",), ("regression", "--before", "1.0", "--after", "2.0"))
+
+
+def test_spark_gives_the_same_rows(fleet, tables, monkeypatch, tmp_path):
+    """The same text of SQL, in Spark's local mode with its own scheduler."""
+    sql = pytest.importorskip("pyspark.sql")
+    if shutil.which("java") is None:
+        pytest.skip("no java")
+    # It takes a system on which musl's compiler is installed for one of musl, whose decompressor cannot be loaded.
+    (jar,) = (pathlib.Path(sql.__file__).parents[1] / "jars").glob("snappy-java-*.jar")
+    name = "libsnappyjava.so"
+    with zipfile.ZipFile(jar) as packed:
+        (tmp_path / name).write_bytes(packed.read(f"org/xerial/snappy/native/Linux/{platform.machine()}/{name}"))
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-Dorg.xerial.snappy.lib.path={tmp_path} -Dorg.xerial.snappy.lib.name={name}")
+    builder = sql.SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+    try:
+        for table in ("processes", "sites", "windows", "frames"):
+            spark.read.parquet(str(tables / table)).createOrReplaceTempView(table)
+        spark.sql("select '1.0' as before_release, '2.0' as after_release").createOrReplaceTempView("releases")
+        for query in QUERIES:
+            expected = rows(fleet(*query, "--json"))
+            # Behind DuckDB's views, from the comment on.
+            text = fleet(*query, "--sql").stdout.partition("\n-- ")[2].partition("\n")[2].rstrip(";\n")
+            found = [row.asDict() for row in spark.sql(text).collect()]
+            assert expected and sorted(map(rounded, found)) == sorted(map(rounded, expected)), query
+    finally:
+        spark.stop()
+
+
+def rounded(row):
+    """A row's values in an order; numbers as far as both engines give them."""
+    return [f"{value:.6g}" if isinstance(value, (int, float, decimal.Decimal)) else str(value) for _, value in sorted(row.items())]
 
 
 def test_modules_beside_the_tables_are_not_run(fleet, tables):

@@ -9,7 +9,7 @@ use memtrack_reader::query::units::Time;
 use memtrack_reader::query::{
     AllocationRecord, AllocationScan, Amount, Comparison, Expr, KeyMoments, MatchContext, Matcher, Number,
 };
-use memtrack_reader::{Options, Replay, columns, source};
+use memtrack_reader::{Analysis, Frames, Options, Replay, columns, source};
 
 use crate::load::{Request, capture_info};
 use crate::reports::capture_info::{Capture, CaptureInfo};
@@ -50,23 +50,54 @@ pub(crate) fn for_each_allocation(
         bail!("{}: an aggregated capture has no individual allocations", file.path().display());
     }
     let (mut capture, _) = whole(file, &Options::default())?;
-    if request.shown {
-        columns::keep_where_several(&mut capture.frames);
-        capture.fold_beside(&request.display)?;
-    }
+    prepare(&mut capture, request)?;
     let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
     let expr = Expr::And(vec![filters(request, file)?, expr.clone()]);
     let judge = Matcher::new(&expr, &known);
     let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
-    let mut lives = AllocationScan::new(moments, |life: &AllocationRecord| {
-        if judge.takes(life) {
-            take(&capture, life);
-        }
-    });
+    let mut lives = AllocationScan::new(moments, Some(&judge), |life: &AllocationRecord| take(&capture, life));
     let mut progress = Progress::new(file.total_record_bytes(), "looking");
     file.read(&mut lives, |bytes| progress.add(bytes))?;
     let _ = lives.finish();
     Ok(capture)
+}
+
+/// The allocations that satisfy `expr`, of numbers and flags only, in the order in which they end, from one reading; with the
+/// capture's tables, without sums. `moments` are those of the same capture.
+///
+/// # Errors
+/// A capture that cannot be read.
+pub(crate) fn allocations_at(
+    file: &source::CaptureReader,
+    request: &Request<'_>,
+    moments: KeyMoments,
+    expr: &Expr,
+) -> Result<(Capture, Vec<AllocationRecord>)> {
+    let (frames, mut found) = (Frames::new(), Vec::new());
+    let matcher = Matcher::new(expr, &MatchContext { frames: &frames, threads: &[], duration_ns: moments.end_ns });
+    let mut lives = AllocationScan::new(moments, Some(&matcher), |life: &AllocationRecord| found.push(*life));
+    let mut progress = Progress::new(file.total_record_bytes(), "looking");
+    let read = file.read(&mut lives, |bytes| progress.add(bytes))?;
+    let _ = lives.finish();
+    let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(file, read.lost) };
+    let mut capture = Capture {
+        info,
+        analysis: Analysis::default(),
+        frames: read.frames,
+        threads: read.threads,
+        shown: Presentation::default(),
+    };
+    prepare(&mut capture, request)?;
+    Ok((capture, found))
+}
+
+/// Prepares a capture for display if the request says so.
+fn prepare(capture: &mut Capture, request: &Request<'_>) -> Result<()> {
+    if request.shown {
+        columns::keep_where_several(&mut capture.frames);
+        capture.fold_beside(&request.display)?;
+    }
+    Ok(())
 }
 
 /// First reading: the capture and the sum of all its allocations. A second reading numbers stacks and threads the same

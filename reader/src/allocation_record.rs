@@ -6,6 +6,23 @@ use memtrack_format::Allocator;
 
 use crate::event::{StackId, ThreadId};
 
+/// What is known of an allocation when it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocationStart {
+    /// The call stack that allocates it.
+    pub stack: StackId,
+    /// The allocating function.
+    pub allocator: Allocator,
+    /// By which thread.
+    pub thread: ThreadId,
+    /// Bytes requested.
+    pub size: u64,
+    /// Its position in the total order.
+    pub order: u64,
+    /// When it was made, in nanoseconds since recording began.
+    pub time_ns: u64,
+}
+
 /// An allocation from its making to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationRecord {

@@ -7,9 +7,9 @@ use std::io::Write;
 
 use anyhow::Result;
 use memtrack_reader::Options;
-use memtrack_reader::query::{Amount, Comparison, Expr, Flag, Number};
+use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, KeyMoments, Number};
 
-use crate::allocation_records::for_each_allocation;
+use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
 use crate::load::{Request, load, of_one_recording};
 use crate::output::ReportOutput;
@@ -65,11 +65,19 @@ fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<Vec<BlockAtP
     let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));
     let expr = Expr::And(vec![Expr::Flag(Flag::Peak), large]);
     let mut sources = Sources::of(&capture.info);
-    let _ = for_each_allocation(&request.open(path)?, request, &expr, |capture, record| {
+    let mut take = |capture: &Capture, record: &AllocationRecord| {
         // Arenas are all of one size.
         if !record.allocator.is_python_arena() {
             blocks.extend(BlockAtPeak::of(capture, record, &mut sources));
         }
-    })?;
+    };
+    let file = request.open(path)?;
+    if request.narrows() {
+        let _ = for_each_allocation(&file, request, &expr, take)?;
+    } else {
+        let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
+        let (tables, found) = allocations_at(&file, request, moments, &expr)?;
+        found.iter().for_each(|record| take(&tables, record));
+    }
     Ok(blocks)
 }

@@ -1,7 +1,8 @@
 //! Joins events to whole allocations: where and when each was made, and how it ended.
 //!
 //! An allocation is emitted once, when it or the recording has ended. The thread's next event may undo a free, so the
-//! allocation that a thread freed last waits for that event. Memory grows with the live heap, not with the capture.
+//! allocation that a thread freed last waits for that event. Memory grows with the live heap, not with the capture; an
+//! allocation that cannot match when it is made is not kept.
 //!
 //! Invariant: each allocation that counts as heap is emitted exactly once.
 
@@ -10,9 +11,10 @@ use std::collections::hash_map::Entry;
 use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
-use crate::allocation_record::{AllocationOutcome, AllocationRecord};
+use super::matcher::Matcher;
+use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
 use crate::analysis::{LiveBlock, Totals};
-use crate::event::{Event, EventKind, StackId, ThreadId};
+use crate::event::{Event, EventKind, ThreadId};
 use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
@@ -45,12 +47,7 @@ impl KeyMoments {
 
 #[derive(Clone, Copy, Debug)]
 struct LiveAllocation {
-    stack: StackId,
-    allocator: Allocator,
-    thread: ThreadId,
-    size: u64,
-    order: u64,
-    time_ns: u64,
+    start: AllocationStart,
     /// The number of the allocation in its thread.
     nth: u64,
 }
@@ -70,10 +67,11 @@ enum AllocationEnd {
     Piece(Cut, Option<(LiveAllocation, AllocationRecord)>),
 }
 
-/// A consumer of events that calls `sink` with each whole allocation.
+/// A consumer of events that calls `sink` with each whole allocation, or with each that matches.
 #[derive(Debug)]
-pub struct AllocationScan<S> {
+pub struct AllocationScan<'a, S> {
     moments: KeyMoments,
+    matcher: Option<&'a Matcher>,
     sink: S,
     heap: FxHashMap<u64, LiveAllocation>,
     mappings: Mappings,
@@ -84,11 +82,12 @@ pub struct AllocationScan<S> {
     next_order: u64,
 }
 
-impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
-    /// Nothing is live yet.
-    pub fn new(moments: KeyMoments, sink: S) -> Self {
+impl<'a, S: FnMut(&AllocationRecord)> AllocationScan<'a, S> {
+    /// Nothing is live yet. `matcher`: which allocations are wanted.
+    pub fn new(moments: KeyMoments, matcher: Option<&'a Matcher>, sink: S) -> Self {
         Self {
             moments,
+            matcher,
             sink,
             heap: FxHashMap::default(),
             mappings: Mappings::default(),
@@ -106,13 +105,20 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         }
         let live = std::mem::take(&mut self.heap).into_values().chain(std::mem::take(&mut self.mapped).into_values());
         let mut live: Vec<_> = live.collect();
-        live.sort_unstable_by_key(|alive| alive.order);
+        live.sort_unstable_by_key(|alive| alive.start.order);
         let end_ns = self.moments.end_ns.max(self.now_ns);
         for alive in live {
             let life = self.life(&alive, AllocationOutcome::Live, end_ns);
-            (self.sink)(&life);
+            self.emit(&life);
         }
         self.sink
+    }
+
+    #[inline]
+    fn emit(&mut self, life: &AllocationRecord) {
+        if self.matcher.is_none_or(|matcher| matcher.takes(life)) {
+            (self.sink)(life);
+        }
     }
 
     fn thread(&mut self, thread: ThreadId) -> &mut ScanThread {
@@ -127,29 +133,33 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
     #[inline]
     fn settle(&mut self, thread: usize) {
         let Some(state) = self.threads.get_mut(thread).filter(|state| !state.ended.is_empty()) else { return };
-        for ended in state.ended.drain(..) {
+        let mut all = std::mem::take(&mut state.ended);
+        for ended in all.drain(..) {
             if let AllocationEnd::Block(_, _, life) | AllocationEnd::Piece(_, Some((_, life))) = ended {
-                (self.sink)(&life);
+                self.emit(&life);
             }
         }
+        // Its memory is used again.
+        self.threads[thread].ended = all;
     }
 
     fn life(&self, alive: &LiveAllocation, fate: AllocationOutcome, end_ns: u64) -> AllocationRecord {
+        let AllocationStart { stack, allocator, thread, size, order, time_ns } = alive.start;
         let end = match fate {
             AllocationOutcome::Freed { order, .. } | AllocationOutcome::Lost { order } => order,
             AllocationOutcome::Live => u64::MAX,
         };
-        let lived_at = |moment: Option<u64>| moment.is_some_and(|moment| alive.order <= moment && moment < end);
+        let lived_at = |moment: Option<u64>| moment.is_some_and(|moment| order <= moment && moment < end);
         let temporary =
-            matches!(fate, AllocationOutcome::Freed { thread, .. } if thread == alive.thread && self.is_recent(alive));
+            matches!(fate, AllocationOutcome::Freed { thread: by, .. } if by == thread && self.is_recent(alive));
         AllocationRecord {
-            stack: alive.stack,
-            allocator: alive.allocator,
-            thread: alive.thread,
-            size: alive.size,
-            order: alive.order,
-            time_ns: alive.time_ns,
-            lifetime_ns: end_ns.saturating_sub(alive.time_ns),
+            stack,
+            allocator,
+            thread,
+            size,
+            order,
+            time_ns,
+            lifetime_ns: end_ns.saturating_sub(time_ns),
             fate,
             leaked: if self.moments.finalizing.is_some() {
                 lived_at(self.moments.finalizing)
@@ -162,26 +172,33 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
     }
 
     fn is_recent(&self, alive: &LiveAllocation) -> bool {
-        let count = self.threads.get(alive.thread.0 as usize).map_or(0, |state| state.allocations);
+        let count = self.threads.get(alive.start.thread.0 as usize).map_or(0, |state| state.allocations);
         count.saturating_sub(alive.nth) <= u64::from(self.moments.temporary_threshold)
     }
 
-    fn alive(&mut self, event: &Event, allocator: Allocator) -> LiveAllocation {
+    /// The allocation that an event makes; `None` if it cannot match.
+    #[inline]
+    fn alive(&mut self, event: &Event, allocator: Allocator) -> Option<LiveAllocation> {
         let state = self.thread(event.thread);
         state.allocations += 1;
         let nth = state.allocations;
         let Event { stack, thread, size, order, time_ns, .. } = *event;
-        LiveAllocation { stack, allocator, thread, size, order, time_ns, nth }
+        let start = AllocationStart { stack, allocator, thread, size, order, time_ns };
+        let may_match = self.matcher.is_none_or(|matcher| matcher.may_take(&start, &self.moments));
+        may_match.then_some(LiveAllocation { start, nth })
     }
 
     fn lose(&mut self, alive: &LiveAllocation, order: u64, time_ns: u64) {
         let life = self.life(alive, AllocationOutcome::Lost { order }, time_ns);
-        (self.sink)(&life);
+        self.emit(&life);
     }
 
     fn allocate(&mut self, event: &Event, allocator: Allocator) {
-        let alive = self.alive(event, allocator);
-        if let Some(replaced) = self.heap.insert(event.address, alive) {
+        let replaced = match self.alive(event, allocator) {
+            Some(alive) => self.heap.insert(event.address, alive),
+            None => self.heap.remove(&event.address),
+        };
+        if let Some(replaced) = replaced {
             self.lose(&replaced, event.order, event.time_ns);
         }
     }
@@ -205,7 +222,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
         self.mappings.insert(event.address, block, class);
         if class == MapClass::Heap {
             let alive = self.alive(event, allocator);
-            self.mapped.insert(event.order, alive);
+            self.mapped.extend(alive.map(|alive| (event.order, alive)));
         }
     }
 
@@ -231,13 +248,13 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
                         place.insert(alive);
                     }
                     // Another block stands there by now: the free did take place.
-                    Entry::Occupied(_) => (self.sink)(&life),
+                    Entry::Occupied(_) => self.emit(&life),
                 },
                 AllocationEnd::Piece(cut, end) => {
                     let restored = self.mappings.restore(&cut).is_some();
                     match end {
-                        Some((alive, _)) if restored => drop(self.mapped.insert(alive.order, alive)),
-                        Some((_, life)) => (self.sink)(&life),
+                        Some((alive, _)) if restored => drop(self.mapped.insert(alive.start.order, alive)),
+                        Some((_, life)) => self.emit(&life),
                         None => {}
                     }
                 }
@@ -246,7 +263,7 @@ impl<S: FnMut(&AllocationRecord)> AllocationScan<S> {
     }
 }
 
-impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<S> {
+impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<'_, S> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.now_ns = self.now_ns.max(event.time_ns);
         self.next_order = event.order.saturating_add(1);

@@ -3,8 +3,9 @@
 //! Text tests depend on stacks and threads, of which there are few, and are evaluated once for each; numbers are
 //! compared for each allocation. Invariant: the result depends only on the allocation and the tables.
 
+use super::allocation_scan::KeyMoments;
 use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
-use crate::allocation_record::{AllocationOutcome, AllocationRecord};
+use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};
 use crate::modules::{ModuleId, ModuleTable, dotted};
@@ -55,6 +56,12 @@ impl Matcher {
     #[must_use]
     pub fn takes(&self, life: &AllocationRecord) -> bool {
         takes(&self.node, life.stack, life.allocator, life.thread, Some(life))
+    }
+
+    /// Whether an allocation may match that is just being made; its end is not yet known.
+    #[must_use]
+    pub fn may_take(&self, start: &AllocationStart, moments: &KeyMoments) -> bool {
+        known_at_start(&self.node, start, moments) != Some(false)
     }
 
     /// Whether a group matches. Tests of single allocations are false: check [`Expr::is_of_groups`] before.
@@ -113,6 +120,38 @@ fn takes(
             life.is_some_and(|life| comparison.holds(number_of(*number, life), *amount))
         }
         MatchNode::Flag(flag) => life.is_some_and(|life| has(*flag, life)),
+    }
+}
+
+/// Whether an allocation that is being made matches; `None` where that depends on its end.
+fn known_at_start(node: &MatchNode, start: &AllocationStart, moments: &KeyMoments) -> Option<bool> {
+    let inner = |node: &MatchNode| known_at_start(node, start, moments);
+    // One that is known decides, or all are known.
+    let decided = |all: &[MatchNode], by: bool| {
+        let mut result = Some(!by);
+        for one in all {
+            match inner(one) {
+                Some(known) if known == by => return Some(by),
+                Some(_) => {}
+                None => result = None,
+            }
+        }
+        result
+    };
+    let not_after =
+        |moment: Option<u64>| if moment.is_some_and(|moment| start.order <= moment) { None } else { Some(false) };
+    match node {
+        MatchNode::And(all) => decided(all, false),
+        MatchNode::Or(all) => decided(all, true),
+        MatchNode::Not(one) => inner(one).map(|known| !known),
+        MatchNode::Stacks(stacks) => Some(at(stacks, start.stack.0)),
+        MatchNode::Threads(threads) => Some(at(threads, start.thread.0)),
+        MatchNode::Allocator(wanted) => Some(start.allocator == *wanted),
+        MatchNode::Number(Number::Bytes, comparison, amount) => Some(comparison.holds(start.size, *amount)),
+        MatchNode::Number(Number::Time, comparison, amount) => Some(comparison.holds(start.time_ns, *amount)),
+        MatchNode::Flag(Flag::Peak) => not_after(moments.peak),
+        MatchNode::Flag(Flag::Leaked) if moments.finalizing.is_some() => not_after(moments.finalizing),
+        MatchNode::FreedBy(_) | MatchNode::Number(Number::Lifetime, ..) | MatchNode::Flag(_) => None,
     }
 }
 

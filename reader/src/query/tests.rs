@@ -134,7 +134,7 @@ fn lives_add_up_to_the_replay() {
     events.iter().for_each(|event| replay.event(event));
     let totals = replay.finish().totals;
     let mut all = Vec::new();
-    let mut lives = AllocationScan::new(KeyMoments::of(&totals, 1), |life: &AllocationRecord| all.push(*life));
+    let mut lives = AllocationScan::new(KeyMoments::of(&totals, 1), None, |life: &AllocationRecord| all.push(*life));
     events.iter().for_each(|event| lives.event(event, &frames));
     let _ = lives.finish();
     let count = |keep: fn(&AllocationRecord) -> bool| all.iter().filter(|life| keep(life)).count() as u64;
@@ -146,4 +146,38 @@ fn lives_add_up_to_the_replay() {
     assert_eq!(count(|life| life.temporary), totals.temporary.count);
     assert_eq!(count(|life| matches!(life.fate, AllocationOutcome::Lost { .. })), totals.replaced);
     assert!(count(|life| matches!(life.fate, AllocationOutcome::Freed { .. })) > 100 && totals.temporary.count > 0);
+}
+
+#[test]
+fn what_cannot_match_from_its_start_changes_nothing() {
+    let (events, frames) = (events(), frames());
+    let mut replay = Replay::new(&Options::default());
+    events.iter().for_each(|event| replay.event(event));
+    let totals = replay.finish().totals;
+    let moments = KeyMoments::of(&totals, 1);
+    let scan = |matcher: Option<&Matcher>| {
+        let mut all = Vec::new();
+        let mut lives = AllocationScan::new(moments, matcher, |life: &AllocationRecord| all.push(*life));
+        events.iter().for_each(|event| lives.event(event, &frames));
+        let _ = lives.finish();
+        all
+    };
+    let (all, mut passed) = (scan(None), 0);
+    for text in [
+        "bytes > 3kB and peak",
+        "peak or time < 1us",
+        "not (bytes < 5kB or leaked)",
+        "leaked and not allocator = mmap",
+        "live or freed_by = 2 and bytes < 1kB",
+        "temporary and thread = 1 or cross_thread and lifetime > 1us",
+        "not (peak and not freed)",
+    ] {
+        let threads = [0, 1, 2].map(|tid| Thread { tid, name: "".into() });
+        let known = MatchContext { frames: &frames, threads: &threads, duration_ns: 40_000 };
+        let matcher = Matcher::new(&text.parse().unwrap(), &known);
+        let expected: Vec<_> = all.iter().filter(|life| matcher.takes(life)).copied().collect();
+        assert_eq!(scan(Some(&matcher)), expected, "{text}");
+        passed += usize::from(!expected.is_empty() && expected.len() < all.len());
+    }
+    assert_eq!(passed, 7);
 }

@@ -111,12 +111,6 @@ impl Addresses {
         self.nodes[bottom.0 as usize].0[part(address, LEVELS[2])]
     }
 
-    /// The number of an address; 0 if it has none.
-    #[inline]
-    pub(super) fn at(&self, address: u64) -> u32 {
-        self.get(address, Bottom(self.known(address, Bottom::UNKNOWN)))
-    }
-
     /// A reference to the number of an address, whose nodes are added if missing.
     #[inline]
     pub(super) fn number(&mut self, address: u64, bottom: Bottom) -> &mut u32 {

@@ -91,13 +91,10 @@ impl LiveHeap {
         self.row.get(place.0 as usize)
     }
 
-    /// The block at an address.
+    /// The removed block of a place that is not yet vacated.
     #[inline]
-    pub(super) fn at(&self, address: u64) -> Option<&LiveBlock> {
-        match self.places.at(address) {
-            0 => None,
-            place => self.row.get(place as usize),
-        }
+    pub(super) fn kept(&self, place: BlockIndex) -> &LiveBlock {
+        &self.row[place.0 as usize]
     }
 
     /// All blocks with their addresses, unordered.

@@ -98,11 +98,12 @@ impl Replay {
         }
     }
 
+    /// The same; `after` is called after each event. Live bytes are not observed.
     #[inline]
-    fn events_then(
+    pub(crate) fn events_then(
         &mut self,
         mut events: impl ExactSizeIterator<Item = Event> + Clone,
-        after: impl Fn(&mut Self, &Event),
+        mut after: impl FnMut(&mut Self, &Event),
     ) {
         while events.len() > 0 {
             let found = self.heap.find(events.clone().take(TOGETHER).map(|event| event.address));
@@ -203,10 +204,11 @@ impl Replay {
         blocks.chain(mapped).collect()
     }
 
-    /// Bytes of the live block at an address.
+    /// Bytes of the block that this event has just freed, if one was known.
     #[inline]
-    pub(crate) fn bytes_at(&self, address: u64) -> Option<u64> {
-        self.heap.at(address).map(|block| block.size)
+    pub(crate) fn freed_bytes(&self, free: &Event) -> Option<u64> {
+        let last = &self.threads.get(free.thread.0 as usize)?.last_free;
+        last.place.map(|place| self.heap.kept(place).size)
     }
 
     /// The stack and allocator of each group.

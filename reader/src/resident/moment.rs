@@ -66,28 +66,33 @@ impl MomentScan {
         let groups = self.replay.group_keys().collect();
         (LiveMoment { extents, cached, groups, live: self.replay.live() }, self.replay)
     }
+}
 
-    #[inline]
-    fn note(&mut self, event: &Event) {
-        match event.kind {
-            EventKind::Alloc(_) => self.caches.allocate(event.thread, event.address, event.size),
-            EventKind::Free => {
-                if let Some(bytes) = self.replay.bytes_at(event.address) {
-                    self.caches.free(event.thread, event.address, bytes);
-                }
+/// Updates the caches for an event that was just replayed.
+#[inline]
+fn note(caches: &mut ThreadCaches, replay: &Replay, event: &Event) {
+    match event.kind {
+        EventKind::Alloc(_) => caches.allocate(event.thread, event.address, event.size),
+        EventKind::Free => {
+            if let Some(bytes) = replay.freed_bytes(event) {
+                caches.free(event.thread, event.address, bytes);
             }
-            EventKind::FreeUndo => self.caches.undo_free(event.thread),
-            _ => {}
         }
+        EventKind::FreeUndo => caches.undo_free(event.thread),
+        _ => {}
     }
 }
 
 impl Consumer for MomentScan {
     #[inline]
-    fn event(&mut self, event: &Event, _frames: &Frames) {
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        self.events(std::iter::once(*event), frames);
+    }
+
+    #[inline]
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         if !self.is_over {
-            self.note(event);
-            self.replay.event(event);
+            self.replay.events_then(events, |replay, event| note(&mut self.caches, replay, event));
         }
     }
 

@@ -3,8 +3,6 @@
 //! Blocks that malloc itself moves from an arena's free lists into the cache are not seen; there are a few at most.
 //! Invariant: at most [`ENTRIES`] blocks of each size for each thread.
 
-use rustc_hash::FxHashMap;
-
 use crate::event::ThreadId;
 
 /// Blocks of one size (`tcache_count`).
@@ -29,10 +27,40 @@ pub(super) struct ThreadCaches {
 
 #[derive(Debug, Default)]
 struct ThreadCache {
-    /// Addresses by size.
-    sizes: FxHashMap<u8, Vec<u64>>,
+    /// By size, up to the largest that the thread has freed.
+    sizes: Vec<CachedBlocks>,
     /// What it freed last, and its size.
     last: Option<(u64, u8)>,
+}
+
+/// A thread's cached blocks of one size, in a cache line.
+#[derive(Clone, Copy, Debug, Default)]
+struct CachedBlocks {
+    count: usize,
+    addresses: [u64; ENTRIES],
+}
+
+impl CachedBlocks {
+    fn blocks(&self) -> &[u64] {
+        &self.addresses[..self.count]
+    }
+
+    /// Adds a block; `false`: there are too many, or it is in here.
+    fn add(&mut self, address: u64) -> bool {
+        if self.count == ENTRIES || self.blocks().contains(&address) {
+            return false;
+        }
+        self.addresses[self.count] = address;
+        self.count += 1;
+        true
+    }
+
+    fn remove(&mut self, address: u64) {
+        if let Some(at) = self.blocks().iter().position(|cached| *cached == address) {
+            self.count -= 1;
+            self.addresses.swap(at, self.count);
+        }
+    }
 }
 
 impl ThreadCaches {
@@ -40,9 +68,10 @@ impl ThreadCaches {
     pub(super) fn free(&mut self, thread: ThreadId, address: u64, requested: u64) {
         let Some(size) = size_index(requested) else { return };
         let cache = self.thread(thread);
-        let blocks = cache.sizes.entry(size).or_default();
-        if blocks.len() < ENTRIES && !blocks.contains(&address) {
-            blocks.push(address);
+        if cache.sizes.len() <= usize::from(size) {
+            cache.sizes.resize(usize::from(size) + 1, CachedBlocks::default());
+        }
+        if cache.sizes[usize::from(size)].add(address) {
             cache.last = Some((address, size));
         }
     }
@@ -52,8 +81,8 @@ impl ThreadCaches {
         let cache = self.thread(thread);
         let last = cache.last.take().filter(|(freed, _)| *freed == address).map(|(_, size)| size);
         let Some(size) = last.or(size_index(requested)) else { return };
-        if let Some(blocks) = cache.sizes.get_mut(&size) {
-            blocks.retain(|cached| *cached != address);
+        if let Some(blocks) = cache.sizes.get_mut(usize::from(size)) {
+            blocks.remove(address);
         }
     }
 
@@ -61,20 +90,17 @@ impl ThreadCaches {
     pub(super) fn undo_free(&mut self, thread: ThreadId) {
         let cache = self.thread(thread);
         if let Some((address, size)) = cache.last.take()
-            && let Some(blocks) = cache.sizes.get_mut(&size)
+            && let Some(blocks) = cache.sizes.get_mut(usize::from(size))
         {
-            blocks.retain(|cached| *cached != address);
+            blocks.remove(address);
         }
     }
 
     /// The chunks that threads cache, as address of the block and bytes of the chunk.
     pub(super) fn chunks(&self, is_alive: impl Fn(ThreadId) -> bool) -> Vec<(u64, u64)> {
         let alive = (0..).zip(&self.threads).filter(|(number, _)| is_alive(ThreadId(*number)));
-        let sizes = alive.flat_map(|(_, cache)| &cache.sizes);
-        let chunks = sizes.flat_map(|(size, blocks)| {
-            let bytes = LEAST_CHUNK + u64::from(*size) * STEP;
-            blocks.iter().map(move |address| (*address, bytes))
-        });
+        let sizes = alive.flat_map(|(_, cache)| (LEAST_CHUNK..).step_by(STEP as usize).zip(&cache.sizes));
+        let chunks = sizes.flat_map(|(bytes, cached)| cached.blocks().iter().map(move |address| (*address, bytes)));
         chunks.collect()
     }
 

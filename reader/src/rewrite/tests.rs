@@ -137,7 +137,7 @@ fn stripping_keeps_peak_and_leaks() {
     let (original, frames) = (original(), frames());
     let before = original.finish().totals;
     let mut plan = StripPlan::new(StripRule { lived_less_ns: 20_000, smaller: 200 });
-    let mut lives = AllocationScan::new(KeyMoments::of(&before, 1), |life: &AllocationRecord| plan.add(life));
+    let mut lives = AllocationScan::new(KeyMoments::of(&before, 1), None, |life: &AllocationRecord| plan.add(life));
     feed(&mut lives, &frames);
     let _ = lives.finish();
     let dropped = plan.allocations;

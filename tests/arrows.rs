@@ -7,14 +7,18 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate, and the crates of the workspace that it uses: these and no others, so that the list is the truth.
-const ARROWS: [(&str, &[&str]); 9] = [
+const ARROWS: [(&str, &[&str]); 10] = [
     ("memtrack-format", &[]),
     ("memtrack-transport", &[]),
     ("memtrack-shim", &["memtrack-format", "memtrack-transport"]),
     ("memtrack-collector", &["memtrack-format", "memtrack-transport"]),
     ("memtrack-inject", &[]),
+    ("memtrack-objects", &["memtrack-inject"]),
     ("memtrack-reader", &["memtrack-format"]),
-    ("memtrack-cli", &["memtrack-collector", "memtrack-format", "memtrack-inject", "memtrack-reader"]),
+    (
+        "memtrack-cli",
+        &["memtrack-collector", "memtrack-format", "memtrack-inject", "memtrack-objects", "memtrack-reader"],
+    ),
     ("memtrack-marks", &[]),
     ("memtrack-tests", &[]),
 ];

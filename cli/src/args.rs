@@ -5,6 +5,7 @@
 pub(crate) mod fleet;
 pub(crate) mod input;
 pub(crate) mod mcp;
+pub(crate) mod objects;
 pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod rewrite;
@@ -96,6 +97,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show where resident memory is, to the page: live blocks, what allocators keep, stacks, files; and what would give it back
     Resident(ResidentArgs),
+    /// Show the Python objects of a running program: by type, with their bytes, and who keeps them alive
+    Objects(objects::ObjectsArgs),
     /// Show self and total allocations of every function (total includes callees)
     Summary(SummaryArgs),
     /// Show allocations by source location and allocator
@@ -166,6 +169,7 @@ impl Command {
             Self::Tree(tree) => tree.colors.color,
             Self::Diff(diff) => diff.text.colors.color,
             Self::Query(query) => query.text.colors.color,
+            Self::Objects(objects) => objects.text.colors.color,
             Self::Ps(ps) => ps.colors.color,
             Self::Live(live) => live.colors.color,
             _ => Color::Auto,

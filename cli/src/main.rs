@@ -88,6 +88,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Flamegraph(flamegraph) => commands::views::flamegraph(&flamegraph),
         Command::Explain(explain) => commands::explain::run(&explain),
         Command::Resident(resident) => commands::resident::run(&resident),
+        Command::Objects(objects) => commands::objects::run(&objects),
         Command::Diff(diff) => commands::diff::run(&diff),
         Command::Query(query) => commands::query::run(&query),
         Command::Transform(transform) => commands::transform::run(&transform),

@@ -4,13 +4,16 @@
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls.
-//! [`memory`], [`maps`] and [`object`] read the target's memory.
+//! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`freeze`] a copy of
+//! a process at one moment.
 //!
 //! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the
 //! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
 
 #[cfg(target_arch = "x86_64")]
 mod filter;
+#[cfg(target_arch = "x86_64")]
+mod freeze;
 #[cfg(target_arch = "x86_64")]
 mod library;
 mod maps;
@@ -31,9 +34,13 @@ mod tracee;
 mod unsupported;
 #[cfg(target_arch = "x86_64")]
 mod unwind;
+mod view;
 
+#[cfg(target_arch = "x86_64")]
+pub use freeze::{FreezeCost, freeze};
 #[cfg(target_arch = "x86_64")]
 pub use library::{SharedFile, attach, detach, find_library};
 pub use refusal::{Busy, Refusal};
 #[cfg(not(target_arch = "x86_64"))]
-pub use unsupported::{SharedFile, attach, detach, find_library};
+pub use unsupported::{FreezeCost, SharedFile, attach, detach, find_library, freeze};
+pub use view::ProcessView;

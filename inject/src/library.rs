@@ -107,7 +107,7 @@ pub fn find_library(pid: i32) -> Result<bool, Refusal> {
 }
 
 /// The kernel lets go of everything that is traced when the tracing thread ends, however that happens.
-fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, Refusal> + Send) -> Result<T, Refusal> {
+pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, Refusal> + Send) -> Result<T, Refusal> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("memtrack-inject".into()).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| Refusal::Own { what: "a thread cannot be started", error })?;
@@ -117,7 +117,7 @@ fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, Refusal> + Send) -> R
 }
 
 /// Refuses a process one of whose threads is traced.
-fn check_threads(target: &TargetProcess) -> Result<(), Refusal> {
+pub(crate) fn check_threads(target: &TargetProcess) -> Result<(), Refusal> {
     for tid in target.threads() {
         if let Some((pid, name)) = ProcessFacts::read(tid).and_then(|facts| facts.tracer()) {
             return Err(Refusal::Traced { pid, name });

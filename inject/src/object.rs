@@ -28,6 +28,12 @@ const HEADER: usize = 56;
 const SYMBOL: usize = 24;
 const ENTRY: usize = 16;
 
+/// Kinds of symbols.
+const NO_TYPE: u8 = 0;
+const DATA: u8 = 1;
+const FUNCTION: u8 = 2;
+const INDIRECT: u8 = 10;
+
 /// A loaded object.
 #[derive(Debug)]
 pub(crate) struct RemoteObject {
@@ -133,10 +139,15 @@ impl RemoteObject {
 
     /// What it exports; empty if it exports nothing or its tables are damaged.
     pub(crate) fn exports(&self, memory: &RemoteMemory) -> Exports {
-        self.read_exports(memory).unwrap_or_default()
+        self.read_exports(memory, &[NO_TYPE, FUNCTION, INDIRECT]).unwrap_or_default()
     }
 
-    fn read_exports(&self, memory: &RemoteMemory) -> Option<Exports> {
+    /// The data that it exports; empty if it exports none or its tables are damaged.
+    pub(crate) fn exported_data(&self, memory: &RemoteMemory) -> Exports {
+        self.read_exports(memory, &[NO_TYPE, DATA]).unwrap_or_default()
+    }
+
+    fn read_exports(&self, memory: &RemoteMemory, kinds: &[u8]) -> Option<Exports> {
         let dynamic = self.dynamic.clone()?;
         let bytes = memory.bytes(dynamic.start, (dynamic.end - dynamic.start).min(MOST_DYNAMIC)).ok()?;
         let entries = bytes.chunks_exact(ENTRY).map_while(|entry| Some((u64_at(entry, 0)?, u64_at(entry, 8)?)));
@@ -154,17 +165,18 @@ impl RemoteObject {
         };
         let count = Some(count).filter(|count| *count <= MOST_SYMBOLS)?;
         let table = memory.bytes(address(DT_SYMTAB)?, u64::from(count) * SYMBOL as u64).ok()?;
-        let mut symbols: Vec<_> = table.chunks_exact(SYMBOL).filter_map(|entry| self.symbol(entry, name)).collect();
+        let mut symbols: Vec<_> =
+            table.chunks_exact(SYMBOL).filter_map(|entry| self.symbol(entry, kinds, name)).collect();
         symbols.sort_by_key(|symbol| symbol.address);
         Some(Exports { soname, symbols })
     }
 
-    /// A defined function; indirect ones included.
-    fn symbol(&self, entry: &[u8], name: impl Fn(usize) -> Option<Vec<u8>>) -> Option<RemoteSymbol> {
+    /// A defined symbol of one of these kinds.
+    fn symbol(&self, entry: &[u8], kinds: &[u8], name: impl Fn(usize) -> Option<Vec<u8>>) -> Option<RemoteSymbol> {
         let kind = entry.get(4)? & 0xf;
         let is_defined = u16_at(entry, 6)? != 0;
         let (value, size) = (u64_at(entry, 8)?, u64_at(entry, 16)?);
-        (is_defined && value != 0 && matches!(kind, 0 | 2 | 10)).then_some(())?;
+        (is_defined && value != 0 && kinds.contains(&kind)).then_some(())?;
         let name = name(u32_at(entry, 0)? as usize)?;
         Some(RemoteSymbol { name, address: self.bias.wrapping_add(value), size })
     }

@@ -49,6 +49,8 @@ pub(crate) struct RemoteThread<'a> {
     stack: Option<u64>,
     /// Signals that came meanwhile and could not be blocked.
     held: Vec<i32>,
+    /// What a call has made: see [`Self::fork`].
+    forked: Option<Tracee>,
     /// The process has ended or executes another program.
     gone: bool,
 }
@@ -68,8 +70,18 @@ impl<'a> RemoteThread<'a> {
             return Err(Refusal::Traced { pid: 0, name: "another memtrack".into() });
         }
         let tracee = Some(tracee);
-        let mut made =
-            Self { target, tracee, registers, vector_state, mask, code, stack: None, held: Vec::new(), gone: false };
+        let mut made = Self {
+            target,
+            tracee,
+            registers,
+            vector_state,
+            mask,
+            code,
+            stack: None,
+            held: Vec::new(),
+            forked: None,
+            gone: false,
+        };
         let failed = |error| Refusal::Own { what: "the process's code cannot be written", error };
         target.memory.write(target.entry, &STUB).map_err(failed)?;
         let raised = RAISED.iter().fold(0, |bits, signal| bits | 1_u64 << (signal - 1));
@@ -109,6 +121,26 @@ impl<'a> RemoteThread<'a> {
         }
     }
 
+    /// Copies the process: the copy is stopped before its first instruction, has no exit signal, and ends with memtrack.
+    /// Returns it, and its number in the process's own name space.
+    pub(crate) fn fork(&mut self) -> Result<(Tracee, u64), Refusal> {
+        let failed = |error| Refusal::Own { what: "copies of the process cannot be traced", error };
+        self.tracee()?.trace_forks(true).map_err(failed)?;
+        let number = self.system_call("clone", libc::SYS_clone, [0; 6]);
+        self.tracee()?.trace_forks(false).map_err(failed)?;
+        let copy = self.forked.take();
+        match (number, copy) {
+            (Ok(number), Some(copy)) => Ok((copy, number)),
+            (Ok(_), None) => Err(Refusal::Gone),
+            (Err(refusal), copy) => {
+                if let Some(copy) = copy {
+                    copy.kill();
+                }
+                Err(refusal)
+            }
+        }
+    }
+
     /// Calls a function with two arguments.
     pub(crate) fn call(&mut self, what: &'static str, function: u64, a: [u64; 2]) -> Result<u64, Refusal> {
         // 16 bytes below the arguments, as a function expects it before a call.
@@ -141,6 +173,11 @@ impl<'a> RemoteThread<'a> {
                         }
                         number => self.held.push(number),
                     }
+                }
+                Some(StopReason::Forked) => {
+                    let forked = self.tracee()?.forked();
+                    self.forked =
+                        Some(forked.map_err(|error| Refusal::Own { what: "the copy cannot be traced", error })?);
                 }
                 Some(StopReason::Interrupted | StopReason::ProcessStopped) | None => {}
             }

@@ -77,32 +77,29 @@ enum Attempt {
     Ended,
 }
 
+/// A thread that stopped anywhere, or did not.
+#[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
+enum Halt {
+    Halted(StoppedThread),
+    Late(Tracee),
+    Ended,
+}
+
+/// Stops a thread wherever it is; `None`: it has ended, or waits in the kernel and does not stop.
+pub(crate) fn stop_thread(target: &TargetProcess, tid: i32) -> Result<Option<StoppedThread>, Refusal> {
+    Ok(match halt(target, tid)? {
+        Halt::Halted(stopped) => Some(stopped),
+        Halt::Late(_) => return Err(Refusal::Busy { seconds: 0, reason: Busy::DoesNotStop }),
+        Halt::Ended => None,
+    })
+}
+
 fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<Attempt, Refusal> {
-    let tracee = match Tracee::seize(tid) {
-        Ok(tracee) => tracee,
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(denied(target)),
-        Err(_) => return Ok(Attempt::Ended),
+    let StoppedThread { tracee, registers } = match halt(target, tid)? {
+        Halt::Halted(stopped) => stopped,
+        Halt::Late(tracee) => return Ok(Attempt::Late(tracee)),
+        Halt::Ended => return Ok(Attempt::Ended),
     };
-    if tracee.interrupt().is_err() {
-        return Ok(Attempt::Ended);
-    }
-    loop {
-        match tracee.wait_for_stop(STOP_LIMIT) {
-            Some(StopReason::Interrupted) => break,
-            Some(StopReason::ProcessStopped) => return Err(Refusal::Stopped(target.pid)),
-            Some(StopReason::Signal { number, .. }) => {
-                if tracee.resume(number).is_err() {
-                    return Ok(Attempt::Ended);
-                }
-            }
-            None if is_alive(target.pid, tid) => return Ok(Attempt::Late(tracee)),
-            None => {
-                release_ended(tid);
-                return Ok(Attempt::Ended);
-            }
-        }
-    }
-    let Ok(registers) = tracee.registers() else { return Ok(Attempt::Ended) };
     if let Err(why) = judge_thread(target, &tracee, &registers, judge) {
         // An interruption that is a restart for the kernel is none for the thread, too.
         let _ = tracee.set_registers(&resumable(&registers));
@@ -110,6 +107,36 @@ fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<
         return Ok(Attempt::Unsafe(why));
     }
     Ok(Attempt::Safe(StoppedThread { tracee, registers }))
+}
+
+fn halt(target: &TargetProcess, tid: i32) -> Result<Halt, Refusal> {
+    let tracee = match Tracee::seize(tid) {
+        Ok(tracee) => tracee,
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(denied(target)),
+        Err(_) => return Ok(Halt::Ended),
+    };
+    if tracee.interrupt().is_err() {
+        return Ok(Halt::Ended);
+    }
+    loop {
+        match tracee.wait_for_stop(STOP_LIMIT) {
+            Some(StopReason::Interrupted) => break,
+            Some(StopReason::ProcessStopped) => return Err(Refusal::Stopped(target.pid)),
+            Some(StopReason::Forked) => drop(tracee.resume(0)),
+            Some(StopReason::Signal { number, .. }) => {
+                if tracee.resume(number).is_err() {
+                    return Ok(Halt::Ended);
+                }
+            }
+            None if is_alive(target.pid, tid) => return Ok(Halt::Late(tracee)),
+            None => {
+                release_ended(tid);
+                return Ok(Halt::Ended);
+            }
+        }
+    }
+    let Ok(registers) = tracee.registers() else { return Ok(Halt::Ended) };
+    Ok(Halt::Halted(StoppedThread { tracee, registers }))
 }
 
 fn judge_thread(
@@ -133,7 +160,7 @@ fn judge_thread(
 }
 
 /// Whether the thread may be within a restartable sequence, which the kernel would abort.
-fn is_in_sequence(target: &TargetProcess, tracee: &Tracee) -> bool {
+pub(crate) fn is_in_sequence(target: &TargetProcess, tracee: &Tracee) -> bool {
     /// Where the area has the address of the sequence.
     const SEQUENCE: u64 = 8;
     let area = tracee.restartable_area();

@@ -15,6 +15,7 @@ const PTRACE_GET_SIGNAL_MASK: libc::c_uint = 0x420a;
 const PTRACE_SET_SIGNAL_MASK: libc::c_uint = 0x420b;
 const PTRACE_SECCOMP_GET_FILTER: libc::c_uint = 0x420c;
 const PTRACE_GET_RSEQ: libc::c_uint = 0x420f;
+const PTRACE_EVENT_CLONE: i32 = 3;
 /// The most bytes of a vector state.
 const MOST_VECTOR_STATE: usize = 64 << 10;
 /// Instructions of a filter.
@@ -34,6 +35,8 @@ pub(crate) enum StopReason {
     Interrupted,
     /// Its process is stopped by a signal.
     ProcessStopped,
+    /// It has made a process, which is stopped and traced.
+    Forked,
     /// It is about to get this signal.
     Signal {
         /// The signal.
@@ -77,8 +80,46 @@ impl Tracee {
         Some(match (info.si_code >> 8, info.si_signo) {
             (PTRACE_EVENT_STOP, libc::SIGTRAP) => StopReason::Interrupted,
             (PTRACE_EVENT_STOP, _) => StopReason::ProcessStopped,
+            (PTRACE_EVENT_CLONE, libc::SIGTRAP) => StopReason::Forked,
             (_, number) => StopReason::Signal { number, by_kernel: info.si_code > 0 },
         })
+    }
+
+    /// Whether processes that the stopped thread makes are stopped and traced from their begin.
+    pub(crate) fn trace_forks(&self, enabled: bool) -> io::Result<()> {
+        let options = if enabled { libc::PTRACE_O_TRACECLONE as usize } else { 0 };
+        // SAFETY: takes numbers only.
+        check(unsafe { libc::ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0_usize, options) })
+    }
+
+    /// The process that it made, stopped with [`StopReason::Forked`]; it ends when memtrack ends.
+    pub(crate) fn forked(&self) -> io::Result<Self> {
+        let mut made = 0_u64;
+        // SAFETY: writes a word to a live local.
+        check(unsafe { libc::ptrace(libc::PTRACE_GETEVENTMSG, self.tid, 0_usize, &raw mut made) })?;
+        let made = Self { tid: i32::try_from(made).map_err(io::Error::other)?, is_attached: true };
+        let stopped = made.wait_for_stop(Duration::from_secs(1));
+        // SAFETY: takes numbers only.
+        let bound = check(unsafe {
+            libc::ptrace(libc::PTRACE_SETOPTIONS, made.tid, 0_usize, libc::PTRACE_O_EXITKILL as usize)
+        });
+        match (stopped, bound) {
+            (Some(_), Ok(())) => Ok(made),
+            (_, bound) => {
+                made.kill();
+                Err(bound.err().unwrap_or_else(|| io::ErrorKind::TimedOut.into()))
+            }
+        }
+    }
+
+    /// Ends the process whose only thread it is, and waits for it as its tracer.
+    pub(crate) fn kill(mut self) {
+        self.is_attached = false;
+        // SAFETY: takes numbers only; it is a traced child, so its number is not in use again.
+        unsafe { libc::kill(self.tid, libc::SIGKILL) };
+        let mut status = 0;
+        // SAFETY: writes to a live local.
+        unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL) };
     }
 
     /// Waits for a stop; `None`: it did not stop within the limit, or does not exist.

@@ -4,8 +4,10 @@
 
 use std::fs::File;
 use std::io;
+use std::time::Duration;
 
 use crate::refusal::Refusal;
+use crate::view::ProcessView;
 
 /// The memory file that the target shares with memtrack.
 #[derive(Debug)]
@@ -42,5 +44,29 @@ pub fn detach(_pid: i32) -> Result<i32, Refusal> {
 /// # Errors
 /// Always.
 pub fn find_library(_pid: i32) -> Result<bool, Refusal> {
+    Err(Refusal::Architecture)
+}
+
+/// How a process was frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreezeCost {
+    /// How long its threads stood still.
+    pub pause: Duration,
+    /// Whether a copy is read, and the process runs on.
+    pub is_copied: bool,
+    /// Whether the moment was one that was accepted.
+    pub was_ready: bool,
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always.
+pub fn freeze<T: Send>(
+    _pid: i32,
+    _hold: bool,
+    _ready: &(dyn Fn(&ProcessView) -> bool + Sync),
+    _work: impl FnOnce(&ProcessView, FreezeCost) -> T + Send,
+) -> Result<T, Refusal> {
     Err(Refusal::Architecture)
 }

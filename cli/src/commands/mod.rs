@@ -8,6 +8,7 @@ pub(crate) mod help;
 pub(crate) mod live;
 pub(crate) mod mark;
 pub(crate) mod mcp;
+pub(crate) mod objects;
 pub(crate) mod parse;
 pub(crate) mod ps;
 pub(crate) mod query;

@@ -1,0 +1,162 @@
+//! A process as it is at one moment: all its threads are stopped, and it is forked; the copy never runs and is read while
+//! the process goes on.
+//!
+//! The copy is a child that no `wait` of the program sees (it has no exit signal), and that ends with memtrack. Invariant:
+//! when [`freeze`] returns, the copy has ended and was waited for, and every thread goes on as it was.
+
+use std::time::{Duration, Instant};
+
+use crate::library::on_own_thread;
+use crate::process_facts::ProcessFacts;
+use crate::refusal::{Busy, Refusal};
+use crate::remote_call::RemoteThread;
+use crate::stop::{StoppedThread, is_in_sequence, resumable, stop_safely, stop_thread};
+use crate::target::TargetProcess;
+use crate::tracee::Tracee;
+use crate::view::ProcessView;
+
+/// How long a moment is searched in which the process may be frozen.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Pauses between tries, in microseconds.
+const PAUSES: [u64; 5] = [300, 1100, 500, 2300, 700];
+/// Children without an exit signal.
+const WAIT_FOR_CLONES: u64 = 0x8000_0000;
+
+/// How a process was frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreezeCost {
+    /// How long its threads stood still, as far as is known when it is read: for ever, while they are held.
+    pub pause: Duration,
+    /// Whether a copy is read, and the process runs on.
+    pub is_copied: bool,
+    /// Whether the moment was one that `ready` accepts; otherwise none came in time.
+    pub was_ready: bool,
+}
+
+/// Freezes the process at a moment that `ready` accepts, and lets `work` read it. With `hold` the process itself stands
+/// still while it is read, and nothing is executed in it.
+///
+/// # Errors
+/// Why it was not done.
+pub fn freeze<T: Send>(
+    pid: i32,
+    hold: bool,
+    ready: &(dyn Fn(&ProcessView) -> bool + Sync),
+    work: impl FnOnce(&ProcessView, FreezeCost) -> T + Send,
+) -> Result<T, Refusal> {
+    on_own_thread(|| {
+        let target = TargetProcess::inspect(pid)?;
+        crate::library::check_threads(&target)?;
+        if target.facts.seccomp != 0 && !hold {
+            return Err(Refusal::Seccomp("a filter", "clone and wait4, or pass --hold".into()));
+        }
+        let view = ProcessView::of_stopped(pid).map_err(|_| Refusal::Gone)?;
+        let (threads, begun, was_ready) = stop_when(&target, &|| ready(&view))?;
+        if hold {
+            // What it costs is known only when it is over.
+            let done = work(&view, FreezeCost { pause: begun.elapsed(), is_copied: false, was_ready });
+            release(threads);
+            return Ok(done);
+        }
+        let copy = fork_stopped(&target, threads)?;
+        let cost = FreezeCost { pause: begun.elapsed(), is_copied: true, was_ready };
+        let view = ProcessView::of_stopped(copy.tracee.tid())
+            .map_err(|error| Refusal::Own { what: "the copy of the process cannot be read", error });
+        let done = view.map(|view| work(&view, cost));
+        let reaped = copy.end(&target);
+        done.and_then(|done| reaped.map(|()| done))
+    })
+}
+
+/// Stops all threads at an accepted moment, or at any when none comes.
+fn stop_when(target: &TargetProcess, ready: &dyn Fn() -> bool) -> Result<(Vec<StoppedThread>, Instant, bool), Refusal> {
+    let searched = Instant::now();
+    for pause in PAUSES.iter().cycle() {
+        let begun = Instant::now();
+        let threads = stop_all(target)?;
+        let is_ready = ready();
+        if is_ready || searched.elapsed() > LIMIT {
+            return Ok((threads, begun, is_ready));
+        }
+        release(threads);
+        std::thread::sleep(Duration::from_micros(*pause));
+    }
+    Err(Refusal::Gone)
+}
+
+/// Stops all threads, those included that are started meanwhile.
+fn stop_all(target: &TargetProcess) -> Result<Vec<StoppedThread>, Refusal> {
+    let mut stopped: Vec<StoppedThread> = Vec::new();
+    let result = (|| {
+        loop {
+            let known: std::collections::HashSet<i32> = stopped.iter().map(|thread| thread.tracee.tid()).collect();
+            let new: Vec<i32> = target.threads().into_iter().filter(|tid| !known.contains(tid)).collect();
+            let before = stopped.len();
+            for tid in new {
+                if let Some(thread) = stop_thread(target, tid)? {
+                    stopped.push(thread);
+                }
+            }
+            if stopped.len() == before {
+                return if stopped.is_empty() { Err(Refusal::Gone) } else { Ok(()) };
+            }
+        }
+    })();
+    match result {
+        Ok(()) => Ok(stopped),
+        Err(refusal) => {
+            release(stopped);
+            Err(refusal)
+        }
+    }
+}
+
+fn release(threads: Vec<StoppedThread>) {
+    for StoppedThread { tracee, registers } in threads {
+        // An interruption that is a restart for the kernel is none for the thread, too.
+        let _ = tracee.set_registers(&resumable(&registers));
+        let _ = tracee.detach(0);
+    }
+}
+
+/// A copy of the process that never runs.
+struct ProcessCopy {
+    tracee: Tracee,
+    /// Its number in the process's own name space.
+    inner_pid: u64,
+}
+
+fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Result<ProcessCopy, Refusal> {
+    let place = threads.iter().position(|thread| !is_in_sequence(target, &thread.tracee));
+    let Some(place) = place else {
+        release(threads);
+        return Err(Refusal::Busy { seconds: 0, reason: Busy::RestartableSequence });
+    };
+    let used = threads.swap_remove(place);
+    let copy = (|| {
+        let mut thread = RemoteThread::begin(target, used)?;
+        let copied = thread.fork();
+        let restored = thread.finish();
+        let (tracee, inner_pid) = copied?;
+        let copy = ProcessCopy { tracee, inner_pid };
+        restored.map(|()| copy)
+    })();
+    release(threads);
+    copy
+}
+
+impl ProcessCopy {
+    /// Ends the copy, and lets the process wait for it.
+    fn end(self, target: &TargetProcess) -> Result<(), Refusal> {
+        let Self { tracee, inner_pid } = self;
+        tracee.kill();
+        if ProcessFacts::read(target.pid).is_none() {
+            return Ok(());
+        }
+        let stopped = stop_safely(target)?;
+        let mut thread = RemoteThread::begin(target, stopped)?;
+        let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
+        thread.finish()?;
+        waited.map(|_| ())
+    }
+}

@@ -1,0 +1,63 @@
+//! The memory of another process, to be read only: addresses of exported data, and bytes.
+//!
+//! Invariant: nothing in the process is changed through a [`ProcessView`].
+
+use std::io;
+
+use crate::maps::Mappings;
+use crate::memory::RemoteMemory;
+use crate::object::RemoteObject;
+use crate::refusal::Refusal;
+use crate::target::TargetProcess;
+
+/// A process whose memory is read.
+#[derive(Debug)]
+pub struct ProcessView {
+    memory: RemoteMemory,
+    mappings: Mappings,
+}
+
+impl ProcessView {
+    /// Looks at a process that runs.
+    ///
+    /// # Errors
+    /// It may not be looked at.
+    pub fn of_running(pid: i32) -> Result<Self, Refusal> {
+        let target = TargetProcess::inspect(pid)?;
+        let mappings = target.mappings()?;
+        Ok(Self { memory: target.memory, mappings })
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn of_stopped(pid: i32) -> io::Result<Self> {
+        let mappings = Mappings::parse(&std::fs::read(format!("/proc/{pid}/maps"))?);
+        Ok(Self { memory: RemoteMemory::open(pid)?, mappings })
+    }
+
+    /// Reads exactly as many bytes as the buffer has.
+    ///
+    /// # Errors
+    /// Not all of them are readable.
+    pub fn read(&self, address: u64, into: &mut [u8]) -> io::Result<()> {
+        self.memory.read(address, into)
+    }
+
+    /// The readable bytes from this address to the end of its mapping; `None`: nothing is mapped there.
+    pub fn mapped_to(&self, address: u64) -> Option<u64> {
+        self.mappings.find(address).filter(|mapping| mapping.readable).map(|mapping| mapping.end)
+    }
+
+    /// The first loaded object that exports data with the first of these names: the addresses of all names, and its path.
+    pub fn exported_data(&self, names: &[&[u8]]) -> Option<(Vec<Option<u64>>, String)> {
+        let objects = self.mappings.iter().filter(|mapping| {
+            mapping.offset == 0 && mapping.readable && !mapping.path.is_empty() && !mapping.path.starts_with(b"[")
+        });
+        objects.into_iter().find_map(|base| {
+            let object = RemoteObject::read(&self.memory, base.start)?;
+            let exports = object.exported_data(&self.memory);
+            exports.find(names.first()?)?;
+            let found = names.iter().map(|name| exports.find(name)).collect();
+            Some((found, String::from_utf8_lossy(&base.path).into_owned()))
+        })
+    }
+}

@@ -1,0 +1,226 @@
+//! Who keeps what alive: which objects are reached from modules and threads, by which path, and what would go with a type.
+//!
+//! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that nothing known
+//! refers to (C code holds those), or on one of a ring that only holds itself.
+
+use crate::picture::ObjectPicture;
+
+const NONE: u32 = u32::MAX;
+
+/// The shortest paths from what holds objects to each of them.
+#[derive(Debug)]
+pub struct Holders<'a> {
+    picture: &'a ObjectPicture,
+    /// The object before each on its path; itself for the first of a path.
+    parents: Vec<u32>,
+    /// In the order in which they are reached.
+    order: Vec<u32>,
+    /// Objects that are first on a path.
+    first: Vec<u32>,
+    /// How many of `order` modules and threads reach.
+    known: usize,
+}
+
+impl<'a> Holders<'a> {
+    /// Finds the paths.
+    pub fn find(picture: &'a ObjectPicture) -> Self {
+        let count = picture.count();
+        let mut made =
+            Self { picture, parents: vec![NONE; count], order: Vec::with_capacity(count), first: Vec::new(), known: 0 };
+        for root in &picture.roots {
+            made.begin(root.object);
+        }
+        made.reach(0);
+        made.known = made.order.len();
+        made.reach_rest();
+        made
+    }
+
+    pub(crate) fn picture(&self) -> &'a ObjectPicture {
+        self.picture
+    }
+
+    fn begin(&mut self, object: u32) {
+        if let Some(parent) = self.parents.get_mut(object as usize).filter(|parent| **parent == NONE) {
+            *parent = object;
+            self.order.push(object);
+            self.first.push(object);
+        }
+    }
+
+    fn reach(&mut self, from: usize) {
+        let mut at = from;
+        while let Some(&object) = self.order.get(at) {
+            for &held in self.picture.references_of(object) {
+                if let Some(parent) = self.parents.get_mut(held as usize).filter(|parent| **parent == NONE) {
+                    *parent = object;
+                    self.order.push(held);
+                }
+            }
+            at += 1;
+        }
+    }
+
+    fn reach_rest(&mut self) {
+        let mut is_held = vec![false; self.parents.len()];
+        for object in 0..self.parents.len() as u32 {
+            let is_rest = self.parents.get(object as usize) == Some(&NONE);
+            for &held in self.picture.references_of(object).iter().filter(|_| is_rest) {
+                if let Some(is_held) = is_held.get_mut(held as usize).filter(|_| held != object) {
+                    *is_held = true;
+                }
+            }
+        }
+        for unheld in [true, false] {
+            let begin = self.order.len();
+            for (object, is_held) in is_held.iter().enumerate() {
+                if !unheld || !is_held {
+                    let before = self.order.len();
+                    self.begin(object as u32);
+                    // A ring is one path, so it is followed before the next of its objects.
+                    if !unheld {
+                        self.reach(before);
+                    }
+                }
+            }
+            if unheld {
+                self.reach(begin);
+            }
+        }
+    }
+
+    /// The path to an object, from the first on; whether modules or threads hold the first.
+    pub(crate) fn path(&self, object: u32) -> (Vec<u32>, bool) {
+        let mut path = vec![object];
+        let mut at = object;
+        while let Some(&parent) = self.parents.get(at as usize).filter(|parent| **parent != at && **parent != NONE) {
+            path.push(parent);
+            at = parent;
+        }
+        path.reverse();
+        let is_known = self.picture.roots.iter().any(|root| root.object == at);
+        (path, is_known)
+    }
+
+    /// For each type, by number: the bytes that would go if all its objects went, they included.
+    pub fn retained_by_type(&self) -> Vec<u64> {
+        let children = self.children();
+        let holders = self.reversed();
+        let mut is_first = vec![false; self.parents.len()];
+        for object in &self.first {
+            is_first[*object as usize] = true;
+        }
+        let mut by_type: Vec<Vec<u32>> = vec![Vec::new(); self.picture.types.len()];
+        for object in &self.order {
+            let number = self.picture.objects[*object as usize].type_number;
+            if let Some(of) = by_type.get_mut(number as usize) {
+                of.push(*object);
+            }
+        }
+        let mut marks = vec![NONE; self.parents.len()];
+        let search =
+            RetainedSearch { picture: self.picture, children: &children, holders: &holders, is_first: &is_first };
+        by_type.iter().enumerate().map(|(number, of)| search.bytes(number as u32, of, &mut marks)).collect()
+    }
+
+    /// The objects whose path goes over each object.
+    fn children(&self) -> Neighbours {
+        let edges = || {
+            let parents = self.parents.iter().enumerate();
+            parents.map(|(object, parent)| (*parent, object as u32)).filter(|(parent, object)| parent != object)
+        };
+        Neighbours::new(self.parents.len(), edges)
+    }
+
+    /// The objects that refer to each.
+    fn reversed(&self) -> Neighbours {
+        let edges = || {
+            let all = 0..self.parents.len() as u32;
+            all.flat_map(|object| self.picture.references_of(object).iter().map(move |held| (*held, object)))
+        };
+        Neighbours::new(self.parents.len(), edges)
+    }
+}
+
+/// Lists of objects for each object, in one piece.
+struct Neighbours {
+    first: Vec<u64>,
+    all: Vec<u32>,
+}
+
+impl Neighbours {
+    fn new<I: Iterator<Item = (u32, u32)>>(count: usize, edges: impl Fn() -> I) -> Self {
+        let mut first = vec![0_u64; count + 1];
+        for (from, _) in edges() {
+            first[from as usize + 1] += 1;
+        }
+        for index in 0..count {
+            first[index + 1] += first[index];
+        }
+        let mut next = first.clone();
+        let mut all = vec![0; first[count] as usize];
+        for (from, to) in edges() {
+            all[next[from as usize] as usize] = to;
+            next[from as usize] += 1;
+        }
+        Self { first, all }
+    }
+
+    fn of(&self, object: u32) -> &[u32] {
+        let bounds = self.first.get(object as usize..).and_then(|rest| rest.get(..2));
+        let Some(&[from, to]) = bounds else { return &[] };
+        self.all.get(from as usize..to as usize).unwrap_or_default()
+    }
+}
+
+/// What finds the bytes that a type retains.
+struct RetainedSearch<'a> {
+    picture: &'a ObjectPicture,
+    children: &'a Neighbours,
+    holders: &'a Neighbours,
+    is_first: &'a [bool],
+}
+
+impl RetainedSearch<'_> {
+    /// Only what has an object of the type on its path can go with it; of that, what is reached otherwise stays.
+    fn bytes(&self, of: u32, objects: &[u32], marks: &mut [u32]) -> u64 {
+        let is_of = |object: u32| self.picture.objects[object as usize].type_number == of;
+        let mut below = Vec::new();
+        for &object in objects {
+            if marks[object as usize] != of {
+                marks[object as usize] = of;
+                below.push(object);
+            }
+        }
+        let mut at = 0;
+        while let Some(&object) = below.get(at) {
+            for &child in self.children.of(object) {
+                if marks[child as usize] != of {
+                    marks[child as usize] = of;
+                    below.push(child);
+                }
+            }
+            at += 1;
+        }
+        let mut stays: Vec<u32> = Vec::new();
+        for &object in below.iter().filter(|object| !is_of(**object)) {
+            let is_held = || self.holders.of(object).iter().any(|holder| marks[*holder as usize] != of);
+            if self.is_first[object as usize] || is_held() {
+                stays.push(object);
+            }
+        }
+        for object in &stays {
+            marks[*object as usize] = NONE;
+        }
+        while let Some(object) = stays.pop() {
+            for &held in self.picture.references_of(object) {
+                if marks[held as usize] == of && !is_of(held) {
+                    marks[held as usize] = NONE;
+                    stays.push(held);
+                }
+            }
+        }
+        let gone = below.iter().filter(|object| marks[**object as usize] == of);
+        gone.map(|object| self.picture.objects[*object as usize].own_bytes).sum()
+    }
+}

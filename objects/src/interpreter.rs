@@ -1,0 +1,147 @@
+//! Finds the interpreter in a process: its version, its runtime, its lists of objects, what its threads execute.
+//!
+//! Invariant: everything is read as data that may lie; chains are bounded.
+
+use memtrack_inject::ProcessView;
+
+use crate::ObjectsError;
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+
+/// Interpreters and threads that are read at most.
+const MOST_INTERPRETERS: usize = 1 << 10;
+const MOST_THREADS: usize = 1 << 16;
+/// Generations of the garbage collector, and bytes of each.
+const GENERATIONS: u64 = 3;
+const GENERATION: u64 = 24;
+
+/// An interpreter's runtime in a process.
+#[derive(Clone, Copy, Debug)]
+pub struct PythonRuntime {
+    pub(crate) layout: &'static ObjectLayout,
+    address: u64,
+    /// The type of types.
+    pub(crate) type_type: u64,
+}
+
+impl PythonRuntime {
+    /// Finds it.
+    ///
+    /// # Errors
+    /// The process has none, or one that cannot be read.
+    pub fn find(view: &ProcessView) -> Result<Self, ObjectsError> {
+        let names: [&[u8]; 3] = [b"_PyRuntime", b"PyType_Type", b"Py_Version"];
+        let (found, path) = view.exported_data(&names).ok_or(ObjectsError::NoPython)?;
+        let (Some(Some(address)), Some(Some(type_type))) = (found.first().copied(), found.get(1).copied()) else {
+            return Err(ObjectsError::NoPython);
+        };
+        let word = |at: u64| {
+            let mut bytes = [0; 8];
+            view.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+        };
+        let told = found.get(2).copied().flatten().and_then(word).map(|version| (version >> 16) as u8);
+        let minor = told.or_else(|| minor_in(&path)).ok_or_else(|| ObjectsError::UnknownVersion(path.clone()))?;
+        // The first word of a runtime with a table of offsets; the third tells builds without a global lock.
+        let has_table = word(address) == Some(u64::from_le_bytes(*b"xdebugpy"));
+        if has_table && word(address + 16) != Some(0) {
+            return Err(ObjectsError::FreeThreaded);
+        }
+        let layout = ObjectLayout::of(minor).ok_or(ObjectsError::Version(minor))?;
+        if minor == 13 {
+            let agrees = |at: u64, expected: u64| word(address + at) == Some(expected);
+            let all = [(40, layout.interpreters_head), (64, layout.interpreter_next), (72, layout.threads_head)];
+            if !has_table || !all.iter().all(|&(at, expected)| agrees(at, expected)) {
+                return Err(ObjectsError::OtherLayout(minor));
+            }
+        }
+        Ok(Self { layout, address, type_type })
+    }
+
+    /// The version's second number.
+    pub fn minor(&self) -> u8 {
+        self.layout.minor
+    }
+
+    fn interpreters(&self, word: &dyn Fn(u64) -> Option<u64>) -> Vec<u64> {
+        let first = word(self.address + self.layout.interpreters_head);
+        chain(first, MOST_INTERPRETERS, |at| word(at.wrapping_add(self.layout.interpreter_next)))
+    }
+
+    /// What has the garbage collector's state: the runtime in 3.8, else each interpreter.
+    fn collectors(&self, word: &dyn Fn(u64) -> Option<u64>) -> Vec<u64> {
+        if self.layout.minor == 8 { vec![self.address] } else { self.interpreters(word) }
+    }
+
+    /// Whether the garbage collector is at rest in all interpreters: while it works, objects are in lists of its own.
+    pub fn is_at_rest(&self, view: &ProcessView) -> bool {
+        let word = |at: u64| {
+            let mut bytes = [0; 8];
+            view.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+        };
+        let is_collecting =
+            |at: &u64| word(at.wrapping_add(self.layout.collecting)).is_none_or(|word| word as u32 != 0);
+        !self.collectors(&word).iter().any(is_collecting)
+    }
+
+    /// The heads of the lists of objects; what `gc.freeze` set aside last.
+    pub(crate) fn lists(&self, memory: &ObjectMemory<'_>) -> Vec<u64> {
+        let collectors = self.collectors(&|at| memory.u64(at));
+        let of_one = |at: u64| {
+            let young = (0..GENERATIONS).map(move |number| at + self.layout.generations + number * GENERATION);
+            young.chain([at + self.layout.permanent])
+        };
+        collectors.into_iter().filter(|at| *at < 1 << 47).flat_map(of_one).collect()
+    }
+
+    /// The dictionaries of imported modules.
+    pub(crate) fn module_tables(&self, memory: &ObjectMemory<'_>) -> Vec<u64> {
+        let interpreters = self.interpreters(&|at| memory.u64(at));
+        interpreters.into_iter().filter_map(|at| memory.u64(at.wrapping_add(self.layout.modules))).collect()
+    }
+
+    /// The frames that each thread executes, the innermost first.
+    pub(crate) fn frames(&self, memory: &ObjectMemory<'_>) -> Vec<Vec<u64>> {
+        /// Frames of a thread that are read at most.
+        const MOST_FRAMES: usize = 1 << 16;
+        let interpreters = self.interpreters(&|at| memory.u64(at));
+        let threads = interpreters.into_iter().flat_map(|at| {
+            let first = memory.u64(at.wrapping_add(self.layout.threads_head));
+            chain(first, MOST_THREADS, |thread| memory.u64(thread.wrapping_add(8)))
+        });
+        let current = |thread: u64| {
+            let word = memory.u64(thread.wrapping_add(self.layout.current_frame))?;
+            match self.layout.minor {
+                11 => memory.u64(word.wrapping_add(8)),
+                12 => memory.u64(word),
+                _ => Some(word),
+            }
+        };
+        let previous = |frame: u64| memory.u64(frame.wrapping_add(self.layout.frame_previous));
+        threads.map(|thread| chain(current(thread), MOST_FRAMES, previous)).collect()
+    }
+}
+
+/// Follows a chain of pointers to its end.
+fn chain(first: Option<u64>, most: usize, next: impl Fn(u64) -> Option<u64>) -> Vec<u64> {
+    let not_null = |at: &u64| *at != 0;
+    std::iter::successors(first.filter(not_null), |at| next(*at).filter(not_null)).take(most).collect()
+}
+
+/// The version in the name of a file: `libpython3.9.so.1.0`, `python3.10`.
+fn minor_in(path: &str) -> Option<u8> {
+    let name = path.rsplit('/').next()?;
+    let (_, after) = name.split_once("python3.")?;
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::minor_in;
+
+    #[test]
+    fn versions_stand_in_names_of_files() {
+        let all = ["/usr/lib/libpython3.9.so.1.0", "/usr/bin/python3.10", "/usr/bin/python3", "/x/python3.x/app"];
+        assert_eq!(all.map(minor_in), [Some(9), Some(10), None, None]);
+    }
+}

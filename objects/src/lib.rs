@@ -1,0 +1,48 @@
+//! The objects of a CPython process, read from outside: types, sizes as `sys.getsizeof` has them, references.
+//!
+//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture`] follows them and the
+//! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
+//! and [`size`] say what an object is and how large; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
+//! would go with them, and [`names`] calls a path as the program would.
+//!
+//! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
+
+#![forbid(unsafe_code)]
+
+mod dictionary;
+mod graph;
+mod interpreter;
+mod layout;
+mod memory;
+mod names;
+mod picture;
+mod references;
+mod size;
+mod types;
+
+pub use graph::Holders;
+pub use interpreter::PythonRuntime;
+pub use names::HolderPath;
+pub use picture::{ObjectPicture, TypeSum};
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectsError {
+    /// Not a Python program.
+    #[error("the process has no CPython interpreter that exports its symbols; only Python programs have objects")]
+    NoPython,
+    /// The version cannot be found out.
+    #[error("the version of the interpreter in {0} cannot be found out: expected a name such as libpython3.9.so")]
+    UnknownVersion(String),
+    /// No table for it.
+    #[error("objects of CPython 3.{0} cannot be read; those of 3.8 to 3.13 can")]
+    Version(u8),
+    /// Its own table of offsets differs.
+    #[error(
+        "this build of CPython 3.{0} has its state at other offsets than releases have, so its objects cannot be read"
+    )]
+    OtherLayout(u8),
+    /// Without a global lock.
+    #[error("objects of free-threaded builds cannot be read: they have no lists of objects")]
+    FreeThreaded,
+}

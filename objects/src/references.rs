@@ -1,0 +1,289 @@
+//! What an object refers to: by the layout of the types that CPython has, and of all others every word of their fields and
+//! items that is the address of an object.
+//!
+//! Weak references and lists of them are left out. Invariant: what is passed on is a candidate; whoever takes it checks
+//! that an object is there.
+
+use crate::dictionary::{Dictionary, KeyTable, values_start};
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+use crate::types::{ObjectKind, ObjectType};
+
+/// Slots of a frame before its locals, in words.
+const FRAME_WORDS: u64 = 8;
+const FRAME_HEADER: u64 = 72;
+/// Blocks of a deque that are followed at most.
+const MOST_BLOCKS: u64 = 1 << 24;
+const DEQUE_ITEMS: u64 = 64;
+/// The most words of a fixed part.
+const MOST_FIELDS: u64 = 1 << 16;
+
+/// Where in an object a reference is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReferencePlace {
+    /// A key of a dictionary, or of a table of attributes.
+    Key,
+    /// The value of a dictionary's entry with the key at this address.
+    Value(u64),
+    /// An attribute, whose name is the string at this address.
+    Attribute(u64),
+    /// An item, by number.
+    Item(u64),
+    /// A member of a set.
+    Member,
+    /// A local variable, by number in the frame's code.
+    Local(u64),
+    /// A field, by offset.
+    Field(u64),
+}
+
+/// What reads references.
+#[derive(Clone, Copy)]
+pub(crate) struct ReferenceReader<'a> {
+    pub(crate) memory: &'a ObjectMemory<'a>,
+    pub(crate) layout: &'static ObjectLayout,
+}
+
+impl ReferenceReader<'_> {
+    /// Calls `each` with place and address of every reference; returns whether all could be read.
+    pub(crate) fn each(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let mut is_whole = self.attributes(of, address, each);
+        is_whole &= match of.kind {
+            ObjectKind::Array
+            | ObjectKind::ByteArray
+            | ObjectKind::Bytes
+            | ObjectKind::Integer
+            | ObjectKind::NoReferences
+            | ObjectKind::Text => self.fields(of, address, self.own_fields(of), each),
+            ObjectKind::Dictionary | ObjectKind::OrderedDictionary => {
+                self.dictionary(address, each) & self.fields(of, address, 48, each)
+            }
+            ObjectKind::List => self.list(address, each) & self.fields(of, address, 40, each),
+            ObjectKind::Set => self.set(address, each) & self.fields(of, address, 200, each),
+            ObjectKind::Deque => self.deque(address, each) & self.fields(of, address, 72, each),
+            ObjectKind::Frame if self.layout.has_light_frames() => {
+                let frame = self.memory.u64(address.wrapping_add(24));
+                frame.is_some_and(|frame| self.frame(frame, each)) & self.fields(of, address, 32, each)
+            }
+            ObjectKind::Generator if self.layout.has_light_frames() => {
+                let frame = self.layout.generator_frame;
+                self.field_words(of, address, 16, frame, each) & self.frame(address.wrapping_add(frame), each)
+            }
+            ObjectKind::Frame => self.frame_object(of, address, each),
+            ObjectKind::WeakReference => {
+                // Not the object, nor the neighbours in its list of weak references.
+                self.field_words(of, address, 24, 32, each) & self.fields(of, address, 64, each)
+            }
+            ObjectKind::Type => self.type_fields(of, address, each),
+            ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
+                self.items(of, address, each)
+            }
+        };
+        is_whole
+    }
+
+    /// Where the fields of a class derived from a type without references begin.
+    fn own_fields(&self, of: &ObjectType) -> u64 {
+        if !of.is_heap_type {
+            return of.basic_size;
+        }
+        match of.kind {
+            ObjectKind::Text if self.layout.minor >= 12 => 64,
+            ObjectKind::Text => 80,
+            ObjectKind::ByteArray => 56,
+            ObjectKind::Array => 64,
+            _ => 24,
+        }
+    }
+
+    /// The words of the fixed part from an offset on.
+    fn fields(&self, of: &ObjectType, address: u64, from: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        self.field_words(of, address, from, of.basic_size, each)
+    }
+
+    fn field_words(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        from: u64,
+        to: u64,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        let mut offset = from;
+        let count = (to.saturating_sub(from) / 8).min(MOST_FIELDS);
+        self.memory.words(address.wrapping_add(from), count, |word| {
+            if offset.cast_signed() != of.weak_list || of.weak_list == 0 {
+                each(ReferencePlace::Field(offset), word);
+            }
+            offset += 8;
+        })
+    }
+
+    /// Fields and items: all words of fixed and variable part.
+    fn items(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let first = if of.kind == ObjectKind::Tuple { 24 } else { 16 };
+        let base = if of.kind == ObjectKind::Tuple { 24 } else { of.basic_size };
+        let fixed = self.field_words(of, address, first, base, each);
+        if of.item_size != 8 {
+            return fixed;
+        }
+        let Some(count) = self.memory.u64(address.wrapping_add(16)) else { return false };
+        let count = count.cast_signed().unsigned_abs();
+        let mut index = 0;
+        fixed
+            & self.memory.words(address.wrapping_add(base), count, |word| {
+                each(ReferencePlace::Item(index), word);
+                index += 1;
+            })
+    }
+
+    /// The dictionary or the values that stand before or behind the object, where its type says so.
+    fn attributes(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        if !of.has_managed_dictionary {
+            return of.dictionary_offset >= 0 || self.dictionary_at_end(of, address, each);
+        }
+        let word = |before: u64| self.memory.u64(address.wrapping_sub(before));
+        let (dictionary, values) = match self.layout.minor {
+            11 => (word(24), word(32)),
+            12 => match word(24) {
+                Some(tagged) if tagged & 1 == 1 => (Some(0), Some(tagged + 1)),
+                plain => (plain, Some(0)),
+            },
+            _ => {
+                let start = address.wrapping_add(of.basic_size);
+                // The fourth byte tells whether they are in use.
+                let has_values = of.has_inline_values && self.memory.u8(start.wrapping_add(3)) == Some(1);
+                (word(24), Some(if has_values { values_start(self.layout, start) } else { 0 }))
+            }
+        };
+        let (Some(dictionary), Some(values)) = (dictionary, values) else { return false };
+        if dictionary != 0 {
+            each(ReferencePlace::Field(0), dictionary);
+        }
+        // A dictionary that shares the values refers to them as well; it comes first on every path.
+        if values == 0 || dictionary != 0 || of.cached_keys == 0 {
+            return true;
+        }
+        let Some(keys) = KeyTable::read(self.memory, self.layout, of.cached_keys) else { return false };
+        let mut index = 0;
+        self.memory.words(values, keys.entries, |value| {
+            if value != 0 {
+                each(ReferencePlace::Attribute(keys.key(self.memory, index).unwrap_or(0)), value);
+            }
+            index += 1;
+        })
+    }
+
+    /// The dictionary behind the items of a class derived from a type of variable size.
+    fn dictionary_at_end(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let Some(items) = self.memory.u64(address.wrapping_add(16)) else { return false };
+        let items = items.cast_signed().unsigned_abs().saturating_mul(of.item_size);
+        let size = of.basic_size.saturating_add(items).saturating_add(7) & !7;
+        let Some(at) = address.checked_add(size).and_then(|end| end.checked_add_signed(of.dictionary_offset)) else {
+            return false;
+        };
+        let found = self.memory.u64(at);
+        each(ReferencePlace::Field(0), found.unwrap_or(0));
+        found.is_some()
+    }
+
+    fn dictionary(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let Some(read) = Dictionary::read(self.memory, self.layout, address) else { return false };
+        read.each(self.memory, |key, value| {
+            if value != 0 {
+                each(ReferencePlace::Value(key), value);
+                each(ReferencePlace::Key, key);
+            }
+        })
+    }
+
+    fn list(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let (Some(count), Some(items)) = (word(16), word(24)) else { return false };
+        let mut index = 0;
+        self.memory.words(items, count, |word| {
+            each(ReferencePlace::Item(index), word);
+            index += 1;
+        })
+    }
+
+    fn set(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let (Some(mask), Some(table)) = (word(32), word(40)) else { return false };
+        let Some(words) = mask.checked_add(1).and_then(|size| size.checked_mul(2)) else { return false };
+        let mut index = 0_u64;
+        self.memory.words(table, words, |word| {
+            if index.is_multiple_of(2) {
+                each(ReferencePlace::Member, word);
+            }
+            index += 1;
+        })
+    }
+
+    fn deque(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let (Some(count), Some(mut block), Some(left)) = (word(16), word(24), word(40)) else { return false };
+        let (mut done, mut place) = (0, left % DEQUE_ITEMS);
+        for _ in 0..MOST_BLOCKS {
+            let some = (DEQUE_ITEMS - place).min(count.saturating_sub(done));
+            if some == 0 {
+                return true;
+            }
+            let is_read = self.memory.words(block.wrapping_add(8 + place * 8), some, |word| {
+                each(ReferencePlace::Item(done), word);
+                done += 1;
+            });
+            let Some(next) = self.memory.u64(block.wrapping_add(8 + DEQUE_ITEMS * 8)) else { return false };
+            if !is_read {
+                return false;
+            }
+            (block, place) = (next, 0);
+        }
+        false
+    }
+
+    /// A frame that is no object: what it executes, and its local variables.
+    pub(crate) fn frame(&self, frame: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let word = |at: u64| self.memory.u64(frame.wrapping_add(at));
+        let Some(code) = word(self.layout.frame_code) else { return false };
+        if code == 0 {
+            return true;
+        }
+        let mut offset = 0;
+        let head = self.memory.words(frame, FRAME_WORDS, |value| {
+            if offset != self.layout.frame_previous {
+                each(ReferencePlace::Field(offset), value);
+            }
+            offset += 8;
+        });
+        let Some(locals) = self.memory.u32(code.wrapping_add(self.layout.local_slots)) else { return head };
+        let mut index = 0;
+        head & self.memory.words(frame.wrapping_add(FRAME_HEADER), locals.min(1 << 16).into(), |value| {
+            each(ReferencePlace::Local(index), value);
+            index += 1;
+        })
+    }
+
+    /// A frame object before 3.11.
+    fn frame_object(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let Some(slots) = self.memory.u64(address.wrapping_add(16)) else { return false };
+        let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
+        let mut index = 0;
+        fields
+            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(1 << 16), |word| {
+                each(ReferencePlace::Local(index), word);
+                index += 1;
+            })
+    }
+
+    /// A type's own fields, and the keys that its instances share.
+    fn type_fields(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let Some(flags) = self.memory.u64(address.wrapping_add(168)) else { return false };
+        let is_heap_type = flags >> 9 & 1 == 1;
+        let size = if is_heap_type { self.layout.heap_type } else { self.layout.static_type };
+        let is_whole = self.field_words(of, address, 24, size, each);
+        let keys = self.memory.u64(address.wrapping_add(self.layout.cached_keys)).filter(|_| is_heap_type);
+        let keys = keys.filter(|keys| *keys != 0).and_then(|at| KeyTable::read(self.memory, self.layout, at));
+        is_whole & keys.is_none_or(|keys| keys.each(self.memory, |_, key, _| each(ReferencePlace::Key, key)))
+    }
+}

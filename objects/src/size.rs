@@ -1,0 +1,174 @@
+//! An object's own bytes, as `sys.getsizeof` has them: of its fields, of what it keeps beside them, and of the collector's
+//! header.
+//!
+//! Invariant: a size that makes no sense is `None`, never a number. Types whose `__sizeof__` is code of their own, which is
+//! not executed, count with their fields and items.
+
+use crate::dictionary::{Dictionary, KeyTable, TextLayout};
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+use crate::types::{ObjectKind, ObjectType};
+
+/// The largest object that is believed.
+const MOST: u64 = 1 << 46;
+const COLLECTOR_HEADER: u64 = 16;
+const PREFIX: u64 = 16;
+/// Slots of a frame before its locals.
+const FRAME_HEADER: u64 = 72;
+/// A block of a deque, and its items.
+const DEQUE_BLOCK: u64 = 528;
+const DEQUE_ITEMS: u64 = 64;
+/// What an instruction may remember.
+const OPCODE_CACHE: u64 = 32;
+/// A node of an ordered dictionary.
+const ORDERED_NODE: u64 = 32;
+
+/// The bytes of an object of this type; for types, `metatype` is their own.
+pub(crate) fn own_bytes(
+    memory: &ObjectMemory<'_>,
+    layout: &ObjectLayout,
+    kind: &ObjectType,
+    address: u64,
+) -> Option<u64> {
+    let own = bytes_of_kind(memory, layout, kind, address)?;
+    let prefix = if kind.has_prefix && layout.minor >= 11 { PREFIX } else { 0 };
+    // Types that are no objects of the heap have no header; 3.11 and 3.12 count one all the same.
+    let has_no_header =
+        kind.kind == ObjectKind::Type && !matches!(layout.minor, 11 | 12) && !is_heap_type(memory, address);
+    let is_collected = kind.is_collected && !has_no_header;
+    let header = if is_collected { COLLECTOR_HEADER } else { 0 };
+    own.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
+}
+
+fn is_heap_type(memory: &ObjectMemory<'_>, address: u64) -> bool {
+    memory.u64(address.wrapping_add(168)).is_some_and(|flags| flags >> 9 & 1 == 1)
+}
+
+fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &ObjectType, address: u64) -> Option<u64> {
+    let word = |at: u64| memory.u64(address.checked_add(at)?);
+    let basic = kind.basic_size;
+    match kind.kind {
+        ObjectKind::Array => {
+            let size = memory.u32(word(40)?.checked_add(4)?)?;
+            basic.checked_add(word(32)?.checked_mul(size.into())?)
+        }
+        ObjectKind::ByteArray => basic.checked_add(word(24)?),
+        ObjectKind::Code => {
+            let extra = word(layout.code_extra)?;
+            let extra = if extra == 0 { 0 } else { memory.u64(extra)?.checked_mul(8)?.checked_add(8)? };
+            // Which arguments are cells, before 3.11.
+            let cells = match layout.minor {
+                ..11 if word(96)? != 0 => memory.u64(word(88)?.checked_add(16)?)?.checked_mul(8)?,
+                _ => 0,
+            };
+            // Caches of instructions that are executed often, of which a byte has the number: 3.8 to 3.10.
+            let caches = match layout.minor {
+                ..11 if word(160)? != 0 => {
+                    let instructions = memory.u64(word(48)?.checked_add(16)?)? / 2;
+                    instructions.checked_add(u64::from(memory.u8(address.checked_add(172)?)?) * OPCODE_CACHE)?
+                }
+                _ => 0,
+            };
+            variable(kind, word(16)?)?
+                .checked_next_multiple_of(8)?
+                .checked_add(extra)?
+                .checked_add(cells)?
+                .checked_add(caches)
+        }
+        ObjectKind::Deque => {
+            let blocks = word(40)?.checked_add(word(16)?)?.checked_add(DEQUE_ITEMS - 1)? / DEQUE_ITEMS;
+            basic.checked_add(blocks.checked_mul(DEQUE_BLOCK)?)
+        }
+        ObjectKind::Dictionary => dictionary(memory, layout, basic, address),
+        ObjectKind::OrderedDictionary => {
+            let nodes = if word(48)? == 0 { 0 } else { word(16)?.checked_mul(ORDERED_NODE)? };
+            let fast = word(72)?.checked_mul(8)?;
+            dictionary(memory, layout, basic, address)?.checked_add(nodes)?.checked_add(fast)
+        }
+        ObjectKind::Frame if layout.has_light_frames() => {
+            let frame = word(24)?;
+            let slots = slots(memory, layout, memory.u64(frame.checked_add(layout.frame_code)?)?)?;
+            Some(layout.frame_data + FRAME_HEADER + slots * 8)
+        }
+        ObjectKind::Frame => {
+            let code = word(layout.frame_code)?;
+            let items = |at: u64| memory.u64(memory.u64(code.checked_add(at)?)?.checked_add(16)?);
+            let slots = slots(memory, layout, code)?.checked_add(items(80)?)?.checked_add(items(88)?)?;
+            layout.frame_data.checked_add(slots.checked_mul(8)?)
+        }
+        ObjectKind::Generator if layout.has_light_frames() => {
+            let code = word(layout.generator_frame + layout.frame_code)?;
+            Some(layout.generator_frame + FRAME_HEADER + slots(memory, layout, code)? * 8)
+        }
+        ObjectKind::Integer => {
+            let digits = match layout.minor {
+                ..11 => word(16)?.cast_signed().unsigned_abs(),
+                11 => word(16)?.cast_signed().unsigned_abs().max(1),
+                12.. => (word(16)? >> 3).max(1),
+            };
+            Some(24 + digits.checked_mul(4)?)
+        }
+        ObjectKind::List => basic.checked_add(word(32)?.checked_mul(8)?),
+        ObjectKind::Set => {
+            let is_small = word(40)? == address + 64;
+            let table = if is_small { 0 } else { word(32)?.checked_add(1)?.checked_mul(16)? };
+            basic.checked_add(table)
+        }
+        ObjectKind::Text => text(memory, layout, address),
+        ObjectKind::Type => {
+            if !is_heap_type(memory, address) {
+                return Some(layout.static_type);
+            }
+            let keys = word(layout.cached_keys)?;
+            let keys = if keys == 0 { 0 } else { KeyTable::read(memory, layout, keys)?.bytes };
+            Some(layout.heap_type + keys)
+        }
+        _ => variable(kind, word(16)?),
+    }
+}
+
+/// The size of fields and items.
+fn variable(kind: &ObjectType, items: u64) -> Option<u64> {
+    if kind.item_size == 0 {
+        return Some(kind.basic_size);
+    }
+    kind.basic_size.checked_add(items.cast_signed().unsigned_abs().checked_mul(kind.item_size)?)
+}
+
+fn dictionary(memory: &ObjectMemory<'_>, layout: &ObjectLayout, basic: u64, address: u64) -> Option<u64> {
+    let read = Dictionary::read(memory, layout, address)?;
+    let values = if read.values == 0 { 0 } else { read.keys.shared * 8 };
+    let keys = if read.keys.references == 1 { read.keys.bytes } else { 0 };
+    basic.checked_add(values)?.checked_add(keys)
+}
+
+/// Slots of a frame that executes this code.
+fn slots(memory: &ObjectMemory<'_>, layout: &ObjectLayout, code: u64) -> Option<u64> {
+    let number = |at: u64| memory.u32(code.checked_add(at)?).map(u64::from);
+    Some(number(layout.local_slots)? + number(layout.stack_slots)?)
+}
+
+fn text(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<u64> {
+    let read = TextLayout::read(memory, layout, address)?;
+    let word = |at: u64| memory.u64(address.checked_add(at)?);
+    let characters = read.length.checked_add(1)?.checked_mul(read.width)?;
+    let compact = if layout.minor >= 12 { 56 } else { 72 };
+    let fields = if read.is_compact { read.header } else { compact + 8 };
+    let mut bytes = fields.checked_add(if read.data == 0 { 0 } else { characters })?;
+    // The same text in UTF-8, if somebody has asked for it.
+    if !(read.is_compact && read.is_ascii) {
+        let (length, utf8) = if layout.minor >= 12 { (word(40)?, word(48)?) } else { (word(48)?, word(56)?) };
+        if utf8 != 0 && utf8 != read.data {
+            bytes = bytes.checked_add(length.checked_add(1)?)?;
+        }
+    }
+    // And in wide characters, before 3.12.
+    if layout.minor < 12 {
+        let wide = word(40)?;
+        if wide != 0 && wide != read.data {
+            let length = if read.is_compact && read.is_ascii { read.length } else { word(64)? };
+            bytes = bytes.checked_add(length.checked_add(1)?.checked_mul(4)?)?;
+        }
+    }
+    Some(bytes)
+}

@@ -1,0 +1,232 @@
+//! Types: which addresses are types, how they are called, and what kind of memory their objects have.
+//!
+//! Invariant: an address is a type only if its type is one, up to the type of types that the interpreter exports.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rustc_hash::FxHashMap;
+
+use crate::dictionary::{Dictionary, text_of};
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+
+/// Offsets in types that are the same in all versions.
+const NAME: u64 = 24;
+const BASIC_SIZE: u64 = 32;
+const ITEM_SIZE: u64 = 40;
+const FLAGS: u64 = 168;
+const WEAK_LIST: u64 = 208;
+const BASE: u64 = 256;
+const DICTIONARY: u64 = 264;
+const DICTIONARY_OFFSET: u64 = 288;
+/// Bits of their flags.
+const INLINE_VALUES: u64 = 1 << 2;
+const MANAGED_WEAK_LIST: u64 = 1 << 3;
+const MANAGED_DICTIONARY: u64 = 1 << 4;
+const HEAP_TYPE: u64 = 1 << 9;
+const COLLECTED: u64 = 1 << 14;
+/// Metatypes, bases and characters of a name that are followed at most.
+const MOST_METATYPES: u32 = 8;
+const MOST_BASES: usize = 64;
+const MOST_NAME: u64 = 1024;
+/// The largest fixed size of objects that is believed.
+const MOST_BASIC: u64 = 1 << 24;
+
+/// What memory objects of a type have besides that of their fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectKind {
+    Fields,
+    Array,
+    ByteArray,
+    Bytes,
+    Code,
+    Deque,
+    Dictionary,
+    Frame,
+    Generator,
+    Integer,
+    List,
+    NoReferences,
+    OrderedDictionary,
+    Set,
+    Text,
+    Tuple,
+    Type,
+    WeakReference,
+}
+
+/// A type of the process.
+#[derive(Clone, Debug)]
+pub(crate) struct ObjectType {
+    pub(crate) address: u64,
+    /// With its module.
+    pub(crate) name: String,
+    pub(crate) kind: ObjectKind,
+    pub(crate) basic_size: u64,
+    pub(crate) item_size: u64,
+    pub(crate) weak_list: i64,
+    pub(crate) dictionary_offset: i64,
+    pub(crate) is_collected: bool,
+    pub(crate) is_heap_type: bool,
+    pub(crate) has_managed_dictionary: bool,
+    pub(crate) has_prefix: bool,
+    pub(crate) has_inline_values: bool,
+    /// The keys that its instances share.
+    pub(crate) cached_keys: u64,
+}
+
+/// The types that were seen.
+pub(crate) struct TypeTable<'a> {
+    memory: &'a ObjectMemory<'a>,
+    layout: &'static ObjectLayout,
+    type_type: u64,
+    by_address: RefCell<FxHashMap<u64, Option<u32>>>,
+    all: RefCell<Vec<Rc<ObjectType>>>,
+}
+
+impl<'a> TypeTable<'a> {
+    pub(crate) fn new(memory: &'a ObjectMemory<'a>, layout: &'static ObjectLayout, type_type: u64) -> Self {
+        Self { memory, layout, type_type, by_address: RefCell::default(), all: RefCell::default() }
+    }
+
+    /// The number of the type at this address; `None`: it is no type.
+    pub(crate) fn number(&self, address: u64) -> Option<u32> {
+        if let Some(known) = self.by_address.borrow().get(&address) {
+            return *known;
+        }
+        let read = self.read(address);
+        let number = read.map(|read| {
+            let mut all = self.all.borrow_mut();
+            all.push(Rc::new(read));
+            (all.len() - 1) as u32
+        });
+        self.by_address.borrow_mut().insert(address, number);
+        number
+    }
+
+    /// The type with this number.
+    pub(crate) fn get(&self, number: u32) -> Option<Rc<ObjectType>> {
+        self.all.borrow().get(number as usize).map(Rc::clone)
+    }
+
+    pub(crate) fn into_all(self) -> Vec<Rc<ObjectType>> {
+        self.all.into_inner()
+    }
+
+    fn is_type(&self, address: u64, depth: u32) -> bool {
+        if address == self.type_type {
+            return true;
+        }
+        if !address.is_multiple_of(8) || address == 0 || depth > MOST_METATYPES {
+            return false;
+        }
+        let Some(metatype) = self.memory.u64(address.wrapping_add(8)) else { return false };
+        let is_metatype = |at: u64| self.memory.u64(at.wrapping_add(FLAGS)).is_some_and(|flags| flags >> 31 & 1 == 1);
+        metatype == self.type_type || metatype != address && is_metatype(metatype) && self.is_type(metatype, depth + 1)
+    }
+
+    fn read(&self, address: u64) -> Option<ObjectType> {
+        if !self.is_type(address, 0) {
+            return None;
+        }
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let flags = word(FLAGS)?;
+        let basic_size = word(BASIC_SIZE).filter(|size| (16..=MOST_BASIC).contains(size))?;
+        let item_size = word(ITEM_SIZE).filter(|size| *size <= MOST_BASIC)?;
+        let short = self.memory.text(word(NAME)?, MOST_NAME)?;
+        let is_heap_type = flags & HEAP_TYPE != 0;
+        let has = |bit: u64, since: u8| self.layout.minor >= since && flags & bit != 0;
+        let has_managed_dictionary = has(MANAGED_DICTIONARY, 11);
+        let cached_keys = if is_heap_type { word(self.layout.cached_keys)? } else { 0 };
+        Some(ObjectType {
+            address,
+            name: self.full_name(address, is_heap_type, &short),
+            kind: self.kind(address),
+            basic_size,
+            item_size,
+            weak_list: word(WEAK_LIST)?.cast_signed(),
+            dictionary_offset: word(DICTIONARY_OFFSET)?.cast_signed(),
+            is_collected: flags & COLLECTED != 0,
+            is_heap_type,
+            has_managed_dictionary,
+            has_prefix: has_managed_dictionary || has(MANAGED_WEAK_LIST, 12),
+            has_inline_values: has(INLINE_VALUES, 13),
+            cached_keys,
+        })
+    }
+
+    /// `module.qualname`, as Python would say.
+    fn full_name(&self, address: u64, is_heap_type: bool, short: &str) -> String {
+        if !is_heap_type {
+            return if short.contains('.') { short.to_owned() } else { format!("builtins.{short}") };
+        }
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let last = short.rsplit('.').next().unwrap_or(short).to_owned();
+        let qualname = word(self.layout.qualname).and_then(|at| text_of(self.memory, self.layout, at)).unwrap_or(last);
+        let dictionary = word(DICTIONARY).and_then(|at| Dictionary::read(self.memory, self.layout, at));
+        let module = dictionary.and_then(|dictionary| {
+            let named = dictionary.find(self.memory, self.layout, "__module__")?;
+            text_of(self.memory, self.layout, named)
+        });
+        match (module, short.rsplit_once('.')) {
+            (Some(module), _) => format!("{module}.{qualname}"),
+            (None, Some((module, _))) => format!("{module}.{qualname}"),
+            (None, None) => format!("builtins.{qualname}"),
+        }
+    }
+
+    /// The kind that its flags say, or that of the nearest known base.
+    fn kind(&self, address: u64) -> ObjectKind {
+        let mut flags_of_first = None;
+        let mut at = address;
+        for _ in 0..MOST_BASES {
+            let Some(flags) = self.memory.u64(at.wrapping_add(FLAGS)) else { break };
+            flags_of_first.get_or_insert(flags);
+            let name = self.memory.u64(at.wrapping_add(NAME)).and_then(|name| self.memory.text(name, MOST_NAME));
+            let name = name.unwrap_or_default();
+            // Names without a module are those of types of the program, too, if they are heap types.
+            if (flags & HEAP_TYPE == 0 || name.contains('.'))
+                && let Some(kind) = kind_of_name(&name)
+            {
+                return kind;
+            }
+            match self.memory.u64(at.wrapping_add(BASE)) {
+                Some(base) if base != 0 => at = base,
+                _ => break,
+            }
+        }
+        let flags = flags_of_first.unwrap_or_default();
+        let bits = [
+            (24, ObjectKind::Integer),
+            (25, ObjectKind::List),
+            (26, ObjectKind::Tuple),
+            (27, ObjectKind::Bytes),
+            (28, ObjectKind::Text),
+            (29, ObjectKind::Dictionary),
+            (31, ObjectKind::Type),
+        ];
+        bits.iter().find(|(bit, _)| flags >> bit & 1 == 1).map_or(ObjectKind::Fields, |(_, kind)| *kind)
+    }
+}
+
+fn kind_of_name(name: &str) -> Option<ObjectKind> {
+    Some(match name {
+        "array.array" => ObjectKind::Array,
+        "bytearray" => ObjectKind::ByteArray,
+        "code" => ObjectKind::Code,
+        "collections.deque" => ObjectKind::Deque,
+        "collections.OrderedDict" => ObjectKind::OrderedDictionary,
+        "frame" => ObjectKind::Frame,
+        "generator" | "coroutine" | "async_generator" => ObjectKind::Generator,
+        "float" | "complex" | "NoneType" => ObjectKind::NoReferences,
+        "set" | "frozenset" => ObjectKind::Set,
+        "weakref"
+        | "weakproxy"
+        | "weakcallableproxy"
+        | "weakref.ReferenceType"
+        | "weakref.ProxyType"
+        | "weakref.CallableProxyType" => ObjectKind::WeakReference,
+        _ => return None,
+    })
+}

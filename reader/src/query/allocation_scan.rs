@@ -11,39 +11,14 @@ use std::collections::hash_map::Entry;
 use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
+use super::key_moments::KeyMoments;
 use super::matcher::Matcher;
 use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
-use crate::analysis::{LiveBlock, Totals};
+use crate::analysis::LiveBlock;
 use crate::event::{Event, EventKind, ThreadId};
 use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
-
-/// The moments that allocations are compared with, from an earlier pass.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyMoments {
-    /// The order of the event that made the high-water mark.
-    pub peak: Option<u64>,
-    /// The order of the event with which Python began to finalize.
-    pub finalizing: Option<u64>,
-    /// The end of recording, in nanoseconds since it began.
-    pub end_ns: u64,
-    /// How many further allocations of its thread a temporary allocation may outlive.
-    pub temporary_threshold: u32,
-}
-
-impl KeyMoments {
-    /// Those of an analysis.
-    #[must_use]
-    pub fn of(totals: &Totals, temporary_threshold: u32) -> Self {
-        Self {
-            peak: totals.peak.at.map(|at| at.order),
-            finalizing: totals.finalizing.map(|at| at.order),
-            end_ns: totals.end_time_ns,
-            temporary_threshold,
-        }
-    }
-}
 
 #[derive(Clone, Copy, Debug)]
 struct LiveAllocation {

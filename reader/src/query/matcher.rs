@@ -3,8 +3,8 @@
 //! Text tests depend on stacks and threads, of which there are few, and are evaluated once for each; numbers are
 //! compared for each allocation. Invariant: the result depends only on the allocation and the tables.
 
-use super::allocation_scan::KeyMoments;
 use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
+use super::key_moments::KeyMoments;
 use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId};

@@ -9,14 +9,16 @@
 
 mod allocation_scan;
 mod expr;
+mod key_moments;
 mod lexer;
 mod matcher;
 mod parse;
 pub mod units;
 
 pub use crate::allocation_record::{AllocationOutcome, AllocationRecord};
-pub use allocation_scan::{AllocationScan, KeyMoments};
+pub use allocation_scan::AllocationScan;
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
+pub use key_moments::KeyMoments;
 pub use matcher::{MatchContext, Matcher};
 
 /// A syntax error.

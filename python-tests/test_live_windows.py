@@ -152,6 +152,30 @@ def test_windows_have_what_reports_have_for_the_same_span(memtrack, program):
     assert sum(w["events"] for w, _ in again) == sum(w["events"] for w, _ in windows)
 
 
+def test_windows_of_an_aggregated_recording_are_the_times_between_its_sums(memtrack):
+    path = memtrack.directory / "sums.bin"
+    process = start(memtrack, [sys.executable, "-c", PYTHON.replace("2.2", "4.5")], path, "--aggregate")
+    outcome = memtrack("live", "--jsonl", "--every", "200ms", path)
+    assert process.wait(PATIENCE) == 0 and outcome.status == 0, outcome.stderr
+    windows, _ = windows_of(outcome.stdout.decode().splitlines())
+    stats, live, ever = Capture(memtrack, path).stats(), {}, (0, 0)
+    assert len(windows) >= 2
+    for number, (window, stacks) in enumerate(windows):
+        assert window["t0_ms"] == (windows[number - 1][0]["t1_ms"] if number else 0) < window["t1_ms"]
+        for stack, sums in stacks.items():
+            now = tuple(a + b - c for a, b, c in zip(live.get(stack, (0, 0)), sums["allocated"], sums["freed"]))
+            assert now == sums["live"], stack
+        live = {stack: sums["live"] for stack, sums in stacks.items()}
+        assert [sum(column) for column in zip(*live.values())] == [window["live"]["bytes"], window["live"]["count"]]
+        ever = ever[0] + window["allocated"]["bytes"], ever[1] + window["allocated"]["count"]
+    assert ever == (stats["allocations"]["bytes"], stats["allocations"]["count"])
+    assert windows[-1][0]["peak_bytes"] == stats["peak"]["bytes"] and windows[-1][0]["t1_ms"] >= 4500
+    # Of the capture that is complete there is one window.
+    [(whole, stacks)], _ = windows_of(memtrack("live", "--jsonl", path).stdout.decode().splitlines())
+    assert whole["events"] == sum(window["events"] for window, _ in windows)
+    assert {stack: sums["live"] for stack, sums in stacks.items() if sums["live"][1]} == {k: v for k, v in live.items() if v[1]}
+
+
 def test_viewers_come_and_go_and_find_the_recording_by_its_pid(memtrack, program):
     path = memtrack.directory / "b.bin"
     process = start(memtrack, program, path)

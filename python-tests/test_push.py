@@ -177,6 +177,19 @@ def test_pyroscope_gets_each_window_once(memtrack, python, tmp_path):
     assert any("grow" in text for text in texts)
 
 
+def test_windows_of_an_aggregated_recording_have_all_that_its_sums_have(memtrack, python, tmp_path):
+    with Server() as server:
+        run, capture = memtrack.run(python, program(tmp_path), options=("--aggregate", "--push", server.url, *EVERY))
+        assert run.status == 0
+    found = [parts(headers, content)["profile"] for _, headers, content in server.posts]
+    spans = [times(profile) for profile in found]
+    assert_contiguous(spans, spans[0][0])
+    columns = [sums(raw(profile, tmp_path)) for profile in found]
+    allocated, live = totals(memtrack, capture.path)
+    assert [sum(column) for column in zip(*columns, strict=True)][:2] == [allocated["count"], allocated["bytes"]]
+    assert columns[-1][2:] == [live["count"], live["bytes"]]
+
+
 def test_parca_gets_profiles_and_labels(memtrack, python, tmp_path):
     with Server() as server:
         options = ("--push", f"{server.url}/parca/", "--push-format", "parca", *EVERY, "--push-label", "service=shop")
@@ -320,7 +333,6 @@ def test_no_server_keeps_the_program_or_memtrack_for_long(memtrack, python, tmp_
         (("--push", "http://127.0.0.1:1", "--push-every", "0s"), "from 100ms"),
         (("--push", "http://127.0.0.1:1", "--push-label", "a"), "NAME=VALUE"),
         (("--push-format", "parca"), "--push"),
-        (("--push", "http://127.0.0.1:1", "--aggregate"), "--aggregate"),
         (("--otlp", "http://127.0.0.1:1", "--dormant"), "--otlp"),
     ],
 )

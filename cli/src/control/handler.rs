@@ -87,8 +87,6 @@ pub(crate) struct RecordingCommands {
     pid: u32,
     spans: OpenSpans,
     engine: LiveEngine,
-    /// Whether captures have sums in place of events.
-    has_sums: bool,
     /// Takes requests to detach, where that is possible.
     ends: Option<Mutex<Sender<EndRequest>>>,
     /// Why requests to detach are refused, where it is not.
@@ -98,18 +96,9 @@ pub(crate) struct RecordingCommands {
 impl RecordingCommands {
     /// `pid`: the first process.
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32, has: RecordedKinds) -> Self {
-        let (engine, has_sums) = (LiveEngine::new(recording.clone()), has.sums);
+        let engine = LiveEngine::new(recording.clone());
         let spans = OpenSpans::new(recording.clone(), Arc::clone(&captures), has);
-        Self {
-            recording,
-            captures,
-            pid: pid.cast_unsigned(),
-            spans,
-            engine,
-            has_sums,
-            ends: None,
-            refusal: BEGUN_BY_RUN,
-        }
+        Self { recording, captures, pid: pid.cast_unsigned(), spans, engine, ends: None, refusal: BEGUN_BY_RUN }
     }
 
     /// Passes requests to detach to the thread that began the recording.
@@ -202,11 +191,6 @@ impl CommandHandler for RecordingCommands {
     }
 
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
-        if self.has_sums {
-            return Err(
-                "this process is being recorded as sums (--aggregate): its capture has them, every few seconds".into(),
-            );
-        }
         let number = self.number_of(pid.unwrap_or(self.pid))?;
         let capture = (self.captures)(number).ok_or("the recording has no capture yet: try again in a moment")?;
         self.engine.watch((number, capture), every, subscriber)

@@ -1,7 +1,7 @@
 //! Reads a capture into a [`LiveState`], as far as it is written.
 //!
 //! A capture that is being written is followed block by block. One that is complete is read as reports read it, which is
-//! faster; both give the same state.
+//! faster; both give the same state. An aggregated one is read each time that it was written.
 //!
 //! Invariant: a call of [`LiveFollower::poll`] takes about the time that it is given, whatever the file holds.
 
@@ -14,6 +14,7 @@ use memtrack_format::symbols::ModuleSymbols;
 
 use super::grid::LiveWindow;
 use super::state::LiveState;
+use super::sums::{FollowedSums, SumsStep};
 use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::Thread;
@@ -47,6 +48,7 @@ pub struct LiveFollower {
 enum FollowInput {
     Growing(Box<FollowedCapture>),
     Complete(Box<CompleteCapture>),
+    Sums(Box<FollowedSums>),
 }
 
 /// A capture that is read as reports read it.
@@ -66,25 +68,19 @@ impl LiveFollower {
     /// Opens the capture. `every`: the length of windows, if there are to be any.
     ///
     /// # Errors
-    /// No capture is there, it cannot be read, or it holds sums instead of events ([`Error::Unusable`]).
+    /// No capture is there, or it cannot be read.
     pub fn open(path: impl AsRef<Path>, every: Option<Duration>) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut capture = CaptureReader::open(path)?;
-        if capture.aggregated() {
-            return Err(Error::Unusable {
-                file: path.to_owned(),
-                expected: "a capture with events",
-                found: "an aggregated capture".to_owned(),
-                remedy: "record without --aggregate to follow it live",
-            });
-        }
         let unknown = match capture.unknown_blocks() {
             // The index of a capture that is being written may not have the process yet.
             UnknownBlocks::Unmatched => UnknownBlocks::of(&first_process(path)?),
             known => known,
         };
         let state = LiveState::new(every).with_unknown(unknown);
-        let input = if capture.complete() {
+        let input = if capture.aggregated() {
+            FollowInput::Sums(Box::new(FollowedSums::new(path.to_owned(), capture)))
+        } else if capture.complete() {
             capture.ignore_names();
             let (reading, left) = (capture.reading_alone()?, capture.total_record_bytes());
             FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
@@ -125,7 +121,18 @@ impl LiveFollower {
 
     fn step(&mut self) -> Result<FollowStep, Error> {
         match &mut self.input {
-            FollowInput::Growing(followed) => followed.step(&mut self.state),
+            FollowInput::Growing(followed) => {
+                let step = followed.step(&mut self.state)?;
+                // Before the first sums an aggregated capture looks like one without events.
+                if matches!(step, FollowStep::Waiting) && self.state.totals().events == 0 {
+                    self.follow_sums();
+                }
+                Ok(step)
+            }
+            FollowInput::Sums(sums) => {
+                let step = sums.step()?;
+                Ok(read(&mut self.state, &step))
+            }
             FollowInput::Complete(complete) => {
                 let left = &mut complete.left;
                 let mut progress = |bytes| *left = left.saturating_sub(bytes);
@@ -138,14 +145,25 @@ impl LiveFollower {
         }
     }
 
+    /// From now on the sums are read, if the capture has any.
+    fn follow_sums(&mut self) {
+        if let Ok(capture) = CaptureReader::open(&self.path)
+            && capture.aggregated()
+        {
+            self.input = FollowInput::Sums(Box::new(FollowedSums::new(self.path.clone(), capture)));
+        }
+    }
+
     /// Nobody writes the capture any more: takes what is there as all.
     ///
     /// # Errors
     /// Ids run out.
     pub fn finish(&mut self) -> Result<(), Error> {
         if !self.ended {
-            if let FollowInput::Growing(followed) = &mut self.input {
-                followed.finish(&mut self.state)?;
+            match &mut self.input {
+                FollowInput::Growing(followed) => followed.finish(&mut self.state)?,
+                FollowInput::Sums(sums) => _ = read(&mut self.state, &sums.read()?),
+                FollowInput::Complete(_) => {}
             }
             self.end();
         }
@@ -163,7 +181,11 @@ impl LiveFollower {
     /// Whether the capture was complete when it was opened: nothing runs on while it is read.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        matches!(self.input, FollowInput::Complete(_))
+        match &self.input {
+            FollowInput::Growing(_) => false,
+            FollowInput::Complete(_) => true,
+            FollowInput::Sums(sums) => sums.capture.complete(),
+        }
     }
 
     /// The capture.
@@ -184,6 +206,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.process(),
             FollowInput::Complete(complete) => complete.capture.process(),
+            FollowInput::Sums(sums) => sums.capture.process(),
         }
     }
 
@@ -193,6 +216,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.frames(),
             FollowInput::Complete(complete) => complete.reading.frames(),
+            FollowInput::Sums(sums) => &sums.frames,
         }
     }
 
@@ -202,6 +226,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.threads(),
             FollowInput::Complete(complete) => complete.reading.threads(),
+            FollowInput::Sums(sums) => &sums.threads,
         }
     }
 
@@ -211,6 +236,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.symbols(),
             FollowInput::Complete(complete) => complete.capture.symbols(),
+            FollowInput::Sums(sums) => sums.capture.symbols(),
         }
     }
 
@@ -220,6 +246,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.sources(),
             FollowInput::Complete(complete) => complete.capture.sources(),
+            FollowInput::Sums(sums) => sums.capture.sources(),
         }
     }
 
@@ -229,6 +256,7 @@ impl LiveFollower {
         match &self.input {
             FollowInput::Growing(followed) => followed.lost(),
             FollowInput::Complete(complete) => complete.capture.lost(),
+            FollowInput::Sums(sums) => sums.capture.lost(),
         }
     }
 
@@ -271,6 +299,7 @@ impl LiveFollower {
         let read = match &self.input {
             FollowInput::Growing(followed) => followed.read_bytes(),
             FollowInput::Complete(complete) => complete.capture.total_record_bytes().saturating_sub(complete.left),
+            FollowInput::Sums(_) => return Ok(0),
         };
         let events = u128::from(self.state.totals().events) * u128::from(unread) / u128::from(read.max(1));
         Ok(u64::try_from(events).unwrap_or(u64::MAX))
@@ -284,6 +313,7 @@ impl LiveFollower {
         match &mut self.input {
             FollowInput::Growing(followed) => followed.unread(),
             FollowInput::Complete(complete) => Ok(complete.left),
+            FollowInput::Sums(_) => Ok(0),
         }
     }
 
@@ -296,5 +326,20 @@ impl LiveFollower {
     /// The oldest window that was not taken.
     pub fn take_window(&mut self) -> Option<LiveWindow> {
         self.state.take_window()
+    }
+}
+
+/// Takes over the sums of a step.
+fn read(state: &mut LiveState, step: &SumsStep) -> FollowStep {
+    match step {
+        SumsStep::Nothing => FollowStep::Waiting,
+        SumsStep::Sums(analysis) => {
+            state.read(analysis, false);
+            FollowStep::Block
+        }
+        SumsStep::Last(analysis) => {
+            state.read(analysis, true);
+            FollowStep::Ended
+        }
     }
 }

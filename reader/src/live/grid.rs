@@ -1,6 +1,7 @@
 //! The windows of time of one length.
 //!
-//! Invariant: a window ends at a multiple of the length, or where its grid was told to; windows follow one another without
+//! Invariant: a window ends at a multiple of the length, or where its grid was told to, of an aggregated capture where its sums
+//! were written; windows follow one another without
 //! gaps, and an event that was replayed before a window closed is in it or in an earlier one.
 
 use std::time::Duration;
@@ -109,6 +110,14 @@ impl WindowGrid {
             None => time_ns - time_ns % self.every_ns,
         };
         (end > self.from_ns && end > passed_ns && !self.held).then_some(end)
+    }
+
+    /// Where the open window ends, if it does: everything up to this time is known, and nothing of a moment between the last
+    /// window's end and it.
+    pub(super) fn end_of_known(&self, time_ns: u64, has_begun: bool) -> Option<u64> {
+        let end = self.last_end(time_ns);
+        let is_long = self.at_once && has_begun || end.saturating_sub(self.from_ns) >= self.every_ns;
+        (end > self.from_ns && is_long && self.fixed_ns.is_none_or(|fixed| end >= fixed) && !self.held).then_some(end)
     }
 
     /// The end of the last window, after this last moment: a whole number of milliseconds, so that reports can be asked for

@@ -1,7 +1,7 @@
 //! The live heap of a capture that is being written, or of one that has ended: who holds how much now, and what was allocated
 //! and freed in each window of time.
 //!
-//! [`LiveFollower`] reads what is new in the file; [`LiveState`] replays the events, and keeps for each stack, thread and
+//! [`LiveFollower`] reads what is new in the file, of an aggregated capture the sums; [`LiveState`] replays the events, and keeps for each stack, thread and
 //! allocator what was allocated and what has ended; so what is live needs no walk over the blocks.
 //!
 //! Invariant: the sums are those that a report of the capture has for the same span of time.
@@ -10,6 +10,7 @@ mod follower;
 mod grid;
 mod history;
 mod state;
+mod sums;
 #[cfg(test)]
 mod tests;
 

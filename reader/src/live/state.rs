@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
-use crate::analysis::{GroupFlow, Options, UnknownBlocks};
+use super::sums::ReadSums;
+use crate::analysis::{Analysis, GroupFlow, Options, UnknownBlocks};
 use crate::event::{Event, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
@@ -19,6 +20,8 @@ use crate::source::Consumer;
 #[derive(Debug)]
 pub struct LiveState {
     replay: Replay,
+    /// In place of a replay: what an aggregated capture says.
+    sums: Option<ReadSums>,
     history: LiveHistory,
     rss_bytes: u64,
     rss_peak_bytes: u64,
@@ -35,6 +38,7 @@ impl LiveState {
     pub fn new(every: Option<Duration>) -> Self {
         let mut state = Self {
             replay: Replay::new(&Options { flows: true, ..Options::default() }),
+            sums: None,
             history: LiveHistory::default(),
             rss_bytes: 0,
             rss_peak_bytes: 0,
@@ -81,12 +85,15 @@ impl LiveState {
 
     /// All groups that have something live, with all that they have allocated and freed so far.
     pub fn groups(&self) -> impl Iterator<Item = GroupFlow> + '_ {
-        self.replay.flows()
+        flows(&self.replay, self.sums.as_ref())
     }
 
     /// The totals now.
     #[must_use]
     pub fn totals(&self) -> LiveTotals {
+        if let Some(sums) = &self.sums {
+            return sums.totals;
+        }
         let totals = self.replay.totals();
         LiveTotals {
             time_ns: self.time_ns,
@@ -118,8 +125,18 @@ impl LiveState {
 
     /// The recording has ended at this time: closes the open windows.
     pub(super) fn end(&mut self, time_ns: u64) {
-        self.pass(time_ns);
+        if self.sums.is_none() {
+            self.pass(time_ns);
+        }
         self.close(|grid, now| Some((grid.last_end(now.time_ns), true)));
+    }
+
+    /// An aggregated capture has these sums now. `last`: it has ended.
+    pub(super) fn read(&mut self, analysis: &Analysis, last: bool) {
+        self.sums.get_or_insert_default().update(analysis, &mut self.history);
+        if !last {
+            self.close(|grid, now| grid.end_of_known(now.time_ns, now.events > 0).map(|end| (end, false)));
+        }
     }
 
     /// All coming events are of this time or later.
@@ -140,10 +157,15 @@ impl LiveState {
         let totals = self.totals();
         for grid in &mut self.grids {
             if let Some((to_ns, last)) = end(grid, &totals) {
-                self.windows.push_back(grid.close(to_ns, last, totals, self.replay.flows()));
+                self.windows.push_back(grid.close(to_ns, last, totals, flows(&self.replay, self.sums.as_ref())));
             }
         }
     }
+}
+
+/// Of these one is empty.
+fn flows<'a>(replay: &'a Replay, sums: Option<&'a ReadSums>) -> impl Iterator<Item = GroupFlow> + 'a {
+    replay.flows().chain(sums.into_iter().flat_map(ReadSums::flows))
 }
 
 impl Consumer for LiveState {

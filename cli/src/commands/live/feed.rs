@@ -4,7 +4,6 @@
 //! Invariant: neither waits for the screen, nor the first for the second: a picture that was not taken is replaced by the next.
 
 mod received;
-mod sums;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -97,8 +96,8 @@ impl LiveFeed {
     pub(super) fn start(source: LiveSource, every: Duration) -> Result<Self> {
         let subscription = source.subscribe(every);
         let follower = match &subscription {
-            None if !sums::has_sums(&source) => Some(LiveFollower::open(source.path(), None)?),
-            _ => None,
+            None => Some(LiveFollower::open(source.path(), None)?),
+            Some(_) => None,
         };
         let shared = Arc::<Shared>::default();
         let (requests, asked) = channel();
@@ -152,19 +151,12 @@ fn follow(
             return Ok(());
         }
     }
-    if sums::has_sums(&source) {
-        return sums::SumsFollower::new(source, &shared, asked).run();
-    }
     let follower = match follower {
         Some(follower) => follower,
         None => LiveFollower::open(source.path(), None)?,
     };
     let (mark, before) = (GrowthStart::default(), Before::default());
-    let mut follow = Follow { source, follower, every, shared, asked, mark, before };
-    match follow.run()? {
-        FollowEnd::Over => Ok(()),
-        FollowEnd::HasSums => sums::SumsFollower::new(follow.source, &follow.shared, follow.asked).run(),
-    }
+    Follow { source, follower, every, shared, asked, mark, before }.run()
 }
 
 /// What was live at the mark, by group.
@@ -192,16 +184,8 @@ struct Follow {
     before: Before,
 }
 
-/// Why following has ended.
-enum FollowEnd {
-    /// The view has ended.
-    Over,
-    /// The capture has sums in place of events, which shows when the first are written.
-    HasSums,
-}
-
 impl Follow {
-    fn run(&mut self) -> Result<FollowEnd> {
+    fn run(&mut self) -> Result<()> {
         let mut next = Instant::now();
         // The first pictures come soon.
         let mut interval = self.every.min(Duration::from_millis(250));
@@ -216,7 +200,6 @@ impl Follow {
                 next = Instant::now();
             }
             let ended = self.follower.has_ended();
-            // Without events nothing is known yet: a recording with --aggregate has sums after some seconds.
             let is_known = self.follower.state().totals().events > 0;
             if ended || is_known && Instant::now() >= next {
                 let begun = Instant::now();
@@ -225,16 +208,13 @@ impl Follow {
                 interval = self.every;
             }
             if ended {
-                return self.rest().map(|()| FollowEnd::Over);
+                return self.rest();
             }
             if progress == FollowProgress::CaughtUp {
-                if self.follower.state().totals().events == 0 && sums::has_sums(&self.source) {
-                    return Ok(FollowEnd::HasSums);
-                }
                 thread::sleep(PAUSE);
             }
         }
-        Ok(FollowEnd::Over)
+        Ok(())
     }
 
     /// Nothing changes any more but the mark.

@@ -136,11 +136,6 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
              to timestamp",
         ));
     }
-    if options.aggregate && !options.push.servers().is_empty() {
-        return Err(Failure::usage(
-            "--aggregate cannot be combined with --push or --otlp: the windows that are sent are made of events",
-        ));
-    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ const ARROWS: [(&str, &[&str]); 10] = [
     ("memtrack-shim", &["memtrack-format", "memtrack-transport"]),
     ("memtrack-collector", &["memtrack-format", "memtrack-transport"]),
     ("memtrack-inject", &[]),
-    ("memtrack-objects", &["memtrack-inject"]),
+    ("memtrack-objects", &["memtrack-format", "memtrack-inject"]),
     ("memtrack-reader", &["memtrack-format"]),
     (
         "memtrack-cli",

@@ -249,6 +249,10 @@ pub(crate) struct RunArgs {
     /// Record nothing until 'memtrack start', and between 'stop' and the next 'start'; each time into a capture of its own
     #[arg(long)]
     pub(crate) dormant: bool,
+    /// Also store a picture of the Python objects, for 'memtrack objects CAPTURE': at the end (when Python finalizes), at new
+    /// maxima of resident memory (the last one is kept), or whenever 'memtrack mark NAME' is set; several with commas
+    #[arg(long, value_name = "end|peak|mark:NAME", value_delimiter = ',')]
+    pub(crate) objects_at: Vec<objects::ObjectsMoment>,
     /// Store the source lines of Python frames in the capture while the program runs, so that 'tree' and 'flamegraph
     /// --embed-sources' can show them after the files have changed or on another machine
     #[arg(long)]

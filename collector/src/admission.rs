@@ -292,7 +292,7 @@ impl Admission {
             return None;
         }
         let sink = open(NewChild { pid, number }).map_err(|error| error.to_string());
-        let start = |sink| ProcessRecording::start(self.options, sink, Arc::clone(&self.tree), true);
+        let start = |sink| ProcessRecording::start(self.options.clone(), sink, Arc::clone(&self.tree), true);
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
             Ok(recording) => {
                 let commands = recording.commands().clone();
@@ -340,6 +340,8 @@ impl Admission {
         control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
         let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };
         control.python_allocators.store(python, Relaxed);
+        let pictured = self.options.pictures.as_ref().is_some_and(|pictures| pictures.at_end);
+        control.pictured_at_end.store(pictured.into(), Relaxed);
         control.follow.store(self.openers.open.is_some().into(), Relaxed);
         control.clock.store(self.clock as u32, Relaxed);
         control.collector_pid.store(std::process::id().cast_signed(), Relaxed);

@@ -92,9 +92,11 @@ impl DrainThread {
                 self.end();
             }
             DrainCommand::Mark(name, answer) => {
-                let session = self.session.as_mut().filter(|_| !self.over);
-                // The one who asked may have lost patience.
-                let _ = answer.send(session.map(|session| session.mark(name, &self.queue)));
+                match self.session.as_mut().filter(|_| !self.over) {
+                    Some(session) => session.mark(name, answer, &self.queue),
+                    // The one who asked may have lost patience.
+                    None => _ = answer.send(None),
+                }
             }
             DrainCommand::Position(answer) => {
                 let session = self.session.as_mut().filter(|_| !self.over);
@@ -114,7 +116,7 @@ impl DrainThread {
         let mut known = Process::default();
         if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
             self.tree.add_announced(earlier.end(&mut self.queue));
-            earlier.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
+            std::iter::from_fn(|| earlier.take_warning()).for_each(|warning| self.tree.note(warning));
             self.notes.extend(earlier.notes());
             known = earlier.process().clone();
         }
@@ -140,7 +142,7 @@ impl DrainThread {
         let was_over = std::mem::replace(&mut self.over, true);
         if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
             self.tree.add_announced(session.end(&mut self.queue));
-            session.take_warning().into_iter().for_each(|warning| self.tree.note(warning));
+            std::iter::from_fn(|| session.take_warning()).for_each(|warning| self.tree.note(warning));
             self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
             self.progress.set_ended(true);
             self.tree.process_ended();

@@ -232,6 +232,12 @@ impl<W: Write + Send> Sink for FileSink<W> {
         self.block(header, payload, &[])
     }
 
+    fn objects(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
+        let header =
+            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Objects) };
+        self.block(header, payload, &[])
+    }
+
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
         self.image_ticket = ticket;
         Ok(())

@@ -4,7 +4,7 @@
 //! One thread answers processes that connect ([`server`], [`admission`]). Each admitted process has a
 //! [`process_recording`] of two threads: [`drain_thread`] drains ([`session`], [`slot_reader`], [`observer`],
 //! [`slot_owners`]), [`sink_queue`] calls the sink. With native stacks a third thread reads the process's mappings
-//! ([`maps`]). Threads communicate through bounded channels and the counters of the [`process_tree`] only. The library
+//! ([`maps`]); those for [`resident`] memory and for [`pictures`] of objects are started when they are needed. Threads communicate through bounded channels and the counters of the [`process_tree`] only. The library
 //! prints nothing; messages for the user are in the [`RecordingSummary`].
 //!
 //! Invariant: no published record is dropped while the sink works. If the sink is slow, targets wait; if it fails, they stop
@@ -29,6 +29,7 @@ mod observer;
 mod options;
 mod pack;
 mod packages;
+mod pictures;
 mod process_recording;
 mod process_tree;
 mod procfs;
@@ -62,6 +63,7 @@ pub use limits::{explained, remedy};
 pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;
+pub use pictures::{PictureOptions, PictureReader, PictureRequest};
 pub use procfs::{ProcessorTimes, last_name, processor_ns, resident_peak};
 pub use recording_access::RecordedProcess;
 pub use recording_handle::RecordingHandle;

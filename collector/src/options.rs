@@ -4,8 +4,10 @@
 
 use std::time::Duration;
 
+use crate::pictures::PictureOptions;
+
 /// How to record.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct RecordingOptions {
     /// Every event carries its time.
     pub timestamps: bool,
@@ -19,6 +21,8 @@ pub struct RecordingOptions {
     pub snapshot_interval: Duration,
     /// Interval of checkpoints, at which unfinished segments are written, so that a growing capture is readable.
     pub checkpoint: Duration,
+    /// When pictures of the process's objects are taken.
+    pub pictures: Option<PictureOptions>,
 }
 
 impl Default for RecordingOptions {
@@ -30,6 +34,7 @@ impl Default for RecordingOptions {
             frame_marks: true,
             snapshot_interval: Duration::from_millis(10),
             checkpoint: Duration::from_millis(500),
+            pictures: None,
         }
     }
 }

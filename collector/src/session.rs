@@ -5,6 +5,7 @@
 
 mod moments;
 mod panic;
+mod pictures;
 mod resident;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::maps::MapsScheduler;
 use crate::memory_limit::MemoryLimitWatch;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
+use crate::pictures::PictureScheduler;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
 use crate::resident::AccountScheduler;
@@ -78,6 +80,7 @@ pub(crate) struct Session {
     /// Where native stacks are recorded.
     maps: Option<MapsScheduler>,
     accounts: AccountScheduler,
+    pictures: PictureScheduler,
     memory_limit: MemoryLimitWatch,
     rest: Duration,
     checkpoint_ns: u64,
@@ -144,6 +147,7 @@ impl Session {
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
         let accounts = AccountScheduler::new(pid, same_namespace, &area, now);
+        let pictures = PictureScheduler::new(options.pictures.clone(), pid, &area, now);
         let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
             area,
@@ -163,6 +167,7 @@ impl Session {
             observer,
             maps,
             accounts,
+            pictures,
             memory_limit: MemoryLimitWatch::of(pid),
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
@@ -259,6 +264,7 @@ impl Session {
         if std::mem::replace(&mut self.ended, true) {
             return 0;
         }
+        self.last_picture(queue);
         self.last_account(queue);
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
         self.next_sweep_ns = 0;
@@ -359,9 +365,9 @@ impl Session {
         &self.process
     }
 
-    /// Takes out a message for the user about names that could not be found; no records are missing.
+    /// Takes out a message for the user about names or pictures of objects that could not be read; no records are missing.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
-        self.maps.as_mut().and_then(MapsScheduler::take_error)
+        self.maps.as_mut().and_then(MapsScheduler::take_error).or_else(|| self.pictures.take_warning())
     }
 
     /// Messages for the user about lost records.

@@ -87,6 +87,16 @@ pub trait Sink: Send {
         Ok(())
     }
 
+    /// A picture of the process's objects, or a part of it: a payload of [`memtrack_format::objects`]; its tick, which has this
+    /// ticket, was handed over before or follows.
+    ///
+    /// # Errors
+    /// A write error.
+    fn objects(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
+        let _ = (payload, ticket);
+        Ok(())
+    }
+
     /// Whether the sink needs [`Sink::watermark`] after each round; asked once, at the start. If so, each round hands over all
     /// new records. Else there is one before each checkpoint that follows new records.
     fn wants_watermarks(&self) -> bool {

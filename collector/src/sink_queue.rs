@@ -31,6 +31,7 @@ enum SinkMessage {
     Mapped(Vec<MappedFile>),
     Mark { mark: Mark, ticket: u64 },
     Resident { payload: Vec<u8>, ticket: u64 },
+    Objects { payload: Vec<u8>, ticket: u64 },
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
@@ -121,6 +122,10 @@ impl SinkQueue {
         self.send(SinkMessage::Resident { payload, ticket });
     }
 
+    pub(crate) fn objects(&self, payload: Vec<u8>, ticket: u64) {
+        self.send(SinkMessage::Objects { payload, ticket });
+    }
+
     pub(crate) fn watermark(&self, ticket: u64, busy: Vec<u32>) {
         self.send(SinkMessage::Watermark { ticket, busy });
     }
@@ -206,6 +211,7 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         SinkMessage::Mapped(files) => sink.mapped(files),
         SinkMessage::Mark { mark, ticket } => sink.mark(mark, *ticket),
         SinkMessage::Resident { payload, ticket } => sink.resident(payload, *ticket),
+        SinkMessage::Objects { payload, ticket } => sink.objects(payload, *ticket),
         SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),

@@ -68,6 +68,8 @@ pub enum BlockKind {
     Marks = 11,
     /// Which pages of the process were in memory at one moment: see [`crate::resident`].
     Resident = 12,
+    /// The Python objects of the process at one moment: see [`crate::objects`].
+    Objects = 13,
 }
 
 /// How a payload is stored.
@@ -226,6 +228,7 @@ impl BlockKind {
             Self::Watermark,
             Self::Marks,
             Self::Resident,
+            Self::Objects,
         ];
         all.into_iter().find(|&kind| kind as u8 == number)
     }

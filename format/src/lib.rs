@@ -19,6 +19,7 @@ pub mod mapped;
 pub mod marks;
 pub mod members;
 pub mod meta;
+pub mod objects;
 pub mod observe;
 pub mod record;
 pub mod record_columns;

@@ -17,8 +17,6 @@ pub struct Holders<'a> {
     order: Vec<u32>,
     /// Objects that are first on a path.
     first: Vec<u32>,
-    /// How many of `order` modules and threads reach.
-    known: usize,
 }
 
 impl<'a> Holders<'a> {
@@ -26,18 +24,21 @@ impl<'a> Holders<'a> {
     pub fn find(picture: &'a ObjectPicture) -> Self {
         let count = picture.count();
         let mut made =
-            Self { picture, parents: vec![NONE; count], order: Vec::with_capacity(count), first: Vec::new(), known: 0 };
-        for root in &picture.roots {
-            made.begin(root.object);
+            Self { picture, parents: vec![NONE; count], order: Vec::with_capacity(count), first: Vec::new() };
+        let roots = &picture.stored.roots;
+        let (early, late) = roots.split_at(picture.early_roots.min(roots.len()));
+        for roots in [early, late] {
+            let before = made.order.len();
+            roots.iter().for_each(|root| made.begin(root.object));
+            made.reach(before);
         }
-        made.reach(0);
-        made.known = made.order.len();
         made.reach_rest();
         made
     }
 
-    pub(crate) fn picture(&self) -> &'a ObjectPicture {
-        self.picture
+    /// The object before each on its path; itself for the first of a path.
+    pub(crate) fn into_parents(self) -> Vec<u32> {
+        self.parents
     }
 
     fn begin(&mut self, object: u32) {
@@ -89,19 +90,6 @@ impl<'a> Holders<'a> {
         }
     }
 
-    /// The path to an object, from the first on; whether modules or threads hold the first.
-    pub(crate) fn path(&self, object: u32) -> (Vec<u32>, bool) {
-        let mut path = vec![object];
-        let mut at = object;
-        while let Some(&parent) = self.parents.get(at as usize).filter(|parent| **parent != at && **parent != NONE) {
-            path.push(parent);
-            at = parent;
-        }
-        path.reverse();
-        let is_known = self.picture.roots.iter().any(|root| root.object == at);
-        (path, is_known)
-    }
-
     /// For each type, by number: the bytes that would go if all its objects went, they included.
     pub fn retained_by_type(&self) -> Vec<u64> {
         let children = self.children();
@@ -110,9 +98,9 @@ impl<'a> Holders<'a> {
         for object in &self.first {
             is_first[*object as usize] = true;
         }
-        let mut by_type: Vec<Vec<u32>> = vec![Vec::new(); self.picture.types.len()];
+        let mut by_type: Vec<Vec<u32>> = vec![Vec::new(); self.picture.stored.types.len()];
         for object in &self.order {
-            let number = self.picture.objects[*object as usize].type_number;
+            let number = self.picture.stored.objects[*object as usize].type_number;
             if let Some(of) = by_type.get_mut(number as usize) {
                 of.push(*object);
             }
@@ -184,7 +172,7 @@ struct RetainedSearch<'a> {
 impl RetainedSearch<'_> {
     /// Only what has an object of the type on its path can go with it; of that, what is reached otherwise stays.
     fn bytes(&self, of: u32, objects: &[u32], marks: &mut [u32]) -> u64 {
-        let is_of = |object: u32| self.picture.objects[object as usize].type_number == of;
+        let is_of = |object: u32| self.picture.stored.objects[object as usize].type_number == of;
         let mut below = Vec::new();
         for &object in objects {
             if marks[object as usize] != of {
@@ -221,6 +209,6 @@ impl RetainedSearch<'_> {
             }
         }
         let gone = below.iter().filter(|object| marks[**object as usize] == of);
-        gone.map(|object| self.picture.objects[*object as usize].own_bytes).sum()
+        gone.map(|object| self.picture.stored.objects[*object as usize].own_bytes).sum()
     }
 }

@@ -3,7 +3,7 @@
 //! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
 //! and [`size`] say what an object is and how large; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
-//! would go with them, and [`names`] calls a path as the program would.
+//! would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
 
@@ -12,9 +12,10 @@
 mod dictionary;
 mod graph;
 mod interpreter;
+mod labels;
 mod layout;
 mod memory;
-mod names;
+mod paths;
 mod picture;
 mod references;
 mod size;
@@ -22,8 +23,8 @@ mod types;
 
 pub use graph::Holders;
 pub use interpreter::PythonRuntime;
-pub use names::HolderPath;
-pub use picture::{ObjectPicture, TypeSum};
+pub use paths::HolderPath;
+pub use picture::{ObjectPicture, PictureDetail, TypeSum};
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]

@@ -2,10 +2,13 @@
 //!
 //! Invariant: each address is one object; what is no object, or cannot be read, is counted.
 
+use memtrack_format::objects::{PicturedObject, PicturedRoot, StoredPicture};
 use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
+use crate::graph::Holders;
 use crate::interpreter::PythonRuntime;
+use crate::labels::{LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::size::own_bytes;
@@ -19,44 +22,23 @@ const MOST_OBJECTS: usize = 1 << 30;
 /// Counts of references above this are none: those of objects that never end are below.
 const MOST_REFERENCES: u64 = 1 << 33;
 
-/// An object.
+/// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ObjectRecord {
-    pub(crate) address: u64,
-    pub(crate) own_bytes: u64,
-    pub(crate) type_number: u32,
-    /// Whether the garbage collector knows it, outside of what `gc.freeze` has set aside.
-    pub(crate) is_tracked: bool,
-}
-
-/// An object that something holds which is no object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RootReference {
-    pub(crate) object: u32,
-    /// The frame of a thread and the place in it; `None`: the table of modules.
-    pub(crate) frame: Option<(u64, ReferencePlace)>,
-}
-
-/// A type, as it is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedType {
-    /// Module and qualified name.
-    pub(crate) name: String,
+pub enum PictureDetail<'a> {
+    /// What refers to what, without names.
+    References,
+    /// How the objects are called that [`ObjectPicture::find`] finds for this.
+    PathsTo(&'a str),
+    /// How all objects are called.
+    Paths,
 }
 
 /// All objects of a process at one moment, and what they refer to.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPicture {
-    pub(crate) types: Vec<NamedType>,
-    pub(crate) objects: Vec<ObjectRecord>,
-    pub(crate) by_address: FxHashMap<u64, u32>,
-    /// Where the references of each object begin in `references`.
-    pub(crate) first_reference: Vec<u64>,
-    pub(crate) references: Vec<u32>,
-    /// Objects that modules and threads hold.
-    pub(crate) roots: Vec<RootReference>,
-    /// Objects that could not be read.
-    pub unreadable: u64,
+    pub(crate) stored: StoredPicture,
+    /// So many roots come before the others, whose paths are the worse names: globals of frames, for example.
+    pub(crate) early_roots: usize,
 }
 
 /// The objects of one type.
@@ -74,17 +56,20 @@ pub struct TypeSum {
     pub own_bytes: u64,
 }
 
+/// A root whose name is not read yet: the frame and the place in it; `None`: the table of modules.
+type FoundRoot = (u32, Option<(u64, ReferencePlace)>);
+
 struct PictureBuilder<'a> {
     memory: &'a ObjectMemory<'a>,
     types: TypeTable<'a>,
-    objects: Vec<ObjectRecord>,
+    objects: Vec<PicturedObject>,
     by_address: FxHashMap<u64, u32>,
     unreadable: u64,
 }
 
 impl ObjectPicture {
     /// Reads the objects of a process that stands still.
-    pub fn read(view: &ProcessView, runtime: &PythonRuntime) -> Self {
+    pub fn read(view: &ProcessView, runtime: &PythonRuntime, detail: PictureDetail<'_>) -> Self {
         let memory = ObjectMemory::new(view);
         let reader = ReferenceReader { memory: &memory, layout: runtime.layout };
         let mut builder = PictureBuilder {
@@ -98,43 +83,95 @@ impl ObjectPicture {
         for (number, head) in lists.iter().enumerate() {
             builder.list(*head, number % 4 != 3);
         }
-        let roots = builder.roots(runtime, reader);
+        let (roots, early_roots) = builder.roots(runtime, reader);
         let (first_reference, references) = builder.follow(reader);
         builder.measure(runtime);
+        let new_rows = builder.sort();
         let PictureBuilder { types, objects, by_address, unreadable, .. } = builder;
-        let types = types.into_all().iter().map(|of| NamedType { name: of.name.clone() }).collect();
-        Self { types, objects, by_address, first_reference, references, roots, unreadable }
+        let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
+        let mut texts = LabelTexts::default();
+        let type_texts = types.names(|name| texts.row(name));
+        let stored = StoredPicture {
+            minor: runtime.layout.minor,
+            unreadable,
+            types: type_texts,
+            objects,
+            first_reference,
+            references,
+            ..StoredPicture::default()
+        };
+        let mut picture = Self { stored, early_roots };
+        let mut labels = LabelReader::new(reader, &types, &by_address, texts);
+        let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
+        let named = roots.into_iter().map(|(object, frame)| PicturedRoot {
+            object: new_row(object),
+            text: frame.map(|(frame, place)| labels.root(frame, place)),
+        });
+        picture.stored.roots = named.collect();
+        picture.stored.texts = labels.texts();
+        if detail != PictureDetail::References {
+            let parents = Holders::find(&picture).into_parents();
+            let wanted = match detail {
+                PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
+                _ => None,
+            };
+            picture.stored.holders = labels.holders(&picture.stored.objects, &parents, wanted.as_deref());
+            picture.stored.texts = labels.texts();
+        }
+        picture
+    }
+
+    /// A picture that was stored.
+    pub fn of_stored(stored: StoredPicture) -> Self {
+        let early_roots = stored.roots.len();
+        Self { stored, early_roots }
+    }
+
+    /// What is stored of it; whoever stores it adds when and why it was taken.
+    pub fn into_stored(self) -> StoredPicture {
+        self.stored
     }
 
     /// Number of objects.
     pub fn count(&self) -> usize {
-        self.objects.len()
+        self.stored.objects.len()
+    }
+
+    /// Objects that could not be read.
+    pub fn unreadable(&self) -> u64 {
+        self.stored.unreadable
+    }
+
+    /// All objects, by address.
+    pub fn objects(&self) -> &[PicturedObject] {
+        &self.stored.objects
     }
 
     /// The objects of the types with this name, with or without its module; or the one at an address such as `0x7f00`.
     pub fn find(&self, wanted: &str) -> Vec<u32> {
         if let Some(address) = wanted.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
-            return self.by_address.get(&address).copied().into_iter().collect();
+            let found = self.stored.objects.binary_search_by_key(&address, |object| object.address);
+            return found.ok().map(|row| row as u32).into_iter().collect();
         }
         let is_named =
             |name: &str| name == wanted || name.strip_suffix(wanted).is_some_and(|module| module.ends_with('.'));
-        let types: Vec<bool> = self.types.iter().map(|of| is_named(&of.name)).collect();
-        let is_wanted = |object: &ObjectRecord| types.get(object.type_number as usize) == Some(&true);
-        let objects = self.objects.iter().zip(0_u32..);
+        let types: Vec<bool> = (0..self.stored.types.len() as u32).map(|of| is_named(self.type_name(of))).collect();
+        let is_wanted = |object: &PicturedObject| types.get(object.type_number as usize) == Some(&true);
+        let objects = self.stored.objects.iter().zip(0_u32..);
         objects.filter(|(object, _)| is_wanted(object)).map(|(_, number)| number).collect()
     }
 
     /// The objects by type, the largest sum first; types of the same name stay apart.
     pub fn by_type(&self) -> Vec<TypeSum> {
-        let sum = |(of, number): (&NamedType, u32)| TypeSum {
-            name: of.name.clone(),
+        let sum = |number: u32| TypeSum {
+            name: self.type_name(number).to_owned(),
             number,
             count: 0,
             tracked: 0,
             own_bytes: 0,
         };
-        let mut sums: Vec<TypeSum> = self.types.iter().zip(0..).map(sum).collect();
-        for object in &self.objects {
+        let mut sums: Vec<TypeSum> = (0..self.stored.types.len() as u32).map(sum).collect();
+        for object in &self.stored.objects {
             if let Some(sum) = sums.get_mut(object.type_number as usize) {
                 sum.count += 1;
                 sum.tracked += u64::from(object.is_tracked);
@@ -146,11 +183,34 @@ impl ObjectPicture {
         sums
     }
 
-    pub(crate) fn references_of(&self, object: u32) -> &[u32] {
-        let bounds = self.first_reference.get(object as usize..).and_then(|rest| rest.get(..2));
-        let Some(&[from, to]) = bounds else { return &[] };
-        self.references.get(from as usize..to as usize).unwrap_or_default()
+    /// Module and qualified name of a type.
+    pub(crate) fn type_name(&self, number: u32) -> &str {
+        let text = self.stored.types.get(number as usize).and_then(|text| self.stored.texts.get(*text as usize));
+        text.map_or("?", |text| text)
     }
+
+    pub(crate) fn references_of(&self, object: u32) -> &[u32] {
+        let bounds = self.stored.first_reference.get(object as usize..).and_then(|rest| rest.get(..2));
+        let Some(&[from, to]) = bounds else { return &[] };
+        self.stored.references.get(from as usize..to as usize).unwrap_or_default()
+    }
+}
+
+/// The references of objects that have new rows, ascending again.
+fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32]) -> (Vec<u64>, Vec<u32>) {
+    let mut old_rows = vec![0_u32; new_rows.len()];
+    for (new, old) in new_rows.iter().zip(0..) {
+        old_rows[*new as usize] = old;
+    }
+    let (mut new_first, mut all) = (vec![0], Vec::with_capacity(references.len()));
+    for old in old_rows {
+        let begin = all.len();
+        let (from, to) = (first[old as usize] as usize, first[old as usize + 1] as usize);
+        all.extend(references[from..to].iter().map(|held| new_rows[*held as usize]));
+        all[begin..].sort_unstable();
+        new_first.push(all.len() as u64);
+    }
+    (new_first, all)
 }
 
 impl PictureBuilder<'_> {
@@ -199,7 +259,7 @@ impl PictureBuilder<'_> {
 
     fn add(&mut self, address: u64, type_number: u32, is_tracked: bool) -> u32 {
         let number = self.objects.len() as u32;
-        self.objects.push(ObjectRecord { address, own_bytes: 0, type_number, is_tracked });
+        self.objects.push(PicturedObject { address, own_bytes: 0, type_number, is_tracked });
         self.by_address.insert(address, number);
         number
     }
@@ -229,24 +289,43 @@ impl PictureBuilder<'_> {
         }
     }
 
-    /// What modules and the frames of threads hold.
-    fn roots(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> Vec<RootReference> {
+    /// Puts the objects in the order of their addresses; returns the new row of each.
+    fn sort(&mut self) -> Vec<u32> {
+        self.objects.sort_unstable_by_key(|object| object.address);
+        let mut new_rows = vec![0; self.objects.len()];
+        for (object, new) in self.objects.iter().zip(0..) {
+            if let Some(row) = self.by_address.get_mut(&object.address) {
+                new_rows[*row as usize] = new;
+                *row = new;
+            }
+        }
+        new_rows
+    }
+
+    /// What modules and the frames of threads hold; the first ones, so many, are modules and variables, from which all that
+    /// they reach is called.
+    fn roots(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<FoundRoot>, usize) {
         let tables = runtime.module_tables(self.memory);
-        let mut roots: Vec<RootReference> =
-            tables.into_iter().filter_map(|at| Some(RootReference { object: self.number(at)?, frame: None })).collect();
+        let mut roots: Vec<FoundRoot> = tables.into_iter().filter_map(|at| Some((self.number(at)?, None))).collect();
+        let mut others: Vec<FoundRoot> = Vec::new();
         for frame in runtime.frames(self.memory).into_iter().flatten() {
             let mut held = Vec::new();
             if runtime.layout.has_light_frames() {
                 reader.frame(frame, &mut |place, address| held.push((place, address)));
-            } else {
+            } else if let Some(of) = self.type_at(frame).and_then(|of| self.types.get(of)) {
                 held.push((ReferencePlace::Field(0), frame));
+                reader.each(&of, frame, &mut |place, address| held.push((place, address)));
             }
             for (place, address) in held {
+                let is_local = matches!(place, ReferencePlace::Local(_));
+                let into = if is_local { &mut roots } else { &mut others };
                 let object = self.number(address);
-                roots.extend(object.map(|object| RootReference { object, frame: Some((frame, place)) }));
+                into.extend(object.map(|object| (object, Some((frame, place)))));
             }
         }
-        roots
+        let early = roots.len();
+        roots.extend(others);
+        (roots, early)
     }
 
     /// Follows the references of all objects, those that are found on the way included.
@@ -254,7 +333,7 @@ impl PictureBuilder<'_> {
         let (mut first, mut references) = (vec![0], Vec::new());
         let mut held = Vec::new();
         let mut object = 0;
-        while let Some(ObjectRecord { address, type_number, .. }) = self.objects.get(object).copied() {
+        while let Some(PicturedObject { address, type_number, .. }) = self.objects.get(object).copied() {
             held.clear();
             let of = self.types.get(type_number);
             let is_whole = of.is_some_and(|of| reader.each(&of, address, &mut |_, address| held.push(address)));

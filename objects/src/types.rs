@@ -110,8 +110,9 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Rc::clone)
     }
 
-    pub(crate) fn into_all(self) -> Vec<Rc<ObjectType>> {
-        self.all.into_inner()
+    /// What is made of the names of all types so far, by number.
+    pub(crate) fn names<T>(&self, mut make: impl FnMut(&str) -> T) -> Vec<T> {
+        self.all.borrow().iter().map(|of| make(&of.name)).collect()
     }
 
     fn is_type(&self, address: u64, depth: u32) -> bool {

@@ -25,6 +25,7 @@ mod interner;
 pub mod live;
 pub mod modules;
 pub mod native;
+pub mod object_places;
 pub mod origin;
 pub mod paths;
 pub mod plumbing;

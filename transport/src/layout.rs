@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 12;
+pub const LAYOUT_VERSION: u32 = 13;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -164,6 +164,9 @@ pub struct ControlPage {
     pub unmaps: AtomicU32,
     /// One of [`account_request`] (a futex word); target, but [`account_request::DONE`] is the collector's.
     pub account_request: AtomicU32,
+    /// 1: the collector also reads the objects of the process when it waits by [`account_request`], which takes longer;
+    /// collector.
+    pub pictured_at_end: AtomicU32,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].
     pub questions: [Question; QUESTIONS],
     /// The ticket word, `sequence << 16 | writer`: the last run and its writer; both sides, by CAS.

@@ -1,32 +1,94 @@
-//! The options of `memtrack objects`.
+//! The options of `memtrack objects`, and the moments of `memtrack run --objects-at`.
 //!
-//! Invariant: a process is named by its number.
+//! Invariant: a process is named by its number, everything else is a capture.
+
+use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::Args;
+use memtrack_format::objects::{PictureCause, PictureHead};
 
 use super::TextArgs;
+
+/// A moment of which there is a picture of objects, or is to be one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ObjectsMoment {
+    /// When Python finalizes, or the process ends without that.
+    End,
+    /// Of most resident memory.
+    Peak,
+    /// Marks of this name.
+    Mark(String),
+}
+
+impl ObjectsMoment {
+    /// Whether a picture is of it.
+    pub(crate) fn is_of(&self, head: &PictureHead) -> bool {
+        match self {
+            Self::End => head.cause == PictureCause::End,
+            Self::Peak => head.cause == PictureCause::Peak,
+            Self::Mark(name) => head.cause == PictureCause::Mark && head.mark == *name,
+        }
+    }
+}
+
+impl FromStr for ObjectsMoment {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix("mark:")) {
+            ("end", _) => Ok(Self::End),
+            ("peak", _) => Ok(Self::Peak),
+            (_, Some(name)) if !name.is_empty() => Ok(Self::Mark(name.into())),
+            _ => Err("expected end, peak, or mark:NAME with the name of a mark".into()),
+        }
+    }
+}
 
 /// `memtrack objects`.
 #[derive(Debug, Args)]
 pub(crate) struct ObjectsArgs {
-    /// The Python program, as 'ps' shows it here; it need not be recorded. It is stopped and copied for a moment, and the copy
-    /// is read: that takes a process and the page tables of the program
-    #[arg(value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub(crate) pid: i32,
-    /// Stop the program for as long as it is read, instead of copying it: where it may not start processes, or memory is
-    /// committed strictly
+    /// A capture that was recorded with --objects-at; or a Python program that runs, by its number, as 'ps' shows it here. That
+    /// need not be recorded; it is stopped and copied for a moment, and the copy is read: that takes a process and the page
+    /// tables of the program [default: the newest capture in the working directory]
+    #[arg(value_name = "CAPTURE|PID")]
+    pub(crate) target: Option<PathBuf>,
+    /// Which picture of the capture: at the end, the last one at a peak, or the last one at a mark [default: that of the end, else
+    /// the last one]. With --diff, a second --at is for B
+    #[arg(long, value_name = "end|peak|mark:NAME")]
+    pub(crate) at: Vec<ObjectsMoment>,
+    /// Of a running program: stop it for as long as it is read, instead of copying it: where it may not start processes, or
+    /// memory is committed strictly
     #[arg(long)]
     pub(crate) hold: bool,
-    /// Also show what each type retains: the bytes that would go if all its objects went
+    /// Also show what each type retains: the bytes that would go if all its objects went (JSON always has it)
     #[arg(long)]
     pub(crate) retained: bool,
     /// Show instead who keeps objects alive: the shortest paths from modules and threads to those of a type (with or without
     /// its module), or to the object at an address (0x7f…)
     #[arg(long, value_name = "TYPE|ADDRESS")]
     pub(crate) why: Option<String>,
+    /// Of a capture: a row for each type and place that made objects of it, instead of one for each type
+    #[arg(long, conflicts_with = "why")]
+    pub(crate) places: bool,
+    /// Show what has grown from capture A to capture B, by type; with --places by type and place
+    #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["target", "why", "hold"])]
+    pub(crate) diff: Option<Vec<PathBuf>>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) text: TextArgs<30>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ObjectsMoment;
+
+    #[test]
+    fn moments_are_named() {
+        let parsed = ["end", "peak", "mark:loaded"].map(|text| text.parse::<ObjectsMoment>().unwrap());
+        assert_eq!(parsed, [ObjectsMoment::End, ObjectsMoment::Peak, ObjectsMoment::Mark("loaded".into())]);
+        assert!(["", "mark:", "start", "mark"].iter().all(|wrong| wrong.parse::<ObjectsMoment>().is_err()));
+    }
 }

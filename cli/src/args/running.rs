@@ -229,6 +229,7 @@ impl AttachArgs {
             aggregate: self.aggregate,
             live: false,
             dormant: false,
+            objects_at: Vec::new(),
             embed_sources: self.embed_sources,
             compress: self.compress,
             snapshot_interval: self.snapshot_interval,

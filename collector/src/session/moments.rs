@@ -17,14 +17,16 @@ use crate::sink::SnapshotCopy;
 use crate::sink_queue::SinkQueue;
 
 impl Session {
-    /// Names the present moment, with a tick of its own; returns its time since the recording of the process began.
-    pub(crate) fn mark(&mut self, name: String, queue: &SinkQueue) -> u64 {
+    /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
+    /// objects are to be pictured, when it stands still.
+    pub(crate) fn mark(&mut self, name: String, answer: Sender<Option<u64>>, queue: &SinkQueue) {
         let tick = self.observer.tick(&self.area);
         self.observer.hand_over(queue);
-        queue.mark(Mark { time_ns: tick.time_ns, name }, tick.ticket);
+        queue.mark(Mark { time_ns: tick.time_ns, name: name.clone() }, tick.ticket);
         self.dirty = true;
         self.ask_for_account(tick, AccountCause::Mark);
-        tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns))
+        let time_ns = tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns));
+        self.pictures.mark(&name, self.observer.last_rss(), answer, time_ns);
     }
 
     /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,

@@ -21,7 +21,12 @@ const ROUND: Duration = Duration::from_millis(1);
 impl Session {
     /// Passes an account on that was read, and orders the next one if it is due.
     pub(super) fn account(&mut self, now: u64, queue: &SinkQueue) {
+        self.picture(now, queue);
         if !self.accounts.take(Duration::ZERO, queue) || self.area.control().image.load(Acquire) == image::IN_EXEC {
+            return;
+        }
+        // The process waits for its picture first: its account releases it.
+        if self.pictures.holds() {
             return;
         }
         if let Some(cause) = self.accounts.due(now, self.observer.last_rss()) {

@@ -226,6 +226,7 @@ impl FollowedCapture {
             | BlockKind::Members
             | BlockKind::Marks
             | BlockKind::Resident
+            | BlockKind::Objects
             | BlockKind::End => true,
         };
         if !intact {

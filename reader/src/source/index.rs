@@ -61,6 +61,8 @@ pub(super) struct Index {
     pub(super) marks: Vec<Mark>,
     /// Accounts of resident memory, in the order they were written.
     pub(super) accounts: Vec<StoredPiece>,
+    /// Pictures of objects, in the order they were written.
+    pub(super) pictures: Vec<StoredPiece>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
     pub(super) lost: DataLoss,
@@ -223,6 +225,7 @@ impl Scan<'_> {
                 self.marks.extend(marks.into_iter().map(|mark| (piece.header.first_ticket, mark)));
             }
             BlockKind::Resident => self.index.accounts.push(piece),
+            BlockKind::Objects => self.index.pictures.push(piece),
             // Stands at the beginning of a file only, and is dealt with there.
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {

@@ -17,6 +17,7 @@ mod members;
 mod merge;
 mod natives;
 mod online;
+mod pictures;
 mod read;
 mod repack;
 mod segment;
@@ -38,6 +39,7 @@ use memtrack_format::resident::ResidentAccount;
 
 pub use self::members::{Members, members};
 pub use self::online::Online;
+pub use self::pictures::PictureMoment;
 pub use self::repack::Pack;
 
 pub(crate) use self::follow::{FollowStep, FollowedCapture};

@@ -1,4 +1,5 @@
-//! Waits until the collector has read which pages of this process are resident: where its memory is about to go.
+//! Waits until the collector has read which pages of this process are resident, and its objects where they are
+//! pictured: where its memory is about to go.
 //!
 //! Invariant: the wait is bounded, and ends where the collector is gone.
 
@@ -15,6 +16,8 @@ use crate::platform::{recording_switch, seccomp, shared_area};
 /// How long the process waits before it asks whether the collector still is there, and how often: five seconds.
 const WAIT: Duration = Duration::from_millis(50);
 const WAITS: u32 = 100;
+/// How often where its objects are read as well: ten minutes.
+const LONG_WAITS: u32 = 12_000;
 
 /// Asks for an account of resident memory, as one of [`account_request`], and waits until it was read. Only the recorded
 /// process may call it, not the child of a vfork.
@@ -39,7 +42,8 @@ pub(crate) fn wait_for_account(request: u32) {
     if control.sleeping.0.swap(0, SeqCst) != 0 {
         futex::wake(&control.sleeping.0);
     }
-    for _ in 0..WAITS {
+    let waits = if control.pictured_at_end.load(Relaxed) == 0 { WAITS } else { LONG_WAITS };
+    for _ in 0..waits {
         if asked != account_request::DONE {
             futex::wait(word, asked, WAIT);
         }

@@ -197,6 +197,7 @@ pub(super) fn refuse(options: &args::RunArgs) -> Result<(), crate::failure::Fail
         (limits.stop_above.is_some(), "--stop-above"),
         (limits.snapshot_above.is_some(), "--snapshot-above"),
         (limits.snapshot_every.is_some(), "--snapshot-every"),
+        (!options.objects_at.is_empty(), "--objects-at"),
         (options.push.push.is_some(), "--push"),
         (options.push.otlp.is_some(), "--otlp"),
     ];

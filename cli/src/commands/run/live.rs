@@ -74,6 +74,10 @@ impl Sink for LiveSink {
         self.inner.mapped(files)
     }
 
+    fn objects(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
+        self.inner.objects(payload, ticket)
+    }
+
     fn mark(&mut self, mark: &Mark, ticket: u64) -> io::Result<()> {
         self.inner.mark(mark, ticket)
     }

@@ -47,6 +47,7 @@ use crate::control::snapshot::CapturePaths;
 use crate::control::spans::RecordedKinds;
 use crate::failure::Failure;
 use crate::message;
+use crate::object_pictures::picture_options;
 use crate::output::CaptureFile;
 use crate::push::Pushes;
 use crate::shim::{self, NoPlace};
@@ -134,6 +135,12 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
         return Err(Failure::usage(
             "--aggregate cannot be combined with --allocation-timestamps: an aggregated capture has no individual events \
              to timestamp",
+        ));
+    }
+    if options.aggregate && !options.objects_at.is_empty() {
+        return Err(Failure::usage(
+            "--aggregate cannot be combined with --objects-at: objects are joined with the blocks that hold them, and an \
+             aggregated capture has none",
         ));
     }
     Ok(())
@@ -323,6 +330,7 @@ fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOp
         native: options.native_stacks(),
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
+        pictures: picture_options(&options.objects_at),
         ..memtrack_collector::RecordingOptions::default()
     }
 }

@@ -1,0 +1,130 @@
+//! `memtrack objects`: Python objects by type and by the place that made them, and who keeps them alive, of a running program
+//! or of a capture, as text or JSON; what has grown from one capture to another.
+//!
+//! Invariant: a program that runs goes on as it was, and what it cost is said.
+
+mod difference;
+mod places;
+mod report;
+mod running;
+mod stored;
+
+use std::io::{Write, stdout};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use memtrack_objects::{HolderPath, Holders, ObjectPicture, TypeSum};
+
+use self::places::ObjectPlace;
+use crate::args::objects::ObjectsArgs;
+use crate::default_capture;
+
+/// What was read.
+struct ObjectsRead {
+    types: Vec<ObjectsOfType>,
+    paths: Option<Vec<HolderPath>>,
+    objects: u64,
+    own_bytes: u64,
+    unreadable: u64,
+    moment: PictureOrigin,
+}
+
+/// The objects of one type.
+struct ObjectsOfType {
+    sum: TypeSum,
+    retained: Option<u64>,
+    /// The largest first.
+    places: Vec<ObjectPlace>,
+}
+
+/// Where a picture comes from.
+enum PictureOrigin {
+    /// A running program; how long it stood still, if it was copied.
+    Running { pause_ns: Option<u64>, is_consistent: bool },
+    /// A capture.
+    Stored {
+        /// In words.
+        when: String,
+        pause_ns: u64,
+        is_consistent: bool,
+        /// Objects and bytes that have a place.
+        placed: (u64, u64),
+        /// Whether every object of Python's allocators has one.
+        is_exact: bool,
+    },
+}
+
+/// Reads and prints.
+///
+/// # Errors
+/// The process may not be read or is no Python program, the capture has no picture, there is no object that was asked for, or
+/// standard output cannot be written.
+pub(crate) fn run(options: &ObjectsArgs) -> Result<u8> {
+    if let Some(captures) = &options.diff {
+        return difference::run(options, captures);
+    }
+    let read = match target(options)? {
+        ObjectsTarget::Process(pid) => running::read(options, pid)?,
+        ObjectsTarget::Capture(path) => stored::read(options, &path, options.at.first())?,
+    };
+    let mut out = stdout().lock();
+    if options.json {
+        writeln!(out, "{:#}", report::as_json(&read))?;
+    } else {
+        report::print(options, &read, &mut out)?;
+    }
+    out.flush()?;
+    Ok(0)
+}
+
+/// What is looked at.
+enum ObjectsTarget {
+    Process(i32),
+    Capture(PathBuf),
+}
+
+fn target(options: &ObjectsArgs) -> Result<ObjectsTarget> {
+    let Some(target) = &options.target else {
+        return Ok(ObjectsTarget::Capture(default_capture::captures()?.swap_remove(0)));
+    };
+    let pid = target.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 0);
+    match pid.filter(|_| !Path::new(target).exists()) {
+        Some(_) if !options.at.is_empty() => bail!("--at is for captures; a running program is read as it is now"),
+        Some(_) if options.places => {
+            bail!(
+                "--places is for captures: a running program's objects have no places; record it with 'memtrack run --objects-at \
+                 mark:NAME', and set the mark"
+            )
+        }
+        Some(pid) => Ok(ObjectsTarget::Process(pid)),
+        None if options.hold => bail!("--hold is for running programs, and '{}' is no process number", target.display()),
+        None => Ok(ObjectsTarget::Capture(target.clone())),
+    }
+}
+
+/// Sums, paths and retained bytes of a picture.
+fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureOrigin) -> ObjectsRead {
+    let retained = (options.retained || options.json).then(|| Holders::find(picture).retained_by_type());
+    let of_type = |sum: TypeSum| ObjectsOfType {
+        retained: retained.as_ref().and_then(|all| all.get(sum.number as usize).copied()),
+        sum,
+        places: Vec::new(),
+    };
+    let types: Vec<ObjectsOfType> = picture.by_type().into_iter().map(of_type).collect();
+    ObjectsRead {
+        paths: options.why.as_ref().map(|wanted| picture.paths(&picture.find(wanted))),
+        objects: picture.count() as u64,
+        own_bytes: types.iter().map(|of| of.sum.own_bytes).sum(),
+        unreadable: picture.unreadable(),
+        types,
+        moment,
+    }
+}
+
+/// There is something to answer.
+fn check_found(options: &ObjectsArgs, read: &ObjectsRead, of: &str) -> Result<()> {
+    if let (Some(wanted), Some([])) = (&options.why, read.paths.as_deref()) {
+        bail!("{of}: there is no object of a type or at an address '{wanted}'; 'memtrack objects -n 0' lists all types");
+    }
+    Ok(())
+}

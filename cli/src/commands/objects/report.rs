@@ -1,0 +1,177 @@
+//! Objects as text and as JSON.
+//!
+//! Invariant: what a picture leaves out is said with it.
+
+use std::io::Write;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::places::ObjectPlace;
+use super::{HolderPath, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin};
+use crate::message;
+use crate::reports::capture_info::visible;
+use crate::terminal::TextFormat;
+use crate::text::{TextTable, column, left_out};
+use crate::units::{count, duration, percent, size};
+
+/// Prints a table, and on standard error what the picture is.
+///
+/// # Errors
+/// A write error.
+pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Write) -> Result<()> {
+    tell(read);
+    let rows = options.text.rows;
+    let (table, all) = match &read.paths {
+        Some(paths) => (table_of_paths(paths, rows), paths.len()),
+        None if options.places => table_of_places(read, rows),
+        None => (table_of_types(read, rows), read.types.len()),
+    };
+    for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
+        writeln!(out, "{line}")?;
+    }
+    let rest = all.saturating_sub(rows);
+    if rest > 0 {
+        writeln!(out, "{}", left_out(rest as u64))?;
+    }
+    Ok(())
+}
+
+/// Says what the picture is, and what it cost.
+fn tell(read: &ObjectsRead) {
+    let objects = count(read.objects);
+    let is_consistent = match &read.moment {
+        PictureOrigin::Running { pause_ns: Some(pause_ns), is_consistent } => {
+            message::note(format_args!("{objects} objects; the program stood still for {}", duration(*pause_ns)));
+            *is_consistent
+        }
+        PictureOrigin::Running { pause_ns: None, is_consistent } => {
+            message::note(format_args!("{objects} objects; the program stood still while it was read"));
+            *is_consistent
+        }
+        PictureOrigin::Stored { when, pause_ns, is_consistent, placed, is_exact } => {
+            let pause = duration(*pause_ns);
+            message::note(format_args!("{objects} objects {when}; the program stood still for {pause}"));
+            if read.paths.is_none() {
+                message::note(share(read, *placed, *is_exact));
+            }
+            *is_consistent
+        }
+    };
+    if !is_consistent {
+        message::warning(
+            "the garbage collector was at work each time that the program was stopped: objects may be missing; try again",
+        );
+    }
+    if read.unreadable > 0 {
+        message::warning(format_args!("unreadable: {} objects", count(read.unreadable)));
+    }
+}
+
+/// How many objects have a place.
+fn share(read: &ObjectsRead, (objects, bytes): (u64, u64), is_exact: bool) -> String {
+    let (of_objects, of_bytes) = (percent(objects, read.objects), percent(bytes, read.own_bytes));
+    let which = if is_exact {
+        "others were made before recording began, or are part of a file"
+    } else {
+        "only those with a block of malloc of their own; all have one with 'memtrack run --trace-python-allocators'"
+    };
+    format!("{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}")
+}
+
+/// The report as JSON.
+pub(super) fn as_json(read: &ObjectsRead) -> Value {
+    let row = |of: &ObjectsOfType| {
+        json!({
+            "type": of.sum.name,
+            "count": of.sum.count,
+            "tracked": of.sum.tracked,
+            "own_bytes": of.sum.own_bytes,
+            "retained_bytes": of.retained,
+            "places": of.places.iter().map(place_as_json).collect::<Vec<_>>(),
+        })
+    };
+    let path = |path: &HolderPath| json!({"path": path.example, "pattern": path.pattern, "count": path.count, "known": path.is_known});
+    let (pause_ns, is_consistent, placed) = match &read.moment {
+        PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent, None),
+        PictureOrigin::Stored { pause_ns, is_consistent, placed, is_exact, .. } => {
+            let placed = json!({"count": placed.0, "own_bytes": placed.1, "exact": is_exact});
+            (Some(*pause_ns), *is_consistent, Some(placed))
+        }
+    };
+    json!({
+        "schema": "memtrack-objects",
+        "version": 1,
+        "pause_ns": pause_ns,
+        "consistent": is_consistent,
+        "count": read.objects,
+        "own_bytes": read.own_bytes,
+        "placed": placed,
+        "types": read.types.iter().map(row).collect::<Vec<_>>(),
+        "why": read.paths.as_ref().map(|paths| paths.iter().map(path).collect::<Vec<_>>()),
+        "unreadable": read.unreadable,
+    })
+}
+
+fn place_as_json(place: &ObjectPlace) -> Value {
+    json!({
+        "function": place.function,
+        "file": place.file,
+        "line": place.line,
+        "count": place.count,
+        "own_bytes": place.own_bytes,
+    })
+}
+
+/// A type without the module that needs no mention.
+pub(super) fn short(name: &str) -> String {
+    visible(name.strip_prefix("builtins.").unwrap_or(name)).to_string()
+}
+
+/// A place in one line.
+pub(super) fn place_text(place: &ObjectPlace) -> String {
+    let file = place.file.rsplit('/').next().unwrap_or_default();
+    let text = if place.line > 0 {
+        format!("{} ({file}:{})", place.function, place.line)
+    } else {
+        format!("{} ({file})", place.function)
+    };
+    visible(&text).to_string()
+}
+
+fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
+    let has_places = read.types.iter().any(|of| !of.places.is_empty());
+    let title = read.types.iter().any(|of| of.retained.is_some()).then(|| column("Retained"));
+    let made = has_places.then(|| column("Most made at").cut().optional(1));
+    let titles = [column("Own bytes")].into_iter().chain(title);
+    let titles = titles.chain([column("Objects"), column("Type").cut()]).chain(made);
+    let mut table = TextTable::new(titles);
+    for of in read.types.iter().take(rows) {
+        let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
+        let made = has_places.then(|| of.places.first().map(place_text).unwrap_or_default());
+        table.row(cells.chain([count(of.sum.count), short(&of.sum.name)]).chain(made).map(Into::into));
+    }
+    table
+}
+
+fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
+    let mut all: Vec<(&str, &ObjectPlace)> = Vec::new();
+    for of in &read.types {
+        all.extend(of.places.iter().map(|place| (&*of.sum.name, place)));
+    }
+    all.sort_by_key(|(_, place)| std::cmp::Reverse(place.own_bytes));
+    let titles = [column("Own bytes"), column("Objects"), column("Type").cut(), column("Made at").cut()];
+    let mut table = TextTable::new(titles);
+    for (name, place) in all.iter().take(rows) {
+        table.row([size(place.own_bytes), count(place.count), short(name), place_text(place)].map(Into::into));
+    }
+    (table, all.len())
+}
+
+fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {
+    let mut table = TextTable::new([column("Objects"), column("Held by, for example").cut()]);
+    for path in paths.iter().take(rows) {
+        table.row([count(path.count), visible(&path.example).to_string()].map(Into::into));
+    }
+    table
+}

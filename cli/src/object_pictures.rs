@@ -1,0 +1,99 @@
+//! Reads pictures of objects for recordings (`run --objects-at`): what the collector asks for, by what knows interpreters.
+//!
+//! Invariant: the moment of a picture is taken while its process stands still.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use memtrack_collector::{PictureOptions, PictureReader, PictureRequest};
+use memtrack_format::objects::{PictureCause, PictureHead, StoredPicture};
+use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
+use memtrack_objects::{ObjectPicture, PictureDetail, PythonRuntime};
+
+use crate::args::objects::ObjectsMoment;
+
+/// When a recording takes pictures; `None`: never.
+pub(crate) fn picture_options(moments: &[ObjectsMoment]) -> Option<PictureOptions> {
+    let mark = |moment: &ObjectsMoment| match moment {
+        ObjectsMoment::Mark(name) => Some(name.clone()),
+        ObjectsMoment::End | ObjectsMoment::Peak => None,
+    };
+    (!moments.is_empty()).then(|| PictureOptions {
+        at_end: moments.contains(&ObjectsMoment::End),
+        at_peak: moments.contains(&ObjectsMoment::Peak),
+        at_marks: moments.iter().filter_map(mark).collect(),
+        reader: std::sync::Arc::new(CPythonPictures),
+    })
+}
+
+/// Reads pictures of CPython processes.
+#[derive(Debug)]
+struct CPythonPictures;
+
+type Moment<'a> = &'a mut (dyn FnMut() -> Option<u64> + Send);
+
+impl PictureReader for CPythonPictures {
+    fn read(&self, request: &PictureRequest, moment: Moment<'_>) -> Result<Vec<Vec<u8>>, String> {
+        let view = ProcessView::of_running(request.pid).map_err(|error| error.to_string())?;
+        let runtime = PythonRuntime::find(&view).map_err(|error| error.to_string())?;
+        let picture = if request.waits {
+            Ok(waiting(&view, &runtime, moment))
+        } else {
+            stopped(request, &runtime, moment).map_err(|error| error.to_string())
+        };
+        let stored = picture?.ok_or("the process has ended")?;
+        let head = PictureHead { time_ns: stored.head.time_ns, cause: request.cause, mark: request.mark.clone() };
+        Ok(StoredPicture { head, resident: request.resident, ..stored }.encode())
+    }
+}
+
+/// Of a process whose interpreter waits: it finalizes.
+fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: Moment<'_>) -> Option<StoredPicture> {
+    let begun = Instant::now();
+    let time_ns = moment()?;
+    let picture = ObjectPicture::read(view, runtime, PictureDetail::Paths).into_stored();
+    // What the collector works on at this point is garbage; lists of all else are whole.
+    Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), true))
+}
+
+/// Of a process that runs: of a copy of it, or at its end of itself.
+fn stopped(
+    request: &PictureRequest,
+    runtime: &PythonRuntime,
+    moment: Moment<'_>,
+) -> Result<Option<StoredPicture>, Refusal> {
+    let (moment, time_ns) = (Mutex::new(moment), Mutex::new(None));
+    let note = || {
+        let mut time_ns = time_ns.lock().unwrap_or_else(PoisonError::into_inner);
+        if time_ns.is_none() {
+            *time_ns = (moment.lock().unwrap_or_else(PoisonError::into_inner))();
+        }
+        *time_ns
+    };
+    let ready = |view: &ProcessView| {
+        let is_ready = runtime.is_at_rest(view);
+        if is_ready {
+            note();
+        }
+        is_ready
+    };
+    let read = |view: &ProcessView, cost: FreezeCost| {
+        let time_ns = note()?;
+        let begun = Instant::now();
+        let picture = ObjectPicture::read(view, runtime, PictureDetail::Paths).into_stored();
+        // Without a copy it stands still until it is read.
+        let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
+        Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX), cost.was_ready))
+    };
+    let hold = request.cause == PictureCause::End;
+    match freeze(request.pid, hold, &ready, read) {
+        // Where it may not start a process, it stands still for as long as it is read.
+        Err(Refusal::Seccomp(..)) if !hold => freeze(request.pid, true, &ready, read),
+        done => done,
+    }
+}
+
+fn stored(picture: StoredPicture, time_ns: u64, pause_ns: u64, is_consistent: bool) -> StoredPicture {
+    let head = PictureHead { time_ns, ..picture.head };
+    StoredPicture { head, pause_ns, is_consistent, ..picture }
+}

@@ -1,0 +1,32 @@
+//! When a running recording takes pictures of its process's objects.
+//!
+//! Invariant: the process waits for none but at its end.
+
+use std::sync::atomic::Ordering::Acquire;
+
+use memtrack_format::objects::PictureCause;
+use memtrack_transport::layout::image;
+
+use super::Session;
+use crate::sink_queue::SinkQueue;
+
+impl Session {
+    /// Passes pictures on that were read, and orders the next one if it is due.
+    pub(super) fn picture(&mut self, now: u64, queue: &SinkQueue) {
+        self.pictures.round(|| self.observer.tick(&self.area), queue);
+        if self.area.control().image.load(Acquire) == image::IN_EXEC {
+            return;
+        }
+        let resident = self.observer.last_rss();
+        if let Some(cause) = self.pictures.due(now, resident) {
+            let tick = (cause == PictureCause::End).then(|| self.observer.tick(&self.area));
+            self.dirty = true;
+            self.pictures.order(cause, tick, resident);
+        }
+    }
+
+    /// Waits for what is outstanding.
+    pub(super) fn last_picture(&mut self, queue: &SinkQueue) {
+        self.pictures.end(|| self.observer.tick(&self.area), queue);
+    }
+}

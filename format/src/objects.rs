@@ -1,0 +1,444 @@
+//! The payload of an objects block: the Python objects of a process at one moment, what they refer to, and who holds each.
+//!
+//! A picture is one sequence of prefix varints and byte strings, cut into parts, since a block is bounded. A part begins with
+//!
+//! ```text
+//! time part parts                     CLOCK_MONOTONIC in nanoseconds, the part's number from 0, how many there are
+//! ```
+//!
+//! and the parts of one time, joined, are
+//!
+//! ```text
+//! time cause mark minor pause resident consistent unreadable
+//! texts: count, (length bytes)…       names of types, attributes, keys, variables
+//! types: count, text…                 module and qualified name
+//! objects: count, address+…           ascending
+//!          (own_bytes << 1 | tracked)… type…
+//! holders: (kind parent~ value)…      of each object: the one before it on its shortest path, and how that refers to it;
+//!                                     kind 0, which stands alone: none
+//! references: count…, (object~)…      of each object; the first relative to it, the others to the one before
+//! roots: count, (object text+1)…      what modules (0) and frames, which the text names, hold
+//! ```
+//!
+//! `+` marks a difference to the previous row, `~` a zigzag difference. The collector takes a tick of that time, as for a mark
+//! (see [`crate::marks`]), so a picture has a place in the order of events.
+//!
+//! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
+//! every number in what it returns is one of a row that is there.
+
+use crate::fields::{FieldReader, FieldWriter};
+
+/// Bytes of a part.
+const PART: usize = 4 << 20;
+/// Parts of a picture at most.
+const MOST_PARTS: u64 = 1 << 16;
+
+/// Why a picture was taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PictureCause {
+    /// The interpreter began to finalize, or the process was about to end.
+    #[default]
+    End = 1,
+    /// Resident memory had reached a new maximum.
+    Peak = 2,
+    /// The moment was named.
+    Mark = 3,
+}
+
+/// An object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PicturedObject {
+    /// Its address.
+    pub address: u64,
+    /// As `sys.getsizeof` has it.
+    pub own_bytes: u64,
+    /// A row of [`StoredPicture::types`].
+    pub type_number: u32,
+    /// Whether the garbage collector lists it.
+    pub is_tracked: bool,
+}
+
+/// How an object refers to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum HolderKind {
+    /// Nothing is known to hold it.
+    #[default]
+    None = 0,
+    /// It is the dictionary of the holder's attributes.
+    Namespace = 1,
+    /// The value of the key that is this text.
+    TextKey = 2,
+    /// The value of the key that is this number, zigzag.
+    NumberKey = 3,
+    /// The value of another key, which the text describes.
+    OtherKey = 4,
+    /// The attribute with this name.
+    Attribute = 5,
+    /// The item with this number.
+    Item = 6,
+    /// A member of a set.
+    Member = 7,
+    /// A key.
+    Key = 8,
+    /// The local variable with this name.
+    Local = 9,
+    /// The field with this name.
+    Field = 10,
+    /// Its class.
+    Class = 11,
+}
+
+/// Who holds an object, on its shortest path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PicturedHolder {
+    /// The holder's row.
+    pub parent: u32,
+    /// How it refers to the object.
+    pub kind: HolderKind,
+    /// A text's row or a number, as the kind says; else 0.
+    pub value: u64,
+}
+
+/// An object that modules or frames hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PicturedRoot {
+    /// Its row.
+    pub object: u32,
+    /// The frame and its variable; `None`: it is the table of modules.
+    pub text: Option<u32>,
+}
+
+/// The objects of a process at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredPicture {
+    /// When and why it was taken.
+    pub head: PictureHead,
+    /// The interpreter's version is 3.`minor`.
+    pub minor: u8,
+    /// How long the process stood still for it, in nanoseconds.
+    pub pause_ns: u64,
+    /// Resident memory, in bytes; 0: unknown.
+    pub resident: u64,
+    /// Whether the garbage collector was at rest.
+    pub is_consistent: bool,
+    /// Objects that could not be read.
+    pub unreadable: u64,
+    /// Names.
+    pub texts: Vec<String>,
+    /// Rows of `texts`: the names of types.
+    pub types: Vec<u32>,
+    /// By address.
+    pub objects: Vec<PicturedObject>,
+    /// Of each object.
+    pub holders: Vec<PicturedHolder>,
+    /// Where the references of each object begin; one more than there are objects.
+    pub first_reference: Vec<u64>,
+    /// Rows of objects, ascending for each object.
+    pub references: Vec<u32>,
+    /// What modules and frames hold.
+    pub roots: Vec<PicturedRoot>,
+}
+
+impl StoredPicture {
+    /// The payloads for it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<Vec<u8>> {
+        let whole = self.encode_whole();
+        let count = whole.len().div_ceil(PART).max(1) as u64;
+        let parts = whole.chunks(PART).zip(0..);
+        parts
+            .map(|(bytes, number)| {
+                let mut out = FieldWriter::default();
+                out.numbers(&[self.head.time_ns, number, count]);
+                out.0.extend_from_slice(bytes);
+                out.0
+            })
+            .collect()
+    }
+
+    fn encode_whole(&self) -> Vec<u8> {
+        let mut out = FieldWriter::default();
+        out.numbers(&[self.head.time_ns, self.head.cause as u64]);
+        out.bytes(self.head.mark.as_bytes());
+        out.numbers(&[self.minor.into(), self.pause_ns, self.resident, self.is_consistent.into(), self.unreadable]);
+        out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
+        out.rows(&self.types, |out, text| out.number((*text).into()));
+        let mut last = 0;
+        out.rows(&self.objects, |out, object| {
+            out.number(object.address.wrapping_sub(last));
+            last = object.address;
+        });
+        self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.is_tracked)));
+        self.objects.iter().for_each(|one| out.number(one.type_number.into()));
+        for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
+            out.number(holder.kind as u64);
+            if holder.kind != HolderKind::None {
+                out.numbers(&[zigzag(row as u64, holder.parent.into()), holder.value]);
+            }
+        }
+        let bounds = || self.first_reference.windows(2).map(|pair| (pair[0], pair[1]));
+        bounds().for_each(|(from, to)| out.number(to - from));
+        for ((from, to), row) in bounds().zip(0..) {
+            let mut before = row;
+            for held in self.references.get(from as usize..to as usize).unwrap_or_default() {
+                out.number(zigzag(before, (*held).into()));
+                before = (*held).into();
+            }
+        }
+        out.rows(&self.roots, |out, root| {
+            out.numbers(&[root.object.into(), root.text.map_or(0, |text| u64::from(text) + 1)]);
+        });
+        out.0
+    }
+
+    /// Takes the joined parts apart; `None` when they are no picture.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = FieldReader::new(bytes);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let head = PictureHead::read(&mut input)?;
+        let minor = u8::try_from(input.number()?).ok()?;
+        let (pause_ns, resident, is_consistent) = (input.number()?, input.number()?, input.number()? == 1);
+        let unreadable = input.number()?;
+        let texts = input.rows(|input| Some(text(input.bytes()?)))?;
+        let types = input.rows(|input| input.small().filter(|row| (*row as usize) < texts.len()))?;
+        let mut objects = read_objects(&mut input, types.len())?;
+        let count = objects.len();
+        objects.shrink_to_fit();
+        let holders = (0..count).map(|row| read_holder(&mut input, row, count, texts.len())).collect::<Option<_>>()?;
+        let (first_reference, references) = read_references(&mut input, count)?;
+        let roots = input.rows(|input| {
+            let (object, text) = (input.small()?, input.small()?.checked_sub(1));
+            let is_there = (object as usize) < count && text.is_none_or(|text| (text as usize) < texts.len());
+            is_there.then_some(PicturedRoot { object, text })
+        })?;
+        input.is_at_end().then_some(Self {
+            head,
+            minor,
+            pause_ns,
+            resident,
+            is_consistent,
+            unreadable,
+            texts,
+            types,
+            objects,
+            holders,
+            first_reference,
+            references,
+            roots,
+        })
+    }
+}
+
+/// When and why a picture was taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PictureHead {
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub time_ns: u64,
+    /// Why.
+    pub cause: PictureCause,
+    /// The mark's name; empty for other causes.
+    pub mark: String,
+}
+
+impl PictureHead {
+    /// What the first part begins with; `None` when it is none.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::read(&mut FieldReader::new(bytes))
+    }
+
+    fn read(input: &mut FieldReader<'_>) -> Option<Self> {
+        let (time_ns, cause) = (input.number()?, PictureCause::of(input.number()?)?);
+        Some(Self { time_ns, cause, mark: String::from_utf8_lossy(input.bytes()?).into_owned() })
+    }
+}
+
+/// A part of a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PicturePart<'a> {
+    /// The picture's.
+    pub time_ns: u64,
+    /// From 0.
+    pub number: u64,
+    /// Of the picture; at least one.
+    pub count: u64,
+    /// To be joined.
+    pub bytes: &'a [u8],
+}
+
+impl<'a> PicturePart<'a> {
+    /// Takes a payload apart; `None` when it is none.
+    #[must_use]
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let mut input = FieldReader::new(payload);
+        let (time_ns, number, count) = (input.number()?, input.number()?, input.number()?);
+        let bytes = payload.get(input.position()..)?;
+        (number < count && count <= MOST_PARTS).then_some(Self { time_ns, number, count, bytes })
+    }
+}
+
+impl PictureCause {
+    fn of(number: u64) -> Option<Self> {
+        [Self::End, Self::Peak, Self::Mark].into_iter().find(|cause| *cause as u64 == number)
+    }
+}
+
+impl HolderKind {
+    fn of(number: u64) -> Option<Self> {
+        let all = [
+            Self::None,
+            Self::Namespace,
+            Self::TextKey,
+            Self::NumberKey,
+            Self::OtherKey,
+            Self::Attribute,
+            Self::Item,
+            Self::Member,
+            Self::Key,
+            Self::Local,
+            Self::Field,
+            Self::Class,
+        ];
+        all.into_iter().find(|kind| *kind as u64 == number)
+    }
+
+    /// Whether the value is a text's row.
+    #[must_use]
+    pub const fn has_text(self) -> bool {
+        matches!(self, Self::TextKey | Self::OtherKey | Self::Attribute | Self::Local | Self::Field)
+    }
+}
+
+fn zigzag(before: u64, value: u64) -> u64 {
+    let difference = value.wrapping_sub(before).cast_signed();
+    (difference << 1 ^ difference >> 63).cast_unsigned()
+}
+
+fn unzigzag(before: u64, number: u64) -> u64 {
+    before.wrapping_add(number >> 1 ^ (number & 1).wrapping_neg())
+}
+
+/// A row below `count`.
+fn row(before: u64, number: u64, count: usize) -> Option<u32> {
+    u32::try_from(unzigzag(before, number)).ok().filter(|row| (*row as usize) < count)
+}
+
+fn read_objects(input: &mut FieldReader<'_>, types: usize) -> Option<Vec<PicturedObject>> {
+    let mut last = 0_u64;
+    let mut objects = input.rows(|input| {
+        let step = input.number()?;
+        let address = last.checked_add(step).filter(|_| step > 0)?;
+        last = address;
+        Some(PicturedObject { address, ..PicturedObject::default() })
+    })?;
+    for object in &mut objects {
+        let bytes = input.number()?;
+        (object.own_bytes, object.is_tracked) = (bytes >> 1, bytes & 1 == 1);
+    }
+    for object in &mut objects {
+        object.type_number = input.small().filter(|row| (*row as usize) < types)?;
+    }
+    Some(objects)
+}
+
+fn read_holder(input: &mut FieldReader<'_>, own: usize, count: usize, texts: usize) -> Option<PicturedHolder> {
+    let kind = HolderKind::of(input.number()?)?;
+    if kind == HolderKind::None {
+        return Some(PicturedHolder { parent: own as u32, ..PicturedHolder::default() });
+    }
+    let (parent, value) = (row(own as u64, input.number()?, count)?, input.number()?);
+    (!kind.has_text() || value < texts as u64).then_some(PicturedHolder { parent, kind, value })
+}
+
+fn read_references(input: &mut FieldReader<'_>, count: usize) -> Option<(Vec<u64>, Vec<u32>)> {
+    let (mut first, mut sum) = (vec![0], 0_u64);
+    for _ in 0..count {
+        sum = sum.checked_add(input.number()?)?;
+        first.push(sum);
+    }
+    let mut references = Vec::new();
+    for (bounds, own) in first.windows(2).zip(0..) {
+        let mut before = own;
+        for _ in bounds[0]..bounds[1] {
+            let held = row(before, input.number()?, count)?;
+            references.push(held);
+            before = held.into();
+        }
+    }
+    Some((first, references))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        HolderKind, PictureCause, PictureHead, PicturePart, PicturedHolder, PicturedObject, PicturedRoot, StoredPicture,
+    };
+    use proptest::prelude::*;
+
+    fn example() -> StoredPicture {
+        let object = |address, own_bytes, type_number, is_tracked| PicturedObject {
+            address,
+            own_bytes,
+            type_number,
+            is_tracked,
+        };
+        let holder = |parent, kind, value| PicturedHolder { parent, kind, value };
+        StoredPicture {
+            head: PictureHead { time_ns: 1 << 50, cause: PictureCause::Mark, mark: "loaded".into() },
+            minor: 12,
+            pause_ns: 7_000_000,
+            resident: 1 << 30,
+            is_consistent: true,
+            unreadable: 3,
+            texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
+            types: vec![0, 1],
+            objects: vec![object(4096, 64, 0, true), object(1 << 46, 1 << 33, 1, false), object((1 << 46) + 8, 0, 1, false)],
+            holders: vec![
+                holder(0, HolderKind::None, 0),
+                holder(0, HolderKind::TextKey, 2),
+                holder(1, HolderKind::Item, u64::MAX),
+            ],
+            first_reference: vec![0, 2, 2, 3],
+            references: vec![1, 2, 0],
+            roots: vec![PicturedRoot { object: 0, text: None }, PicturedRoot { object: 2, text: Some(1) }],
+        }
+    }
+
+    fn joined(parts: &[Vec<u8>]) -> Vec<u8> {
+        let parts: Vec<_> = parts.iter().map(|part| PicturePart::decode(part).unwrap()).collect();
+        assert!(parts.iter().zip(0..).all(|(part, number)| part.number == number && part.count == parts.len() as u64));
+        parts.iter().flat_map(|part| part.bytes).copied().collect()
+    }
+
+    #[test]
+    fn round_trip() {
+        assert_eq!(StoredPicture::decode(&joined(&example().encode())), Some(example()));
+        let empty = StoredPicture { first_reference: vec![0], ..StoredPicture::default() };
+        assert_eq!(StoredPicture::decode(&joined(&empty.encode())), Some(empty));
+    }
+
+    #[test]
+    fn a_large_picture_has_several_parts() {
+        let texts = (0..50).map(|number| format!("{number}").repeat(100_000)).collect();
+        let large = StoredPicture { texts, ..example() };
+        let parts = large.encode();
+        assert!(parts.len() > 1);
+        assert!(StoredPicture::decode(&joined(&parts)) == Some(large));
+    }
+
+    proptest! {
+        #[test]
+        fn damage_never_panics(at in 0usize..200, with: u8, cut in 0usize..200) {
+            let bytes = crate::fields::damaged(joined(&example().encode()), at, with, cut);
+            if let Some(picture) = StoredPicture::decode(&bytes) {
+                let count = picture.objects.len();
+                prop_assert!(count <= bytes.len() && picture.holders.len() == count);
+                prop_assert!(picture.references.iter().all(|held| (*held as usize) < count));
+                prop_assert!(picture.holders.iter().all(|holder| (holder.parent as usize) < count));
+            }
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! How objects refer to one another, in the program's own words: names of attributes, keys, variables and fields.
+//!
+//! Invariant: a name is made of what the program's memory says and of nothing else; texts are cut and their sum is bounded,
+//! and what has no name is called by its offset.
+
+use memtrack_format::objects::{HolderKind, PicturedHolder, PicturedObject};
+use rustc_hash::FxHashMap;
+
+use crate::dictionary::text_of;
+use crate::memory::ObjectMemory;
+use crate::references::{ReferencePlace, ReferenceReader};
+use crate::types::{ObjectKind, ObjectType, TypeTable};
+
+/// Members of a type, and bases that are searched for one.
+const MOST_MEMBERS: u64 = 512;
+const MOST_BASES: usize = 32;
+const MEMBER: u64 = 40;
+/// Offsets in types.
+const MEMBERS: u64 = 240;
+const BASE: u64 = 256;
+const DICTIONARY: u64 = 264;
+/// Characters of a name that are kept, and bytes of all of them.
+const MOST_KEY: usize = 60;
+const MOST_BYTES: usize = 256 << 20;
+
+/// Texts, each once.
+#[derive(Debug, Default)]
+pub(crate) struct LabelTexts {
+    rows: FxHashMap<String, u32>,
+    all: Vec<String>,
+    bytes: usize,
+}
+
+impl LabelTexts {
+    /// The row of a text; one for all, when there are too many.
+    pub(crate) fn row(&mut self, text: &str) -> u32 {
+        if let Some(row) = self.rows.get(text) {
+            return *row;
+        }
+        if self.bytes > MOST_BYTES && text != "…" {
+            return self.row("…");
+        }
+        let row = self.all.len() as u32;
+        self.bytes += text.len();
+        self.all.push(text.to_owned());
+        self.rows.insert(text.to_owned(), row);
+        row
+    }
+}
+
+/// Reads how objects are held.
+pub(crate) struct LabelReader<'a> {
+    memory: &'a ObjectMemory<'a>,
+    reader: ReferenceReader<'a>,
+    types: &'a TypeTable<'a>,
+    /// The row of the object at an address.
+    rows: &'a FxHashMap<u64, u32>,
+    texts: LabelTexts,
+    /// Names of fields, by type and offset.
+    fields: FxHashMap<(u64, u64), u32>,
+}
+
+impl<'a> LabelReader<'a> {
+    pub(crate) fn new(
+        reader: ReferenceReader<'a>,
+        types: &'a TypeTable<'a>,
+        rows: &'a FxHashMap<u64, u32>,
+        texts: LabelTexts,
+    ) -> Self {
+        Self { memory: reader.memory, reader, types, rows, texts, fields: FxHashMap::default() }
+    }
+
+    /// Who holds each object, which is its parent, or each of those that are wanted; itself where nobody does.
+    pub(crate) fn holders(
+        &mut self,
+        objects: &[PicturedObject],
+        parents: &[u32],
+        wanted: Option<&[bool]>,
+    ) -> Vec<PicturedHolder> {
+        let is_wanted = |row: u32| wanted.is_none_or(|wanted| wanted.get(row as usize) == Some(&true));
+        let mut holders: Vec<PicturedHolder> = Vec::with_capacity(parents.len());
+        let mut has_held = vec![false; parents.len()];
+        for (&parent, row) in parents.iter().zip(0..) {
+            let is_held = parent != row && is_wanted(row);
+            // Every object holds its class; that it does is what is left when nothing else is found.
+            let kind = if is_held { HolderKind::Class } else { HolderKind::None };
+            holders.push(PicturedHolder { parent: if is_held { parent } else { row }, kind, value: 0 });
+            if let Some(has_held) = has_held.get_mut(parent as usize).filter(|_| is_held) {
+                *has_held = true;
+            }
+        }
+        let mut found: Vec<(u32, ReferencePlace)> = Vec::new();
+        for (object, holder) in objects.iter().zip(0_u32..).filter(|(_, row)| has_held[*row as usize]) {
+            let Some(of) = self.types.get(object.type_number) else { continue };
+            found.clear();
+            self.reader.each(&of, object.address, &mut |place, at| {
+                let row = self.rows.get(&at).copied();
+                let is_held = |row: &u32| holders.get(*row as usize).is_some_and(|held| held.parent == holder);
+                found.extend(row.filter(|row| *row != holder).filter(is_held).map(|row| (row, place)));
+            });
+            // Of several references the first of the best kind.
+            found.sort_by_key(|(row, place)| (*row, rank(*place)));
+            found.dedup_by_key(|(row, _)| *row);
+            for (row, place) in &found {
+                let held = objects.get(*row as usize).map_or(0, |held| held.address);
+                let (kind, value) = self.label(&of, object.address, *place, held);
+                if let Some(known) = holders.get_mut(*row as usize) {
+                    (known.kind, known.value) = (kind, value);
+                }
+            }
+        }
+        holders
+    }
+
+    /// The name of what a thread's frame holds.
+    pub(crate) fn root(&mut self, frame: u64, place: ReferencePlace) -> u32 {
+        let layout = self.reader.layout;
+        let code = self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0);
+        let named = |at: u64| {
+            let at = self.memory.u64(code.wrapping_add(at))?;
+            text_of(self.memory, layout, at)
+        };
+        let function = named(layout.code_name).unwrap_or_else(|| "?".into());
+        let file = named(layout.code_file).unwrap_or_default();
+        let mut text = format!("<frame of {} in {}>", cut(&function), file.rsplit('/').next().unwrap_or_default());
+        if let ReferencePlace::Local(number) = place {
+            let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
+            text += &format!(".{name}");
+        }
+        self.texts.row(&text)
+    }
+
+    /// All texts so far.
+    pub(crate) fn texts(&self) -> Vec<String> {
+        self.texts.all.clone()
+    }
+
+    fn label(&mut self, of: &ObjectType, holder: u64, place: ReferencePlace, held: u64) -> (HolderKind, u64) {
+        match place {
+            ReferencePlace::Value(key) => self.key(key),
+            ReferencePlace::Attribute(name) => {
+                let name = text_of(self.memory, self.reader.layout, name).unwrap_or_else(|| "?".into());
+                (HolderKind::Attribute, self.texts.row(&cut(&name)).into())
+            }
+            ReferencePlace::Item(number) => (HolderKind::Item, number),
+            ReferencePlace::Member => (HolderKind::Member, 0),
+            ReferencePlace::Key => (HolderKind::Key, 0),
+            ReferencePlace::Local(number) => {
+                let name = self.local_of(of, holder, number);
+                (HolderKind::Local, self.texts.row(&name).into())
+            }
+            ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),
+            ReferencePlace::Field(offset) => {
+                if let Some(row) = self.fields.get(&(of.address, offset)) {
+                    return (HolderKind::Field, (*row).into());
+                }
+                let name = self.field(of, offset);
+                let row = self.texts.row(&name);
+                self.fields.insert((of.address, offset), row);
+                (HolderKind::Field, row.into())
+            }
+        }
+    }
+
+    /// A key of a dictionary.
+    fn key(&mut self, key: u64) -> (HolderKind, u64) {
+        let of = self.memory.u64(key.wrapping_add(8)).and_then(|at| self.types.number(at));
+        let of = of.and_then(|number| self.types.get(number));
+        match of {
+            Some(of) if of.kind == ObjectKind::Text => {
+                let text = text_of(self.memory, self.reader.layout, key).unwrap_or_else(|| "?".into());
+                (HolderKind::TextKey, self.texts.row(&cut(&text)).into())
+            }
+            Some(of) if of.kind == ObjectKind::Integer && let Some(number) = self.small_integer(key) => {
+                (HolderKind::NumberKey, (number << 1 ^ number >> 63).cast_unsigned())
+            }
+            Some(of) => {
+                // Without its address, so that keys of one type have one text.
+                let name = format!("<{}>", of.name.strip_prefix("builtins.").unwrap_or(&of.name));
+                (HolderKind::OtherKey, self.texts.row(&name).into())
+            }
+            None => (HolderKind::OtherKey, self.texts.row("?").into()),
+        }
+    }
+
+    /// Whether the field of an object is the dictionary of its attributes.
+    fn is_namespace(&self, of: &ObjectType, offset: u64, held: u64) -> bool {
+        let kind = self.memory.u64(held.wrapping_add(8)).and_then(|at| self.types.number(at));
+        let is_dictionary =
+            kind.and_then(|number| self.types.get(number)).is_some_and(|kind| kind.kind == ObjectKind::Dictionary);
+        let is_module = of.name == "builtins.module" && offset == 16;
+        let is_of_type = of.kind == ObjectKind::Type && offset == DICTIONARY;
+        is_dictionary && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
+    }
+
+    /// The name of a field, which types tell of slots and of what C code shows.
+    fn field(&self, of: &ObjectType, offset: u64) -> String {
+        if of.name == "builtins.cell" {
+            return "cell_contents".into();
+        }
+        let mut at = of.address;
+        for _ in 0..MOST_BASES {
+            let members = self.memory.u64(at.wrapping_add(MEMBERS)).unwrap_or(0);
+            for number in (0..MOST_MEMBERS).take_while(|_| members != 0) {
+                let member = members.wrapping_add(number * MEMBER);
+                let name = self.memory.u64(member).filter(|name| *name != 0);
+                let Some(name) = name else { break };
+                if self.memory.u64(member.wrapping_add(16)) == Some(offset)
+                    && let Some(name) = self.memory.text(name, 256)
+                {
+                    return cut(&name);
+                }
+            }
+            match self.memory.u64(at.wrapping_add(BASE)) {
+                Some(base) if base != 0 => at = base,
+                _ => break,
+            }
+        }
+        format!("<{}+{offset}>", of.name.rsplit('.').next().unwrap_or_default())
+    }
+
+    /// A local variable of a frame or a generator.
+    fn local_of(&self, of: &ObjectType, holder: u64, number: u64) -> String {
+        let layout = self.reader.layout;
+        let frame = match of.kind {
+            ObjectKind::Generator => Some(holder.wrapping_add(layout.generator_frame)),
+            ObjectKind::Frame if layout.has_light_frames() => self.memory.u64(holder.wrapping_add(24)),
+            _ => Some(holder),
+        };
+        frame.and_then(|frame| self.local(frame, number)).unwrap_or_else(|| format!("<local {number}>"))
+    }
+
+    fn local(&self, frame: u64, number: u64) -> Option<String> {
+        let layout = self.reader.layout;
+        let code = self.memory.u64(frame.wrapping_add(layout.frame_code))?;
+        let names = self.memory.u64(code.wrapping_add(layout.code_locals))?;
+        if number >= self.memory.u64(names.wrapping_add(16))? {
+            return None;
+        }
+        let name = self.memory.u64(names.wrapping_add(24 + number * 8))?;
+        text_of(self.memory, layout, name).map(|name| cut(&name))
+    }
+
+    /// An integer of at most two digits of 30 bits.
+    fn small_integer(&self, at: u64) -> Option<i64> {
+        let head = self.memory.u64(at.wrapping_add(16))?;
+        let (digits, sign) = if self.reader.layout.minor >= 12 {
+            (head >> 3, if head & 3 == 2 { -1 } else { 1 })
+        } else {
+            (head.cast_signed().unsigned_abs(), head.cast_signed().signum())
+        };
+        let digit = |number: u64| self.memory.u32(at.wrapping_add(24 + number * 4)).map(i64::from);
+        match digits {
+            0 => Some(0),
+            1 => Some(sign * digit(0)?),
+            2 => Some(sign * (digit(0)? + (digit(1)? << 30))),
+            _ => None,
+        }
+    }
+}
+
+/// What is said first of several references to the same object.
+fn rank(place: ReferencePlace) -> u8 {
+    match place {
+        ReferencePlace::Value(_) | ReferencePlace::Attribute(_) => 0,
+        ReferencePlace::Local(_) | ReferencePlace::Item(_) | ReferencePlace::Member => 1,
+        ReferencePlace::Field(_) => 2,
+        ReferencePlace::Key => 3,
+    }
+}
+
+fn cut(text: &str) -> String {
+    let visible = text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char });
+    let mut all: String = visible.take(MOST_KEY).collect();
+    if text.chars().nth(MOST_KEY).is_some() {
+        all.push('…');
+    }
+    all
+}

@@ -97,7 +97,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     /// Show where resident memory is, to the page: live blocks, what allocators keep, stacks, files; and what would give it back
     Resident(ResidentArgs),
-    /// Show the Python objects of a running program: by type, with their bytes, and who keeps them alive
+    /// Show Python objects, of a running program or a capture: by type, who made them, who keeps them alive, what has grown
     Objects(objects::ObjectsArgs),
     /// Show self and total allocations of every function (total includes callees)
     Summary(SummaryArgs),

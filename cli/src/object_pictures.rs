@@ -30,10 +30,10 @@ pub(crate) fn picture_options(moments: &[ObjectsMoment]) -> Option<PictureOption
 #[derive(Debug)]
 struct CPythonPictures;
 
-type Moment<'a> = &'a mut (dyn FnMut() -> Option<u64> + Send);
+type TakeMoment<'a> = &'a mut (dyn FnMut() -> Option<u64> + Send);
 
 impl PictureReader for CPythonPictures {
-    fn read(&self, request: &PictureRequest, moment: Moment<'_>) -> Result<Vec<Vec<u8>>, String> {
+    fn read(&self, request: &PictureRequest, moment: TakeMoment<'_>) -> Result<Vec<Vec<u8>>, String> {
         let view = ProcessView::of_running(request.pid).map_err(|error| error.to_string())?;
         let runtime = PythonRuntime::find(&view).map_err(|error| error.to_string())?;
         let picture = if request.waits {
@@ -48,7 +48,7 @@ impl PictureReader for CPythonPictures {
 }
 
 /// Of a process whose interpreter waits: it finalizes.
-fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: Moment<'_>) -> Option<StoredPicture> {
+fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: TakeMoment<'_>) -> Option<StoredPicture> {
     let begun = Instant::now();
     let time_ns = moment()?;
     let picture = ObjectPicture::read(view, runtime, PictureDetail::Paths).into_stored();
@@ -60,7 +60,7 @@ fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: Moment<'_>) -> O
 fn stopped(
     request: &PictureRequest,
     runtime: &PythonRuntime,
-    moment: Moment<'_>,
+    moment: TakeMoment<'_>,
 ) -> Result<Option<StoredPicture>, Refusal> {
     let (moment, time_ns) = (Mutex::new(moment), Mutex::new(None));
     let note = || {

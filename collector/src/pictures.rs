@@ -58,7 +58,11 @@ pub trait PictureReader: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// Why there is no picture, for the user.
-    fn read(&self, request: &PictureRequest, moment: &mut (dyn FnMut() -> Option<u64> + Send)) -> Result<Vec<Vec<u8>>, String>;
+    fn read(
+        &self,
+        request: &PictureRequest,
+        moment: &mut (dyn FnMut() -> Option<u64> + Send),
+    ) -> Result<Vec<Vec<u8>>, String>;
 }
 
 /// When pictures are taken, and by whom.
@@ -149,7 +153,7 @@ impl PictureScheduler {
     }
 
     /// Why a picture is due now.
-    pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<PictureCause> {
+    pub(crate) fn due(&self, now: u64, resident: u64) -> Option<PictureCause> {
         let options = self.options.as_ref()?;
         let request = self.area.control().account_request.load(Acquire);
         let waits = [account_request::AT_END, account_request::AT_FINALIZATION].contains(&request);
@@ -248,7 +252,8 @@ impl PictureScheduler {
             self.fails(PictureCause::Peak, "the program ended too soon".into());
         }
         if self.options.as_ref().is_some_and(|options| options.at_end) && !self.has_end {
-            let reason = "it was killed, has a filter of system calls, or ended without an exit that memtrack could see";
+            let reason =
+                "it was killed, has a filter of system calls, or ended without an exit that memtrack could see";
             self.fails(PictureCause::End, reason.into());
         }
     }

@@ -57,6 +57,7 @@ struct ParsedCapture {
     observations: Vec<Observation>,
     watermarks: Vec<u64>,
     marks: Vec<Mark>,
+    pictures: Vec<(u64, Vec<u8>)>,
     complete: bool,
 }
 
@@ -108,6 +109,7 @@ impl Medium {
                     capture.streams.entry(header.stream).or_default().extend(payload);
                 }
                 BlockKind::Marks => capture.marks.extend(marks::decode(&payload).unwrap()),
+                BlockKind::Objects => capture.pictures.push((header.first_ticket, payload)),
                 BlockKind::Resident => assert!(ResidentAccount::decode(&payload).is_some()),
                 BlockKind::End => capture.complete = true,
                 BlockKind::Watermark => {

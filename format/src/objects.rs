@@ -395,7 +395,11 @@ mod tests {
             unreadable: 3,
             texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
             types: vec![0, 1],
-            objects: vec![object(4096, 64, 0, true), object(1 << 46, 1 << 33, 1, false), object((1 << 46) + 8, 0, 1, false)],
+            objects: vec![
+                object(4096, 64, 0, true),
+                object(1 << 46, 1 << 33, 1, false),
+                object((1 << 46) + 8, 0, 1, false),
+            ],
             holders: vec![
                 holder(0, HolderKind::None, 0),
                 holder(0, HolderKind::TextKey, 2),

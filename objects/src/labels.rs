@@ -171,7 +171,10 @@ impl<'a> LabelReader<'a> {
                 let text = text_of(self.memory, self.reader.layout, key).unwrap_or_else(|| "?".into());
                 (HolderKind::TextKey, self.texts.row(&cut(&text)).into())
             }
-            Some(of) if of.kind == ObjectKind::Integer && let Some(number) = self.small_integer(key) => {
+            Some(of)
+                if of.kind == ObjectKind::Integer
+                    && let Some(number) = self.small_integer(key) =>
+            {
                 (HolderKind::NumberKey, (number << 1 ^ number >> 63).cast_unsigned())
             }
             Some(of) => {

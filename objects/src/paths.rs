@@ -173,11 +173,8 @@ mod tests {
 
     fn picture(steps: &[(HolderKind, u64)]) -> ObjectPicture {
         let object = |row: u64| PicturedObject { address: 4096 + row * 64, ..PicturedObject::default() };
-        let holders = steps.iter().zip(0..).map(|((kind, value), parent)| PicturedHolder {
-            parent,
-            kind: *kind,
-            value: *value,
-        });
+        let holders =
+            steps.iter().zip(0..).map(|((kind, value), parent)| PicturedHolder { parent, kind: *kind, value: *value });
         let none = PicturedHolder::default();
         ObjectPicture::of_stored(StoredPicture {
             texts: ["app.cache", "SESSIONS", "request", "it's"].map(Into::into).into(),
@@ -192,8 +189,15 @@ mod tests {
     #[test]
     fn paths_are_written_as_in_python() {
         use HolderKind::{Attribute, Item, Namespace, NumberKey, TextKey};
-        let steps =
-            [(TextKey, 0), (Namespace, 0), (TextKey, 1), (NumberKey, 1841 * 2), (Attribute, 2), (TextKey, 3), (Item, 5)];
+        let steps = [
+            (TextKey, 0),
+            (Namespace, 0),
+            (TextKey, 1),
+            (NumberKey, 1841 * 2),
+            (Attribute, 2),
+            (TextKey, 3),
+            (Item, 5),
+        ];
         let paths = picture(&steps).paths(&[steps.len() as u32]);
         assert_eq!(paths[0].example, "app.cache.SESSIONS[1841].request['it\\'s'][5]");
         assert_eq!(paths[0].pattern, "app.cache.SESSIONS[…].request[…][…]");

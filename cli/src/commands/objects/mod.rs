@@ -97,7 +97,9 @@ fn target(options: &ObjectsArgs) -> Result<ObjectsTarget> {
             )
         }
         Some(pid) => Ok(ObjectsTarget::Process(pid)),
-        None if options.hold => bail!("--hold is for running programs, and '{}' is no process number", target.display()),
+        None if options.hold => {
+            bail!("--hold is for running programs, and '{}' is no process number", target.display())
+        }
         None => Ok(ObjectsTarget::Capture(target.clone())),
     }
 }
@@ -124,7 +126,9 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
 /// There is something to answer.
 fn check_found(options: &ObjectsArgs, read: &ObjectsRead, of: &str) -> Result<()> {
     if let (Some(wanted), Some([])) = (&options.why, read.paths.as_deref()) {
-        bail!("{of}: there is no object of a type or at an address '{wanted}'; 'memtrack objects -n 0' lists all types");
+        bail!(
+            "{of}: there is no object of a type or at an address '{wanted}'; 'memtrack objects -n 0' lists all types"
+        );
     }
     Ok(())
 }

@@ -62,9 +62,8 @@ impl PlaceTable {
             by_type.entry(of).or_default().push(ObjectPlace { function, file, line, count, own_bytes });
         }
         for places in by_type.values_mut() {
-            places.sort_by(|a, b| {
-                (b.own_bytes, b.count, &a.file, a.line).cmp(&(a.own_bytes, a.count, &b.file, b.line))
-            });
+            places
+                .sort_by(|a, b| (b.own_bytes, b.count, &a.file, a.line).cmp(&(a.own_bytes, a.count, &b.file, b.line)));
         }
         Ok(Self { by_type, placed })
     }

@@ -20,10 +20,8 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
     let detail = options.why.as_deref().map_or(PictureDetail::References, PictureDetail::PathsTo);
     let work = |view: &ProcessView, cost: FreezeCost| {
         let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
-        let moment = PictureOrigin::Running {
-            pause_ns: cost.is_copied.then_some(pause_ns),
-            is_consistent: cost.was_ready,
-        };
+        let moment =
+            PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns), is_consistent: cost.was_ready };
         read_picture(options, &ObjectPicture::read(view, &runtime, detail), moment)
     };
     let read = freeze(pid, options.hold, &|view| runtime.is_at_rest(view), work).with_context(of_process)?;

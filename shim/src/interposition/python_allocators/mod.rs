@@ -8,9 +8,13 @@
 //! Other threads may be in the middle of a call meanwhile: a domain is five words, read without a lock. Therefore a
 //! wrapper keeps the context of what it wraps; whichever mix of old and new words a thread reads, they fit together.
 //!
+//! Where blocks are not recorded, but objects are to be read when the interpreter finalizes, [`watchers`] take the wrappers'
+//! place in one domain: they look for that moment and do nothing else.
+//!
 //! Invariant: the functions that were there are always called, with their own context; nothing is replaced.
 
 mod arenas;
+mod watchers;
 mod wrappers;
 
 use std::ffi::{CStr, c_int};
@@ -52,7 +56,7 @@ struct Interface {
 
 /// Set once, for good, when an interpreter is found.
 static INTERFACE: AtomicPtr<Interface> = AtomicPtr::new(null_mut());
-/// Whether the blocks are traced.
+/// Whether there are wrappers, or watchers.
 static TRACING: AtomicBool = AtomicBool::new(false);
 /// One thread at a time puts them back.
 static LOOKING: AtomicBool = AtomicBool::new(false);
@@ -60,6 +64,11 @@ static LOOKING: AtomicBool = AtomicBool::new(false);
 /// Whether this capture is to have the blocks of Python's allocators.
 fn are_wanted() -> bool {
     shared_area::area().is_some_and(|area| area.control().python_allocators.load(Relaxed) != OFF)
+}
+
+/// Whether the begin of finalization is to be noticed at once.
+fn are_watched() -> bool {
+    shared_area::area().is_some_and(|area| area.control().pictured_at_end.load(Relaxed) != 0)
 }
 
 impl Interface {
@@ -97,12 +106,27 @@ impl Interface {
         }
     }
 
+    /// Wraps what the domain of objects has by what looks for the begin of finalization, unless it is wrapped already.
+    fn look_after(&self) {
+        let found = self.domain(OBJ);
+        let [malloc, ..] = found.functions;
+        if wrappers::is_ours(malloc) || watchers::is_ours(malloc) {
+            return;
+        }
+        if let Some(functions) = watchers::in_place_of(&found.functions) {
+            let ours = Domain { functions, ..found };
+            // SAFETY: the functions do what the domain's did, whatever thread calls them.
+            unsafe { (self.set)(OBJ, &raw const ours) };
+        }
+    }
+
     /// Puts back what the domain had, if it still has a wrapper. Where another has wrapped that, it stays, and passes
     /// calls on.
     fn unwrap(&self, number: c_int) {
         let found = self.domain(number);
         let [malloc, ..] = found.functions;
         let theirs = usize::try_from(number).ok().and_then(|domain| wrappers::originals_behind(domain, malloc));
+        let theirs = theirs.or_else(|| watchers::originals_behind(malloc));
         if let Some(functions) = theirs {
             let theirs = Domain { functions, ..found };
             // SAFETY: the functions that the domain had, with their own context.
@@ -113,11 +137,15 @@ impl Interface {
     /// Whether the wrappers are called first, as far as the domain shows that the interpreter itself never puts aside.
     fn has_ours(&self) -> bool {
         let [malloc, ..] = self.domain(OBJ).functions;
-        wrappers::is_ours(malloc)
+        wrappers::is_ours(malloc) || watchers::is_ours(malloc)
     }
 
     fn wrap_all(&self) {
-        DOMAINS.iter().for_each(|number| self.wrap(*number));
+        if are_wanted() {
+            DOMAINS.iter().for_each(|number| self.wrap(*number));
+        } else {
+            self.look_after();
+        }
     }
 
     /// Whether this thread runs Python: then the interpreter has chosen its allocators.
@@ -153,13 +181,13 @@ fn interface() -> Option<&'static Interface> {
     unsafe { INTERFACE.load(Acquire).as_ref() }
 }
 
-/// Traces the allocators of the interpreter that was found, if this capture is to have them: puts the wrappers in, and
-/// has them looked after until the interpreter has started. Call it outside of hooks.
+/// Traces the allocators of the interpreter that was found, if this capture is to have them, or watches them: puts the wrappers
+/// in, and has them looked after until the interpreter has started. Call it outside of hooks.
 pub(crate) fn start() {
-    let Some(interface) = interface().filter(|_| are_wanted()) else { return };
+    let Some(interface) = interface().filter(|_| are_wanted() || are_watched()) else { return };
     interface.wrap_all();
     TRACING.store(true, Release);
-    if let Some(area) = shared_area::area() {
+    if let Some(area) = shared_area::area().filter(|_| are_wanted()) {
         area.control().python_allocators.store(TRACED, Release);
     }
     thread::before_events(watch);

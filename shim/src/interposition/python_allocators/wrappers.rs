@@ -20,10 +20,10 @@ use crate::recording::thread::{self, FreeOutcome, PythonCall};
 /// The functions of a `PyMemAllocatorEx`, as addresses: malloc, calloc, realloc, free.
 pub(super) type DomainFunctions = [usize; 4];
 
-type Malloc = unsafe extern "C" fn(usize, usize) -> usize;
+pub(super) type Malloc = unsafe extern "C" fn(usize, usize) -> usize;
 type Calloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
 type Realloc = unsafe extern "C" fn(usize, usize, usize) -> usize;
-type Free = unsafe extern "C" fn(usize, usize);
+pub(super) type Free = unsafe extern "C" fn(usize, usize);
 
 /// Sets of originals that can be told apart in each domain: what PYTHONMALLOC may set, the same with the debug hooks,
 /// and what was there before, which is what a process meets in practice.

@@ -148,6 +148,14 @@ impl Recorder {
         }
     }
 
+    /// The interpreter has begun to finalize, without an event of its own.
+    #[cold]
+    pub(crate) fn begins_to_finalize(mut self) {
+        let state = self.access.state();
+        state.note_finalizing();
+        state.ring.publish();
+    }
+
     /// A range was mapped by `Mmap` or `Mremap`.
     pub(crate) fn map(&mut self, allocator: Allocator, address: usize, length: usize, class: MapClass) {
         let state = self.access.state();

@@ -1,0 +1,176 @@
+"""`memtrack run --objects-at` and `memtrack objects CAPTURE`: pictures of objects, joined with the stacks that made them."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conftest import VERSIONS, interpreter_path
+from test_schemas import validator
+
+END = """
+import sys, types
+class Session:
+    def __init__(self, number):
+        self.number = number
+        self.payload = bytes(1000 + number)
+module = types.ModuleType("app_cache")
+sys.modules["app_cache"] = module
+def fill():
+    module.SESSIONS = {number: Session(number) for number in range(500, 900)}
+fill()
+class Gone: pass
+gone = [Gone() for number in range(100)]
+del gone
+"""
+STEPS = """
+import sys
+class Item:
+    def __init__(self, number):
+        self.text = "item %d" % (number + 1000000)
+kept = []
+def grow(count):
+    for number in range(count):
+        kept.append(Item(number))
+grow(100)
+print("ready", flush=True)
+sys.stdin.readline()
+grow(250)
+print("ready", flush=True)
+sys.stdin.readline()
+large = [bytes(2000 + number) for number in range(20000)]
+import time
+time.sleep(0.5)
+del large
+"""
+SESSION_LINE = 10
+PAYLOAD_LINE = 6
+ITEM_LINE = 9
+
+
+@pytest.fixture
+def recorded(memtrack, tmp_path):
+    def record(text, *options, version=None, **process):
+        script = tmp_path / "app.py"
+        script.write_text(text)
+        python = ["--python", interpreter_path(version)] if version else []
+        return memtrack.record(script, options=[*options, *python], **process).path
+
+    return record
+
+
+@pytest.fixture
+def objects(executable, tmp_path):
+    def read(*words, status=0):
+        command = [str(executable), "objects", *map(str, words), *(["--json"] if status == 0 else [])]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == status, done.stderr
+        if status:
+            return done.stderr
+        told = json.loads(done.stdout)
+        validator("memtrack-objects-1").validate(told)
+        return told
+
+    return read
+
+
+def row(told, name):
+    (found,) = [of for of in told["types"] if of["type"] == name]
+    return found
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_objects_of_the_end_have_the_places_that_made_them(recorded, objects, version):
+    capture = recorded(END, "--trace-python-allocators", "--objects-at", "end", version=version)
+    told = objects(capture)
+    assert told["consistent"] and told["unreadable"] == 0 and told["placed"]["exact"]
+    session = row(told, "__main__.Session")
+    assert session["count"] == 400
+    (place,) = session["places"]
+    assert (place["line"], place["count"], place["own_bytes"]) == (SESSION_LINE, 400, session["own_bytes"])
+    assert place["file"].endswith("app.py") and "fill" in place["function"] or place["function"] == "<dictcomp>"
+    payloads = [place for place in row(told, "builtins.bytes")["places"] if place["file"].endswith("app.py")]
+    assert [(place["line"], place["count"]) for place in payloads] == [(PAYLOAD_LINE, 400)]
+    # Each is its header of 33 bytes and what is in it.
+    assert payloads[0]["own_bytes"] == sum(1033 + number for number in range(500, 900))
+    # What was gone is not there.
+    assert not [of for of in told["types"] if of["type"] == "__main__.Gone"]
+    assert session["retained_bytes"] >= payloads[0]["own_bytes"]
+    (path,) = objects(capture, "--why", "Session")["why"]
+    assert path["pattern"] == "app_cache.SESSIONS[…]" and path["count"] == 400 and path["known"]
+    assert path["path"] in {f"app_cache.SESSIONS[{number}]" for number in range(500, 900)}
+
+
+def test_without_python_allocators_only_blocks_of_malloc_have_places(recorded, objects):
+    told = objects(recorded(END, "--objects-at", "end"))
+    assert not told["placed"]["exact"] and 0 < told["placed"]["count"] < told["count"] // 2
+    payloads = [place for place in row(told, "builtins.bytes")["places"] if place["file"].endswith("app.py")]
+    # Larger than what pymalloc serves.
+    assert [(place["line"], place["count"]) for place in payloads] == [(PAYLOAD_LINE, 400)]
+
+
+def marked(memtrack, executable, tmp_path, *options):
+    (tmp_path / "app.py").write_text(STEPS)
+    command = [str(executable), "run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with subprocess.Popen(command, **pipes) as process:
+        for name in ("one", "two"):
+            assert process.stdout.readline() == "ready\n"
+            subprocess.run([str(executable), "mark", "-q", name], check=True, timeout=30)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(30) == 0
+    return tmp_path / "steps.bin"
+
+
+def test_marks_and_the_peak_have_pictures_and_what_grew_between_two_is_told(memtrack, executable, objects, tmp_path):
+    moments = "mark:one,mark:two,peak,end"
+    capture = marked(memtrack, executable, tmp_path, "--trace-python-allocators", "--objects-at", moments)
+    counts = {at: row(objects(capture, "--at", at), "__main__.Item")["count"] for at in moments.split(",")}
+    assert counts == {"mark:one": 100, "mark:two": 350, "peak": 350, "end": 350}
+    large = [of for of in objects(capture, "--at", "peak")["types"] if of["type"] == "builtins.bytes"]
+    assert large[0]["count"] > 15000
+    grown = objects("--diff", capture, capture, "--at", "mark:one", "--at", "mark:two")
+    item = row(grown, "__main__.Item")
+    assert (item["count"], item["before"]["count"], item["after"]["count"]) == (250, 100, 350)
+    (place,) = item["places"]
+    assert (place["line"], place["count"], place["own_bytes"]) == (ITEM_LINE, 250, item["own_bytes"])
+    assert "there are: mark:one, mark:two" in objects(capture, "--at", "mark:three", status=1)
+
+
+def test_a_program_that_does_not_finalize_has_its_end(recorded, objects):
+    text = "import os\nclass Last: pass\nkept = [Last() for number in range(12)]\nos._exit(0)\n"
+    assert row(objects(recorded(text, "--objects-at", "end")), "__main__.Last")["count"] == 12
+
+
+def test_children_have_their_own(recorded, objects):
+    text = "import os\nclass Own: pass\npid = os.fork()\nkept = [Own() for number in range(7 if pid else 11)]\npid and os.wait()\n"
+    capture = recorded(text, "--follow", "--objects-at", "end")
+    (child,) = capture.parent.glob(f"{capture.stem}.*-1.bin")
+    assert [row(objects(path), "__main__.Own")["count"] for path in (capture, child)] == [7, 11]
+
+
+def test_what_cannot_hold_is_refused_or_said(memtrack, objects, executable, tmp_path):
+    run = [str(executable), "run"]
+    for options, reason in (
+        (["--aggregate", "--objects-at", "end"], "--aggregate cannot be combined with --objects-at"),
+        (["--dormant", "--objects-at", "end"], "--objects-at cannot be combined with --dormant"),
+        (["--objects-at", "begin"], "mark:NAME"),
+    ):
+        done = subprocess.run([*run, *options, "true"], capture_output=True, text=True, check=False, cwd=tmp_path)
+        assert done.returncode == 2 and reason in done.stderr
+    native = subprocess.run([*run, "-o", "n.bin", "--objects-at", "end,peak", "ls"], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert native.returncode == 0 and "only Python programs have objects" in native.stderr
+    assert "--objects-at end" in objects("n.bin", status=1)
+    assert "--hold is for running programs" in objects("n.bin", "--hold", status=1)
+
+
+def test_a_picture_with_damage_is_none(recorded, objects, tmp_path):
+    capture = recorded(END, "--objects-at", "end", "--compress", "none")
+    content = bytearray(capture.read_bytes())
+    at = content.index(b"__main__.Session")
+    content[at : at + 4] = b"\xff\x00\xff\x00"
+    damaged = tmp_path / "damaged.bin"
+    damaged.write_bytes(content)
+    assert "objects" in objects(damaged, status=1)

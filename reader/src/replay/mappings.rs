@@ -106,11 +106,11 @@ impl Mappings {
         })
     }
 
-    /// All mapped ranges by address: start, end, class and group.
-    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64, MapClass, u32)> + '_ {
+    /// All mapped ranges by address: start, end, class and allocation.
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = (u64, u64, MapClass, &LiveBlock)> {
         self.pieces.iter().filter_map(|(start, piece)| {
             let mapping = self.mappings.get(&piece.id)?;
-            Some((*start, piece.end, mapping.class, mapping.block.group))
+            Some((*start, piece.end, mapping.class, &mapping.block))
         })
     }
 

@@ -192,13 +192,15 @@ impl Replay {
         let blocks = self.heap.blocks_at().map(|(start, block)| LiveExtent {
             start,
             bytes: block.size,
+            time_ns: block.time_ns,
             group: block.group,
             mapped: None,
         });
-        let mapped = self.mappings.ranges().map(|(start, end, class, group)| LiveExtent {
+        let mapped = self.mappings.ranges().map(|(start, end, class, block)| LiveExtent {
             start,
             bytes: end - start,
-            group,
+            time_ns: block.time_ns,
+            group: block.group,
             mapped: Some(class),
         });
         blocks.chain(mapped).collect()

@@ -128,6 +128,8 @@ pub struct PinnedPages {
     pub live_bytes: u64,
     /// Bytes of these pages.
     pub pinned_bytes: u64,
+    /// When the first of these blocks was allocated, and the last, in nanoseconds since recording began.
+    pub allocated_ns: (u64, u64),
 }
 
 /// What an account and the live blocks of its moment say.
@@ -363,8 +365,10 @@ impl<'a> PageJoin<'a> {
 
     /// Counts a page that only blocks of this stack keep.
     fn pin(&mut self, stack: StackId, rest: &[UsedRange], (page, end): (u64, u64)) {
-        let (pinned, counted) = self.pinned.entry(stack).or_default();
-        pinned.stack = stack;
+        let (pinned, counted) = self
+            .pinned
+            .entry(stack)
+            .or_insert_with(|| (PinnedPages { stack, allocated_ns: (u64::MAX, 0), ..PinnedPages::default() }, 0));
         pinned.pinned_bytes += end - page;
         let blocks = rest.iter().take_while(|used| used.start < end);
         for block in blocks.filter(|block| block.live_start < end && block.live_end > page) {
@@ -372,6 +376,8 @@ impl<'a> PageJoin<'a> {
             // A block on several pages counts once.
             pinned.blocks += u64::from(*counted != block.live_start);
             *counted = block.live_start;
+            let (first, last) = &mut pinned.allocated_ns;
+            (*first, *last) = ((*first).min(block.time_ns), (*last).max(block.time_ns));
         }
     }
 
@@ -418,6 +424,7 @@ impl<'a> PageJoin<'a> {
                 end: if chunk { chunk_end(extent.start, chunk_bytes(extent.bytes)) } else { end },
                 live_start: extent.start,
                 live_end: end,
+                time_ns: extent.time_ns,
                 group: Some(extent.group),
             });
             if moment.allocator(extent).is_some_and(Allocator::is_python_arena) {
@@ -432,6 +439,7 @@ impl<'a> PageJoin<'a> {
                 end: chunk_end(*address, *bytes),
                 live_start: *address,
                 live_end: *address,
+                time_ns: 0,
                 group: None,
             }));
         }

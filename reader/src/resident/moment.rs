@@ -18,6 +18,8 @@ use crate::source::Consumer;
 pub(crate) struct LiveExtent {
     pub(crate) start: u64,
     pub(crate) bytes: u64,
+    /// When it was allocated, in nanoseconds since recording began.
+    pub(crate) time_ns: u64,
     /// Its group in the analysis; of mappings that are not heap, a number that no group has.
     pub(crate) group: u32,
     /// The class of a mapping; `None` for blocks.

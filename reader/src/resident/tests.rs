@@ -42,7 +42,7 @@ impl Made {
     }
 
     fn block(&mut self, start: u64, bytes: u64, group: u32) -> &mut Self {
-        self.moment.extents.push(LiveExtent { start, bytes, group, mapped: None });
+        self.moment.extents.push(LiveExtent { start, bytes, time_ns: start, group, mapped: None });
         self.moment.extents.sort_by_key(|extent| extent.start);
         self
     }
@@ -75,6 +75,8 @@ fn pages_between_live_blocks_are_retained_but_for_the_links_of_free_chunks() {
     let pinned: Vec<_> =
         found.pinned.iter().map(|one| (one.stack.0, one.blocks, one.live_bytes, one.pinned_bytes)).collect();
     assert_eq!(pinned, [(1, 1, PAGE - 24, PAGE), (2, 1, 100, PAGE)]);
+    // The helper's blocks are allocated at the time of their address.
+    assert_eq!(found.pinned[1].allocated_ns, (HEAP + 5 * PAGE + 16, HEAP + 5 * PAGE + 16));
 }
 
 #[test]
@@ -157,7 +159,8 @@ fn untouched_and_reserved_memory() {
     made.block(start + 16, 100 * PAGE - 16, 0);
     assert_eq!((made.breakdown().bytes(MemoryClass::Live), made.breakdown().untouched), (2 * PAGE, 98 * PAGE - 16));
     // Address space that the program has reserved counts where it is resident.
-    made.moment.extents[0] = LiveExtent { start, bytes: 100 * PAGE, group: u32::MAX, mapped: Some(MapClass::Reserved) };
+    made.moment.extents[0] =
+        LiveExtent { start, bytes: 100 * PAGE, time_ns: 0, group: u32::MAX, mapped: Some(MapClass::Reserved) };
     assert_eq!((made.breakdown().bytes(MemoryClass::Live), made.breakdown().untouched), (2 * PAGE, 0));
 }
 
@@ -174,6 +177,8 @@ fn one_block_in_64_pages_is_the_first_row_before_a_large_array() {
     let found = made.breakdown();
     let first = found.pinned[0];
     assert_eq!((first.stack, first.blocks, first.live_bytes, first.pinned_bytes), (StackId(2), 20, 800, 20 * PAGE));
+    let (earliest, latest) = first.allocated_ns;
+    assert!(earliest < latest && (latest - earliest) / PAGE >= 19);
     assert_eq!(found.bytes(MemoryClass::Retained), 63 * 20 * PAGE);
 }
 
@@ -211,7 +216,7 @@ proptest! {
         }
         for (page, offset, bytes, group, mapped) in blocks {
             let (address, mapped) = (start + page * PAGE + (offset & !15), (mapped == 0).then_some(MapClass::Heap));
-            made.moment.extents.push(LiveExtent { start: address, bytes, group, mapped });
+            made.moment.extents.push(LiveExtent { start: address, bytes, time_ns: 0, group, mapped });
         }
         made.moment.extents.sort_by_key(|extent| extent.start);
         let found = made.breakdown();

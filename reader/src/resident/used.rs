@@ -13,6 +13,8 @@ pub(super) struct UsedRange {
     /// Of the block or mapping.
     pub(super) live_start: u64,
     pub(super) live_end: u64,
+    /// When it was allocated, in nanoseconds since recording began.
+    pub(super) time_ns: u64,
     /// `None`: it is cached.
     pub(super) group: Option<u32>,
     /// It is a mapping, in which the program may have blocks of its own.
@@ -56,7 +58,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn used(start: u64, end: u64, can_contain: bool) -> UsedRange {
-        UsedRange { start, end, live_start: start, live_end: end, group: Some(u32::from(can_contain)), can_contain }
+        UsedRange {
+            start,
+            end,
+            live_start: start,
+            live_end: end,
+            time_ns: 0,
+            group: Some(u32::from(can_contain)),
+            can_contain,
+        }
     }
 
     #[test]

@@ -115,13 +115,20 @@ impl<'a> ResidentReport<'a> {
             },
             "classes": classes.chain(beside).map(class).collect::<Vec<_>>(),
             "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
-            "pinned": self.pinned.iter().map(PinnedRow::json).collect::<Vec<_>>(),
+            "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
         })
     }
 }
 
 impl PinnedRow {
-    fn json(&self) -> Value {
+    /// How long before the moment its blocks were allocated, in nanoseconds: the last one, and the first.
+    fn ages_ns(&self, memory: &ResidentMoment) -> (u64, u64) {
+        let (first, last) = self.pages.allocated_ns;
+        (memory.time_ns.saturating_sub(last), memory.time_ns.saturating_sub(first))
+    }
+
+    fn json(&self, memory: &ResidentMoment) -> Value {
+        let (youngest, oldest) = self.ages_ns(memory);
         let place = self.place.as_ref().map(Place::json).unwrap_or_default();
         let known = |name: &str| place.get(name).cloned().unwrap_or_default();
         json!({
@@ -132,6 +139,8 @@ impl PinnedRow {
             "blocks": self.pages.blocks,
             "live_bytes": self.pages.live_bytes,
             "pinned_bytes": self.pages.pinned_bytes,
+            "youngest_ms": youngest / 1_000_000,
+            "oldest_ms": oldest / 1_000_000,
         })
     }
 }

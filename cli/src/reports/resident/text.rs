@@ -138,13 +138,18 @@ impl ResidentReport<'_> {
     }
 
     fn pinned_table(&self, rows: usize) -> TextTable {
-        let mut table = TextTable::new([column("keeps"), column("live"), column("blocks"), column("function")]);
-        for PinnedRow { place, pages } in self.pinned.iter().take(rows) {
+        let mut table =
+            TextTable::new([column("keeps"), column("live"), column("blocks"), column("age"), column("function")]);
+        for row in self.pinned.iter().take(rows) {
+            let PinnedRow { place, pages } = row;
+            let (youngest, oldest) = row.ages_ns(self.memory);
+            let [youngest, oldest] = [youngest, oldest].map(duration);
+            let age = if youngest == oldest { oldest } else { format!("{youngest} to {oldest}") };
             let name = Styled::from(place.as_ref().map_or(NO_STACK, |place| place.name()).to_owned());
             let caller = place.as_ref().and_then(|place| place.callers().first());
             let name = caller.iter().fold(name, |name, caller| name.and(Style::Dim, format!(", called by {caller}")));
             let [kept, live] = [pages.pinned_bytes, pages.live_bytes].map(size);
-            table.row([kept.into(), live.into(), count(pages.blocks).into(), name.into()]);
+            table.row([kept.into(), live.into(), count(pages.blocks).into(), age.into(), name.into()]);
         }
         table
     }

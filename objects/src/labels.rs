@@ -151,6 +151,9 @@ impl<'a> LabelReader<'a> {
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),
             ReferencePlace::Field(offset) => {
+                if of.name == "functools._lru_cache_wrapper" && self.is_dictionary(held) {
+                    return (HolderKind::Field, self.texts.row("<cache>").into());
+                }
                 if let Some(row) = self.fields.get(&(of.address, offset)) {
                     return (HolderKind::Field, (*row).into());
                 }
@@ -188,18 +191,20 @@ impl<'a> LabelReader<'a> {
 
     /// Whether the field of an object is the dictionary of its attributes.
     fn is_namespace(&self, of: &ObjectType, offset: u64, held: u64) -> bool {
-        let kind = self.memory.u64(held.wrapping_add(8)).and_then(|at| self.types.number(at));
-        let is_dictionary =
-            kind.and_then(|number| self.types.get(number)).is_some_and(|kind| kind.kind == ObjectKind::Dictionary);
         let is_module = of.name == "builtins.module" && offset == 16;
         let is_of_type = of.kind == ObjectKind::Type && offset == DICTIONARY;
-        is_dictionary && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
+        self.is_dictionary(held) && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
+    }
+
+    fn is_dictionary(&self, object: u64) -> bool {
+        let kind = self.memory.u64(object.wrapping_add(8)).and_then(|at| self.types.number(at));
+        kind.and_then(|number| self.types.get(number)).is_some_and(|kind| kind.kind == ObjectKind::Dictionary)
     }
 
     /// The name of a field, which types tell of slots and of what C code shows.
     fn field(&self, of: &ObjectType, offset: u64) -> String {
-        if of.name == "builtins.cell" {
-            return "cell_contents".into();
+        if let Some(name) = field_of_builtin(self.reader.layout.minor, of, offset) {
+            return name.into();
         }
         let mut at = of.address;
         for _ in 0..MOST_BASES {
@@ -260,6 +265,31 @@ impl<'a> LabelReader<'a> {
             _ => None,
         }
     }
+}
+
+/// Fields that no table of members names, since code shows them.
+fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static str> {
+    /// Of a function, from `first` on.
+    const BEFORE_3_10: [&str; 12] = [
+        "__code__", "__globals__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__", "__name__", "__dict__",
+        "<weak references>", "__module__", "__annotations__", "__qualname__",
+    ];
+    const SINCE_3_10: [&str; 13] = [
+        "__globals__", "__builtins__", "__name__", "__qualname__", "__code__", "__defaults__", "__kwdefaults__",
+        "__closure__", "__doc__", "__dict__", "<weak references>", "__module__", "__annotations__",
+    ];
+    const EXCEPTION: [&str; 5] = ["__dict__", "args", "__traceback__", "__context__", "__cause__"];
+    const SINCE_3_11: [&str; 6] = ["__dict__", "args", "__notes__", "__traceback__", "__context__", "__cause__"];
+    let names: &[&str] = match &*of.name {
+        "builtins.cell" => &["cell_contents"],
+        "builtins.function" if minor < 10 => &BEFORE_3_10,
+        "builtins.function" => &SINCE_3_10,
+        "builtins.traceback" => &["tb_next", "tb_frame"],
+        _ if of.is_exception && minor < 11 => &EXCEPTION,
+        _ if of.is_exception => &SINCE_3_11,
+        _ => return None,
+    };
+    names.get((offset.checked_sub(16)? / 8) as usize).copied()
 }
 
 /// What is said first of several references to the same object.

@@ -12,6 +12,10 @@ use crate::types::{ObjectKind, ObjectType};
 /// Slots of a frame before its locals, in words.
 const FRAME_WORDS: u64 = 8;
 const FRAME_HEADER: u64 = 72;
+/// Offsets in frame objects before 3.11: where the stack begins and ends (from 3.10 on, how many it has).
+const VALUE_STACK: u64 = 64;
+const STACK_TOP: u64 = 72;
+const STACK_DEPTH: u64 = 80;
 /// Blocks of a deque that are followed at most.
 const MOST_BLOCKS: u64 = 1 << 24;
 const DEQUE_ITEMS: u64 = 64;
@@ -266,7 +270,7 @@ impl ReferenceReader<'_> {
 
     /// A frame object before 3.11.
     fn frame_object(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(slots) = self.memory.u64(address.wrapping_add(16)) else { return false };
+        let Some(slots) = self.slots_in_use(address) else { return false };
         let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
         let mut index = 0;
         fields
@@ -274,6 +278,21 @@ impl ReferenceReader<'_> {
                 each(ReferencePlace::Local(index), word);
                 index += 1;
             })
+    }
+
+    /// Slots of a frame object before 3.11 that are in use: its variables, and what is on its stack if it is suspended. While it
+    /// runs, nobody else knows how far its stack goes, and behind that stand addresses of what was there before.
+    fn slots_in_use(&self, address: u64) -> Option<u64> {
+        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let first = address.checked_add(self.layout.frame_data)?;
+        let (all, stack) = (word(16)?, word(VALUE_STACK)?);
+        let end = if self.layout.minor >= 10 {
+            let depth = self.memory.u32(address.checked_add(STACK_DEPTH)?)?.cast_signed().max(0);
+            stack.checked_add(u64::from(depth.cast_unsigned()) * 8)?
+        } else {
+            stack.max(word(STACK_TOP)?)
+        };
+        Some((end.checked_sub(first)? / 8).min(all))
     }
 
     /// A type's own fields, and the keys that its instances share.

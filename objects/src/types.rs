@@ -26,6 +26,7 @@ const MANAGED_WEAK_LIST: u64 = 1 << 3;
 const MANAGED_DICTIONARY: u64 = 1 << 4;
 const HEAP_TYPE: u64 = 1 << 9;
 const COLLECTED: u64 = 1 << 14;
+const EXCEPTION: u64 = 1 << 30;
 /// Metatypes, bases and characters of a name that are followed at most.
 const MOST_METATYPES: u32 = 8;
 const MOST_BASES: usize = 64;
@@ -69,6 +70,7 @@ pub(crate) struct ObjectType {
     pub(crate) dictionary_offset: i64,
     pub(crate) is_collected: bool,
     pub(crate) is_heap_type: bool,
+    pub(crate) is_exception: bool,
     pub(crate) has_managed_dictionary: bool,
     pub(crate) has_prefix: bool,
     pub(crate) has_inline_values: bool,
@@ -150,6 +152,7 @@ impl<'a> TypeTable<'a> {
             dictionary_offset: word(DICTIONARY_OFFSET)?.cast_signed(),
             is_collected: flags & COLLECTED != 0,
             is_heap_type,
+            is_exception: flags & EXCEPTION != 0,
             has_managed_dictionary,
             has_prefix: has_managed_dictionary || has(MANAGED_WEAK_LIST, 12),
             has_inline_values: has(INLINE_VALUES, 13),

@@ -1,0 +1,162 @@
+"""`memtrack objects --why` on planted leaks: the path is the one in the program, on every interpreter that is here."""
+
+import json
+import subprocess
+import textwrap
+
+import pytest
+
+from conftest import VERSIONS, interpreter_path
+
+# Each plants one object of the class Leak. What --why says of it; several where interpreters differ, or where two paths are
+# equally short.
+LEAKS = {
+    "module_cache": ("CACHE = {}\nCACHE['user', 7] = Leak()", ["__main__.CACHE[…]"]),
+    "module_of_a_package": (
+        "import types\nsys.modules['shop.cart'] = cart = types.ModuleType('shop.cart')\ncart.OPEN = [Leak()]\ndel cart",
+        ["shop.cart.OPEN[…]"],
+    ),
+    "class_attribute": ("class Registry:\n    seen = []\nRegistry.seen.append(Leak())", ["__main__.Registry.seen[…]"]),
+    "attribute_of_a_singleton": (
+        "class App: pass\nAPP = App()\nAPP.state = App()\nAPP.state.last = Leak()",
+        ["__main__.APP.state.last"],
+    ),
+    "slot": ("class Node:\n    __slots__ = ('next', 'value')\nHEAD = Node()\nHEAD.next = Node()\nHEAD.next.value = Leak()", ["__main__.HEAD.next.value"]),
+    "closure": (
+        "def make():\n    held = Leak()\n    return lambda: held\nCALLBACK = make()",
+        ["__main__.CALLBACK.__closure__[…].cell_contents"],
+    ),
+    "default_argument": ("def add(item, into=[]): into.append(item)\nadd(Leak())", ["__main__.add.__defaults__[…][…]"]),
+    "keyword_default": ("def add(*, into=Leak()): pass", ["__main__.add.__kwdefaults__[…]"]),
+    "function_attribute": ("def run(): pass\nrun.last = Leak()", ["__main__.run.last"]),
+    "bound_method": ("class Handler(Leak):\n    def on(self): pass\nON = Handler().on\nLeak = Handler", ["__main__.ON.__self__"]),
+    "partial": ("import functools\nCALL = functools.partial(print, Leak())", ["__main__.CALL.args[…]"]),
+    "global_list_in_list": ("ROWS = [[], [[Leak()]]]", ["__main__.ROWS[…][…][…]"]),
+    "deque": ("import collections\nLOG = collections.deque(maxlen=5)\nLOG.extend([1, 2, Leak()])", ["__main__.LOG[…]"]),
+    "default_dictionary": ("import collections\nBY = collections.defaultdict(list)\nBY[7].append(Leak())", ["__main__.BY[…][…]"]),
+    "ordered_dictionary": ("import collections\nBY = collections.OrderedDict(a=Leak())", ["__main__.BY[…]"]),
+    "set_member": ("SEEN = {Leak()}", ["__main__.SEEN (a member)"]),
+    "dictionary_key": ("BY = {Leak(): 1}", ["__main__.BY (a key)"]),
+    "named_tuple": ("import collections\nPair = collections.namedtuple('Pair', 'a b')\nPAIR = Pair(1, Leak())", ["__main__.PAIR[…]"]),
+    "data_class": ("import dataclasses\n@dataclasses.dataclass\nclass Order:\n    item: object\nORDER = Order(Leak())", ["__main__.ORDER.item"]),
+    "property_of_a_class": ("class Lazy:\n    _value = None\nLazy._value = Leak()", ["__main__.Lazy._value"]),
+    "metaclass": ("class Meta(type): pass\nclass Model(metaclass=Meta): pass\nMeta.registry = {'m': Leak()}", ["__main__.Meta.registry[…]"]),
+    "suspended_generator": (
+        "def work():\n    held = Leak()\n    yield 1\n    print(held)\nJOB = work()\nnext(JOB)",
+        ["__main__.JOB.held", "__main__.JOB.gi_frame.held"],
+    ),
+    "exception_with_traceback": (
+        "def fail():\n    held = Leak()\n    raise ValueError\ntry:\n    fail()\nexcept ValueError as error:\n    LAST = error",
+        ["__main__.LAST.__traceback__.tb_next.tb_frame.held"],
+    ),
+    "exception_argument": ("LAST = ValueError(Leak())", ["__main__.LAST.args[…]"]),
+    "local_of_a_running_function": ("def serve():\n    request = Leak()\n    stop()\nRUN = serve", ["<frame of serve in app.py>.request"]),
+    "argument_of_a_caller": (
+        "def handle(request): inner()\ndef inner(): stop()\ndef RUN(): handle(Leak())",
+        ["<frame of handle in app.py>.request"],
+    ),
+    "logging_handler": (
+        "import logging\nclass Keeping(logging.Handler):\n    def emit(self, record): self.last = record\n"
+        "logging.getLogger('shop').addHandler(Keeping())\nlogging.getLogger('shop').warning('%s', Leak)\n"
+        "logging.getLogger('shop').handlers[0].extra = Leak()",
+        ["logging.root.manager.loggerDict[…].handlers[…].extra", "logging._handlerList[…]", "logging.Logger.manager.loggerDict[…].handlers[…].extra",
+         "logging.Logger.root.manager.loggerDict[…].handlers[…].extra", "logging.RootLogger.manager.loggerDict[…].handlers[…].extra"],
+    ),
+    "atexit_callback": ("import atexit\natexit.register(print, Leak())", ["<tuple that C code holds>[…]"]),
+    "weak_reference_callback": (
+        "import weakref\nclass Target: pass\nTARGET = Target()\ndef gone(reference, held=Leak()): pass\nREFERENCE = weakref.ref(TARGET, gone)\ndel gone",
+        ["__main__.REFERENCE.__callback__.__defaults__[…]", "__main__.REFERENCE.<weakref+32>.__defaults__[…]"],
+    ),
+    "finalizer": (
+        "import weakref\nclass Target: pass\nTARGET = Target()\nweakref.finalize(TARGET, print, Leak())",
+        ["weakref.finalize._registry[…].args[…]"],
+    ),
+    "signal_handler": (
+        "import signal, functools\nsignal.signal(signal.SIGUSR1, functools.partial(print, Leak()))",
+        ["<functools.partial that C code holds>.args[…]"],
+    ),
+    "thread_target": (
+        "import threading\nstarted = threading.Event()\ndef work(item):\n    started.set()\n    threading.Event().wait()\n"
+        "threading.Thread(target=work, args=(Leak(),), daemon=True).start()\nstarted.wait()",
+        ["<frame of work in app.py>.item"],
+    ),
+    "context_variable": ("import contextvars\nREQUEST = contextvars.ContextVar('request')\nREQUEST.set(Leak())", None),
+    "thread_local": ("import threading\nLOCAL = threading.local()\nLOCAL.held = Leak()", None),
+    "cached_function": ("import functools\n@functools.lru_cache(None)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<cache>[…]"]),
+    "bounded_cached_function": ("import functools\n@functools.lru_cache(5)\ndef load(key): return Leak()\nload(1)", None),
+    "cached_property": (
+        "import functools\nclass Page:\n    @functools.cached_property\n    def body(self): return Leak()\nPAGE = Page()\nPAGE.body",
+        ["__main__.PAGE.body"],
+    ),
+    "task_that_waits": (
+        "import asyncio\nasync def wait(item): await asyncio.get_running_loop().create_future()\n"
+        "async def main():\n    global TASK\n    TASK = asyncio.ensure_future(wait(Leak()))\n    await asyncio.sleep(0)\n    stop()\n"
+        "def RUN(): asyncio.new_event_loop().run_until_complete(main())",
+        None,
+    ),
+    "queue": ("import queue\nQUEUE = queue.Queue()\nQUEUE.put(Leak())", ["__main__.QUEUE.queue[…]"]),
+    "iterator": ("ITERATOR = iter([1, Leak()])\nnext(ITERATOR)", ["__main__.ITERATOR.<list_iterator+24>[…]"]),
+    "exit_stack": ("import contextlib\nSTACK = contextlib.ExitStack()\nSTACK.callback(print, Leak())", None),
+    "user_dictionary": ("import collections\nDATA = collections.UserDict(a=Leak())", ["__main__.DATA.data[…]"]),
+    "chain_map": ("import collections\nDATA = collections.ChainMap({}, {'a': Leak()})", ["__main__.DATA.maps[…][…]"]),
+    "path_hook_cache": ("sys.path_importer_cache['/nowhere'] = Leak()", ["sys.path_importer_cache[…]"]),
+    "builtins": ("import builtins\nbuiltins.held = Leak()", ["builtins.held"]),
+    "observer_list": (
+        "class Subject:\n    def __init__(self): self.observers = []\nclass View:\n    def __init__(self, item): self.item = item\n    def update(self): pass\n"
+        "SUBJECT = Subject()\nSUBJECT.observers.append(View(Leak()).update)",
+        ["__main__.SUBJECT.observers[…].__self__.item"],
+    ),
+    "parent_of_a_child": (
+        "class Child: pass\nCHILDREN = [Child()]\nCHILDREN[0].parent = Leak()",
+        ["__main__.CHILDREN[…].parent"],
+    ),
+    "ring": ("class Ring: pass\nring = Ring()\nring.own = ring\nring.held = Leak()\ndel ring", None),
+    "memory_view": ("class Bytes(bytearray): pass\nLeak = type('Leak', (bytearray,), {})\nVIEW = memoryview(Leak(10))", None),
+    "subclass_of_dictionary": ("class Store(dict): pass\nSTORE = Store(a=Leak())", ["__main__.STORE[…]"]),
+    "attribute_of_a_list_subclass": ("class Rows(list): pass\nROWS = Rows()\nROWS.source = Leak()", ["__main__.ROWS.source"]),
+    "mapping_proxy": ("import types\nVIEW = types.MappingProxyType({'a': Leak()})", None),
+}
+BEGIN = """
+import sys
+class Leak: pass
+def stop():
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+END = """
+(RUN if "RUN" in globals() else stop)()
+"""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def all_paths(request, executable, tmp_path_factory):
+    """What --why says of each leak, each of them in a program of its own."""
+    directory = tmp_path_factory.mktemp("leaks")
+    python = interpreter_path(request.param)
+    programs = {}
+    for name, (text, _) in LEAKS.items():
+        (directory / name).mkdir()
+        script = directory / name / "app.py"
+        script.write_text(BEGIN + textwrap.dedent(text) + END)
+        programs[name] = subprocess.Popen([python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    found = {}
+    for name, process in programs.items():
+        assert process.stdout.readline() == "ready\n", name
+        command = [str(executable), "objects", str(process.pid), "--json", "--why", "Leak" if name != "bound_method" else "Handler"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found[name] = json.loads(done.stdout)["why"] if done.returncode == 0 else done.stderr
+    for process in programs.values():
+        process.kill()
+        process.communicate()
+    return request.param, found
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_the_path_of_a_planted_leak(all_paths, name):
+    version, found = all_paths
+    paths = found[name]
+    assert isinstance(paths, list), paths
+    (path,) = paths
+    assert path["count"] == 1
+    expected = LEAKS[name][1]
+    assert expected is None or path["pattern"] in expected, (version, path)

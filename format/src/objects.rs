@@ -15,7 +15,7 @@
 //! objects: count, address+…           ascending
 //!          (own_bytes << 1 | tracked)… type…
 //! holders: (kind parent~ value)…      of each object: the one before it on its shortest path, and how that refers to it;
-//!                                     kind 0, which stands alone: none
+//!                                     kinds 0 and 12, which stand alone: none
 //! references: count…, (object~)…      of each object; the first relative to it, the others to the one before
 //! roots: count, (object text+1)…      what modules (0) and frames, which the text names, hold
 //! ```
@@ -88,6 +88,8 @@ pub enum HolderKind {
     Field = 10,
     /// Its class.
     Class = 11,
+    /// Nothing is known to hold it, but that it is in a ring which only holds itself.
+    Ring = 12,
 }
 
 /// Who holds an object, on its shortest path.
@@ -174,7 +176,7 @@ impl StoredPicture {
         self.objects.iter().for_each(|one| out.number(one.type_number.into()));
         for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
             out.number(holder.kind as u64);
-            if holder.kind != HolderKind::None {
+            if !holder.kind.is_first() {
                 out.numbers(&[zigzag(row as u64, holder.parent.into()), holder.value]);
             }
         }
@@ -301,8 +303,15 @@ impl HolderKind {
             Self::Local,
             Self::Field,
             Self::Class,
+            Self::Ring,
         ];
         all.into_iter().find(|kind| *kind as u64 == number)
+    }
+
+    /// Whether no object is before it.
+    #[must_use]
+    pub const fn is_first(self) -> bool {
+        matches!(self, Self::None | Self::Ring)
     }
 
     /// Whether the value is a text's row.
@@ -346,8 +355,8 @@ fn read_objects(input: &mut FieldReader<'_>, types: usize) -> Option<Vec<Picture
 
 fn read_holder(input: &mut FieldReader<'_>, own: usize, count: usize, texts: usize) -> Option<PicturedHolder> {
     let kind = HolderKind::of(input.number()?)?;
-    if kind == HolderKind::None {
-        return Some(PicturedHolder { parent: own as u32, ..PicturedHolder::default() });
+    if kind.is_first() {
+        return Some(PicturedHolder { parent: own as u32, kind, value: 0 });
     }
     let (parent, value) = (row(own as u64, input.number()?, count)?, input.number()?);
     (!kind.has_text() || value < texts as u64).then_some(PicturedHolder { parent, kind, value })

@@ -3,6 +3,8 @@
 //! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that nothing known
 //! refers to (C code holds those), or on one of a ring that only holds itself.
 
+use rustc_hash::FxHashSet;
+
 use crate::picture::ObjectPicture;
 
 const NONE: u32 = u32::MAX;
@@ -17,14 +19,21 @@ pub struct Holders<'a> {
     order: Vec<u32>,
     /// Objects that are first on a path.
     first: Vec<u32>,
+    /// Those of them that are in a ring, which only holds itself.
+    rings: Vec<u32>,
 }
 
 impl<'a> Holders<'a> {
     /// Finds the paths.
     pub fn find(picture: &'a ObjectPicture) -> Self {
         let count = picture.count();
-        let mut made =
-            Self { picture, parents: vec![NONE; count], order: Vec::with_capacity(count), first: Vec::new() };
+        let mut made = Self {
+            picture,
+            parents: vec![NONE; count],
+            order: Vec::with_capacity(count),
+            first: Vec::new(),
+            rings: Vec::new(),
+        };
         let roots = &picture.stored.roots;
         let (early, late) = roots.split_at(picture.early_roots.min(roots.len()));
         for roots in [early, late] {
@@ -36,9 +45,9 @@ impl<'a> Holders<'a> {
         made
     }
 
-    /// The object before each on its path; itself for the first of a path.
-    pub(crate) fn into_parents(self) -> Vec<u32> {
-        self.parents
+    /// The object before each on its path; itself for the first of a path. Those of the latter that are in rings.
+    pub(crate) fn into_parents(self) -> (Vec<u32>, Vec<u32>) {
+        (self.parents, self.rings)
     }
 
     fn begin(&mut self, object: u32) {
@@ -62,30 +71,30 @@ impl<'a> Holders<'a> {
         }
     }
 
+    /// What neither modules nor threads reach: first what nothing refers to, then rings.
     fn reach_rest(&mut self) {
-        let mut is_held = vec![false; self.parents.len()];
+        // One of those that refer to each.
+        let mut holders = vec![NONE; self.parents.len()];
         for object in 0..self.parents.len() as u32 {
             let is_rest = self.parents.get(object as usize) == Some(&NONE);
             for &held in self.picture.references_of(object).iter().filter(|_| is_rest) {
-                if let Some(is_held) = is_held.get_mut(held as usize).filter(|_| held != object) {
-                    *is_held = true;
+                if let Some(holder) = holders.get_mut(held as usize) {
+                    *holder = object;
                 }
             }
         }
-        for unheld in [true, false] {
-            let begin = self.order.len();
-            for (object, is_held) in is_held.iter().enumerate() {
-                if !unheld || !is_held {
-                    let before = self.order.len();
-                    self.begin(object as u32);
-                    // A ring is one path, so it is followed before the next of its objects.
-                    if !unheld {
-                        self.reach(before);
-                    }
-                }
-            }
-            if unheld {
-                self.reach(begin);
+        let before = self.order.len();
+        let unheld = holders.iter().zip(0..).filter(|(holder, _)| **holder == NONE);
+        unheld.for_each(|(_, object)| self.begin(object));
+        self.reach(before);
+        for object in 0..self.parents.len() as u32 {
+            if self.parents.get(object as usize) == Some(&NONE) {
+                let before = self.order.len();
+                let first = in_ring(object, &holders);
+                self.rings.push(first);
+                self.begin(first);
+                // A ring is one path, so it is followed before the next of its objects.
+                self.reach(before);
             }
         }
     }
@@ -128,6 +137,19 @@ impl<'a> Holders<'a> {
         };
         Neighbours::new(self.parents.len(), edges)
     }
+}
+
+/// Goes back from an object over those that hold it, to one that is come upon again. It ends, since each of them has a holder.
+fn in_ring(object: u32, holders: &[u32]) -> u32 {
+    let mut seen = FxHashSet::default();
+    let mut at = object;
+    while seen.insert(at) {
+        match holders.get(at as usize) {
+            Some(&holder) if holder != NONE => at = holder,
+            _ => break,
+        }
+    }
+    at
 }
 
 /// Lists of objects for each object, in one piece.

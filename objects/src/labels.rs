@@ -154,6 +154,10 @@ impl<'a> LabelReader<'a> {
                 if of.name == "functools._lru_cache_wrapper" && self.is_dictionary(held) {
                     return (HolderKind::Field, self.texts.row("<cache>").into());
                 }
+                // What C code shows under this name.
+                if of.name == "_asyncio.Task" && self.kind_of(held) == Some(ObjectKind::Generator) {
+                    return (HolderKind::Field, self.texts.row("get_coro()").into());
+                }
                 if let Some(row) = self.fields.get(&(of.address, offset)) {
                     return (HolderKind::Field, (*row).into());
                 }
@@ -193,12 +197,17 @@ impl<'a> LabelReader<'a> {
     fn is_namespace(&self, of: &ObjectType, offset: u64, held: u64) -> bool {
         let is_module = of.name == "builtins.module" && offset == 16;
         let is_of_type = of.kind == ObjectKind::Type && offset == DICTIONARY;
-        self.is_dictionary(held) && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
+        self.is_dictionary(held)
+            && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
     }
 
     fn is_dictionary(&self, object: u64) -> bool {
-        let kind = self.memory.u64(object.wrapping_add(8)).and_then(|at| self.types.number(at));
-        kind.and_then(|number| self.types.get(number)).is_some_and(|kind| kind.kind == ObjectKind::Dictionary)
+        self.kind_of(object) == Some(ObjectKind::Dictionary)
+    }
+
+    fn kind_of(&self, object: u64) -> Option<ObjectKind> {
+        let number = self.memory.u64(object.wrapping_add(8)).and_then(|at| self.types.number(at))?;
+        self.types.get(number).map(|of| of.kind)
     }
 
     /// The name of a field, which types tell of slots and of what C code shows.
@@ -271,12 +280,33 @@ impl<'a> LabelReader<'a> {
 fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static str> {
     /// Of a function, from `first` on.
     const BEFORE_3_10: [&str; 12] = [
-        "__code__", "__globals__", "__defaults__", "__kwdefaults__", "__closure__", "__doc__", "__name__", "__dict__",
-        "<weak references>", "__module__", "__annotations__", "__qualname__",
+        "__code__",
+        "__globals__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__closure__",
+        "__doc__",
+        "__name__",
+        "__dict__",
+        "<weak references>",
+        "__module__",
+        "__annotations__",
+        "__qualname__",
     ];
     const SINCE_3_10: [&str; 13] = [
-        "__globals__", "__builtins__", "__name__", "__qualname__", "__code__", "__defaults__", "__kwdefaults__",
-        "__closure__", "__doc__", "__dict__", "<weak references>", "__module__", "__annotations__",
+        "__globals__",
+        "__builtins__",
+        "__name__",
+        "__qualname__",
+        "__code__",
+        "__defaults__",
+        "__kwdefaults__",
+        "__closure__",
+        "__doc__",
+        "__dict__",
+        "<weak references>",
+        "__module__",
+        "__annotations__",
     ];
     const EXCEPTION: [&str; 5] = ["__dict__", "args", "__traceback__", "__context__", "__cause__"];
     const SINCE_3_11: [&str; 6] = ["__dict__", "args", "__notes__", "__traceback__", "__context__", "__cause__"];

@@ -91,7 +91,11 @@ impl ObjectPicture {
             Some(None) if path.is_empty() => text.push("sys.modules"),
             Some(None) => context = PathContext::Modules,
             Some(Some(row)) => text.push(self.text((*row).into())),
-            None => text.push(&format!("<{} that C code holds>", self.short_type_name(first))),
+            None => {
+                let is_ring = self.stored.holders.get(first as usize).is_some_and(|of| of.kind == HolderKind::Ring);
+                let how = if is_ring { "in a ring that only holds itself" } else { "that C code holds" };
+                text.push(&format!("<{} {how}>", self.short_type_name(first)));
+            }
         }
         let left_out = path.len().saturating_sub(MOST_STEPS);
         for (number, holder) in path.iter().enumerate() {
@@ -110,7 +114,7 @@ impl ObjectPicture {
         let (mut at, mut path) = (object, Vec::new());
         // A path that was stored may lie.
         while let Some(holder) = self.stored.holders.get(at as usize).filter(|_| path.len() <= self.count()) {
-            if holder.kind == HolderKind::None || holder.parent == at {
+            if holder.kind.is_first() || holder.parent == at {
                 break;
             }
             path.push(*holder);
@@ -141,7 +145,7 @@ impl ObjectPicture {
             (HolderKind::Key, _) => text.push(" (a key)"),
             (HolderKind::Class, _) => text.push(".__class__"),
             (HolderKind::Namespace, _) => return PathContext::Namespace,
-            (HolderKind::None, _) => {}
+            (HolderKind::None | HolderKind::Ring, _) => {}
         }
         PathContext::Object
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: each address is one object; what is no object, or cannot be read, is counted.
 
-use memtrack_format::objects::{PicturedObject, PicturedRoot, StoredPicture};
+use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, StoredPicture};
 use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
@@ -110,13 +110,18 @@ impl ObjectPicture {
         picture.stored.roots = named.collect();
         picture.stored.texts = labels.texts();
         if detail != PictureDetail::References {
-            let parents = Holders::find(&picture).into_parents();
+            let (parents, rings) = Holders::find(&picture).into_parents();
             let wanted = match detail {
                 PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
                 _ => None,
             };
             picture.stored.holders = labels.holders(&picture.stored.objects, &parents, wanted.as_deref());
             picture.stored.texts = labels.texts();
+            for ring in rings {
+                if let Some(holder) = picture.stored.holders.get_mut(ring as usize) {
+                    holder.kind = HolderKind::Ring;
+                }
+            }
         }
         picture
     }

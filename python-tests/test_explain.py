@@ -189,5 +189,7 @@ def test_the_killer_for_memory_is_named(memtrack, tmp_path, limited_group):
     first = report["findings"][0]
     assert first["id"] == "killed" and "the OOM killer" in first["title"] and "120 MB" in first["title"], first
     assert line in [evidence["line"] for evidence in first["evidence"]], first
+    [last] = [evidence for evidence in first["evidence"] if evidence["text"].startswith("last large request: 4.00 MB")]
+    assert (last["line"], last["bytes"], last["count"]) == (line, 4_000_001, 1)
     stats = json.loads(memtrack("stats", "--json", capture).stdout)["capture"]
     assert stats["exit_status"] == 137 and "the OOM killer" in stats["end_reason"]

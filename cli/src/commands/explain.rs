@@ -1,6 +1,6 @@
 //! `memtrack explain`: findings about a capture, the most important first.
 //!
-//! A capture with events is read again for the large blocks that were live at its peak. Invariant: nothing is printed
+//! A capture with events is read again for the large blocks that were live at its peak or end. Invariant: nothing is printed
 //! before the capture was read.
 
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::args::ExplainArgs;
 use crate::load::{Request, load, of_one_recording};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
-use crate::reports::explain::{BlockAtPeak, Explanation, MOMENTS, least_copy};
+use crate::reports::explain::{Explanation, LargeBlocks, MOMENTS, least_copy};
 use crate::reports::resident::{ResidentMoment, ResidentReport};
 use crate::reports::source::Sources;
 use crate::resident_memory::{resident_memory, widest_moment};
@@ -54,23 +54,18 @@ fn resident_at_widest(capture: &Capture, request: &Request<'_>) -> Result<Option
     resident_memory(&file, request, &moment)
 }
 
-/// The large blocks that were live at the peak, if the capture is one with events.
-fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<Vec<BlockAtPeak>> {
-    let mut blocks = Vec::new();
+/// The large blocks that were live at the peak or at the end, if the capture is one with events.
+fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<LargeBlocks> {
+    let mut blocks = LargeBlocks::default();
     let paths = of_one_recording(request.paths)?;
     let [path] = &paths[..] else { return Ok(blocks) };
     if capture.info.aggregated || capture.analysis.totals.peak.bytes == 0 {
         return Ok(blocks);
     }
     let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));
-    let expr = Expr::And(vec![Expr::Flag(Flag::Peak), large]);
+    let expr = Expr::And(vec![Expr::Or(vec![Expr::Flag(Flag::Peak), Expr::Flag(Flag::Live)]), large]);
     let mut sources = Sources::of(&capture.info);
-    let mut take = |capture: &Capture, record: &AllocationRecord| {
-        // Arenas are all of one size.
-        if !record.allocator.is_python_arena() {
-            blocks.extend(BlockAtPeak::of(capture, record, &mut sources));
-        }
-    };
+    let mut take = |capture: &Capture, record: &AllocationRecord| blocks.add(capture, record, &mut sources);
     let file = request.open(path)?;
     if request.narrows() {
         let _ = for_each_allocation(&file, request, &expr, take)?;

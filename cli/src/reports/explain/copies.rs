@@ -21,9 +21,35 @@ const ALIKE: u64 = 8;
 /// Maximum number of pairs that are listed.
 const LISTED: usize = 3;
 
-/// A large block that was live at the peak.
+/// The large blocks of a capture.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LargeBlocks {
+    /// Those that were live at the peak.
+    pub(crate) at_peak: Vec<LargeBlock>,
+    /// The one that was allocated last of those that were live at the end.
+    pub(crate) last: Option<LargeBlock>,
+}
+
+impl LargeBlocks {
+    /// Adds an allocation that was live at the peak or at the end.
+    pub(crate) fn add(&mut self, capture: &Capture, record: &AllocationRecord, sources: &mut Sources) {
+        // Arenas are all of one size.
+        if record.allocator.is_python_arena() {
+            return;
+        }
+        let Some(block) = LargeBlock::of(capture, record, sources) else { return };
+        if record.fate == AllocationOutcome::Live && self.last.as_ref().is_none_or(|last| last.order < block.order) {
+            self.last = Some(block.clone());
+        }
+        if record.peak {
+            self.at_peak.push(block);
+        }
+    }
+}
+
+/// A large block.
 #[derive(Clone, Debug)]
-pub(crate) struct BlockAtPeak {
+pub(crate) struct LargeBlock {
     place: Place,
     bytes: u64,
     order: u64,
@@ -32,9 +58,9 @@ pub(crate) struct BlockAtPeak {
     freed: bool,
 }
 
-impl BlockAtPeak {
+impl LargeBlock {
     /// An allocation of this capture; `None` if it has no stack.
-    pub(crate) fn of(capture: &Capture, record: &AllocationRecord, sources: &mut Sources) -> Option<Self> {
+    fn of(capture: &Capture, record: &AllocationRecord, sources: &mut Sources) -> Option<Self> {
         let stack: StackId = capture.stack(record.stack);
         Some(Self {
             place: Place::of(capture, stack, sources)?,
@@ -44,6 +70,13 @@ impl BlockAtPeak {
             lifetime_ns: record.lifetime_ns,
             freed: !record.leaked && matches!(record.fate, AllocationOutcome::Freed { .. }),
         })
+    }
+
+    /// What it was, and when, `before_ns` the end.
+    pub(super) fn as_request(&self, end_ns: u64) -> Evidence {
+        let before = duration(end_ns.saturating_sub(self.time_ns));
+        let text = format!("last large request: {}, {before} before the end, {}", size(self.bytes), self.place.name());
+        Evidence { text, bytes: self.bytes, count: 1, place: Some(self.place.clone()) }
     }
 
     fn end_ns(&self) -> u64 {
@@ -63,13 +96,13 @@ impl BlockAtPeak {
     }
 }
 
-/// The size from which blocks at the peak are looked at.
+/// The size from which blocks are looked at.
 pub(crate) fn least_copy(capture: &Capture) -> u64 {
     LEAST.max(capture.analysis.totals.peak.bytes / LEAST_PART)
 }
 
 /// One finding, if copies hold a good part of the peak.
-pub(super) fn findings(rows: &LineRows<'_>, blocks: &[BlockAtPeak]) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Finding> {
     let mut pairs = pairs(blocks);
     pairs.sort_by_key(|(earlier, _)| std::cmp::Reverse(earlier.bytes));
     let bytes: u64 = pairs.iter().map(|(earlier, later)| earlier.bytes.min(later.bytes)).sum();
@@ -117,8 +150,8 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[BlockAtPeak]) -> Vec<Findi
 }
 
 /// Pairs of blocks, the earlier first.
-fn pairs(blocks: &[BlockAtPeak]) -> Vec<(&BlockAtPeak, &BlockAtPeak)> {
-    let mut sorted: Vec<&BlockAtPeak> = blocks.iter().collect();
+fn pairs(blocks: &[LargeBlock]) -> Vec<(&LargeBlock, &LargeBlock)> {
+    let mut sorted: Vec<&LargeBlock> = blocks.iter().collect();
     sorted.sort_by_key(|block| block.order);
     let mut is_used = vec![false; sorted.len()];
     let mut pairs = Vec::new();

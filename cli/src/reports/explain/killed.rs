@@ -2,6 +2,7 @@
 //!
 //! Invariant: what held memory then is what was live at the last recorded moment.
 
+use super::copies::LargeBlock;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
 use crate::reports::failed;
 use crate::reports::source::Sources;
@@ -15,7 +16,7 @@ const MOST: usize = 3;
 const LAST: usize = 8;
 
 /// One finding at most.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: &mut Sources) -> Vec<Finding> {
     let capture = rows.capture;
     let failed = failed::text(capture);
     let is_killed = capture.info.process.exit_status == Some(KILLED);
@@ -34,6 +35,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         (false, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
     };
     let mut evidence: Vec<Evidence> = growing_last(rows, sources).into_iter().collect();
+    evidence.extend(last.filter(|_| is_killed).map(|last| last.as_request(totals.end_time_ns)));
     evidence.extend(holders(rows, sources));
     if let Some(failed) = failed.filter(|_| is_killed) {
         evidence.push(Evidence { text: format!("refused before: {failed}"), ..Evidence::default() });

@@ -19,7 +19,7 @@ mod write;
 use std::cmp::Reverse;
 
 use super::place::Place;
-pub(crate) use copies::{BlockAtPeak, least_copy};
+pub(crate) use copies::{LargeBlocks, least_copy};
 pub(crate) use rows::LineRows;
 
 use super::capture_info::{Capture, quoted};
@@ -108,16 +108,16 @@ pub(crate) struct Explanation {
 }
 
 impl Explanation {
-    /// All findings about a capture, which must be folded; `blocks` are the large blocks that were live at the peak, `resident`
+    /// All findings about a capture, which must be folded; `blocks` are its large blocks, `resident`
     /// is resident memory at the moment when most of it had no live block.
-    pub(crate) fn of(capture: &Capture, blocks: &[BlockAtPeak], resident: Option<&ResidentReport<'_>>) -> Self {
+    pub(crate) fn of(capture: &Capture, blocks: &LargeBlocks, resident: Option<&ResidentReport<'_>>) -> Self {
         let rows = LineRows::of(capture);
         let mut sources = Sources::of(&capture.info);
         let growing = growth::findings(&rows, &mut sources);
         let tiny = tiny::findings(&rows, &mut sources);
         let mut findings = [
-            killed::findings(&rows, &mut sources),
-            copies::findings(&rows, blocks),
+            killed::findings(&rows, blocks.last.as_ref(), &mut sources),
+            copies::findings(&rows, &blocks.at_peak),
             held::findings(&rows, &mut sources, &[&growing[..], &tiny[..]].concat()),
             growing,
             tiny,
@@ -138,7 +138,7 @@ fn command(capture: &Capture, report: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Explanation;
+    use super::{Explanation, LargeBlocks};
     use crate::reports::display::DisplayOptions;
     use crate::reports::fixture;
     use crate::terminal::TextFormat;
@@ -148,7 +148,7 @@ mod tests {
     fn explained() -> Explanation {
         let mut capture = fixture::leaking();
         capture.show(&DisplayOptions::default()).unwrap();
-        Explanation::of(&capture, &[], None)
+        Explanation::of(&capture, &LargeBlocks::default(), None)
     }
 
     #[test]
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn nothing_to_say_is_said() {
         let mut text = Vec::new();
-        Explanation::of(&fixture::empty(), &[], None).text(4000, WIDE, &mut text).unwrap();
+        Explanation::of(&fixture::empty(), &LargeBlocks::default(), None).text(4000, WIDE, &mut text).unwrap();
         assert!(text.starts_with(b"Nothing stands out."));
     }
 }

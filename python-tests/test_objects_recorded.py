@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -137,6 +138,31 @@ def test_marks_and_the_peak_have_pictures_and_what_grew_between_two_is_told(memt
     (place,) = item["places"]
     assert (place["line"], place["count"], place["own_bytes"]) == (ITEM_LINE, 250, item["own_bytes"])
     assert "there are: mark:one, mark:two" in objects(capture, "--at", "mark:three", status=1)
+
+
+@pytest.mark.parametrize("hold", [[], ["--hold"]], ids=["copied", "held"])
+def test_a_program_that_is_being_recorded_has_places(memtrack, executable, objects, tmp_path, hold):
+    (tmp_path / "app.py").write_text(STEPS.replace("import sys", "import os, sys").replace('print("ready"', "print(os.getpid()"))
+    command = [str(executable), "run", "-q", "-o", "steps.bin", "--trace-python-allocators", "--python", sys.executable, "app.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        for count in (100, 350):
+            told = objects(process.stdout.readline().strip(), *hold)
+            assert told["placed"]["exact"] and told["placed"]["count"] > count
+            (place,) = row(told, "__main__.Item")["places"]
+            assert (place["line"], place["count"]) == (ITEM_LINE, count)
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(30) == 0
+
+
+def test_a_program_that_is_not_recorded_has_no_places(objects):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        time.sleep(0.2)
+        told = objects(process.pid)
+        assert told["placed"] is None and all(of["places"] == [] for of in told["types"])
+        assert "is not being recorded" in objects(process.pid, "--places", status=1)
+        assert "--at is for captures" in objects(process.pid, "--at", "end", status=1)
+        process.communicate("\n")
 
 
 def test_a_program_that_does_not_finalize_has_its_end(recorded, objects):

@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const GROWTH_PART: u64 = 20;
 const LEAST_GROWTH: u64 = 1 << 20;
 /// Reading pictures of maxima takes at most this part of the time, and there is this much between two.
-const TIME_PART: u64 = 10;
+const TIME_PART: u64 = 2;
 const LEAST_PAUSE_NS: u64 = 100_000_000;
 
 /// A picture that is to be read.

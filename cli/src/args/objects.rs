@@ -68,7 +68,8 @@ pub(crate) struct ObjectsArgs {
     /// its module), or to the object at an address (0x7f…)
     #[arg(long, value_name = "TYPE|ADDRESS")]
     pub(crate) why: Option<String>,
-    /// Of a capture: a row for each type and place that made objects of it, instead of one for each type
+    /// Of a capture, or a program that is being recorded: a row for each type and place that made objects of it, instead of one
+    /// for each type
     #[arg(long, conflicts_with = "why")]
     pub(crate) places: bool,
     /// Show what has grown from capture A to capture B, by type; with --places by type and place

@@ -13,9 +13,11 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use memtrack_format::objects::PictureHead;
 use memtrack_objects::{HolderPath, Holders, ObjectPicture, TypeSum};
+use memtrack_reader::source::CaptureReader;
 
-use self::places::ObjectPlace;
+use self::places::{ObjectPlace, PlaceTable};
 use crate::args::objects::ObjectsArgs;
 use crate::default_capture;
 
@@ -27,6 +29,8 @@ struct ObjectsRead {
     own_bytes: u64,
     unreadable: u64,
     moment: PictureOrigin,
+    /// `None`: no capture was looked at.
+    placed: Option<PlacedShare>,
 }
 
 /// The objects of one type.
@@ -47,11 +51,16 @@ enum PictureOrigin {
         when: String,
         pause_ns: u64,
         is_consistent: bool,
-        /// Objects and bytes that have a place.
-        placed: (u64, u64),
-        /// Whether every object of Python's allocators has one.
-        is_exact: bool,
     },
+}
+
+/// How much of a picture has a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PlacedShare {
+    objects: u64,
+    own_bytes: u64,
+    /// Whether every object of Python's allocators has one.
+    is_exact: bool,
 }
 
 /// Reads and prints.
@@ -90,12 +99,6 @@ fn target(options: &ObjectsArgs) -> Result<ObjectsTarget> {
     let pid = target.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 0);
     match pid.filter(|_| !Path::new(target).exists()) {
         Some(_) if !options.at.is_empty() => bail!("--at is for captures; a running program is read as it is now"),
-        Some(_) if options.places => {
-            bail!(
-                "--places is for captures: a running program's objects have no places; record it with 'memtrack run --objects-at \
-                 mark:NAME', and set the mark"
-            )
-        }
         Some(pid) => Ok(ObjectsTarget::Process(pid)),
         None if options.hold => {
             bail!("--hold is for running programs, and '{}' is no process number", target.display())
@@ -120,7 +123,17 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
         unreadable: picture.unreadable(),
         types,
         moment,
+        placed: None,
     }
+}
+
+/// Joins what was read with the stacks of a capture.
+fn join(read: &mut ObjectsRead, picture: &ObjectPicture, file: &CaptureReader, head: &PictureHead) -> Result<()> {
+    let mut places = PlaceTable::of(file, head, picture)?;
+    let (objects, own_bytes) = places.placed();
+    read.placed = Some(PlacedShare { objects, own_bytes, is_exact: file.process().traces_python_allocators });
+    read.types.iter_mut().for_each(|of| of.places = places.take(of.sum.number));
+    Ok(())
 }
 
 /// There is something to answer.

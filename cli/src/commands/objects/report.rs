@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::places::ObjectPlace;
-use super::{HolderPath, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin};
+use super::{HolderPath, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin, PlacedShare};
 use crate::message;
 use crate::reports::capture_info::visible;
 use crate::terminal::TextFormat;
@@ -49,15 +49,15 @@ fn tell(read: &ObjectsRead) {
             message::note(format_args!("{objects} objects; the program stood still while it was read"));
             *is_consistent
         }
-        PictureOrigin::Stored { when, pause_ns, is_consistent, placed, is_exact } => {
+        PictureOrigin::Stored { when, pause_ns, is_consistent } => {
             let pause = duration(*pause_ns);
             message::note(format_args!("{objects} objects {when}; the program stood still for {pause}"));
-            if read.paths.is_none() {
-                message::note(share(read, *placed, *is_exact));
-            }
             *is_consistent
         }
     };
+    if let Some(placed) = read.placed {
+        message::note(share(read, placed));
+    }
     if !is_consistent {
         message::warning(
             "the garbage collector was at work each time that the program was stopped: objects may be missing; try again",
@@ -69,9 +69,9 @@ fn tell(read: &ObjectsRead) {
 }
 
 /// How many objects have a place.
-fn share(read: &ObjectsRead, (objects, bytes): (u64, u64), is_exact: bool) -> String {
-    let (of_objects, of_bytes) = (percent(objects, read.objects), percent(bytes, read.own_bytes));
-    let which = if is_exact {
+fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
+    let (of_objects, of_bytes) = (percent(placed.objects, read.objects), percent(placed.own_bytes, read.own_bytes));
+    let which = if placed.is_exact {
         "others were made before recording began, or are part of a file"
     } else {
         "only those with a block of malloc of their own; all have one with 'memtrack run --trace-python-allocators'"
@@ -92,13 +92,12 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
         })
     };
     let path = |path: &HolderPath| json!({"path": path.example, "pattern": path.pattern, "count": path.count, "known": path.is_known});
-    let (pause_ns, is_consistent, placed) = match &read.moment {
-        PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent, None),
-        PictureOrigin::Stored { pause_ns, is_consistent, placed, is_exact, .. } => {
-            let placed = json!({"count": placed.0, "own_bytes": placed.1, "exact": is_exact});
-            (Some(*pause_ns), *is_consistent, Some(placed))
-        }
+    let (pause_ns, is_consistent) = match &read.moment {
+        PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent),
+        PictureOrigin::Stored { pause_ns, is_consistent, .. } => (Some(*pause_ns), *is_consistent),
     };
+    let share =
+        |placed: PlacedShare| json!({"count": placed.objects, "own_bytes": placed.own_bytes, "exact": placed.is_exact});
     json!({
         "schema": "memtrack-objects",
         "version": 1,
@@ -106,7 +105,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
         "consistent": is_consistent,
         "count": read.objects,
         "own_bytes": read.own_bytes,
-        "placed": placed,
+        "placed": read.placed.map(share),
         "types": read.types.iter().map(row).collect::<Vec<_>>(),
         "why": read.paths.as_ref().map(|paths| paths.iter().map(path).collect::<Vec<_>>()),
         "unreadable": read.unreadable,

@@ -1,30 +1,86 @@
-//! The objects of a running program: of a copy of it at one moment.
+//! The objects of a running program: of a copy of it at one moment, joined with what was recorded of it, if it is recorded.
 //!
 //! Invariant: the program goes on as it was.
 
-use anyhow::{Context, Result};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use anyhow::{Context, Result, bail};
+use memtrack_collector::control::protocol::{ControlCommand, SnapshotAnswer};
+use memtrack_collector::monotonic_ns;
+use memtrack_format::objects::PictureHead;
 use memtrack_inject::{FreezeCost, ProcessView, freeze};
 use memtrack_objects::{ObjectPicture, PictureDetail, PythonRuntime};
+use memtrack_reader::source::CaptureReader;
+use tempfile::NamedTempFile;
 
-use super::{ObjectsRead, PictureOrigin, check_found, read_picture};
+use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
 use crate::args::objects::ObjectsArgs;
+use crate::control::recordings;
+use crate::control::snapshot::{self, CopyableCapture};
+use crate::load::Request;
+use crate::message;
 
 /// Reads them.
 ///
 /// # Errors
-/// The process may not be read or is no Python program, or there is no object that was asked for.
+/// The process may not be read or is no Python program, there is no object that was asked for, or no place where places were.
 pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
     let of_process = || format!("process {pid}");
     let view = ProcessView::of_running(pid).with_context(of_process)?;
     let runtime = PythonRuntime::find(&view).with_context(of_process)?;
     let detail = options.why.as_deref().map_or(PictureDetail::References, PictureDetail::PathsTo);
-    let work = |view: &ProcessView, cost: FreezeCost| {
-        let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
-        let moment =
-            PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns), is_consistent: cost.was_ready };
-        read_picture(options, &ObjectPicture::read(view, &runtime, detail), moment)
+    let time_ns = AtomicU64::new(0);
+    let ready = |view: &ProcessView| {
+        // The program stands still: everything that it has recorded was recorded before this.
+        time_ns.store(monotonic_ns(), Relaxed);
+        runtime.is_at_rest(view)
     };
-    let read = freeze(pid, options.hold, &|view| runtime.is_at_rest(view), work).with_context(of_process)?;
+    let work = |view: &ProcessView, cost: FreezeCost| (ObjectPicture::read(view, &runtime, detail), cost);
+    let (picture, cost) = freeze(pid, options.hold, &ready, work).with_context(of_process)?;
+    let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
+    let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns), is_consistent: cost.was_ready };
+    let mut read = read_picture(options, &picture, moment);
     check_found(options, &read, &of_process())?;
+    if options.why.is_none() {
+        let recorded = recorded(pid, options.places)?;
+        if let Some((file, _copy)) = &recorded {
+            join(&mut read, &picture, file, &PictureHead { time_ns: time_ns.into_inner(), ..PictureHead::default() })?;
+        }
+    }
     Ok(read)
+}
+
+/// What was recorded of the process so far, if it is being recorded: a copy in a file of its own, which goes with it.
+fn recorded(pid: i32, is_needed: bool) -> Result<Option<(CaptureReader, NamedTempFile)>> {
+    let found = recordings::of(u32::try_from(pid).ok());
+    let read = match found {
+        Ok(_) => found.and_then(|mut recording| {
+            let answer: SnapshotAnswer =
+                recording.client.ask(ControlCommand::Snapshot { pid: u32::try_from(pid).ok() })?;
+            let mut copy =
+                NamedTempFile::with_prefix("memtrack-objects-").context("a copy of the capture cannot be made")?;
+            snapshot::write(&mut [CopyableCapture::open(&answer, recording.client.recorder())?], &mut copy)?;
+            let file = Request { without_columns: true, ..Request::default() }.open(copy.path())?;
+            if file.aggregated() {
+                bail!("it is recorded with --aggregate, which keeps no blocks");
+            }
+            Ok((file, copy))
+        }),
+        Err(_) if is_needed => {
+            bail!(
+                "process {pid} is not being recorded, so it is not known which places made its objects: record it with \
+                 'memtrack run --trace-python-allocators'"
+            )
+        }
+        Err(_) => return Ok(None),
+    };
+    match read {
+        Err(error) if is_needed => Err(error),
+        Err(error) => {
+            message::warning(format_args!("no places: what was recorded of process {pid} cannot be read: {error:#}"));
+            Ok(None)
+        }
+        Ok(recorded) => Ok(Some(recorded)),
+    }
 }

@@ -9,11 +9,10 @@ use memtrack_format::objects::{PictureCause, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::source::{CaptureReader, PictureMoment};
 
-use super::places::PlaceTable;
-use super::{ObjectsRead, PictureOrigin, check_found, read_picture};
+use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
 use crate::args::objects::{ObjectsArgs, ObjectsMoment};
 use crate::load::Request;
-use crate::units::duration;
+use crate::units::{duration, size};
 
 /// Reads the picture of a moment.
 ///
@@ -24,17 +23,16 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
     let moment = find(&file, at)?;
     let stored = file.picture(&moment)?;
     let stored = stored.with_context(|| format!("{}: the picture of objects is damaged", path.display()))?;
-    let (pause_ns, is_consistent) = (stored.pause_ns, stored.is_consistent);
+    let (pause_ns, resident, is_consistent) = (stored.pause_ns, stored.resident, stored.is_consistent);
     let picture = ObjectPicture::of_stored(stored);
+    let mut when = when(&moment.head, file.picture_ns(&moment.head));
+    if let Some(most) = file.process().resident_peak.filter(|_| moment.head.cause == PictureCause::Peak) {
+        when = format!("{when} (then {} resident, {} at the most)", size(resident), size(most));
+    }
+    let mut read = read_picture(options, &picture, PictureOrigin::Stored { when, pause_ns, is_consistent });
     // Who is asked for a path only wants no places.
-    let places = if options.why.is_some() { None } else { Some(PlaceTable::of(&file, &moment.head, &picture)?) };
-    let placed = places.as_ref().map_or((0, 0), PlaceTable::placed);
-    let is_exact = file.process().traces_python_allocators;
-    let when = when(&moment.head, file.picture_ns(&moment.head));
-    let origin = PictureOrigin::Stored { when, pause_ns, is_consistent, placed, is_exact };
-    let mut read = read_picture(options, &picture, origin);
-    if let Some(mut places) = places {
-        read.types.iter_mut().for_each(|of| of.places = places.take(of.sum.number));
+    if options.why.is_none() {
+        join(&mut read, &picture, &file, &moment.head)?;
     }
     check_found(options, &read, &path.display().to_string())?;
     Ok(read)

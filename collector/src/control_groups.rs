@@ -50,14 +50,17 @@ impl MemoryGroups {
         self.0.iter().find_map(|group| files.iter().find_map(|file| event(group, file, "oom_kill")))
     }
 
-    /// Whether a group is near its limit, without pages of files that the kernel can drop.
-    pub(crate) fn is_near_limit(&self) -> bool {
-        self.0.iter().any(|group| {
-            let Some(limit) = limit(group) else { return false };
-            let near = limit / 100 * NEAR_PERCENT;
+    /// Bytes that can still be used until a group is near its limit; 0: one is. Of a group that has no more left than `least`,
+    /// without pages of files that the kernel can drop.
+    pub(crate) fn room(&self, least: u64) -> u64 {
+        let rooms = self.0.iter().filter_map(|group| {
+            let near = limit(group)? / 100 * NEAR_PERCENT;
             let used = number(group, "memory.current").or(number(group, "memory.usage_in_bytes")).unwrap_or(0);
-            used >= near && used.saturating_sub(inactive_files(group)) >= near
-        })
+            let room = near.saturating_sub(used);
+            let is_enough = room > least;
+            Some(if is_enough { room } else { near.saturating_sub(used.saturating_sub(inactive_files(group))) })
+        });
+        rooms.min().unwrap_or(u64::MAX)
     }
 }
 
@@ -193,11 +196,11 @@ mod tests {
             ],
         );
         let second = of("0::/a/b\n");
-        assert_eq!((second.limit(), second.oom_kills(), second.is_near_limit()), (Some(2000), Some(2), false));
+        assert_eq!((second.limit(), second.oom_kills(), second.room(0)), (Some(2000), Some(2), 100));
         fs::write(root.path().join("a/memory.current"), "1850\n").unwrap();
-        assert!(second.is_near_limit());
+        assert_eq!(second.room(0), 0);
         fs::write(root.path().join("a/memory.stat"), "anon 1\ninactive_file 100\n").unwrap();
-        assert!(!second.is_near_limit(), "the kernel can drop pages of files");
+        assert_eq!(second.room(0), 50, "the kernel can drop pages of files");
 
         let none = "9223372036854771712\n";
         tree(
@@ -215,7 +218,7 @@ mod tests {
             ],
         );
         let first = of("4:memory:/a/b\n");
-        assert_eq!((first.limit(), first.oom_kills(), first.is_near_limit()), (Some(1000), Some(7), true));
-        assert!(!MemoryGroups::default().is_near_limit() && of("4:cpu:/a\n").limit().is_none());
+        assert_eq!((first.limit(), first.oom_kills(), first.room(0)), (Some(1000), Some(7), 0));
+        assert!(MemoryGroups::default().room(0) == u64::MAX && of("4:cpu:/a\n").limit().is_none());
     }
 }

@@ -131,9 +131,9 @@ pub(super) fn short(name: &str) -> String {
 pub(super) fn place_text(place: &ObjectPlace) -> String {
     let file = place.file.rsplit('/').next().unwrap_or_default();
     let text = if place.line > 0 {
-        format!("{} ({file}:{})", place.function, place.line)
+        format!("{} at {file}:{}", place.function, place.line)
     } else {
-        format!("{} ({file})", place.function)
+        format!("{} at {file}", place.function)
     };
     visible(&text).to_string()
 }

@@ -200,3 +200,14 @@ def test_a_picture_with_damage_is_none(recorded, objects, tmp_path):
     damaged = tmp_path / "damaged.bin"
     damaged.write_bytes(content)
     assert "objects" in objects(damaged, status=1)
+
+
+@pytest.mark.parametrize("end", ["", "import os; os._exit(0)"], ids=["finalizes", "at_once"])
+def test_a_peak_shortly_before_the_end_is_found_and_costs_no_wait(recorded, objects, end):
+    text = "class Row:\n    def __init__(self): self.text = bytearray(500)\nkept = []\nfor number in range(100000): kept.append(Row())\n"
+    begun = time.monotonic()
+    capture = recorded(text + end, "--objects-at", "peak,end")
+    assert time.monotonic() - begun < 9
+    for at in ("peak", "end"):
+        found = row(objects(capture, "--at", at), "__main__.Row")["count"]
+        assert found == 100000 if at == "end" else found > 80000, at

@@ -118,6 +118,8 @@ pub(crate) struct PictureScheduler {
     holds: bool,
     /// That of the end was ordered.
     has_end: bool,
+    /// The process has come to its end: what it frees from now on is no matter of its own.
+    is_ending: bool,
     /// Resident memory at the last picture of a maximum, and that picture, until there is another.
     most: u64,
     peak: Option<(Vec<Vec<u8>>, u64)>,
@@ -138,6 +140,7 @@ impl PictureScheduler {
             outstanding: 0,
             holds: false,
             has_end: false,
+            is_ending: false,
             most: 0,
             peak: None,
             begun_ns: now,
@@ -152,26 +155,37 @@ impl PictureScheduler {
         self.holds
     }
 
+    /// Whether the process has come to its end.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.is_ending
+    }
+
     /// Why a picture is due now.
-    pub(crate) fn due(&self, now: u64, resident: u64) -> Option<PictureCause> {
+    pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<PictureCause> {
         let options = self.options.as_ref()?;
         let request = self.area.control().account_request.load(Acquire);
         let waits = [account_request::AT_END, account_request::AT_FINALIZATION].contains(&request);
         if options.at_end && waits && !self.has_end {
             return Some(PictureCause::End);
         }
+        if self.is_ending {
+            return None;
+        }
+        self.is_ending = waits;
         let has_grown = resident > self.most.saturating_add((self.most / GROWTH_PART).max(LEAST_GROWTH));
         let is_affordable = self.spent_ns.saturating_mul(TIME_PART) <= now.saturating_sub(self.begun_ns)
             && now.saturating_sub(self.last_ns) >= LEAST_PAUSE_NS;
-        let is_peak = options.at_peak && !waits && self.outstanding == 0 && has_grown && is_affordable;
+        // While it waits at its end, nothing is lost by another one.
+        let is_peak = options.at_peak && has_grown && (waits || self.outstanding == 0 && is_affordable);
         is_peak.then_some(PictureCause::Peak)
     }
 
     /// Orders one for which the process waits (`tick`), or is made to stand still.
     pub(crate) fn order(&mut self, cause: PictureCause, tick: Option<Tick>, resident: u64) {
         let finalizes = self.area.control().account_request.load(Acquire) == account_request::AT_FINALIZATION;
+        self.holds |= tick.is_some();
         if cause == PictureCause::End {
-            (self.has_end, self.holds) = (true, true);
+            self.has_end = true;
         } else {
             (self.most, self.last_ns) = (resident, monotonic_ns());
         }
@@ -205,7 +219,7 @@ impl PictureScheduler {
             self.outstanding += 1;
         } else {
             self.fails(cause, "too many were asked for at once, or there was no thread for it".into());
-            self.holds = false;
+            self.holds &= self.outstanding > 0;
         }
     }
 
@@ -219,7 +233,7 @@ impl PictureScheduler {
         let answers: Vec<PictureAnswer> = thread.answers.try_iter().collect();
         for PictureAnswer { cause, ticket, payloads, cost_ns } in answers {
             self.outstanding -= 1;
-            self.holds &= cause != PictureCause::End;
+            self.holds &= self.outstanding > 0;
             match payloads {
                 Ok(payloads) if cause == PictureCause::Peak => {
                     self.spent_ns = self.spent_ns.saturating_add(cost_ns);

@@ -10,7 +10,7 @@ use crate::library::on_own_thread;
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
-use crate::stop::{StoppedThread, is_in_sequence, resumable, stop_safely, stop_thread};
+use crate::stop::{StoppedThread, is_in_sequence, resumable, stop_thread};
 use crate::target::TargetProcess;
 use crate::tracee::Tracee;
 use crate::view::ProcessView;
@@ -119,6 +119,21 @@ fn release(threads: Vec<StoppedThread>) {
     }
 }
 
+/// Stops one thread, wherever it is: a system call is executed in it, and no code of the process.
+fn stop_any(target: &TargetProcess) -> Result<StoppedThread, Refusal> {
+    let searched = Instant::now();
+    for pause in PAUSES.iter().cycle().take_while(|_| searched.elapsed() < LIMIT) {
+        for tid in target.threads() {
+            match stop_thread(target, tid)? {
+                Some(thread) if !is_in_sequence(target, &thread.tracee) => return Ok(thread),
+                thread => release(thread.into_iter().collect()),
+            }
+        }
+        std::thread::sleep(Duration::from_micros(*pause));
+    }
+    Err(Refusal::Busy { seconds: LIMIT.as_secs(), reason: Busy::RestartableSequence })
+}
+
 /// A copy of the process that never runs.
 struct ProcessCopy {
     tracee: Tracee,
@@ -153,7 +168,7 @@ impl ProcessCopy {
         if ProcessFacts::read(target.pid).is_none() {
             return Ok(());
         }
-        let stopped = stop_safely(target)?;
+        let stopped = stop_any(target)?;
         let mut thread = RemoteThread::begin(target, stopped)?;
         let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
         thread.finish()?;

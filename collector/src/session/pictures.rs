@@ -19,7 +19,9 @@ impl Session {
         }
         let resident = self.observer.last_rss();
         if let Some(cause) = self.pictures.due(now, resident) {
-            let tick = (cause == PictureCause::End).then(|| self.observer.tick(&self.area));
+            // The process waits, so that its moment is now.
+            let waits = cause == PictureCause::End || self.pictures.is_ending();
+            let tick = waits.then(|| self.observer.tick(&self.area));
             self.dirty = true;
             self.pictures.order(cause, tick, resident);
         }

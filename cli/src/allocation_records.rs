@@ -106,7 +106,12 @@ fn prepare(capture: &mut Capture, request: &Request<'_>) -> Result<()> {
 /// # Errors
 /// A capture that cannot be read.
 pub(crate) fn whole(file: &source::CaptureReader, options: &Options) -> Result<(Capture, Tally)> {
-    let options = Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..*options };
+    let options = Options {
+        exact_times: file.has_timestamps(),
+        unknown_blocks: file.unknown_blocks(),
+        sample_bytes: file.sample_bytes(),
+        ..*options
+    };
     let mut replay = Replay::new(&options);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut replay, |bytes| progress.add(bytes))?;

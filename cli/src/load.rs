@@ -107,6 +107,8 @@ pub(crate) struct Request<'a> {
     pub(crate) min_bytes: u64,
     /// Allocations before this time are excluded.
     pub(crate) from: Option<TimeBound>,
+    /// Whether temporary allocations are shown.
+    pub(crate) temporary: bool,
     /// Allocations at or after this time are excluded.
     pub(crate) to: Option<TimeBound>,
     /// Finds debug files; its cache is shared by all captures of the report.
@@ -158,7 +160,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     }
     let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
         captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
-            sum.add(tally.bytes, tally.count);
+            sum += tally;
             sum
         })
     };
@@ -198,12 +200,37 @@ pub(crate) fn note_filtered(kept: Tally, all: Tally) {
     ));
 }
 
+/// Refuses a capture of samples, where what they stand for is not known.
+///
+/// # Errors
+/// There are samples only.
+pub(crate) fn refuse_samples(file: &source::CaptureReader) -> Result<()> {
+    if file.sample_bytes().is_some() {
+        bail!(
+            "{}: has samples of allocations only (run --sample), and this needs all of them; 'memtrack stats' shows the \
+             estimates with their intervals",
+            file.path().display()
+        );
+    }
+    Ok(())
+}
+
 impl Request<'_> {
-    /// Opens a capture, and sets what the reader may skip.
+    /// Opens a capture for what needs every allocation, and sets what the reader may skip.
+    ///
+    /// # Errors
+    /// A file that is no capture, or has samples only.
+    pub(crate) fn open(&self, path: &Path) -> Result<source::CaptureReader> {
+        let file = self.open_any(path)?;
+        refuse_samples(&file)?;
+        Ok(file)
+    }
+
+    /// The same for sums, which samples have, too.
     ///
     /// # Errors
     /// A file that is no capture.
-    pub(crate) fn open(&self, path: &Path) -> Result<source::CaptureReader> {
+    pub(crate) fn open_any(&self, path: &Path) -> Result<source::CaptureReader> {
         let mut file = source::CaptureReader::open(path)?;
         file.look_in(self.search.clone());
         if self.without_columns {
@@ -326,7 +353,23 @@ pub(crate) fn load_by<T: Default>(
 
 /// Opens a capture; returns it with the options for its replay.
 fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::CaptureReader, Options)> {
-    let file = request.open(path)?;
+    let file = request.open_any(path)?;
+    if let Some(bytes) = file.sample_bytes() {
+        message::note(format_args!(
+            "{}: figures are estimates from samples, {} apart on the average; a site without samples may have up to {} more; \
+             'memtrack stats' shows the 95 % intervals",
+            path.display(),
+            size(bytes.get()),
+            size(memtrack_reader::analysis::unseen_bytes(bytes)),
+        ));
+    }
+    if file.sample_bytes().is_some() && request.temporary {
+        bail!(
+            "{}: has samples of allocations (run --sample), from which it is not known which were temporary: that needs all \
+             allocations in between",
+            path.display()
+        );
+    }
     if file.aggregated() && request.selects() {
         bail!(
             "{}: an aggregated capture has no individual allocations, so --min-bytes, --from and --to do not apply",
@@ -339,6 +382,7 @@ fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(sour
         details: options.details || request.narrows(),
         exact_times: file.has_timestamps(),
         unknown_blocks: file.unknown_blocks(),
+        sample_bytes: file.sample_bytes(),
         snapshots,
         ..*options
     };

@@ -74,8 +74,12 @@ pub(crate) fn resident_memory(
     }
     let Some(account) = account_at(file, request.paths, moment)? else { return Ok(None) };
     let time_ns = file.account_ns(&account);
-    let options =
-        Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let options = Options {
+        exact_times: file.has_timestamps(),
+        unknown_blocks: file.unknown_blocks(),
+        sample_bytes: file.sample_bytes(),
+        ..Options::default()
+    };
     let mut scan = MomentScan::new(&options, time_ns);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
@@ -160,7 +164,8 @@ pub(crate) fn widest_moment(file: &source::CaptureReader, capture: &Capture) -> 
 /// A capture that cannot be read.
 pub(crate) fn sentence(paths: &[PathBuf], capture: &Capture) -> Result<Option<String>> {
     let [path] = paths else { return Ok(None) };
-    if capture.info.aggregated || capture.info.narrowed {
+    let is_sampled = capture.info.process.sample_bytes.is_some();
+    if is_sampled || capture.info.aggregated || capture.info.narrowed {
         return Ok(None);
     }
     let display = DisplayOptions { all_frames: true, ..DisplayOptions::default() };

@@ -19,6 +19,24 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.decimals$} {}", UNITS[unit])
 }
 
+/// Bytes with their interval: `12.4 MB ± 900 kB`; without it, if they are exact.
+pub(crate) fn size_within(bytes: u64, range: (u64, u64)) -> String {
+    within(size, bytes, range)
+}
+
+/// A count with its interval: `12,345 ± 678`.
+pub(crate) fn count_within(number: u64, range: (u64, u64)) -> String {
+    within(count, number, range)
+}
+
+/// The interval may reach further up than down: the larger half is shown.
+fn within(text: fn(u64) -> String, figure: u64, (low, high): (u64, u64)) -> String {
+    match figure.saturating_sub(low).max(high.saturating_sub(figure)) {
+        0 => text(figure),
+        half => format!("{} ± {}", text(figure), text(half)),
+    }
+}
+
 /// A count with separators: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();

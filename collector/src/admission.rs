@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
@@ -335,7 +336,8 @@ impl Admission {
 
     fn prepare(&self, area: &Area, offer: MemoryOffer, native: bool) {
         let control = area.control();
-        control.timestamps.store(self.options.timestamps.into(), Relaxed);
+        control.timestamps.store(self.options.has_times().into(), Relaxed);
+        control.sample_bytes.store(self.options.sample_bytes.map_or(0, NonZeroU64::get), Relaxed);
         control.native.store(native.into(), Relaxed);
         control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
         let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };

@@ -2,6 +2,7 @@
 //!
 //! Invariant: texts from the control page are cut at the size of their fields, whatever length it claims.
 
+use std::num::NonZeroU64;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -33,7 +34,8 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
             realtime_ns: Some(start.realtime_ns),
             uncertainty_ns: Some(start.uncertainty_ns),
         },
-        timestamps: options.timestamps,
+        timestamps: options.has_times(),
+        sample_bytes: options.sample_bytes.map(NonZeroU64::get),
         native_traces: native,
         snapshot_interval: Some(options.snapshot_interval),
         recorder: Some(RECORDER.into()),

@@ -12,6 +12,7 @@
 
 mod active_threads;
 mod admission;
+mod allocation_counts;
 mod busy_writers;
 mod collector;
 pub mod control;

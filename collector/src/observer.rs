@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
+use memtrack_format::record::AllocationCount;
 use memtrack_transport::Area;
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
@@ -140,6 +141,11 @@ impl Observer {
     /// Notes the name of a thread.
     pub(crate) fn thread(&mut self, tid: i32, name: String) {
         self.writer.add(&Observation::Thread { tid, name });
+    }
+
+    /// Notes what a thread has allocated so far.
+    pub(crate) fn counted(&mut self, count: AllocationCount) {
+        self.writer.add(&Observation::Counted(count));
     }
 
     /// Whether enough was collected to hand it over.

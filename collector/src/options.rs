@@ -2,6 +2,7 @@
 //!
 //! Invariant: plain values, the same for every process of one recording.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::pictures::PictureOptions;
@@ -11,6 +12,8 @@ use crate::pictures::PictureOptions;
 pub struct RecordingOptions {
     /// Every event carries its time.
     pub timestamps: bool,
+    /// Only samples of allocations are recorded, this many bytes apart on the average; every event carries its time, then.
+    pub sample_bytes: Option<NonZeroU64>,
     /// Blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub python_allocators: bool,
     /// The processes whose native call stacks are recorded.
@@ -25,10 +28,18 @@ pub struct RecordingOptions {
     pub pictures: Option<PictureOptions>,
 }
 
+impl RecordingOptions {
+    /// Whether every event carries its time.
+    pub(crate) fn has_times(&self) -> bool {
+        self.timestamps || self.sample_bytes.is_some()
+    }
+}
+
 impl Default for RecordingOptions {
     fn default() -> Self {
         Self {
             timestamps: false,
+            sample_bytes: None,
             python_allocators: false,
             native: NativeStacks::Never,
             frame_marks: true,

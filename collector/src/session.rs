@@ -18,6 +18,7 @@ use memtrack_transport::layout::{image, state};
 use memtrack_transport::{Area, barrier, futex};
 
 use crate::active_threads::ActiveThreads;
+use crate::allocation_counts::AllocationCounts;
 use crate::busy_writers;
 use crate::describe;
 use crate::drain_command::Connection;
@@ -76,6 +77,7 @@ pub(crate) struct Session {
     slot_readers: Vec<SlotReader>,
     threads: SlotOwners,
     active: ActiveThreads,
+    counts: AllocationCounts,
     observer: Observer,
     /// Where native stacks are recorded.
     maps: Option<MapsScheduler>,
@@ -164,6 +166,7 @@ impl Session {
             slot_readers: Vec::new(),
             threads: SlotOwners::new(pid, same_namespace),
             active: ActiveThreads::default(),
+            counts: AllocationCounts::default(),
             observer,
             maps,
             accounts,
@@ -283,6 +286,7 @@ impl Session {
                 break;
             }
         }
+        self.counts.note_changes(&self.area, &mut self.observer);
         self.observer.hand_over(queue);
         queue.watermark(last, Vec::new());
         self.read_processor_time();
@@ -474,6 +478,7 @@ impl Session {
 
     /// Hands over all other changes and requests a checkpoint.
     fn save(&mut self, queue: &SinkQueue) {
+        self.counts.note_changes(&self.area, &mut self.observer);
         self.dirty |= self.observer.hand_over(queue);
         let python = describe::python(self.area.control());
         let mut known = self.process.clone();

@@ -221,7 +221,7 @@ fn ticks_and_snapshots_rise_and_tell_this_process() {
         .iter()
         .filter_map(|seen| match seen {
             Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(*tick),
-            Observation::Thread { .. } => None,
+            Observation::Thread { .. } | Observation::Counted(_) => None,
         })
         .collect();
     assert!(ticks.is_sorted_by(|a, b| a.ticket < b.ticket && a.time_ns <= b.time_ns));

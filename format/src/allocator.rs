@@ -128,6 +128,12 @@ impl Allocator {
         Self::LONG.get(usize::from(number.checked_sub(Self::SHORT + 1)?)).copied()
     }
 
+    /// Whether it maps memory, rather than handing out blocks.
+    #[must_use]
+    pub const fn is_mapping(self) -> bool {
+        matches!(self, Self::Mmap | Self::Mremap) || self.is_python_arena()
+    }
+
     /// Whether this is an arena, which Python's allocator holds whether it is in use or not, and no block that the program
     /// requested.
     #[must_use]

@@ -11,6 +11,7 @@
 //! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
 //! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) and [`FailedAlloc`](crate::record::Record::FailedAlloc) records |
 //! | 4 | stack tops with numbers: the [`DefineTop`](crate::record::Record::DefineTop) and [`ReplaceTop`](crate::record::Record::ReplaceTop) records; blocks of records sorted by field ([`crate::record_columns`]) |
+//! | 5 | sampled captures: the [`Counted`](crate::record::Record::Counted) record and observation |
 //!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.
@@ -20,7 +21,7 @@ use crc32fast::hash as crc32;
 /// The first bytes of every capture.
 pub const MAGIC: [u8; 8] = [0x89, b'M', b'E', b'M', b'T', b'R', b'K', 0x0a];
 /// The version that this build writes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of the file header.
 pub const LEN: usize = 16;
 

@@ -36,6 +36,8 @@ pub struct Process {
     pub time_uncertainty_ns: Option<u64>,
     /// Whether every event carries its time.
     pub timestamps: bool,
+    /// Mean number of bytes between two samples, where only sampled allocations are recorded.
+    pub sample_bytes: Option<u64>,
     /// Between memory snapshots, to the millisecond.
     pub snapshot_interval: Option<Duration>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
@@ -387,7 +389,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 40] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 41] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -397,6 +399,7 @@ impl Process {
             (37, &mut self.start.monotonic_ns),
             (38, &mut self.start.realtime_ns),
             (39, &mut self.start.uncertainty_ns),
+            (93, &mut self.sample_bytes),
             (41, &mut self.snapshot_interval),
             (42, &mut self.end.monotonic_ns),
             (43, &mut self.end.ticks),

@@ -6,6 +6,7 @@
 //! 1 Tick      ticket+ time+                       events with a later ticket were recorded after this time
 //! 2 Snapshot  ticket+ time+ ticks rss             a tick with the stamping clock and the resident memory
 //! 3 Thread    tid length name                     the system's name of a thread
+//! 4 Counted   stretch allocations bytes           what a thread of a sampled recording has allocated so far
 //! ```
 //!
 //! All numbers are prefix varints; `+` marks a difference to the previous one in the same block. Times are CLOCK_MONOTONIC in nanoseconds.
@@ -13,6 +14,7 @@
 //! Invariant: tickets and times rise within a block.
 
 use crate::fields::{FieldReader, FieldWriter};
+use crate::record::AllocationCount;
 
 /// One entry of an observations block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub enum Observation {
         /// Resident memory of the process in bytes, without memtrack's shared memory.
         rss: u64,
     },
+    /// What a thread of a sampled recording has allocated so far.
+    Counted(AllocationCount),
     /// The system's name of a thread.
     Thread {
         /// The operating system's id of the thread.
@@ -49,6 +53,7 @@ pub struct Tick {
 const TICK: u8 = 1;
 const SNAPSHOT: u8 = 2;
 const THREAD: u8 = 3;
+const COUNTED: u8 = 4;
 
 /// Writes the payload of an observations block.
 #[derive(Debug, Default)]
@@ -66,6 +71,10 @@ impl ObservationWriter {
             Observation::Snapshot { tick, ticks, rss } => {
                 self.tick(SNAPSHOT, *tick);
                 self.fields.numbers(&[*ticks, *rss]);
+            }
+            Observation::Counted(AllocationCount { stretch, allocations, bytes }) => {
+                self.fields.0.push(COUNTED);
+                self.fields.numbers(&[*stretch, *allocations, *bytes]);
             }
             Observation::Thread { tid, name } => {
                 self.fields.0.push(THREAD);
@@ -138,6 +147,10 @@ impl<'a> ObservationReader<'a> {
                 let tick = self.tick()?;
                 Some(Observation::Snapshot { tick, ticks: self.fields.number()?, rss: self.fields.number()? })
             }
+            COUNTED => {
+                let (stretch, allocations) = (self.fields.number()?, self.fields.number()?);
+                Some(Observation::Counted(AllocationCount { stretch, allocations, bytes: self.fields.number()? }))
+            }
             THREAD => {
                 let tid = self.fields.small()?.cast_signed();
                 let name = String::from_utf8_lossy(self.fields.bytes()?).into_owned();
@@ -163,13 +176,14 @@ impl Iterator for ObservationReader<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Observation, ObservationReader, ObservationWriter, Tick};
+    use super::{AllocationCount, Observation, ObservationReader, ObservationWriter, Tick};
 
     #[test]
     fn round_trip_and_truncation() {
         let tick = |ticket, time_ns| Tick { ticket, time_ns };
         let all = [
             Observation::Tick(tick(4, 1_000_000_000_000)),
+            Observation::Counted(AllocationCount { stretch: 7 << 32 | 4711, allocations: 1 << 40, bytes: u64::MAX }),
             Observation::Thread { tid: 4711, name: "wörker".into() },
             Observation::Snapshot { tick: tick(9, 1_000_000_100_000), ticks: u64::MAX, rss: 1 << 33 },
         ];

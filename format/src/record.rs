@@ -116,6 +116,26 @@ pub struct BlockRecord {
     pub time: Option<u64>,
 }
 
+/// How much a thread has allocated so far, sampled or not, without mappings. Of several of one stretch, that with the
+/// most allocations counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AllocationCount {
+    /// A number of the time for which the thread has its slot, unique in the capture; its low half is the thread's id.
+    pub stretch: u64,
+    /// Allocations in this stretch.
+    pub allocations: u64,
+    /// Bytes requested in this stretch.
+    pub bytes: u64,
+}
+
+impl AllocationCount {
+    /// The operating system's id of the thread.
+    #[must_use]
+    pub const fn tid(&self) -> i32 {
+        (self.stretch as u32).cast_signed()
+    }
+}
+
 /// One record. Times are in ticks of the stamping clock, `None` in segments that are not timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
@@ -207,6 +227,8 @@ pub enum Record<'a> {
         /// When.
         time: Option<u64>,
     },
+    /// What a thread of a sampled recording has allocated so far; see [`AllocationCount`].
+    Counted(AllocationCount),
     /// Frames leave the stack, newest first.
     Pop {
         /// How many, at least 1.
@@ -328,6 +350,7 @@ pub(crate) mod extra {
     pub(crate) const BEGIN: u8 = 21;
     pub(crate) const BEGIN_TIMED: u8 = 22;
     pub(crate) const GROUP_BEGINS: u8 = 23;
+    pub(crate) const COUNTED: u8 = 24;
 }
 
 #[cfg(test)]

@@ -149,7 +149,11 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
         (0..).zip(&aggregate.snapshots).map(|(index, snapshot)| restore_snapshot(index, snapshot)).collect();
     let mut totals = restore_totals(&aggregate.totals);
     totals.size_histogram = SizeHistogram::from_counts(&aggregate.bins);
-    let threads = aggregate.threads.iter().map(|(tid, name)| Thread { tid: *tid, name: name.clone() }).collect();
+    let threads = aggregate
+        .threads
+        .iter()
+        .map(|(tid, name)| Thread { tid: *tid, name: name.clone(), ..Thread::default() })
+        .collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
     Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, threads))
 }
@@ -274,7 +278,7 @@ fn numbers(totals: &mut Totals) -> Vec<&mut u64> {
         bytes,
         peak_allocations,
     ];
-    for Tally { bytes, count } in [allocations, leaked, leaked_at_exit, temporary] {
+    for Tally { bytes, count, .. } in [allocations, leaked, leaked_at_exit, temporary] {
         fields.extend([bytes, count]);
     }
     let MappingTotals { heap, reserved, file, shared } = mappings;
@@ -339,7 +343,7 @@ mod tests {
             replay.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns: order * 10 });
         }
         replay.snapshot(100, 1 << 20);
-        (replay.finish(), frames, vec![Thread { tid: 4711, name: "main".into() }])
+        (replay.finish(), frames, vec![Thread { tid: 4711, name: "main".into(), ..Thread::default() }])
     }
 
     #[test]

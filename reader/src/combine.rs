@@ -211,7 +211,7 @@ mod tests {
             replay.event(&Event { kind, address, size, stack, thread: ThreadId(0), order, time_ns: order * 10 });
         }
         replay.snapshot(5, 100);
-        let threads = vec![Thread { tid: 7, name: function.into() }];
+        let threads = vec![Thread { tid: 7, name: function.into(), ..Thread::default() }];
         CapturePart { analysis: replay.finish(), frames, threads, start_ns, end_ns: start_ns + 20 }
     }
 

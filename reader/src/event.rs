@@ -26,6 +26,17 @@ pub struct Thread {
     pub tid: i32,
     /// Its last name; empty when it was never seen.
     pub name: String,
+    /// All that it has allocated, but for mappings, where only samples of it are recorded.
+    pub counted: Option<CountedAllocations>,
+}
+
+/// All that a thread has allocated, sampled or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountedAllocations {
+    /// Bytes requested.
+    pub bytes: u64,
+    /// Number of allocations.
+    pub count: u64,
 }
 
 /// One event of the total order.

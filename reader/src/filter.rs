@@ -82,7 +82,8 @@ mod tests {
             Group { allocated: sum, peak: sum, ..Group::new(stacks[at], allocator, ThreadId(thread)) }
         };
         let groups = [group(0, Allocator::Malloc, 0), group(1, Allocator::Calloc, 1), group(2, Allocator::Malloc, 1)];
-        let threads = [(70, "main"), (71, "pool")].map(|(tid, name)| Thread { tid, name: name.into() });
+        let threads =
+            [(70, "main"), (71, "pool")].map(|(tid, name)| Thread { tid, name: name.into(), ..Thread::default() });
         (Analysis { groups: groups.into_iter().collect(), ..Analysis::default() }, frames, threads.into())
     }
 

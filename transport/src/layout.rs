@@ -162,6 +162,8 @@ pub struct ControlPage {
     pub asked: AtomicU32,
     /// How often the target has begun to unmap memory or to map over it, if native stacks are recorded; target, by addition.
     pub unmaps: AtomicU32,
+    /// Only samples of allocations are recorded, this many bytes apart on the average; 0: all are; collector.
+    pub sample_bytes: AtomicU64,
     /// One of [`account_request`] (a futex word); target, but [`account_request::DONE`] is the collector's.
     pub account_request: AtomicU32,
     /// 1: the collector also reads the objects of the process when it waits by [`account_request`], which takes longer;
@@ -270,6 +272,13 @@ pub struct SlotHeader {
     pub python_ticks: AtomicU64,
     /// Additional time of changed native stacks, estimated in the same way; target.
     pub native_ticks: AtomicU64,
+    /// Where allocations are sampled, the number of this owner's stretch: see
+    /// [`AllocationCount`](memtrack_format::record::AllocationCount); target.
+    pub stretch: AtomicU64,
+    /// The owner's allocations in this stretch, sampled or not; target.
+    pub allocations: AtomicU64,
+    /// Their bytes; target.
+    pub allocated_bytes: AtomicU64,
 }
 
 /// The header of a segment.

@@ -114,7 +114,7 @@ impl<'a> From<&'a InputArgs> for Request<'a> {
 
 impl<'a> From<(&'a InputArgs, &ViewArgs)> for Request<'a> {
     fn from((input, view): (&'a InputArgs, &ViewArgs)) -> Self {
-        Self { split_processes: view.split_processes, ..input.into() }
+        Self { split_processes: view.split_processes, temporary: view.which.temporary, ..input.into() }
     }
 }
 
@@ -156,6 +156,7 @@ impl FilterArgs {
             to,
             search: search(&names.debug_dir),
             split_processes: false,
+            temporary: false,
             without_columns: false,
             without_paths: false,
             split_domains: false,

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use memtrack_collector::Compression;
 use memtrack_reader::query::units::{size, span};
 
 use super::push::window;
-use super::{RunArgs, compression, milliseconds};
+use super::{RunArgs, compression, milliseconds, sample_bytes};
 
 /// `memtrack mark`.
 #[derive(Debug, Args)]
@@ -194,6 +194,11 @@ pub(crate) struct AttachArgs {
     /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
+    /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: nearly free, and
+    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact
+    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB",
+          value_parser = sample_bytes)]
+    pub(crate) sample: Option<NonZeroU64>,
     /// Store the source lines of Python frames in the capture
     #[arg(long)]
     pub(crate) embed_sources: bool,
@@ -227,6 +232,7 @@ impl AttachArgs {
             no_native: self.no_native,
             no_frame_marks: self.no_frame_marks,
             aggregate: self.aggregate,
+            sample: self.sample,
             live: false,
             dormant: false,
             objects_at: Vec::new(),

@@ -26,7 +26,10 @@ use crate::units::{count, size};
 pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     refuse_open_without_file(options.open, &options.output)?;
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
-    let read = |capture| load((capture, &options.filters), &options.which.reading());
+    let read = |capture| {
+        let request = Request::from((capture, &options.filters));
+        load(Request { temporary: metric.view == View::Temporary, ..request }, &options.which.reading())
+    };
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
     let notes = comparability_warnings(&base, &new);
     notes.iter().for_each(message::warning);

@@ -154,7 +154,11 @@ fn rewrite(
 pub(super) fn open_single(path: &Path, what: &str) -> Result<source::CaptureReader> {
     let members = source::members(path)?;
     match members.paths.as_slice() {
-        [only] if members.missing == 0 => Ok(source::CaptureReader::open(only)?),
+        [only] if members.missing == 0 => {
+            let file = source::CaptureReader::open(only)?;
+            crate::load::refuse_samples(&file)?;
+            Ok(file)
+        }
         all => bail!(
             "{}: {} captures in one file; {what} them one by one, such as {}#1",
             path.display(),

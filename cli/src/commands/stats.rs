@@ -25,7 +25,8 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let display = request.display.clone();
     // Attribution to lines of own code needs whole stacks.
     let without_paths = view == View::Allocated && (options.json || display.all_frames);
-    let request = Request { split_domains: true, without_paths, shown: false, ..request };
+    let temporary = view == View::Temporary;
+    let request = Request { split_domains: true, without_paths, temporary, shown: false, ..request };
     let mut capture = load(request, &options.which.reading())?;
     if capture.info.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("the size histogram is omitted: aggregated captures have one for the whole process only");

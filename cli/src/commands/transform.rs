@@ -19,7 +19,7 @@ use crate::args::transform::{EventTransformArgs, ParquetArgs, RecordTable, Recor
 use crate::export::{
     Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack, parquet, records,
 };
-use crate::load::{Request, capture_info, expanded, load, load_by, of_one_recording};
+use crate::load::{Request, capture_info, expanded, load, load_by, of_one_recording, refuse_samples};
 use crate::message;
 use crate::origin_names;
 use crate::output::{ReportOutput, derived};
@@ -117,6 +117,7 @@ fn write_process(
     // As recorded, so that keys are those of every other process.
     let request = Request { split_domains: true, ..request.clone() };
     let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
+        refuse_samples(file)?;
         let mut replay = parquet::WindowReplay::new(replayed, options.window);
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
@@ -144,6 +145,10 @@ fn write_records(options: &RecordsArgs) -> Result<u8> {
     let common = &options.common;
     let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
     let request = Request::from((&common.input, &common.view));
+    // The rows of these tables have no place for how exact they are.
+    for path in &expanded(request.paths)? {
+        refuse_samples(&CaptureReader::open(path)?)?;
+    }
     let load = |request| load(request, &common.view.reading());
     match (options.table, &options.spans) {
         (RecordTable::Allocations, _) => {
@@ -238,8 +243,12 @@ fn write_peak(path: &Path, request: &Request<'_>, selected: Option<&Path>, out: 
         .with_context(|| format!("{}: expected the number of a row in each line", selected.display()))?;
     let rows = capture.analysis.rows(View::Allocated).enumerate().filter(|(number, _)| numbers.contains(number));
     let kept = AllocationFilter::of_groups(rows.map(|(_, row)| (row.stack, row.allocator, row.thread)));
-    let options =
-        Options { exact_times: file.has_timestamps(), unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let options = Options {
+        exact_times: file.has_timestamps(),
+        unknown_blocks: file.unknown_blocks(),
+        sample_bytes: file.sample_bytes(),
+        ..Options::default()
+    };
     let mut replay = KeptReplay { kept: KeptEvents::new(&kept), replay: Replay::new(&options) };
     file.read(&mut replay, |_| ())?;
     capture.analysis = replay.replay.into_analysis();

@@ -90,6 +90,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "leaked": if leaks == View::LeaksAtExit { "at-exit" } else { "at-finalization" },
         "temporary_threshold": analysis.totals.temporary_threshold,
         "aggregated": info.aggregated,
+        "sample_bytes": info.process.sample_bytes,
         "has_allocation_timestamps": analysis.exact_times,
         "time_uncertainty_ns": info.time_uncertainty_ns,
         "complete": info.complete,

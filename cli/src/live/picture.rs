@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn each_sum_is_in_its_view() {
-        let tally = |bytes| Tally { bytes, count: 1 };
+        let tally = |bytes| Tally { bytes, count: 1, ..Tally::default() };
         let (stack, thread, allocator) = (StackId(1), ThreadId(0), Allocator::Malloc);
         let flow =
             GroupFlow { stack, thread, allocator, allocated: tally(1), freed: tally(2), live: tally(3), peak: None };

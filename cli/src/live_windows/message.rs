@@ -34,14 +34,14 @@ pub(crate) struct TallyMessage {
 }
 
 impl From<Tally> for TallyMessage {
-    fn from(Tally { bytes, count }: Tally) -> Self {
+    fn from(Tally { bytes, count, .. }: Tally) -> Self {
         Self { bytes, count }
     }
 }
 
 impl From<TallyMessage> for Tally {
     fn from(TallyMessage { bytes, count }: TallyMessage) -> Self {
-        Self { bytes, count }
+        Self { bytes, count, ..Self::default() }
     }
 }
 
@@ -206,8 +206,8 @@ impl WindowMessage {
 /// and what was live at the mark in that of all allocations.
 pub(crate) fn group(flow: &GroupFlow, at_mark: Tally) -> Group {
     let sum = |tally: Tally| match tally {
-        Tally { bytes: 0, count: 0 } => Sum::default(),
-        Tally { bytes, count } => Sum { bytes, count, first_order: 0, first_time_ns: 0 },
+        Tally { bytes: 0, count: 0, .. } => Sum::default(),
+        Tally { bytes, count, .. } => Sum { bytes, count, first_order: 0, first_time_ns: 0 },
     };
     let &GroupFlow { stack, thread, allocator, allocated, freed, live, peak: _ } = flow;
     let group = Group::new(stack, allocator, thread);

@@ -25,7 +25,7 @@ pub(super) fn load_several(
     options: &Options,
     problems: &mut LoadWarnings,
 ) -> Result<(Vec<(Capture, Tally)>, CombinedPeaks)> {
-    let spans = paths.iter().map(|path| CaptureSpan::of(&request.open(path)?)).collect::<Result<Vec<_>>>()?;
+    let spans = paths.iter().map(|path| CaptureSpan::of(&request.open_any(path)?)).collect::<Result<Vec<_>>>()?;
     let no_joint_peak = why_not_simultaneous(&spans);
     let all = if no_joint_peak.is_some() {
         let mut all = Vec::new();
@@ -136,7 +136,11 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Re
     for capture in &mut captures {
         let peak = capture.analysis.totals.peak;
         let mut row = ProcessRow::of(capture);
-        row.at_peak = several.no_joint_peak.is_none().then_some(Tally { bytes: peak.bytes, count: peak.allocations });
+        row.at_peak = several.no_joint_peak.is_none().then_some(Tally {
+            bytes: peak.bytes,
+            count: peak.allocations,
+            ..Tally::default()
+        });
         capture.info.processes = vec![row];
     }
     let end = captures.iter().filter_map(|capture| capture.info.process.end.monotonic_ns).max();

@@ -30,7 +30,7 @@ pub(crate) fn warning(arenas: Tally, others: Tally) -> Option<String> {
 
 /// The difference of two tallies.
 pub(crate) fn subtract(whole: Tally, arenas: Tally) -> Tally {
-    Tally { bytes: whole.bytes.saturating_sub(arenas.bytes), count: whole.count.saturating_sub(arenas.count) }
+    whole.less(arenas)
 }
 
 #[cfg(test)]
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn arenas_are_told_and_warned_of_where_they_are_much() {
-        let tally = |bytes, count| Tally { bytes, count };
+        let tally = |bytes, count| Tally { bytes, count, ..Tally::default() };
         let expected = "2.00 MB in 2 arenas reserved by Python's allocator (used and unused); record with \
                         --trace-python-allocators to see objects";
         assert_eq!(note(tally(2_000_000, 2)).as_deref(), Some(expected));

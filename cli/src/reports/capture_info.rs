@@ -11,8 +11,9 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
+use crate::text::sized;
 pub(crate) use crate::text::visible;
-use crate::units::{at_most, count, duration, size};
+use crate::units::{at_most, count, count_within, duration, size};
 
 use super::leaked::LeakMoment;
 use super::presentation::Presentation;
@@ -47,7 +48,8 @@ impl Capture {
             View::Leaks => format!(", live {}", self.info.leak_moment.when()),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
-        format!("{}: {} in {} allocations{moment}", self.title(view), size(whole.bytes), count(whole.count))
+        let number = count_within(whole.count, whole.count_range());
+        format!("{}: {} in {number} allocations{moment}", self.title(view), sized(whole))
     }
 
     /// What the allocations of a view have in common; continues a sentence such as "12 allocations, ".

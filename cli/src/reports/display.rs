@@ -90,7 +90,7 @@ impl Capture {
             if whose.get(group.stack.0 as usize) == Some(&Whose::Imports) && !group.allocator.is_python_arena() {
                 for (sum, left_out) in [&mut group.leaked, &mut group.leaked_at_exit].into_iter().zip(&mut *imports) {
                     let sum = std::mem::take(sum);
-                    left_out.add(sum.bytes, sum.count);
+                    *left_out += sum.tally();
                 }
             }
         });

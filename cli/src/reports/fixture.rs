@@ -52,7 +52,8 @@ pub(crate) fn capture() -> Capture {
     });
     let failed = failed.collect();
     let analysis = Analysis { groups, totals: totals(), failed, snapshots, exact_times: true, ..Analysis::default() };
-    let threads = [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into() });
+    let threads =
+        [(100, "main"), (107, "pool-0")].map(|(tid, name)| Thread { tid, name: name.into(), ..Thread::default() });
     Capture { info: info(), analysis, frames, threads: threads.into(), shown: Presentation::default() }
 }
 
@@ -119,11 +120,11 @@ fn totals() -> Totals {
     (counts[0], counts[1], counts[9], counts[16]) = (2, 90, 1, 3);
     Totals {
         events: 160,
-        allocations: Tally { bytes: 1_505_096, count: 96 },
+        allocations: Tally { bytes: 1_505_096, count: 96, ..Tally::default() },
         deallocations: 94,
         peak: Peak { bytes: 1_505_096, allocations: 96, at: Some(Moment { order: 9, time_ns: 3_000_000_000 }) },
-        leaked: Tally { bytes: 4_096, count: 2 },
-        leaked_at_exit: Tally { bytes: 4_096, count: 2 },
+        leaked: Tally { bytes: 4_096, count: 2, ..Tally::default() },
+        leaked_at_exit: Tally { bytes: 4_096, count: 2, ..Tally::default() },
         size_histogram: SizeHistogram::from_counts(&counts),
         rss_peak_bytes: 9 << 20,
         rss_last_bytes: 8 << 20,

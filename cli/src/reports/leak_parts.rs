@@ -10,9 +10,10 @@ use serde_json::{Map, Value, json};
 
 use super::arenas::{self, subtract};
 use super::capture_info::Capture;
+use super::estimates::{self, RangedTally};
 use super::leaked::LeakMoment;
 use super::stats::separates_python;
-use crate::units::{count, size};
+use crate::text::sized;
 
 /// Everything that was live at the moment of leaks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl LeakParts {
                 true => &mut parts.arenas,
                 false => &mut parts.whose[whose as usize],
             };
-            part.add(row.bytes, row.count);
+            *part += row.tally();
         }
         parts.interpreter = separates_python(capture).then(|| kept(&rows, &capture.frames).interpreter);
         parts
@@ -47,7 +48,7 @@ impl LeakParts {
     /// The sum of all parts.
     fn whole(&self) -> Tally {
         let mut whole = self.arenas;
-        self.whose.iter().for_each(|part| whole.add(part.bytes, part.count));
+        self.whose.iter().for_each(|part| whole += *part);
         whole
     }
 
@@ -84,7 +85,7 @@ impl LeakParts {
         let own = self.whose[Whose::Own as usize];
         let parts = [("own code", own), ("Python itself", self.interpreter.unwrap_or_default())];
         let said = parts.into_iter().filter(|(_, part)| part.bytes > 0 && *part != leaked);
-        let said: Vec<_> = said.map(|(who, part)| format!("{} by {who}", size(part.bytes))).collect();
+        let said: Vec<_> = said.map(|(who, part)| format!("{} by {who}", sized(part))).collect();
         match (&said[..], own == leaked && own.bytes > 0) {
             (_, true) => "; all by own code".into(),
             ([], false) => String::new(),
@@ -95,15 +96,19 @@ impl LeakParts {
     /// What does not count as leaked, for the final summary of `run`; `None` if it is negligible.
     pub(crate) fn excluded_text(&self) -> Option<String> {
         let imports = self.imports();
-        let imports = (imports.bytes > 0).then(|| format!("{} held by imports", size(imports.bytes)));
+        let imports = (imports.bytes > 0).then(|| format!("{} held by imports", sized(imports)));
         let arenas = arenas::warning(self.arenas, self.leaked(false));
         let parts: Vec<_> = imports.into_iter().chain(arenas).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
     }
 
     /// The object `leaked` of `stats --json`.
-    pub(crate) fn json(&self) -> Value {
-        let value = |tally: Tally| json!({"bytes": tally.bytes, "allocations": tally.count});
+    pub(crate) fn json(&self, capture: &Capture) -> Value {
+        let value = |tally: Tally| {
+            let mut value = json!({"bytes": tally.bytes, "allocations": tally.count});
+            estimates::put_ranges_as(&mut value, capture, ["bytes", "allocations"], tally);
+            value
+        };
         let mut leaked = value(self.whole());
         leaked["moment"] = self.moment.name().into();
         let parts = Whose::ALL.iter().zip(self.whose).map(|(whose, part)| (whose.name().to_owned(), value(part)));
@@ -117,16 +122,17 @@ impl LeakParts {
 }
 
 fn in_words(tally: Tally) -> String {
-    format!("{} in {} allocations", size(tally.bytes), count(tally.count))
+    RangedTally::from(tally).in_words()
 }
 
 #[cfg(test)]
 mod tests {
     use super::{LeakMoment, LeakParts, Tally};
+    use crate::reports::fixture;
     use memtrack_reader::origin::Whose;
 
     fn tally(bytes: u64, count: u64) -> Tally {
-        Tally { bytes, count }
+        Tally { bytes, count, ..Tally::default() }
     }
 
     fn parts(whose: [Tally; 4], arenas: Tally) -> LeakParts {
@@ -149,7 +155,7 @@ mod tests {
             ]
         );
         assert_eq!(python.lines(true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
-        let json = python.json();
+        let json = python.json(&fixture::capture());
         let sum: u64 = json["parts"].as_object().unwrap().values().map(|part| part["bytes"].as_u64().unwrap()).sum();
         assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
         assert_eq!(

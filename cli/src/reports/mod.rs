@@ -6,6 +6,7 @@ pub(crate) mod arenas;
 pub(crate) mod capture_info;
 pub(crate) mod diff;
 pub(crate) mod display;
+pub(crate) mod estimates;
 pub(crate) mod explain;
 pub(crate) mod failed;
 pub(crate) mod leak_parts;

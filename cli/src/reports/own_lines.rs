@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 use super::NO_STACK;
 use super::capture_info::Capture;
 use super::display::place;
-use crate::text::{Label, Style, Styled, TextTable, column, share};
+use crate::text::{Label, Style, Styled, TextTable, column, share_of};
 use crate::units::plural;
 
 /// Maximum number of own-code lines in [`top_rows`].
@@ -70,9 +70,9 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     let without_arenas = matches!(view, View::Leaks | View::LeaksAtExit);
     let groups = capture.analysis.rows(view).filter(|row| !(without_arenas && row.allocator.is_python_arena()));
     let rows = of_groups(capture, groups, false, false);
-    let mut sums: FxHashMap<Whose, u64> = FxHashMap::default();
-    rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally.bytes);
-    let whole = sums.values().sum::<u64>();
+    let mut sums: FxHashMap<Whose, Tally> = FxHashMap::default();
+    rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally);
+    let whole = sums.values().map(|sum| sum.bytes).sum::<u64>();
     let least = whole / (100 / LEAST_PERCENT);
     let mut table = TextTable::new([column(""); 3]);
     // Without stacks the owner is unknown.
@@ -81,21 +81,22 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     }
     let own = || rows.iter().filter(|row| row.key.whose == Whose::Own);
     for row in own().take(NAMED).filter(|row| row.tally.bytes > least) {
-        let [bytes, part] = share(row.tally.bytes, whole);
+        let [bytes, part] = share_of(row.tally, whole);
         table.row([bytes, part, row.label(capture).into()]);
-        *sums.entry(Whose::Own).or_default() -= row.tally.bytes;
+        let rest = sums.entry(Whose::Own).or_default();
+        *rest = rest.less(row.tally);
     }
     let others = own().count().saturating_sub(table.len());
-    let mut rest: Vec<_> = sums.into_iter().filter(|(_, bytes)| *bytes > least).collect();
-    rest.sort_by_key(|(whose, bytes)| (Reverse(*bytes), *whose));
-    for (whose, bytes) in rest {
+    let mut rest: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.bytes > least).collect();
+    rest.sort_by_key(|(whose, sum)| (Reverse(sum.bytes), *whose));
+    for (whose, sum) in rest {
         let text = match whose {
             Whose::Own => plural(others as u64, "other line of own code", "other lines of own code"),
             Whose::Libraries => "libraries, without own code".into(),
             Whose::Standard => "the interpreter and standard libraries, without own code".into(),
             Whose::Imports => "imports".into(),
         };
-        let [bytes, part] = share(bytes, whole);
+        let [bytes, part] = share_of(sum, whole);
         table.row([bytes, part, Styled::new(Style::Dim, text).into()]);
     }
     table
@@ -173,7 +174,7 @@ impl OwnLineRow {
     }
 
     fn add(&mut self, group: &GroupRow) {
-        self.tally.add(group.bytes, group.count);
+        self.tally += group.tally();
         let bytes = self.allocators.entry(group.allocator).or_default();
         *bytes = bytes.saturating_add(group.bytes);
     }

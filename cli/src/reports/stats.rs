@@ -4,8 +4,10 @@
 //! order.
 
 use memtrack_format::Allocator;
+use memtrack_reader::ThreadId;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{AllocatorRow, Breakdown, FrameRow, ModuleRow, Tally, ThreadRow, Totals};
+use memtrack_reader::analysis::{AllocatorRow, Breakdown, FrameRow, ModuleRow, Tally, ThreadRow};
+use memtrack_reader::event::{CountedAllocations, Thread};
 
 use super::capture_info::Capture;
 
@@ -35,7 +37,10 @@ impl StatsRows {
     pub(crate) fn new(capture: &Capture, view: View, limit: usize) -> Self {
         let all = Breakdown::of(capture.analysis.rows(view), &capture.frames);
         let functions = all.allocators_by(Allocator::function);
-        let Breakdown { whole, frames, modules, allocators, threads } = all;
+        let Breakdown { whole, frames, modules, allocators, mut threads } = all;
+        if capture.is_sampled() && view == View::Allocated {
+            threads = counted_threads(capture);
+        }
         Self {
             whole,
             allocators: top(functions, usize::MAX, |row| size(&row.tally)),
@@ -49,15 +54,46 @@ impl StatsRows {
     }
 }
 
+/// What a thread has allocated, as it was counted.
+fn counted(thread: &Thread) -> Tally {
+    let CountedAllocations { bytes, count } = thread.counted.unwrap_or_default();
+    Tally { bytes, count, ..Tally::default() }
+}
+
+/// What each thread has allocated, as it was counted, and what it has mapped.
+fn counted_threads(capture: &Capture) -> Vec<ThreadRow> {
+    let counted = capture.threads.iter().map(counted);
+    let mut rows: Vec<ThreadRow> =
+        (0..).zip(counted).map(|(number, tally)| ThreadRow { thread: ThreadId(number), tally }).collect();
+    for row in capture.analysis.rows(View::Allocated).filter(|row| row.allocator.is_mapping()) {
+        if let Some(thread) = rows.get_mut(row.thread.0 as usize) {
+            thread.tally += row.tally();
+        }
+    }
+    rows.retain(|row| row.tally.count > 0);
+    rows
+}
+
+/// Everything that was allocated: counted, where the rest is estimated.
+pub(crate) fn allocated(capture: &Capture) -> Tally {
+    let totals = &capture.analysis.totals;
+    if !capture.is_sampled() {
+        return totals.allocations;
+    }
+    let mut counted: Tally = capture.threads.iter().map(counted).sum();
+    counted.add(totals.mappings.heap.bytes, totals.mappings.heap.count);
+    counted
+}
+
 /// The view of leaks to show with this view.
 pub(crate) fn leaks(view: View) -> View {
     if view == View::LeaksAtExit { view } else { View::Leaks }
 }
 
 /// Memory that is not live at exit: freed, or lost without a recorded free.
-pub(crate) fn freed(totals: &Totals) -> Tally {
-    let (all, live) = (totals.allocations, totals.leaked_at_exit);
-    Tally { bytes: all.bytes.saturating_sub(live.bytes), count: all.count.saturating_sub(live.count) }
+pub(crate) fn freed(capture: &Capture) -> Tally {
+    let (all, live) = (allocated(capture), capture.analysis.totals.leaked_at_exit);
+    all.less(live)
 }
 
 /// Whether Python's own allocators were traced.

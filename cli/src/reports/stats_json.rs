@@ -9,11 +9,12 @@ use serde_json::{Value, json};
 
 use super::NO_STACK;
 use super::capture_info::Capture;
+use super::estimates;
 use super::failed;
 use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;
 use super::processes;
-use super::stats::{StatsRows, freed, leaks, traces_python_allocators};
+use super::stats::{StatsRows, allocated, freed, leaks, traces_python_allocators};
 use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
@@ -34,6 +35,7 @@ pub(crate) fn write(
     if let Some(lifetimes) = lifetimes {
         report["lifetimes"] = lifetimes.json(limit);
     }
+    estimates::put_figures(&mut report, capture, leaks(view));
     serde_json::to_writer_pretty(&mut out, &report)?;
     writeln!(out)
 }
@@ -46,12 +48,12 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "schema": "memtrack-stats",
         "version": 1,
         "capture": capture_value(capture),
-        "allocations": {"count": totals.allocations.count, "bytes": totals.allocations.bytes},
+        "allocations": {"count": allocated(capture).count, "bytes": allocated(capture).bytes},
         "deallocations": {"count": totals.deallocations},
-        "freed": {"count": freed(totals).count, "bytes": freed(totals).bytes},
+        "freed": {"count": freed(capture).count, "bytes": freed(capture).bytes},
         "live_at_exit": {"count": totals.leaked_at_exit.count, "bytes": totals.leaked_at_exit.bytes},
         "peak": peak(capture),
-        "leaked": LeakParts::of(capture, leaks(view)).json(),
+        "leaked": LeakParts::of(capture, leaks(view)).json(capture),
         "temporary": {"count": totals.temporary.count, "bytes": totals.temporary.bytes},
         "failed_allocations": failed::json(capture),
         "rss": rss(capture),
@@ -68,21 +70,27 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "allocators": rows.allocators.iter().map(|row| {
             let mut value =
                 json!({"allocator": row.allocator.name(), "count": row.tally.count, "bytes": row.tally.bytes});
+            estimates::put_ranges(&mut value, capture, "", row.tally);
             for part in rows.domains.iter().filter(|part| part.allocator.function() == row.allocator) {
                 if let Some(domain) = part.allocator.python_domain() {
-                    value["domains"][domain.name()] = json!({"count": part.tally.count, "bytes": part.tally.bytes});
+                    value["domains"][domain.name()] = estimates::tally(capture, part.tally);
                 }
             }
             value
         }).collect::<Value>(),
         "threads": rows.threads.iter().map(|row| {
             let (tid, name) = capture.thread(row.thread);
-            json!({"tid": tid, "name": name, "count": row.tally.count, "bytes": row.tally.bytes})
+            let mut value = json!({"tid": tid, "name": name, "count": row.tally.count, "bytes": row.tally.bytes});
+            // Everything ever allocated is counted by thread.
+            if view != View::Allocated {
+                estimates::put_ranges(&mut value, capture, "", row.tally);
+            }
+            value
         }).collect::<Value>(),
         "top_by_size": frames(capture, &rows.top_by_size),
         "top_by_count": frames(capture, &rows.top_by_count),
-        "modules_by_size": modules(&rows.modules_by_size),
-        "modules_by_count": modules(&rows.modules_by_count),
+        "modules_by_size": modules(capture, &rows.modules_by_size),
+        "modules_by_count": modules(capture, &rows.modules_by_count),
     })
 }
 
@@ -158,13 +166,17 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
         .map(|row| {
             let tally = &row.tally;
             let Some(id) = row.frame else {
-                return json!({"function": NO_STACK, "file": null, "line": null, "count": tally.count, "bytes": tally.bytes});
+                let mut value =
+                    json!({"function": NO_STACK, "file": null, "line": null, "count": tally.count, "bytes": tally.bytes});
+                estimates::put_ranges(&mut value, capture, "", *tally);
+                return value;
             };
             let frames = &capture.frames;
             let (function, file, line) = (frames.function(id), frames.file(id), frames.frame(id).line);
             let (file, line) = (Some(file).filter(|file| !file.is_empty()), Some(line).filter(|line| *line > 0));
             let mut value =
                 json!({"function": function, "file": file, "line": line, "count": tally.count, "bytes": tally.bytes});
+            estimates::put_ranges(&mut value, capture, "", *tally);
             // Only for lines with several calls.
             if let column @ 1.. = frames.frame(id).column {
                 value["column"] = column.into();
@@ -174,9 +186,10 @@ fn frames(capture: &Capture, rows: &[FrameRow]) -> Value {
         .collect()
 }
 
-fn modules(rows: &[ModuleRow]) -> Value {
+fn modules(capture: &Capture, rows: &[ModuleRow]) -> Value {
     let module = |row: &ModuleRow| {
         let mut value = json!({"module": row.module, "count": row.tally.count, "bytes": row.tally.bytes});
+        estimates::put_ranges(&mut value, capture, "", row.tally);
         if let Some(source) = row.source {
             value["source"] = source.name().into();
         }

@@ -11,14 +11,15 @@ use memtrack_reader::native::ModuleSource;
 
 use super::capture_info::{Capture, CaptureInfo, visible};
 use super::display::DisplayOptions;
+use super::estimates::{self, RangedTally, WholeFigures};
 use super::failed;
 use super::leak_parts::LeakParts;
 use super::own_lines::{OwnLineRow, rows_by_own_line, top_rows};
 use super::processes;
-use super::stats::{StatsRows, freed, leaks};
+use super::stats::{StatsRows, allocated, leaks};
 use crate::terminal::TextFormat;
-use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share};
-use crate::units::{count, duration, size};
+use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share_of};
+use crate::units::{count, count_within, duration, size};
 
 /// Length of the longest bar.
 const BAR: usize = 40;
@@ -123,12 +124,19 @@ fn figures(
     if let Some(marks) = marks(info) {
         line("Marks", marks)?;
     }
-    line("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes)))?;
-    let (freed, live) = (freed(totals), totals.leaked_at_exit);
-    line("  freed", format!("{}, {}", count(freed.count), size(freed.bytes)))?;
+    if let Some(samples) = estimates::samples(capture) {
+        line("Samples", samples)?;
+    }
+    if let Some(unseen) = estimates::unseen(capture) {
+        line("  unseen", unseen)?;
+    }
+    let all = allocated(capture);
+    line("Allocations", format!("{}, {}", count(all.count), size(all.bytes)))?;
+    let WholeFigures { freed, live, peak: at_peak, .. } = WholeFigures::of(capture, leaks);
+    line("  freed", format!("{}, {}", freed.number(), freed.size()))?;
     let has_ended = !info.process.snapshot && !info.process.ran_on && !info.growing;
-    line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", count(live.count), size(live.bytes)))?;
-    line("Peak", peak(capture))?;
+    line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", live.number(), live.size()))?;
+    line("Peak", peak(capture, &at_peak))?;
     if capture.shown.folded && !capture.has_several_peaks() {
         own_line_rows(capture, View::HighWaterMark, format, out)?;
     }
@@ -143,7 +151,9 @@ fn figures(
         }
     }
     let mut line = |label: &str, text: String| write_figure(label, &text, format, out);
-    line("Temporary", tally(totals.temporary))?;
+    if !capture.is_sampled() {
+        line("Temporary", RangedTally::from(totals.temporary).in_words())?;
+    }
     if let Some(failed) = failed::text(capture) {
         line("Failed", failed)?;
     }
@@ -217,7 +227,7 @@ fn subject(view: View) -> &'static str {
     }
 }
 
-fn peak(capture: &Capture) -> String {
+fn peak(capture: &Capture, figures: &RangedTally) -> String {
     let peak = &capture.analysis.totals.peak;
     let combined_peaks = capture.info.combined_peaks.as_ref();
     if let Some((combined_peaks, reason)) =
@@ -227,7 +237,7 @@ fn peak(capture: &Capture) -> String {
     }
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
     let whose = if combined_peaks.is_some() { ", in all processes together" } else { "" };
-    format!("{} in {} allocations{whose}{when}", size(peak.bytes), count(peak.allocations))
+    format!("{}{whose}{when}", figures.in_words())
 }
 
 fn resident(totals: &Totals) -> String {
@@ -236,10 +246,6 @@ fn resident(totals: &Totals) -> String {
         (Some(peak), None) => format!("{} at most", size(peak)),
         (None, _) => "not sampled".into(),
     }
-}
-
-fn tally(tally: Tally) -> String {
-    format!("{} in {} allocations", size(tally.bytes), count(tally.count))
 }
 
 /// Prints a label and its figures.
@@ -269,8 +275,8 @@ fn sizes(capture: &Capture) -> TextTable {
 
 /// Bytes, share of the total, and number.
 fn cells(whole: Tally, tally: Tally, name: impl Into<TextCell>) -> [TextCell; 4] {
-    let [bytes, part] = share(tally.bytes, whole.bytes);
-    [bytes, part, count(tally.count).into(), name.into()]
+    let [bytes, part] = share_of(tally, whole.bytes);
+    [bytes, part, count_within(tally.count, tally.count_range()).into(), name.into()]
 }
 
 /// The columns of lists.
@@ -340,7 +346,7 @@ mod tests {
     #[test]
     fn tables_list_what_was_asked_for() {
         let mut capture = fixture::capture();
-        capture.analysis.totals.leaked_at_exit = Tally { bytes: 77_000, count: 7 };
+        capture.analysis.totals.leaked_at_exit = Tally { bytes: 77_000, count: 7, ..Tally::default() };
         capture.analysis.groups.change(0, |group| group.leaked_at_exit = group.allocated);
         let mut text = Vec::new();
         write(

@@ -14,10 +14,10 @@ use memtrack_reader::frames::NameId;
 use serde_json::json;
 
 use super::capture_info::Capture;
-use super::{NO_STACK, view};
+use super::{NO_STACK, estimates, view};
 use crate::terminal::TextFormat;
-use crate::text::{Label, TextCell, TextTable, column, left_out, share};
-use crate::units::count;
+use crate::text::{Label, TextCell, TextTable, column, left_out, share_of};
+use crate::units::count_within;
 
 /// Sort order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -49,7 +49,7 @@ pub(crate) fn write(
     let mut functions = SummaryFunctions::default();
     let rows = functions.rows(capture, view, order);
     let whole = rows.iter().fold(Tally::default(), |mut whole, row| {
-        whole.add(row.own.bytes, row.own.count);
+        whole += row.own;
         whole
     });
     writeln!(out, "{}", format.heading(&capture.headline(view, whole)))?;
@@ -84,11 +84,14 @@ pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: 
         let comma = if number > 0 { "," } else { "" };
         let names = functions.list.get(*key as usize);
         let name = |id: NameId| capture.frames.name(id);
-        let value = json!({
+        let mut value = json!({
             "function": names.map_or(NO_STACK, |(function, _)| name(*function)),
             "file": names.map(|(_, file)| name(*file)).filter(|file| !file.is_empty()),
             "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
         });
+        for (part, tally) in [("own_", own), ("total_", total)] {
+            estimates::put_ranges(&mut value, capture, part, *tally);
+        }
         write!(out, "{comma}\n{value}")?;
     }
     writeln!(out, "\n]}}")
@@ -98,8 +101,8 @@ pub(crate) fn json(capture: &Capture, view: View, order: SummaryOrder, mut out: 
 const ROOM: usize = 36;
 
 fn cells(row: &KeyRow, whole: Tally, label: Label) -> [TextCell; 7] {
-    let [[total, total_part], [own, own_part]] = [row.total, row.own].map(|tally| share(tally.bytes, whole.bytes));
-    let [count, own_count] = [row.total, row.own].map(|tally| count(tally.count).into());
+    let [[total, total_part], [own, own_part]] = [row.total, row.own].map(|tally| share_of(tally, whole.bytes));
+    let [count, own_count] = [row.total, row.own].map(|tally| count_within(tally.count, tally.count_range()).into());
     [total, total_part, own, own_part, count, own_count, label.into()]
 }
 
@@ -123,7 +126,7 @@ impl SummaryFunctions {
         });
         let mut own = vec![Tally::default(); tree.nodes().len()];
         for (group, place) in groups.iter().zip(places) {
-            own[place as usize].add(group.bytes, group.count);
+            own[place as usize] += group.tally();
         }
         let mut rows = tree.by_key(&own);
         let key = |row: &KeyRow| match order {

@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::own_lines::{OwnLineRow, rows_by_own_line};
-use super::{NO_STACK, view};
+use super::{NO_STACK, estimates, view};
 use crate::terminal::TextFormat;
-use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share};
-use crate::units::count;
+use crate::text::{Label, Styled, TextCell, TextTable, column, left_out, share_of};
+use crate::units::count_within;
 
 /// The rows of one view, largest first.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl<'a> TableReport<'a> {
             if place == rows.len() {
                 rows.push(TableRow { key, tally: Tally::default() });
             }
-            rows[place].tally.add(group.bytes, group.count);
+            rows[place].tally += group.tally();
         }
         rows.sort_by_key(|row| std::cmp::Reverse((row.tally.bytes, row.tally.count)));
         Self { capture, view, split_threads, split_processes, rows }
@@ -106,7 +106,7 @@ impl<'a> TableReport<'a> {
             let tid = tid.map(|tid| tid.to_string()).unwrap_or_default();
             let allocator = row.key.allocator.name();
             let [function, file, name] = [function, file.unwrap_or_default(), name].map(csv_field);
-            let Tally { bytes, count } = row.tally;
+            let Tally { bytes, count, .. } = row.tally;
             let process = row.key.process.map(|id| format!(",{}", csv_field(self.capture.frames.function(id))));
             let process = process.unwrap_or_default();
             let column = self.column(row).map(|column| column.to_string()).unwrap_or_default();
@@ -172,17 +172,18 @@ impl<'a> TableReport<'a> {
 
     fn total(&self) -> Tally {
         let mut total = Tally::default();
-        self.rows.iter().for_each(|row| total.add(row.tally.bytes, row.tally.count));
+        self.rows.iter().for_each(|row| total += row.tally);
         total
     }
 
     fn object(&self, row: &TableRow) -> Value {
         let (function, file, line) = self.place(row.key.frame);
-        let Tally { bytes, count } = row.tally;
+        let Tally { bytes, count, .. } = row.tally;
         let allocator = row.key.allocator.name();
         let mut value = json!({
             "function": function, "file": file, "line": line, "allocator": allocator, "count": count, "bytes": bytes,
         });
+        estimates::put_ranges(&mut value, self.capture, "", row.tally);
         if let Some(column) = self.column(row) {
             value["column"] = column.into();
         }
@@ -196,9 +197,8 @@ impl<'a> TableReport<'a> {
     }
 
     fn cells(&self, row: &TableTextRow, whole: u64) -> Vec<TextCell> {
-        let Tally { bytes, count: number } = row.tally;
-        let mut cells = Vec::from(share(bytes, whole));
-        cells.extend([count(number).into(), (&row.allocators).into()]);
+        let mut cells = Vec::from(share_of(row.tally, whole));
+        cells.extend([count_within(row.tally.count, row.tally.count_range()).into(), (&row.allocators).into()]);
         if let Some(id) = row.process {
             let name = self.capture.frames.function(id);
             cells.push(Styled::from(name.strip_prefix("process ").unwrap_or(name)).cut(Some(LONGEST_NAME)).into());

@@ -11,8 +11,8 @@ use memtrack_reader::{FrameId, Frames, StackId, View};
 
 use super::capture_info::Capture;
 use crate::terminal::TextFormat;
-use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share};
-use crate::units::{count, size};
+use crate::text::{Label, Style, Styled, TextCell, TextTable, column, share_of, sized};
+use crate::units::{count, count_within};
 
 /// Minimum width for names; below it the columns for self figures and counts are omitted.
 const ROOM: usize = 55;
@@ -149,7 +149,7 @@ impl<'a> TextTree<'a> {
         // Allocations without a stack are last, however large.
         kept.sort_by_key(|child| self.tree.nodes()[*child as usize].key == CallTree::NO_FRAME);
         let rest = small.iter().fold(Tally::default(), |mut rest, child| {
-            rest.add(self.total(*child).bytes, self.total(*child).count);
+            rest += self.total(*child);
             rest
         });
         let said = !small.is_empty() && rest.bytes as f64 >= floor;
@@ -201,10 +201,10 @@ impl<'a> TextTree<'a> {
             }
             // In the inverted tree all memory is the self figure of the nodes below the root.
             None if self.inverted => (self.total(line.first), String::new(), self.name(line).into()),
-            None => (self.total(line.first), size(self.own[line.last as usize].bytes), self.name(line).into()),
+            None => (self.total(line.first), sized(self.own[line.last as usize]), self.name(line).into()),
         };
-        let [bytes, part] = share(total.bytes, self.totals[0].bytes);
-        [bytes, part, own.into(), count(total.count).into(), name]
+        let [bytes, part] = share_of(total, self.totals[0].bytes);
+        [bytes, part, own.into(), count_within(total.count, total.count_range()).into(), name]
     }
 
     fn name(&self, line: &TreeLine) -> Label {
@@ -231,7 +231,7 @@ impl TreeFigures {
         let places = places(&mut tree, frames, rows.iter().map(|row| row.stack), inverted);
         let mut own = vec![Tally::default(); tree.nodes().len()];
         for (row, place) in rows.iter().zip(places) {
-            own[place as usize].add(row.bytes, row.count);
+            own[place as usize] += row.tally();
         }
         let totals = tree.totals(&own);
         Self { tree, own, totals }

@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use memtrack_reader::analysis::{CallTree, GroupRow, Tally};
+use memtrack_reader::analysis::{CallTree, GroupRow};
 use memtrack_reader::{FrameId, ThreadId, View};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::tree::TreeFigures;
-use super::{NO_STACK, view};
+use super::{NO_STACK, estimates, view};
 
 /// Selects a tree.
 #[derive(Clone, Copy, Debug)]
@@ -70,15 +70,14 @@ fn head(schema: &str, shape: TreeShape, out: &mut impl Write) -> io::Result<()> 
 /// The total and the calls of a tree, as fields.
 fn nodes(capture: &Capture, rows: &[GroupRow], inverted: bool, out: &mut impl Write) -> io::Result<()> {
     let TreeFigures { tree, own, totals } = TreeFigures::of(&capture.frames, rows, inverted);
-    let Tally { bytes, count } = totals[0];
-    write!(out, ",\"total\":{{\"bytes\":{bytes},\"count\":{count}}},\"calls\":[")?;
+    write!(out, ",\"total\":{},\"calls\":[", estimates::tally(capture, totals[0]))?;
     for (index, node) in tree.nodes().iter().enumerate().skip(1) {
         let (own, total) = (own[index], totals[index]);
         let mut call = described(capture, node.key);
         call["id"] = index.into();
         call["caller"] = Some(node.parent).filter(|caller| *caller > 0).into();
-        call["own"] = json!({"bytes": own.bytes, "count": own.count});
-        call["total"] = json!({"bytes": total.bytes, "count": total.count});
+        call["own"] = estimates::tally(capture, own);
+        call["total"] = estimates::tally(capture, total);
         write!(out, "{}\n{call}", if index > 1 { "," } else { "" })?;
     }
     write!(out, "\n]")

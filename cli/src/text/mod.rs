@@ -10,5 +10,5 @@ mod wrap;
 
 pub(crate) use label::Label;
 pub(crate) use styled::{Style, Styled, visible};
-pub(crate) use table::{TextCell, TextColumn, TextTable, column, left_out, share};
+pub(crate) use table::{TextCell, TextColumn, TextTable, column, left_out, share, share_of, sized};
 pub(crate) use wrap::{entry, paragraph};

@@ -2,10 +2,12 @@
 //!
 //! Invariant: numbers are never cut. On narrow terminals, optional columns are omitted first, then long texts are cut.
 
+use memtrack_reader::analysis::Tally;
+
 use super::label::Label;
 use super::styled::{Style, Styled};
 use crate::terminal::TextFormat;
-use crate::units::{count, percent, size};
+use crate::units::{count, percent, size, size_within};
 
 /// The line after a list with `rows` further rows.
 pub(crate) fn left_out(rows: u64) -> String {
@@ -15,6 +17,17 @@ pub(crate) fn left_out(rows: u64) -> String {
 /// Bytes and their percentage of the total, styled by share.
 pub(crate) fn share(bytes: u64, whole: u64) -> [TextCell; 2] {
     [size(bytes), percent(bytes, whole)].map(|text| TextCell::Text(Styled::new(Style::of_share(bytes, whole), text)))
+}
+
+/// The same of a sum, with its interval if it is an estimate.
+pub(crate) fn share_of(tally: Tally, whole: u64) -> [TextCell; 2] {
+    let style = Style::of_share(tally.bytes, whole);
+    [sized(tally), percent(tally.bytes, whole)].map(|text| TextCell::Text(Styled::new(style, text)))
+}
+
+/// The bytes of a sum, with their interval if they are an estimate.
+pub(crate) fn sized(tally: Tally) -> String {
+    size_within(tally.bytes, tally.bytes_range())
 }
 
 /// A column: its header, and how it behaves if there is little room.

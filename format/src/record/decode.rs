@@ -10,8 +10,8 @@ use super::group_model::GroupModel;
 use super::location::LastLocation;
 use super::stack_tops::StackTops;
 use super::{
-    BlockRecord, CodeHead, FieldSource, LineTableFormat, ModuleRecord, RawFrame, Record, RecordBytes, column, extra,
-    tag,
+    AllocationCount, BlockRecord, CodeHead, FieldSource, LineTableFormat, ModuleRecord, RawFrame, Record, RecordBytes,
+    column, extra, tag,
 };
 use crate::varint::unzigzag;
 use crate::{Allocator, MapClass};
@@ -377,6 +377,11 @@ impl Decoder {
                 size: input.other()?,
                 time: self.time(input, false)?,
             },
+            extra::COUNTED => Record::Counted(AllocationCount {
+                stretch: input.other()?,
+                allocations: input.other()?,
+                bytes: input.other()?,
+            }),
             extra::TRUNCATED => Record::Truncated(true),
             extra::NOT_TRUNCATED => Record::Truncated(false),
             extra::FINALIZING => Record::Finalizing,

@@ -152,6 +152,7 @@ fn encode_one(
         Record::Finalizing => encoder.finalizing(bytes, at),
         Record::ExecBegins => encoder.exec(bytes, at, false),
         Record::ExecFailed => encoder.exec(bytes, at, true),
+        Record::Counted(ref count) => encoder.counted(bytes, at, count),
         Record::ThreadName { tid, name } => encoder.thread_name(bytes, at, tid, name),
         Record::PythonName { tid, name } => encoder.python_name(bytes, at, tid, name),
         Record::Code(code) => encoder.code(bytes, at, &code),

@@ -137,6 +137,7 @@ pub(super) fn extra_fields(which: u8) -> &'static [FieldKind] {
             &[FRAME, FRAME, LINE, LINE, COLUMN, COLUMN]
         }
         extra::MODULE => &[NUMBER, NUMBER, NUMBER, NUMBER, Text, Text],
+        extra::COUNTED => &[NUMBER, NUMBER, NUMBER],
         extra::CLOCK => &[NUMBER],
         _ => &[NoRecord],
     }

@@ -50,7 +50,7 @@ mod tests {
     #[test]
     fn arenas_are_taken_out_of_leaks_only() {
         let mut mixed = of(&[Allocator::Malloc, Allocator::PymallocArena, Allocator::MimallocArena, Allocator::Mmap]);
-        let held = Tally { bytes: 200, count: 2 };
+        let held = Tally { bytes: 200, count: 2, ..Tally::default() };
         assert_eq!(mixed.take_arenas_out_of_leaks(View::HighWaterMark), Tally::default());
         assert_eq!((mixed.python_arenas(View::Leaks), mixed.view(View::Leaks).len()), (held, 4));
         assert_eq!(mixed.take_arenas_out_of_leaks(View::Leaks), held);

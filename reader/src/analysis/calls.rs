@@ -254,7 +254,7 @@ mod tests {
     use crate::frames::Frames;
 
     fn tally(bytes: u64) -> Tally {
-        Tally { bytes, count: 1 }
+        Tally { bytes, count: 1, ..Tally::default() }
     }
 
     /// main -> work -> work -> read, with own figures at work, the inner work, and read.
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn recursion_counts_once_in_totals() {
         let (tree, own) = recursive();
-        let sum = |bytes, count| Tally { bytes, count };
+        let sum = |bytes, count| Tally { bytes, count, ..Tally::default() };
         assert_eq!(tree.totals(&own)[0], sum(118, 4));
         let rows = tree.by_key(&own);
         assert_eq!(rows[0], KeyRow { key: 0, own: sum(0, 0), total: sum(111, 3) });

@@ -3,7 +3,7 @@
 //! They cost time for every event and memory for every group, and most reports do not need them, so
 //! [`Options::details`](super::Options) turns them on. Invariant: entry `i` belongs to group `i`.
 
-use super::{SizeHistogram, Tally};
+use super::{SizeHistogram, Tally, ViewVariances};
 
 /// The statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub struct Detail {
     pub sizes: SizeHistogram,
     /// Its live blocks at the end.
     pub live: Tally,
+    /// How exact its sums are.
+    pub variances: ViewVariances,
 }
 
 impl Detail {
@@ -28,11 +30,13 @@ impl Detail {
         self.most += other.most;
         self.sizes.merge(&other.sizes);
         self.live += other.live;
+        self.variances.add(&other.variances);
     }
 
-    pub(crate) fn allocate(&mut self, bytes: u64) {
-        self.sizes.add(bytes);
-        self.grow(bytes, 1);
+    /// An allocation of this size, which stands for so many bytes and allocations.
+    pub(crate) fn allocate(&mut self, size: u64, (bytes, count): (u64, u64)) {
+        self.sizes.add(size, count);
+        self.grow(bytes, count);
     }
 
     /// Bytes of an allocation went away by an end that was not seen or is not counted.

@@ -42,7 +42,7 @@ impl Failed {
     /// Bytes and number of all.
     #[must_use]
     pub fn total(&self) -> Tally {
-        self.iter().map(|group| Tally { bytes: group.bytes, count: group.count }).sum()
+        self.iter().map(|group| Tally { bytes: group.bytes, count: group.count, ..Tally::default() }).sum()
     }
 
     /// The group with the largest single call, the earliest of equal ones.
@@ -130,7 +130,7 @@ mod tests {
     fn calls_are_summed_by_group_and_the_largest_is_the_first_of_its_size() {
         let (malloc, mmap) = (Allocator::Malloc, Allocator::Mmap);
         let mut failed = failed(&[(1, malloc, 5), (2, malloc, 9), (1, malloc, 9), (1, mmap, 1), (1, malloc, 9)]);
-        assert_eq!(failed.total(), Tally { bytes: 33, count: 5 });
+        assert_eq!(failed.total(), Tally { bytes: 33, count: 5, ..Tally::default() });
         let told = |failed: &Failed| failed.iter().map(|group| (group.stack.0, group.bytes)).collect::<Vec<_>>();
         assert_eq!(told(&failed), [(1, 23), (2, 9), (1, 1)]);
         let largest = failed.largest().unwrap();

@@ -97,7 +97,7 @@ impl Sum {
     /// Bytes and number.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        Tally { bytes: self.bytes, count: self.count }
+        Tally { bytes: self.bytes, count: self.count, ..Tally::default() }
     }
 
     /// Adds another sum.

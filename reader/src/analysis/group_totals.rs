@@ -15,6 +15,8 @@ use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
 use super::Options;
+use super::block_weight::weight_of;
+use super::estimate::{SampleWeights, SampledLives};
 use super::flow::WindowPeaks;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
@@ -87,6 +89,9 @@ pub(crate) struct GroupTotals {
     /// `None` for everything.
     selection: Option<Selection>,
     exact_times: bool,
+    /// What a block stands for, where samples are recorded.
+    weights: Option<SampleWeights>,
+    sampled: SampledLives,
 }
 
 impl GroupTotals {
@@ -96,7 +101,7 @@ impl GroupTotals {
             figures: GroupFigures {
                 groups: Groups::default(),
                 lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
-                details: options.details.then(Vec::new),
+                details: (options.details || options.sample_bytes.is_some() && !options.flows).then(Vec::new),
                 ended: options.flows.then(Vec::new),
                 window_peaks: (options.flows && options.window_peaks).then(WindowPeaks::default),
             },
@@ -116,6 +121,8 @@ impl GroupTotals {
             shown: 0,
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
+            weights: options.sample_bytes.map(SampleWeights::new),
+            sampled: SampledLives::default(),
         }
     }
 
@@ -124,7 +131,7 @@ impl GroupTotals {
     }
 
     pub(crate) fn live(&self) -> Tally {
-        Tally { bytes: self.live_bytes, count: self.live_count }
+        Tally { bytes: self.live_bytes, count: self.live_count, ..Tally::default() }
     }
 
     /// Everything ever allocated, selected or not.
@@ -166,15 +173,25 @@ impl GroupTotals {
     pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
-        self.detail(group, |detail| detail.allocate(event.size));
-        self.figures.groups.row_mut(group).allocate(event.size, event.order, event.time_ns);
+        let weight = match self.weights.filter(|_| !allocator.is_mapping()) {
+            None => (event.size, 1),
+            Some(weights) => {
+                // Windows have no intervals, and may go on for months.
+                if self.figures.ended.is_none() {
+                    self.sampled.begin(event.order, event.size, group);
+                }
+                weights.of(event.size, event.order)
+            }
+        };
+        self.detail(group, |detail| detail.allocate(event.size, weight));
+        self.figures.groups.row_mut(group).allocate(weight, event.order, event.time_ns);
         self.raise_window_peak(group);
-        self.totals.size_histogram.add(event.size);
+        self.totals.size_histogram.add(event.size, weight.1);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
         let nth = *nth;
-        self.live_bytes = self.live_bytes.wrapping_add(event.size);
-        self.live_count = self.live_count.wrapping_add(1);
+        self.live_bytes = self.live_bytes.wrapping_add(weight.0);
+        self.live_count = self.live_count.wrapping_add(weight.1);
         self.raise_peak(event);
         *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
     }
@@ -198,24 +215,33 @@ impl GroupTotals {
         ended: &mut ReleasedBlock,
     ) {
         (ended.order, ended.temporary) = (event.order, false);
-        if whole {
+        let (bytes, count) = self.weight(block, bytes, whole);
+        // How many allocations lie between two events is not known from samples.
+        if whole && self.weights.is_none() {
             self.end_temporary(block, event, ended);
         }
-        self.totals.deallocations += u64::from(whole);
-        self.detail(block.group, |detail| detail.end(u64::from(whole), event.time_ns.saturating_sub(block.time_ns)));
-        self.drop_live(block, bytes, whole);
+        if self.weights.is_some() {
+            self.sampled.end(block.order, event.order, ended.temporary);
+        }
+        self.totals.deallocations = self.totals.deallocations.saturating_add(count);
+        self.detail(block.group, |detail| detail.end(count, event.time_ns.saturating_sub(block.time_ns)));
+        self.drop_live(block, bytes, count);
     }
 
     /// The block's address was allocated again: its free was not seen.
-    pub(crate) fn replace(&mut self, block: &LiveBlock) {
-        self.totals.replaced += 1;
-        self.drop_live(block, block.size, true);
+    pub(crate) fn replace(&mut self, block: &LiveBlock, order: u64) {
+        let (bytes, count) = self.weight(block, block.size, true);
+        self.totals.replaced = self.totals.replaced.saturating_add(count);
+        self.sampled.end(block.order, order, false);
+        self.drop_live(block, bytes, count);
     }
 
     /// The block, or a part of it, disappeared with the process's old image.
-    pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
-        self.totals.discarded += u64::from(whole);
-        self.drop_live(block, bytes, whole);
+    pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool, order: u64) {
+        let (bytes, count) = self.weight(block, bytes, whole);
+        self.totals.discarded = self.totals.discarded.saturating_add(count);
+        self.sampled.end(block.order, order, false);
+        self.drop_live(block, bytes, count);
     }
 
     /// Undoes a release; `event` is the undo.
@@ -224,16 +250,20 @@ impl GroupTotals {
     /// other threads came in between, and only the undone bytes make a new maximum, then the peak is taken at the undo,
     /// not at its first moment. A source that removes both events avoids this.
     pub(crate) fn restore(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock, event: &Event) {
-        let count = u64::from(whole);
+        let (bytes, count) = self.weight(block, bytes, whole);
+        self.sampled.end(block.order, u64::MAX, false);
         self.totals.undone += 1;
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
-        self.ended(block.group).into_iter().for_each(|ended| *ended = ended.less(Tally { bytes, count }));
+        self.ended(block.group)
+            .into_iter()
+            .for_each(|ended| *ended = ended.less(Tally { bytes, count, ..Tally::default() }));
         self.figures.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
-        ended.take_back(block, &mut self.figures.groups);
+        let of_block = self.weight(block, block.size, true);
+        ended.take_back(block, of_block, &mut self.figures.groups);
         if block.order < self.finalizing && self.finalizing <= ended.order {
             self.figures.groups.part_mut(block.group, OptionalSum::Leaked).subtract(bytes, count);
         }
@@ -299,8 +329,13 @@ impl GroupTotals {
         let GroupFigures { groups, lives, details, .. } = figures;
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
+        if let (Some(weights), Some(details)) = (self.weights, details.as_mut()) {
+            let moments = (self.peak_end, self.totals.finalizing.map(|_| self.finalizing));
+            let variances = self.sampled.variances(weights, details.len(), moments);
+            details.iter_mut().zip(variances).for_each(|(detail, variances)| detail.variances = variances);
+        }
         for LivePart { block, bytes, first } in live {
-            let count = u64::from(first);
+            let (bytes, count) = weight_of(self.weights, groups, &block, bytes, first);
             self.add_survivor(groups, &block, bytes, count);
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
@@ -430,13 +465,19 @@ impl GroupTotals {
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
         let is_own = || self.figures.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
         if further <= self.totals.temporary_threshold && recent && is_own() {
-            ended.count(block, self.figures.groups.part_mut(block.group, OptionalSum::Temporary));
+            let whole = self.weight(block, block.size, true);
+            ended.count(block, whole, self.figures.groups.part_mut(block.group, OptionalSum::Temporary));
         }
     }
 
+    /// Bytes and number for which a part of a block stands.
     #[inline]
-    fn drop_live(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
-        let count = u64::from(whole);
+    fn weight(&self, block: &LiveBlock, bytes: u64, whole: bool) -> (u64, u64) {
+        weight_of(self.weights, &self.figures.groups, block, bytes, whole)
+    }
+
+    #[inline]
+    fn drop_live(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
         self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));

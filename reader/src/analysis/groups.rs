@@ -68,11 +68,11 @@ impl StoredGroup {
         Sum { bytes, count: self.count_by / ONE, first_order, first_time_ns }
     }
 
-    /// Counts an allocation of so many bytes, made at this order and time.
+    /// Counts so many bytes and allocations, made at this order and time.
     #[inline]
-    pub(super) fn allocate(&mut self, bytes: u64, order: u64, time_ns: u64) {
+    pub(super) fn allocate(&mut self, (bytes, count): (u64, u64), order: u64, time_ns: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
-        self.count_by = self.count_by.checked_add(ONE).unwrap_or(self.count_by);
+        self.count_by = self.count_by.checked_add(ONE.saturating_mul(count)).unwrap_or(self.count_by);
         self.first_order = self.first_order.min(order);
         self.first_time_ns = self.first_time_ns.min(time_ns);
     }

@@ -34,11 +34,11 @@ impl Default for SizeHistogram {
 }
 
 impl SizeHistogram {
-    /// Counts one allocation.
+    /// Counts so many allocations.
     #[inline]
-    pub(crate) fn add(&mut self, size: u64) {
+    pub(crate) fn add(&mut self, size: u64, number: u64) {
         if let Some(count) = self.counts.get_mut(bin(size)) {
-            *count = count.saturating_add(1);
+            *count = count.saturating_add(number);
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
     fn only_the_used_range_is_shown() {
         let mut histogram = SizeHistogram::default();
         assert!(histogram.bins().is_empty());
-        [16, 17, 100, 100].into_iter().for_each(|size| histogram.add(size));
+        [16, 17, 100, 100].into_iter().for_each(|size| histogram.add(size, 1));
         let bins: Vec<_> = histogram.bins().iter().map(|bin| (bin.min_bytes, bin.max_bytes, bin.count)).collect();
         assert_eq!(bins, [(1, 16, 1), (17, 32, 1), (33, 64, 0), (65, 128, 2)]);
         assert_eq!(SizeHistogram::from_counts(histogram.counts()), histogram);

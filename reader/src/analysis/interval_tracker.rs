@@ -73,7 +73,7 @@ impl IntervalTracker {
     /// Ends the waiting blocks at this moment, which is the next one.
     fn end(&mut self, moment: SnapshotMoment) {
         let end = self.number();
-        for ((group, first), Tally { bytes, count }) in self.waiting.drain() {
+        for ((group, first), Tally { bytes, count, .. }) in self.waiting.drain() {
             // A block whose first moment was replaced was shown by none.
             if first < end && (bytes > 0 || count > 0) {
                 self.ended.push(&MomentRow { group, first, end: Some(end), bytes, count });
@@ -150,8 +150,8 @@ impl IntervalTracker {
 /// A row minus what was undone of it; the remainder of the undone sum is left for further rows.
 fn without(row: MomentRow, undone: &mut FxHashMap<(u32, u32, u32), Tally>) -> Option<MomentRow> {
     let Entry::Occupied(mut undone) = undone.entry((row.group, row.first, row.end?)) else { return Some(row) };
-    let mut left = Tally { bytes: row.bytes, count: row.count };
-    let Tally { bytes, count } = *undone.get();
+    let mut left = Tally { bytes: row.bytes, count: row.count, ..Tally::default() };
+    let Tally { bytes, count, .. } = *undone.get();
     subtract(&mut left, bytes, count);
     subtract(undone.get_mut(), row.bytes, row.count);
     (left != Tally::default()).then_some(MomentRow { bytes: left.bytes, count: left.count, ..row })

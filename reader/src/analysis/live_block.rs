@@ -57,17 +57,17 @@ pub(crate) struct ReleasedBlock {
 
 impl ReleasedBlock {
     #[inline]
-    pub(super) fn count(&mut self, block: &LiveBlock, sum: &mut Sum) {
+    pub(super) fn count(&mut self, block: &LiveBlock, (bytes, count): (u64, u64), sum: &mut Sum) {
         self.temporary = true;
         self.earliest = block.order < sum.first_order || block.time_ns < sum.first_time_ns;
         (self.first_order, self.first_time_ns) = (sum.first_order, sum.first_time_ns);
-        sum.add(block.size, 1, block.order, block.time_ns);
+        sum.add(bytes, count, block.order, block.time_ns);
     }
 
-    pub(super) fn take_back(&self, block: &LiveBlock, groups: &mut Groups) {
+    pub(super) fn take_back(&self, block: &LiveBlock, (bytes, count): (u64, u64), groups: &mut Groups) {
         if self.temporary {
             let sum = groups.part_mut(block.group, OptionalSum::Temporary);
-            sum.subtract(block.size, 1);
+            sum.subtract(bytes, count);
             if self.earliest {
                 (sum.first_order, sum.first_time_ns) = (self.first_order, self.first_time_ns);
             }

@@ -7,11 +7,13 @@
 //! to the total of its kind.
 
 mod arenas;
+mod block_weight;
 mod breakdown;
 mod calls;
 mod curve;
 mod detail;
 pub mod diff;
+mod estimate;
 mod failed;
 mod flow;
 mod group;
@@ -36,6 +38,7 @@ pub use breakdown::{AllocatorRow, Breakdown, FrameRow, ModuleRow, ThreadRow};
 pub use calls::{CallNode, CallTree, KeyRow};
 pub use curve::Curve;
 pub use detail::Detail;
+pub use estimate::{SampleWeights, Variance, ViewVariances, difference_range, unseen_bytes};
 pub use failed::{Failed, FailedGroup};
 pub use flow::GroupFlow;
 pub use group::{Group, Sum};
@@ -114,20 +117,23 @@ pub struct GroupRow {
     pub first_time_ns: u64,
     /// Index of the first snapshot that shows one of the contributors; the number of snapshots when none came after.
     pub first_snapshot: u32,
+    /// How exact bytes and number are.
+    pub variance: Variance,
 }
 
 impl GroupRow {
     /// Bytes and number.
     #[must_use]
     pub fn tally(&self) -> Tally {
-        Tally { bytes: self.bytes, count: self.count }
+        Tally { bytes: self.bytes, count: self.count, variance: self.variance }
     }
 
     /// A row of the first thread, the first in capture order.
     #[cfg(test)]
     pub(crate) fn example(stack: StackId, allocator: Allocator, bytes: u64, count: u64) -> Self {
         let (thread, first_order, first_time_ns, first_snapshot) = (ThreadId(0), 0, 0, 0);
-        Self { stack, allocator, thread, bytes, count, first_order, first_time_ns, first_snapshot }
+        let variance = Variance::default();
+        Self { stack, allocator, thread, bytes, count, first_order, first_time_ns, first_snapshot, variance }
     }
 }
 
@@ -140,7 +146,22 @@ impl Analysis {
 
     /// The same one by one: there may be many millions.
     pub fn rows(&self, view: View) -> impl Iterator<Item = GroupRow> + '_ {
-        self.groups.iter().filter_map(move |group| self.row(&group, view))
+        self.groups.iter().enumerate().filter_map(move |(number, group)| self.row(number, &group, view))
+    }
+
+    /// How exact the sums of a group are in a view.
+    #[must_use]
+    pub fn variance(&self, group: usize, view: View) -> Variance {
+        let detail = self.details.as_ref().and_then(|details| details.get(group));
+        detail.map_or_else(Variance::default, |detail| detail.variances.of(view))
+    }
+
+    /// How exact the sums of a view over all groups are.
+    #[must_use]
+    pub fn whole_variance(&self, view: View) -> Variance {
+        let mut whole = Variance::default();
+        self.details.iter().flatten().for_each(|detail| whole += detail.variances.of(view));
+        whole
     }
 
     /// Removes the peak: this process had ended before the common peak of several processes.
@@ -149,7 +170,7 @@ impl Analysis {
         self.totals.peak = Peak::default();
     }
 
-    fn row(&self, group: &Group, view: View) -> Option<GroupRow> {
+    fn row(&self, number: usize, group: &Group, view: View) -> Option<GroupRow> {
         let sum = group.sum(view);
         (sum.count > 0 || sum.bytes > 0).then(|| GroupRow {
             stack: group.stack,
@@ -160,6 +181,7 @@ impl Analysis {
             first_order: sum.first_order,
             first_time_ns: sum.first_time_ns,
             first_snapshot: self.first_snapshot(sum),
+            variance: self.variance(number, view),
         })
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Invariant: an option changes no sum that it does not mention.
 
+use std::num::NonZeroU64;
+
 use memtrack_format::meta::Process;
 
 use super::Selection;
@@ -22,6 +24,8 @@ pub struct Options {
     pub flows: bool,
     /// Keep for each group, too, the most that was live of it since [`Replay::begin_window`](crate::Replay::begin_window).
     pub window_peaks: bool,
+    /// Only samples of allocations were recorded, this many bytes apart on the average; sums are estimates.
+    pub sample_bytes: Option<NonZeroU64>,
     /// Which allocations are counted.
     pub selection: Selection,
     /// Event times are exact; else they are those of the last tick.
@@ -41,6 +45,7 @@ impl Default for Options {
             details: false,
             flows: false,
             window_peaks: false,
+            sample_bytes: None,
             selection: Selection::default(),
             exact_times: false,
             unknown_blocks: UnknownBlocks::Unmatched,

@@ -6,7 +6,7 @@
 use std::iter::Sum;
 use std::ops::AddAssign;
 
-use super::SizeHistogram;
+use super::{SizeHistogram, Variance};
 
 /// Bytes and number of allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Number of allocations.
     pub count: u64,
+    /// How exact they are.
+    pub variance: Variance,
 }
 
 impl Tally {
@@ -24,16 +26,35 @@ impl Tally {
         self.count = self.count.saturating_add(count);
     }
 
-    /// What is left of it without these.
+    /// What is left of it without these, which are a part of it.
     #[must_use]
-    pub fn less(self, Self { bytes, count }: Self) -> Self {
-        Self { bytes: self.bytes.saturating_sub(bytes), count: self.count.saturating_sub(count) }
+    pub fn less(self, Self { bytes, count, variance }: Self) -> Self {
+        Self {
+            bytes: self.bytes.saturating_sub(bytes),
+            count: self.count.saturating_sub(count),
+            variance: self.variance.less(variance),
+        }
+    }
+}
+
+impl Tally {
+    /// The 95 % interval of the bytes.
+    #[must_use]
+    pub fn bytes_range(&self) -> (u64, u64) {
+        self.variance.bytes_range(self.bytes)
+    }
+
+    /// The 95 % interval of the number.
+    #[must_use]
+    pub fn count_range(&self) -> (u64, u64) {
+        self.variance.count_range(self.count)
     }
 }
 
 impl AddAssign for Tally {
     fn add_assign(&mut self, more: Self) {
         self.add(more.bytes, more.count);
+        self.variance += more.variance;
     }
 }
 

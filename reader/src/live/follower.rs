@@ -5,6 +5,7 @@
 //!
 //! Invariant: a call of [`LiveFollower::poll`] takes about the time that it is given, whatever the file holds.
 
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -72,12 +73,14 @@ impl LiveFollower {
     pub fn open(path: impl AsRef<Path>, every: Option<Duration>) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut capture = CaptureReader::open(path)?;
+        // The index of a capture that is being written may not have the process yet.
+        let first = first_process(path)?;
         let unknown = match capture.unknown_blocks() {
-            // The index of a capture that is being written may not have the process yet.
-            UnknownBlocks::Unmatched => UnknownBlocks::of(&first_process(path)?),
+            UnknownBlocks::Unmatched => UnknownBlocks::of(&first),
             known => known,
         };
-        let state = LiveState::new(every).with_unknown(unknown);
+        let sample_bytes = capture.sample_bytes().or(first.sample_bytes.and_then(NonZeroU64::new));
+        let state = LiveState::new(every).with_unknown(unknown, sample_bytes);
         let input = if capture.aggregated() {
             FollowInput::Sums(Box::new(FollowedSums::new(path.to_owned(), capture)))
         } else if capture.complete() {

@@ -5,6 +5,7 @@
 //! allocated and not freed.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
@@ -78,8 +79,9 @@ impl LiveState {
     }
 
     /// The same, of a process that frees such blocks without a recorded allocation.
-    pub(super) fn with_unknown(mut self, unknown_blocks: UnknownBlocks) -> Self {
-        self.replay = Replay::new(&Options { flows: true, unknown_blocks, ..Options::default() });
+    /// `sample_bytes`: with samples of its allocations only, of which sums are estimates.
+    pub(super) fn with_unknown(mut self, unknown_blocks: UnknownBlocks, sample_bytes: Option<NonZeroU64>) -> Self {
+        self.replay = Replay::new(&Options { flows: true, unknown_blocks, sample_bytes, ..Options::default() });
         self
     }
 

@@ -16,7 +16,7 @@ use crate::source::Consumer;
 const MALLOC: EventKind = EventKind::Alloc(Allocator::Malloc);
 
 fn tally(bytes: u64, count: u64) -> Tally {
-    Tally { bytes, count }
+    Tally { bytes, count, ..Tally::default() }
 }
 
 fn event(order: u64, kind: EventKind, (address, size): (u64, u64), stack: u32, time_ms: u64) -> Event {

@@ -34,7 +34,8 @@ fn life() -> AllocationRecord {
 
 fn takes(text: &str) -> bool {
     let (frames, expr) = (frames(), text.parse::<Expr>().unwrap_or_else(|error| panic!("{text}: {error}")));
-    let threads = [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into() });
+    let threads =
+        [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into(), ..Thread::default() });
     Matcher::new(&expr, &MatchContext { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
 }
 
@@ -172,7 +173,7 @@ fn what_cannot_match_from_its_start_changes_nothing() {
         "temporary and thread = 1 or cross_thread and lifetime > 1us",
         "not (peak and not freed)",
     ] {
-        let threads = [0, 1, 2].map(|tid| Thread { tid, name: "".into() });
+        let threads = [0, 1, 2].map(|tid| Thread { tid, ..Thread::default() });
         let known = MatchContext { frames: &frames, threads: &threads, duration_ns: 40_000 };
         let matcher = Matcher::new(&text.parse().unwrap(), &known);
         let expected: Vec<_> = all.iter().filter(|life| matcher.takes(life)).copied().collect();

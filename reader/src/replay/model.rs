@@ -317,7 +317,7 @@ fn sums_of(analysis: &Analysis, view: View) -> BTreeMap<ModelKey, Sum> {
 fn keyed(analysis: &Analysis, interval: &Interval) -> ((ModelKey, u32, Option<u32>), Tally) {
     let group = analysis.groups.get(interval.group as usize).unwrap();
     let key = (group.stack, group.allocator, group.thread);
-    let tally = Tally { bytes: interval.bytes, count: interval.count };
+    let tally = Tally { bytes: interval.bytes, count: interval.count, ..Tally::default() };
     ((key, interval.first_snapshot, interval.end_snapshot), tally)
 }
 

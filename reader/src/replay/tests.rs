@@ -88,7 +88,7 @@ impl Script {
 }
 
 fn tally(bytes: u64, count: u64) -> Tally {
-    Tally { bytes, count }
+    Tally { bytes, count, ..Tally::default() }
 }
 
 fn peak(analysis: &Analysis) -> (u64, u64, Option<u64>) {
@@ -214,7 +214,7 @@ fn frees_of_blocks_from_before_are_counted_apart() {
         // The next image has no memory from before.
         script.replay.replaced();
         let totals = script.free(0x50).finish().totals;
-        assert_eq!((totals.allocations, totals.deallocations), (Tally { bytes: 100, count: 1 }, 1));
+        assert_eq!((totals.allocations, totals.deallocations), (Tally { bytes: 100, count: 1, ..Tally::default() }, 1));
         [
             (totals.unmatched_frees, totals.unmatched_unmaps),
             (totals.inherited_frees, totals.inherited_unmaps),

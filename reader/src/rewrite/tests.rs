@@ -60,7 +60,9 @@ fn feed(consumer: &mut impl Consumer, frames: &Frames) {
 }
 
 fn threads() -> Vec<Thread> {
-    (0..TIDS as i32).map(|number| Thread { tid: 1000 + number, name: format!("hidden {number}") }).collect()
+    (0..TIDS as i32)
+        .map(|number| Thread { tid: 1000 + number, name: format!("hidden {number}"), ..Thread::default() })
+        .collect()
 }
 
 fn process() -> Process {

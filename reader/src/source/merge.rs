@@ -219,8 +219,12 @@ impl Merger {
     /// Adds an observation of the collector, later than all earlier ones.
     pub(super) fn observe(&mut self, observation: &Observation) {
         self.timeline.add(observation);
-        if let Observation::Thread { tid, name } = observation {
-            self.tables.name_thread(*tid, name, NameSource::System(self.timeline.last_ticket()));
+        match observation {
+            Observation::Thread { tid, name } => {
+                self.tables.name_thread(*tid, name, NameSource::System(self.timeline.last_ticket()));
+            }
+            Observation::Counted(count) => self.tables.count(count),
+            Observation::Tick(_) | Observation::Snapshot { .. } => {}
         }
     }
 }

@@ -29,6 +29,7 @@ mod timeline;
 mod tests;
 
 use std::io;
+use std::num::NonZeroU64;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -352,6 +353,12 @@ impl CaptureReader {
     #[must_use]
     pub fn unknown_blocks(&self) -> UnknownBlocks {
         UnknownBlocks::of(&self.index.process)
+    }
+
+    /// How many bytes samples are apart on the average, where only samples of allocations were recorded.
+    #[must_use]
+    pub fn sample_bytes(&self) -> Option<NonZeroU64> {
+        self.index.process.sample_bytes.and_then(NonZeroU64::new)
     }
 
     /// Whether it holds sums, and no records.

@@ -87,7 +87,7 @@ fn timeline(file: &OpenCaptureFile, index: &Index) -> Result<Timeline, Error> {
 pub(super) fn last_tick_ns(file: &OpenCaptureFile, index: &Index) -> Result<Option<u64>, Error> {
     last_observed(file, index, |observation| match observation {
         Observation::Tick(tick) | Observation::Snapshot { tick, .. } => Some(tick.time_ns),
-        Observation::Thread { .. } => None,
+        Observation::Thread { .. } | Observation::Counted(_) => None,
     })
 }
 

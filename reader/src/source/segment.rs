@@ -12,7 +12,8 @@ use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
 use memtrack_format::record::{
-    BlockRecord, CodeHead, Decoder, FieldSource, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame, Record,
+    AllocationCount, BlockRecord, CodeHead, Decoder, FieldSource, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame,
+    Record,
 };
 use rustc_hash::FxBuildHasher;
 
@@ -55,6 +56,7 @@ pub(super) enum Definition {
     Lines { id: u32, bytes: Vec<u8> },
     Located { frame: RawFrame, position: SourcePosition },
     ThreadName { tid: i32, name: Vec<u8>, source: NameSource },
+    Counted(AllocationCount),
 }
 
 /// A code object without its line table.
@@ -329,6 +331,7 @@ impl SegmentReader {
             Record::CodeLines { id, bytes } => {
                 batch.definitions.push(Definition::Lines { id, bytes: bytes.to_vec() });
             }
+            Record::Counted(count) => batch.definitions.push(Definition::Counted(count)),
             Record::ThreadName { tid, name } => {
                 let source = NameSource::Program(self.ticket);
                 batch.definitions.push(Definition::ThreadName { tid, name: cut(name), source });

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use memtrack_format::mapped::MappedFile;
-use memtrack_format::record::RawFrame;
+use memtrack_format::record::{AllocationCount, RawFrame};
 use rustc_hash::FxHashMap;
 
 use super::brief::BriefStacks;
 use super::segment::{CodeDescription, Definition, SegmentNode};
 use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;
-use crate::event::{StackId, Thread, ThreadId};
+use crate::event::{CountedAllocations, StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames};
 use crate::lines::{SourcePosition, position};
 use crate::native::NativeModule;
@@ -34,6 +34,8 @@ pub(super) struct IdTables {
     /// Reduces stacks, if that is enough.
     pub(super) brief: Option<BriefStacks>,
     thread_ids: FxHashMap<i32, ThreadId>,
+    /// The last counts of sampled recordings, by stretch.
+    counts: FxHashMap<u64, CountedAllocations>,
     /// The names of threads, by thread.
     names: Vec<ThreadNames>,
     /// The names of native frames.
@@ -79,6 +81,7 @@ impl IdTables {
                     image.located.insert((frame.code, frame.instruction), *position);
                 }
             }
+            Definition::Counted(count) => self.count(count),
             Definition::ThreadName { tid, name, source } => {
                 self.name_thread(*tid, &String::from_utf8_lossy(name), *source);
             }
@@ -106,10 +109,28 @@ impl IdTables {
         &mut self.images[number]
     }
 
+    /// Adds what a thread has allocated, if it is news.
+    pub(super) fn count(&mut self, count: &AllocationCount) {
+        let known = self.counts.entry(count.stretch).or_default();
+        if count.allocations < known.count {
+            return;
+        }
+        let now = CountedAllocations { bytes: count.bytes, count: count.allocations };
+        let before = std::mem::replace(known, now);
+        let place = self.thread(count.tid()).0 as usize;
+        if let Some(thread) = self.threads.get_mut(place) {
+            let counted = thread.counted.get_or_insert_default();
+            counted.bytes = counted.bytes.saturating_sub(before.bytes);
+            counted.count = counted.count.saturating_sub(before.count);
+            counted.bytes = counted.bytes.saturating_add(count.bytes);
+            counted.count = counted.count.saturating_add(count.allocations);
+        }
+    }
+
     /// The thread with this id of the operating system.
     pub(super) fn thread(&mut self, tid: i32) -> ThreadId {
         *self.thread_ids.entry(tid).or_insert_with(|| {
-            self.threads.push(Thread { tid, name: String::new() });
+            self.threads.push(Thread { tid, ..Thread::default() });
             self.names.push(ThreadNames::default());
             // Every thread stands in the file with at least a byte, and nobody has 2^32 of them in memory.
             ThreadId((self.threads.len() - 1) as u32)

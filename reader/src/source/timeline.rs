@@ -113,7 +113,7 @@ impl Timeline {
         let (tick, rss) = match observation {
             Observation::Tick(tick) => (tick, None),
             Observation::Snapshot { tick, rss, .. } => (tick, Some(*rss)),
-            Observation::Thread { .. } => return,
+            Observation::Thread { .. } | Observation::Counted(_) => return,
         };
         let start = *self.start_ns.get_or_insert(tick.time_ns);
         let time_ns = tick.time_ns.saturating_sub(start).max(self.last.time_ns);

@@ -191,7 +191,9 @@ fn recorded_free(block: usize) -> Recorder {
             recorder.free_pending(block);
             recorder
         }
-        FreeOutcome::Nested | FreeOutcome::NotHandled => panic!("recording is on, and the thread in no hook"),
+        FreeOutcome::Nested | FreeOutcome::NotHandled | FreeOutcome::NotOn => {
+            panic!("recording is on, and the thread in no hook")
+        }
     }
 }
 

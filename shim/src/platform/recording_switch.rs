@@ -21,8 +21,13 @@ const OFF: u32 = 0;
 const ON: u32 = 1;
 /// Hooks record, and first reinstall the wrappers of Python's allocators if needed.
 const WATCHING: u32 = 2;
+/// Hooks record what is sampled.
+const SAMPLING: u32 = 3;
 
 static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
+
+/// What the switch is when it is on: [`ON`] or [`SAMPLING`].
+static WHEN_ON: AtomicU32 = AtomicU32::new(ON);
 
 /// Whether a handler turns the switch off in children.
 static HAS_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -36,6 +41,17 @@ pub(crate) fn is_on() -> bool {
 #[inline(always)]
 pub(crate) fn is_on_without_checks() -> bool {
     PAGE.on.load(Acquire) == ON
+}
+
+/// Whether hooks record what is sampled, without further checks.
+#[inline(always)]
+pub(crate) fn is_sampling() -> bool {
+    PAGE.on.load(Acquire) == SAMPLING
+}
+
+/// What is recorded from the next [`on`] on: samples or everything.
+pub(crate) fn set_sampling(sampling: bool) {
+    WHEN_ON.store(if sampling { SAMPLING } else { ON }, Relaxed);
 }
 
 /// Whether hooks have to check the wrappers of Python's allocators first.
@@ -67,19 +83,19 @@ pub(crate) fn forget_children() {
 
 /// Recording begins.
 pub(crate) fn on() {
-    PAGE.on.store(ON, Release);
+    PAGE.on.store(WHEN_ON.load(Relaxed), Release);
 }
 
 /// Hooks that record have something else to do first from now on.
 pub(crate) fn watch() {
     // Fails when recording is off, which it then stays.
-    let _ = PAGE.on.compare_exchange(ON, WATCHING, AcqRel, Relaxed);
+    let _ = PAGE.on.compare_exchange(WHEN_ON.load(Relaxed), WATCHING, AcqRel, Relaxed);
 }
 
 /// They do not any more.
 pub(crate) fn stop_watching() {
     // As above.
-    let _ = PAGE.on.compare_exchange(WATCHING, ON, AcqRel, Relaxed);
+    let _ = PAGE.on.compare_exchange(WATCHING, WHEN_ON.load(Relaxed), AcqRel, Relaxed);
 }
 
 /// Recording ends.

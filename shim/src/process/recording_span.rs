@@ -19,7 +19,7 @@ use super::{child_environment, fork, hook_table, recorded_process};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
 use crate::platform::recording_switch;
-use crate::recording::thread;
+use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
 /// Slots and the interpreter are changed: by a recording of this process, or of the one from which it was forked.
@@ -64,6 +64,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         return Err(AttachStatus::ChildrenUnprotected);
     }
     barrier::register();
+    sampling::begin(control.sample_bytes.load(Relaxed));
     if control.native.load(Relaxed) != 0 {
         native::start();
     }

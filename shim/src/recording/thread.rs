@@ -30,19 +30,21 @@ use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
-use crate::recording::finalize_barrier;
+use crate::recording::sampling::{self, Sampler};
+use crate::recording::{finalize_barrier, sampled_addresses};
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
 
 mod frees;
 mod hot_path;
 mod recorder;
+mod samples;
 mod slots;
 
 pub(crate) use recorder::Recorder;
 
 use frees::FreeStep;
-use hot_path::{ALLOC_FIRST, AllocAndLeave};
+use hot_path::{ALLOC_FIRST, AllocAndLeave, first_alloc};
 
 /// The thread-local word of a thread that is claiming its slot, whose slot belongs to a process that is its parent, or
 /// of which nothing is recorded any more.
@@ -80,6 +82,9 @@ struct RecordingState {
     failed_new: (usize, usize),
     /// The memory of `native` while native stacks are not recorded.
     unused_native: Option<&'static mut NativeStack>,
+    /// What records this thread's samples, where samples are recorded.
+    exact_alloc: AllocAndLeave,
+    sampler: Sampler,
 }
 
 /// What an allocator of Python's does with a block that it had.
@@ -143,6 +148,9 @@ impl StateAccess<'_> {
         state.deferred = None;
         state.failed_new = (0, 0);
         state.ring.take_over(tid);
+        if sampling::is_on() {
+            self.begin_stretch(tid);
+        }
     }
 
     /// Forgets what was told: the shared memory is new.
@@ -158,7 +166,7 @@ impl StateAccess<'_> {
         }
         state.deferred = None;
         // Other settings may hold now.
-        state.alloc_and_leave = ALLOC_FIRST;
+        (state.alloc_and_leave, state.exact_alloc) = (first_alloc(), ALLOC_FIRST);
     }
 }
 
@@ -285,6 +293,8 @@ pub(crate) enum FreeOutcome {
     Nested,
     /// Nothing, for [`enter`] may have to do more than this does.
     NotHandled,
+    /// The same; and only samples may be recorded: see [`enter_unsampled_free`].
+    NotOn,
 }
 
 /// Begins the record of a free, and writes it if that is all there is to do. It makes no call.
@@ -292,7 +302,7 @@ pub(crate) enum FreeOutcome {
 pub(crate) fn free_fast(address: usize) -> FreeOutcome {
     if address == 0 || !recording_switch::is_on_without_checks() {
         cold_path();
-        return FreeOutcome::NotHandled;
+        return FreeOutcome::NotOn;
     }
     let Some(thread) = of_word(tls::get()) else {
         cold_path();
@@ -310,6 +320,16 @@ pub(crate) fn free_fast(address: usize) -> FreeOutcome {
             FreeOutcome::Pending(recorder)
         }
     }
+}
+
+/// Begins the free of a block that was not sampled, where samples are recorded; it makes no call. `None`: the block may
+/// have been sampled, or [`enter`] has to decide.
+#[inline(always)]
+pub(crate) fn enter_unsampled_free(address: usize) -> Option<Recorder> {
+    if !recording_switch::is_sampling() || sampled_addresses::may_hold(address) {
+        return None;
+    }
+    of_word(tls::get()).filter(|thread| !thread.is_busy()).map(begin)
 }
 
 /// What happens inside of the free of a block by one of Python's allocators, [`enter`] having said no: what is not about
@@ -393,6 +413,9 @@ pub(crate) fn before_events(call: fn() -> bool) {
 #[cold]
 #[inline(never)]
 fn enter_watching() -> bool {
+    if recording_switch::is_sampling() {
+        return true;
+    }
     if recording_switch::has_pending_checks() {
         let _errno = Errno::keep();
         look_after_allocators();

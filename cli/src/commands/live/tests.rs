@@ -34,7 +34,7 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
     capture.fold(&DisplayOptions::default()).unwrap();
     let mut rows = rows(&capture);
     growth.note(&mut rows);
-    let live = Tally { bytes: lines.iter().map(|line| line.1).sum(), count: lines.len() as u64 };
+    let live = Tally { bytes: lines.iter().map(|line| line.1).sum(), count: lines.len() as u64, ..Tally::default() };
     let points = (0..100).map(|at| LivePoint { time_ns: at * 100_000_000, live_bytes: at * 1000, rss_bytes: 500_000 });
     let totals = LiveTotals {
         time_ns: 12_340_000_000,
@@ -53,8 +53,8 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
         window_ns: 1_000_000_000,
         events: 1234,
         allocated: lines.iter().map(|line| line.3).sum(),
-        allocated_ever: Tally { bytes: 77, count: 7 },
-        freed_ever: Tally { bytes: 33, count: 3 },
+        allocated_ever: Tally { bytes: 77, count: 7, ..Tally::default() },
+        freed_ever: Tally { bytes: 33, count: 3, ..Tally::default() },
         mark_ns: 4_000_000_000,
         ended: false,
         lag: Lag::default(),

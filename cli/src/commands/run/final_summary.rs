@@ -23,10 +23,11 @@ use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{Capture, quoted};
 use crate::reports::display::DisplayOptions;
+use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines};
 use crate::resident_memory;
-use crate::units::{count, duration, plural, size};
+use crate::units::{duration, plural, size};
 
 /// Records up to this many bytes are read back in about half a second.
 const MAX_RECORD_BYTES: u64 = 64 << 20;
@@ -262,13 +263,13 @@ fn figures(
         }
         None => {
             let all = if captures > 1 { ", in all processes together" } else { "" };
-            let peak = format!("{} in {} allocations{all}", size(peak.bytes), count(peak.allocations));
+            let peak = format!("{}{all}", at_peak(capture).in_words());
             message::labelled("peak", peak);
             own_line_rows(View::HighWaterMark);
         }
     }
     let (leaked, when) = (parts.leaked(false), capture.info.leak_moment.when());
-    let leaked_in_words = format!("{} in {} allocations, live {when}", size(leaked.bytes), count(leaked.count));
+    let leaked_in_words = format!("{}, live {when}", RangedTally::from(leaked).in_words());
     message::labelled("leaked", leaked_in_words);
     if leaked.bytes > 0 {
         own_line_rows(View::Leaks);

@@ -156,7 +156,7 @@ mod tests {
     fn what_is_live_and_who_holds_most_of_it() {
         let capture = fixture::capture();
         let mut analysis = capture.analysis;
-        analysis.totals.leaked_at_exit = Tally { bytes: 2_000, count: 1_200 };
+        analysis.totals.leaked_at_exit = Tally { bytes: 2_000, count: 1_200, ..Tally::default() };
         analysis.groups.change_all(|group| group.leaked_at_exit = group.peak);
         let told = figures(&analysis, &capture.frames);
         assert!(

@@ -293,7 +293,7 @@ mod tests {
         let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
         let process = Process { pid: Some(7), ..Process::default() };
         for (round, threads) in [3, 40, 2, 90, 90, 90, 1, 200].into_iter().enumerate() {
-            let threads = vec![Thread { tid: 7, name: format!("round {round}") }; threads];
+            let threads = vec![Thread { tid: 7, name: format!("round {round}"), ..Thread::default() }; threads];
             sink.file.write(&process, Analysis::default(), &Frames::new(), &threads, false).unwrap();
             let (capture, aggregate) = saved(&file);
             assert_eq!(aggregate.threads.last().unwrap().1, format!("round {round}"));
@@ -308,7 +308,7 @@ mod tests {
     fn a_cut_checkpoint_leaves_the_one_before() {
         let mut file = NamedTempFile::new().unwrap();
         let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
-        let thread = Thread { tid: 7, name: "first".into() };
+        let thread = Thread { tid: 7, name: "first".into(), ..Thread::default() };
         sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &[thread], false).unwrap();
         file.as_file_mut().set_len(sink.file.end).unwrap();
         let whole = std::fs::read(file.path()).unwrap();
@@ -330,8 +330,9 @@ mod tests {
     fn what_no_block_can_hold_is_written_in_parts() {
         let file = NamedTempFile::new().unwrap();
         let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
-        let threads: Vec<_> =
-            (0..400_000).map(|tid| Thread { tid, name: format!("a thread of many, {tid}") }).collect();
+        let threads: Vec<_> = (0..400_000)
+            .map(|tid| Thread { tid, name: format!("a thread of many, {tid}"), ..Thread::default() })
+            .collect();
         for complete in [false, true] {
             sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &threads, complete).unwrap();
             let (capture, aggregate) = saved(&file);

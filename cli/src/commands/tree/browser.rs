@@ -156,7 +156,7 @@ impl<'a> Browser<'a> {
     pub(super) fn about(&self) -> String {
         let (capture, view) = (self.forest.capture, self.views[self.view]);
         if self.is_live {
-            let Tally { bytes, count: blocks } = self.wholes[self.view];
+            let Tally { bytes, count: blocks, .. } = self.wholes[self.view];
             return format!("Live when the tree was opened: {} in {} blocks", size(bytes), count(blocks));
         }
         let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);

@@ -202,7 +202,7 @@ impl<'a> Forest<'a> {
             }
             match sums.iter_mut().find(|(allocator, _)| *allocator == group.allocator) {
                 Some((_, tally)) => tally.add(sum.bytes, sum.count),
-                None => sums.push((group.allocator, Tally { bytes: sum.bytes, count: sum.count })),
+                None => sums.push((group.allocator, Tally { bytes: sum.bytes, count: sum.count, ..Tally::default() })),
             }
         }
         sums.sort_by_key(|(_, tally)| Reverse((tally.bytes, tally.count)));

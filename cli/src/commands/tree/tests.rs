@@ -19,7 +19,7 @@ use crate::reports::fixture;
 use crate::reports::leaked::LeakMoment;
 use crate::screen::NextAction;
 
-const NO_ARENAS: Tally = Tally { bytes: 0, count: 0 };
+const NO_ARENAS: Tally = Tally { bytes: 0, count: 0, variance: memtrack_reader::analysis::Variance::EXACT };
 const PEAK: BrowserStart = BrowserStart { view: View::HighWaterMark, inverted: false, least: 1.0, arenas: NO_ARENAS };
 const LEAKS: BrowserStart = BrowserStart { view: View::Leaks, ..PEAK };
 

@@ -255,7 +255,7 @@ impl TableWriter<'_> {
         let command = process.command_line.iter().map(text).collect::<Vec<_>>().join(" ");
         let [executable, end_reason] = [&process.executable, &process.end_reason].map(|field| field.as_ref().map(text));
         let python = process.python_version.map(|version| version.to_string());
-        let Tally { bytes, count } = totals.allocations;
+        let Tally { bytes, count, .. } = totals.allocations;
         table.row([
             self.process_key(),
             ParquetCell::Int32(process.pid),

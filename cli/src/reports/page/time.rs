@@ -215,7 +215,7 @@ mod tests {
             order: 0,
         };
         capture.analysis.snapshots = (0..6).map(snapshot).collect();
-        capture.analysis.totals.leaked_at_exit = Tally { bytes: 30, count: 1 };
+        capture.analysis.totals.leaked_at_exit = Tally { bytes: 30, count: 1, ..Tally::default() };
         let interval = |&(first_snapshot, end_snapshot, bytes)| Interval {
             group: 0,
             first_snapshot,

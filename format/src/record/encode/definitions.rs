@@ -5,7 +5,7 @@
 use super::{Encoder, begin_extra};
 use crate::WritableBytes;
 use crate::record::byte_writer::MAX_TEXT;
-use crate::record::{CodeHead, ModuleRecord, extra};
+use crate::record::{AllocationCount, CodeHead, ModuleRecord, extra};
 
 impl Encoder {
     /// See [`crate::record::Record::ThreadName`].
@@ -28,6 +28,20 @@ impl Encoder {
         name: &[u8],
     ) -> Option<usize> {
         name_of(bytes, at, extra::PYTHON_NAME, tid, name)
+    }
+
+    /// See [`crate::record::Record::Counted`].
+    pub fn counted(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        count: &AllocationCount,
+    ) -> Option<usize> {
+        let mut out = begin_extra(bytes, at, extra::COUNTED, 0)?;
+        out.number(count.stretch)?;
+        out.number(count.allocations)?;
+        out.number(count.bytes)?;
+        Some(out.at())
     }
 
     /// See [`crate::record::Record::Code`].

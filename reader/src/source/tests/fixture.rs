@@ -9,6 +9,7 @@ use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
 use super::make::{Act, History, HistoryStep};
 use super::{DataLoss, Notes, read};
+use crate::event::CountedAllocations;
 use crate::source::{CaptureReader, Pack};
 
 fn path(version: u32) -> PathBuf {
@@ -79,12 +80,29 @@ fn history_of_version_4() -> History {
     )
 }
 
+/// The same, of which a thread says twice how much it has allocated.
+fn history_of_version_5() -> History {
+    let again = |n: u64| [Act::Push(4), Act::Alloc(0x3000 + n % 7 * 32), Act::Pop, Act::Free(0x3000 + n % 7 * 32)];
+    let varied = |n: u64| [Act::Alloc(0x10_0000 + n * n % 509 * 32), Act::Push(1), Act::Move(2 * (n % 9) as u32)];
+    let acts = (0..40).flat_map(again).chain([Act::Counted(1000)]).chain((0..400).flat_map(varied));
+    History::of(
+        &[
+            HistoryStep::Run(0, acts.chain([Act::Counted(5000)]).collect()),
+            HistoryStep::Tick { snapshot: true },
+            HistoryStep::Run(1, vec![Act::Alloc(0x5000)]),
+        ],
+        false,
+    )
+}
+
 fn reads(version: u32, history: &History) {
     let capture = CaptureReader::open(path(version)).unwrap();
     assert_eq!((capture.format_version(), capture.complete(), capture.process().pid), (version, true, Some(7)));
     let mut notes = Notes::default();
     let summary = capture.read(&mut notes, |_| ()).unwrap();
     assert_eq!(notes.seen, history.seen);
+    let counted = (version == 5).then_some(CountedAllocations { bytes: 5000 * 77, count: 5000 });
+    assert_eq!(summary.threads[0].counted, counted);
     assert_eq!((summary.lost, summary.unknown_frames, summary.threads.len()), (DataLoss::default(), 0, 2));
 }
 
@@ -94,17 +112,18 @@ fn every_version_is_read() {
     reads(2, &long_history());
     reads(3, &history_of_version_3());
     reads(4, &history_of_version_4());
+    reads(5, &history_of_version_5());
 }
 
 /// A change of the format that is not a new version shows here. Before a release the fixture may be made anew: run this
 /// test with MEMTRACK_WRITE_FIXTURES set. A compressor may change what it makes of a payload, so payloads are compared.
 #[test]
-fn version_4_is_still_what_is_written() {
-    let written = history_of_version_4().collected(1);
+fn version_5_is_still_what_is_written() {
+    let written = history_of_version_5().collected(1);
     if std::env::var_os("MEMTRACK_WRITE_FIXTURES").is_some() {
-        std::fs::write(path(4), &written).unwrap();
+        std::fs::write(path(5), &written).unwrap();
     }
-    let fixture = std::fs::read(path(4)).unwrap();
+    let fixture = std::fs::read(path(5)).unwrap();
     assert_eq!(fixture[..header::LEN], written[..header::LEN]);
     assert!(blocks(&fixture) == blocks(&written), "the format has changed and its version has not");
     assert!(blocks(&fixture).iter().any(|(header, _)| header.codec == Codec::ZstdColumns));

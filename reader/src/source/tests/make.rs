@@ -6,7 +6,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::meta::{EndTimes, Process, RecordedClock, StartTimes};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
-use memtrack_format::record::{CodeHead, Encoder, LineTableFormat, RawFrame};
+use memtrack_format::record::{AllocationCount, CodeHead, Encoder, LineTableFormat, RawFrame};
 use memtrack_format::record_columns::ColumnSplitter;
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
@@ -33,6 +33,8 @@ pub(super) enum Act {
     ReplaceTop(u32),
     /// Some time has passed, which the thread tells; of runs that are not shared, and not timed.
     Clock,
+    /// A thread of a sampled recording has allocated so often.
+    Counted(u64),
     NewSegment,
     /// Only for those who want to keep pieces at record borders.
     Cut,
@@ -195,6 +197,10 @@ impl TestStream {
                 self.segment += 1;
                 self.begin(now);
                 Some(self.at)
+            }
+            Act::Counted(allocations) => {
+                let stretch = 7 << 32 | u64::from(tid(self.number).cast_unsigned());
+                encoder.counted(bytes, at, &AllocationCount { stretch, allocations, bytes: allocations * size })
             }
             Act::Clock => encoder.clock(bytes, at, (START_NS + now / 2) / 1000),
             Act::Pop | Act::Move(_) | Act::DefineTop(_) | Act::ReplaceTop(_) => Some(at),

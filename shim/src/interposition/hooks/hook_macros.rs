@@ -56,6 +56,17 @@ macro_rules! frees {
                 unsafe { $original.get()($address $(, $argument)*) };
             }
 
+            /// The common path where samples are recorded.
+            #[inline(never)]
+            unsafe fn not_on($address: usize $(, $argument: usize)*) {
+                let Some(_unsampled) = thread::enter_unsampled_free($address) else {
+                    // SAFETY: the caller's arguments, for the function it meant.
+                    return unsafe { slow($address $(, $argument)*) };
+                };
+                // SAFETY: the caller's arguments, for the function it meant.
+                unsafe { $original.get()($address $(, $argument)*) };
+            }
+
             let _recorder = match thread::free_fast($address) {
                 FreeOutcome::Recorded(recorder) => recorder,
                 // SAFETY: the caller's arguments, for the function it meant.
@@ -64,6 +75,8 @@ macro_rules! frees {
                 FreeOutcome::Pending(recorder) => return unsafe { pending($address, $($argument,)* recorder) },
                 // SAFETY: the caller's arguments, for the function it meant.
                 FreeOutcome::NotHandled => return unsafe { slow($address $(, $argument)*) },
+                // SAFETY: the caller's arguments, for the function it meant.
+                FreeOutcome::NotOn => return unsafe { not_on($address $(, $argument)*) },
             };
             // SAFETY: the caller's arguments, for the function it meant.
             unsafe { $original.get()($address $(, $argument)*) };

@@ -193,6 +193,8 @@ unsafe extern "C" fn free<const DOMAIN: usize, const NUMBER: usize>(context: usi
             return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
         }
         // SAFETY: the interpreter's arguments, for the function it meant.
+        FreeOutcome::NotOn => return unsafe { free_not_on::<DOMAIN, NUMBER>(context, block) },
+        // SAFETY: the interpreter's arguments, for the function it meant.
         FreeOutcome::Nested | FreeOutcome::NotHandled => return unsafe { free_slow::<DOMAIN, NUMBER>(context, block) },
     };
     recorder.frees_python(block, PythonCall::Frees);
@@ -212,14 +214,30 @@ unsafe fn free_pending<const DOMAIN: usize, const NUMBER: usize>(context: usize,
     recorder.freed_python();
 }
 
+/// The common path where samples are recorded.
+#[inline(never)]
+unsafe fn free_not_on<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
+    let Some(recorder) = thread::enter_unsampled_free(block) else {
+        // SAFETY: the interpreter's arguments, for the function it meant.
+        return unsafe { free_slow::<DOMAIN, NUMBER>(context, block) };
+    };
+    recorder.frees_python(block, PythonCall::Frees);
+    // SAFETY: the interpreter's arguments, for the function it meant.
+    unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
+    recorder.freed_python();
+}
+
 /// Any free.
 #[cold]
 #[inline(never)]
 unsafe fn free_slow<const DOMAIN: usize, const NUMBER: usize>(context: usize, block: usize) {
     let recorder = if block == 0 { None } else { thread::enter() };
-    if let Some(recorder) = recorder {
+    if let Some(mut recorder) = recorder {
+        recorder.free(block);
+        recorder.frees_python(block, PythonCall::Frees);
         // SAFETY: the interpreter's arguments, for the function it meant.
-        return unsafe { free_pending::<DOMAIN, NUMBER>(context, block, recorder) };
+        unsafe { originals::<DOMAIN, NUMBER>().free.get()(context, block) };
+        return recorder.freed_python();
     }
     let _nested = thread::free_nested(block);
     // SAFETY: the interpreter's arguments, for the function it meant.

@@ -10,6 +10,7 @@ use std::hint::cold_path;
 use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
+use crate::recording::sampling;
 
 /// What came of the fast path of a free.
 #[must_use]
@@ -57,6 +58,9 @@ impl StateAccess<'_> {
 
     #[inline(never)]
     fn free_with_time(mut self, address: usize) {
+        if sampling::is_on() && !self.state().sampler.frees(address) {
+            return;
+        }
         self.state().free_as::<true>(address);
     }
 }

@@ -37,6 +37,7 @@ use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
 use crate::recording::deferred_block::DeferredBlock;
+use crate::recording::sampling;
 use crate::stacks::python::{self, FastComparison, ForVersion, NameLookup, Version};
 
 /// Records an allocation and ends the hook's guard; gives the address back.
@@ -44,6 +45,11 @@ pub(super) type AllocAndLeave = fn(StateAccess<'static>, AllocHead, usize, usize
 
 /// The first of a thread's: decides which it is from now on.
 pub(super) const ALLOC_FIRST: AllocAndLeave = StateAccess::alloc_first;
+
+/// What a thread begins with: [`ALLOC_FIRST`], or what samples before it.
+pub(super) fn first_alloc() -> AllocAndLeave {
+    if sampling::is_on() { StateAccess::alloc_sampling } else { ALLOC_FIRST }
+}
 
 /// What came of writing an allocation's record in one step.
 enum WriteOutcome {
@@ -82,7 +88,7 @@ impl StateAccess<'_> {
     fn alloc_first(mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let state = self.state();
         let is_timed = state.ring.is_timed();
-        state.alloc_and_leave = match (&state.native, python::build()) {
+        let chosen: AllocAndLeave = match (&state.native, python::build()) {
             (Some(_), Some(build)) if is_timed => build.dispatch(AllocWithNativeAs::<true>),
             (Some(_), Some(build)) => build.dispatch(AllocWithNativeAs::<false>),
             (Some(_), None) if is_timed => StateAccess::alloc_with_native::<true>,
@@ -92,7 +98,8 @@ impl StateAccess<'_> {
             (None, None) if is_timed => StateAccess::alloc_without_python::<true>,
             (None, None) => StateAccess::alloc_without_python::<false>,
         };
-        self.reborrow().alloc(head, address, size);
+        *(if sampling::is_on() { &mut state.exact_alloc } else { &mut state.alloc_and_leave }) = chosen;
+        self.reborrow().alloc_exact(head, address, size);
         self.leave(address)
     }
 
@@ -111,7 +118,7 @@ impl StateAccess<'_> {
     #[cold]
     pub(super) fn settle_deferred(&mut self) {
         let state = self.state();
-        state.alloc_and_leave = ALLOC_FIRST;
+        state.alloc_and_leave = first_alloc();
         if let Some((head, address, size)) = state.deferred.take().map(DeferredBlock::settle) {
             self.reborrow().alloc(head, address, size);
         }
@@ -314,6 +321,13 @@ impl StateAccess<'_> {
     /// Any allocation of any thread. The guard of the hook stays.
     #[inline(never)]
     pub(super) fn alloc(mut self, head: AllocHead, address: usize, size: usize) {
+        if !sampling::is_on() || self.samples(address, size) {
+            self.alloc_exact(head, address, size);
+        }
+    }
+
+    #[inline(never)]
+    fn alloc_exact(mut self, head: AllocHead, address: usize, size: usize) {
         let state = self.state();
         if state.ring.is_timed() {
             state.record_alloc::<true>(head, address, size, EventTime::UNREAD, RecordingState::update_stack);
@@ -368,7 +382,7 @@ impl StateAccess<'_> {
 
     /// The guard of the hook ends.
     #[inline(always)]
-    fn leave(self, address: usize) -> usize {
+    pub(super) fn leave(self, address: usize) -> usize {
         segment_chain::leave_hook(self.thread.slot);
         address
     }

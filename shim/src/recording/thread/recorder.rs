@@ -21,7 +21,7 @@ use super::frees::FreeStep;
 use super::{PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::errno::Errno;
 use crate::platform::{seccomp, shared_area};
-use crate::recording::finalize_barrier;
+use crate::recording::{finalize_barrier, sampling};
 use crate::stacks::python::{self, NameLookup, News, ThreadObject};
 
 /// 1 once the beginning of Python's finalization is recorded.
@@ -106,6 +106,9 @@ impl Recorder {
     /// The free that this thread recorded last did not happen.
     #[cold]
     pub(crate) fn free_undo(&mut self) {
+        if sampling::is_on() && !self.access.state().sampler.undoes() {
+            return;
+        }
         let ring = &mut self.access.state().ring;
         ring.next_place_and_time();
         ring.put(Encoder::free_undo);

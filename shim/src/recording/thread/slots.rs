@@ -12,10 +12,11 @@ use memtrack_transport::Area;
 use memtrack_transport::layout::SLOT_COUNTS;
 use memtrack_transport::segment_chain;
 
-use super::hot_path::ALLOC_FIRST;
+use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
 use crate::platform::mapped_vec::{MappedVec, map_zeroed};
+use crate::recording::sampling::Sampler;
 use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
@@ -173,7 +174,9 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(thread.fork_ticket = Cell::new(0));
     // SAFETY: a field of fresh memory of the right size, page-aligned.
     let state: *mut RecordingState = UnsafeCell::raw_get(unsafe { &raw const (*thread).state });
-    put!(state.alloc_and_leave = ALLOC_FIRST);
+    put!(state.alloc_and_leave = first_alloc());
+    put!(state.exact_alloc = ALLOC_FIRST);
+    put!(state.sampler = Sampler::new());
     put!(state.chain = Chain::new());
     put!(state.deferred = None);
     put!(state.failed_new = (0, 0));

@@ -1,0 +1,172 @@
+//! Figures with their 95 % intervals, where a capture has samples of allocations only.
+//!
+//! Sums of whole captures are widened by what may be there without a sample. Invariant: where everything was recorded, a
+//! figure equals both ends of its interval, and reports are as they are without this module.
+
+use std::num::NonZeroU64;
+
+use memtrack_reader::View;
+use memtrack_reader::analysis::{SampleWeights, Tally, unseen_bytes};
+use serde_json::{Value, json};
+
+use super::capture_info::Capture;
+use super::stats::{allocated, freed};
+use crate::units::{count_within, size, size_within};
+
+impl Capture {
+    /// Whether only samples of its allocations were recorded.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.sample_bytes().is_some()
+    }
+
+    /// How many bytes samples are apart on the average.
+    pub(crate) fn sample_bytes(&self) -> Option<NonZeroU64> {
+        self.info.process.sample_bytes.and_then(NonZeroU64::new)
+    }
+}
+
+/// A figure and its intervals.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RangedTally {
+    pub(crate) tally: Tally,
+    pub(crate) bytes: (u64, u64),
+    pub(crate) count: (u64, u64),
+}
+
+impl From<Tally> for RangedTally {
+    fn from(tally: Tally) -> Self {
+        Self { tally, bytes: tally.bytes_range(), count: tally.count_range() }
+    }
+}
+
+impl RangedTally {
+    /// What is left of an exact sum without this.
+    fn rest_of(self, all: Tally, tally: Tally) -> Self {
+        let rest = |all: u64, (low, high): (u64, u64)| (all.saturating_sub(high), all.saturating_sub(low));
+        Self { tally, bytes: rest(all.bytes, self.bytes), count: rest(all.count, self.count) }
+    }
+
+    fn widened(self, (bytes, count): (u64, u64), all: Tally) -> Self {
+        let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, all: u64| {
+            (low, high.max(figure.saturating_add(unseen)).min(all.max(figure)))
+        };
+        Self {
+            bytes: widened(self.bytes, self.tally.bytes, bytes, all.bytes),
+            count: widened(self.count, self.tally.count, count, all.count),
+            ..self
+        }
+    }
+
+    /// `12.4 MB ± 900 kB`.
+    pub(crate) fn size(&self) -> String {
+        size_within(self.tally.bytes, self.bytes)
+    }
+
+    /// `12,345 ± 678`.
+    pub(crate) fn number(&self) -> String {
+        count_within(self.tally.count, self.count)
+    }
+
+    /// Both, in a sentence.
+    pub(crate) fn in_words(&self) -> String {
+        format!("{} in {} allocations", self.size(), self.number())
+    }
+
+    /// The ends of the intervals, for a value that has the figures.
+    fn put(&self, value: &mut Value, [bytes, number]: [&str; 2]) {
+        for (name, (low, high)) in [(bytes, self.bytes), (number, self.count)] {
+            value[format!("{name}_low")] = low.into();
+            value[format!("{name}_high")] = high.into();
+        }
+    }
+}
+
+/// The sums of a whole capture.
+#[derive(Debug)]
+pub(super) struct WholeFigures {
+    pub(super) freed: RangedTally,
+    pub(super) live: RangedTally,
+    pub(super) peak: RangedTally,
+    pub(super) leaked: RangedTally,
+}
+
+impl WholeFigures {
+    pub(super) fn of(capture: &Capture, leaks: View) -> Self {
+        let (totals, all) = (&capture.analysis.totals, allocated(capture));
+        let weights = capture.sample_bytes().map(SampleWeights::new);
+        let ranged = |tally: Tally, view: View| {
+            let variance = capture.analysis.whole_variance(view);
+            let figure = RangedTally::from(Tally { variance, ..tally });
+            weights.map_or(figure, |weights| {
+                figure.widened(weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default()), all)
+            })
+        };
+        let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
+        let live = ranged(totals.leaked_at_exit, View::LeaksAtExit);
+        let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
+        Self {
+            freed: live.rest_of(all, freed(capture)),
+            live,
+            peak: ranged(peak, View::HighWaterMark),
+            leaked: ranged(leaked, leaks),
+        }
+    }
+}
+
+/// The peak of a whole capture.
+pub(crate) fn at_peak(capture: &Capture) -> RangedTally {
+    WholeFigures::of(capture, View::Leaks).peak
+}
+
+/// How samples were taken, and what they do not show.
+pub(super) fn samples(capture: &Capture) -> Option<String> {
+    let bytes = capture.sample_bytes()?;
+    Some(format!(
+        "{} apart on the average; figures are estimates with 95 % intervals, but for the number of allocations and threads. An \
+         estimated peak is rather too high than too low",
+        size(bytes.get()),
+    ))
+}
+
+/// What has no sample at all.
+pub(super) fn unseen(capture: &Capture) -> Option<String> {
+    let bytes = capture.sample_bytes()?;
+    Some(format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes))))
+}
+
+/// Bytes and number, with their intervals where there are samples only.
+pub(crate) fn tally(capture: &Capture, tally: Tally) -> Value {
+    let mut value = json!({"bytes": tally.bytes, "count": tally.count});
+    put_ranges(&mut value, capture, "", tally);
+    value
+}
+
+/// Adds the intervals of the fields `bytes` and `count`, whose names begin with `part`, where there are samples only.
+pub(crate) fn put_ranges(value: &mut Value, capture: &Capture, part: &str, tally: Tally) {
+    let [bytes, number] = ["bytes", "count"].map(|name| format!("{part}{name}"));
+    put_ranges_as(value, capture, [&bytes, &number], tally);
+}
+
+/// The same with the names of the fields.
+pub(super) fn put_ranges_as(value: &mut Value, capture: &Capture, names: [&str; 2], tally: Tally) {
+    if capture.is_sampled() {
+        RangedTally::from(tally).put(value, names);
+    }
+}
+
+/// Adds the intervals of the sums of `stats`.
+pub(super) fn put_figures(report: &mut Value, capture: &Capture, leaks: View) {
+    let Some(bytes) = capture.sample_bytes() else { return };
+    let WholeFigures { freed, live, peak, leaked } = WholeFigures::of(capture, leaks);
+    report["deallocations"]["count"] = freed.tally.count.into();
+    report["deallocations"]["count_low"] = freed.count.0.into();
+    report["deallocations"]["count_high"] = freed.count.1.into();
+    report["capture"]["sample_bytes"] = bytes.get().into();
+    report["capture"]["unseen_bytes"] = unseen_bytes(bytes).into();
+    freed.put(&mut report["freed"], ["bytes", "count"]);
+    live.put(&mut report["live_at_exit"], ["bytes", "count"]);
+    peak.put(&mut report["peak"], ["bytes", "allocations"]);
+    leaked.put(&mut report["leaked"], ["bytes", "allocations"]);
+    // How many allocations lie between two events is not known from samples.
+    report["temporary"] = Value::Null;
+}

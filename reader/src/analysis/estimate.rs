@@ -1,0 +1,326 @@
+//! Estimates from samples: what a sampled allocation stands for, and how exact a sum of such weights is.
+//!
+//! An allocation of s bytes was sampled with the probability p = 1 - exp(-s / mean), independently of all others. So it
+//! stands for 1/p allocations of s bytes, and s/p bytes: the sums are right on the average, whatever the sizes are. The
+//! variance of a sum is estimated by the sum of s² (1 - p) / p² over what was sampled. Sums are of whole numbers: a weight
+//! is rounded up or down at random, with its fraction as the probability, which keeps the average and adds to the variance.
+//!
+//! Invariant: a weight depends on the size and the place in the total order only, so what ends takes back what it had added.
+
+use std::num::NonZeroU64;
+use std::ops::AddAssign;
+
+use super::View;
+
+/// Half a 95 % interval, in standard deviations.
+const DEVIATIONS: f64 = 1.96;
+/// By how much squared intervals of numbers are wider; found by simulation.
+const FEW: f64 = 2.4;
+/// Of what has no sample at all, less than this part of the mean distance is there, times the mean, with 95 %: -ln 0.05.
+const UNSEEN: f64 = 3.0;
+
+/// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
+/// they are exact. Single precision, since there is one beside each sum of a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Variance {
+    bytes: f32,
+    skewed_bytes: f32,
+    count: f32,
+    skewed_count: f32,
+}
+
+// None of the numbers is ever not a number.
+impl Eq for Variance {}
+
+impl AddAssign for Variance {
+    fn add_assign(&mut self, more: Self) {
+        self.bytes += more.bytes;
+        self.skewed_bytes += more.skewed_bytes;
+        self.count += more.count;
+        self.skewed_count += more.skewed_count;
+    }
+}
+
+impl Variance {
+    /// That of what was counted.
+    pub const EXACT: Self = Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0 };
+
+    /// That of what is left without a part that has this one: samples are independent.
+    #[must_use]
+    pub fn less(self, part: Self) -> Self {
+        Self {
+            bytes: (self.bytes - part.bytes).max(0.0),
+            skewed_bytes: (self.skewed_bytes - part.skewed_bytes).max(0.0),
+            count: (self.count - part.count).max(0.0),
+            skewed_count: (self.skewed_count - part.skewed_count).max(0.0),
+        }
+    }
+
+    /// The 95 % interval of the bytes.
+    #[must_use]
+    pub fn bytes_range(self, estimate: u64) -> (u64, u64) {
+        range(estimate, self.bytes, self.skewed_bytes, 0.0)
+    }
+
+    /// The 95 % interval of the number.
+    #[must_use]
+    pub fn count_range(self, estimate: u64) -> (u64, u64) {
+        range(estimate, self.count, self.skewed_count, FEW)
+    }
+}
+
+/// The 95 % interval of an estimate: every sum from which it is less than so many of the deviations that it would have if
+/// that sum were the truth. The variance grows with the sum, by `skewed / variance` for each unit, so the interval reaches
+/// further up than down, and holds where samples are few.
+///
+/// `few`: by how much the interval is wider, for each sample that the estimate is worth: small blocks are sampled seldom
+/// and stand for many, so a number of mixed sizes varies more than the samples tell.
+fn range(estimate: u64, variance: f32, skewed: f32, few: f64) -> (u64, u64) {
+    if variance <= 0.0 {
+        return (estimate, estimate);
+    }
+    let (variance, skewed) = (f64::from(variance), f64::from(skewed));
+    let of_one = skewed / variance;
+    let square = DEVIATIONS * DEVIATIONS * (1.0 + few * of_one * of_one / variance);
+    let shift = square * of_one / 2.0;
+    let half = (square * variance + shift * shift).sqrt();
+    let (below, above) = ((half - shift).max(0.0).ceil(), (half + shift).ceil());
+    (estimate.saturating_sub(below as u64), estimate.saturating_add(above as u64))
+}
+
+/// The 95 % interval of the difference of two figures that were estimated independently of each other, of each of which
+/// the estimate and its interval are given. From their limits, for these may not be symmetric.
+#[must_use]
+pub fn difference_range(base: (u64, (u64, u64)), new: (u64, (u64, u64))) -> (i128, i128) {
+    let reach = |(estimate, (low, high)): (u64, (u64, u64))| {
+        (estimate.saturating_sub(low) as f64, high.saturating_sub(estimate) as f64)
+    };
+    let ((base_below, base_above), (new_below, new_above)) = (reach(base), reach(new));
+    let difference = i128::from(new.0) - i128::from(base.0);
+    let below = new_below.hypot(base_above).ceil() as i128;
+    let above = new_above.hypot(base_below).ceil() as i128;
+    (difference - below, difference + above)
+}
+
+/// With 95 %, at most so many bytes of one kind (of a stack, say) were allocated, or live, of which nothing was sampled.
+#[must_use]
+pub fn unseen_bytes(sample_bytes: NonZeroU64) -> u64 {
+    (sample_bytes.get() as f64 * UNSEEN) as u64
+}
+
+/// What sampled allocations stand for.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleWeights {
+    mean: f64,
+}
+
+impl SampleWeights {
+    /// Of samples that are so many bytes apart on the average.
+    #[must_use]
+    pub fn new(sample_bytes: NonZeroU64) -> Self {
+        Self { mean: sample_bytes.get() as f64 }
+    }
+
+    /// The probability of an allocation of this size to be sampled.
+    fn probability(self, size: u64) -> f64 {
+        -(-(size.max(1) as f64) / self.mean).exp_m1()
+    }
+
+    /// Bytes and number for which the allocation of this size stands that has this place in the total order.
+    #[must_use]
+    pub fn of(self, size: u64, order: u64) -> (u64, u64) {
+        let p = self.probability(size);
+        (rounded(size as f64 / p, mixed(order)), rounded(1.0 / p, mixed(!order)))
+    }
+
+    /// The variance that it brings.
+    fn variance(self, size: u64) -> Variance {
+        let p = self.probability(size);
+        let miss = (1.0 - p) / p;
+        // Of rounding, which has no direction.
+        let rounding = |weight: f64| weight.fract() * (1.0 - weight.fract());
+        let of = |unit: f64| {
+            let variance = unit * unit * miss / p;
+            ((variance + rounding(unit / p)) as f32, (variance * unit * miss) as f32)
+        };
+        let ((bytes, skewed_bytes), (count, skewed_count)) = (of(size as f64), of(1.0));
+        Variance { bytes, skewed_bytes, count, skewed_count }
+    }
+
+    /// With 95 %, at most so many bytes and allocations in all are there, of which nothing was sampled; the number from
+    /// their mean size.
+    #[must_use]
+    pub fn unseen(self, mean_size: u64) -> (u64, u64) {
+        ((self.mean * UNSEEN) as u64, (UNSEEN / self.probability(mean_size)) as u64)
+    }
+}
+
+/// The weight, or the next whole number.
+fn rounded(weight: f64, random: u64) -> u64 {
+    let uniform = (random >> 11) as f64 / (1_u64 << 53) as f64;
+    (weight.floor() as u64).saturating_add(u64::from(uniform < weight.fract()))
+}
+
+/// A number that depends on all bits of another (the finalizer of SplitMix64).
+fn mixed(number: u64) -> u64 {
+    let number = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// The variances of a group, by view.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ViewVariances([Variance; 5]);
+
+impl ViewVariances {
+    /// That of a view.
+    #[must_use]
+    pub fn of(&self, view: View) -> Variance {
+        self.0[place(view)]
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(sum, more)| *sum += more);
+    }
+}
+
+const fn place(view: View) -> usize {
+    match view {
+        View::HighWaterMark => 0,
+        View::Leaks => 1,
+        View::LeaksAtExit => 2,
+        View::Temporary => 3,
+        View::Allocated => 4,
+    }
+}
+
+/// The life of a sampled block.
+#[derive(Clone, Copy, Debug)]
+struct SampledLife {
+    order: u64,
+    size: u64,
+    /// The order of its end; `u64::MAX` while it lives.
+    end: u64,
+    group: u32,
+    temporary: bool,
+}
+
+/// All sampled blocks, in the order of their allocation. There are as many as records.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SampledLives(Vec<SampledLife>);
+
+impl SampledLives {
+    pub(super) fn begin(&mut self, order: u64, size: u64, group: u32) {
+        self.0.push(SampledLife { order, size, end: u64::MAX, group, temporary: false });
+    }
+
+    /// The block that was allocated at this order ends.
+    pub(super) fn end(&mut self, order: u64, end: u64, temporary: bool) {
+        if let Ok(at) = self.0.binary_search_by_key(&order, |life| life.order) {
+            (self.0[at].end, self.0[at].temporary) = (end, temporary);
+        }
+    }
+
+    /// The variances of each group. What was live at the peak was allocated before the order `peak_end` and did not end
+    /// before it; so for finalization, where there was one.
+    pub(super) fn variances(
+        &self,
+        weights: SampleWeights,
+        groups: usize,
+        (peak_end, finalizing): (u64, Option<u64>),
+    ) -> Vec<ViewVariances> {
+        let mut all = vec![ViewVariances::default(); groups];
+        for life in &self.0 {
+            let Some(ViewVariances(sums)) = all.get_mut(life.group as usize) else { continue };
+            let variance = weights.variance(life.size);
+            let was_live = |order: u64| life.order < order && life.end >= order;
+            let survives = life.end == u64::MAX;
+            for (view, belongs) in [
+                (View::HighWaterMark, was_live(peak_end)),
+                (View::Leaks, finalizing.map_or(survives, was_live)),
+                (View::LeaksAtExit, survives),
+                (View::Temporary, life.temporary),
+                (View::Allocated, true),
+            ] {
+                if belongs {
+                    sums[place(view)] += variance;
+                }
+            }
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SampleWeights, Variance, difference_range, mixed};
+    use std::num::NonZeroU64;
+
+    #[test]
+    fn weights_are_right_on_the_average() {
+        let weights = SampleWeights::new(NonZeroU64::new(1000).unwrap());
+        for size in [1_u64, 16, 700, 1000, 4000, 1 << 30] {
+            let p = 1.0 - (-(size as f64) / 1000.0).exp();
+            let rounds = 20_000;
+            let sum: f64 = (0..rounds).map(|order| weights.of(size, order).1 as f64).sum();
+            assert!((sum * p / rounds as f64 - 1.0).abs() < 0.01, "{size}");
+            assert!((weights.of(size, 7).0 as f64 * p - size as f64).abs() <= 1.0);
+        }
+        assert_eq!(weights.of(1 << 30, 0), (1 << 30, 1));
+        assert_eq!(weights.variance(1 << 30).bytes_range(1 << 30), (1 << 30, 1 << 30));
+        assert_eq!(weights.of(0, 3).0, 0);
+    }
+
+    /// A sum of blocks that were sampled with random numbers that begin here, with its interval: bytes, then number.
+    fn estimated(sizes: &[u64], seed: u64, weights: SampleWeights) -> [(u64, (u64, u64)); 2] {
+        let (mut bytes, mut count, mut variance) = (0, 0, Variance::EXACT);
+        for (at, &size) in (0..).zip(sizes) {
+            let order = mixed(seed) ^ at;
+            let uniform = (mixed(order.rotate_left(32)) >> 11) as f64 / (1_u64 << 53) as f64;
+            if uniform < weights.probability(size) {
+                let weight = weights.of(size, order);
+                (bytes, count) = (bytes + weight.0, count + weight.1);
+                variance += weights.variance(size);
+            }
+        }
+        [(bytes, variance.bytes_range(bytes)), (count, variance.count_range(count))]
+    }
+
+    #[test]
+    fn of_a_thousand_runs_about_950_intervals_hold_the_truth() {
+        const RUNS: u64 = if cfg!(miri) { 2 } else { 1000 };
+        let weights = SampleWeights::new(NonZeroU64::new(64 << 10).unwrap());
+        let mixture: Vec<u64> =
+            (0..20_000).map(|at| 16 + mixed(at) % 8000).chain([1 << 17, 1 << 20, 1 << 24]).collect();
+        // Sites with about 300, 30 and 8 samples, and everything.
+        let small = |number: usize| -> Vec<u64> { (0..number as u64).map(|at| 16 + mixed(at) % 2000).collect() };
+        for (sizes, bias) in [(mixture, 0.005), (small(19_000), 0.01), (small(1900), 0.03), (small(500), 0.06)] {
+            let truth = [sizes.iter().sum::<u64>(), sizes.len() as u64];
+            let grown: Vec<u64> = sizes.iter().chain(&sizes[..sizes.len() / 3]).copied().collect();
+            let growth = [grown.iter().sum::<u64>() - truth[0], grown.len() as u64 - truth[1]].map(i128::from);
+            let (mut sums, mut covered, mut covered_growth) = ([0.0; 2], [0; 2], [0; 2]);
+            for seed in 0..RUNS {
+                let base = estimated(&sizes, seed, weights);
+                let new = estimated(&grown, !seed, weights);
+                for at in 0..2 {
+                    let (figure, (low, high)) = base[at];
+                    sums[at] += figure as f64;
+                    covered[at] += u64::from((low..=high).contains(&truth[at]));
+                    let (low, high) = difference_range(base[at], new[at]);
+                    covered_growth[at] += u64::from((low..=high).contains(&growth[at]));
+                }
+            }
+            if cfg!(miri) {
+                continue;
+            }
+            for at in 0..2 {
+                let mean = sums[at] / RUNS as f64 / truth[at] as f64;
+                let least = if at == 0 { 930 } else { 910 };
+                assert!((least..=975).contains(&covered[at]), "{covered:?} of {}", sizes.len());
+                assert!((least..=985).contains(&covered_growth[at]), "{covered_growth:?} of {}", sizes.len());
+                assert!((mean - 1.0).abs() < bias, "{mean} of {}", sizes.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The addresses of the blocks whose allocations were sampled, so that their frees are recorded, and no others.
+//!
+//! A free asks first how many such blocks begin on its page of 4 KiB: one load, which for neighbours is of one cache line.
+//! Where the answer is not 0, the address is looked up in tables of buckets, which are tried in turn, so that few samples
+//! touch little memory. Where all three buckets of an address are full, every free on its page is recorded from then on,
+//! which costs time and bytes, and changes no figure: the reader knows which blocks are live.
+//!
+//! The memory is mapped when recording begins, and never grows. Invariant: an address that was added and not removed is
+//! found.
+
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
+
+use crate::platform::mapped_vec::map_zeroed;
+
+/// Counters of pages; pages that far apart share one. Less under Miri, which is a thousand times slower.
+const PAGES: usize = if cfg!(miri) { 1 << 8 } else { 1 << 20 };
+/// The counter of a page on which every free is recorded.
+const ALL: u8 = u8::MAX;
+/// Addresses of a bucket, a cache line.
+const BUCKET: usize = 8;
+/// Buckets of each table.
+const TABLES: [usize; 3] = if cfg!(miri) { [1, 1, 1] } else { [1 << 9, 1 << 13, 1 << 17] };
+const BYTES: usize = PAGES + (TABLES[0] + TABLES[1] + TABLES[2]) * BUCKET * size_of::<usize>();
+
+/// Null until they are needed first.
+static MEMORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Makes sure that there is memory, without addresses. No hook may run meanwhile. `false`: there is none, and every free
+/// has to be recorded.
+pub(crate) fn begin() -> bool {
+    let memory = MEMORY.load(Acquire);
+    if memory.is_null() {
+        let Some(memory) = map_zeroed(BYTES) else { return false };
+        MEMORY.store(memory.as_ptr(), Release);
+        return true;
+    }
+    // SAFETY: the mapping that `map_zeroed` made, which nobody reads meanwhile; its pages are zeroes again.
+    unsafe { libc::madvise(memory.cast(), BYTES, libc::MADV_DONTNEED) == 0 }
+}
+
+/// Whether the free of this address may have to be recorded.
+#[inline(always)]
+pub(crate) fn may_hold(address: usize) -> bool {
+    page(address).is_none_or(|page| page.load(Relaxed) != 0)
+}
+
+/// Adds an address.
+pub(crate) fn add(address: usize) {
+    let Some(page) = page(address) else { return };
+    // Before the address is there to be found.
+    let _ = page.fetch_update(AcqRel, Relaxed, |count| Some(count.saturating_add(1)));
+    let is_stored = places(address).any(|place| place.compare_exchange(0, address, AcqRel, Relaxed).is_ok());
+    if !is_stored {
+        page.store(ALL, Release);
+    }
+}
+
+/// Removes an address; whether its free has to be recorded.
+pub(crate) fn remove(address: usize) -> bool {
+    let Some(page) = page(address) else { return true };
+    let is_removed = places(address).any(|place| place.compare_exchange(address, 0, AcqRel, Relaxed).is_ok());
+    if is_removed {
+        let _ = page.fetch_update(AcqRel, Relaxed, |count| (count != ALL).then(|| count.saturating_sub(1)));
+    }
+    is_removed || page.load(Relaxed) == ALL
+}
+
+/// The counter of an address's page.
+#[inline(always)]
+fn page(address: usize) -> Option<&'static AtomicU8> {
+    let memory = MEMORY.load(Relaxed);
+    if memory.is_null() {
+        return None;
+    }
+    // SAFETY: the first bytes of the mapping are the counters, and this is one of them.
+    let counter = unsafe { memory.add((address >> 12) & (PAGES - 1)) };
+    // SAFETY: memory that is never given back, of which any byte is a counter.
+    Some(unsafe { AtomicU8::from_ptr(counter) })
+}
+
+/// Where an address may stand, in the order in which it is tried.
+fn places(address: usize) -> impl Iterator<Item = &'static AtomicUsize> {
+    let mixed = ((address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
+    let memory = MEMORY.load(Relaxed).wrapping_add(PAGES);
+    let starts = [0, TABLES[0], TABLES[0] + TABLES[1]];
+    TABLES.into_iter().zip(starts).flat_map(move |(buckets, start)| {
+        let bucket = start.wrapping_add(mixed & (buckets - 1));
+        (0..BUCKET).map(move |place| {
+            let at = bucket.wrapping_mul(BUCKET).wrapping_add(place).wrapping_mul(size_of::<usize>());
+            // SAFETY: a word of the tables, aligned as the mapping and the number of counters are; there is memory, since
+            // the address's page has a counter; and it is never given back.
+            unsafe { AtomicUsize::from_ptr(memory.wrapping_add(at).cast()) }
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALL, BUCKET, TABLES, add, begin, may_hold, page, remove};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    /// One test for all, since the memory is one for the process.
+    #[test]
+    fn what_was_added_is_found_even_where_there_is_no_place() {
+        assert!(may_hold(0x1000) && remove(0x1000), "without memory every free is recorded");
+        assert!(begin());
+        let address = |number: usize| 0x7000_0000_0000 + number * 48;
+        assert!(!may_hold(address(0)) && !remove(address(0)));
+        add(address(1));
+        assert!(may_hold(address(1)) && may_hold(address(2)), "on one page");
+        assert!(!remove(address(2)) && remove(address(1)) && !remove(address(1)));
+        assert!(!may_hold(address(1)));
+        // More than there are places.
+        let count = 2 * BUCKET * TABLES.iter().sum::<usize>();
+        let far = |number: usize| 0x10_0000_0000 + number * 16;
+        (0..count).for_each(|number| add(far(number)));
+        assert!((0..count).all(|number| may_hold(far(number)) && remove(far(number))));
+        assert!((0..count).any(|number| page(far(number)).is_some_and(|page| page.load(Relaxed) == ALL)));
+        assert!(begin() && !may_hold(far(0)));
+    }
+}

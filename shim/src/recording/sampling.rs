@@ -1,0 +1,165 @@
+//! Which allocations are recorded where only samples of them are.
+//!
+//! Every byte that a thread allocates is hit with the same small probability, independently of all others; an allocation
+//! with a byte that is hit is sampled. So the bytes from one hit to the next are distributed exponentially, and an allocation
+//! of s bytes is sampled with the probability 1 - exp(-s / mean). An allocation of 0 bytes counts as 1.
+//!
+//! Invariant: what decides about an allocation depends on nothing but its size and the thread's own random numbers.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use memtrack_transport::clock::monotonic_ns;
+
+use super::sampled_addresses;
+use crate::platform::recording_switch;
+
+/// The mean number of bytes from one hit to the next; 0: every allocation is recorded.
+static MEAN: AtomicU64 = AtomicU64::new(0);
+/// Threads that have begun to sample.
+static SAMPLERS: AtomicU64 = AtomicU64::new(0);
+
+/// Records samples from now on, with so many bytes between two on the average, or with 0 everything. Recording is off.
+pub(crate) fn begin(mean: u64) {
+    MEAN.store(mean, Relaxed);
+    // Without memory for their addresses, the frees of all blocks are recorded.
+    recording_switch::set_sampling(mean != 0 && sampled_addresses::begin());
+}
+
+/// Whether only samples are recorded.
+#[inline(always)]
+pub(crate) fn is_on() -> bool {
+    MEAN.load(Relaxed) != 0
+}
+
+/// What a thread needs to sample. Zeroes are one that has not begun.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    /// The next hit is this many bytes away, itself counted.
+    distance: u64,
+    random: u64,
+    /// The block whose free was recorded last; 0: it was not recorded.
+    last_freed: usize,
+}
+
+impl Sampler {
+    /// One that has not begun.
+    pub(super) const fn new() -> Self {
+        Self { distance: 0, random: 0, last_freed: 0 }
+    }
+
+    /// Begins with random numbers of its own; the number of this beginning.
+    pub(super) fn begin(&mut self, tid: i32) -> u64 {
+        let number = SAMPLERS.fetch_add(1, Relaxed);
+        let here = std::ptr::from_ref(self).addr() as u64;
+        self.random =
+            mixed(monotonic_ns() ^ here.rotate_left(24) ^ u64::from(tid.cast_unsigned()) << 40 ^ number << 20);
+        self.last_freed = 0;
+        self.distance = self.draw();
+        mixed(self.random ^ number)
+    }
+
+    /// Whether the next allocation, of this size, is sampled.
+    #[inline(always)]
+    pub(super) fn takes(&mut self, size: usize) -> bool {
+        let size = (size as u64).max(1);
+        if size < self.distance {
+            self.distance = self.distance.wrapping_sub(size);
+            return false;
+        }
+        true
+    }
+
+    /// The allocation at this address is sampled: notes it, and begins anew.
+    pub(super) fn note(&mut self, address: usize) {
+        sampled_addresses::add(address);
+        // The distances have no memory: what lies beyond the hit in this allocation needs no look.
+        self.distance = self.draw();
+    }
+
+    /// Whether the free of this address is recorded.
+    pub(super) fn frees(&mut self, address: usize) -> bool {
+        let is_recorded = sampled_addresses::may_hold(address) && sampled_addresses::remove(address);
+        self.last_freed = if is_recorded { address } else { 0 };
+        is_recorded
+    }
+
+    /// The last free did not happen; whether it was recorded.
+    pub(super) fn undoes(&mut self) -> bool {
+        let address = std::mem::take(&mut self.last_freed);
+        if address != 0 {
+            sampled_addresses::add(address);
+        }
+        address != 0
+    }
+
+    /// Bytes up to the next hit.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        // In (0, 1], of 53 bits.
+        let uniform = ((mixed(self.random) >> 11).wrapping_add(1)) as f64 * (1.0 / (1_u64 << 53) as f64);
+        let bytes = -logarithm(uniform) * MEAN.load(Relaxed) as f64;
+        // Rounded up: an allocation of s bytes has a hit exactly where the real number is at most s.
+        (bytes as u64).saturating_add(1)
+    }
+}
+
+/// A number that depends on all bits of another (the finalizer of SplitMix64).
+const fn mixed(number: u64) -> u64 {
+    let number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// The natural logarithm of a positive, normal number, to 13 digits. The C library's is in a library of its own, which the
+/// program may not have loaded.
+fn logarithm(number: f64) -> f64 {
+    const MANTISSA: u64 = (1 << 52) - 1;
+    let bits = number.to_bits();
+    let mut exponent = (bits >> 52) as i64 as f64 - 1023.0;
+    let mut mantissa = f64::from_bits(bits & MANTISSA | 1.0_f64.to_bits());
+    if mantissa > std::f64::consts::SQRT_2 {
+        mantissa *= 0.5;
+        exponent += 1.0;
+    }
+    let part = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = part * part;
+    // 2 artanh, by its series.
+    let sum = [1.0 / 15.0, 1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0]
+        .into_iter()
+        .fold(0.0, |sum, term| sum * square + term);
+    exponent * std::f64::consts::LN_2 + 2.0 * part * sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MEAN, Relaxed, Sampler, logarithm};
+
+    #[test]
+    fn logarithms_are_those_of_the_standard_library() {
+        for number in [1.0_f64, 0.5, 0.999_999, 0.7, 0.71, 1e-16, 0.3, 3.7, 1.0 / 3.0] {
+            assert!((logarithm(number) - number.ln()).abs() < 1e-11, "{number}");
+        }
+    }
+
+    #[test]
+    fn an_allocation_is_sampled_with_the_probability_of_its_size() {
+        const MEAN_BYTES: u64 = 1000;
+        MEAN.store(MEAN_BYTES, Relaxed);
+        let mut sampler = Sampler::new();
+        sampler.begin(1);
+        for size in [1_usize, 10, 300, 1000, 2500] {
+            let (mut taken, rounds) = (0_u32, if cfg!(miri) { 100 } else { 400_000 });
+            for _ in 0..rounds {
+                if sampler.takes(size) {
+                    taken += 1;
+                    sampler.distance = sampler.draw();
+                }
+            }
+            let p = 1.0 - (-(size as f64) / MEAN_BYTES as f64).exp();
+            let (expected, deviation) = (p * f64::from(rounds), (p * (1.0 - p) * f64::from(rounds)).sqrt());
+            assert!((f64::from(taken) - expected).abs() < 5.0 * deviation + 1.0, "{size}: {taken}, not {expected}");
+        }
+        MEAN.store(0, Relaxed);
+    }
+}

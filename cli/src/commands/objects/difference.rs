@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::report::{place_text, short};
 use super::{ObjectPlace, ObjectsArgs, ObjectsRead, stored};
+use crate::message;
 use crate::terminal::TextFormat;
 use crate::text::{TextTable, column, left_out};
-use crate::units::size;
+use crate::units::{count, size};
 
 /// Figures before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,13 +53,17 @@ pub(super) fn run(options: &ObjectsArgs, captures: &[PathBuf]) -> Result<u8> {
     let [before, after] = captures else { bail!("--diff takes two captures") };
     let before = stored::read(options, before, options.at.first())?;
     let after = stored::read(options, after, options.at.last())?;
+    let unreadable = before.unreadable + after.unreadable;
     let mut grown: Vec<(String, GrownType)> = by_name(&[before, after]).into_iter().collect();
     grown.retain(|(_, of)| of.sum.has_changed() || of.places.values().any(GrownSum::has_changed));
     grown.sort_by_key(|(_, of)| std::cmp::Reverse((of.sum.grown_bytes(), of.sum.grown_count())));
     let mut out = stdout().lock();
     if options.json {
-        writeln!(out, "{:#}", as_json(&grown))?;
+        writeln!(out, "{:#}", as_json(&grown, unreadable))?;
     } else {
+        if unreadable > 0 {
+            message::warning(format_args!("unreadable: {} objects", count(unreadable)));
+        }
         let rows = options.text.rows;
         let (table, all) = if options.places { table_of_places(&grown, rows) } else { table_of_types(&grown, rows) };
         for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
@@ -92,7 +97,7 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
     all
 }
 
-fn as_json(grown: &[(String, GrownType)]) -> Value {
+fn as_json(grown: &[(String, GrownType)], unreadable: u64) -> Value {
     let difference = |[before, after]: [u64; 2]| i128::from(after) - i128::from(before);
     let number = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
     let place = |(function, file, line): &(String, String, u32), sum: &GrownSum| {
@@ -126,6 +131,7 @@ fn as_json(grown: &[(String, GrownType)]) -> Value {
         "version": 1,
         "diff": true,
         "types": grown.iter().map(row).collect::<Vec<_>>(),
+        "unreadable": unreadable,
     })
 }
 

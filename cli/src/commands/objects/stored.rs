@@ -42,6 +42,9 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
 fn find(file: &CaptureReader, at: Option<&ObjectsMoment>) -> Result<PictureMoment> {
     let pictures = file.pictures()?;
     let path = file.path().display();
+    if pictures.is_empty() && (file.process().stripped.count.is_some() || file.process().anonymized) {
+        bail!("{path}: no picture of objects: 'memtrack strip' and 'anonymize' leave it out; use the original capture");
+    }
     if pictures.is_empty() {
         bail!("{path}: no picture of objects in it; record the program with 'memtrack run --objects-at end'");
     }

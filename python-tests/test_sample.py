@@ -67,3 +67,20 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     for options in (["--sample=0"], ["--sample=x"], ["--sample", "--aggregate"]):
         run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=60)
         assert run.returncode == 2, options
+
+
+def test_a_difference_within_its_interval_is_unchanged_and_fails_no_limit(executable, tmp_path):
+    captures = []
+    for number in range(2):
+        _, _, capture = sampled(executable, tmp_path, "--sample=64KiB")
+        captures.append(capture.rename(tmp_path / f"{number}.bin"))
+    run = subprocess.run([executable, "diff", "--json", "--leaks", *captures], capture_output=True, text=True, timeout=60, check=True)
+    report = json.loads(run.stdout)
+    [main] = [row for row in report["rows"] if row["function"] in ("main", "<no stack>")][:1]
+    assert main["base"]["own_bytes_low"] < main["base"]["own_bytes"] < main["base"]["own_bytes_high"]
+    if report["change_low"] <= 0 <= report["change_high"]:
+        assert all(row["status"] == "unchanged" for row in report["rows"])
+        run = subprocess.run([executable, "diff", "--leaks", "--fail-over=0", *captures], capture_output=True, timeout=60)
+        assert run.returncode == 0
+    run = subprocess.run([executable, "diff", "--metric=temporary", *captures], capture_output=True, text=True, timeout=60)
+    assert run.returncode == 1 and "samples" in run.stderr

@@ -87,6 +87,8 @@ class Tracker:
       request from the system.
     - `allocation_timestamps`: record the exact time of every allocation and deallocation.
     - `aggregate`: write totals per call stack instead of single events.
+    - `sample`: record samples of allocations, this many bytes apart on the average (`65536`, `"512KiB"`; `True`: 512 KiB), instead of all of
+      them; figures are estimates with 95 % intervals then. A span of a recording has what the recording has.
     - `follow_fork`: record forked children, too, each in a file of its own beside this one.
     - `overwrite`: replace a file that exists.
     - `memory_interval_ms`: sample resident memory this often.
@@ -106,6 +108,7 @@ class Tracker:
         trace_python_allocators: bool = False,
         allocation_timestamps: bool = False,
         aggregate: bool = False,
+        sample: Union[bool, int, str] = False,
         follow_fork: bool = False,
         overwrite: bool = False,
         memory_interval_ms: int = 10,
@@ -126,6 +129,8 @@ class Tracker:
         self._overwrite = overwrite
         self._options = [f"--output={self.file_name}", f"--snapshot-interval={memory_interval_ms}"]
         self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
+        if sample is not False:
+            self._options.append("--sample" if sample is True else f"--sample={sample}")
         self._library: Optional[Library] = None
         self._process: Optional[int] = None
         self._is_over = False

@@ -122,6 +122,14 @@ fn check_limit(diff: &Diff, metric: ComparedMetric, limit: GrowthLimit) -> u8 {
     if growth <= allowed {
         return 0;
     }
+    if diff.least_growth() <= 0 {
+        message::note(format_args!(
+            "{} grew by {}, more than --fail-over allows, but within the 95 % interval of its estimate",
+            metric.name,
+            amount(growth)
+        ));
+        return 0;
+    }
     let (name, growth, allowed) = (metric.name, amount(growth), amount(allowed));
     message::error(format_args!("regression: {name} grew by {growth}, and --fail-over allows {allowed}"));
     failure::ERROR

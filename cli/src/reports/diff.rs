@@ -15,6 +15,7 @@ use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
 
 use super::capture_info::{Capture, visible};
+use super::diff_noise::DiffNoise;
 use super::scale::{ComparedMetric, Scale};
 use super::{NO_STACK, stats, view};
 use crate::terminal::TextFormat;
@@ -40,6 +41,7 @@ pub(crate) struct Diff {
     scale: Option<Scale>,
     /// Warnings about comparability.
     notes: Vec<String>,
+    noise: DiffNoise,
 }
 
 /// How a function changed.
@@ -62,6 +64,7 @@ impl Diff {
             CaptureRows { frames: &new.frames, rows: new_rows },
         );
         let (arenas, imports) = (quiet.arenas, quiet.imports);
+        let noise = DiffNoise::of([base, new], metric);
         let quiet = [(base, &quiet.base), (new, &quiet.new)].map(|(side, rows)| merged.own(&side.frames, rows));
         let own = [base, new].into_iter().flat_map(own_functions).collect();
         let ([base, new], [quiet_base, quiet_new]) = (exact, quiet);
@@ -69,7 +72,8 @@ impl Diff {
         let quiet = merged.compare(&quiet_base, &quiet_new);
         let functions = merged.functions;
         let (scale, notes) = (None, Vec::new());
-        let mut diff = Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, notes };
+        let mut diff =
+            Self { metric, by_total, functions, own, difference, quiet, arenas, imports, scale, notes, noise };
         let mut rows = std::mem::take(&mut diff.difference.rows);
         let change = |pair: &FigurePair| diff.change(pair).unsigned_abs();
         rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
@@ -80,6 +84,11 @@ impl Diff {
     /// Adds how the baseline was scaled, and why the captures may not be comparable.
     pub(crate) fn with_notes(self, scale: Option<Scale>, notes: Vec<String>) -> Self {
         Self { scale, notes, ..self }
+    }
+
+    /// The least growth of the whole that its interval has; what has grown by no more than chance has none.
+    pub(crate) fn least_growth(&self) -> i128 {
+        self.noise.range(&self.difference.whole).0
     }
 
     /// Totals of the baseline and of the new capture.
@@ -95,6 +104,7 @@ impl Diff {
         let ([base, new], metric) = (self.whole(), self.metric.name);
         let Difference { new_stacks, vanished_stacks, .. } = self.difference;
         write!(out, "{{\"schema\":\"memtrack-diff\",\"version\":1,\"metric\":\"{metric}\",\"base_total\":{base},")?;
+        self.noise.write_whole(&self.difference.whole, &mut out)?;
         write!(out, "\"new_total\":{new},\"new_stacks\":{new_stacks},\"vanished_stacks\":{vanished_stacks},")?;
         if let Some(scale) = &self.scale {
             write!(out, "\"normalized\":{},", json!({"to": scale.to(), "factor": scale.factor()}))?;
@@ -164,7 +174,8 @@ impl Diff {
     fn is_significant(&self, pair: &FigurePair) -> bool {
         let [base, new] = self.whole();
         let largest = self.figure(pair.base).max(self.figure(pair.new));
-        self.change(pair).unsigned_abs() >= u128::from(self.metric.significance_floor(base.max(new), largest))
+        !self.noise.hides(pair)
+            && self.change(pair).unsigned_abs() >= u128::from(self.metric.significance_floor(base.max(new), largest))
     }
 
     /// Changes of arenas and imports, which have no rows.
@@ -202,11 +213,19 @@ impl Diff {
 
     fn status(&self, row: &DiffRow) -> Status {
         match (row.total.in_base(), row.total.in_new()) {
+            _ if self.noise.hides(&row.total) && self.noise.hides(&row.own) => Status::Unchanged,
             (false, _) => Status::New,
             (_, false) => Status::Vanished,
-            _ if self.change(&row.own) != 0 => direction(self.change(&row.own)),
-            _ => direction(self.change(&row.total)),
+            _ => match self.direction(&row.own) {
+                Status::Unchanged => self.direction(&row.total),
+                own => own,
+            },
         }
+    }
+
+    /// Where the figure went; nowhere, if the change lies within its interval.
+    fn direction(&self, pair: &FigurePair) -> Status {
+        if self.noise.hides(pair) { Status::Unchanged } else { direction(self.change(pair)) }
     }
 
     /// The non-empty sections: growth first, and of that the section with the largest change.
@@ -238,7 +257,7 @@ impl Diff {
     fn section_of(&self, row: &DiffRow) -> Status {
         match self.status(row) {
             known @ (Status::New | Status::Vanished) => known,
-            _ => direction(self.changed(row)),
+            _ => self.direction(self.chosen(row)),
         }
     }
 
@@ -260,7 +279,7 @@ impl Diff {
         let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
         let percent = Some(self.percent(pair)).filter(|percent| !percent.is_empty());
         let percent = percent.map(|percent| format!(" ({percent})")).unwrap_or_default();
-        format!("{base} -> {new}, {}{percent}", self.signed(self.change(pair)))
+        format!("{base} -> {new}, {}{percent}", self.signed_within(pair))
     }
 
     fn stacks(&self) -> String {
@@ -271,7 +290,7 @@ impl Diff {
     fn cells(&self, row: &DiffRow) -> [String; 5] {
         let pair = self.chosen(row);
         let [base, new] = [pair.base, pair.new].map(|tally| self.amount(self.figure(tally)));
-        [self.signed(self.change(pair)), self.percent(pair), base, "->".into(), new]
+        [self.signed_within(pair), self.percent(pair), base, "->".into(), new]
     }
 
     fn text_cells(&self, row: &DiffRow) -> impl Iterator<Item = TextCell> {
@@ -291,6 +310,14 @@ impl Diff {
 
     fn amount(&self, figure: u64) -> String {
         if self.metric.counts { count(figure) } else { size(figure) }
+    }
+
+    /// The change, with its interval if it is estimated.
+    fn signed_within(&self, pair: &FigurePair) -> String {
+        match self.noise.half(pair) {
+            0 => self.signed(self.change(pair)),
+            half => format!("{} ± {}", self.signed(self.change(pair)), self.amount(half)),
+        }
     }
 
     fn signed(&self, change: i128) -> String {
@@ -313,9 +340,12 @@ impl Diff {
         let (function, file) =
             self.functions.get(row.function).map_or((NO_STACK, ""), |known| (&*known.name, &*known.file));
         let side = |own: Tally, total: Tally| {
-            json!({
+            let mut side = json!({
                 "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
-            })
+            });
+            self.noise.put_ranges(&mut side, "own_", own);
+            self.noise.put_ranges(&mut side, "total_", total);
+            side
         };
         json!({
             "function": function,

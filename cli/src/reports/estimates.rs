@@ -73,7 +73,7 @@ impl RangedTally {
     }
 
     /// The ends of the intervals, for a value that has the figures.
-    fn put(&self, value: &mut Value, [bytes, number]: [&str; 2]) {
+    pub(super) fn put(&self, value: &mut Value, [bytes, number]: [&str; 2]) {
         for (name, (low, high)) in [(bytes, self.bytes), (number, self.count)] {
             value[format!("{name}_low")] = low.into();
             value[format!("{name}_high")] = high.into();

@@ -5,6 +5,7 @@
 pub(crate) mod arenas;
 pub(crate) mod capture_info;
 pub(crate) mod diff;
+mod diff_noise;
 pub(crate) mod display;
 pub(crate) mod estimates;
 pub(crate) mod explain;

@@ -116,6 +116,7 @@ impl Scale {
             ];
             sums.into_iter().for_each(|sum| self.multiply(sum));
         });
+        base.analysis.scale_variances(self.factor);
     }
 
     fn multiply(&self, sum: &mut Sum) {

@@ -56,6 +56,16 @@ impl Variance {
         }
     }
 
+    fn scaled(self, factor: f64) -> Self {
+        let (square, cube) = ((factor * factor) as f32, (factor * factor * factor) as f32);
+        Self {
+            bytes: self.bytes * square,
+            skewed_bytes: self.skewed_bytes * cube,
+            count: self.count * square,
+            skewed_count: self.skewed_count * cube,
+        }
+    }
+
     /// The 95 % interval of the bytes.
     #[must_use]
     pub fn bytes_range(self, estimate: u64) -> (u64, u64) {
@@ -178,6 +188,10 @@ impl ViewVariances {
     #[must_use]
     pub fn of(&self, view: View) -> Variance {
         self.0[place(view)]
+    }
+
+    pub(super) fn scaled(self, factor: f64) -> Self {
+        Self(self.0.map(|variance| variance.scaled(factor)))
     }
 
     pub(super) fn add(&mut self, other: &Self) {

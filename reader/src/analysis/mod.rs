@@ -156,6 +156,13 @@ impl Analysis {
         detail.map_or_else(Variance::default, |detail| detail.variances.of(view))
     }
 
+    /// All sums were multiplied by this.
+    pub fn scale_variances(&mut self, factor: f64) {
+        for detail in self.details.iter_mut().flatten() {
+            detail.variances = detail.variances.scaled(factor);
+        }
+    }
+
     /// How exact the sums of a view over all groups are.
     #[must_use]
     pub fn whole_variance(&self, view: View) -> Variance {

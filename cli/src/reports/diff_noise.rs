@@ -1,0 +1,92 @@
+//! How far the differences of two captures may be chance, where one has samples of allocations only.
+//!
+//! Invariant: of captures with all allocations nothing is chance.
+
+use std::io::{self, Write};
+
+use memtrack_reader::analysis::diff::FigurePair;
+use memtrack_reader::analysis::{SampleWeights, Tally, difference_range};
+use serde_json::Value;
+
+use super::capture_info::Capture;
+use super::estimates::RangedTally;
+use super::scale::ComparedMetric;
+
+/// The intervals of differences.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DiffNoise {
+    /// Numbers are compared, not bytes.
+    counts: bool,
+    /// Of the base and of the new capture; `None`: it has all allocations.
+    weights: [Option<SampleWeights>; 2],
+}
+
+impl DiffNoise {
+    pub(super) fn of(captures: [&Capture; 2], metric: ComparedMetric) -> Self {
+        let weights = captures.map(|capture| capture.sample_bytes().map(SampleWeights::new));
+        Self { counts: metric.counts, weights }
+    }
+
+    fn is_exact(&self) -> bool {
+        self.weights.iter().all(Option::is_none)
+    }
+
+    /// The 95 % interval of the change of a figure.
+    pub(super) fn range(&self, pair: &FigurePair) -> (i128, i128) {
+        let side = |tally: Tally, other: Tally, weights: Option<SampleWeights>| {
+            let RangedTally { bytes, count, .. } = tally.into();
+            // What has no sample may be there all the same.
+            let unseen = weights.filter(|_| tally.count == 0);
+            let (unseen_bytes, unseen_count) = unseen
+                .map(|weights| weights.unseen(other.bytes.checked_div(other.count).unwrap_or_default()))
+                .unwrap_or_default();
+            match self.counts {
+                true => (tally.count, (count.0, count.1.saturating_add(unseen_count))),
+                false => (tally.bytes, (bytes.0, bytes.1.saturating_add(unseen_bytes))),
+            }
+        };
+        let [base, new] = self.weights;
+        difference_range(side(pair.base, pair.new, base), side(pair.new, pair.base, new))
+    }
+
+    /// Whether the change of a figure may be chance.
+    pub(super) fn hides(&self, pair: &FigurePair) -> bool {
+        let (low, high) = self.range(pair);
+        !self.is_exact() && low <= 0 && high >= 0
+    }
+
+    /// Half the interval of the change: the larger half.
+    pub(super) fn half(&self, pair: &FigurePair) -> u64 {
+        let (low, high) = self.range(pair);
+        let figure = |tally: Tally| i128::from(if self.counts { tally.count } else { tally.bytes });
+        let change = figure(pair.new) - figure(pair.base);
+        u64::try_from((high - change).max(change - low)).unwrap_or(u64::MAX)
+    }
+
+    /// Adds the intervals of the figures of a side.
+    pub(super) fn put_ranges(&self, value: &mut Value, part: &str, tally: Tally) {
+        if !self.is_exact() {
+            let [bytes, count] = ["bytes", "count"].map(|name| format!("{part}{name}"));
+            RangedTally::from(tally).put(value, [&bytes, &count]);
+        }
+    }
+
+    /// Writes the intervals of the totals, and of their difference.
+    ///
+    /// # Errors
+    /// A write error.
+    pub(super) fn write_whole(&self, whole: &FigurePair, out: &mut impl Write) -> io::Result<()> {
+        if self.is_exact() {
+            return Ok(());
+        }
+        let range = |tally: Tally| {
+            let RangedTally { bytes, count, .. } = tally.into();
+            if self.counts { count } else { bytes }
+        };
+        for (name, (low, high)) in [("base_total", range(whole.base)), ("new_total", range(whole.new))] {
+            write!(out, "\"{name}_low\":{low},\"{name}_high\":{high},")?;
+        }
+        let (low, high) = self.range(whole);
+        write!(out, "\"change_low\":{low},\"change_high\":{high},")
+    }
+}

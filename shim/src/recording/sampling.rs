@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memtrack_transport::clock::monotonic_ns;
 
 use super::sampled_addresses;
-use crate::platform::recording_switch;
+use crate::platform::{probes, recording_switch};
 
 /// The mean number of bytes from one hit to the next; 0: every allocation is recorded.
 static MEAN: AtomicU64 = AtomicU64::new(0);
@@ -71,8 +71,9 @@ impl Sampler {
     }
 
     /// The allocation at this address is sampled: notes it, and begins anew.
-    pub(super) fn note(&mut self, address: usize) {
+    pub(super) fn note(&mut self, address: usize, size: usize) {
         sampled_addresses::add(address);
+        probes::alloc(address, size, || weight(size, MEAN.load(Relaxed)));
         // The distances have no memory: what lies beyond the hit in this allocation needs no look.
         self.distance = self.draw();
     }
@@ -81,6 +82,9 @@ impl Sampler {
     pub(super) fn frees(&mut self, address: usize) -> bool {
         let is_recorded = sampled_addresses::may_hold(address) && sampled_addresses::remove(address);
         self.last_freed = if is_recorded { address } else { 0 };
+        if is_recorded {
+            probes::free(address);
+        }
         is_recorded
     }
 
@@ -111,6 +115,24 @@ const fn mixed(number: u64) -> u64 {
     number ^ number >> 31
 }
 
+/// The bytes that a sampled allocation of this size stands for: its size, divided by the probability that it is sampled.
+fn weight(size: usize, mean: u64) -> u64 {
+    let (size, mean) = (size.max(1) as f64, mean.max(1) as f64);
+    let ratio = size / mean;
+    let bytes = if ratio > 40.0 {
+        size
+    } else if ratio < 1e-3 {
+        mean * (1.0 + ratio / 2.0)
+    } else {
+        // exp(-ratio), from a part of it small enough for three terms.
+        let part = ratio / 1024.0;
+        let mut power = 1.0 - part * (1.0 - part / 2.0 * (1.0 - part / 3.0));
+        (0..10).for_each(|_| power *= power);
+        size / (1.0 - power)
+    };
+    (bytes + 0.5) as u64
+}
+
 /// The natural logarithm of a positive, normal number, to 13 digits. The C library's is in a library of its own, which the
 /// program may not have loaded.
 fn logarithm(number: f64) -> f64 {
@@ -133,13 +155,24 @@ fn logarithm(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{MEAN, Relaxed, Sampler, logarithm};
+    use super::{MEAN, Relaxed, Sampler, logarithm, weight};
 
     #[test]
     fn logarithms_are_those_of_the_standard_library() {
         for number in [1.0_f64, 0.5, 0.999_999, 0.7, 0.71, 1e-16, 0.3, 3.7, 1.0 / 3.0] {
             assert!((logarithm(number) - number.ln()).abs() < 1e-11, "{number}");
         }
+    }
+
+    #[test]
+    fn a_sample_stands_for_its_size_by_its_probability() {
+        for (size, mean) in
+            [(1, 512_u64 << 10), (100, 1000), (1000, 1000), (5000, 1000), (1 << 20, 1000), (600, 512 << 10)]
+        {
+            let expected = size as f64 / (1.0 - (-(size as f64) / mean as f64).exp());
+            assert!((weight(size, mean) as f64 - expected).abs() <= 0.6 + expected * 1e-5, "{size} {mean}");
+        }
+        assert_eq!(weight(0, 1000), weight(1, 1000));
     }
 
     #[test]

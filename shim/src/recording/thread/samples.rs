@@ -27,7 +27,7 @@ impl StateAccess<'_> {
     #[inline(never)]
     fn alloc_sample(mut self, head: AllocHead, address: usize, size: usize) -> usize {
         let state = self.state();
-        state.sampler.note(address);
+        state.sampler.note(address, size);
         let exact = state.exact_alloc;
         exact(StateAccess { thread: self.thread, borrow: std::marker::PhantomData }, head, address, size)
     }
@@ -38,7 +38,7 @@ impl StateAccess<'_> {
         let sampler = &mut self.state().sampler;
         let is_sampled = sampler.takes(size);
         if is_sampled {
-            sampler.note(address);
+            sampler.note(address, size);
         }
         is_sampled
     }

@@ -119,7 +119,7 @@ pub(crate) fn at_peak(capture: &Capture) -> RangedTally {
 }
 
 /// How samples were taken, and what they do not show.
-pub(super) fn samples(capture: &Capture) -> Option<String> {
+pub(crate) fn samples(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
     Some(format!(
         "{} apart on the average; figures are estimates with 95 % intervals, but for the number of allocations and threads. An \
@@ -129,7 +129,7 @@ pub(super) fn samples(capture: &Capture) -> Option<String> {
 }
 
 /// What has no sample at all.
-pub(super) fn unseen(capture: &Capture) -> Option<String> {
+pub(crate) fn unseen(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
     Some(format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes))))
 }

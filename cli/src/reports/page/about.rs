@@ -3,9 +3,11 @@
 //! Invariant: the figures equal those of the other reports.
 
 use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
 
 use crate::reports::capture_info::{Capture, visible};
-use crate::reports::{arenas, failed, stats};
+use crate::reports::estimates::RangedTally;
+use crate::reports::{arenas, estimates, failed, stats};
 use crate::units::{count, duration, size};
 
 /// One sentence about a view: its allocations, and the moment.
@@ -44,7 +46,9 @@ pub(super) fn generic_view_description(view: View) -> &'static str {
 pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
     let (info, totals) = (&capture.info, &capture.analysis.totals);
     let arenas = capture.analysis.python_arenas(View::Leaks);
-    let leaked = arenas::subtract(totals.leaked, arenas);
+    let variance = capture.analysis.whole_variance(View::Leaks);
+    let leaked = RangedTally::from(arenas::subtract(Tally { variance, ..totals.leaked }, arenas));
+    let all = stats::allocated(capture);
     let mut pairs = vec![
         ("Capture", info.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         ("Program", info.title()),
@@ -53,12 +57,14 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
         ("Started", info.start_time().unwrap_or_default()),
         ("Duration", duration(info.duration_ns(&capture.analysis))),
         ("Times", info.times().unwrap_or_default()),
+        ("Samples", estimates::samples(capture).unwrap_or_default()),
+        ("Unseen", estimates::unseen(capture).unwrap_or_default()),
         ("Peak", peak_text(capture)),
-        ("Leaked", format!("{} in {} allocations", size(leaked.bytes), count(leaked.count))),
+        ("Leaked", leaked.in_words()),
         ("Excluded", arenas::note(arenas).unwrap_or_default()),
         ("Failed", failed::text(capture).unwrap_or_default()),
-        ("Allocations", format!("{}, {}", count(totals.allocations.count), size(totals.allocations.bytes))),
-        ("Temporary", format!("{}, {}", count(totals.temporary.count), size(totals.temporary.bytes))),
+        ("Allocations", format!("{}, {}", count(all.count), size(all.bytes))),
+        ("Temporary", temporary_text(capture)),
         (
             "Resident memory",
             totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),
@@ -69,9 +75,17 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()
 }
 
+/// Nothing, where it is not known.
+fn temporary_text(capture: &Capture) -> String {
+    let temporary = capture.analysis.totals.temporary;
+    if capture.is_sampled() {
+        return String::new();
+    }
+    format!("{}, {}", count(temporary.count), size(temporary.bytes))
+}
+
 fn peak_text(capture: &Capture) -> String {
-    let peak = &capture.analysis.totals.peak;
-    let text = format!("{} in {} allocations", size(peak.bytes), count(peak.allocations));
+    let text = estimates::at_peak(capture).in_words();
     match &capture.info.combined_peaks {
         None => text,
         Some(combined_peaks) if combined_peaks.no_joint_peak.is_some() => format!("{text}, sum of per-process peaks"),

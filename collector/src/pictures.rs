@@ -160,6 +160,13 @@ impl PictureScheduler {
         self.is_ending
     }
 
+    /// Whether a process that has come to its end is to wait for a picture that was not ordered.
+    pub(crate) fn come_first(&self) -> bool {
+        let is_missing =
+            |options: &PictureOptions| options.at_end && !self.has_end || options.at_peak && !self.is_ending;
+        self.options.as_ref().is_some_and(is_missing)
+    }
+
     /// Why a picture is due now.
     pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<PictureCause> {
         let options = self.options.as_ref()?;

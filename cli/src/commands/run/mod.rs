@@ -137,6 +137,12 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
              to timestamp",
         ));
     }
+    if options.sample.is_some() && !options.objects_at.is_empty() {
+        return Err(Failure::usage(
+            "--sample cannot be combined with --objects-at: objects are joined with the blocks that hold them, and most are \
+             no samples",
+        ));
+    }
     if options.aggregate && !options.objects_at.is_empty() {
         return Err(Failure::usage(
             "--aggregate cannot be combined with --objects-at: objects are joined with the blocks that hold them, and an \

@@ -4,7 +4,7 @@
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls.
-//! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`freeze`] a copy of
+//! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
 //!
 //! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the

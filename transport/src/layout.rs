@@ -273,7 +273,7 @@ pub struct SlotHeader {
     /// Additional time of changed native stacks, estimated in the same way; target.
     pub native_ticks: AtomicU64,
     /// Where allocations are sampled, the number of this owner's stretch: see
-    /// [`AllocationCount`](memtrack_format::record::AllocationCount); target.
+    /// `AllocationCount` of the format; target.
     pub stretch: AtomicU64,
     /// The owner's allocations in this stretch, sampled or not; target.
     pub allocations: AtomicU64,

@@ -4,6 +4,9 @@
 
 pub(crate) mod bounds;
 mod several;
+mod warnings;
+
+pub(crate) use warnings::warn_unnamed;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +23,7 @@ use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggrega
 
 use self::bounds::TimeBound;
 use self::several::{combined, load_several, note_combined};
+use self::warnings::{LoadWarnings, warn, without_duplicates};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow, rfc3339};
 use crate::reports::display::DisplayOptions;
@@ -93,8 +97,6 @@ pub(crate) fn expanded(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
 
 /// Maximum number of recordings that an error lists.
 const RECORDINGS_TOLD: usize = 5;
-/// Maximum number of modules without symbols that are listed.
-const UNNAMED_TOLD: usize = 5;
 
 /// What a report needs: captures, filters, and how to read and prepare them.
 #[derive(Clone, Debug, Default)]
@@ -285,29 +287,6 @@ impl Request<'_> {
     }
 }
 
-/// Problems collected while captures are loaded, printed when all are read.
-#[derive(Default)]
-struct LoadWarnings {
-    /// Modules without symbols.
-    unnamed: Vec<SymbolProblem>,
-    /// Warnings, each with its capture.
-    warnings: Vec<(PathBuf, String)>,
-}
-
-/// Prints the warnings; a warning that several captures share is printed once.
-fn warn(warnings: &[(PathBuf, String)], captures: usize) {
-    for (place, (path, warning)) in warnings.iter().enumerate() {
-        let is_same = |(_, other): &&(PathBuf, String)| other == warning;
-        if warnings.iter().take(place).any(|other| is_same(&other)) {
-            continue;
-        }
-        match warnings.iter().filter(is_same).count() {
-            1 => message::warning(format_args!("{}: {warning}", path.display())),
-            number => message::warning(format_args!("{number} of {captures} captures: {warning}")),
-        }
-    }
-}
-
 /// Loads one capture, filtered; returns it with the sum of all its allocations.
 fn load_one(
     path: &Path,
@@ -430,23 +409,6 @@ fn finished(
 /// A search for debug files that tries these directories first.
 pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
     DebugFileSearch::new(debug_dirs, Debuginfod::from_environment())
-}
-
-/// Warns about modules without symbols, with the reasons.
-pub(crate) fn warn_unnamed(problems: &[SymbolProblem]) {
-    for problem in problems.iter().take(UNNAMED_TOLD) {
-        message::warning(format_args!("no symbols for {}: {}", problem.module, problem.reason));
-    }
-    if let Some(more) = problems.len().checked_sub(UNNAMED_TOLD).filter(|&more| more > 0) {
-        message::warning(format_args!("no symbols for {more} more modules"));
-    }
-}
-
-/// Removes duplicates: captures of a process tree share most modules.
-fn without_duplicates(mut problems: Vec<SymbolProblem>) -> Vec<SymbolProblem> {
-    problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
-    problems.dedup();
-    problems
 }
 
 /// Loads a capture with records.

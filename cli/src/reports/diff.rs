@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use super::capture_info::{Capture, visible};
 use super::diff_noise::DiffNoise;
 use super::scale::{ComparedMetric, Scale};
-use super::{NO_STACK, stats, view};
+use super::{NO_STACK, view};
 use crate::terminal::TextFormat;
 use crate::text::{Label, Style, Styled, TextCell, TextColumn, TextTable, column, left_out, paragraph};
 use crate::units::{count, plural, size};
@@ -407,55 +407,11 @@ fn code(text: &str) -> String {
     format!("`{}`", text.replace('`', "'").replace('|', "\\|"))
 }
 
-/// Why the figures of two captures may not be comparable, one sentence each.
-pub(crate) fn comparability_warnings(base: &Capture, new: &Capture) -> Vec<String> {
-    let mut notes = Vec::new();
-    let mut differ = |what: &str, base: bool, new: bool| {
-        if base != new {
-            let side = if new { "new capture" } else { "base" };
-            notes.push(format!("only the {side} {what}; affected numbers are not comparable"));
-        }
-    };
-    differ(
-        "traces Python's own allocators",
-        stats::traces_python_allocators(base),
-        stats::traces_python_allocators(new),
-    );
-    let native = |capture: &Capture| capture.info.process.native_traces;
-    differ("has native call stacks", native(base), native(new));
-    differ("is a complete recording", base.info.complete, new.info.complete);
-    differ("has damaged parts", base.info.lost_blocks > 0, new.info.lost_blocks > 0);
-    let unframed = |capture: &Capture| capture.info.process.python_note.is_some();
-    differ("has no Python frames", unframed(base), unframed(new));
-    let intervals =
-        [base, new].map(|capture| capture.info.process.snapshot_interval.map_or(0, |interval| interval.as_millis()));
-    if intervals[0] != intervals[1] {
-        let [base, new] = intervals;
-        notes.push(format!(
-            "snapshot intervals differ (base: {base} ms, new: {new} ms): resident memory is not comparable"
-        ));
-    }
-    let versions = [base.info.python_version(), new.info.python_version()];
-    if versions[0] != versions[1] {
-        let [base, new] = versions.map(|version| version.unwrap_or_else(|| "none".into()));
-        notes.push(format!(
-            "the interpreters differ (base: {base}, new: {new}): functions of its library may not match"
-        ));
-    }
-    let allocators = [base.info.python_allocator(), new.info.python_allocator()];
-    if allocators[0] != allocators[1] {
-        let [base, new] = allocators.map(|name| name.unwrap_or_else(|| "none".into()));
-        notes.push(format!(
-            "Python's allocators differ (base: {base}, new: {new}): sizes of objects are not comparable"
-        ));
-    }
-    notes
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{ComparedMetric, Diff, code, comparability_warnings};
+    use super::{ComparedMetric, Diff, code};
     use crate::reports::capture_info::Capture;
+    use crate::reports::comparability::comparability_warnings;
     use crate::reports::fixture;
     use crate::terminal::TextFormat;
     use memtrack_reader::View;
@@ -509,16 +465,6 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
         assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");
-    }
-
-    #[test]
-    fn captures_that_hardly_compare_are_named() {
-        let text = comparability_warnings(&fixture::empty(), &fixture::capture()).join("\n");
-        assert!(text.contains("base: none, new: 3.11.7") && text.contains("new: pymalloc"), "{text}");
-        let mut native = fixture::capture();
-        native.info.process.native_traces = true;
-        let text = comparability_warnings(&fixture::capture(), &native).join("\n");
-        assert_eq!(text, "only the new capture has native call stacks; affected numbers are not comparable");
     }
 
     #[test]

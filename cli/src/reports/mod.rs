@@ -4,6 +4,7 @@
 
 pub(crate) mod arenas;
 pub(crate) mod capture_info;
+pub(crate) mod comparability;
 pub(crate) mod diff;
 mod diff_noise;
 pub(crate) mod display;

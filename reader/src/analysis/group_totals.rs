@@ -8,6 +8,8 @@
 //!
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, after every event.
 
+mod end;
+
 use std::hash::BuildHasher;
 
 use hashbrown::HashTable;
@@ -20,10 +22,9 @@ use super::estimate::{SampleWeights, SampledLives};
 use super::flow::WindowPeaks;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
-use super::intervals::PackedRows;
-use super::live_block::{LiveBlock, LivePart, ReleasedBlock};
+use super::live_block::{LiveBlock, ReleasedBlock};
 use super::since::EndedSince;
-use super::{Analysis, Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals};
+use super::{Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -35,10 +36,6 @@ struct GroupKey {
     /// end.
     selected: bool,
 }
-
-/// The intervals of what is live at the end.
-#[derive(Debug)]
-pub(crate) struct Surviving(PackedRows);
 
 /// The sums of each group, and what else is kept of it.
 #[derive(Clone, Debug, Default)]
@@ -301,68 +298,6 @@ impl GroupTotals {
         snapshot
     }
 
-    /// The analysis, given all live blocks.
-    pub(crate) fn finish(&self, live: impl Iterator<Item = LivePart>) -> Analysis {
-        let mut figures = self.figures.clone();
-        let surviving = self.survive(&mut figures, live);
-        self.analysis(figures, &surviving)
-    }
-
-    /// The first half of [`GroupTotals::finish`], for the last call: it consumes the tables, and the caller may free
-    /// the live blocks before the second half. So nothing is in memory twice.
-    pub(crate) fn close(&mut self, live: impl Iterator<Item = LivePart>) -> Surviving {
-        (self.index, self.recent) = (HashTable::new(), Box::default());
-        let mut figures = std::mem::take(&mut self.figures);
-        let surviving = self.survive(&mut figures, live);
-        (self.figures, self.since_peak) = (figures, EndedSince::default());
-        surviving
-    }
-
-    /// The second half of [`GroupTotals::finish`].
-    pub(crate) fn into_analysis(mut self, surviving: &Surviving) -> Analysis {
-        let figures = std::mem::take(&mut self.figures);
-        self.analysis(figures, surviving)
-    }
-
-    /// Adds the live blocks to the groups.
-    fn survive(&self, figures: &mut GroupFigures, live: impl Iterator<Item = LivePart>) -> Surviving {
-        let GroupFigures { groups, lives, details, .. } = figures;
-        self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
-        let mut surviving = PackedRows::default();
-        if let (Some(weights), Some(details)) = (self.weights, details.as_mut()) {
-            let moments = (self.peak_end, self.totals.finalizing.map(|_| self.finalizing));
-            let variances = self.sampled.variances(weights, details.len(), moments);
-            details.iter_mut().zip(variances).for_each(|(detail, variances)| detail.variances = variances);
-        }
-        for LivePart { block, bytes, first } in live {
-            let (bytes, count) = weight_of(self.weights, groups, &block, bytes, first);
-            self.add_survivor(groups, &block, bytes, count);
-            if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
-                detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
-            }
-            if let Some(lives) = lives {
-                surviving.push(&lives.survivor(&block, bytes, count));
-            }
-        }
-        if self.totals.finalizing.is_none() {
-            groups.copy_part(OptionalSum::LeakedAtExit, OptionalSum::Leaked);
-        }
-        Surviving(surviving)
-    }
-
-    fn analysis(&self, GroupFigures { groups, lives, details, .. }: GroupFigures, surviving: &Surviving) -> Analysis {
-        let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
-        let totals = self.totals_of(&groups);
-        let snapshots = self.snapshots.clone();
-        let exact_times = self.exact_times;
-        let failed = self.failed.clone();
-        let mut analysis = Analysis { groups, totals, failed, snapshots, intervals, details, exact_times, curve: None };
-        if self.selection.is_some() {
-            analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
-        }
-        analysis
-    }
-
     /// The group with this key. Consecutive events mostly share a group, so a small cache avoids most hashing.
     #[inline]
     fn group(&mut self, key: GroupKey) -> u32 {
@@ -498,27 +433,6 @@ impl GroupTotals {
         {
             lives.add(block, bytes, count);
         }
-    }
-
-    fn add_survivor(&self, groups: &mut Groups, block: &LiveBlock, bytes: u64, count: u64) {
-        let mut add = |part| groups.part_mut(block.group, part).add(bytes, count, block.order, block.time_ns);
-        add(OptionalSum::LeakedAtExit);
-        if block.order < self.peak_end {
-            add(OptionalSum::Peak);
-        }
-        if block.order < self.finalizing {
-            add(OptionalSum::Leaked);
-        }
-    }
-
-    fn totals_of(&self, groups: &Groups) -> Totals {
-        let mut totals = self.totals.clone();
-        groups.sum_up(&mut totals);
-        totals.peak = match self.shared_peak {
-            None => self.totals.peak,
-            Some(at) => super::Peak { at, ..totals.peak },
-        };
-        totals
     }
 }
 

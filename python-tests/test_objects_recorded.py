@@ -26,7 +26,7 @@ gone = [Gone() for number in range(100)]
 del gone
 """
 STEPS = """
-import sys
+import os, sys
 class Item:
     def __init__(self, number):
         self.text = "item %d" % (number + 1000000)
@@ -35,10 +35,10 @@ def grow(count):
     for number in range(count):
         kept.append(Item(number))
 grow(100)
-print("ready", flush=True)
+print(os.getpid(), flush=True)
 sys.stdin.readline()
 grow(250)
-print("ready", flush=True)
+print(os.getpid(), flush=True)
 sys.stdin.readline()
 large = [bytes(2000 + number) for number in range(20000)]
 import time
@@ -117,8 +117,8 @@ def marked(memtrack, executable, tmp_path, *options):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
     with subprocess.Popen(command, **pipes) as process:
         for name in ("one", "two"):
-            assert process.stdout.readline() == "ready\n"
-            subprocess.run([str(executable), "mark", "-q", name], check=True, timeout=30)
+            pid = process.stdout.readline().strip()
+            subprocess.run([str(executable), "mark", "-q", pid, name], check=True, timeout=30)
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(30) == 0
@@ -142,7 +142,7 @@ def test_marks_and_the_peak_have_pictures_and_what_grew_between_two_is_told(memt
 
 @pytest.mark.parametrize("hold", [[], ["--hold"]], ids=["copied", "held"])
 def test_a_program_that_is_being_recorded_has_places(memtrack, executable, objects, tmp_path, hold):
-    (tmp_path / "app.py").write_text(STEPS.replace("import sys", "import os, sys").replace('print("ready"', "print(os.getpid()"))
+    (tmp_path / "app.py").write_text(STEPS)
     command = [str(executable), "run", "-q", "-o", "steps.bin", "--trace-python-allocators", "--python", sys.executable, "app.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         for count in (100, 350):

@@ -15,6 +15,8 @@ use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a thread may take to stop.
 const STOP_LIMIT: Duration = Duration::from_millis(100);
+/// The same where no other thread can be tried in its place; on a busy machine it may wait for a processor.
+const LAST_STOP_LIMIT: Duration = Duration::from_secs(2);
 /// Pauses between tries, in microseconds: they vary, so as not to meet a loop at the same place again and again.
 const PAUSES: [u64; 7] = [50, 310, 130, 730, 90, 1730, 410];
 /// Threads that are tried in a round.
@@ -87,15 +89,15 @@ enum Halt {
 
 /// Stops a thread wherever it is; `None`: it has ended, or waits in the kernel and does not stop.
 pub(crate) fn stop_thread(target: &TargetProcess, tid: i32) -> Result<Option<StoppedThread>, Refusal> {
-    Ok(match halt(target, tid)? {
+    Ok(match halt(target, tid, LAST_STOP_LIMIT)? {
         Halt::Halted(stopped) => Some(stopped),
-        Halt::Late(_) => return Err(Refusal::Busy { seconds: 0, reason: Busy::DoesNotStop }),
+        Halt::Late(_) => return Err(Refusal::Busy { seconds: LAST_STOP_LIMIT.as_secs(), reason: Busy::DoesNotStop }),
         Halt::Ended => None,
     })
 }
 
 fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<Attempt, Refusal> {
-    let StoppedThread { tracee, registers } = match halt(target, tid)? {
+    let StoppedThread { tracee, registers } = match halt(target, tid, STOP_LIMIT)? {
         Halt::Halted(stopped) => stopped,
         Halt::Late(tracee) => return Ok(Attempt::Late(tracee)),
         Halt::Ended => return Ok(Attempt::Ended),
@@ -109,7 +111,7 @@ fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<
     Ok(Attempt::Safe(StoppedThread { tracee, registers }))
 }
 
-fn halt(target: &TargetProcess, tid: i32) -> Result<Halt, Refusal> {
+fn halt(target: &TargetProcess, tid: i32, limit: Duration) -> Result<Halt, Refusal> {
     let tracee = match Tracee::seize(tid) {
         Ok(tracee) => tracee,
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(denied(target)),
@@ -119,7 +121,7 @@ fn halt(target: &TargetProcess, tid: i32) -> Result<Halt, Refusal> {
         return Ok(Halt::Ended);
     }
     loop {
-        match tracee.wait_for_stop(STOP_LIMIT) {
+        match tracee.wait_for_stop(limit) {
             Some(StopReason::Interrupted) => break,
             Some(StopReason::ProcessStopped) => return Err(Refusal::Stopped(target.pid)),
             Some(StopReason::Forked) => drop(tracee.resume(0)),

@@ -194,7 +194,7 @@ pub(crate) struct AttachArgs {
     /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
-    /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: nearly free, and
+    /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
     /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact
     #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB",
           value_parser = sample_bytes)]

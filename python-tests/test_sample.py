@@ -1,7 +1,11 @@
 """Sampled captures: `memtrack run --sample` of programs that know what they have allocated."""
 
+import csv
+import gzip
 import json
 import subprocess
+import sys
+import time
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -84,3 +88,57 @@ def test_a_difference_within_its_interval_is_unchanged_and_fails_no_limit(execut
         assert run.returncode == 0
     run = subprocess.run([executable, "diff", "--metric=temporary", *captures], capture_output=True, text=True, timeout=60)
     assert run.returncode == 1 and "samples" in run.stderr
+
+
+def test_exports_have_the_ends_of_intervals(executable, tmp_path):
+    _, stats, capture = sampled(executable, tmp_path, "--sample=64KiB")
+
+    def transform(name):
+        output = tmp_path / f"out.{name}"
+        subprocess.run([executable, "transform", name, "-f", capture, "-o", output], capture_output=True, timeout=60, check=True)
+        return output
+
+    rows = list(csv.DictReader(transform("csv").open()))
+    assert rows and all(int(row["size_low"]) <= int(row["size"]) <= int(row["size_high"]) for row in rows)
+    assert any(int(row["num_allocations_low"]) < int(row["num_allocations"]) < int(row["num_allocations_high"]) for row in rows)
+    told = json.loads(transform("speedscope").read_text())["memtrack"]
+    assert told["sample_bytes"] == 65536 and told["total_bytes_low"] < told["total_bytes"] < told["total_bytes_high"]
+    assert told["total_bytes"] == stats["peak"]["bytes"] and len(told["bytes_low"]) == len(told["bytes_high"])
+    profile = gzip.decompress(transform("pprof").read_bytes())
+    assert b"inuse_space_high" in profile and b"unseen: at most" in profile
+    records = [json.loads(line) for line in transform("jsonl").read_text().splitlines()]
+    assert records[0]["unseen_bytes"] == 3 * 65536
+    total = next(record for record in records if record["type"] == "agg")["totals"]["peak"]
+    assert total["bytes_low"] < total["bytes"] < total["bytes_high"]
+
+
+LOOP = """
+import time
+held = [bytearray(100_000) for _ in range(200)]
+for _ in range(60):
+    held.append(bytearray(1000))
+    bytes(500_000)
+    time.sleep(0.05)
+"""
+
+
+def test_windows_have_the_ends_of_intervals(executable, tmp_path):
+    script, capture = tmp_path / "loop.py", tmp_path / "loop.bin"
+    script.write_text(LOOP)
+    with subprocess.Popen([executable, "run", "-q", "--sample=64KiB", "-o", capture, sys.executable, script]) as run:
+        deadline = time.monotonic() + 20
+        while not capture.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        live = [executable, "live", "--jsonl", "--every=500ms", capture]
+        live = subprocess.run(live, capture_output=True, text=True, timeout=60, check=True)
+        assert run.wait(timeout=60) == 0
+    after = subprocess.run([executable, "live", "--jsonl", "--every=500ms", capture], capture_output=True, text=True, timeout=60, check=True)
+    for output in (live.stdout, after.stdout):
+        records = [json.loads(line) for line in output.splitlines()]
+        assert records[0]["sample_bytes"] == 65536 and records[0]["unseen_bytes"] == 3 * 65536
+        windows = [record for record in records if record["type"] == "window"]
+        held = windows[len(windows) // 2]["live"]
+        assert held["bytes_low"] < held["bytes"] < held["bytes_high"]
+        assert held["bytes_low"] <= 20_060_000 + 6_000_000 and held["bytes_high"] >= 20_000_000
+        entries = [entry for record in records if record["type"] == "agg" for entry in record["entries"]]
+        assert all(entry["live"]["self_bytes_low"] <= entry["live"]["self_bytes_high"] for entry in entries)

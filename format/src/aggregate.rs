@@ -15,6 +15,7 @@
 //! modules    source length path length build-id                    of native code; this and the next missing in older payloads
 //! places     frame module offset                                   frames of native code without a name, by rows of frames and modules
 //! failed     stack allocator thread bytes count largest time       calls for memory that failed; missing in older payloads
+//! variances  for each AggregateSum of a group in order: 4 numbers   how exact the sums are, in recordings of samples; see [`AggregateVariances`]
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -75,6 +76,10 @@ pub struct AggregateFailed {
     /// When the first of that size failed, in nanoseconds.
     pub largest_time_ns: u64,
 }
+
+/// How exact the [`SUMS`] of a group are: bits of 32-bit floating-point numbers, which are variance and third cumulant of the bytes,
+/// and of the count.
+pub type AggregateVariances = [[u32; 4]; SUMS];
 
 /// Memory at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,6 +143,8 @@ pub struct Aggregate {
     pub places: Vec<AggregateNativePlace>,
     /// Calls for memory that failed.
     pub failed: Vec<AggregateFailed>,
+    /// Of each of `groups`, where its sums are estimates; else empty.
+    pub variances: Vec<AggregateVariances>,
 }
 
 impl Aggregate {
@@ -169,6 +176,10 @@ impl Aggregate {
             out.numbers(&[row.stack.into(), row.allocator.into(), row.thread.into()]);
             out.numbers(&[row.bytes, row.count, row.largest_bytes, row.largest_time_ns]);
         });
+        // What knows nothing of them is written as before there were any.
+        if !self.variances.is_empty() {
+            out.rows(&self.variances, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
+        }
         out.0
     }
 
@@ -211,8 +222,31 @@ impl Aggregate {
         let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
         let failed = |input: &mut FieldReader<'_>| read_failed(input, &stack, &thread);
         let failed = if input.is_at_end() { Vec::new() } else { input.rows(failed)? };
-        Some(Self { names, frames, stacks, threads, groups, snapshots, totals, bins, columns, modules, places, failed })
+        let variances = if input.is_at_end() { Vec::new() } else { input.rows(read_variances)? };
+        Some(Self {
+            names,
+            frames,
+            stacks,
+            threads,
+            groups,
+            snapshots,
+            totals,
+            bins,
+            columns,
+            modules,
+            places,
+            failed,
+            variances,
+        })
     }
+}
+
+fn read_variances(input: &mut FieldReader<'_>) -> Option<AggregateVariances> {
+    let mut row = AggregateVariances::default();
+    for bits in row.as_flattened_mut() {
+        *bits = input.small()?;
+    }
+    Some(row)
 }
 
 /// A check that returns an index only if it is below `len`.
@@ -307,6 +341,7 @@ mod tests {
                 largest_bytes: 1 << 49,
                 largest_time_ns: 77,
             }],
+            variances: vec![[[1, 2, 3, u32::MAX]; 5]; 2],
         }
     }
 
@@ -317,11 +352,13 @@ mod tests {
 
     #[test]
     fn payloads_of_before_there_were_columns_have_none() {
-        let bytes = example().encode();
-        let before_failed = Aggregate { failed: Vec::new(), ..example() };
+        let before_variances = Aggregate { variances: Vec::new(), ..example() };
+        let bytes = before_variances.encode();
+        let before_failed = Aggregate { failed: Vec::new(), ..before_variances.clone() };
         let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..before_failed.clone() };
         let before_columns = Aggregate { columns: Vec::new(), ..before_places.clone() };
         let empty = 3; // bytes: three counts
+        assert_eq!(Aggregate::decode(&bytes), Some(before_variances));
         assert_eq!(Aggregate::decode(&bytes[..before_failed.encode().len() - 1]), Some(before_failed));
         let columns = 3; // bytes: the count and two rows
         let end = before_places.encode().len() - empty;

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::{
     Analysis, ClassTotals, FailedGroup, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals,
+    Variance, View, ViewVariances,
 };
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
@@ -31,6 +32,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         modules: frames.native_modules().iter().map(save_module).collect(),
         places: (0..).zip(frames.frames()).filter_map(|(frame, _)| save_place(frame, frames)).collect(),
         failed: analysis.failed.iter().map(save_failed).collect(),
+        variances: save_variances(analysis),
     }
 }
 
@@ -67,6 +69,7 @@ pub fn save_used(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Ag
         columns: used.columns,
         modules: frames.native_modules().iter().map(save_module).collect(),
         places: used.places,
+        variances: save_variances(analysis),
         ..Aggregate::default()
     }
 }
@@ -145,6 +148,7 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
     let stacks = restore_frames(frames, aggregate)?;
     let stack = |stack: u32| stacks.get(stack as usize).copied().unwrap_or(StackId::EMPTY);
     let groups = aggregate.groups.iter().filter_map(|group| restore_group(group, stack(group.stack))).collect();
+    let variances = restore_variances(aggregate);
     let snapshots =
         (0..).zip(&aggregate.snapshots).map(|(index, snapshot)| restore_snapshot(index, snapshot)).collect();
     let mut totals = restore_totals(&aggregate.totals);
@@ -155,7 +159,7 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
         .map(|(tid, name)| Thread { tid: *tid, name: name.clone(), ..Thread::default() })
         .collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
-    Ok((Analysis { groups, totals, failed, snapshots, ..Analysis::default() }, threads))
+    Ok((Analysis { groups, totals, failed, snapshots, variances, ..Analysis::default() }, threads))
 }
 
 /// Restores the tables; returns the id of each stack of the aggregate.
@@ -199,6 +203,28 @@ fn restore_group(group: &aggregate::AggregateGroup, stack: StackId) -> Option<Gr
     let allocator = Allocator::from_number(group.allocator)?;
     let thread = ThreadId(group.thread);
     Some(Group { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary })
+}
+
+/// The views in the order of the sums of a group.
+const SAVED_VIEWS: [View; aggregate::SUMS] =
+    [View::Allocated, View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary];
+
+fn save_variances(analysis: &Analysis) -> Vec<aggregate::AggregateVariances> {
+    let all = analysis.variances.iter().flatten();
+    all.map(|of_group| SAVED_VIEWS.map(|view| of_group.of(view).numbers().map(f32::to_bits))).collect()
+}
+
+/// Those of the groups that are restored.
+fn restore_variances(aggregate: &Aggregate) -> Option<Vec<ViewVariances>> {
+    let known = |group: &aggregate::AggregateGroup| Allocator::from_number(group.allocator).is_some();
+    let all = aggregate.groups.iter().zip(&aggregate.variances).filter(|(group, _)| known(group));
+    let variances = all.map(|(_, rows)| {
+        let views = SAVED_VIEWS.into_iter().zip(rows);
+        views.fold(ViewVariances::default(), |all, (view, row)| {
+            all.with(view, Variance::of_numbers(row.map(f32::from_bits)))
+        })
+    });
+    (!aggregate.variances.is_empty()).then(|| variances.collect())
 }
 
 fn save_failed(group: &FailedGroup) -> aggregate::AggregateFailed {

@@ -5,7 +5,7 @@
 //! one process after the other, and there are no intervals. Invariant: every sum over allocations is the sum over the
 //! captures; live and resident memory over time are sums over the processes that ran at that time.
 
-use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, Moment, Sum, Totals};
+use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, Moment, Sum, Totals, ViewVariances};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::Frames;
@@ -34,6 +34,7 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
     let mut whole = CapturePart { start_ns, ..CapturePart::default() };
     whole.analysis.exact_times = parts.iter().all(|part| part.analysis.exact_times);
     whole.analysis.details = parts.iter().all(|part| part.analysis.details.is_some()).then(Vec::new);
+    whole.analysis.variances = parts.iter().any(|part| part.analysis.variances.is_some()).then(Vec::new);
     let mut snapshots = Vec::new();
     let mut next_order = 0;
     for (at, mut part) in parts.into_iter().enumerate() {
@@ -45,6 +46,11 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
         next_order = add_groups(&mut whole, &part, shift, next_order)?;
         if let (Some(details), Some(more)) = (&mut whole.analysis.details, &mut part.analysis.details) {
             details.append(more);
+        }
+        if let Some(variances) = &mut whole.analysis.variances {
+            // Another process may have recorded everything.
+            variances.append(&mut part.analysis.variances.take().unwrap_or_default());
+            variances.resize_with(whole.analysis.groups.len(), ViewVariances::default);
         }
         add_totals(&mut whole.analysis.totals, &part.analysis.totals, shift);
         whole.threads.append(&mut part.threads);

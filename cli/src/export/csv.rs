@@ -30,7 +30,10 @@ impl SumsFormat for Csv {
     }
 
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
-        writeln!(out, "allocator,num_allocations,size,tid,thread_name,stack_trace")?;
+        // Of samples, the ends of the 95 % intervals, behind the columns that scripts know.
+        let ends =
+            if capture.is_sampled() { ",num_allocations_low,num_allocations_high,size_low,size_high" } else { "" };
+        writeln!(out, "allocator,num_allocations,size,tid,thread_name,stack_trace{ends}")?;
         for group in capture.analysis.rows(view) {
             row(capture, &group, out)?;
         }
@@ -44,7 +47,12 @@ fn row(capture: &Capture, group: &GroupRow, out: &mut dyn Write) -> io::Result<(
     // Upper case, because scripts written for memray expect it.
     let allocator = group.allocator.name().to_uppercase();
     let stack = stack_trace(capture, group.stack);
-    writeln!(out, "{allocator},{},{},{tid},{},{}", group.count, group.bytes, quoted(name), quoted(&stack))
+    write!(out, "{allocator},{},{},{tid},{},{}", group.count, group.bytes, quoted(name), quoted(&stack))?;
+    if capture.is_sampled() {
+        let (count, bytes) = (group.tally().count_range(), group.tally().bytes_range());
+        write!(out, ",{},{},{},{}", count.0, count.1, bytes.0, bytes.1)?;
+    }
+    writeln!(out)
 }
 
 /// `function;file;line|…`, innermost first; empty for a stack without frames.

@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use memtrack_reader::analysis::{GroupRow, Tally};
+use memtrack_reader::analysis::{GroupRow, Tally, unseen_bytes};
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,7 @@ use super::numbering::Numbering;
 use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates::RangedTally;
 
 pub(crate) use windows::{WindowRecords, WindowTotals};
 
@@ -91,6 +92,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "temporary_threshold": analysis.totals.temporary_threshold,
         "aggregated": info.aggregated,
         "sample_bytes": info.process.sample_bytes,
+        "unseen_bytes": capture.sample_bytes().map(unseen_bytes),
         "has_allocation_timestamps": analysis.exact_times,
         "time_uncertainty_ns": info.time_uncertainty_ns,
         "complete": info.complete,
@@ -110,6 +112,8 @@ struct FunctionSums {
 
 /// Sums by frame and by stack, in the order of first occurrence.
 struct NumberedSums {
+    /// They are estimates, with intervals.
+    is_sampled: bool,
     /// Names of the sums; those without a name are not written.
     names: &'static [&'static str],
     frames: Numbering<Option<FrameId>>,
@@ -128,6 +132,7 @@ impl NumberedSums {
 
     fn named(names: &'static [&'static str], capture: &Capture, views: [View; SUMS.len()]) -> Self {
         let mut sums = Self {
+            is_sampled: capture.is_sampled(),
             names,
             frames: Numbering::new(),
             by_frame: Vec::new(),
@@ -140,6 +145,19 @@ impl NumberedSums {
             capture.analysis.rows(view).for_each(|row| sums.add(at, &row, &capture.frames));
         }
         sums
+    }
+
+    fn tally(&self, tally: Tally) -> Value {
+        let mut value = json!({"bytes": tally.bytes, "count": tally.count});
+        self.put_ranges(&mut value, ["bytes", "count"], tally);
+        value
+    }
+
+    /// Adds the ends of the 95 % intervals, where there are samples only.
+    fn put_ranges(&self, value: &mut Value, names: [&str; 2], tally: Tally) {
+        if self.is_sampled {
+            RangedTally::from(tally).put(value, names);
+        }
     }
 
     fn add(&mut self, at: usize, row: &GroupRow, frames: &Frames) {
@@ -164,6 +182,7 @@ impl NumberedSums {
 fn add(tally: &mut Tally, row: &GroupRow) {
     tally.bytes = tally.bytes.saturating_add(row.bytes);
     tally.count = tally.count.saturating_add(row.count);
+    tally.variance += row.variance;
 }
 
 /// Writes and counts records.
@@ -199,12 +218,8 @@ impl JsonLines<'_> {
 
     /// `scope`: the fields that tell which span of time the sums are of.
     fn aggregates(&mut self, sums: &NumberedSums, scope: &Value) -> io::Result<()> {
-        let totals: Map<_, _> = sums
-            .names
-            .iter()
-            .zip(sums.totals)
-            .map(|(name, total)| ((*name).into(), json!({"bytes": total.bytes, "count": total.count})))
-            .collect();
+        let totals: Map<_, _> =
+            sums.names.iter().zip(sums.totals).map(|(name, total)| ((*name).into(), sums.tally(total))).collect();
         let head = |kind: &str| {
             let mut head = json!({"kind": kind});
             for (key, value) in scope.as_object().into_iter().flatten() {
@@ -213,10 +228,10 @@ impl JsonLines<'_> {
             head["totals"] = totals.clone().into();
             head
         };
-        let entries = sums.by_frame.iter().enumerate().map(|(id, entry)| frame_entry(sums.names, id, entry));
+        let entries = sums.by_frame.iter().enumerate().map(|(id, entry)| frame_entry(sums, id, entry));
         self.chunks("agg", &head("frame"), "entries", entries)?;
         let stacks = sums.by_stack.iter().zip(&sums.chains).enumerate();
-        let entries = stacks.map(|(id, (entry, chain))| stack_entry(sums.names, id, entry, chain));
+        let entries = stacks.map(|(id, (entry, chain))| stack_entry(sums, id, entry, chain));
         self.chunks("agg", &head("stack"), "entries", entries)
     }
 
@@ -242,9 +257,9 @@ fn place<'a>(frame: Option<FrameId>, frames: &'a Frames, mut number: impl FnMut(
     place
 }
 
-fn frame_entry(names: &[&str], id: usize, entry: &FunctionSums) -> Value {
+fn frame_entry(sums: &NumberedSums, id: usize, entry: &FunctionSums) -> Value {
     let mut value = json!({"frame_id": id});
-    for (at, name) in names.iter().enumerate() {
+    for (at, name) in sums.names.iter().enumerate() {
         let (own, cumulative) = (entry.own[at], entry.cumulative[at]);
         value[name] = json!({
             "self_bytes": own.bytes,
@@ -252,14 +267,17 @@ fn frame_entry(names: &[&str], id: usize, entry: &FunctionSums) -> Value {
             "self_count": own.count,
             "cumulative_count": cumulative.count,
         });
+        sums.put_ranges(&mut value[name], ["self_bytes", "self_count"], own);
+        sums.put_ranges(&mut value[name], ["cumulative_bytes", "cumulative_count"], cumulative);
     }
     value
 }
 
-fn stack_entry(names: &[&str], id: usize, entry: &FunctionSums, chain: &[usize]) -> Value {
+fn stack_entry(sums: &NumberedSums, id: usize, entry: &FunctionSums, chain: &[usize]) -> Value {
     let mut value = json!({"stack_id": id, "frame_ids": chain});
-    for (name, own) in names.iter().zip(entry.own) {
+    for (name, own) in sums.names.iter().zip(entry.own) {
         value[name] = json!({"self_bytes": own.bytes, "self_count": own.count});
+        sums.put_ranges(&mut value[name], ["self_bytes", "self_count"], own);
     }
     value
 }

@@ -5,7 +5,7 @@
 
 mod message;
 
-use memtrack_reader::analysis::Group;
+use memtrack_reader::analysis::{Group, Tally, unseen_bytes};
 use memtrack_reader::{FrameId, Frames, View};
 use prost::Message;
 
@@ -48,22 +48,37 @@ pub(crate) fn window(
             time_unix_nano: time_ns,
             duration_nano: duration_ns,
             period_type: Some(writer.value_type("space", "bytes")),
-            period: 1,
+            period: capture.sample_bytes().map_or(1, |bytes| i64::try_from(bytes.get()).unwrap_or(i64::MAX)),
             ..OtlpProfile::default()
         }
     });
     for (number, profile) in profiles.iter_mut().enumerate() {
         profile.profile_id = [id.to_be_bytes(), (number as u64 + 1).to_be_bytes()].concat();
     }
-    for group in capture.analysis.groups.iter() {
-        let sums = [allocated, allocated, in_use, in_use].map(|view| group.sum(view));
+    if let Some(bytes) = capture.sample_bytes() {
+        let views = [allocated, allocated, in_use, in_use];
+        for ((profile, (_, _, is_bytes)), view) in profiles.iter_mut().zip(TYPES).zip(views) {
+            let distance = [("memtrack.sample_bytes", bytes.get()), ("memtrack.unseen_bytes", unseen_bytes(bytes))];
+            let sum = capture.analysis.rows(view).map(|row| row.tally()).sum();
+            let attributes = distance.into_iter().chain(ends(sum, is_bytes));
+            profile.attribute_indices = attributes.map(|(key, value)| writer.number(key, value)).collect();
+        }
+    }
+    for (number, group) in capture.analysis.groups.iter().enumerate() {
+        let sums = [allocated, allocated, in_use, in_use]
+            .map(|view| Tally { variance: capture.analysis.variance(number, view), ..group.sum(view).tally() });
         let mut sample = None;
         for ((profile, (_, _, is_bytes)), sum) in profiles.iter_mut().zip(TYPES).zip(sums) {
             let value = if is_bytes { sum.bytes } else { sum.count };
             if value > 0 {
                 let sample = sample.get_or_insert_with(|| writer.sample(capture, &group));
                 let values = vec![i64::try_from(value).unwrap_or(i64::MAX)];
-                profile.samples.push(OtlpSample { values, ..sample.clone() });
+                let mut sample = OtlpSample { values, ..sample.clone() };
+                if capture.is_sampled() {
+                    let ends = ends(sum, is_bytes);
+                    sample.attribute_indices.extend(ends.map(|(key, value)| writer.number(key, value)));
+                }
+                profile.samples.push(sample);
             }
         }
     }
@@ -82,6 +97,12 @@ pub(crate) fn window(
         dictionary: Some(writer.finish()),
     };
     request.encode_to_vec()
+}
+
+/// The ends of a value's 95 % interval, as attributes.
+fn ends(tally: Tally, is_bytes: bool) -> [(&'static str, u64); 2] {
+    let (low, high) = if is_bytes { tally.bytes_range() } else { tally.count_range() };
+    [("memtrack.value_low", low), ("memtrack.value_high", high)]
 }
 
 /// What a server's answer says of profiles that it did not take; `None`: it took all.
@@ -129,6 +150,11 @@ impl<'a> DictionaryWriter<'a> {
 
     fn attribute(&mut self, key: &'static str, value: AttributeValue) -> i32 {
         index(self.attributes.number(Some((key, value))))
+    }
+
+    /// An attribute with a number.
+    fn number(&mut self, key: &'static str, value: u64) -> i32 {
+        self.attribute(key, AttributeValue::Number(i64::try_from(value).unwrap_or(i64::MAX)))
     }
 
     /// The stack and the attributes of a group, without a value.

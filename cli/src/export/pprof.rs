@@ -20,6 +20,7 @@ use super::numbering::Numbering;
 use super::{SumsFormat, leaf_to_root};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates;
 
 /// The names of the sample types of each view.
 const ALLOCATED: [&str; 2] = ["alloc_objects", "alloc_space"];
@@ -93,8 +94,8 @@ struct ProfileContents<'a> {
 fn write(capture: &Capture, contents: &ProfileContents<'_>, out: &mut dyn Write) -> Result<()> {
     let mut writer = PprofWriter::new(&capture.frames, BufWriter::new(GzEncoder::new(out, Compression::default())));
     writer.head(capture, contents)?;
-    for group in capture.analysis.groups.iter() {
-        writer.sample(capture, &group, contents)?;
+    for (number, group) in capture.analysis.groups.iter().enumerate() {
+        writer.sample(capture, (number, &group), contents)?;
     }
     writer.tables()?;
     writer.out.into_inner().map_err(IntoInnerError::into_error)?.finish()?.flush()?;
@@ -132,13 +133,15 @@ impl<'a, W: Write> PprofWriter<'a, W> {
     fn head(&mut self, capture: &Capture, contents: &ProfileContents<'_>) -> io::Result<()> {
         let info = &capture.info;
         let &ProfileContents { types, shown, time_ns, duration_ns } = contents;
+        let notes = std::iter::once(info.title()).chain(estimates::notes(capture));
         let mut head = Profile {
             period_type: Some(self.value_type("space", "bytes")),
-            period: 1,
+            // What samples are apart, as in other profiles of samples; values are whole estimates.
+            period: capture.sample_bytes().map_or(1, |bytes| signed(bytes.get())),
             time_nanos: signed(time_ns),
             duration_nanos: signed(duration_ns),
             default_sample_type: types.get(shown).map_or(0, |([_, space], _)| self.string(space)),
-            comment: vec![self.string(&info.title())],
+            comment: notes.map(|note| self.string(&note)).collect(),
             ..Profile::default()
         };
         for ([objects, space], _) in types {
@@ -158,7 +161,12 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         self.piece(&head)
     }
 
-    fn sample(&mut self, capture: &Capture, group: &Group, contents: &ProfileContents<'_>) -> io::Result<()> {
+    fn sample(
+        &mut self,
+        capture: &Capture,
+        (number, group): (usize, &Group),
+        contents: &ProfileContents<'_>,
+    ) -> io::Result<()> {
         let sums = contents.types.iter().map(|(_, view)| group.sum(*view));
         let value: Vec<_> = sums.flat_map(|sum| [signed(sum.count), signed(sum.bytes)]).collect();
         if value.iter().all(|value| *value == 0) {
@@ -166,7 +174,10 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         }
         let stack = leaf_to_root(self.frames, group.stack);
         let location_id = stack.into_iter().map(|frame| self.locations.number(frame) as u64 + 1).collect();
-        let label = self.labels(capture, group);
+        let mut label = self.labels(capture, group);
+        if capture.is_sampled() {
+            label.extend(self.intervals(capture, (number, group), contents));
+        }
         self.piece(&Profile { sample: vec![Sample { location_id, value, label }], ..Profile::default() })
     }
 
@@ -178,6 +189,36 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         }
         if !name.is_empty() {
             labels.push(self.text_label("thread", name));
+        }
+        labels
+    }
+
+    /// The ends of the 95 % intervals of the values.
+    fn intervals(
+        &mut self,
+        capture: &Capture,
+        (number, group): (usize, &Group),
+        contents: &ProfileContents<'_>,
+    ) -> Vec<Label> {
+        let mut labels = Vec::new();
+        for ([objects, space], view) in contents.types {
+            let (sum, variance) = (group.sum(*view), capture.analysis.variance(number, *view));
+            let (count, bytes) = (variance.count_range(sum.count), variance.bytes_range(sum.bytes));
+            for (name, unit, value, (low, high)) in
+                [(objects, "count", sum.count, count), (space, "bytes", sum.bytes, bytes)]
+            {
+                if value > 0 {
+                    for (end, number) in [("low", low), ("high", high)] {
+                        let key = self.string(&format!("{name}_{end}"));
+                        labels.push(Label {
+                            key,
+                            num: signed(number),
+                            num_unit: self.string(unit),
+                            ..Label::default()
+                        });
+                    }
+                }
+            }
         }
         labels
     }

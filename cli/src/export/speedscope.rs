@@ -8,6 +8,7 @@ use std::io::{self, Write};
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
 use memtrack_reader::{FrameId, Frames, View};
 use serde_json::json;
@@ -15,7 +16,7 @@ use serde_json::json;
 use super::numbering::Numbering;
 use super::{SumsFormat, json::list, root_to_leaf};
 use crate::reports::capture_info::Capture;
-use crate::reports::{NO_STACK, view};
+use crate::reports::{NO_STACK, estimates, view};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -112,6 +113,8 @@ struct SpeedscopeFile<'a> {
 impl SpeedscopeFile<'_> {
     fn write(&self, view: View, ordering: Ordering, out: &mut dyn Write) -> io::Result<()> {
         let title = view::title(view);
+        // The viewer shows the names of profiles, and no more.
+        let title = if self.capture.is_sampled() { format!("{title} (estimates)") } else { title.to_owned() };
         write!(out, "{{\"$schema\":{},\"shared\":{{\"frames\":", json!(SCHEMA))?;
         list(out, self.table.order(), |out, frame| write!(out, "{}", self.frame(*frame)))?;
         write!(out, "}},\"profiles\":[")?;
@@ -121,19 +124,42 @@ impl SpeedscopeFile<'_> {
         let total = |weight: fn(&StackSample) -> u64| sum(self.samples, weight);
         let is_exact = self.capture.analysis.exact_times;
         let uncertainty_ns = if is_exact { Some(0) } else { self.capture.info.time_uncertainty_ns };
-        let done = json!({
+        let mut done = json!({
             "view": view::name(view),
             "ordering": ordering_name(ordering),
             "total_bytes": total(|sample| sample.bytes),
             "total_allocations": total(|sample| sample.count),
             "time_uncertainty_ns": uncertainty_ns,
         });
+        self.put_intervals(view, &mut done);
         let (name, exporter) = (json!(self.capture.info.title()), concat!("memtrack@", env!("CARGO_PKG_VERSION")));
         writeln!(
             out,
             "],\"name\":{name},\"activeProfileIndex\":0,\"exporter\":{},\"memtrack\":{done}}}",
             json!(exporter)
         )
+    }
+
+    /// Of samples: the ends of the 95 % intervals of the totals, and of the weights in their order.
+    fn put_intervals(&self, view: View, done: &mut serde_json::Value) {
+        if !self.capture.is_sampled() {
+            return;
+        }
+        estimates::put_distance(done, self.capture);
+        let whole = Tally {
+            bytes: sum(self.samples, |sample| sample.bytes),
+            count: sum(self.samples, |sample| sample.count),
+            variance: self.capture.analysis.whole_variance(view),
+        };
+        estimates::put_ranges_as(done, self.capture, ["total_bytes", "total_allocations"], whole);
+        let ends = |weight: fn(&StackSample) -> u64, range: fn(&Tally) -> (u64, u64)| {
+            let weighty = self.samples.iter().filter(|sample| weight(sample) > 0);
+            weighty.map(|sample| range(&sample.tally())).unzip::<_, _, Vec<_>, Vec<_>>()
+        };
+        let (low, high) = ends(|sample| sample.bytes, Tally::bytes_range);
+        (done["bytes_low"], done["bytes_high"]) = (low.into(), high.into());
+        let (low, high) = ends(|sample| sample.count, Tally::count_range);
+        (done["allocations_low"], done["allocations_high"]) = (low.into(), high.into());
     }
 
     fn frame(&self, frame: Option<FrameId>) -> serde_json::Value {

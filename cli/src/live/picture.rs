@@ -13,30 +13,22 @@ use memtrack_format::header;
 use memtrack_format::meta::Process;
 use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
-use memtrack_reader::analysis::{GroupFlow, Groups, Peak, Tally};
+use memtrack_reader::analysis::{GroupFlow, Peak, Tally};
 use memtrack_reader::live::{LiveFollower, LiveTotals};
 use memtrack_reader::program::Program;
 use memtrack_reader::symbols::{Symbolizer, apply};
-use memtrack_reader::{Analysis, Frames, Thread, View};
+use memtrack_reader::{Analysis, Frames, Thread};
 
-use crate::live_windows::message::group;
+use crate::live_windows::message::WindowSums;
+pub(crate) use crate::live_windows::message::{ALLOCATED, AT_MARK, FREED, LIVE};
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
-
-/// The view that has what is live.
-pub(crate) const LIVE: View = View::HighWaterMark;
-/// The view that has what was allocated in the window.
-pub(crate) const ALLOCATED: View = View::Temporary;
-/// The view that has what was freed in the window.
-pub(crate) const FREED: View = View::Leaks;
-/// The view that has what was live at the mark.
-pub(crate) const AT_MARK: View = View::Allocated;
 
 /// What is copied from the follower, so that names are looked up on another thread.
 #[derive(Debug)]
 pub(crate) struct LivePicture {
     info: CaptureInfo,
-    groups: Groups,
+    sums: WindowSums,
     frames: Frames,
     threads: Vec<Thread>,
     totals: LiveTotals,
@@ -64,7 +56,7 @@ impl LivePicture {
                 lost_bytes: follower.lost().bytes,
                 ..CaptureInfo::default()
             },
-            groups: groups.map(|(flow, at_mark)| group(&flow, at_mark)).collect(),
+            sums: WindowSums::of(groups, process.sample_bytes.is_some()),
             frames,
             threads: follower.threads().to_vec(),
             totals,
@@ -75,14 +67,14 @@ impl LivePicture {
     /// A picture of these groups of a window, each with what it had live at the mark in place of what was allocated in all.
     pub(crate) fn received(
         (file, process): (PathBuf, Process),
-        (groups, frames, threads): (Groups, &Frames, Vec<Thread>),
+        (sums, frames, threads): (WindowSums, &Frames, Vec<Thread>),
         totals: LiveTotals,
         complete: bool,
     ) -> Self {
         let mut frames = frames.clone();
         frames.add_program(Arc::new(Program::of(&process)));
         let info = CaptureInfo { file, format_version: header::VERSION, process, complete, ..CaptureInfo::default() };
-        Self { info, groups, frames, threads, totals, symbols: Vec::new() }
+        Self { info, sums, frames, threads, totals, symbols: Vec::new() }
     }
 
     /// The capture, with names of native code.
@@ -90,8 +82,8 @@ impl LivePicture {
     /// # Errors
     /// More names than this version can number.
     pub(crate) fn capture(self, symbolizer: &mut Symbolizer) -> Result<Capture> {
-        let Self { info, groups, mut frames, threads, totals, symbols } = self;
-        let mut analysis = Analysis { groups, ..Analysis::default() };
+        let Self { info, sums: WindowSums { groups, variances }, mut frames, threads, totals, symbols } = self;
+        let mut analysis = Analysis { groups, variances, ..Analysis::default() };
         symbolizer.know(&symbols);
         apply(symbolizer, &mut frames, &mut analysis)?;
         // Names come with frames of their own.

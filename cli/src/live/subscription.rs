@@ -9,11 +9,10 @@ use anyhow::Result;
 use memtrack_collector::control::protocol::ControlCommand;
 use memtrack_collector::control::{ControlClient, ControlError};
 use memtrack_reader::Frames;
-use memtrack_reader::analysis::Groups;
 use serde_json::Value;
 
 use super::picture::LivePicture;
-use crate::live_windows::message::{WindowLine, WindowMessage};
+use crate::live_windows::message::{WindowLine, WindowMessage, WindowSums};
 
 /// A connection over which windows come.
 pub(crate) struct WindowSubscription {
@@ -37,7 +36,7 @@ pub(crate) enum NextWindow {
 pub(crate) struct ReceivedWindow {
     pub(crate) skipped: u64,
     pub(crate) message: WindowMessage,
-    pub(crate) groups: Groups,
+    pub(crate) sums: WindowSums,
     threads: Vec<memtrack_reader::Thread>,
     process: memtrack_format::meta::Process,
 }
@@ -68,14 +67,14 @@ impl WindowSubscription {
             // The last words of the server, before it closes the connection.
             return Ok(NextWindow::Lost);
         };
-        let (groups, threads, process) = message.groups(&mut self.frames)?;
-        Ok(NextWindow::Window(Box::new(ReceivedWindow { skipped, message, groups, threads, process })))
+        let (sums, threads, process) = message.groups(&mut self.frames)?;
+        Ok(NextWindow::Window(Box::new(ReceivedWindow { skipped, message, sums, threads, process })))
     }
 
-    /// A picture of a window with these of its groups.
-    pub(crate) fn picture(&self, window: &ReceivedWindow, groups: Groups) -> LivePicture {
+    /// A picture of a window with these sums.
+    pub(crate) fn picture(&self, window: &ReceivedWindow, sums: WindowSums) -> LivePicture {
         let of = (self.path.clone(), window.process.clone());
-        let tables = (groups, &self.frames, window.threads.clone());
+        let tables = (sums, &self.frames, window.threads.clone());
         LivePicture::received(of, tables, window.message.totals(), window.message.last)
     }
 }

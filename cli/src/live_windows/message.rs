@@ -7,10 +7,19 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
-use memtrack_reader::analysis::{Group, GroupFlow, Groups, Sum, Tally};
+use memtrack_reader::analysis::{Group, GroupFlow, Groups, Sum, Tally, ViewVariances};
 use memtrack_reader::live::{LiveFollower, LivePoint, LiveTotals, LiveWindow};
-use memtrack_reader::{Analysis, Frames, Thread, aggregate};
+use memtrack_reader::{Analysis, Frames, Thread, View, aggregate};
 use serde::{Deserialize, Serialize};
+
+/// The view that has what is live.
+pub(crate) const LIVE: View = View::HighWaterMark;
+/// The view that has what was allocated in the window.
+pub(crate) const ALLOCATED: View = View::Temporary;
+/// The view that has what was freed in the window.
+pub(crate) const FREED: View = View::Leaks;
+/// The view that has what was live at the mark.
+pub(crate) const AT_MARK: View = View::Allocated;
 
 /// A line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -31,17 +40,58 @@ fn is_zero(number: &u64) -> bool {
 pub(crate) struct TallyMessage {
     bytes: u64,
     count: u64,
+    /// Where they are estimates from samples: the ends of their 95 % intervals.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_low: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bytes_high: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    count_low: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    count_high: Option<u64>,
 }
 
-impl From<Tally> for TallyMessage {
-    fn from(Tally { bytes, count, .. }: Tally) -> Self {
-        Self { bytes, count }
+impl TallyMessage {
+    fn of(tally: Tally, is_sampled: bool) -> Self {
+        let (bytes, count) = (tally.bytes_range(), tally.count_range());
+        let end = |end: u64| is_sampled.then_some(end);
+        Self {
+            bytes: tally.bytes,
+            count: tally.count,
+            bytes_low: end(bytes.0),
+            bytes_high: end(bytes.1),
+            count_low: end(count.0),
+            count_high: end(count.1),
+        }
     }
 }
 
 impl From<TallyMessage> for Tally {
-    fn from(TallyMessage { bytes, count }: TallyMessage) -> Self {
+    fn from(TallyMessage { bytes, count, .. }: TallyMessage) -> Self {
         Self { bytes, count, ..Self::default() }
+    }
+}
+
+/// The groups of a window, as pictures have them.
+#[derive(Debug, Default)]
+pub(crate) struct WindowSums {
+    pub(crate) groups: Groups,
+    /// How exact the sums of each group are, where they are estimates.
+    pub(crate) variances: Option<Vec<ViewVariances>>,
+}
+
+impl WindowSums {
+    pub(crate) fn of(flows: impl Iterator<Item = (GroupFlow, Tally)>, is_sampled: bool) -> Self {
+        let mut variances = is_sampled.then(Vec::new);
+        let groups = flows.map(|(flow, at_mark)| {
+            let GroupFlow { allocated, freed, live, .. } = flow;
+            let of = ViewVariances::default().with(LIVE, live.variance).with(ALLOCATED, allocated.variance);
+            let of = of.with(FREED, freed.variance).with(AT_MARK, at_mark.variance);
+            variances.iter_mut().for_each(|variances| variances.push(of));
+            group(&flow, at_mark)
+        });
+        let groups = groups.collect();
+        Self { groups, variances }
     }
 }
 
@@ -112,14 +162,18 @@ impl WindowLine {
     pub(crate) fn of(window: &LiveWindow, follower: &mut LiveFollower) -> Result<Self> {
         let lag = Lag::of(follower)?;
         let follower = &*follower;
-        let sum = |tally: fn(&GroupFlow) -> Tally| window.groups.iter().map(tally).sum::<Tally>().into();
+        let is_sampled = follower.process().sample_bytes.is_some();
+        let message = |tally: Tally| TallyMessage::of(tally, is_sampled);
+        let sum = |tally: fn(&GroupFlow) -> Tally| message(window.groups.iter().map(tally).sum());
         let (mut allocated, mut freed) = (Tally::default(), Tally::default());
         for group in follower.state().groups() {
             allocated += group.allocated;
             freed += group.freed;
         }
-        let groups = window.groups.iter().map(|flow| with_counts(group(flow, Tally::default()), one_more)).collect();
-        let analysis = Analysis { groups, ..Analysis::default() };
+        let flows = window.groups.iter().map(|flow| (*flow, Tally::default()));
+        let WindowSums { groups, variances } = WindowSums::of(flows, is_sampled);
+        let groups = groups.iter().map(|group| with_counts(group, one_more)).collect();
+        let analysis = Analysis { groups, variances, ..Analysis::default() };
         let sums = aggregate::save_used(&analysis, follower.frames(), follower.threads()).encode();
         let LiveTotals { events, live, peak_bytes, peak_time_ns, rss_bytes, rss_peak_bytes, unmatched_frees, .. } =
             window.totals;
@@ -131,12 +185,12 @@ impl WindowLine {
                 t0_ns: window.from_ns,
                 t1_ns: window.to_ns,
                 events: window.events,
-                live: live.into(),
+                live: message(live),
                 allocated: sum(|group| group.allocated),
                 freed: sum(|group| group.freed),
                 total_events: events,
-                total_allocated: allocated.into(),
-                total_freed: freed.into(),
+                total_allocated: message(allocated),
+                total_freed: message(freed),
                 peak_bytes,
                 peak_ns: peak_time_ns,
                 rss_bytes,
@@ -191,14 +245,15 @@ impl WindowMessage {
     ///
     /// # Errors
     /// It is damaged.
-    pub(crate) fn groups(&self, frames: &mut Frames) -> Result<(Groups, Vec<Thread>, Process)> {
+    pub(crate) fn groups(&self, frames: &mut Frames) -> Result<(WindowSums, Vec<Thread>, Process)> {
         let mut process = Process::default();
         if !process.update(&STANDARD.decode(&self.process)?) {
             bail!("the process in a window is damaged");
         }
         let sums = Aggregate::decode(&STANDARD.decode(&self.sums)?).context("the sums in a window are damaged")?;
         let (analysis, threads) = aggregate::restore_into(frames, &sums)?;
-        Ok((analysis.groups.iter().map(|group| with_counts(group, one_less)).collect(), threads, process))
+        let groups = analysis.groups.iter().map(|group| with_counts(group, one_less)).collect();
+        Ok((WindowSums { groups, variances: analysis.variances }, threads, process))
     }
 }
 

@@ -73,7 +73,7 @@ impl RangedTally {
     }
 
     /// The ends of the intervals, for a value that has the figures.
-    pub(super) fn put(&self, value: &mut Value, [bytes, number]: [&str; 2]) {
+    pub(crate) fn put(&self, value: &mut Value, [bytes, number]: [&str; 2]) {
         for (name, (low, high)) in [(bytes, self.bytes), (number, self.count)] {
             value[format!("{name}_low")] = low.into();
             value[format!("{name}_high")] = high.into();
@@ -128,6 +128,12 @@ pub(crate) fn samples(capture: &Capture) -> Option<String> {
     ))
 }
 
+/// What files of other tools say of a capture with samples.
+pub(crate) fn notes(capture: &Capture) -> Vec<String> {
+    let of = |name: &str, text: Option<String>| text.map(|text| format!("{name}: {text}"));
+    [of("samples", samples(capture)), of("unseen", unseen(capture))].into_iter().flatten().collect()
+}
+
 /// What has no sample at all.
 pub(crate) fn unseen(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
@@ -148,21 +154,30 @@ pub(crate) fn put_ranges(value: &mut Value, capture: &Capture, part: &str, tally
 }
 
 /// The same with the names of the fields.
-pub(super) fn put_ranges_as(value: &mut Value, capture: &Capture, names: [&str; 2], tally: Tally) {
+pub(crate) fn put_ranges_as(value: &mut Value, capture: &Capture, names: [&str; 2], tally: Tally) {
     if capture.is_sampled() {
         RangedTally::from(tally).put(value, names);
     }
 }
 
+/// Adds how samples were taken, in the words of `stats`, where there are samples only.
+pub(crate) fn put_distance(value: &mut Value, capture: &Capture) {
+    if let Some(bytes) = capture.sample_bytes() {
+        value["sample_bytes"] = bytes.get().into();
+        value["unseen_bytes"] = unseen_bytes(bytes).into();
+    }
+}
+
 /// Adds the intervals of the sums of `stats`.
 pub(super) fn put_figures(report: &mut Value, capture: &Capture, leaks: View) {
-    let Some(bytes) = capture.sample_bytes() else { return };
+    if !capture.is_sampled() {
+        return;
+    }
     let WholeFigures { freed, live, peak, leaked } = WholeFigures::of(capture, leaks);
     report["deallocations"]["count"] = freed.tally.count.into();
     report["deallocations"]["count_low"] = freed.count.0.into();
     report["deallocations"]["count_high"] = freed.count.1.into();
-    report["capture"]["sample_bytes"] = bytes.get().into();
-    report["capture"]["unseen_bytes"] = unseen_bytes(bytes).into();
+    put_distance(&mut report["capture"], capture);
     freed.put(&mut report["freed"], ["bytes", "count"]);
     live.put(&mut report["live_at_exit"], ["bytes", "count"]);
     peak.put(&mut report["peak"], ["bytes", "allocations"]);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a block's weight is the same whenever it is asked for, so sums take back what they had added.
 
-use super::estimate::SampleWeights;
+use super::estimate::{SampleWeights, Variance};
 use super::groups::Groups;
 use super::live_block::LiveBlock;
 
@@ -21,4 +21,13 @@ pub(super) fn weight_of(
         None => (bytes, u64::from(whole)),
         Some(weights) => weights.of(block.size, block.order),
     }
+}
+
+/// The variance that it brings; `None`: it stands for itself.
+#[inline]
+pub(super) fn variance_of(weights: Option<SampleWeights>, groups: &Groups, block: &LiveBlock) -> Option<Variance> {
+    let weights = weights?;
+    // Mappings are recorded always.
+    let is_sample = !groups.row(block.group)?.allocator().is_mapping();
+    is_sample.then(|| weights.variance(block.size))
 }

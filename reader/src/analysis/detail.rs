@@ -3,7 +3,7 @@
 //! They cost time for every event and memory for every group, and most reports do not need them, so
 //! [`Options::details`](super::Options) turns them on. Invariant: entry `i` belongs to group `i`.
 
-use super::{SizeHistogram, Tally, ViewVariances};
+use super::{SizeHistogram, Tally};
 
 /// The statistics of one group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,8 +18,6 @@ pub struct Detail {
     pub sizes: SizeHistogram,
     /// Its live blocks at the end.
     pub live: Tally,
-    /// How exact its sums are.
-    pub variances: ViewVariances,
 }
 
 impl Detail {
@@ -30,7 +28,6 @@ impl Detail {
         self.most += other.most;
         self.sizes.merge(&other.sizes);
         self.live += other.live;
-        self.variances.add(&other.variances);
     }
 
     /// An allocation of this size, which stands for so many bytes and allocations.

@@ -23,10 +23,10 @@ const UNSEEN: f64 = 3.0;
 /// they are exact. Single precision, since there is one beside each sum of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Variance {
-    bytes: f32,
-    skewed_bytes: f32,
-    count: f32,
-    skewed_count: f32,
+    pub(super) bytes: f32,
+    pub(super) skewed_bytes: f32,
+    pub(super) count: f32,
+    pub(super) skewed_count: f32,
 }
 
 // None of the numbers is ever not a number.
@@ -44,6 +44,20 @@ impl AddAssign for Variance {
 impl Variance {
     /// That of what was counted.
     pub const EXACT: Self = Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0 };
+
+    /// Its numbers: variance and third cumulant of the bytes, and of the count.
+    #[must_use]
+    pub fn numbers(self) -> [f32; 4] {
+        [self.bytes, self.skewed_bytes, self.count, self.skewed_count]
+    }
+
+    /// With these numbers. What is no variance is 0.
+    #[must_use]
+    pub fn of_numbers(numbers: [f32; 4]) -> Self {
+        let [bytes, skewed_bytes, count, skewed_count] =
+            numbers.map(|number| if number.is_finite() { number.max(0.0) } else { 0.0 });
+        Self { bytes, skewed_bytes, count, skewed_count }
+    }
 
     /// That of what is left without a part that has this one: samples are independent.
     #[must_use]
@@ -143,8 +157,8 @@ impl SampleWeights {
         (rounded(size as f64 / p, mixed(order)), rounded(1.0 / p, mixed(!order)))
     }
 
-    /// The variance that it brings.
-    fn variance(self, size: u64) -> Variance {
+    /// The variance that an allocation of this size brings.
+    pub(super) fn variance(self, size: u64) -> Variance {
         let p = self.probability(size);
         let miss = (1.0 - p) / p;
         // Of rounding, which has no direction.
@@ -181,13 +195,23 @@ fn mixed(number: u64) -> u64 {
 
 /// The variances of a group, by view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ViewVariances([Variance; 5]);
+pub struct ViewVariances(pub(crate) [Variance; VIEWS]);
+
+/// How many views there are.
+pub(super) const VIEWS: usize = 5;
 
 impl ViewVariances {
     /// That of a view.
     #[must_use]
     pub fn of(&self, view: View) -> Variance {
         self.0[place(view)]
+    }
+
+    /// The same, with another one of a view.
+    #[must_use]
+    pub fn with(mut self, view: View, variance: Variance) -> Self {
+        self.0[place(view)] = variance;
+        self
     }
 
     pub(super) fn scaled(self, factor: f64) -> Self {
@@ -199,70 +223,14 @@ impl ViewVariances {
     }
 }
 
-const fn place(view: View) -> usize {
+/// The place of a view.
+pub(super) const fn place(view: View) -> usize {
     match view {
         View::HighWaterMark => 0,
         View::Leaks => 1,
         View::LeaksAtExit => 2,
         View::Temporary => 3,
         View::Allocated => 4,
-    }
-}
-
-/// The life of a sampled block.
-#[derive(Clone, Copy, Debug)]
-struct SampledLife {
-    order: u64,
-    size: u64,
-    /// The order of its end; `u64::MAX` while it lives.
-    end: u64,
-    group: u32,
-    temporary: bool,
-}
-
-/// All sampled blocks, in the order of their allocation. There are as many as records.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SampledLives(Vec<SampledLife>);
-
-impl SampledLives {
-    pub(super) fn begin(&mut self, order: u64, size: u64, group: u32) {
-        self.0.push(SampledLife { order, size, end: u64::MAX, group, temporary: false });
-    }
-
-    /// The block that was allocated at this order ends.
-    pub(super) fn end(&mut self, order: u64, end: u64, temporary: bool) {
-        if let Ok(at) = self.0.binary_search_by_key(&order, |life| life.order) {
-            (self.0[at].end, self.0[at].temporary) = (end, temporary);
-        }
-    }
-
-    /// The variances of each group. What was live at the peak was allocated before the order `peak_end` and did not end
-    /// before it; so for finalization, where there was one.
-    pub(super) fn variances(
-        &self,
-        weights: SampleWeights,
-        groups: usize,
-        (peak_end, finalizing): (u64, Option<u64>),
-    ) -> Vec<ViewVariances> {
-        let mut all = vec![ViewVariances::default(); groups];
-        for life in &self.0 {
-            let Some(ViewVariances(sums)) = all.get_mut(life.group as usize) else { continue };
-            let variance = weights.variance(life.size);
-            let was_live = |order: u64| life.order < order && life.end >= order;
-            let survives = life.end == u64::MAX;
-            for (view, belongs) in [
-                (View::HighWaterMark, was_live(peak_end)),
-                (View::Leaks, finalizing.map_or(survives, was_live)),
-                (View::LeaksAtExit, survives),
-                (View::Temporary, life.temporary),
-                (View::Allocated, true),
-            ] {
-                if belongs {
-                    sums[place(view)] += variance;
-                }
-            }
-        }
-        all
     }
 }
 

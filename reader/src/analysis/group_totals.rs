@@ -17,14 +17,15 @@ use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
 use super::Options;
-use super::block_weight::weight_of;
-use super::estimate::{SampleWeights, SampledLives};
+use super::block_weight::{variance_of, weight_of};
+use super::estimate::{SampleWeights, Variance};
 use super::flow::WindowPeaks;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::live_block::{LiveBlock, ReleasedBlock};
+use super::sampled_variances::{SampledVariances, ViewMoments};
 use super::since::EndedSince;
-use super::{Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals};
+use super::{Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals, ViewVariances};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,6 +48,8 @@ struct GroupFigures {
     /// What has ended of each group.
     ended: Option<Vec<Tally>>,
     window_peaks: Option<WindowPeaks>,
+    /// How exact the sums are, where they are estimates; at the end only.
+    variances: Option<Vec<ViewVariances>>,
 }
 
 /// Entries of the cache in front of the group index: a power of two; more than this measures no better.
@@ -88,7 +91,7 @@ pub(crate) struct GroupTotals {
     exact_times: bool,
     /// What a block stands for, where samples are recorded.
     weights: Option<SampleWeights>,
-    sampled: SampledLives,
+    sampled: SampledVariances,
 }
 
 impl GroupTotals {
@@ -98,9 +101,10 @@ impl GroupTotals {
             figures: GroupFigures {
                 groups: Groups::default(),
                 lives: (options.moments > 0).then(|| IntervalTracker::new(options.moments, options.snapshots)),
-                details: (options.details || options.sample_bytes.is_some() && !options.flows).then(Vec::new),
+                details: options.details.then(Vec::new),
                 ended: options.flows.then(Vec::new),
                 window_peaks: (options.flows && options.window_peaks).then(WindowPeaks::default),
+                variances: None,
             },
             since_peak: EndedSince::default(),
             index: HashTable::new(),
@@ -119,7 +123,7 @@ impl GroupTotals {
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
             weights: options.sample_bytes.map(SampleWeights::new),
-            sampled: SampledLives::default(),
+            sampled: SampledVariances::default(),
         }
     }
 
@@ -128,7 +132,7 @@ impl GroupTotals {
     }
 
     pub(crate) fn live(&self) -> Tally {
-        Tally { bytes: self.live_bytes, count: self.live_count, ..Tally::default() }
+        Tally { bytes: self.live_bytes, count: self.live_count, variance: self.sampled.live() }
     }
 
     /// Everything ever allocated, selected or not.
@@ -142,8 +146,14 @@ impl GroupTotals {
         let all = (0..).zip(self.figures.groups.iter().zip(ended));
         all.filter(|(at, _)| self.is_selected(*at)).map(|(at, (group, &freed))| {
             let Group { stack, thread, allocator, .. } = group;
-            let allocated = group.allocated.tally();
-            let live = allocated.less(freed);
+            let mut allocated = group.allocated.tally();
+            let (mut freed, mut live) = (freed, allocated.less(freed));
+            if self.weights.is_some() {
+                [allocated.variance, freed.variance, live.variance] = self.sampled.flow(at);
+                if (live.bytes, live.count) == (0, 0) {
+                    live.variance = Variance::EXACT;
+                }
+            }
             let peak = self.figures.window_peaks.as_ref().map(|peaks| peaks.of(at));
             GroupFlow { stack, thread, allocator, allocated, freed, live, peak }
         })
@@ -173,10 +183,7 @@ impl GroupTotals {
         let weight = match self.weights.filter(|_| !allocator.is_mapping()) {
             None => (event.size, 1),
             Some(weights) => {
-                // Windows have no intervals, and may go on for months.
-                if self.figures.ended.is_none() {
-                    self.sampled.begin(event.order, event.size, group);
-                }
+                self.sampled.allocate(group, weights.variance(event.size));
                 weights.of(event.size, event.order)
             }
         };
@@ -217,27 +224,25 @@ impl GroupTotals {
         if whole && self.weights.is_none() {
             self.end_temporary(block, event, ended);
         }
-        if self.weights.is_some() {
-            self.sampled.end(block.order, event.order, ended.temporary);
-        }
+        self.end_sampled(block);
         self.totals.deallocations = self.totals.deallocations.saturating_add(count);
         self.detail(block.group, |detail| detail.end(count, event.time_ns.saturating_sub(block.time_ns)));
         self.drop_live(block, bytes, count);
     }
 
     /// The block's address was allocated again: its free was not seen.
-    pub(crate) fn replace(&mut self, block: &LiveBlock, order: u64) {
+    pub(crate) fn replace(&mut self, block: &LiveBlock) {
         let (bytes, count) = self.weight(block, block.size, true);
         self.totals.replaced = self.totals.replaced.saturating_add(count);
-        self.sampled.end(block.order, order, false);
+        self.end_sampled(block);
         self.drop_live(block, bytes, count);
     }
 
     /// The block, or a part of it, disappeared with the process's old image.
-    pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool, order: u64) {
+    pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         let (bytes, count) = self.weight(block, bytes, whole);
         self.totals.discarded = self.totals.discarded.saturating_add(count);
-        self.sampled.end(block.order, order, false);
+        self.end_sampled(block);
         self.drop_live(block, bytes, count);
     }
 
@@ -248,7 +253,9 @@ impl GroupTotals {
     /// not at its first moment. A source that removes both events avoids this.
     pub(crate) fn restore(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock, event: &Event) {
         let (bytes, count) = self.weight(block, bytes, whole);
-        self.sampled.end(block.order, u64::MAX, false);
+        if let Some(variance) = self.sampled_variance(block) {
+            self.sampled.restore(block, variance, ended.order, self.moments());
+        }
         self.totals.undone += 1;
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
@@ -331,6 +338,9 @@ impl GroupTotals {
         let group = self.figures.groups.len() as u32;
         self.figures.groups.push(&Group::new(key.stack, key.allocator, key.thread));
         self.since_peak.add_group();
+        if self.weights.is_some() {
+            self.sampled.add_group();
+        }
         if self.selection.is_some() {
             self.selected.push(key.selected);
         }
@@ -374,6 +384,7 @@ impl GroupTotals {
             self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
             if self.shared_peak.is_none() {
                 self.since_peak.clear();
+                self.sampled.forget_since_peak();
                 self.peak_end = event.order.saturating_add(1);
             }
         }
@@ -383,6 +394,7 @@ impl GroupTotals {
     pub(crate) fn mark_peak(&mut self, order: u64, at: Option<Moment>) {
         self.shared_peak = Some(at);
         self.since_peak.clear();
+        self.sampled.forget_since_peak();
         self.peak_end = order;
     }
 
@@ -409,6 +421,22 @@ impl GroupTotals {
     #[inline]
     fn weight(&self, block: &LiveBlock, bytes: u64, whole: bool) -> (u64, u64) {
         weight_of(self.weights, &self.figures.groups, block, bytes, whole)
+    }
+
+    /// The variance that a block has brought; `None`: it is no sample.
+    fn sampled_variance(&self, block: &LiveBlock) -> Option<Variance> {
+        variance_of(self.weights, &self.figures.groups, block)
+    }
+
+    #[inline]
+    fn end_sampled(&mut self, block: &LiveBlock) {
+        if let Some(variance) = self.sampled_variance(block) {
+            self.sampled.end(block, variance, self.moments());
+        }
+    }
+
+    fn moments(&self) -> ViewMoments {
+        (self.peak_end, self.finalizing)
     }
 
     #[inline]

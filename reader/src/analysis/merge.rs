@@ -6,7 +6,7 @@
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
-use super::{Analysis, Group, Groups};
+use super::{Analysis, Detail, Group, Groups, ViewVariances};
 use crate::event::StackId;
 
 impl Analysis {
@@ -52,17 +52,22 @@ impl Analysis {
     }
 
     fn merge_details(&mut self, numbers: &[u32]) {
-        let Some(details) = self.details.take() else { return };
-        let mut merged = Vec::new();
-        for (detail, number) in details.into_iter().zip(numbers) {
-            // A number that is not yet there is the next one.
-            match merged.get_mut(*number as usize) {
-                None => merged.push(detail),
-                Some(known) => super::Detail::add(known, &detail),
-            }
-        }
-        self.details = Some(merged);
+        self.details = self.details.take().map(|details| merged(details, numbers, Detail::add));
+        self.variances = self.variances.take().map(|variances| merged(variances, numbers, ViewVariances::add));
     }
+}
+
+/// What groups had, of the groups that they have become.
+fn merged<T>(of_groups: Vec<T>, numbers: &[u32], add: impl Fn(&mut T, &T)) -> Vec<T> {
+    let mut merged: Vec<T> = Vec::new();
+    for (one, number) in of_groups.into_iter().zip(numbers) {
+        // A number that is not yet there is the next one.
+        match merged.get_mut(*number as usize) {
+            None => merged.push(one),
+            Some(known) => add(known, &one),
+        }
+    }
+    merged
 }
 
 #[cfg(test)]

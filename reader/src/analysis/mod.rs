@@ -30,6 +30,7 @@ mod options;
 pub mod ordering;
 mod own;
 mod quiet;
+mod sampled_variances;
 mod selection;
 mod since;
 mod totals;
@@ -75,6 +76,8 @@ pub struct Analysis {
     pub intervals: Option<Intervals>,
     /// Statistics of each group, by its number; present if [`Options::details`](crate::Options) asked for them.
     pub details: Option<Vec<Detail>>,
+    /// How exact the sums of each group are, by its number; present where they are estimates.
+    pub variances: Option<Vec<ViewVariances>>,
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
     pub exact_times: bool,
@@ -152,14 +155,14 @@ impl Analysis {
     /// How exact the sums of a group are in a view.
     #[must_use]
     pub fn variance(&self, group: usize, view: View) -> Variance {
-        let detail = self.details.as_ref().and_then(|details| details.get(group));
-        detail.map_or_else(Variance::default, |detail| detail.variances.of(view))
+        let variances = self.variances.as_ref().and_then(|variances| variances.get(group));
+        variances.map_or_else(Variance::default, |variances| variances.of(view))
     }
 
     /// All sums were multiplied by this.
     pub fn scale_variances(&mut self, factor: f64) {
-        for detail in self.details.iter_mut().flatten() {
-            detail.variances = detail.variances.scaled(factor);
+        for variances in self.variances.iter_mut().flatten() {
+            *variances = variances.scaled(factor);
         }
     }
 
@@ -167,7 +170,7 @@ impl Analysis {
     #[must_use]
     pub fn whole_variance(&self, view: View) -> Variance {
         let mut whole = Variance::default();
-        self.details.iter().flatten().for_each(|detail| whole += detail.variances.of(view));
+        self.variances.iter().flatten().for_each(|variances| whole += variances.of(view));
         whole
     }
 

@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Analysis, GroupRow};
+use super::{Analysis, GroupRow, Tally, Variance};
 use crate::event::StackId;
 
 /// What samples are ordered by.
@@ -43,6 +43,8 @@ pub struct StackSample {
     pub bytes: u64,
     /// Number of allocations.
     pub count: u64,
+    /// How exact they are.
+    pub variance: Variance,
     /// Place of the earliest contributor in the total order.
     pub first_order: u64,
     /// The earliest contributor's time, in nanoseconds since recording began.
@@ -80,15 +82,22 @@ fn merged(rows: &[GroupRow]) -> Vec<StackSample> {
 
 impl From<&GroupRow> for StackSample {
     fn from(row: &GroupRow) -> Self {
-        let &GroupRow { stack, bytes, count, first_order, first_time_ns, first_snapshot, .. } = row;
-        Self { stack, bytes, count, first_order, first_time_ns, first_snapshot }
+        let &GroupRow { stack, bytes, count, variance, first_order, first_time_ns, first_snapshot, .. } = row;
+        Self { stack, bytes, count, variance, first_order, first_time_ns, first_snapshot }
     }
 }
 
 impl StackSample {
+    /// Bytes and number.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        Tally { bytes: self.bytes, count: self.count, variance: self.variance }
+    }
+
     fn add(&mut self, row: &GroupRow) {
         self.bytes = self.bytes.saturating_add(row.bytes);
         self.count = self.count.saturating_add(row.count);
+        self.variance += row.variance;
         self.first_order = self.first_order.min(row.first_order);
         self.first_time_ns = self.first_time_ns.min(row.first_time_ns);
         self.first_snapshot = self.first_snapshot.min(row.first_snapshot);

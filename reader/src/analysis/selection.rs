@@ -53,6 +53,9 @@ impl Analysis {
         if let Some(details) = &mut self.details {
             retain_marked(details, &kept);
         }
+        if let Some(variances) = &mut self.variances {
+            retain_marked(variances, &kept);
+        }
         self.sum_up();
     }
 

@@ -10,13 +10,13 @@ use super::Sum;
 
 /// The sums of groups that have one.
 #[derive(Clone, Debug, Default)]
-pub(super) struct EndedSince {
-    sums: Vec<(u32, Sum)>,
+pub(super) struct EndedSince<S = Sum> {
+    sums: Vec<(u32, S)>,
     /// The row of each group, if it has one.
     places: Vec<u32>,
 }
 
-impl EndedSince {
+impl<S: Clone + Copy + Default> EndedSince<S> {
     /// Adds a group.
     pub(super) fn add_group(&mut self) {
         self.places.push(0);
@@ -29,25 +29,25 @@ impl EndedSince {
     }
 
     /// The sum of a group, if it has one, for an undo.
-    pub(super) fn known(&mut self, group: u32) -> Option<&mut Sum> {
+    pub(super) fn known(&mut self, group: u32) -> Option<&mut S> {
         let (owner, sum) = self.sums.get_mut(*self.places.get(group as usize)? as usize)?;
         (*owner == group).then_some(sum)
     }
 
     /// The sum of a group, which is added if it has none.
     #[inline]
-    pub(super) fn sum(&mut self, group: u32) -> &mut Sum {
+    pub(super) fn sum(&mut self, group: u32) -> &mut S {
         let place = &mut self.places[group as usize];
         if self.sums.get(*place as usize).is_none_or(|(owner, _)| *owner != group) {
             // No more than groups.
             *place = self.sums.len() as u32;
-            self.sums.push((group, Sum::default()));
+            self.sums.push((group, S::default()));
         }
         &mut self.sums[*place as usize].1
     }
 
     /// All of them, by group.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, Sum)> + '_ {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, S)> + '_ {
         self.sums.iter().copied()
     }
 }
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn what_was_before_is_forgotten() {
-        let mut since = EndedSince::default();
+        let mut since = <EndedSince>::default();
         (0..4).for_each(|_| since.add_group());
         for group in [2, 0, 2] {
             since.sum(group).add(10, 1, 0, 0);

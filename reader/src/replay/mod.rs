@@ -156,12 +156,12 @@ impl Replay {
     pub fn replaced(&mut self) {
         self.unknown_blocks = UnknownBlocks::Unmatched;
         for block in std::mem::take(&mut self.heap).blocks() {
-            self.sums.discard(block, block.size, true, self.next_order);
+            self.sums.discard(block, block.size, true);
         }
         for (class, LivePart { block, bytes, first }) in std::mem::take(&mut self.mappings).live() {
             self.class_totals(class).unmap(bytes);
             if class == MapClass::Heap {
-                self.sums.discard(&block, bytes, first, self.next_order);
+                self.sums.discard(&block, bytes, first);
             }
         }
         self.threads.clear();
@@ -262,7 +262,7 @@ impl Replay {
         let (was_live, block) = self.heap.put(event.address, at);
         // Before the new one is counted, else the peak would count both.
         if was_live {
-            self.sums.replace(block, event.order);
+            self.sums.replace(block);
         }
         self.sums.allocate(event, allocator, block);
     }

@@ -6,13 +6,14 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use memtrack_reader::analysis::Tally;
+use memtrack_reader::analysis::{Tally, difference_range};
 use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::origin::Whose;
 
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
 use crate::live_windows::message::Lag;
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates::RangedTally;
 use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
 use crate::text::Label;
 
@@ -32,6 +33,8 @@ pub(super) struct BoardRow {
     pub(super) live: Tally,
     /// Bytes more than at the mark.
     pub(super) grown: i64,
+    /// By how much that may be chance, where there are samples only (95 %).
+    pub(super) noise: u64,
     /// Allocated in the last window.
     pub(super) allocated: Tally,
     /// Windows in a row in which it has grown.
@@ -124,13 +127,17 @@ pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
     };
     let (mut allocated, mut at_mark) = (by_key(ALLOCATED), by_key(AT_MARK));
     let row = |row: &OwnLineRow, live: Tally, allocated: Option<OwnLineRow>, at_mark: Option<OwnLineRow>| {
-        let before = at_mark.map_or(0, |row| row.tally.bytes);
+        let at_mark = at_mark.map_or_else(Tally::default, |row| row.tally);
+        // What lives on is in both, so this is rather too much.
+        let (low, high) = difference_range((at_mark.bytes, at_mark.bytes_range()), (live.bytes, live.bytes_range()));
+        let before = at_mark.bytes;
         BoardRow {
             key: row.key,
             label: row.label(capture),
             is_own: row.whose() == Whose::Own,
             live,
             grown: i64::try_from(live.bytes).unwrap_or(i64::MAX).saturating_sub_unsigned(before),
+            noise: u64::try_from((high - low) / 2).unwrap_or(u64::MAX),
             allocated: allocated.map_or_else(Tally::default, |row| row.tally),
             rising: 0,
             risen: 0,
@@ -154,7 +161,7 @@ pub(super) fn threads(capture: &Capture) -> Vec<BoardThread> {
     let mut sums: HashMap<u32, [Tally; 2]> = HashMap::new();
     for (at, view) in [LIVE, ALLOCATED].into_iter().enumerate() {
         for row in capture.analysis.view(view) {
-            sums.entry(row.thread.0).or_default()[at].add(row.bytes, row.count);
+            sums.entry(row.thread.0).or_default()[at] += row.tally();
         }
     }
     let named = |(number, [live, allocated]): (u32, [Tally; 2])| {
@@ -167,10 +174,25 @@ pub(super) fn threads(capture: &Capture) -> Vec<BoardThread> {
     threads
 }
 
+impl Board {
+    /// What is live in all, with its interval where there are samples only.
+    pub(super) fn live(&self) -> RangedTally {
+        let variance = self.capture.analysis.whole_variance(LIVE);
+        Tally { variance, ..self.totals.live }.into()
+    }
+}
+
 impl BoardRow {
+    /// Whether its growth may be chance.
+    pub(super) fn is_noise(&self) -> bool {
+        self.noise > 0 && self.grown.unsigned_abs() <= self.noise
+    }
+
     /// Whether it has grown in every one of the last windows, by more than noise.
     pub(super) fn is_suspect(&self, live_bytes: u64) -> bool {
-        self.rising >= SUSPICIOUS && self.risen > LEAST_BYTES && self.risen > live_bytes / LEAST_SHARE
+        let (low, high) = self.live.bytes_range();
+        let is_more = self.risen > LEAST_BYTES && self.risen > live_bytes / LEAST_SHARE;
+        self.rising >= SUSPICIOUS && is_more && self.risen > (high - low) / 2
     }
 }
 

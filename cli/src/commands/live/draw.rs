@@ -2,6 +2,7 @@
 //!
 //! Invariant: drawing changes only state that depends on the screen size: the first visible row and the page size.
 
+use memtrack_reader::analysis::unseen_bytes;
 use memtrack_reader::live::LivePoint;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -13,7 +14,7 @@ use super::board::{Board, BoardRow};
 use super::view::{KEYS, LiveTab, LiveView};
 use crate::live_windows::message::Lag;
 use crate::reports::capture_info::visible;
-use crate::units::{count, duration, percent, plural, size};
+use crate::units::{count, duration, percent, plural, size, size_within};
 
 /// Narrower screens have fewer columns.
 const WIDE: u16 = 100;
@@ -86,7 +87,7 @@ impl LiveStyles {
     }
 
     fn figures(self, board: &Board, width: u16) -> Line<'static> {
-        let totals = &board.totals;
+        let (totals, live) = (&board.totals, board.live());
         let resident = if totals.rss_bytes == 0 { "not sampled".into() } else { size(totals.rss_bytes) };
         // What is replayed is the state of an earlier moment.
         let moment = match board.lag.bytes > BEHIND_BYTES {
@@ -95,10 +96,17 @@ impl LiveStyles {
         };
         let mut text = format!(
             " {moment}live {} in {} blocks   peak {}   resident {resident}",
-            size(totals.live.bytes),
-            count(totals.live.count),
+            live.size(),
+            live.number(),
             size(totals.peak_bytes),
         );
+        if let Some(bytes) = board.capture.sample_bytes() {
+            text.push_str(&format!(
+                "   estimates from samples {} apart; unseen: at most {} of a stack",
+                size(bytes.get()),
+                size(unseen_bytes(bytes))
+            ));
+        }
         if width >= WIDE {
             let rate = |number: u64| per_second(number, board.window_ns);
             text.push_str(&format!(
@@ -136,7 +144,7 @@ impl LiveStyles {
         view.selected = view.selected.min(len.saturating_sub(1));
         view.top = top(view.selected, view.top, len, usize::from(body.height));
         frame.render_widget(self.tabs(view, board), tabs);
-        let columns = columns(view.tab, body.width);
+        let columns = columns(view.tab, body.width, board.capture.is_sampled());
         let names: String = columns.iter().map(|(name, width)| format!(" {name:>width$}")).collect();
         let width = usize::from(body.width);
         let subject = if view.tab == LiveTab::Threads { "Thread" } else { "Code" };
@@ -150,7 +158,8 @@ impl LiveStyles {
                 .map(|(at, thread)| {
                     let rate = per_second(thread.allocated.bytes, board.window_ns);
                     let figures = [size(thread.live.bytes), count(thread.live.count), format!("{}/s", size(rate))];
-                    let figures = cells(&columns, &figures);
+                    let noise = board.capture.is_sampled().then(|| half(thread.live.bytes_range()));
+                    let figures = cells(&columns, &with_noise(figures, noise));
                     selected(
                         vec![Span::raw(figures), Span::raw(format!("  {}", visible(&thread.name)))],
                         at == view.selected,
@@ -209,9 +218,16 @@ impl LiveStyles {
                 [size(row.live.bytes), percent(row.live.bytes, live), signed(row.grown), rate]
             }
         };
-        let figures = cells(columns, &figures);
+        let noise = match view.tab {
+            LiveTab::Suspects => None,
+            LiveTab::Growth => Some(row.noise),
+            LiveTab::Holders | LiveTab::Threads => Some(half(row.live.bytes_range())),
+        };
+        let is_noise = view.tab == LiveTab::Growth && row.is_noise();
+        let figures = cells(columns, &with_noise(figures, noise.filter(|_| board.capture.is_sampled())));
         let room = usize::from(width).saturating_sub(figures.chars().count() + 2);
         let style = match row.live.bytes as f64 / live.max(1) as f64 {
+            _ if is_noise => self.dim(),
             part if part >= 0.5 => self.in_color(Color::Red),
             part if part >= 0.2 => self.in_color(Color::Yellow),
             _ => Style::new(),
@@ -235,7 +251,7 @@ impl LiveStyles {
             let frames: Vec<_> = board.capture.frames.leaf_to_root(*stack).collect();
             let text = format!(
                 " {} in {} by the largest of {}, innermost call first:",
-                size(tally.bytes),
+                size_within(tally.bytes, tally.bytes_range()),
                 plural(tally.count, "block", "blocks"),
                 plural(stacks.len() as u64, "stack", "stacks"),
             );
@@ -304,7 +320,7 @@ const BEHIND_BYTES: u64 = 8 << 20;
 /// A column: its name and width.
 type Column = (&'static str, usize);
 
-fn columns(tab: LiveTab, width: u16) -> Vec<Column> {
+fn columns(tab: LiveTab, width: u16, is_sampled: bool) -> Vec<Column> {
     let mut columns: Vec<Column> = match tab {
         LiveTab::Holders => vec![("Live", 8), ("Part", 7), ("Grown", 9), ("Allocated", 11)],
         LiveTab::Growth => vec![("Grown", 9), ("Live", 8), ("Blocks", 10), ("Allocated", 11)],
@@ -314,7 +330,24 @@ fn columns(tab: LiveTab, width: u16) -> Vec<Column> {
     if width < WIDE {
         columns.truncate(3);
     }
+    if is_sampled && tab != LiveTab::Suspects {
+        // Of the first figure.
+        columns.insert(1, ("± 95 %", 9));
+    }
     columns
+}
+
+/// The figures, with half the interval of the first one behind it.
+fn with_noise<const N: usize>(figures: [String; N], noise: Option<u64>) -> Vec<String> {
+    let mut figures = Vec::from(figures);
+    if let Some(noise) = noise {
+        figures.insert(1, size(noise));
+    }
+    figures
+}
+
+fn half((low, high): (u64, u64)) -> u64 {
+    (high - low) / 2
 }
 
 fn cells(columns: &[Column], figures: &[String]) -> String {

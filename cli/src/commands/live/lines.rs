@@ -87,15 +87,15 @@ impl WindowWriter<'_> {
 fn receive(mut subscription: WindowSubscription, writer: &mut WindowWriter<'_>) -> Result<Option<u64>> {
     let mut end_ns = 0;
     loop {
-        let window = match subscription.next(WAIT)? {
+        let mut window = match subscription.next(WAIT)? {
             NextWindow::Window(window) => window,
             NextWindow::Nothing => continue,
             NextWindow::Lost => return Ok(Some(end_ns)),
         };
         end_ns = window.message.t1_ns;
         let (last, totals) = (window.message.last, WindowTotals::received(&window.message, window.skipped));
-        let groups = window.groups.clone();
-        writer.write(subscription.picture(&window, groups), &totals)?;
+        let sums = std::mem::take(&mut window.sums);
+        writer.write(subscription.picture(&window, sums), &totals)?;
         if last {
             return Ok(None);
         }

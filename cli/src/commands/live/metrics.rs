@@ -16,6 +16,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use memtrack_reader::analysis::unseen_bytes;
 
 use super::board::Board;
 use super::feed::LiveFeed;
@@ -108,6 +109,18 @@ pub(super) fn text(board: &Arc<Board>) -> String {
     metric("recording", "gauge", "1 while the process is recorded, 0 when that has ended.", u64::from(!board.ended));
     metric("live_bytes", "gauge", "Bytes of live blocks.", totals.live.bytes);
     metric("live_blocks", "gauge", "Live blocks.", totals.live.count);
+    if let Some(bytes) = board.capture.sample_bytes() {
+        let live = board.live();
+        let help =
+            "Bytes between two samples of allocations on the average; figures of bytes and blocks are estimates.";
+        metric("sample_bytes", "gauge", help, bytes.get());
+        let help = "With 95 %, at most so many bytes of each call stack without samples.";
+        metric("unseen_bytes", "gauge", help, unseen_bytes(bytes));
+        metric("live_bytes_low", "gauge", "Lower end of the 95 % interval of live bytes.", live.bytes.0);
+        metric("live_bytes_high", "gauge", "Upper end of the 95 % interval of live bytes.", live.bytes.1);
+        metric("live_blocks_low", "gauge", "Lower end of the 95 % interval of live blocks.", live.count.0);
+        metric("live_blocks_high", "gauge", "Upper end of the 95 % interval of live blocks.", live.count.1);
+    }
     metric("peak_bytes", "gauge", "The most bytes that were live at a time.", totals.peak_bytes);
     if totals.rss_bytes > 0 {
         metric("resident_bytes", "gauge", "Resident memory without memtrack's own.", totals.rss_bytes);
@@ -118,11 +131,20 @@ pub(super) fn text(board: &Arc<Board>) -> String {
     metric("deallocations_total", "counter", "Deallocations.", board.freed_ever.count);
     metric("events_total", "counter", "Events of the recording.", totals.events);
     metric("behind_bytes", "gauge", "Bytes of the capture that were written and not yet read.", board.lag.bytes);
-    let name = "memtrack_line_live_bytes";
-    let _ = write!(text, "# HELP {name} Live bytes of the lines of code that hold most.\n# TYPE {name} gauge\n");
-    for row in board.rows.iter().take(MOST_LINES) {
-        let (code, own) = (escaped(&row.label.whole().words()), row.is_own);
-        let _ = writeln!(text, "{name}{{pid=\"{pid}\",code=\"{code}\",own=\"{own}\"}} {}", row.live.bytes);
+    let figures = [
+        ("memtrack_line_live_bytes", "Live bytes"),
+        ("memtrack_line_live_bytes_low", "Lower end of the 95 % interval of live bytes"),
+        ("memtrack_line_live_bytes_high", "Upper end of the 95 % interval of live bytes"),
+    ];
+    let shown = if board.capture.is_sampled() { figures.len() } else { 1 };
+    for (at, (name, what)) in figures.into_iter().enumerate().take(shown) {
+        let _ = write!(text, "# HELP {name} {what} of the lines of code that hold most.\n# TYPE {name} gauge\n");
+        for row in board.rows.iter().take(MOST_LINES) {
+            let (code, own) = (escaped(&row.label.whole().words()), row.is_own);
+            let (low, high) = row.live.bytes_range();
+            let value = [row.live.bytes, low, high][at];
+            let _ = writeln!(text, "{name}{{pid=\"{pid}\",code=\"{code}\",own=\"{own}\"}} {value}");
+        }
     }
     text
 }

@@ -144,7 +144,7 @@ impl LiveView {
         let mut stacks: std::collections::HashMap<StackId, Tally> = std::collections::HashMap::new();
         for group in board.capture.analysis.view(LIVE) {
             if is_of_line(&board.capture, group.stack, row.key) {
-                stacks.entry(group.stack).or_default().add(group.bytes, group.count);
+                *stacks.entry(group.stack).or_default() += group.tally();
             }
         }
         let mut stacks: Vec<_> = stacks.into_iter().collect();

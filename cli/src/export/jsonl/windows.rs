@@ -7,7 +7,6 @@
 use std::io::Write;
 
 use anyhow::Result;
-use memtrack_reader::analysis::Tally;
 use memtrack_reader::live::{LiveTotals, LiveWindow};
 use serde_json::{Value, json};
 
@@ -68,7 +67,7 @@ impl<'a> WindowRecords<'a> {
         lines.tables(&sums, &capture.frames)?;
         let (t0_ms, t1_ms) = (window.from_ns / 1_000_000, window.to_ns / 1_000_000);
         lines.aggregates(&sums, &json!({"scope": "window", "t0_ms": t0_ms, "t1_ms": t1_ms}))?;
-        lines.write("window", totals(window, &sums.totals, (t0_ms, t1_ms)))?;
+        lines.write("window", totals(window, &sums, (t0_ms, t1_ms)))?;
         lines.out.flush()?;
         Ok(())
     }
@@ -93,17 +92,17 @@ fn about(capture: &Capture) -> Value {
     known
 }
 
-fn totals(window: &WindowTotals, [live, allocated, freed, _]: &[Tally; 4], (t0_ms, t1_ms): (u64, u64)) -> Value {
+fn totals(window: &WindowTotals, sums: &NumberedSums, (t0_ms, t1_ms): (u64, u64)) -> Value {
+    let [live, allocated, freed, _] = sums.totals.map(|tally| sums.tally(tally));
     let WindowTotals { events, totals, skipped, lag, .. } = window;
-    let tally = |tally: &Tally| json!({"bytes": tally.bytes, "count": tally.count});
     json!({
         "scope": "window",
         "t0_ms": t0_ms,
         "t1_ms": t1_ms,
         "events": events,
-        "live": tally(live),
-        "allocated": tally(allocated),
-        "freed": tally(freed),
+        "live": live,
+        "allocated": allocated,
+        "freed": freed,
         "peak_bytes": totals.peak_bytes,
         "rss_bytes": (totals.rss_bytes > 0).then_some(totals.rss_bytes),
         "behind_bytes": lag.bytes,

@@ -103,6 +103,8 @@ pub(super) struct OtlpProfile {
     pub(super) period: i64,
     #[prost(bytes = "vec", tag = "7")]
     pub(super) profile_id: Vec<u8>,
+    #[prost(int32, repeated, tag = "11")]
+    pub(super) attribute_indices: Vec<i32>,
 }
 
 /// A kind of value and its unit.

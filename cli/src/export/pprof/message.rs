@@ -64,6 +64,8 @@ pub(super) struct Label {
     pub(super) str: i64,
     #[prost(int64, tag = "3")]
     pub(super) num: i64,
+    #[prost(int64, tag = "4")]
+    pub(super) num_unit: i64,
 }
 
 /// A binary in the process's memory.

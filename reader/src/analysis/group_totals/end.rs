@@ -5,10 +5,11 @@
 use hashbrown::HashTable;
 
 use super::{GroupFigures, GroupTotals};
-use crate::analysis::block_weight::weight_of;
+use crate::analysis::block_weight::{variance_of, weight_of};
 use crate::analysis::groups::OptionalSum;
 use crate::analysis::intervals::PackedRows;
 use crate::analysis::live_block::{LiveBlock, LivePart};
+use crate::analysis::sampled_variances::{self, add_live};
 use crate::analysis::since::EndedSince;
 use crate::analysis::{Analysis, Groups, Peak, Totals};
 
@@ -42,17 +43,17 @@ impl GroupTotals {
 
     /// Adds the live blocks to the groups.
     fn survive(&self, figures: &mut GroupFigures, live: impl Iterator<Item = LivePart>) -> Surviving {
-        let GroupFigures { groups, lives, details, .. } = figures;
+        let GroupFigures { groups, lives, details, variances: of_views, .. } = figures;
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
-        if let (Some(weights), Some(details)) = (self.weights, details.as_mut()) {
-            let moments = (self.peak_end, self.totals.finalizing.map(|_| self.finalizing));
-            let variances = self.sampled.variances(weights, details.len(), moments);
-            details.iter_mut().zip(variances).for_each(|(detail, variances)| detail.variances = variances);
-        }
+        let mut variances = self.weights.map(|_| self.sampled.without_live());
         for LivePart { block, bytes, first } in live {
             let (bytes, count) = weight_of(self.weights, groups, &block, bytes, first);
             self.add_survivor(groups, &block, bytes, count);
+            let sums = variances.as_mut().and_then(|variances| variances.get_mut(block.group as usize));
+            if let Some((sums, variance)) = sums.zip(variance_of(self.weights, groups, &block)) {
+                add_live(sums, &block, variance, self.moments());
+            }
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
             }
@@ -60,19 +61,25 @@ impl GroupTotals {
                 surviving.push(&lives.survivor(&block, bytes, count));
             }
         }
+        *of_views = variances.map(|variances| variances.into_iter().map(sampled_variances::of_views).collect());
         if self.totals.finalizing.is_none() {
             groups.copy_part(OptionalSum::LeakedAtExit, OptionalSum::Leaked);
         }
         Surviving(surviving)
     }
 
-    fn analysis(&self, GroupFigures { groups, lives, details, .. }: GroupFigures, surviving: &Surviving) -> Analysis {
+    fn analysis(
+        &self,
+        GroupFigures { groups, lives, details, variances, .. }: GroupFigures,
+        surviving: &Surviving,
+    ) -> Analysis {
         let intervals = lives.map(|ended| ended.into_intervals(&surviving.0, self.snapshots.len() as u32));
         let totals = self.totals_of(&groups);
         let snapshots = self.snapshots.clone();
         let exact_times = self.exact_times;
         let failed = self.failed.clone();
-        let mut analysis = Analysis { groups, totals, failed, snapshots, intervals, details, exact_times, curve: None };
+        let mut analysis =
+            Analysis { groups, totals, failed, snapshots, intervals, details, variances, exact_times, curve: None };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
         }

@@ -9,12 +9,14 @@ use std::time::Duration;
 
 use anyhow::Result;
 use memtrack_format::Allocator;
-use memtrack_reader::analysis::{Group, Groups, Sum};
+use memtrack_reader::analysis::{Group, Groups, Sum, Variance, ViewVariances};
 use memtrack_reader::{StackId, ThreadId};
 
 use super::{FedPicture, FeedRequest, Shared};
+use crate::live::picture::{AT_MARK, LIVE};
 use crate::live::source::LiveSource;
 use crate::live::subscription::{NextWindow, ReceivedWindow, WindowSubscription};
+use crate::live_windows::message::WindowSums;
 
 /// How long is waited for a window before requests are looked at.
 const WAIT: Duration = Duration::from_millis(100);
@@ -30,7 +32,7 @@ pub(super) struct ReceivedWindows<'a> {
     newest: Option<ReceivedWindow>,
     mark_ns: u64,
     /// What was live at the mark.
-    mark: HashMap<WindowGroupKey, Sum>,
+    mark: HashMap<WindowGroupKey, (Sum, Variance)>,
 }
 
 impl<'a> ReceivedWindows<'a> {
@@ -69,8 +71,10 @@ impl<'a> ReceivedWindows<'a> {
         match request {
             FeedRequest::Mark => {
                 let Some(newest) = &self.newest else { return };
-                let live = newest.groups.iter().filter(|group| group.peak.bytes > 0);
-                self.mark = live.map(|group| (key(&group), group.peak)).collect();
+                let variances = newest.sums.variances.iter().flatten().map(|of| of.of(LIVE));
+                let all = newest.sums.groups.iter().zip(variances.chain(std::iter::repeat(Variance::EXACT)));
+                let live = all.filter(|(group, _)| group.peak.bytes > 0);
+                self.mark = live.map(|(group, variance)| (key(&group), (group.peak, variance))).collect();
                 self.mark_ns = newest.message.t1_ns;
                 self.show();
             }
@@ -84,18 +88,23 @@ impl<'a> ReceivedWindows<'a> {
     fn show(&self) {
         let Some(window) = &self.newest else { return };
         let mut at_mark = self.mark.clone();
-        let mut groups: Groups = window
-            .groups
-            .iter()
-            .map(|group| Group { allocated: at_mark.remove(&key(&group)).unwrap_or_default(), ..group })
-            .collect();
+        let mut variances = window.sums.variances.clone();
+        let with_mark = |(at, group): (usize, Group)| {
+            let (allocated, variance) = at_mark.remove(&key(&group)).unwrap_or_default();
+            let of = variances.as_mut().and_then(|variances| variances.get_mut(at));
+            of.into_iter().for_each(|of| *of = of.with(AT_MARK, variance));
+            Group { allocated, ..group }
+        };
+        let mut groups: Groups = window.sums.groups.iter().enumerate().map(with_mark).collect();
         // What is all freed since the mark.
-        for ((stack, thread, allocator), allocated) in at_mark {
+        for ((stack, thread, allocator), (allocated, variance)) in at_mark {
             groups.push(&Group { allocated, ..Group::new(stack, allocator, thread) });
+            let of = ViewVariances::default().with(AT_MARK, variance);
+            variances.iter_mut().for_each(|variances| variances.push(of));
         }
         let message = &window.message;
         self.shared.show(FedPicture {
-            picture: self.subscription.picture(window, groups),
+            picture: self.subscription.picture(window, WindowSums { groups, variances }),
             totals: message.totals(),
             points: message.points(),
             window_ns: message.t1_ns.saturating_sub(message.t0_ns),

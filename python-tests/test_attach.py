@@ -294,6 +294,48 @@ def test_programs_that_cannot_load_a_library_are_left_alone(executable, tmp_path
     assert program.returncode == 0
 
 
+@pytest.mark.skipif(not os.path.exists("/usr/bin/gcc"), reason="no compiler")
+def test_a_native_program_keeps_the_library_and_no_other(executable, tmp_path):
+    (tmp_path / "waits.c").write_text(WAITS)
+    subprocess.run(["gcc", "-o", tmp_path / "waits", tmp_path / "waits.c"], check=True)
+    program = subprocess.Popen([tmp_path / "waits"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout.read(1) == b"r"
+    files = lambda: {line.split(None, 5)[5].strip() for line in open(f"/proc/{program.pid}/maps") if "/" in line}
+    before, descriptors = files(), sorted(os.listdir(f"/proc/{program.pid}/fd"))
+    recorded = [executable, "attach", "-q", "-f", "-o", tmp_path / "a.bin", "--duration", "20ms", str(program.pid)]
+    for _ in range(20):
+        subprocess.run(recorded, check=True)
+    left = {path for path in files() - before if "libmemtrack_shim" not in path}
+    # Before glibc 2.34 'dlsym' is in libdl.
+    libc = next(path for path in before if re.search("/libc[.-]", path))
+    assert left == set() or b"GLIBC_2.34" not in Path(libc).read_bytes(), left
+    assert sorted(os.listdir(f"/proc/{program.pid}/fd")) == descriptors
+    program.communicate(b"x")
+    assert program.returncode == 0
+
+
+EXHAUSTED = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
+try:
+    while True:
+        os.dup(0)
+except OSError:
+    pass
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_without_a_free_descriptor_is_told_of_its_limit(executable, tmp_path):
+    program = subprocess.Popen([sys.executable, "-c", EXHAUSTED], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert program.stdout.readline() == b"ready\n"
+    refused = subprocess.run([executable, "attach", str(program.pid)], capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 1 and f"prlimit --pid {program.pid} --nofile=" in refused.stderr, refused.stderr
+    program.communicate()
+    assert program.returncode == 0
+
+
 OBJECTS = """
 import os, sys
 

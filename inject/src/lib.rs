@@ -3,7 +3,8 @@
 //!
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
-//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls.
+//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls
+//! what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
 //!
@@ -16,6 +17,8 @@ mod filter;
 mod freeze;
 #[cfg(target_arch = "x86_64")]
 mod library;
+#[cfg(target_arch = "x86_64")]
+mod library_image;
 mod maps;
 mod memory;
 mod object;

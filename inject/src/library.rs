@@ -3,10 +3,12 @@
 //! The library comes through a memory file that is made in the target and filled from outside, and so does the memory that
 //! both share. Invariant: when a function returns, no descriptor that it made is open in the target.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 
 use crate::filter;
+use crate::library_image;
 use crate::maps::Mappings;
 use crate::object::RemoteObject;
 use crate::process_facts::ProcessFacts;
@@ -20,6 +22,8 @@ const LIBRARY_NAME: &[u8] = b"libmemtrack_shim.so\0";
 const MEMORY_NAME: &[u8] = b"memtrack\0";
 /// What the paths of the library contain.
 const LIBRARY_PART: &[u8] = b"libmemtrack";
+/// What the loader says where the process may have no more address space.
+const NO_SPACE: [&str; 2] = ["failed to map segment", "cannot allocate memory"];
 /// The longest text of the loader that is shown.
 const MOST_TEXT: usize = 512;
 /// A memory file that may be executed, for kernels that ask for this.
@@ -176,7 +180,8 @@ fn load_from(
     image: &[u8],
     descriptor: u64,
 ) -> Result<LoadedLibrary, Refusal> {
-    let written = open(target, descriptor).and_then(|mut file| file.write_all(image));
+    let image = if loader.in_libc { Cow::Owned(library_image::without_libdl(image)) } else { Cow::Borrowed(image) };
+    let written = open(target, descriptor).and_then(|mut file| file.write_all(&image));
     written.map_err(|error| Refusal::Own { what: "memtrack's library cannot be written", error })?;
     // Not the path that the program itself would use: the loader compares paths with those of loaded libraries.
     let path = thread.argument(format!("/proc/./self/fd/{descriptor}\0").as_bytes())?;
@@ -185,7 +190,8 @@ fn load_from(
             Some(function) => target.memory.text(thread.call("dlerror", function, [0, 0])?, MOST_TEXT),
             None => "it gave no reason".into(),
         };
-        return Err(Refusal::NotLoaded(text));
+        let is_full = NO_SPACE.iter().any(|part| text.contains(part));
+        return Err(if is_full { Refusal::NoAddressSpace(target.pid) } else { Refusal::NotLoaded(text) });
     }
     find(target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)
 }
@@ -214,11 +220,17 @@ fn memory_file(thread: &mut RemoteThread<'_>, name: &[u8]) -> Result<u64, Refusa
     let name = thread.argument(name)?;
     let mut make = |flags| thread.system_call("memfd_create", libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]);
     let flags = u64::from(libc::MFD_CLOEXEC);
-    match make(flags | MFD_EXEC) {
+    let made = match make(flags | MFD_EXEC) {
         // Older kernels do not know the flag.
         Err(Refusal::InTarget { error, .. }) if error.raw_os_error() == Some(libc::EINVAL) => make(flags),
         result => result,
-    }
+    };
+    made.map_err(|refusal| match refusal {
+        Refusal::InTarget { error, .. } if error.raw_os_error() == Some(libc::EMFILE) => {
+            Refusal::NoDescriptor(thread.pid())
+        }
+        refusal => refusal,
+    })
 }
 
 /// Opens a descriptor of the target here.

@@ -27,6 +27,7 @@ pub(crate) struct ProcessFacts {
     pub(crate) filters: Option<u32>,
     ignored_signals: u64,
     has_memory: bool,
+    threads: u32,
     capabilities: u64,
 }
 
@@ -50,6 +51,7 @@ impl ProcessFacts {
                 "Seccomp_filters" => facts.filters = Some(number),
                 "SigIgn" => facts.ignored_signals = u64::from_str_radix(value, 16).unwrap_or(0),
                 "CapEff" => facts.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
+                "Threads" => facts.threads = number,
                 "VmSize" => facts.has_memory = true,
                 _ => {}
             }
@@ -93,6 +95,7 @@ impl ProcessFacts {
             return Err(Refusal::Itself);
         }
         match self.state {
+            b'Z' if self.threads > 1 => return Err(Refusal::NoMainThread),
             b'Z' | b'X' => return Err(Refusal::Zombie),
             // One that is ending has given its memory back already.
             _ if !self.has_memory && !self.is_of_kernel() => return Err(Refusal::Zombie),
@@ -151,6 +154,7 @@ mod tests {
         assert!(with("").is_ok());
         assert!(matches!(with("Tgid:\t49\n"), Err(Refusal::IsThread(49))));
         assert!(matches!(with("State:\tZ (zombie)\n"), Err(Refusal::Zombie)));
+        assert!(matches!(with("State:\tZ (zombie)\nThreads:\t2\n"), Err(Refusal::NoMainThread)));
         assert!(matches!(with("State:\tT (stopped)\n"), Err(Refusal::Stopped(50))));
         assert!(matches!(with("TracerPid:\t1\nState:\tt (tracing stop)\n"), Err(Refusal::Traced { pid: 1, .. })));
         assert!(matches!(with("SigIgn:\t0000000000000010\n"), Err(Refusal::IgnoresTrap)));

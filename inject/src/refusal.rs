@@ -16,6 +16,12 @@ pub enum Refusal {
     /// It has ended, and its parent has not waited for it.
     #[error("the process has ended already (a zombie)")]
     Zombie,
+    /// Only other threads than the first one are left.
+    #[error(
+        "the main thread of the process has ended while others run on, and the kernel no longer shows its memory; start the \
+         program with 'memtrack run', or with 'memtrack run --dormant' to record it later"
+    )]
+    NoMainThread,
     /// A thread of the kernel.
     #[error("this is a thread of the kernel, which has no allocations of its own")]
     Kernel,
@@ -109,8 +115,20 @@ pub enum Refusal {
         /// Its error.
         error: io::Error,
     },
+    /// It may open no more files.
+    #[error(
+        "the process has no free file descriptor, of which memtrack needs one for a moment; raise its limit: \
+         prlimit --pid {0} --nofile=4096"
+    )]
+    NoDescriptor(i32),
+    /// It may have no more memory.
+    #[error(
+        "the process may have no more address space, of which memtrack's library needs 20 MB; raise its limit: \
+         prlimit --pid {0} --as=unlimited"
+    )]
+    NoAddressSpace(i32),
     /// The library was not loaded.
-    #[error("the program's loader refused memtrack's library: {0}")]
+    #[error("the program's loader refused memtrack's library: {0}; start the program with 'memtrack run'")]
     NotLoaded(String),
     /// Its root has no proc file system.
     #[error("the process has no /proc in its root directory, through which the library is loaded; mount one there")]

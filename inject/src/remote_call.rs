@@ -100,6 +100,11 @@ impl<'a> RemoteThread<'a> {
         self.tracee.as_ref().ok_or(Refusal::Gone)
     }
 
+    /// The process that it is a thread of.
+    pub(crate) fn pid(&self) -> i32 {
+        self.target.pid
+    }
+
     /// The place of up to 4096 bytes of arguments, with these bytes.
     pub(crate) fn argument(&self, bytes: &[u8]) -> Result<u64, Refusal> {
         let at = self.stack.ok_or(Refusal::Gone)? + STACK - ARGUMENTS;

@@ -42,6 +42,8 @@ pub(crate) struct LoaderFunctions {
     pub(crate) mode: u64,
     /// Tells why it failed.
     pub(crate) error: Option<u64>,
+    /// The C library has them itself, and no library of their own is needed.
+    pub(crate) in_libc: bool,
 }
 
 impl TargetProcess {
@@ -124,12 +126,21 @@ impl TargetProcess {
             let exports = object.exports(&self.memory);
             let (open, error) = (exports.find(b"dlopen"), exports.find(b"dlerror"));
             match (&*exports.soname, open) {
-                (b"libc.so.6", Some(open)) => return Ok(LoaderFunctions { open, mode: RTLD_NOW, error }),
+                (b"libc.so.6", Some(open)) => {
+                    return Ok(LoaderFunctions { open, mode: RTLD_NOW, error, in_libc: true });
+                }
                 (b"libc.so.6", None) => {
                     let open = exports.find(b"__libc_dlopen_mode");
-                    oldest = open.map(|open| LoaderFunctions { open, mode: RTLD_NOW | RTLD_DLOPEN, error: None });
+                    oldest = open.map(|open| LoaderFunctions {
+                        open,
+                        mode: RTLD_NOW | RTLD_DLOPEN,
+                        error: None,
+                        in_libc: false,
+                    });
                 }
-                (b"libdl.so.2", Some(open)) => separate = Some(LoaderFunctions { open, mode: RTLD_NOW, error }),
+                (b"libdl.so.2", Some(open)) => {
+                    separate = Some(LoaderFunctions { open, mode: RTLD_NOW, error, in_libc: false })
+                }
                 _ => {}
             }
         }

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import VERSIONS, interpreter_path
+from conftest import OBJECT_VERSIONS, flat, interpreter_path
 
 BEGIN = """
 import ctypes, sys, resource
@@ -45,14 +45,14 @@ DAMAGE = {
 }
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=OBJECT_VERSIONS)
 def damaged(request, tmp_path):
     processes = []
 
     def start(text):
         script = tmp_path / "app.py"
         script.write_text("import gc\ngc.disable()\n" + BEGIN + text + "wait()\n")
-        command = [interpreter_path(request.param), str(script)]
+        command = flat([interpreter_path(request.param), script])
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         processes.append(process)
         return process

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from conftest import VERSIONS, interpreter_path
+from conftest import OBJECT_VERSIONS, flat, interpreter_path
 
 # Each plants one object of the class Leak. What --why says of it; several where interpreters differ, or where two paths are
 # equally short.
@@ -62,7 +62,7 @@ LEAKS = {
         ["logging.root.manager.loggerDict[…].handlers[…].extra", "logging._handlerList[…]", "logging.Logger.manager.loggerDict[…].handlers[…].extra",
          "logging.Logger.root.manager.loggerDict[…].handlers[…].extra", "logging.RootLogger.manager.loggerDict[…].handlers[…].extra"],
     ),
-    "atexit_callback": ("import atexit\natexit.register(print, Leak())", ["<tuple that C code holds>[…]"]),
+    "atexit_callback": ("import atexit\natexit.register(print, Leak())", ["<tuple that C code holds>[…]", "<list that C code holds>[…][…][…]"]),
     "weak_reference_callback": (
         "import weakref\nclass Target: pass\nTARGET = Target()\ndef gone(reference, held=Leak()): pass\nREFERENCE = weakref.ref(TARGET, gone)\ndel gone",
         ["__main__.REFERENCE.__callback__.__defaults__[…]", "__main__.REFERENCE.<weakref+32>.__defaults__[…]"],
@@ -128,7 +128,7 @@ END = """
 """
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=OBJECT_VERSIONS)
 def all_paths(request, executable, tmp_path_factory):
     """What --why says of each leak, each of them in a program of its own."""
     directory = tmp_path_factory.mktemp("leaks")
@@ -138,7 +138,7 @@ def all_paths(request, executable, tmp_path_factory):
         (directory / name).mkdir()
         script = directory / name / "app.py"
         script.write_text(BEGIN + textwrap.dedent(text) + END)
-        programs[name] = subprocess.Popen([python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        programs[name] = subprocess.Popen(flat([python, script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     found = {}
     for name, process in programs.items():
         assert process.stdout.readline() == "ready\n", name

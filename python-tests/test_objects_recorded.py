@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from conftest import VERSIONS, interpreter_path
+from conftest import OBJECT_VERSIONS, interpreter_path
 from test_schemas import validator
 
 END = """
@@ -55,8 +55,8 @@ def recorded(memtrack, tmp_path):
     def record(text, *options, version=None, **process):
         script = tmp_path / "app.py"
         script.write_text(text)
-        python = ["--python", interpreter_path(version)] if version else []
-        return memtrack.record(script, options=[*options, *python], **process).path
+        target = (interpreter_path(version), script) if version else (script,)
+        return memtrack.record(*target, options=options, **process).path
 
     return record
 
@@ -81,7 +81,7 @@ def row(told, name):
     return found
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
 def test_objects_of_the_end_have_the_places_that_made_them(recorded, objects, version):
     capture = recorded(END, "--trace-python-allocators", "--objects-at", "end", version=version)
     told = objects(capture)

@@ -5,7 +5,7 @@
 use memtrack_inject::ProcessView;
 
 use crate::ObjectsError;
-use crate::layout::ObjectLayout;
+use crate::layout::{OFFSETS_COOKIE, ObjectLayout};
 use crate::memory::ObjectMemory;
 
 /// Interpreters and threads that are read at most.
@@ -18,7 +18,7 @@ const GENERATION: u64 = 24;
 /// An interpreter's runtime in a process.
 #[derive(Clone, Copy, Debug)]
 pub struct PythonRuntime {
-    pub(crate) layout: &'static ObjectLayout,
+    pub(crate) layout: ObjectLayout,
     address: u64,
     /// The type of types.
     pub(crate) type_type: u64,
@@ -41,19 +41,12 @@ impl PythonRuntime {
         };
         let told = found.get(2).copied().flatten().and_then(word).map(|version| (version >> 16) as u8);
         let minor = told.or_else(|| minor_in(&path)).ok_or_else(|| ObjectsError::UnknownVersion(path.clone()))?;
-        // The first word of a runtime with a table of offsets; the third tells builds without a global lock.
-        let has_table = word(address) == Some(u64::from_le_bytes(*b"xdebugpy"));
-        if has_table && word(address + 16) != Some(0) {
+        // The third word of a table of offsets tells builds without a global lock.
+        if word(address) == Some(OFFSETS_COOKIE) && word(address + 16) != Some(0) {
             return Err(ObjectsError::FreeThreaded);
         }
-        let layout = ObjectLayout::of(minor).ok_or(ObjectsError::Version(minor))?;
-        if minor == 13 {
-            let agrees = |at: u64, expected: u64| word(address + at) == Some(expected);
-            let all = [(40, layout.interpreters_head), (64, layout.interpreter_next), (72, layout.threads_head)];
-            if !has_table || !all.iter().all(|&(at, expected)| agrees(at, expected)) {
-                return Err(ObjectsError::OtherLayout(minor));
-            }
-        }
+        let known = ObjectLayout::of(minor).ok_or(ObjectsError::Version(minor))?;
+        let layout = known.as_told(|at| word(address + at)).ok_or(ObjectsError::OtherLayout(minor))?;
         Ok(Self { layout, address, type_type })
     }
 

@@ -115,7 +115,7 @@ impl<'a> LabelReader<'a> {
     /// The name of what a thread's frame holds.
     pub(crate) fn root(&mut self, frame: u64, place: ReferencePlace) -> u32 {
         let layout = self.reader.layout;
-        let code = self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0);
+        let code = layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0));
         let named = |at: u64| {
             let at = self.memory.u64(code.wrapping_add(at))?;
             text_of(self.memory, layout, at)
@@ -249,12 +249,12 @@ impl<'a> LabelReader<'a> {
 
     fn local(&self, frame: u64, number: u64) -> Option<String> {
         let layout = self.reader.layout;
-        let code = self.memory.u64(frame.wrapping_add(layout.frame_code))?;
+        let code = layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code))?);
         let names = self.memory.u64(code.wrapping_add(layout.code_locals))?;
         if number >= self.memory.u64(names.wrapping_add(16))? {
             return None;
         }
-        let name = self.memory.u64(names.wrapping_add(24 + number * 8))?;
+        let name = self.memory.u64(names.wrapping_add(layout.tuple_items + number * 8))?;
         text_of(self.memory, layout, name).map(|name| cut(&name))
     }
 

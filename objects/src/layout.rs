@@ -1,7 +1,11 @@
 //! Where CPython has what, by version: offsets in its runtime, interpreters, types, frames.
 //!
-//! They come from `offsetof` compiled with the headers of each version; those of `_Py_DebugOffsets`, where the interpreter
-//! has it, must agree. Invariant: an interpreter of a version without a table is not read.
+//! They come from `offsetof` compiled with the headers of each version. From 3.13 on interpreters have a table of their own,
+//! `_Py_DebugOffsets`: where their state is, which differs by how they were built, is taken from it, and the rest must agree
+//! with it. Invariant: an interpreter of a version without a table here is not read.
+
+/// What the first word of a runtime with a table of offsets says.
+pub(crate) const OFFSETS_COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 
 /// Offsets in bytes, of one version. Those that no version has changed are constants beside their use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +30,11 @@ pub(crate) struct ObjectLayout {
     pub(crate) generator_frame: u64,
     /// The frame within a frame object from 3.11 on; the locals before.
     pub(crate) frame_data: u64,
+    /// In a frame of 3.11 or later: where its variables begin, and from 3.12 on who owns it.
+    pub(crate) frame_locals: u64,
+    pub(crate) frame_owner: u64,
+    /// Where the items of tuples begin.
+    pub(crate) tuple_items: u64,
     /// Slots of a frame, in its code: of locals, and of the stack.
     pub(crate) local_slots: u64,
     pub(crate) stack_slots: u64,
@@ -55,6 +64,9 @@ const V3_8: ObjectLayout = ObjectLayout {
     cached_keys: 872,
     generator_frame: 0,
     frame_data: 360,
+    frame_locals: 72,
+    frame_owner: 0,
+    tuple_items: 24,
     local_slots: 28,
     stack_slots: 32,
     current_frame: 24,
@@ -116,6 +128,7 @@ const V3_12: ObjectLayout = ObjectLayout {
     stack_slots: 64,
     frame_previous: 8,
     frame_code: 0,
+    frame_owner: 70,
     code_extra: 184,
     ..V3_11
 };
@@ -135,12 +148,142 @@ const V3_13: ObjectLayout = ObjectLayout {
     ..V3_12
 };
 
-const ALL: [ObjectLayout; 6] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13];
+const V3_14: ObjectLayout = ObjectLayout {
+    minor: 14,
+    interpreters_head: 808,
+    interpreter_next: 7272,
+    modules: 7688,
+    generations: 7432,
+    heap_type: 936,
+    frame_data: 72,
+    frame_locals: 80,
+    frame_owner: 74,
+    tuple_items: 32,
+    code_extra: 200,
+    ..V3_13
+};
+const V3_15: ObjectLayout = ObjectLayout {
+    minor: 15,
+    interpreters_head: 936,
+    interpreter_next: 7264,
+    threads_head: 7336,
+    modules: 7592,
+    generations: 7408,
+    permanent: 7480,
+    collecting: 7512,
+    static_type: 424,
+    heap_type: 944,
+    qualname: 880,
+    cached_keys: 888,
+    ..V3_14
+};
+
+const ALL: [ObjectLayout; 8] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_14, V3_15];
+
+/// A field of a layout.
+type LayoutField = fn(&ObjectLayout) -> u64;
+
+/// Where an interpreter's own table has what, in bytes from the runtime's begin.
+struct OwnTable {
+    interpreters_head: u64,
+    next: u64,
+    threads_head: u64,
+    collector: u64,
+    modules: u64,
+    /// What must be as in the layout here: place in the table, and the expected offset.
+    equal: &'static [(u64, LayoutField)],
+}
+
+const OWN_3_13: OwnTable = OwnTable {
+    interpreters_head: 40,
+    next: 64,
+    threads_head: 72,
+    collector: 80,
+    modules: 88,
+    equal: &[(184, |own| own.current_frame), (280, |own| own.code_file), (288, |own| own.code_name)],
+};
+const OWN_3_14: OwnTable = OwnTable {
+    collector: 88,
+    modules: 96,
+    equal: &[
+        (208, |own| own.current_frame),
+        (280, |own| own.frame_locals),
+        (288, |own| own.frame_owner),
+        (320, |own| own.code_file),
+        (328, |own| own.code_name),
+        (368, |own| own.code_locals),
+        (416, |own| own.static_type),
+        (456, |own| own.tuple_items),
+        (656, |own| own.collecting),
+        (680, |own| own.generator_frame),
+    ],
+    ..OWN_3_13
+};
+const OWN_3_15: OwnTable = OwnTable {
+    equal: &[
+        (208, |own| own.current_frame),
+        (344, |own| own.frame_locals),
+        (352, |own| own.frame_owner),
+        (384, |own| own.code_file),
+        (392, |own| own.code_name),
+        (432, |own| own.code_locals),
+        (480, |own| own.static_type),
+        (552, |own| own.tuple_items),
+        (760, |own| own.collecting),
+        (808, |own| own.generator_frame),
+    ],
+    ..OWN_3_14
+};
 
 impl ObjectLayout {
     /// The layout of a version 3.`minor`.
     pub(crate) fn of(minor: u8) -> Option<&'static Self> {
         ALL.iter().find(|layout| layout.minor == minor)
+    }
+
+    /// This layout with the offsets that the interpreter's own table has; `None`: it differs in what it must not. `word` reads
+    /// at an offset from the runtime's begin.
+    pub(crate) fn as_told(&self, word: impl Fn(u64) -> Option<u64>) -> Option<Self> {
+        /// The largest offset that is believed.
+        const MOST: u64 = 1 << 24;
+        let own = match self.minor {
+            ..13 => return Some(*self),
+            13 => &OWN_3_13,
+            14 => &OWN_3_14,
+            15.. => &OWN_3_15,
+        };
+        let offset = |at: u64| word(at).filter(|offset| *offset < MOST);
+        let collector = offset(own.collector)?;
+        // The collector's state keeps its form wherever it is.
+        let within = self.collector();
+        let moved = |field: u64| collector + (field - within);
+        let told = Self {
+            interpreters_head: offset(own.interpreters_head)?,
+            interpreter_next: offset(own.next)?,
+            threads_head: offset(own.threads_head)?,
+            modules: offset(own.modules)?,
+            generations: moved(self.generations),
+            permanent: moved(self.permanent),
+            collecting: moved(self.collecting),
+            ..*self
+        };
+        let in_collector = Self { collecting: self.collecting - within, ..*self };
+        (word(0)? == OFFSETS_COOKIE && own.equal.iter().all(|(at, field)| word(*at) == Some(field(&in_collector))))
+            .then_some(told)
+    }
+
+    /// Where the collector's state is in an interpreter, from 3.13 on: before its lists, by version.
+    fn collector(&self) -> u64 {
+        self.generations - if self.minor >= 15 { 8 } else { 24 }
+    }
+
+    /// The object that a word of a frame refers to: from 3.14 on the lowest bits say who counts the reference, or that it is
+    /// a number.
+    pub(crate) fn untagged(&self, word: u64) -> u64 {
+        match word & 3 {
+            1 if self.minor >= 14 => word & !1,
+            _ => word,
+        }
     }
 
     /// Whether the interpreter has frames that are no objects: from 3.11 on.
@@ -155,7 +298,7 @@ mod tests {
 
     #[test]
     fn every_version_has_its_table() {
-        assert!((8..=13).all(|minor| ObjectLayout::of(minor).is_some_and(|layout| layout.minor == minor)));
-        assert_eq!((ObjectLayout::of(7), ObjectLayout::of(14)), (None, None));
+        assert!((8..=15).all(|minor| ObjectLayout::of(minor).is_some_and(|layout| layout.minor == minor)));
+        assert_eq!((ObjectLayout::of(7), ObjectLayout::of(16)), (None, None));
     }
 }

@@ -36,7 +36,7 @@ pub enum ObjectsError {
     #[error("the version of the interpreter in {0} cannot be found out: expected a name such as libpython3.9.so")]
     UnknownVersion(String),
     /// No table for it.
-    #[error("objects of CPython 3.{0} cannot be read; those of 3.8 to 3.13 can")]
+    #[error("objects of CPython 3.{0} cannot be read; those of 3.8 to 3.15 can")]
     Version(u8),
     /// Its own table of offsets differs.
     #[error(

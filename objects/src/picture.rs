@@ -21,6 +21,7 @@ const POINTER: u64 = !3;
 const MOST_OBJECTS: usize = 1 << 30;
 /// Counts of references above this are none: those of objects that never end are below.
 const MOST_REFERENCES: u64 = 1 << 33;
+const COUNT: u64 = (1 << 48) - 1;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +72,10 @@ impl ObjectPicture {
     /// Reads the objects of a process that stands still.
     pub fn read(view: &ProcessView, runtime: &PythonRuntime, detail: PictureDetail<'_>) -> Self {
         let memory = ObjectMemory::new(view);
-        let reader = ReferenceReader { memory: &memory, layout: runtime.layout };
+        let reader = ReferenceReader { memory: &memory, layout: &runtime.layout };
         let mut builder = PictureBuilder {
             memory: &memory,
-            types: TypeTable::new(&memory, runtime.layout, runtime.type_type),
+            types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
             objects: Vec::new(),
             by_address: FxHashMap::default(),
             unreadable: 0,
@@ -255,7 +256,8 @@ impl PictureBuilder<'_> {
         self.memory.read(address, &mut head)?;
         let (references, of) = head.split_at(8);
         let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-        let references = word(references);
+        // Above the count are flags from 3.14 on.
+        let references = word(references) & COUNT;
         if references == 0 || references >= MOST_REFERENCES {
             return None;
         }
@@ -287,7 +289,7 @@ impl PictureBuilder<'_> {
     fn measure(&mut self, runtime: &PythonRuntime) {
         for object in &mut self.objects {
             let of = self.types.get(object.type_number);
-            match of.and_then(|of| own_bytes(self.memory, runtime.layout, &of, object.address)) {
+            match of.and_then(|of| own_bytes(self.memory, &runtime.layout, &of, object.address)) {
                 Some(bytes) => object.own_bytes = bytes,
                 None => self.unreadable += 1,
             }

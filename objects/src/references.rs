@@ -11,7 +11,8 @@ use crate::types::{ObjectKind, ObjectType};
 
 /// Slots of a frame before its locals, in words.
 const FRAME_WORDS: u64 = 8;
-const FRAME_HEADER: u64 = 72;
+/// Frames of owners from this number on execute nothing of the program, from 3.12 on.
+const FRAMES_OF_INTERPRETER: u8 = 3;
 /// Offsets in frame objects before 3.11: where the stack begins and ends (from 3.10 on, how many it has).
 const VALUE_STACK: u64 = 64;
 const STACK_TOP: u64 = 72;
@@ -45,7 +46,7 @@ pub(crate) enum ReferencePlace {
 #[derive(Clone, Copy)]
 pub(crate) struct ReferenceReader<'a> {
     pub(crate) memory: &'a ObjectMemory<'a>,
-    pub(crate) layout: &'static ObjectLayout,
+    pub(crate) layout: &'a ObjectLayout,
 }
 
 impl ReferenceReader<'_> {
@@ -125,8 +126,8 @@ impl ReferenceReader<'_> {
 
     /// Fields and items: all words of fixed and variable part.
     fn items(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let first = if of.kind == ObjectKind::Tuple { 24 } else { 16 };
-        let base = if of.kind == ObjectKind::Tuple { 24 } else { of.basic_size };
+        let items = self.layout.tuple_items;
+        let (first, base) = if of.kind == ObjectKind::Tuple { (items, items) } else { (16, of.basic_size) };
         let fixed = self.field_words(of, address, first, base, each);
         if of.item_size != 8 {
             return fixed;
@@ -249,21 +250,25 @@ impl ReferenceReader<'_> {
     /// A frame that is no object: what it executes, and its local variables.
     pub(crate) fn frame(&self, frame: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(frame.wrapping_add(at));
-        let Some(code) = word(self.layout.frame_code) else { return false };
-        if code == 0 {
+        let Some(code) = word(self.layout.frame_code).map(|code| self.layout.untagged(code)) else { return false };
+        let owner = match self.layout.minor {
+            ..12 => Some(0),
+            12.. => self.memory.u8(frame.wrapping_add(self.layout.frame_owner)),
+        };
+        if code == 0 || owner.is_some_and(|owner| owner >= FRAMES_OF_INTERPRETER) {
             return true;
         }
         let mut offset = 0;
         let head = self.memory.words(frame, FRAME_WORDS, |value| {
             if offset != self.layout.frame_previous {
-                each(ReferencePlace::Field(offset), value);
+                each(ReferencePlace::Field(offset), self.layout.untagged(value));
             }
             offset += 8;
         });
         let Some(locals) = self.memory.u32(code.wrapping_add(self.layout.local_slots)) else { return head };
         let mut index = 0;
-        head & self.memory.words(frame.wrapping_add(FRAME_HEADER), locals.min(1 << 16).into(), |value| {
-            each(ReferencePlace::Local(index), value);
+        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), locals.min(1 << 16).into(), |value| {
+            each(ReferencePlace::Local(index), self.layout.untagged(value));
             index += 1;
         })
     }

@@ -13,8 +13,6 @@ use crate::types::{ObjectKind, ObjectType};
 const MOST: u64 = 1 << 46;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
-/// Slots of a frame before its locals.
-const FRAME_HEADER: u64 = 72;
 /// A block of a deque, and its items.
 const DEQUE_BLOCK: u64 = 528;
 const DEQUE_ITEMS: u64 = 64;
@@ -88,7 +86,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
         ObjectKind::Frame if layout.has_light_frames() => {
             let frame = word(24)?;
             let slots = slots(memory, layout, memory.u64(frame.checked_add(layout.frame_code)?)?)?;
-            Some(layout.frame_data + FRAME_HEADER + slots * 8)
+            Some(layout.frame_data + layout.frame_locals + slots * 8)
         }
         ObjectKind::Frame => {
             let code = word(layout.frame_code)?;
@@ -98,7 +96,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
         }
         ObjectKind::Generator if layout.has_light_frames() => {
             let code = word(layout.generator_frame + layout.frame_code)?;
-            Some(layout.generator_frame + FRAME_HEADER + slots(memory, layout, code)? * 8)
+            Some(layout.generator_frame + layout.frame_locals + slots(memory, layout, code)? * 8)
         }
         ObjectKind::Integer => {
             let digits = match layout.minor {
@@ -144,6 +142,7 @@ fn dictionary(memory: &ObjectMemory<'_>, layout: &ObjectLayout, basic: u64, addr
 
 /// Slots of a frame that executes this code.
 fn slots(memory: &ObjectMemory<'_>, layout: &ObjectLayout, code: u64) -> Option<u64> {
+    let code = layout.untagged(code);
     let number = |at: u64| memory.u32(code.checked_add(at)?).map(u64::from);
     Some(number(layout.local_slots)? + number(layout.stack_slots)?)
 }

@@ -81,14 +81,14 @@ pub(crate) struct ObjectType {
 /// The types that were seen.
 pub(crate) struct TypeTable<'a> {
     memory: &'a ObjectMemory<'a>,
-    layout: &'static ObjectLayout,
+    layout: &'a ObjectLayout,
     type_type: u64,
     by_address: RefCell<FxHashMap<u64, Option<u32>>>,
     all: RefCell<Vec<Rc<ObjectType>>>,
 }
 
 impl<'a> TypeTable<'a> {
-    pub(crate) fn new(memory: &'a ObjectMemory<'a>, layout: &'static ObjectLayout, type_type: u64) -> Self {
+    pub(crate) fn new(memory: &'a ObjectMemory<'a>, layout: &'a ObjectLayout, type_type: u64) -> Self {
         Self { memory, layout, type_type, by_address: RefCell::default(), all: RefCell::default() }
     }
 
@@ -222,6 +222,7 @@ fn kind_of_name(name: &str) -> Option<ObjectKind> {
         "collections.deque" => ObjectKind::Deque,
         "collections.OrderedDict" => ObjectKind::OrderedDictionary,
         "frame" => ObjectKind::Frame,
+        "frozendict" => ObjectKind::Dictionary,
         "generator" | "coroutine" | "async_generator" => ObjectKind::Generator,
         "float" | "complex" | "NoneType" => ObjectKind::NoReferences,
         "set" | "frozenset" => ObjectKind::Set,

@@ -6,6 +6,7 @@
 use memtrack_format::objects::{HolderKind, PicturedHolder, PicturedObject};
 use rustc_hash::FxHashMap;
 
+use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
 use crate::memory::ObjectMemory;
 use crate::references::{ReferencePlace, ReferenceReader};
@@ -54,7 +55,7 @@ pub(crate) struct LabelReader<'a> {
     reader: ReferenceReader<'a>,
     types: &'a TypeTable<'a>,
     /// The row of the object at an address.
-    rows: &'a FxHashMap<u64, u32>,
+    rows: &'a AddressTable,
     texts: LabelTexts,
     /// Names of fields, by type and offset.
     fields: FxHashMap<(u64, u64), u32>,
@@ -64,7 +65,7 @@ impl<'a> LabelReader<'a> {
     pub(crate) fn new(
         reader: ReferenceReader<'a>,
         types: &'a TypeTable<'a>,
-        rows: &'a FxHashMap<u64, u32>,
+        rows: &'a AddressTable,
         texts: LabelTexts,
     ) -> Self {
         Self { memory: reader.memory, reader, types, rows, texts, fields: FxHashMap::default() }
@@ -94,7 +95,7 @@ impl<'a> LabelReader<'a> {
             let Some(of) = self.types.get(object.type_number) else { continue };
             found.clear();
             self.reader.each(&of, object.address, &mut |place, at| {
-                let row = self.rows.get(&at).copied();
+                let row = self.rows.get(at);
                 let is_held = |row: &u32| holders.get(*row as usize).is_some_and(|held| held.parent == holder);
                 found.extend(row.filter(|row| *row != holder).filter(is_held).map(|row| (row, place)));
             });

@@ -2,13 +2,14 @@
 //!
 //! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
-//! and [`size`] say what an object is and how large; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
+//! and [`size`] say what an object is and how large, [`addresses`] where objects are; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
 //! would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
 
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod dictionary;
 mod graph;
 mod interpreter;

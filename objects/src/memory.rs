@@ -10,20 +10,88 @@ use rustc_hash::FxHashMap;
 const PIECE: usize = 64 << 10;
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept.
-const MOST_PIECES: usize = 8 << 10;
+const MOST_PIECES: usize = 4 << 10;
 /// The most bytes that are read at once.
 const MOST: u64 = 1 << 32;
+/// Words that are read at once: of most objects, and of arrays.
+const FEW_WORDS: usize = 16;
+const MANY_WORDS: usize = 512;
 
 /// Bytes of a piece, and which of its pages could be read.
 struct Piece {
+    key: u64,
     bytes: Box<[u8]>,
     pages: u16,
+}
+
+/// The pieces that are kept: the ones that were read last.
+#[derive(Default)]
+struct KeptPieces {
+    places: FxHashMap<u64, usize>,
+    all: Vec<Piece>,
+    /// The one that is used next, once there are as many as may be.
+    oldest: usize,
+    /// The place of the one that was asked for last.
+    last: usize,
 }
 
 /// Memory that is read many times.
 pub(crate) struct ObjectMemory<'a> {
     view: &'a ProcessView,
-    pieces: RefCell<FxHashMap<u64, Piece>>,
+    pieces: RefCell<KeptPieces>,
+}
+
+impl KeptPieces {
+    fn piece(&mut self, key: u64, view: &ProcessView) -> Option<&Piece> {
+        if self.all.get(self.last).is_none_or(|last| last.key != key) {
+            self.last = match self.places.get(&key) {
+                Some(place) => *place,
+                None => self.load(key, view),
+            };
+        }
+        self.all.get(self.last)
+    }
+
+    fn load(&mut self, key: u64, view: &ProcessView) -> usize {
+        let place = if self.all.len() < MOST_PIECES {
+            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), pages: 0 });
+            self.all.len() - 1
+        } else {
+            self.oldest = (self.oldest + 1) % MOST_PIECES;
+            self.oldest
+        };
+        if let Some(piece) = self.all.get_mut(place) {
+            if self.places.get(&piece.key) == Some(&place) {
+                self.places.remove(&piece.key);
+            }
+            piece.key = key;
+            piece.load(view);
+        }
+        self.places.insert(key, place);
+        place
+    }
+}
+
+impl Piece {
+    fn load(&mut self, view: &ProcessView) {
+        let start = self.key * PIECE as u64;
+        self.pages = u16::MAX;
+        if view.read(start, &mut self.bytes).is_err() {
+            self.pages = 0;
+            for (index, page) in self.bytes.chunks_mut(PAGE).enumerate() {
+                let at = start + (index * PAGE) as u64;
+                if view.read(at, page).is_ok() {
+                    self.pages |= 1 << index;
+                }
+            }
+        }
+    }
+
+    /// So many bytes from an offset on, if they are on one page that could be read.
+    fn on_one_page(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        let is_there = offset % PAGE + len <= PAGE && self.pages >> (offset / PAGE) & 1 == 1;
+        if is_there { self.bytes.get(offset..offset + len) } else { None }
+    }
 }
 
 impl<'a> ObjectMemory<'a> {
@@ -38,36 +106,21 @@ impl<'a> ObjectMemory<'a> {
         while done < into.len() {
             let at = address.checked_add(done as u64)?;
             let (key, offset) = (at / PIECE as u64, (at % PIECE as u64) as usize);
-            if pieces.len() >= MOST_PIECES && !pieces.contains_key(&key) {
-                pieces.clear();
-            }
-            let piece = pieces.entry(key).or_insert_with(|| self.load(key * PIECE as u64));
-            if piece.pages >> (offset / PAGE) & 1 == 0 {
-                return None;
-            }
             let len = (PAGE - offset % PAGE).min(into.len() - done);
-            into.get_mut(done..done + len)?.copy_from_slice(piece.bytes.get(offset..offset + len)?);
+            let bytes = pieces.piece(key, self.view)?.on_one_page(offset, len)?;
+            into.get_mut(done..done + len)?.copy_from_slice(bytes);
             done += len;
         }
         Some(())
     }
 
-    fn load(&self, start: u64) -> Piece {
-        let mut bytes = vec![0; PIECE].into_boxed_slice();
-        let mut pages = u16::MAX;
-        if self.view.read(start, &mut bytes).is_err() {
-            pages = 0;
-            for (index, page) in bytes.chunks_mut(PAGE).enumerate() {
-                let at = start + (index * PAGE) as u64;
-                if self.view.read(at, page).is_ok() {
-                    pages |= 1 << index;
-                }
-            }
-        }
-        Piece { bytes, pages }
-    }
-
     pub(crate) fn u64(&self, address: u64) -> Option<u64> {
+        let offset = (address % PIECE as u64) as usize;
+        if offset % PAGE <= PAGE - 8 {
+            let mut pieces = self.pieces.borrow_mut();
+            let bytes = pieces.piece(address / PIECE as u64, self.view)?.on_one_page(offset, 8)?;
+            return bytes.try_into().ok().map(u64::from_le_bytes);
+        }
         let mut bytes = [0; 8];
         self.read(address, &mut bytes)?;
         Some(u64::from_le_bytes(bytes))
@@ -90,10 +143,18 @@ impl<'a> ObjectMemory<'a> {
         if count.checked_mul(8).is_none_or(|bytes| bytes > MOST) {
             return false;
         }
-        let mut buffer = [0; 4096];
+        if count <= FEW_WORDS as u64 {
+            return self.words_by::<{ FEW_WORDS * 8 }>(address, count, &mut each);
+        }
+        self.words_by::<{ MANY_WORDS * 8 }>(address, count, &mut each)
+    }
+
+    /// The same, with a buffer of so many bytes.
+    fn words_by<const BYTES: usize>(&self, address: u64, count: u64, each: &mut impl FnMut(u64)) -> bool {
+        let mut buffer = [0; BYTES];
         let mut done = 0;
         while done < count {
-            let some = (count - done).min(512);
+            let some = (count - done).min(BYTES as u64 / 8);
             let part = &mut buffer[..some as usize * 8];
             if address.checked_add(done * 8).and_then(|at| self.read(at, part)).is_none() {
                 return false;

@@ -4,8 +4,8 @@
 
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, StoredPicture};
 use memtrack_inject::ProcessView;
-use rustc_hash::FxHashMap;
 
+use crate::addresses::AddressTable;
 use crate::graph::Holders;
 use crate::interpreter::PythonRuntime;
 use crate::labels::{LabelReader, LabelTexts};
@@ -64,7 +64,7 @@ struct PictureBuilder<'a> {
     memory: &'a ObjectMemory<'a>,
     types: TypeTable<'a>,
     objects: Vec<PicturedObject>,
-    by_address: FxHashMap<u64, u32>,
+    by_address: AddressTable,
     unreadable: u64,
 }
 
@@ -77,7 +77,7 @@ impl ObjectPicture {
             memory: &memory,
             types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
             objects: Vec::new(),
-            by_address: FxHashMap::default(),
+            by_address: AddressTable::default(),
             unreadable: 0,
         };
         let lists = runtime.lists(&memory);
@@ -85,8 +85,7 @@ impl ObjectPicture {
             builder.list(*head, number % 4 != 3);
         }
         let (roots, early_roots) = builder.roots(runtime, reader);
-        let (first_reference, references) = builder.follow(reader);
-        builder.measure(runtime);
+        let (first_reference, references) = builder.follow(runtime, reader);
         let new_rows = builder.sort();
         let PictureBuilder { types, objects, by_address, unreadable, .. } = builder;
         let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
@@ -233,7 +232,7 @@ impl PictureBuilder<'_> {
             }
             let address = next.wrapping_add(HEADER);
             // A ring that does not come back to its head ends where it was before.
-            if self.by_address.contains_key(&address) || self.objects.len() >= MOST_OBJECTS {
+            if self.by_address.get(address).is_some() || self.objects.len() >= MOST_OBJECTS {
                 self.unreadable += 1;
                 return;
             }
@@ -276,8 +275,8 @@ impl PictureBuilder<'_> {
         if address == 0 {
             return None;
         }
-        if let Some(number) = self.by_address.get(&address) {
-            return Some(*number);
+        if let Some(number) = self.by_address.get(address) {
+            return Some(number);
         }
         if self.objects.len() >= MOST_OBJECTS {
             return None;
@@ -286,26 +285,17 @@ impl PictureBuilder<'_> {
         Some(self.add(address, type_number, false))
     }
 
-    fn measure(&mut self, runtime: &PythonRuntime) {
-        for object in &mut self.objects {
-            let of = self.types.get(object.type_number);
-            match of.and_then(|of| own_bytes(self.memory, &runtime.layout, &of, object.address)) {
-                Some(bytes) => object.own_bytes = bytes,
-                None => self.unreadable += 1,
-            }
-        }
-    }
-
     /// Puts the objects in the order of their addresses; returns the new row of each.
     fn sort(&mut self) -> Vec<u32> {
-        self.objects.sort_unstable_by_key(|object| object.address);
         let mut new_rows = vec![0; self.objects.len()];
-        for (object, new) in self.objects.iter().zip(0..) {
-            if let Some(row) = self.by_address.get_mut(&object.address) {
-                new_rows[*row as usize] = new;
-                *row = new;
+        let mut sorted = Vec::with_capacity(self.objects.len());
+        self.by_address.renumber(|old| {
+            if let (Some(row), Some(object)) = (new_rows.get_mut(old as usize), self.objects.get(old as usize)) {
+                *row = sorted.len() as u32;
+                sorted.push(*object);
             }
-        }
+        });
+        self.objects = sorted;
         new_rows
     }
 
@@ -335,16 +325,20 @@ impl PictureBuilder<'_> {
         (roots, early)
     }
 
-    /// Follows the references of all objects, those that are found on the way included.
-    fn follow(&mut self, reader: ReferenceReader<'_>) -> (Vec<u64>, Vec<u32>) {
+    /// Measures all objects and follows their references, those of objects that are found on the way included.
+    fn follow(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
         let mut held = Vec::new();
         let mut object = 0;
         while let Some(PicturedObject { address, type_number, .. }) = self.objects.get(object).copied() {
             held.clear();
             let of = self.types.get(type_number);
-            let is_whole = of.is_some_and(|of| reader.each(&of, address, &mut |_, address| held.push(address)));
+            let is_whole = of.as_ref().is_some_and(|of| reader.each(of, address, &mut |_, address| held.push(address)));
             self.unreadable += u64::from(!is_whole);
+            match of.and_then(|of| own_bytes(self.memory, &runtime.layout, &of, address)) {
+                Some(bytes) => self.objects[object].own_bytes = bytes,
+                None => self.unreadable += 1,
+            }
             let begin = references.len();
             references.extend(held.iter().filter_map(|address| self.number(*address)));
             // The object's type is kept by it, too, where types are objects of the program.

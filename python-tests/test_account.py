@@ -73,9 +73,9 @@ def test_times_are_measured(recorded):
     # The program has looked at its own clock just before its end.
     assert account["cpu_ns"] >= int(outcome.stdout)
     assert 0 < account["start_ns"] and 0 < account["collector_cpu_ns"] < 10**10
-    # Two functions in turn: each call is looked at closer, which takes from twenty nanoseconds to some microseconds.
+    # Two functions in turn: each call is looked at closer, which takes from some nanoseconds to some microseconds.
     looks = account["python_stacks"]["whole"] + account["python_stacks"]["changed"]
-    assert 20 * looks < account["python_changes_ns"] < 20_000 * looks
+    assert 5 * looks < account["python_changes_ns"] < 20_000 * looks
     native = account["native_frames"]
     assert (account["native_changes_ns"] is not None) == (native is not None)
     assert native is None or 0 < account["native_changes_ns"] < account["cpu_ns"]

@@ -68,7 +68,7 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
         assert run.returncode != 0, command
     table = subprocess.run([executable, "table", capture], capture_output=True, text=True, timeout=60, check=True)
     assert "estimates from samples" in table.stderr
-    for options in (["--sample=0"], ["--sample=x"], ["--sample", "--aggregate"]):
+    for options in (["--sample=0"], ["--sample=x"], ["--sample=auto:0"], ["--sample=auto:"]):
         run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=60)
         assert run.returncode == 2, options
 
@@ -142,3 +142,57 @@ def test_windows_have_the_ends_of_intervals(executable, tmp_path):
         assert held["bytes_low"] <= 20_060_000 + 6_000_000 and held["bytes_high"] >= 20_000_000
         entries = [entry for record in records if record["type"] == "agg" for entry in record["entries"]]
         assert all(entry["live"]["self_bytes_low"] <= entry["live"]["self_bytes_high"] for entry in entries)
+
+
+PHASES = r"""
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static uint64_t state = 88172645463325252ull;
+static uint64_t next(void) { state ^= state << 13; state ^= state >> 7; state ^= state << 17; return state; }
+enum { PLACES = 1 << 13 };
+static void *first[PLACES], *second[PLACES];
+static uint64_t held[2];
+__attribute__((noinline)) static void put(void **place, uint64_t *sizes, uint64_t size, int which) {
+    int at = next() % PLACES;
+    if (place[at]) { free(place[at]); held[which] -= sizes[at]; }
+    place[at] = malloc(size); sizes[at] = size; held[which] += size;
+}
+static uint64_t first_sizes[PLACES], second_sizes[PLACES];
+int main(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    state ^= now.tv_nsec * 0x9e3779b97f4a7c15ull;
+    for (int i = 0; i < 20000; i++) put(first, first_sizes, 16 + next() % 3000, 0);
+    for (int i = 0; i < 300000; i++) put(second, second_sizes, 16 + next() % 20000, 1);
+    for (int i = 0; i < 20000; i++) put(first, first_sizes, 16 + next() % 3000, 0);
+    fprintf(stderr, "%lu\n", held[0] + held[1]);
+    return 0;
+}
+"""
+
+
+def test_each_sample_has_the_weight_of_its_rate(executable, tmp_path):
+    source, program, capture = tmp_path / "phases.c", tmp_path / "phases", tmp_path / "phases.bin"
+    source.write_text(PHASES)
+    subprocess.run(["gcc", "-O1", "-g", "-o", program, source], check=True)
+    covered, distances = 0, set()
+    for _ in range(12):
+        run = [executable, "run", "-q", "-f", "--sample=auto:5000", "-o", capture, program]
+        truth = int(subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stderr)
+        stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+        stats = json.loads(stats.stdout)
+        assert stats["capture"]["sample_rate"] == 5000
+        distances.add(stats["capture"]["sample_bytes"])
+        at_exit = stats["live_at_exit"]
+        covered += at_exit["bytes_low"] <= truth <= at_exit["bytes_high"]
+    # Of 12 intervals of 95 %, with a probability below 1e-5, fewer than 7 cover.
+    assert covered >= 7 and max(distances) > 512 << 10
+
+
+def test_sums_of_samples_have_intervals(executable, tmp_path):
+    (count, size, live_count, live), stats, _ = sampled(executable, tmp_path, "--sample=64KiB", "--aggregate")
+    assert 0 <= stats["allocations"]["count"] - count < 10 and 0 <= stats["allocations"]["bytes"] - size < 100_000
+    assert stats["live_at_exit"]["bytes_low"] < stats["live_at_exit"]["bytes"] < stats["live_at_exit"]["bytes_high"]
+    assert stats["peak"]["bytes_low"] < stats["peak"]["bytes"] < stats["peak"]["bytes_high"]

@@ -61,7 +61,7 @@ impl<'a> KeptEvents<'a> {
                 self.live.extend(undone);
                 undone.is_some()
             }
-            EventKind::Finalizing | EventKind::Exec => true,
+            EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => true,
         }
     }
 

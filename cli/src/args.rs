@@ -10,12 +10,13 @@ pub(crate) mod push;
 pub(crate) mod query;
 pub(crate) mod rewrite;
 pub(crate) mod running;
+pub(crate) mod sample;
 pub(crate) mod shell;
 pub(crate) mod symbolize;
 pub(crate) mod transform;
 
 use std::ffi::OsString;
-use std::num::{NonZeroU32, NonZeroU64, ParseIntError};
+use std::num::{NonZeroU32, ParseIntError};
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -239,10 +240,11 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) aggregate: bool,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
-    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact
-    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB",
-          value_parser = sample_bytes)]
-    pub(crate) sample: Option<NonZeroU64>,
+    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
+    /// 'auto' changes the distance while the program runs, so that there are at most 100 samples a second in each process;
+    /// 'auto:N', at most N
+    #[arg(long, value_name = "BYTES|auto[:N]", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB")]
+    pub(crate) sample: Option<sample::SampleOption>,
     #[command(flatten)]
     pub(crate) limits: running::LimitArgs,
     #[command(flatten)]
@@ -291,16 +293,6 @@ impl RunArgs {
 /// Parses a snapshot interval.
 fn milliseconds(text: &str) -> Result<NonZeroU32, String> {
     text.parse().map_err(|_| format!("expected whole milliseconds, from 1 to {}", u32::MAX))
-}
-
-/// Parses the mean number of bytes between two samples.
-fn sample_bytes(text: &str) -> Result<NonZeroU64, String> {
-    /// A terabyte: of a program that allocates less, there would be no sample.
-    const MOST: u64 = 1 << 40;
-    let bytes = memtrack_reader::query::units::size(text).map_err(|error| error.to_string())?;
-    NonZeroU64::new(bytes)
-        .filter(|bytes| bytes.get() <= MOST)
-        .ok_or_else(|| "expected the bytes between two samples, such as 65536, 512KiB or 2MiB, up to 1TiB".into())
 }
 
 /// Parses the compression of a capture.

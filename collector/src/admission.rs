@@ -338,6 +338,7 @@ impl Admission {
         let control = area.control();
         control.timestamps.store(self.options.has_times().into(), Relaxed);
         control.sample_bytes.store(self.options.sample_bytes.map_or(0, NonZeroU64::get), Relaxed);
+        control.sample_varies.store(self.options.sample_rate.is_some().into(), Relaxed);
         control.native.store(native.into(), Relaxed);
         control.frame_marks.store(self.options.frame_marks.into(), Relaxed);
         let python = if self.options.python_allocators { python_allocators::WANTED } else { python_allocators::OFF };

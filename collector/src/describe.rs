@@ -2,7 +2,7 @@
 //!
 //! Invariant: texts from the control page are cut at the size of their fields, whatever length it claims.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -36,6 +36,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
         },
         timestamps: options.has_times(),
         sample_bytes: options.sample_bytes.map(NonZeroU64::get),
+        sample_rate: options.sample_rate.map(NonZeroU32::get),
         native_traces: native,
         snapshot_interval: Some(options.snapshot_interval),
         recorder: Some(RECORDER.into()),

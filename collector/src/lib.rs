@@ -39,6 +39,7 @@ mod recording_access;
 mod recording_handle;
 mod recording_progress;
 mod resident;
+mod sample_rate;
 mod segment_group;
 mod server;
 mod session;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: plain values, the same for every process of one recording.
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use crate::pictures::PictureOptions;
@@ -14,6 +14,8 @@ pub struct RecordingOptions {
     pub timestamps: bool,
     /// Only samples of allocations are recorded, this many bytes apart on the average; every event carries its time, then.
     pub sample_bytes: Option<NonZeroU64>,
+    /// The distance is changed, so that there are so many samples a second at most.
+    pub sample_rate: Option<NonZeroU32>,
     /// Blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub python_allocators: bool,
     /// The processes whose native call stacks are recorded.
@@ -40,6 +42,7 @@ impl Default for RecordingOptions {
         Self {
             timestamps: false,
             sample_bytes: None,
+            sample_rate: None,
             python_allocators: false,
             native: NativeStacks::Never,
             frame_marks: true,

@@ -9,6 +9,7 @@ mod pictures;
 mod resident;
 mod resident_peak;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
@@ -31,6 +32,7 @@ use crate::pictures::PictureScheduler;
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
 use crate::resident::AccountScheduler;
+use crate::sample_rate::SampleRate;
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
 use crate::slot_reader::{MOST_KEPT, SlotReader};
@@ -79,6 +81,7 @@ pub(crate) struct Session {
     threads: SlotOwners,
     active: ActiveThreads,
     counts: AllocationCounts,
+    sample_rate: SampleRate,
     observer: Observer,
     /// Where native stacks are recorded.
     maps: Option<MapsScheduler>,
@@ -168,6 +171,7 @@ impl Session {
             threads: SlotOwners::new(pid, same_namespace),
             active: ActiveThreads::default(),
             counts: AllocationCounts::default(),
+            sample_rate: SampleRate::new(options.sample_rate.map(NonZeroU32::get), now),
             observer,
             maps,
             accounts,
@@ -229,6 +233,7 @@ impl Session {
             self.last_event_ns = now;
             self.read_processor_time();
         }
+        self.look_at_samples(now, queue);
         self.do_due_work(now, checkpoint, queue);
         self.pace(now, freed)
     }
@@ -323,6 +328,15 @@ impl Session {
             ..Process::default()
         };
         self.update_process(news, queue);
+    }
+
+    /// Changes the distance between samples, if there are too many or few.
+    fn look_at_samples(&mut self, now: u64, queue: &SinkQueue) {
+        let distance = self.sample_rate.look(&self.area, self.slot_readers.len() as u32, now);
+        // The metadata has the largest.
+        if distance > self.process.sample_bytes {
+            self.update_process(Process { sample_bytes: distance, ..Process::default() }, queue);
+        }
     }
 
     /// Updates the metadata of the process, and passes the changes to the sink.

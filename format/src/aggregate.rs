@@ -16,6 +16,7 @@
 //! places     frame module offset                                   frames of native code without a name, by rows of frames and modules
 //! failed     stack allocator thread bytes count largest time       calls for memory that failed; missing in older payloads
 //! variances  for each AggregateSum of a group in order: 4 numbers   how exact the sums are, in recordings of samples; see [`AggregateVariances`]
+//! counts     bytes count                                           what each of threads has allocated, as it was counted; as before
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -145,6 +146,8 @@ pub struct Aggregate {
     pub failed: Vec<AggregateFailed>,
     /// Of each of `groups`, where its sums are estimates; else empty.
     pub variances: Vec<AggregateVariances>,
+    /// Bytes and number of what each of `threads` has allocated, where that was counted apart; else empty.
+    pub counts: Vec<(u64, u64)>,
 }
 
 impl Aggregate {
@@ -177,8 +180,9 @@ impl Aggregate {
             out.numbers(&[row.bytes, row.count, row.largest_bytes, row.largest_time_ns]);
         });
         // What knows nothing of them is written as before there were any.
-        if !self.variances.is_empty() {
+        if !self.variances.is_empty() || !self.counts.is_empty() {
             out.rows(&self.variances, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
+            out.rows(&self.counts, |out, &(bytes, count)| out.numbers(&[bytes, count]));
         }
         out.0
     }
@@ -223,6 +227,8 @@ impl Aggregate {
         let failed = |input: &mut FieldReader<'_>| read_failed(input, &stack, &thread);
         let failed = if input.is_at_end() { Vec::new() } else { input.rows(failed)? };
         let variances = if input.is_at_end() { Vec::new() } else { input.rows(read_variances)? };
+        let count = |input: &mut FieldReader<'_>| Some((input.number()?, input.number()?));
+        let counts = if input.is_at_end() { Vec::new() } else { input.rows(count)? };
         Some(Self {
             names,
             frames,
@@ -237,6 +243,7 @@ impl Aggregate {
             places,
             failed,
             variances,
+            counts,
         })
     }
 }
@@ -342,6 +349,7 @@ mod tests {
                 largest_time_ns: 77,
             }],
             variances: vec![[[1, 2, 3, u32::MAX]; 5]; 2],
+            counts: vec![(u64::MAX, 8)],
         }
     }
 
@@ -352,7 +360,7 @@ mod tests {
 
     #[test]
     fn payloads_of_before_there_were_columns_have_none() {
-        let before_variances = Aggregate { variances: Vec::new(), ..example() };
+        let before_variances = Aggregate { variances: Vec::new(), counts: Vec::new(), ..example() };
         let bytes = before_variances.encode();
         let before_failed = Aggregate { failed: Vec::new(), ..before_variances.clone() };
         let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..before_failed.clone() };

@@ -11,7 +11,7 @@
 //! | 2 | line tables stay with the collector; groups of segments, with Zstandard |
 //! | 3 | arenas of Python's allocators ([`crate::Allocator::PymallocArena`]); the [`Clock`](crate::record::Record::Clock) and [`FailedAlloc`](crate::record::Record::FailedAlloc) records |
 //! | 4 | stack tops with numbers: the [`DefineTop`](crate::record::Record::DefineTop) and [`ReplaceTop`](crate::record::Record::ReplaceTop) records; blocks of records sorted by field ([`crate::record_columns`]) |
-//! | 5 | sampled captures: the [`Counted`](crate::record::Record::Counted) record and observation |
+//! | 5 | sampled captures: the [`Counted`](crate::record::Record::Counted) record and observation, and the record [`SampleDistance`](crate::record::Record::SampleDistance) |
 //!
 //! Invariant: [`VERSION`] is raised by every change that an older reader would misread, and this reader reads every
 //! version up to it.

@@ -38,6 +38,9 @@ pub struct Process {
     pub timestamps: bool,
     /// Mean number of bytes between two samples, where only sampled allocations are recorded.
     pub sample_bytes: Option<u64>,
+    /// How many samples a second were asked for at most, where the distance between them was changed to that end; `sample_bytes` is
+    /// then the largest.
+    pub sample_rate: Option<u32>,
     /// Between memory snapshots, to the millisecond.
     pub snapshot_interval: Option<Duration>,
     /// Exit status of the process as a shell gives it: 128+N for signal N.
@@ -389,7 +392,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 41] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 42] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -400,6 +403,7 @@ impl Process {
             (38, &mut self.start.realtime_ns),
             (39, &mut self.start.uncertainty_ns),
             (93, &mut self.sample_bytes),
+            (94, &mut self.sample_rate),
             (41, &mut self.snapshot_interval),
             (42, &mut self.end.monotonic_ns),
             (43, &mut self.end.ticks),

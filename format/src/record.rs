@@ -257,6 +257,8 @@ pub enum Record<'a> {
     },
     /// From here on stacks are (not) truncated; a truncated one has its oldest frames and its newest.
     Truncated(bool),
+    /// From here on samples of this thread are so many bytes apart on the average; until there is one, as the metadata says.
+    SampleDistance(u64),
     /// Python's finalization begins.
     Finalizing,
     /// The process is about to replace itself by exec.
@@ -351,6 +353,7 @@ pub(crate) mod extra {
     pub(crate) const BEGIN_TIMED: u8 = 22;
     pub(crate) const GROUP_BEGINS: u8 = 23;
     pub(crate) const COUNTED: u8 = 24;
+    pub(crate) const SAMPLE_DISTANCE: u8 = 25;
 }
 
 #[cfg(test)]

@@ -87,7 +87,7 @@ class Tracker:
       request from the system.
     - `allocation_timestamps`: record the exact time of every allocation and deallocation.
     - `aggregate`: write totals per call stack instead of single events.
-    - `sample`: record samples of allocations, this many bytes apart on the average (`65536`, `"512KiB"`; `True`: 512 KiB), instead of all of
+    - `sample`: record samples of allocations, this many bytes apart on the average (`65536`, `"512KiB"`; `True`: 512 KiB; `"auto"`: at most 100 samples a second), instead of all of
       them; figures are estimates with 95 % intervals then. A span of a recording has what the recording has.
     - `follow_fork`: record forked children, too, each in a file of its own beside this one.
     - `overwrite`: replace a file that exists.

@@ -12,7 +12,7 @@ use crate::analysis::{
     Variance, View, ViewVariances,
 };
 use crate::error::Error;
-use crate::event::{Snapshot, StackId, Thread, ThreadId};
+use crate::event::{CountedAllocations, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
 use crate::native::NativeModule;
 
@@ -33,6 +33,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         places: (0..).zip(frames.frames()).filter_map(|(frame, _)| save_place(frame, frames)).collect(),
         failed: analysis.failed.iter().map(save_failed).collect(),
         variances: save_variances(analysis),
+        counts: save_counts(threads),
     }
 }
 
@@ -70,6 +71,7 @@ pub fn save_used(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Ag
         modules: frames.native_modules().iter().map(save_module).collect(),
         places: used.places,
         variances: save_variances(analysis),
+        counts: save_counts(threads),
         ..Aggregate::default()
     }
 }
@@ -156,7 +158,12 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
     let threads = aggregate
         .threads
         .iter()
-        .map(|(tid, name)| Thread { tid: *tid, name: name.clone(), ..Thread::default() })
+        .zip(aggregate.counts.iter().map(Some).chain(std::iter::repeat(None)))
+        .map(|((tid, name), counts)| Thread {
+            tid: *tid,
+            name: name.clone(),
+            counted: counts.map(|&(bytes, count)| CountedAllocations { bytes, count }),
+        })
         .collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
     Ok((Analysis { groups, totals, failed, snapshots, variances, ..Analysis::default() }, threads))
@@ -208,6 +215,15 @@ fn restore_group(group: &aggregate::AggregateGroup, stack: StackId) -> Option<Gr
 /// The views in the order of the sums of a group.
 const SAVED_VIEWS: [View; aggregate::SUMS] =
     [View::Allocated, View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary];
+
+/// What was counted, if anything was.
+fn save_counts(threads: &[Thread]) -> Vec<(u64, u64)> {
+    if threads.iter().all(|thread| thread.counted.is_none()) {
+        return Vec::new();
+    }
+    let counted = threads.iter().map(|thread| thread.counted.unwrap_or_default());
+    counted.map(|CountedAllocations { bytes, count }| (bytes, count)).collect()
+}
 
 fn save_variances(analysis: &Analysis) -> Vec<aggregate::AggregateVariances> {
     let all = analysis.variances.iter().flatten();

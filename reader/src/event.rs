@@ -78,6 +78,8 @@ pub enum EventKind {
     UnmapUndo,
     /// A call for `size` bytes failed, and has changed nothing.
     FailedAlloc(Allocator),
+    /// From here on samples of this thread are `size` bytes apart on the average. Nothing has happened.
+    SampleDistance,
     /// The Python interpreter begins to finalize: the moment of the leak report.
     Finalizing,
     /// The process is about to replace its image. Tracking ends here; should events follow, the exec failed.

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 13;
+pub const LAYOUT_VERSION: u32 = 14;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -169,6 +169,8 @@ pub struct ControlPage {
     /// 1: the collector also reads the objects of the process when it waits by [`account_request`], which takes longer;
     /// collector.
     pub pictured_at_end: AtomicU32,
+    /// 1: the collector changes `sample_bytes`, and the target says of each sample which distance it was taken by; collector.
+    pub sample_varies: AtomicU32,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].
     pub questions: [Question; QUESTIONS],
     /// The ticket word, `sequence << 16 | writer`: the last run and its writer; both sides, by CAS.
@@ -279,6 +281,8 @@ pub struct SlotHeader {
     pub allocations: AtomicU64,
     /// Their bytes; target.
     pub allocated_bytes: AtomicU64,
+    /// Sampled allocations; target.
+    pub samples: AtomicU64,
 }
 
 /// The header of a segment.

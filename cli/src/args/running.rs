@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::{NonZeroU32, NonZeroU64, NonZeroUsize};
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use memtrack_collector::Compression;
 use memtrack_reader::query::units::{size, span};
 
 use super::push::window;
-use super::{RunArgs, compression, milliseconds, sample_bytes};
+use super::sample::SampleOption;
+use super::{RunArgs, compression, milliseconds};
 
 /// `memtrack mark`.
 #[derive(Debug, Args)]
@@ -195,10 +196,10 @@ pub(crate) struct AttachArgs {
     #[arg(long)]
     pub(crate) aggregate: bool,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
-    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact
-    #[arg(long, value_name = "BYTES", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB",
-          value_parser = sample_bytes)]
-    pub(crate) sample: Option<NonZeroU64>,
+    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
+    /// 'auto': at most 100 samples a second in each process; 'auto:N', at most N
+    #[arg(long, value_name = "BYTES|auto[:N]", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB")]
+    pub(crate) sample: Option<SampleOption>,
     /// Store the source lines of Python frames in the capture
     #[arg(long)]
     pub(crate) embed_sources: bool,

@@ -207,6 +207,7 @@ fn event_line(out: &mut impl Write, event: &Event, tid: i32) -> io::Result<()> {
         }
         EventKind::Free => write!(out, " address={address:#x}")?,
         EventKind::Unmap | EventKind::RemapFrom => write!(out, " address={address:#x} size={size}")?,
+        EventKind::SampleDistance => write!(out, " size={size}")?,
         EventKind::FreeUndo | EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => {}
     }
     writeln!(out)
@@ -222,6 +223,7 @@ fn name(kind: EventKind) -> &'static str {
         EventKind::RemapFrom => "REMAP_FROM",
         EventKind::UnmapUndo => "UNMAP_UNDO",
         EventKind::FailedAlloc(_) => "FAILED_ALLOC",
+        EventKind::SampleDistance => "SAMPLE_DISTANCE",
         EventKind::Finalizing => "FINALIZING",
         EventKind::Exec => "EXEC",
     }

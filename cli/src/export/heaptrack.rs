@@ -223,7 +223,7 @@ impl<W: Write> Consumer for HeaptrackWriter<'_, W> {
             EventKind::Map(_, class) => self.map(event, class, frames),
             EventKind::Unmap | EventKind::RemapFrom => self.unmap(event),
             EventKind::FreeUndo | EventKind::UnmapUndo => self.undo(event),
-            EventKind::FailedAlloc(_) | EventKind::Finalizing | EventKind::Exec => {}
+            EventKind::FailedAlloc(_) | EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => {}
         }
     }
 

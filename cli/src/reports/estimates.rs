@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::stats::{allocated, freed};
-use crate::units::{count_within, size, size_within};
+use crate::units::{count, count_within, size, size_within};
 
 impl Capture {
     /// Whether only samples of its allocations were recorded.
@@ -121,10 +121,13 @@ pub(crate) fn at_peak(capture: &Capture) -> RangedTally {
 /// How samples were taken, and what they do not show.
 pub(crate) fn samples(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
+    let rate =
+        capture.info.process.sample_rate.map(|rate| format!(" at most, for at most {} a second", count(rate.into())));
     Some(format!(
-        "{} apart on the average; figures are estimates with 95 % intervals, but for the number of allocations and threads. An \
+        "{} apart on the average{}; figures are estimates with 95 % intervals, but for the number of allocations and threads. An \
          estimated peak is rather too high than too low",
         size(bytes.get()),
+        rate.unwrap_or_default(),
     ))
 }
 
@@ -165,6 +168,9 @@ pub(crate) fn put_distance(value: &mut Value, capture: &Capture) {
     if let Some(bytes) = capture.sample_bytes() {
         value["sample_bytes"] = bytes.get().into();
         value["unseen_bytes"] = unseen_bytes(bytes).into();
+        if let Some(rate) = capture.info.process.sample_rate {
+            value["sample_rate"] = rate.into();
+        }
     }
 }
 

@@ -382,6 +382,7 @@ impl Decoder {
                 allocations: input.other()?,
                 bytes: input.other()?,
             }),
+            extra::SAMPLE_DISTANCE => Record::SampleDistance(input.other()?),
             extra::TRUNCATED => Record::Truncated(true),
             extra::NOT_TRUNCATED => Record::Truncated(false),
             extra::FINALIZING => Record::Finalizing,

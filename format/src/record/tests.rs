@@ -44,6 +44,7 @@ pub(crate) fn records() -> impl Strategy<Value = Vec<Record<'static>>> {
         1 => Just(Record::UnmapUndo),
         1 => any::<bool>().prop_map(Record::Truncated),
         1 => Just(Record::Finalizing),
+        1 => any::<u64>().prop_map(Record::SampleDistance),
         1 => Just(Record::ExecBegins),
     ];
     prop::collection::vec(one, 0..400)
@@ -150,6 +151,7 @@ fn encode_one(
         Record::UnmapUndo => encoder.unmap_undo(bytes, at),
         Record::Truncated(truncated) => encoder.truncated(bytes, at, truncated),
         Record::Finalizing => encoder.finalizing(bytes, at),
+        Record::SampleDistance(distance) => encoder.sample_distance(bytes, at, distance),
         Record::ExecBegins => encoder.exec(bytes, at, false),
         Record::ExecFailed => encoder.exec(bytes, at, true),
         Record::Counted(ref count) => encoder.counted(bytes, at, count),

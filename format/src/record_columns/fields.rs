@@ -138,7 +138,7 @@ pub(super) fn extra_fields(which: u8) -> &'static [FieldKind] {
         }
         extra::MODULE => &[NUMBER, NUMBER, NUMBER, NUMBER, Text, Text],
         extra::COUNTED => &[NUMBER, NUMBER, NUMBER],
-        extra::CLOCK => &[NUMBER],
+        extra::CLOCK | extra::SAMPLE_DISTANCE => &[NUMBER],
         _ => &[NoRecord],
     }
 }

@@ -5,19 +5,18 @@
 use super::estimate::{SampleWeights, Variance};
 use super::groups::Groups;
 use super::live_block::LiveBlock;
+use super::sample_distances::SampleDistances;
 
 /// Bytes and number for which so many bytes of a block stand; `whole`: it counts as an allocation.
 #[inline]
 pub(super) fn weight_of(
-    weights: Option<SampleWeights>,
+    distances: Option<&SampleDistances>,
     groups: &Groups,
     block: &LiveBlock,
     bytes: u64,
     whole: bool,
 ) -> (u64, u64) {
-    // Mappings are recorded always.
-    let is_sample = || groups.row(block.group).is_some_and(|row| !row.allocator().is_mapping());
-    match weights.filter(|_| is_sample()) {
+    match distances.and_then(|distances| weights_of(distances, groups, block)) {
         None => (bytes, u64::from(whole)),
         Some(weights) => weights.of(block.size, block.order),
     }
@@ -25,9 +24,13 @@ pub(super) fn weight_of(
 
 /// The variance that it brings; `None`: it stands for itself.
 #[inline]
-pub(super) fn variance_of(weights: Option<SampleWeights>, groups: &Groups, block: &LiveBlock) -> Option<Variance> {
-    let weights = weights?;
-    // Mappings are recorded always.
-    let is_sample = !groups.row(block.group)?.allocator().is_mapping();
-    is_sample.then(|| weights.variance(block.size))
+pub(super) fn variance_of(distances: Option<&SampleDistances>, groups: &Groups, block: &LiveBlock) -> Option<Variance> {
+    weights_of(distances?, groups, block).map(|weights| weights.variance(block.size))
+}
+
+/// By what the block was sampled. Mappings are recorded always.
+#[inline]
+fn weights_of(distances: &SampleDistances, groups: &Groups, block: &LiveBlock) -> Option<SampleWeights> {
+    let row = groups.row(block.group).filter(|row| !row.allocator().is_mapping())?;
+    Some(distances.at(row.thread, block.order))
 }

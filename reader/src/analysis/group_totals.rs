@@ -11,6 +11,7 @@
 mod end;
 
 use std::hash::BuildHasher;
+use std::num::NonZeroU64;
 
 use hashbrown::HashTable;
 use memtrack_format::Allocator;
@@ -18,11 +19,12 @@ use rustc_hash::FxBuildHasher;
 
 use super::Options;
 use super::block_weight::{variance_of, weight_of};
-use super::estimate::{SampleWeights, Variance};
+use super::estimate::Variance;
 use super::flow::WindowPeaks;
 use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::live_block::{LiveBlock, ReleasedBlock};
+use super::sample_distances::SampleDistances;
 use super::sampled_variances::{SampledVariances, ViewMoments};
 use super::since::EndedSince;
 use super::{Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals, ViewVariances};
@@ -90,7 +92,7 @@ pub(crate) struct GroupTotals {
     selection: Option<Selection>,
     exact_times: bool,
     /// What a block stands for, where samples are recorded.
-    weights: Option<SampleWeights>,
+    distances: Option<SampleDistances>,
     sampled: SampledVariances,
 }
 
@@ -122,7 +124,7 @@ impl GroupTotals {
             shown: 0,
             selection: Some(options.selection).filter(|selection| !selection.is_everything()),
             exact_times: options.exact_times,
-            weights: options.sample_bytes.map(SampleWeights::new),
+            distances: options.sample_bytes.map(SampleDistances::new),
             sampled: SampledVariances::default(),
         }
     }
@@ -148,7 +150,7 @@ impl GroupTotals {
             let Group { stack, thread, allocator, .. } = group;
             let mut allocated = group.allocated.tally();
             let (mut freed, mut live) = (freed, allocated.less(freed));
-            if self.weights.is_some() {
+            if self.distances.is_some() {
                 [allocated.variance, freed.variance, live.variance] = self.sampled.flow(at);
                 if (live.bytes, live.count) == (0, 0) {
                     live.variance = Variance::EXACT;
@@ -180,9 +182,10 @@ impl GroupTotals {
     pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
         let selected = self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
-        let weight = match self.weights.filter(|_| !allocator.is_mapping()) {
+        let weight = match self.distances.as_ref().filter(|_| !allocator.is_mapping()) {
             None => (event.size, 1),
-            Some(weights) => {
+            Some(distances) => {
+                let weights = distances.at(event.thread, event.order);
                 self.sampled.allocate(group, weights.variance(event.size));
                 weights.of(event.size, event.order)
             }
@@ -198,6 +201,13 @@ impl GroupTotals {
         self.live_count = self.live_count.wrapping_add(weight.1);
         self.raise_peak(event);
         *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
+    }
+
+    /// Samples of the event's thread are so far apart from here on.
+    pub(crate) fn sample_distance(&mut self, event: &Event) {
+        if let Some((distances, bytes)) = self.distances.as_mut().zip(NonZeroU64::new(event.size)) {
+            distances.change(event.thread, event.order, bytes);
+        }
     }
 
     /// A call for memory failed.
@@ -221,7 +231,7 @@ impl GroupTotals {
         (ended.order, ended.temporary) = (event.order, false);
         let (bytes, count) = self.weight(block, bytes, whole);
         // How many allocations lie between two events is not known from samples.
-        if whole && self.weights.is_none() {
+        if whole && self.distances.is_none() {
             self.end_temporary(block, event, ended);
         }
         self.end_sampled(block);
@@ -338,7 +348,7 @@ impl GroupTotals {
         let group = self.figures.groups.len() as u32;
         self.figures.groups.push(&Group::new(key.stack, key.allocator, key.thread));
         self.since_peak.add_group();
-        if self.weights.is_some() {
+        if self.distances.is_some() {
             self.sampled.add_group();
         }
         if self.selection.is_some() {
@@ -420,12 +430,12 @@ impl GroupTotals {
     /// Bytes and number for which a part of a block stands.
     #[inline]
     fn weight(&self, block: &LiveBlock, bytes: u64, whole: bool) -> (u64, u64) {
-        weight_of(self.weights, &self.figures.groups, block, bytes, whole)
+        weight_of(self.distances.as_ref(), &self.figures.groups, block, bytes, whole)
     }
 
     /// The variance that a block has brought; `None`: it is no sample.
     fn sampled_variance(&self, block: &LiveBlock) -> Option<Variance> {
-        variance_of(self.weights, &self.figures.groups, block)
+        variance_of(self.distances.as_ref(), &self.figures.groups, block)
     }
 
     #[inline]

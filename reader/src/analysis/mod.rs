@@ -30,6 +30,7 @@ mod options;
 pub mod ordering;
 mod own;
 mod quiet;
+mod sample_distances;
 mod sampled_variances;
 mod selection;
 mod since;

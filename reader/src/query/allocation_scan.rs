@@ -256,7 +256,7 @@ impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<'_, S> {
                 self.cut(event);
             }
             EventKind::FreeUndo | EventKind::UnmapUndo => self.undo(event),
-            EventKind::FailedAlloc(_) | EventKind::Finalizing | EventKind::Exec => {}
+            EventKind::FailedAlloc(_) | EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => {}
         }
     }
 

@@ -324,6 +324,10 @@ impl Replay {
             }
             EventKind::UnmapUndo => self.undo_unmap(event),
             EventKind::FailedAlloc(allocator) => self.sums.failed(event, allocator),
+            EventKind::SampleDistance => {
+                self.sums.totals.events -= 1;
+                self.sums.sample_distance(event);
+            }
             EventKind::Finalizing => self.sums.finalizing(event),
             EventKind::Exec => {
                 self.sums.totals.exec = Some(Moment { order: event.order, time_ns: event.time_ns });

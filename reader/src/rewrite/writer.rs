@@ -388,6 +388,7 @@ impl OpenSegment {
             EventKind::RemapFrom => encoder.remap_from(bytes, at, address, size, time),
             EventKind::UnmapUndo => encoder.unmap_undo(bytes, at),
             EventKind::FailedAlloc(allocator) => encoder.failed_alloc(bytes, at, allocator, size, time),
+            EventKind::SampleDistance => encoder.sample_distance(bytes, at, size),
             EventKind::Finalizing => encoder.finalizing(bytes, at),
             EventKind::Exec => encoder.exec(bytes, at, false),
         });

@@ -323,6 +323,7 @@ impl SegmentReader {
                 batch.truncated += u64::from(self.truncated);
                 self.event(batch, EventKind::FailedAlloc(allocator), 0, size, time);
             }
+            Record::SampleDistance(bytes) => self.event(batch, EventKind::SampleDistance, 0, bytes, None),
             Record::Finalizing => self.event(batch, EventKind::Finalizing, 0, 0, None),
             Record::ExecBegins => self.event(batch, EventKind::Exec, 0, 0, None),
             Record::Located { frame, position } => batch.definitions.push(Definition::Located { frame, position }),

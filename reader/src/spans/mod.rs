@@ -159,7 +159,7 @@ impl<O: BlockObserver> Consumer for SpanReplay<O> {
             }
             EventKind::Unmap => self.cut(event),
             EventKind::UnmapUndo => self.undo_unmap(event.thread),
-            EventKind::FailedAlloc(_) | EventKind::Finalizing | EventKind::Exec => {}
+            EventKind::FailedAlloc(_) | EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => {}
         }
     }
 

@@ -64,7 +64,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         return Err(AttachStatus::ChildrenUnprotected);
     }
     barrier::register();
-    sampling::begin(control.sample_bytes.load(Relaxed));
+    sampling::begin(&control.sample_bytes, control.sample_varies.load(Relaxed) != 0);
     if control.native.load(Relaxed) != 0 {
         native::start();
     }

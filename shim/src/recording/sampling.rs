@@ -4,10 +4,14 @@
 //! with a byte that is hit is sampled. So the bytes from one hit to the next are distributed exponentially, and an allocation
 //! of s bytes is sampled with the probability 1 - exp(-s / mean). An allocation of 0 bytes counts as 1.
 //!
-//! Invariant: what decides about an allocation depends on nothing but its size and the thread's own random numbers.
+//! The mean may be changed while the program runs. A thread takes the new one when it draws its next distance, so each distance has
+//! one mean, which is known before the allocations that it decides about.
+//!
+//! Invariant: what decides about an allocation depends on nothing but its size, the thread's own random numbers, and what was
+//! recorded before.
 
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 
 use memtrack_transport::clock::monotonic_ns;
 
@@ -16,11 +20,17 @@ use crate::platform::{probes, recording_switch};
 
 /// The mean number of bytes from one hit to the next; 0: every allocation is recorded.
 static MEAN: AtomicU64 = AtomicU64::new(0);
+/// Where the mean of the next distances stands, if it changes; null: it does not.
+static CHANGING: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 /// Threads that have begun to sample.
 static SAMPLERS: AtomicU64 = AtomicU64::new(0);
 
-/// Records samples from now on, with so many bytes between two on the average, or with 0 everything. Recording is off.
-pub(crate) fn begin(mean: u64) {
+/// Records samples from now on, with so many bytes between two on the average, or with 0 everything. `varies`: others change
+/// that number. Recording is off.
+pub(crate) fn begin(control: &'static AtomicU64, varies: bool) {
+    let mean = control.load(Relaxed);
+    let changing = if varies { std::ptr::from_ref(control).cast_mut() } else { std::ptr::null_mut() };
+    CHANGING.store(changing, Relaxed);
     MEAN.store(mean, Relaxed);
     // Without memory for their addresses, the frees of all blocks are recorded.
     recording_switch::set_sampling(mean != 0 && sampled_addresses::begin());
@@ -32,11 +42,22 @@ pub(crate) fn is_on() -> bool {
     MEAN.load(Relaxed) != 0
 }
 
+/// The mean of the next distance.
+fn next_mean() -> u64 {
+    let changing = CHANGING.load(Relaxed);
+    // SAFETY: null, or a word of the shared memory, whose addresses stay mapped.
+    let changed = unsafe { changing.as_ref() }.map_or(0, |mean| mean.load(Relaxed));
+    // Shared memory that was left is empty.
+    if changed == 0 { MEAN.load(Relaxed) } else { changed }
+}
+
 /// What a thread needs to sample. Zeroes are one that has not begun.
 #[derive(Debug)]
 pub(super) struct Sampler {
     /// The next hit is this many bytes away, itself counted.
     distance: u64,
+    /// The mean that it was drawn with.
+    mean: u64,
     random: u64,
     /// The block whose free was recorded last; 0: it was not recorded.
     last_freed: usize,
@@ -45,7 +66,7 @@ pub(super) struct Sampler {
 impl Sampler {
     /// One that has not begun.
     pub(super) const fn new() -> Self {
-        Self { distance: 0, random: 0, last_freed: 0 }
+        Self { distance: 0, mean: 0, random: 0, last_freed: 0 }
     }
 
     /// Begins with random numbers of its own; the number of this beginning.
@@ -73,9 +94,14 @@ impl Sampler {
     /// The allocation at this address is sampled: notes it, and begins anew.
     pub(super) fn note(&mut self, address: usize, size: usize) {
         sampled_addresses::add(address);
-        probes::alloc(address, size, || weight(size, MEAN.load(Relaxed)));
+        probes::alloc(address, size, || weight(size, self.mean));
         // The distances have no memory: what lies beyond the hit in this allocation needs no look.
         self.distance = self.draw();
+    }
+
+    /// By which mean the present distance was drawn, where it changes.
+    pub(super) fn changing_mean(&self) -> Option<u64> {
+        (!CHANGING.load(Relaxed).is_null()).then_some(self.mean)
     }
 
     /// Whether the free of this address is recorded.
@@ -102,7 +128,8 @@ impl Sampler {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         // In (0, 1], of 53 bits.
         let uniform = ((mixed(self.random) >> 11).wrapping_add(1)) as f64 * (1.0 / (1_u64 << 53) as f64);
-        let bytes = -logarithm(uniform) * MEAN.load(Relaxed) as f64;
+        self.mean = next_mean();
+        let bytes = -logarithm(uniform) * self.mean as f64;
         // Rounded up: an allocation of s bytes has a hit exactly where the real number is at most s.
         (bytes as u64).saturating_add(1)
     }

@@ -149,12 +149,6 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
              aggregated capture has none",
         ));
     }
-    if options.sample.is_some() && options.aggregate {
-        return Err(Failure::usage(
-            "--sample cannot be combined with --aggregate: totals per call stack do not say how exact they are; the events of \
-             samples alone are few",
-        ));
-    }
     Ok(())
 }
 
@@ -338,7 +332,8 @@ fn launch(
 fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOptions {
     memtrack_collector::RecordingOptions {
         timestamps: options.allocation_timestamps,
-        sample_bytes: options.sample,
+        sample_bytes: options.sample.map(|sample| sample.bytes),
+        sample_rate: options.sample.and_then(|sample| sample.rate),
         python_allocators: options.trace_python_allocators,
         native: options.native_stacks(),
         frame_marks: !options.no_frame_marks,

@@ -4,6 +4,7 @@
 //! certain.
 
 use std::io;
+use std::num::NonZeroU64;
 
 use memtrack_collector::RecordPiece;
 use memtrack_format::mapped::MappedFile;
@@ -43,7 +44,8 @@ impl ProcessReplay {
         if self.online.is_none() {
             self.online = Some(Online::new(start));
             let unknown_blocks = UnknownBlocks::of(&self.process);
-            self.replay = Replay::new(&Options { unknown_blocks, ..Options::default() });
+            let sample_bytes = self.process.sample_bytes.and_then(NonZeroU64::new);
+            self.replay = Replay::new(&Options { unknown_blocks, sample_bytes, ..Options::default() });
         }
     }
 

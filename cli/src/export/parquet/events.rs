@@ -58,6 +58,7 @@ impl<'a> EventRows<'a> {
             EventKind::FreeUndo => ("free_undo", None, None),
             EventKind::UnmapUndo => ("unmap_undo", None, None),
             EventKind::FailedAlloc(allocator) => ("failed_alloc", Some(allocator), None),
+            EventKind::SampleDistance => ("sample_distance", None, None),
             EventKind::Finalizing => ("finalizing", None, None),
             EventKind::Exec => ("exec", None, None),
         };

@@ -16,8 +16,19 @@ use super::{BATCH, RecordLines, allocator_index};
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
 
 /// The names of the kinds of event, as in the tables of `transform parquet`.
-const KINDS: [&str; 10] =
-    ["alloc", "free", "free_undo", "map", "unmap", "remap_from", "unmap_undo", "failed_alloc", "finalizing", "exec"];
+const KINDS: [&str; 11] = [
+    "alloc",
+    "free",
+    "free_undo",
+    "map",
+    "unmap",
+    "remap_from",
+    "unmap_undo",
+    "failed_alloc",
+    "finalizing",
+    "exec",
+    "sample_distance",
+];
 
 fn kind_index(kind: EventKind) -> usize {
     match kind {
@@ -31,6 +42,7 @@ fn kind_index(kind: EventKind) -> usize {
         EventKind::FailedAlloc(_) => 7,
         EventKind::Finalizing => 8,
         EventKind::Exec => 9,
+        EventKind::SampleDistance => 10,
     }
 }
 
@@ -156,7 +168,9 @@ impl<'a, W: Write> EventRecords<'a, W> {
                 self.live.entry(address).or_insert(origin);
                 origin.kept.then_some((address, origin))
             }
-            EventKind::UnmapUndo | EventKind::Finalizing | EventKind::Exec => Some((0, BlockOrigin::UNKNOWN)),
+            EventKind::UnmapUndo | EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => {
+                Some((0, BlockOrigin::UNKNOWN))
+            }
         }
     }
 }

@@ -44,6 +44,18 @@ impl Encoder {
         Some(out.at())
     }
 
+    /// See [`crate::record::Record::SampleDistance`].
+    pub fn sample_distance(
+        &mut self,
+        bytes: &mut (impl WritableBytes + ?Sized),
+        at: usize,
+        distance: u64,
+    ) -> Option<usize> {
+        let mut out = begin_extra(bytes, at, extra::SAMPLE_DISTANCE, 0)?;
+        out.number(distance)?;
+        Some(out.at())
+    }
+
     /// See [`crate::record::Record::Code`].
     pub fn code(&mut self, bytes: &mut (impl WritableBytes + ?Sized), at: usize, code: &CodeHead<'_>) -> Option<usize> {
         let mut out =

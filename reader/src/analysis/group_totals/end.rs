@@ -46,12 +46,12 @@ impl GroupTotals {
         let GroupFigures { groups, lives, details, variances: of_views, .. } = figures;
         self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
-        let mut variances = self.weights.map(|_| self.sampled.without_live());
+        let mut variances = self.distances.as_ref().map(|_| self.sampled.without_live());
         for LivePart { block, bytes, first } in live {
-            let (bytes, count) = weight_of(self.weights, groups, &block, bytes, first);
+            let (bytes, count) = weight_of(self.distances.as_ref(), groups, &block, bytes, first);
             self.add_survivor(groups, &block, bytes, count);
             let sums = variances.as_mut().and_then(|variances| variances.get_mut(block.group as usize));
-            if let Some((sums, variance)) = sums.zip(variance_of(self.weights, groups, &block)) {
+            if let Some((sums, variance)) = sums.zip(variance_of(self.distances.as_ref(), groups, &block)) {
                 add_live(sums, &block, variance, self.moments());
             }
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {

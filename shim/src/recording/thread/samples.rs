@@ -26,21 +26,31 @@ impl StateAccess<'_> {
     #[cold]
     #[inline(never)]
     fn alloc_sample(mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        let state = self.state();
-        state.sampler.note(address, size);
-        let exact = state.exact_alloc;
+        self.take_sample(address, size);
+        let exact = self.state().exact_alloc;
         exact(StateAccess { thread: self.thread, borrow: std::marker::PhantomData }, head, address, size)
     }
 
     /// Counts an allocation; whether it is sampled.
     pub(super) fn samples(&mut self, address: usize, size: usize) -> bool {
         self.count(size);
-        let sampler = &mut self.state().sampler;
-        let is_sampled = sampler.takes(size);
+        let is_sampled = self.state().sampler.takes(size);
         if is_sampled {
-            sampler.note(address, size);
+            self.take_sample(address, size);
         }
         is_sampled
+    }
+
+    /// The allocation whose record follows is sampled.
+    fn take_sample(&mut self, address: usize, size: usize) {
+        ring::add(&self.thread.slot.samples, 1);
+        let state = self.state();
+        if let Some(mean) = state.sampler.changing_mean() {
+            // Of each sample: a lost block of the file then costs no weights.
+            state.ring.next_place_and_time();
+            state.ring.put(move |encoder, bytes, at| encoder.sample_distance(bytes, at, mean));
+        }
+        state.sampler.note(address, size);
     }
 
     /// The slot has a new owner, or the owner begins anew: writes what was counted before.

@@ -1,0 +1,111 @@
+//! Changes the distance between samples, so that there are no more than so many a second: `run --sample=auto`.
+//!
+//! Too many samples double the distance at once, as often as their rate asks for; where few come for ten seconds, it is halved. So it
+//! stays where it is while the rate is between a quarter of the most and the most.
+//!
+//! Invariant: the distance that the shared memory names is between [`LEAST_BYTES`] and [`MOST_BYTES`].
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use memtrack_transport::Area;
+
+/// The shortest distance.
+const LEAST_BYTES: u64 = 16 << 10;
+/// The longest distance.
+const MOST_BYTES: u64 = 1 << 40;
+/// How often samples are counted, at most.
+const LOOK_NS: u64 = 10_000_000;
+/// How long samples are counted for a rate.
+const WINDOW_NS: u64 = 1_000_000_000;
+/// After so many windows with few samples the distance is halved.
+const QUIET_WINDOWS: u32 = 10;
+
+/// How often a process's allocations are sampled.
+#[derive(Debug)]
+pub(crate) struct SampleRate {
+    /// Samples a second, at most; 0: the distance stays.
+    most: u64,
+    begun_ns: u64,
+    looked_ns: u64,
+    samples_before: u64,
+    quiet: u32,
+}
+
+impl SampleRate {
+    pub(crate) fn new(most: Option<u32>, now: u64) -> Self {
+        Self { most: most.map_or(0, u64::from), begun_ns: now, looked_ns: now, samples_before: 0, quiet: 0 }
+    }
+
+    /// Looks at the samples of the first so many slots; the new distance, if there is one.
+    pub(crate) fn look(&mut self, area: &Area, slots: u32, now: u64) -> Option<u64> {
+        if self.most == 0 || now.saturating_sub(self.looked_ns) < LOOK_NS {
+            return None;
+        }
+        self.looked_ns = now;
+        let of_slot = |slot| area.slot(slot).map_or(0, |slot| slot.samples.load(Acquire));
+        let samples = (0..slots).map(of_slot).sum();
+        let distance = &area.control().sample_bytes;
+        let before = distance.load(Relaxed);
+        let after = self.next_distance(before, samples, now);
+        distance.store(after, Relaxed);
+        (after != before).then_some(after)
+    }
+
+    fn next_distance(&mut self, distance: u64, samples: u64, now: u64) -> u64 {
+        let (taken, passed_ns) =
+            (samples.saturating_sub(self.samples_before), now.saturating_sub(self.begun_ns).max(1));
+        let rate = u128::from(taken) * u128::from(WINDOW_NS) / u128::from(passed_ns);
+        let is_over = passed_ns >= WINDOW_NS;
+        if taken <= self.most && !is_over {
+            return distance;
+        }
+        (self.begun_ns, self.samples_before) = (now, samples);
+        if taken > self.most && rate > u128::from(self.most) {
+            self.quiet = 0;
+            let factor = rate.div_ceil(u128::from(self.most)).next_power_of_two();
+            return u64::try_from(u128::from(distance).saturating_mul(factor)).unwrap_or(u64::MAX).min(MOST_BYTES);
+        }
+        self.quiet = if rate * 4 < u128::from(self.most) { self.quiet + 1 } else { 0 };
+        if self.quiet < QUIET_WINDOWS {
+            return distance;
+        }
+        self.quiet = 0;
+        // One that the user has asked for may be shorter than the shortest.
+        if distance / 2 < LEAST_BYTES { distance } else { distance / 2 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST_BYTES, SampleRate, WINDOW_NS};
+
+    /// A program that allocates so many bytes a second in small blocks, for so many seconds; samples of the last one.
+    fn run(rate: &mut SampleRate, state: &mut (u64, f64, u64), bytes: f64, seconds: u64) -> f64 {
+        let (now, samples, distance) = state;
+        let mut last = 0.0;
+        for step in 0..seconds * 100 {
+            if step % 100 == 0 {
+                last = *samples;
+            }
+            *now += WINDOW_NS / 100;
+            *samples += bytes / 100.0 / *distance as f64;
+            *distance = rate.next_distance(*distance, *samples as u64, *now);
+        }
+        *samples - last
+    }
+
+    #[test]
+    fn samples_stay_below_the_most_and_come_back_when_it_is_quiet() {
+        let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
+        let loud = run(&mut rate, &mut state, 5e9, 30);
+        assert!((24.0..=101.0).contains(&loud), "{loud}");
+        let first = state.1;
+        let least = state.2;
+        let quiet = run(&mut rate, &mut state, 5e7, 600);
+        assert!((24.0..=101.0).contains(&quiet) && state.2 < least / 32, "{quiet} {}", state.2);
+        assert!(first < 4000.0, "{first}");
+        run(&mut rate, &mut state, 0.0, 3600);
+        assert_eq!(state.2, LEAST_BYTES);
+        assert_eq!(SampleRate::new(None, 0).most, 0);
+    }
+}

@@ -294,3 +294,55 @@ def test_a_scraper_gets_the_figures(memtrack):
     assert int(figures["peak_bytes"]) == stats["peak"]["bytes"]
     assert int(figures["allocated_bytes_total"]) == stats["allocations"]["bytes"]
     assert int(figures["deallocations_total"]) == stats["deallocations"]["count"] and figures["recording"] == "0"
+
+
+FAMILY = """
+import os, sys, time
+def hold(number):
+    return [bytearray(1000 + at % 7) for at in range(number)]
+workers = []
+for number in range(2):
+    pid = os.fork()
+    if pid == 0:
+        kept, end = [], time.monotonic() + 3
+        while time.monotonic() < end:
+            kept += hold(50)
+            del kept[:20]
+            time.sleep(0.01)
+        os._exit(0)
+    workers.append(pid)
+# Processes that nobody can have watched while they ran.
+for number in range(8):
+    pid = os.fork()
+    if pid == 0:
+        hold(10)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    time.sleep(0.1)
+if sys.argv[1:]:
+    sys.stdin.read()
+[os.waitpid(pid, 0) for pid in workers]
+"""
+
+
+def test_all_processes_of_a_recording_are_added_up(memtrack):
+    path = memtrack.directory / "family.bin"
+    process = start(memtrack, [sys.executable, "-c", FAMILY], path, "--follow")
+    listing = json.loads(memtrack("ps", "--json").stdout)["processes"]
+    pid = next(one["pid"] for one in listing if one["capture"] == str(path))
+    outcome = memtrack("live", "--jsonl", "--all", "--every", "500ms", pid)
+    assert process.wait(PATIENCE) == 0 and outcome.status == 0, outcome.stderr
+    windows, records = windows_of(outcome.stdout.decode().splitlines())
+    captures = sorted(memtrack.directory.glob("family*.bin"))
+    assert len(captures) == 11
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    sums = [sum(window[of][what] for window, _ in windows) for of in ("allocated", "freed") for what in ("bytes", "count")]
+    assert [sums[0], sums[1]] == [stats["allocations"][what] for what in ("bytes", "count")]
+    assert sums[3] == stats["deallocations"]["count"] and max(window["processes"] for window, _ in windows) >= 3
+    last = windows[-1][0]
+    assert last["live"] == {"bytes": 0, "count": 0} and last["processes"] == 0 and records[-1]["type"] == "end"
+    assert all(one["t1_ms"] == other["t0_ms"] for (one, _), (other, _) in zip(windows, windows[1:]))
+    # Of stacks, too: what two processes have live at one line is one sum.
+    assert any("hold" in str(stack) and sums["live"][1] > 100 for _, stacks in windows for stack, sums in stacks.items())
+    refused = memtrack("live", "--jsonl", "--all", path)
+    assert refused.status == 1 and b"no recording writes" in refused.stderr

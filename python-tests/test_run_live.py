@@ -72,6 +72,20 @@ class Emulator:
         return status, direct.decode()
 
 
+def screen(output):
+    """What a terminal of 30 lines shows."""
+    lines, row, column = [[" "] * 200 for _ in range(30)], 0, 0
+    for place, other, char in re.findall("\x1b\\[([0-9;]*)H|(\x1b\\[[0-9;?]*[A-Za-z])|(.)", output.decode(errors="replace"), re.S):
+        if char:
+            lines[row][min(column, 199)] = char
+            column += 1
+        elif not other:
+            row, column = [int(word or 1) - 1 for word in (place or "1;1").split(";")]
+        elif other.endswith("J"):
+            lines = [[" "] * 200 for _ in range(30)]
+    return "\n".join("".join(line).rstrip() for line in lines)
+
+
 @pytest.fixture
 def live(executable, tmp_path):
     def start(program, *options, **size):
@@ -171,3 +185,30 @@ def test_without_a_terminal_it_prints_lines(executable, memtrack, tmp_path):
     program = "import time\nkept = []\nfor _ in range(4):\n    kept.append(bytearray(1_000_000))\n    time.sleep(0.5)"
     outcome = memtrack("run", "--live", "-o", tmp_path / "live.bin", sys.executable, "-c", program)
     assert outcome.status == 0 and b"live" in outcome.stderr and ENTERS not in outcome.stdout + outcome.stderr
+
+
+def test_the_view_goes_from_process_to_process_and_adds_them_up(executable, memtrack, tmp_path):
+    program = (
+        "import os, sys, time\n"
+        "for number in range(2):\n"
+        "    if os.fork() == 0:\n"
+        "        kept = [bytearray(300_000) for _ in range(10 * (number + 1))]\n"
+        "        time.sleep(100)\n"
+        "        os._exit(0)\n"
+        "time.sleep(100)\n"
+    )
+    terminal = Emulator([executable, "run", "--live", "--follow", "-q", "-o", tmp_path / "a.bin", "--", sys.executable, "-c", program], tmp_path, 30, 160)
+    terminal.until(rb"1 of 3")
+    since = len(terminal.output)
+    terminal.press(b"n")
+    since = terminal.until(rb"2 of 3", since)
+    terminal.press(b"n")
+    since = terminal.until(rb"3 of 3", since)
+    terminal.press(b"a")
+    since = terminal.until(rb"all", since)
+    deadline = time.monotonic() + PATIENCE
+    while not re.search(r"all processes \(3\)(.|\n)*live 1[0-3]\.\d MB in", text := screen(terminal.output)):
+        assert time.monotonic() < deadline and terminal.read(0.1), text
+    terminal.press(INTERRUPT)
+    status, _ = terminal.end()
+    assert status == 130

@@ -133,6 +133,10 @@ pub(crate) struct LiveArgs {
     /// Print JSON lines for each window of time instead of the view: 'memtrack help formats' describes them
     #[arg(long)]
     pub(crate) jsonl: bool,
+    /// All processes that the recording follows, added up, with those that come, instead of one; in the view 'a' does the
+    /// same, and 'n' shows the next process
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Serve figures to a scraper in the Prometheus text format at ADDRESS:PORT, or at PORT of 127.0.0.1, instead of the view
     #[arg(long, value_name = "ADDRESS", value_parser = address, conflicts_with = "jsonl")]
     pub(crate) metrics: Option<SocketAddr>,

@@ -2,6 +2,9 @@
 //!
 //! Invariant: a recording that gives no answer is left out, and never waited for longer than the client's patience.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, bail};
 use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, RecordingStatus};
 use memtrack_collector::control::{ControlClient, directory};
@@ -29,7 +32,7 @@ impl RunningRecording {
 
 /// All recordings that this user can reach, by the pid of their first processes.
 pub(crate) fn all() -> Vec<RunningRecording> {
-    let connect = |socket: std::path::PathBuf| {
+    let connect = |socket: PathBuf| {
         let mut client = ControlClient::connect(&socket).ok()?;
         let status = client.ask(ControlCommand::Status).ok()?;
         Some(RunningRecording { client, status })
@@ -63,6 +66,12 @@ pub(crate) fn of(pid: Option<u32>) -> Result<RunningRecording> {
             bail!("{number} programs are being recorded ({named}{more}): name one by its PID; 'memtrack ps' lists them")
         }
     }
+}
+
+/// A path of the recording process, which may have another working directory.
+pub(crate) fn as_seen_here(path: &Path, recorder: u32) -> PathBuf {
+    let directory = fs::read_link(format!("/proc/{recorder}/cwd")).unwrap_or_default();
+    directory.join(path)
 }
 
 /// Recordings that an error lists.

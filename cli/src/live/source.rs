@@ -54,7 +54,7 @@ impl LiveSource {
         let Some(capture) = &process.capture else {
             bail!("the recording of process {} has no capture yet: try again in a moment", process.pid)
         };
-        let (path, pid) = (as_seen_here(capture, recording.status.recorder), process.pid);
+        let (path, pid) = (recordings::as_seen_here(capture, recording.status.recorder), process.pid);
         Ok(Self::new(path, Some(pid), Some(recording.client)))
     }
 
@@ -62,7 +62,8 @@ impl LiveSource {
         let wanted = fs::canonicalize(path).ok();
         let process_of = |recording: &RunningRecording| {
             let RecordingStatus { recorder, processes } = &recording.status;
-            let is_wanted = |capture: &PathBuf| fs::canonicalize(as_seen_here(capture, *recorder)).ok() == wanted;
+            let is_wanted =
+                |capture: &PathBuf| fs::canonicalize(recordings::as_seen_here(capture, *recorder)).ok() == wanted;
             processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
         };
         let found = recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)));
@@ -81,6 +82,25 @@ impl LiveSource {
         // A connection of its own, since this one is asked other things.
         let client = recordings::of(Some(pid)).ok()?.client;
         WindowSubscription::begin(client, pid, self.path.clone(), every)
+    }
+
+    /// The windows of all processes of the recording, added up.
+    ///
+    /// # Errors
+    /// No recording writes the capture.
+    pub(crate) fn subscribe_all(&self, every: Duration) -> Result<WindowSubscription> {
+        let Some(pid) = self.pid.filter(|_| self.client.is_some()) else {
+            bail!(
+                "no recording writes {}, so it has no other processes; reports take the captures of several",
+                self.path.display()
+            )
+        };
+        Ok(WindowSubscription::of_all(recordings::of(Some(pid))?.client, self.path.clone(), every))
+    }
+
+    /// The process that is watched, if it was found by a recording.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// The capture.
@@ -138,7 +158,7 @@ impl LiveSource {
 
 /// What has been recorded of a process so far, by its capture; `None`: that is not read before the deadline.
 pub(crate) fn totals(capture: &Path, recorder: u32, deadline: Instant) -> Option<LiveTotals> {
-    let mut follower = LiveFollower::open(as_seen_here(capture, recorder), None).ok()?;
+    let mut follower = LiveFollower::open(recordings::as_seen_here(capture, recorder), None).ok()?;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match follower.poll(left).ok()? {
@@ -147,10 +167,4 @@ pub(crate) fn totals(capture: &Path, recorder: u32, deadline: Instant) -> Option
             FollowProgress::CaughtUp | FollowProgress::Ended => return Some(follower.state().totals()),
         }
     }
-}
-
-/// A path of the recording process, which may have another working directory.
-fn as_seen_here(path: &Path, recorder: u32) -> PathBuf {
-    let directory = fs::read_link(format!("/proc/{recorder}/cwd")).unwrap_or_default();
-    directory.join(path)
 }

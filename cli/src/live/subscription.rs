@@ -12,33 +12,22 @@ use memtrack_reader::Frames;
 use serde_json::Value;
 
 use super::picture::LivePicture;
-use crate::live_windows::message::{WindowLine, WindowMessage, WindowSums};
+use super::received_window::{NextWindow, ReceivedWindow};
+use super::summed::SummedProcesses;
+use crate::live_windows::message::{WindowLine, WindowSums};
 
 /// A connection over which windows come.
 pub(crate) struct WindowSubscription {
-    client: ControlClient,
+    origin: WindowOrigin,
     path: PathBuf,
     /// The tables of all windows so far, so that groups keep their ids.
     frames: Frames,
 }
 
-/// What comes next.
-pub(crate) enum NextWindow {
-    /// A window, and the groups in it.
-    Window(Box<ReceivedWindow>),
-    /// Nothing within the time.
-    Nothing,
-    /// The recording sends no more, though it may have recorded more.
-    Lost,
-}
-
-/// A window that has come.
-pub(crate) struct ReceivedWindow {
-    pub(crate) skipped: u64,
-    pub(crate) message: WindowMessage,
-    pub(crate) sums: WindowSums,
-    threads: Vec<memtrack_reader::Thread>,
-    process: memtrack_format::meta::Process,
+/// Where windows come from.
+enum WindowOrigin {
+    Process(ControlClient),
+    All(Box<SummedProcesses>),
 }
 
 impl WindowSubscription {
@@ -46,7 +35,18 @@ impl WindowSubscription {
     pub(crate) fn begin(mut client: ControlClient, pid: u32, path: PathBuf, every: Duration) -> Option<Self> {
         let every_ms = u64::try_from(every.as_millis()).unwrap_or(u64::MAX);
         client.ask::<Value>(ControlCommand::Live { every_ms, pid: Some(pid) }).ok()?;
-        Some(Self { client, path, frames: Frames::new() })
+        Some(Self { origin: WindowOrigin::Process(client), path, frames: Frames::new() })
+    }
+
+    /// The windows of all processes of a recording, added up.
+    pub(crate) fn of_all(recording: ControlClient, path: PathBuf, every: Duration) -> Self {
+        let origin = WindowOrigin::All(Box::new(SummedProcesses::begin(recording, every)));
+        Self { origin, path, frames: Frames::new() }
+    }
+
+    /// Whether they are the sum of several processes.
+    pub(crate) fn is_sum(&self) -> bool {
+        matches!(self.origin, WindowOrigin::All(_))
     }
 
     /// Waits for the next window.
@@ -54,7 +54,11 @@ impl WindowSubscription {
     /// # Errors
     /// Something else came.
     pub(crate) fn next(&mut self, limit: Duration) -> Result<NextWindow> {
-        let line = match self.client.next_line(Some(limit)) {
+        let client = match &mut self.origin {
+            WindowOrigin::Process(client) => client,
+            WindowOrigin::All(processes) => return processes.next(&mut self.frames, limit),
+        };
+        let line = match client.next_line(Some(limit)) {
             Ok(Some(line)) => line,
             Err(ControlError::Io(error))
                 if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) =>

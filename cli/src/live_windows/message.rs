@@ -96,7 +96,7 @@ impl WindowSums {
 }
 
 /// A window.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct WindowMessage {
     pub(crate) pid: u32,
     /// Its first moment, and the one after its last, in nanoseconds since recording began.
@@ -115,14 +115,17 @@ pub(crate) struct WindowMessage {
     pub(crate) total_freed: TallyMessage,
     peak_bytes: u64,
     peak_ns: u64,
-    rss_bytes: u64,
-    rss_peak_bytes: u64,
+    pub(crate) rss_bytes: u64,
+    pub(crate) rss_peak_bytes: u64,
     unmatched_frees: u64,
     pub(crate) lag: Lag,
     /// The recording has ended in it.
     pub(crate) last: bool,
     /// Time, live bytes and resident bytes.
-    history: Vec<[u64; 3]>,
+    pub(crate) history: Vec<[u64; 3]>,
+    /// How many processes that run it is the sum of; `None`: it is that of one, as it is sent.
+    #[serde(skip)]
+    pub(crate) processes: Option<u64>,
     /// In base64: the metadata of the process, and the groups as in a capture with sums.
     process: String,
     sums: String,
@@ -198,6 +201,7 @@ impl WindowLine {
                 unmatched_frees,
                 lag,
                 last: window.last,
+                processes: None,
                 history: points.map(|point| [point.time_ns, point.live_bytes, point.rss_bytes]).collect(),
                 process: STANDARD.encode(follower.process().encode()),
                 sums: STANDARD.encode(sums),
@@ -239,6 +243,31 @@ impl WindowMessage {
     pub(crate) fn points(&self) -> Vec<LivePoint> {
         let point = |&[time_ns, live_bytes, rss_bytes]: &[u64; 3]| LivePoint { time_ns, live_bytes, rss_bytes };
         self.history.iter().map(point).collect()
+    }
+
+    /// Gives the tables back, once they were taken.
+    pub(crate) fn forget_tables(&mut self) {
+        (self.history, self.process, self.sums) = Default::default();
+    }
+
+    /// Adds what another process has had since its recording began.
+    pub(crate) fn add_totals(&mut self, more: &Self) {
+        for (sum, more) in [
+            (&mut self.total_events, more.total_events),
+            (&mut self.unmatched_frees, more.unmatched_frees),
+            (&mut self.total_allocated.bytes, more.total_allocated.bytes),
+            (&mut self.total_allocated.count, more.total_allocated.count),
+            (&mut self.total_freed.bytes, more.total_freed.bytes),
+            (&mut self.total_freed.count, more.total_freed.count),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// Sets what is live, what was allocated and freed in it, and the peak with its time.
+    pub(crate) fn set_sums(&mut self, sums: [Tally; 3], peak: (u64, u64), is_sampled: bool) {
+        [self.live, self.allocated, self.freed] = sums.map(|tally| TallyMessage::of(tally, is_sampled));
+        (self.peak_bytes, self.peak_ns) = peak;
     }
 
     /// The groups, by ids of these tables; the threads; and the process.

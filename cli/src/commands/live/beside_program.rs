@@ -27,7 +27,7 @@ use ratatui::widgets::Paragraph;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag;
 
-use super::feed::LiveFeed;
+use super::processes::ProcessFeeds;
 use super::program_output::{OutputPane, ProgramOutput, read_all};
 use super::view::LiveView;
 use super::{LiveScreen, draw};
@@ -99,7 +99,7 @@ fn lock(output: &Mutex<ProgramOutput>) -> MutexGuard<'_, ProgramOutput> {
 enum WatchedRecording {
     /// It is looked for.
     Starting,
-    Watching(Box<LiveFeed>),
+    Watching(Box<ProcessFeeds>),
     /// It cannot be watched, for this reason.
     Failed(String),
 }
@@ -261,8 +261,8 @@ impl BesideProgram {
         };
         let pid = found.client.pid().to_string();
         self.live = match LiveSource::find(Some(Path::new(&pid))) {
-            Ok(source) => match LiveFeed::start(source, EVERY) {
-                Ok(feed) => WatchedRecording::Watching(Box::new(feed)),
+            Ok(source) => match ProcessFeeds::start(source, EVERY, false) {
+                Ok(feeds) => WatchedRecording::Watching(Box::new(feeds)),
                 Err(error) => WatchedRecording::Failed(format!("{error:#}")),
             },
             // It has no capture yet.
@@ -303,8 +303,8 @@ impl ScreenContent for BesideProgram {
         if key.code == KeyCode::Char('i') && key.modifiers.is_empty() && !self.view.typing {
             return NextAction::Quit;
         }
-        match &self.live {
-            WatchedRecording::Watching(feed) => LiveScreen::act(feed, &mut self.view, key),
+        match &mut self.live {
+            WatchedRecording::Watching(feeds) => LiveScreen::act(feeds, &mut self.view, key),
             _ if key.code == KeyCode::Char('q') => NextAction::Quit,
             _ => NextAction::GoOn,
         }
@@ -313,7 +313,7 @@ impl ScreenContent for BesideProgram {
     fn has_changed(&mut self) -> bool {
         self.watch();
         let is_new = match &self.live {
-            WatchedRecording::Watching(feed) => LiveScreen::take_news(feed, &mut self.view),
+            WatchedRecording::Watching(feeds) => LiveScreen::take_news(feeds, &mut self.view),
             _ => false,
         };
         is_new || lock(&self.output).bytes != self.drawn

@@ -74,6 +74,8 @@ pub(super) struct Board {
     pub(super) ended: bool,
     /// What was written and not yet read.
     pub(super) lag: Lag,
+    /// How many processes that run it is the sum of; `None`: it is that of one.
+    pub(super) processes: Option<u64>,
 }
 
 /// How a line has grown over the windows so far.

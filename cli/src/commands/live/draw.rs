@@ -82,6 +82,9 @@ impl LiveStyles {
                 spans.push(Span::styled(text, self.in_color(Color::Yellow)));
             }
         }
+        if !view.whose.is_empty() {
+            spans.push(Span::styled(format!("  {}", visible(&view.whose)), self.in_color(Color::Cyan)));
+        }
         spans.push(Span::raw(format!("  {}", visible(&view.title))));
         Line::from(spans)
     }

@@ -52,6 +52,8 @@ struct FedPicture {
     mark_ns: u64,
     ended: bool,
     lag: Lag,
+    /// How many processes that run it is the sum of; `None`: it is that of one.
+    processes: Option<u64>,
 }
 
 /// What the threads and the view share.
@@ -89,12 +91,12 @@ pub(super) struct LiveFeed {
 }
 
 impl LiveFeed {
-    /// Starts to follow.
+    /// Starts to follow a process, or all processes of its recording.
     ///
     /// # Errors
     /// The capture cannot be read.
-    pub(super) fn start(source: LiveSource, every: Duration) -> Result<Self> {
-        let subscription = source.subscribe(every);
+    pub(super) fn start(source: LiveSource, every: Duration, all: bool) -> Result<Self> {
+        let subscription = if all { Some(source.subscribe_all(every)?) } else { source.subscribe(every) };
         let follower = match &subscription {
             None => Some(LiveFollower::open(source.path(), None)?),
             Some(_) => None,
@@ -273,6 +275,7 @@ impl Follow {
             mark_ns: self.mark.time_ns,
             ended: self.follower.has_ended(),
             lag,
+            processes: None,
         };
         self.shared.show(fed);
         Ok(())
@@ -303,8 +306,8 @@ fn prepare(shared: &Shared) {
 }
 
 fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord, last_ns: &mut u64) -> Result<Board> {
-    let FedPicture { picture, totals, points, window_ns, events, allocated_ever, freed_ever, mark_ns, ended, lag } =
-        fed;
+    let FedPicture { picture, totals, points, window_ns, events, allocated_ever, freed_ever, .. } = fed;
+    let FedPicture { mark_ns, ended, lag, processes, .. } = fed;
     let mut capture = picture.capture(symbolizer)?;
     capture.fold(&DisplayOptions::default())?;
     let mut rows = rows(&capture);
@@ -329,5 +332,6 @@ fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord
         mark_ns,
         ended,
         lag,
+        processes,
     })
 }

@@ -19,8 +19,9 @@ use memtrack_reader::symbols::Symbolizer;
 
 use crate::export::{WindowRecords, WindowTotals};
 use crate::live::picture::LivePicture;
+use crate::live::received_window::NextWindow;
 use crate::live::source::LiveSource;
-use crate::live::subscription::{NextWindow, WindowSubscription};
+use crate::live::subscription::WindowSubscription;
 use crate::live_windows::message::Lag;
 
 /// Windows that may wait for whoever reads them.
@@ -42,11 +43,12 @@ struct WaitingWindow {
 ///
 /// # Errors
 /// The capture cannot be read, or standard output cannot be written.
-pub(super) fn run(source: &mut LiveSource, every: Duration) -> Result<()> {
+pub(super) fn run(source: &mut LiveSource, every: Duration, all: bool) -> Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut writer = WindowWriter { records: WindowRecords::new(&mut out), symbolizer: Symbolizer::default() };
     let mut from_ns = 0;
-    if let Some(subscription) = source.subscribe(every) {
+    let subscription = if all { Some(source.subscribe_all(every)?) } else { source.subscribe(every) };
+    if let Some(subscription) = subscription {
         match receive(subscription, &mut writer)? {
             Some(end_ns) => from_ns = end_ns,
             None => return writer.records.end(),

@@ -8,6 +8,7 @@ mod draw;
 mod feed;
 mod lines;
 mod metrics;
+mod processes;
 mod program_output;
 #[cfg(test)]
 mod tests;
@@ -22,6 +23,7 @@ use ratatui::crossterm::event::KeyEvent;
 
 use self::board::Board;
 use self::feed::{FeedRequest, LiveFeed};
+use self::processes::ProcessFeeds;
 use self::view::{LiveView, ViewRequest};
 use crate::args::running::LiveArgs;
 use crate::commands::tree;
@@ -42,16 +44,16 @@ pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
     crate::sys::yield_to_others();
     let mut source = LiveSource::find(options.target.as_deref())?;
     if options.jsonl {
-        lines::run(&mut source, options.every)?;
+        lines::run(&mut source, options.every, options.all)?;
         return Ok(0);
     }
-    let feed = LiveFeed::start(source, options.every)?;
     if let Some(address) = options.metrics {
-        metrics::serve(&feed, address)?;
+        metrics::serve(&LiveFeed::start(source, options.every, options.all)?, address)?;
         return Ok(0);
     }
+    let feeds = ProcessFeeds::start(source, options.every, options.all)?;
     let color = TextFormat::new(options.colors.color, true).color;
-    let shown = show(LiveScreen { feed, view: LiveView::default(), color });
+    let shown = show(LiveScreen { feeds, view: LiveView::default(), color });
     shown.context("the terminal cannot be used; --jsonl prints JSON lines")?;
     Ok(0)
 }
@@ -77,24 +79,30 @@ fn show(mut content: LiveScreen) -> io::Result<()> {
 
 /// The view as the content of a screen.
 struct LiveScreen {
-    feed: LiveFeed,
+    feeds: ProcessFeeds,
     view: LiveView,
     color: bool,
 }
 
 impl LiveScreen {
     /// Does what a key asks for.
-    fn act(feed: &LiveFeed, view: &mut LiveView, key: KeyEvent) -> NextAction {
+    fn act(feeds: &mut ProcessFeeds, view: &mut LiveView, key: KeyEvent) -> NextAction {
         match view.press(key) {
             ViewRequest::Nothing => NextAction::GoOn,
             ViewRequest::Then(then) => then,
+            ViewRequest::Show(shown) => {
+                if let Err(error) = feeds.show(shown, view) {
+                    view.message = format!("{error:#}");
+                }
+                NextAction::GoOn
+            }
             ViewRequest::Mark => {
-                feed.ask(FeedRequest::Mark);
+                feeds.shown().ask(FeedRequest::Mark);
                 view.message = "growth counts from now on".into();
                 NextAction::GoOn
             }
             ViewRequest::Snapshot => {
-                feed.ask(FeedRequest::Snapshot);
+                feeds.shown().ask(FeedRequest::Snapshot);
                 view.message = "writing a snapshot …".into();
                 NextAction::GoOn
             }
@@ -102,9 +110,12 @@ impl LiveScreen {
     }
 
     /// Shows what is new; whether something is.
-    fn take_news(feed: &LiveFeed, view: &mut LiveView) -> bool {
+    fn take_news(feeds: &ProcessFeeds, view: &mut LiveView) -> bool {
+        let feed = feeds.shown();
         let message = feed.take_message();
-        let told = message.is_some();
+        let whose = feeds.name();
+        let told = message.is_some() || whose != view.whose;
+        view.whose = whose;
         if let Some(message) = message {
             view.message = message;
         }
@@ -124,10 +135,10 @@ impl ScreenContent for LiveScreen {
     }
 
     fn press(&mut self, key: KeyEvent) -> NextAction {
-        Self::act(&self.feed, &mut self.view, key)
+        Self::act(&mut self.feeds, &mut self.view, key)
     }
 
     fn has_changed(&mut self) -> bool {
-        Self::take_news(&self.feed, &mut self.view)
+        Self::take_news(&self.feeds, &mut self.view)
     }
 }

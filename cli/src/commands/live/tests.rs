@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
-use super::view::{KEYS, LiveView, ViewRequest};
+use super::view::{KEYS, LiveView, ShownProcess, ViewRequest};
 use crate::live_windows::message::Lag;
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
@@ -58,6 +58,7 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
         mark_ns: 4_000_000_000,
         ended: false,
         lag: Lag::default(),
+        processes: None,
     })
 }
 
@@ -166,6 +167,9 @@ fn keys_ask_for_what_the_help_says() {
     let mut view = view(&LINES);
     assert_eq!(press(&mut view, "r"), ViewRequest::Mark);
     assert_eq!(press(&mut view, "w"), ViewRequest::Snapshot);
+    for (key, shown) in [("n", ShownProcess::Next), ("N", ShownProcess::Previous), ("a", ShownProcess::All)] {
+        assert_eq!(press(&mut view, key), ViewRequest::Show(shown));
+    }
     assert_eq!(press(&mut view, "t"), ViewRequest::Then(NextAction::Tree));
     press(&mut view, "?");
     let help = screen(&mut view, 80, 24).join("\n");

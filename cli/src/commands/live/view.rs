@@ -15,7 +15,7 @@ use crate::reports::source::Sources;
 use crate::screen::NextAction;
 
 /// Keys and what they do; the help shows the same.
-pub(super) const KEYS: [(&str, &str); 14] = [
+pub(super) const KEYS: [(&str, &str); 15] = [
     ("1 2 3 4 Tab", "holders, growth since the mark, suspects, threads"),
     ("↑ ↓ k j", "one row up or down"),
     ("PgUp PgDn", "one page up or down; Home End g G: first, last"),
@@ -24,6 +24,7 @@ pub(super) const KEYS: [(&str, &str); 14] = [
     ("t", "the call tree of what is live now"),
     ("o", "own code only, or all lines"),
     ("s", "sort by live, growth, rate, name"),
+    ("n N a", "the next process, the previous one; all of the recording"),
     ("/", "search for a function or file"),
     ("p Space", "pause: figures stay as they are, the recording goes on"),
     ("w", "write a snapshot: a complete capture of everything up to now"),
@@ -53,6 +54,8 @@ pub(super) struct LiveView {
     /// The newest one, while the view is paused.
     newest: Option<Arc<Board>>,
     pub(super) title: String,
+    /// Which of several processes is shown; empty: there is one.
+    pub(super) whose: String,
     pub(super) tab: LiveTab,
     /// `None`: the order of the tab.
     pub(super) order: Option<RowOrder>,
@@ -76,7 +79,16 @@ pub(super) enum ViewRequest {
     Nothing,
     Mark,
     Snapshot,
+    Show(ShownProcess),
     Then(NextAction),
+}
+
+/// Whose memory is to be shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ShownProcess {
+    Next,
+    Previous,
+    All,
 }
 
 impl LiveView {
@@ -90,6 +102,13 @@ impl LiveView {
         if !self.paused {
             self.resume();
         }
+    }
+
+    /// Another process is shown from now on.
+    pub(super) fn forget(&mut self) {
+        (self.board, self.newest, self.sources) = (None, None, None);
+        (self.selected, self.top, self.paused) = (0, 0, false);
+        self.title.clear();
     }
 
     /// The newest figures, shown or not.
@@ -175,6 +194,9 @@ impl LiveView {
             KeyCode::Char('q') => return then(NextAction::Quit),
             KeyCode::Char('t') if self.board.is_some() => return then(NextAction::Tree),
             KeyCode::Char('r') => return ViewRequest::Mark,
+            KeyCode::Char('n') => return ViewRequest::Show(ShownProcess::Next),
+            KeyCode::Char('N') => return ViewRequest::Show(ShownProcess::Previous),
+            KeyCode::Char('a') => return ViewRequest::Show(ShownProcess::All),
             KeyCode::Char('w') => return ViewRequest::Snapshot,
             KeyCode::Char('?') | KeyCode::F(1) => self.help = true,
             KeyCode::Char('/') => (self.typing, self.search, self.selected) = (true, String::new(), 0),

@@ -29,19 +29,21 @@ pub(crate) struct WindowTotals {
     skipped: u64,
     /// What was written and not read when it was made.
     lag: Lag,
+    /// How many processes that run it is the sum of; `None`: it is that of one.
+    processes: Option<u64>,
 }
 
 impl WindowTotals {
     /// Those of a window; `skipped`: how many were dropped before it.
     pub(crate) fn of(window: &LiveWindow, skipped: u64, lag: Lag) -> Self {
         let &LiveWindow { from_ns, to_ns, events, totals, .. } = window;
-        Self { from_ns, to_ns, events, totals, skipped, lag }
+        Self { from_ns, to_ns, events, totals, skipped, lag, processes: None }
     }
 
     /// Those of a window that a recording has sent.
     pub(crate) fn received(window: &WindowMessage, skipped: u64) -> Self {
-        let &WindowMessage { t0_ns, t1_ns, events, lag, .. } = window;
-        Self { from_ns: t0_ns, to_ns: t1_ns, events, totals: window.totals(), skipped, lag }
+        let &WindowMessage { t0_ns, t1_ns, events, lag, processes, .. } = window;
+        Self { from_ns: t0_ns, to_ns: t1_ns, events, totals: window.totals(), skipped, lag, processes }
     }
 }
 
@@ -94,8 +96,8 @@ fn about(capture: &Capture) -> Value {
 
 fn totals(window: &WindowTotals, sums: &NumberedSums, (t0_ms, t1_ms): (u64, u64)) -> Value {
     let [live, allocated, freed, _] = sums.totals.map(|tally| sums.tally(tally));
-    let WindowTotals { events, totals, skipped, lag, .. } = window;
-    json!({
+    let WindowTotals { events, totals, skipped, lag, processes, .. } = window;
+    let mut record = json!({
         "scope": "window",
         "t0_ms": t0_ms,
         "t1_ms": t1_ms,
@@ -109,5 +111,9 @@ fn totals(window: &WindowTotals, sums: &NumberedSums, (t0_ms, t1_ms): (u64, u64)
         "behind_events": lag.events,
         "behind_ms": lag.ms,
         "skipped": skipped,
-    })
+    });
+    if let Some(processes) = processes {
+        record["processes"] = json!(processes);
+    }
+    record
 }

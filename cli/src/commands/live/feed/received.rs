@@ -14,8 +14,9 @@ use memtrack_reader::{StackId, ThreadId};
 
 use super::{FedPicture, FeedRequest, Shared};
 use crate::live::picture::{AT_MARK, LIVE};
+use crate::live::received_window::{NextWindow, ReceivedWindow};
 use crate::live::source::LiveSource;
-use crate::live::subscription::{NextWindow, ReceivedWindow, WindowSubscription};
+use crate::live::subscription::WindowSubscription;
 use crate::live_windows::message::WindowSums;
 
 /// How long is waited for a window before requests are looked at.
@@ -54,7 +55,7 @@ impl<'a> ReceivedWindows<'a> {
             match self.subscription.next(WAIT)? {
                 NextWindow::Window(window) => self.newest = Some(*window),
                 NextWindow::Nothing => continue,
-                NextWindow::Lost => return Ok(true),
+                NextWindow::Lost => return Ok(!self.subscription.is_sum()),
             }
             self.show();
             if self.newest.as_ref().is_some_and(|window| window.message.last) {
@@ -114,6 +115,7 @@ impl<'a> ReceivedWindows<'a> {
             mark_ns: self.mark_ns,
             ended: message.last,
             lag: message.lag,
+            processes: message.processes,
         });
     }
 }

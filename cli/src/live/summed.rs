@@ -1,0 +1,297 @@
+//! Windows of all processes of a recording, added up.
+//!
+//! The recording makes windows of each process; a thread for each receives them, or reads the capture of one that has ended
+//! before anybody asked. At the end of each span of time what has come is added up.
+//!
+//! Invariant: a window of a process is in exactly one sum, so what was allocated and freed in the sums adds up to that of the
+//! captures. What is live is that of the processes that run, each at its newest window.
+
+mod process;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use memtrack_collector::control::ControlClient;
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus, RecordingStatus};
+use memtrack_format::meta::Process;
+use memtrack_reader::analysis::{GroupFlow, Sum, Tally, ViewVariances};
+use memtrack_reader::{Frames, Thread, ThreadId};
+
+use self::process::{ProcessWindow, SummedGroupKey, SummedProcess};
+use super::picture::{ALLOCATED, FREED, LIVE};
+use super::received_window::{NextWindow, ReceivedWindow};
+use crate::control::recordings;
+use crate::live_windows::message::{Lag, WindowMessage, WindowSums};
+
+/// Processes that are received at once: the recording serves 64 clients.
+const MOST_PROCESSES: usize = 32;
+/// Windows that may wait here.
+const MOST_WAITING: usize = 64;
+/// How often new processes are looked for.
+const ASKED: Duration = Duration::from_millis(200);
+/// The first sum comes soon.
+const SOON: Duration = Duration::from_millis(500);
+/// Points of memory over time; then every second one is dropped.
+const MOST_POINTS: usize = 1024;
+
+/// Receives the windows of all processes.
+pub(crate) struct SummedProcesses {
+    /// `None`: it has ended.
+    recording: Option<ControlClient>,
+    every: Duration,
+    asked: Option<Instant>,
+    /// When the next sum is made.
+    next: Instant,
+    begun_ns: Option<u64>,
+    sender: SyncSender<ProcessWindow>,
+    receiver: Receiver<ProcessWindow>,
+    known: HashMap<u32, SummedProcess>,
+    /// Processes that wait until others have ended.
+    waiting: VecDeque<ProcessStatus>,
+    receiving: usize,
+    /// What was allocated and freed since the last sum.
+    flows: HashMap<SummedGroupKey, [Tally; 2]>,
+    events: u64,
+    skipped: u64,
+    has_news: bool,
+    threads: Vec<Thread>,
+    thread_ids: HashMap<(u32, i32), ThreadId>,
+    process: Process,
+    to_ns: u64,
+    peak: (u64, u64),
+    history: Vec<[u64; 3]>,
+}
+
+impl SummedProcesses {
+    /// Begins to receive the processes of a recording.
+    pub(crate) fn begin(recording: ControlClient, every: Duration) -> Self {
+        let (sender, receiver) = sync_channel(MOST_WAITING);
+        Self {
+            recording: Some(recording),
+            every,
+            asked: None,
+            next: Instant::now() + every.min(SOON),
+            begun_ns: None,
+            sender,
+            receiver,
+            known: HashMap::new(),
+            waiting: VecDeque::new(),
+            receiving: 0,
+            flows: HashMap::new(),
+            events: 0,
+            skipped: 0,
+            has_news: false,
+            threads: Vec::new(),
+            thread_ids: HashMap::new(),
+            process: Process::default(),
+            to_ns: 0,
+            peak: (0, 0),
+            history: Vec::new(),
+        }
+    }
+
+    /// Waits for the end of a span of time.
+    ///
+    /// # Errors
+    /// A window is damaged, or no process of the recording can be received.
+    pub(crate) fn next(&mut self, frames: &mut Frames, limit: Duration) -> Result<NextWindow> {
+        let deadline = Instant::now() + limit;
+        loop {
+            self.ask();
+            let now = Instant::now();
+            let is_over = self.recording.is_none() && self.receiving == 0 && self.waiting.is_empty();
+            if is_over && self.known.is_empty() {
+                bail!("no process of the recording can be watched: it has ended");
+            }
+            if is_over || self.has_news && now >= self.next {
+                self.next = now.max(self.next) + self.every;
+                return Ok(NextWindow::Window(Box::new(self.sum(is_over))));
+            }
+            if now >= deadline {
+                return Ok(NextWindow::Nothing);
+            }
+            let until = if self.has_news { self.next.min(deadline) } else { deadline };
+            match self.receiver.recv_timeout(until.saturating_duration_since(now).min(ASKED)) {
+                Ok(window) => self.take(window, frames)?,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Asks the recording for its processes, and begins with those that are new.
+    fn ask(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < ASKED) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        if let Some(client) = &mut self.recording {
+            let pid = client.pid();
+            let again = || recordings::of(Some(pid)).ok().map(|found| (found.client, found.status));
+            match client.ask::<RecordingStatus>(ControlCommand::Status) {
+                Ok(status) => self.note(status),
+                Err(_) => match again() {
+                    Some((client, status)) => {
+                        self.recording = Some(client);
+                        self.note(status);
+                    }
+                    None => self.recording = None,
+                },
+            }
+        }
+        while self.receiving < MOST_PROCESSES
+            && let Some(process) = self.waiting.pop_front()
+        {
+            let known = self.known.entry(process.number).or_default();
+            match process::start(process, self.every, self.sender.clone()) {
+                Ok(()) => self.receiving += 1,
+                Err(_) => known.over = true,
+            }
+        }
+    }
+
+    fn note(&mut self, status: RecordingStatus) {
+        let recorder = status.recorder;
+        let is_over = status.processes.iter().all(|process| process.state == ProcessState::Ended);
+        for mut process in status.processes {
+            let capture = process.capture.as_deref().map(|capture| recordings::as_seen_here(capture, recorder));
+            if capture.is_some() && !self.known.contains_key(&process.number) {
+                process.capture = capture;
+                self.known.insert(process.number, SummedProcess::default());
+                self.waiting.push_back(process);
+            }
+        }
+        if is_over && !self.known.is_empty() {
+            self.recording = None;
+        }
+    }
+
+    /// Adds what has come.
+    fn take(&mut self, window: ProcessWindow, frames: &mut Frames) -> Result<()> {
+        let ProcessWindow { number, line } = window;
+        let Some(line) = line else {
+            self.receiving -= 1;
+            self.known.entry(number).or_default().over = true;
+            return Ok(());
+        };
+        let mut message = line.window;
+        let (sums, threads, process) = message.groups(frames)?;
+        let start_ns = process.start.monotonic_ns.unwrap_or(0);
+        if number == 0 || self.begun_ns.is_none() {
+            self.begun_ns = Some(start_ns);
+            self.process = process;
+        }
+        let moved: Vec<ThreadId> = threads.into_iter().map(|thread| self.thread_of(number, thread)).collect();
+        let mut live = Vec::new();
+        let variances = sums.variances.iter().flatten().copied();
+        for (group, of) in sums.groups.iter().zip(variances.chain(std::iter::repeat(ViewVariances::default()))) {
+            let tally = |sum: Sum, view| Tally { bytes: sum.bytes, count: sum.count, variance: of.of(view) };
+            let thread = moved.get(group.thread.0 as usize).copied().unwrap_or(group.thread);
+            let key = (group.stack, thread, group.allocator);
+            let [allocated, freed] = self.flows.entry(key).or_default();
+            *allocated += tally(group.temporary, ALLOCATED);
+            *freed += tally(group.leaked, FREED);
+            if group.peak.bytes > 0 || group.peak.count > 0 {
+                live.push((key, tally(group.peak, LIVE)));
+            }
+        }
+        message.forget_tables();
+        self.events = self.events.saturating_add(message.events);
+        self.skipped = self.skipped.saturating_add(line.skipped);
+        self.has_news = true;
+        let known = self.known.entry(number).or_default();
+        (known.live, known.start_ns, known.newest) = (live, start_ns, Some(message));
+        Ok(())
+    }
+
+    /// The number here of a thread of a process.
+    fn thread_of(&mut self, number: u32, thread: Thread) -> ThreadId {
+        let next = ThreadId(u32::try_from(self.threads.len()).unwrap_or(u32::MAX));
+        let id = *self.thread_ids.entry((number, thread.tid)).or_insert(next);
+        match self.threads.get_mut(id.0 as usize) {
+            Some(known) => *known = thread,
+            None => self.threads.push(thread),
+        }
+        id
+    }
+
+    /// The sum of what has come since the last one.
+    fn sum(&mut self, last: bool) -> ReceivedWindow {
+        let mut groups: HashMap<SummedGroupKey, GroupFlow> = HashMap::new();
+        let begin = |(stack, thread, allocator): SummedGroupKey| {
+            let [allocated, freed, live] = [Tally::default(); 3];
+            GroupFlow { stack, thread, allocator, allocated, freed, live, peak: None }
+        };
+        let mut sums = [Tally::default(); 2];
+        for (key, [allocated, freed]) in self.flows.drain() {
+            sums[0] += allocated;
+            sums[1] += freed;
+            groups.insert(key, GroupFlow { allocated, freed, ..begin(key) });
+        }
+        for (key, live) in self.known.values().filter(|process| process.runs()).flat_map(|process| &process.live) {
+            groups.entry(*key).or_insert_with(|| begin(*key)).live += *live;
+        }
+        let is_sampled = self.process.sample_bytes.is_some();
+        let flows = groups.into_values().map(|flow| (flow, Tally::default()));
+        let sums_of_groups = WindowSums::of(flows, is_sampled);
+        self.has_news = false;
+        ReceivedWindow {
+            skipped: std::mem::take(&mut self.skipped),
+            message: self.totals(sums, last),
+            sums: sums_of_groups,
+            threads: self.threads.clone(),
+            process: self.process.clone(),
+        }
+    }
+
+    fn totals(&mut self, [allocated, freed]: [Tally; 2], last: bool) -> WindowMessage {
+        let begun_ns = self.begun_ns.unwrap_or(0);
+        let mut sum = WindowMessage::default();
+        let (mut own_peak, mut running) = (0, 0);
+        let mut live = Tally::default();
+        for process in self.known.values() {
+            let Some(newest) = &process.newest else { continue };
+            sum.add_totals(newest);
+            let totals = newest.totals();
+            own_peak = own_peak.max(totals.peak_bytes);
+            let end_ns = newest.t1_ns.saturating_add(process.start_ns.saturating_sub(begun_ns));
+            sum.t1_ns = sum.t1_ns.max(end_ns);
+            if process.runs() {
+                running += 1;
+                live += totals.live;
+                sum.rss_bytes = sum.rss_bytes.saturating_add(totals.rss_bytes);
+                sum.lag.add(newest.lag);
+            }
+        }
+        sum.pid = self.process.pid.unwrap_or(0);
+        sum.t1_ns = sum.t1_ns.max(self.to_ns);
+        (sum.t0_ns, self.to_ns) = (self.to_ns, sum.t1_ns);
+        sum.events = std::mem::take(&mut self.events);
+        if live.bytes > self.peak.0 || own_peak > self.peak.0 {
+            self.peak = (live.bytes.max(own_peak), sum.t1_ns);
+        }
+        sum.set_sums([live, allocated, freed], self.peak, self.process.sample_bytes.is_some());
+        sum.rss_peak_bytes = self.history.iter().map(|point| point[2]).fold(sum.rss_bytes, u64::max);
+        (sum.last, sum.processes) = (last, Some(running));
+        if self.history.len() >= MOST_POINTS {
+            let mut at = 0;
+            self.history.retain(|_| {
+                at += 1;
+                at % 2 == 0
+            });
+        }
+        self.history.push([sum.t1_ns, live.bytes, sum.rss_bytes]);
+        sum.history.clone_from(&self.history);
+        sum
+    }
+}
+
+/// What is behind, of all.
+impl Lag {
+    fn add(&mut self, more: Self) {
+        self.bytes = self.bytes.saturating_add(more.bytes);
+        self.events = self.events.saturating_add(more.events);
+        self.ms = self.ms.max(more.ms);
+    }
+}

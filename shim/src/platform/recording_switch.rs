@@ -23,6 +23,10 @@ const ON: u32 = 1;
 const WATCHING: u32 = 2;
 /// Hooks record what is sampled.
 const SAMPLING: u32 = 3;
+/// The bit that [`ON`] and [`SAMPLING`] have, and no other.
+const RECORDS: u32 = 1;
+
+const _: () = assert!(ON & SAMPLING & RECORDS != 0 && (OFF | WATCHING) & RECORDS == 0, "one bit says it");
 
 static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
 
@@ -37,7 +41,13 @@ pub(crate) fn is_on() -> bool {
     PAGE.on.load(Acquire) != OFF
 }
 
-/// Whether hooks record without further checks.
+/// Whether hooks record, everything or samples, without further checks.
+#[inline(always)]
+pub(crate) fn records_without_checks() -> bool {
+    PAGE.on.load(Acquire) & RECORDS != 0
+}
+
+/// Whether hooks record everything without further checks.
 #[inline(always)]
 pub(crate) fn is_on_without_checks() -> bool {
     PAGE.on.load(Acquire) == ON

@@ -264,7 +264,7 @@ pub(crate) fn highest_slot() -> u32 {
 /// the hook just calls the original function.
 #[inline(always)]
 pub(crate) fn enter() -> Option<Recorder> {
-    if !recording_switch::is_on_without_checks() && !enter_watching() {
+    if !recording_switch::records_without_checks() && !enter_watching() {
         return None;
     }
     let word = tls::get();
@@ -413,9 +413,6 @@ pub(crate) fn before_events(call: fn() -> bool) {
 #[cold]
 #[inline(never)]
 fn enter_watching() -> bool {
-    if recording_switch::is_sampling() {
-        return true;
-    }
     if recording_switch::has_pending_checks() {
         let _errno = Errno::keep();
         look_after_allocators();

@@ -125,6 +125,7 @@ class Graph {
     context.globalAlpha = (matches && !isMatch) || isAbove ? 0.35 : 1;
     context.fillStyle = isMatch ? this.color("match") : this.fill(block);
     context.fillRect(x, y, Math.max(width - (width > 3 ? 1 : 0.2), 0.4), row - 1);
+    this.paintUncertain(block, x, y, width);
     context.globalAlpha = isAbove ? 0.8 : 1;
     if (block === this.hovered || (block === this.picked && document.activeElement === this.pane)) {
       context.strokeStyle = this.color("hover");
@@ -133,6 +134,28 @@ class Graph {
     }
     if (width > 28) this.label(block, x, y, width, (matches && !isMatch) || isAbove);
     context.globalAlpha = 1;
+  }
+
+  /** Hatches the end of a block that lies within its 95 % interval. */
+  paintUncertain(block, x, y, width) {
+    const reach = width > 8 && block.value && this.layout.reach(block, this.layout.selection.metric, "total");
+    if (!reach) return;
+    const part = Math.min((reach.down / block.value) * width, width) - 1;
+    if (part < 2) return;
+    const { context, row } = this;
+    context.save();
+    context.beginPath();
+    context.rect(x + width - 1 - part, y, part, row - 1);
+    context.clip();
+    context.strokeStyle = this.color("bg");
+    context.lineWidth = 1;
+    context.beginPath();
+    for (let left = x + width - part - row; left < x + width; left += 5) {
+      context.moveTo(left, y + row);
+      context.lineTo(left + row, y);
+    }
+    context.stroke();
+    context.restore();
   }
 
   label(block, x, y, width, isDim) {
@@ -204,7 +227,9 @@ class Graph {
       // Callers of vanished functions are shown with them; grey if the new capture has them.
       const after = vanished ? this.layout.describe(block, block.figures.now) : null;
       const stays = after && (after.bytes.total > 0 || after.count.total > 0);
-      block.change = stays
+      const { layout } = this;
+      const isNoise = layout.isNoise(block, metric, by, layout.describe(block)[metric][by], base[metric][by]);
+      block.change = stays || isNoise
         ? "same"
         : changeClass(now[metric][by], base[metric][by], inBase, vanished, this.model.floor(this.layout.selection));
       block.changeBy = by;

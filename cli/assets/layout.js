@@ -263,7 +263,26 @@ class Layout {
     return result;
   }
 
+  /** How far the 95 % interval of a figure reaches down and up; null where figures are exact or nothing is known of it. */
+  reach(block, metric, which, figures = block.figures) {
+    if (!figures?.spread || block.frame === ARENAS) return null;
+    const variance = this.describe(block, figures.spread.variance)[metric][which];
+    const skew = this.describe(block, figures.spread.skew)[metric][which];
+    return reachOf(variance, skew, metric === "count" ? 1.2 : 0);
+  }
+
+  /** Whether the difference of a figure lies within its 95 % interval. */
+  isNoise(block, metric, which, now, base) {
+    const after = this.reach(block, metric, which);
+    const before = this.reach(block, metric, which, block.figures.base);
+    if (!after || !before) return false;
+    const change = now - base;
+    return Math.abs(change) <= (change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down));
+  }
+
   describeArenas(metric, figures) {
+    // Mappings are exact.
+    if (figures.isSpread) return { total: 0, own: 0 };
     const isBase = figures === this.figures.base || figures === this.figures.news?.base;
     const key = isBase ? { bytes: "baseBytes", count: "baseCount" }[metric] : metric;
     const value = this.arenaFigures[key];
@@ -339,6 +358,16 @@ class Layout {
 }
 
 /** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */
+/** The same interval as in all reports: see estimate.rs. */
+function reachOf(variance, skew, mixed) {
+  if (!(variance > 0)) return { down: 0, up: 0 };
+  const ofOne = skew / variance;
+  const square = 1.96 * 1.96 * (1 + (mixed * ofOne) / Math.sqrt(variance));
+  const shift = (square * ofOne) / 2;
+  const half = Math.sqrt(square * variance + shift * shift);
+  return { down: Math.ceil(Math.max(half - shift, 0)), up: Math.ceil(half + shift) };
+}
+
 function changeClass(now, base, inBase, vanished, floor) {
   if (vanished) return "gone";
   if (Math.abs(now - base) < floor) return "same";

@@ -124,6 +124,10 @@ class Model {
     const base = this.diff ? this.ownFigures(selection, "base") : null;
     const shown = vanished ? this.gone(own, base) : own;
     const figures = { ...this.withTotals(shown), base: base && this.withTotals(base) };
+    if (this.data.sampled && !range) {
+      figures.spread = this.spread(selection, "new");
+      if (base) figures.base.spread = this.spread(selection, "base");
+    }
     if (base) figures.news = { now: this.news(selection, own, "new"), base: this.news(selection, base, "base") };
     if (vanished) figures.now = this.withTotals(own);
     this.sums.set(key, figures);
@@ -140,6 +144,22 @@ class Model {
       count[node] += groups.count[group];
     });
     return { bytes, count };
+  }
+
+  /** How exact the figures of nodes are, where they are estimates from samples: variances and third cumulants. */
+  spread(selection, side) {
+    const of = (what) => {
+      const sums = { bytes: new Float64Array(this.count), count: new Float64Array(this.count) };
+      const bytes = this.data[`${side}Bytes${what}${selection.view}`];
+      const count = this.data[`${side}Count${what}${selection.view}`];
+      this.groupNode.forEach((node, group) => {
+        if (!this.selects(selection, group)) return;
+        sums.bytes[node] += bytes[group];
+        sums.count[node] += count[group];
+      });
+      return { ...this.withTotals(sums), isSpread: true };
+    };
+    return { variance: of("Variance"), skew: of("Skew") };
   }
 
   /** A side of a difference without the blocks that are matched with another function on the other side. */

@@ -53,8 +53,19 @@ class Tooltip {
 
   figures(block) {
     const { bytes, count } = this.graph.layout.describe(block);
-    this.row("Total", formatSize(bytes.total), plural(count.total, "allocation", "allocations"));
-    this.row("Self", formatSize(bytes.own), plural(count.own, "allocation", "allocations"));
+    const shown = (name, which) => {
+      const allocations = plural(count[which], "allocation", "allocations");
+      this.row(name, formatSize(bytes[which]) + this.within(block, "bytes", which), allocations + this.within(block, "count", which));
+    };
+    shown("Total", "total");
+    shown("Self", "own");
+  }
+
+  /** Half the 95 % interval of an estimated figure, the larger one. */
+  within(block, metric, which, figures = block.figures) {
+    const reach = this.graph.layout.reach(block, metric, which, figures);
+    const half = reach ? Math.max(reach.down, reach.up) : 0;
+    return half ? ` ± ${formatAmount(half, metric)}` : "";
   }
 
   compare(block) {
@@ -76,8 +87,8 @@ class Tooltip {
         const format = (value) => formatAmount(value, metric);
         this.row(
           title + of,
-          format(before),
-          format(after),
+          format(before) + this.within(block, metric, which, block.figures.base),
+          format(after) + this.within(block, metric, which),
           formatChange(after - before, metric),
           changePercent(before, after),
         );

@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 use memtrack_format::Allocator;
-use memtrack_reader::ThreadId;
-use memtrack_reader::analysis::{Group, Tally};
+use memtrack_reader::analysis::{Group, Tally, Variance};
 use memtrack_reader::origin::Whose;
+use memtrack_reader::{ThreadId, View};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde_json::Value;
 
 use super::VIEWS;
 use super::columns::PackedColumns;
@@ -38,6 +39,8 @@ pub(super) struct Sites {
     /// The same for matched blocks.
     matched_elsewhere: Vec<ViewTallies>,
     sides: usize,
+    /// The figures of a side are estimates.
+    sampled: bool,
     /// For each group of the first side, its group in the page.
     pub(super) group_numbers: Vec<u32>,
     threads: Vec<String>,
@@ -75,8 +78,11 @@ impl Sites {
         self.matched_elsewhere = vec![ViewTallies::default(); if sides.len() > 1 { self.sums.len() } else { 0 }];
         let order: FxHashMap<SiteKey, u32> = self.groups.iter().copied().zip(0..).collect();
         for (number, (side, keys)) in sides.iter().zip(&keys).enumerate() {
-            for (group, key) in side.capture.analysis.groups.iter().zip(keys) {
-                add(&mut self.sums[order[key] as usize * sides.len() + number], &group);
+            let analysis = &side.capture.analysis;
+            self.sampled |= side.capture.is_sampled();
+            for (at, (group, key)) in analysis.groups.iter().zip(keys).enumerate() {
+                let sums = &mut self.sums[order[key] as usize * sides.len() + number];
+                add(sums, &group, |view| analysis.variance(at, view));
             }
             for (matched_elsewhere, key) in side.matched_elsewhere.iter().zip(keys) {
                 let sums = &mut self.matched_elsewhere[order[key] as usize * sides.len() + number];
@@ -112,6 +118,10 @@ impl Sites {
         for (side, prefix) in ["new", "base"].iter().enumerate().take(self.sides) {
             self.write_sums(&self.sums, side, prefix, data)?;
         }
+        data.json("sampled", &self.sampled.into())?;
+        for (side, prefix) in ["new", "base"].iter().enumerate().take(if self.sampled { self.sides } else { 0 }) {
+            self.write_variances(side, prefix, data)?;
+        }
         if self.matched_elsewhere.is_empty() {
             return Ok(());
         }
@@ -130,6 +140,19 @@ impl Sites {
             let sums = of_groups.iter().skip(side).step_by(self.sides).map(|sums| &sums[view]);
             data.column(&format!("{prefix}Bytes{view}"), sums.clone().map(|sum| sum.bytes))?;
             data.column(&format!("{prefix}Count{view}"), sums.map(|sum| sum.count))?;
+        }
+        Ok(())
+    }
+
+    /// How exact the sums are: variances and third cumulants of bytes and counts.
+    fn write_variances(&self, side: usize, prefix: &str, data: &mut PackedColumns) -> io::Result<()> {
+        const NAMES: [&str; 4] = ["BytesVariance", "BytesSkew", "CountVariance", "CountSkew"];
+        for view in 0..VIEWS.len() {
+            for (at, name) in NAMES.into_iter().enumerate() {
+                let sums = self.sums.iter().skip(side).step_by(self.sides);
+                let column: Value = sums.map(|sums| brief(sums[view].variance.numbers()[at])).collect();
+                data.json(&format!("{prefix}{name}{view}"), &column)?;
+            }
         }
         Ok(())
     }
@@ -155,11 +178,16 @@ impl Sites {
     }
 }
 
-fn add(sums: &mut ViewTallies, group: &Group) {
+fn add(sums: &mut ViewTallies, group: &Group, variance: impl Fn(View) -> Variance) {
     for (sum, view) in sums.iter_mut().zip(VIEWS) {
-        let part = group.sum(view);
-        sum.add(part.bytes, part.count);
+        *sum += Tally { variance: variance(view), ..group.sum(view).tally() };
     }
+}
+
+/// With four digits, which are enough for an interval.
+fn brief(number: f32) -> Value {
+    let text = format!("{number:.3e}");
+    text.parse::<f64>().ok().filter(|number| *number != 0.0).map_or_else(|| 0.into(), Value::from)
 }
 
 impl PageSide<'_> {

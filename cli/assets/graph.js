@@ -229,9 +229,10 @@ class Graph {
       const stays = after && (after.bytes.total > 0 || after.count.total > 0);
       const { layout } = this;
       const isNoise = layout.isNoise(block, metric, by, layout.describe(block)[metric][by], base[metric][by]);
-      block.change = stays || isNoise
-        ? "same"
-        : changeClass(now[metric][by], base[metric][by], inBase, vanished, this.model.floor(this.layout.selection));
+      block.change =
+        stays || isNoise
+          ? "same"
+          : changeClass(now[metric][by], base[metric][by], inBase, vanished, this.model.floor(this.layout.selection));
       block.changeBy = by;
     }
     return block.change;

@@ -55,7 +55,11 @@ class Tooltip {
     const { bytes, count } = this.graph.layout.describe(block);
     const shown = (name, which) => {
       const allocations = plural(count[which], "allocation", "allocations");
-      this.row(name, formatSize(bytes[which]) + this.within(block, "bytes", which), allocations + this.within(block, "count", which));
+      this.row(
+        name,
+        formatSize(bytes[which]) + this.within(block, "bytes", which),
+        allocations + this.within(block, "count", which),
+      );
     };
     shown("Total", "total");
     shown("Self", "own");

@@ -8,7 +8,7 @@ use std::time::Instant;
 use memtrack_collector::{PictureOptions, PictureReader, PictureRequest};
 use memtrack_format::objects::{PictureCause, PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
-use memtrack_objects::{ObjectPicture, PictureDetail, PythonRuntime};
+use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 
 use crate::args::objects::ObjectsMoment;
 
@@ -51,7 +51,7 @@ impl PictureReader for CPythonPictures {
 fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: TakeMoment<'_>) -> Option<StoredPicture> {
     let begun = Instant::now();
     let time_ns = moment()?;
-    let picture = ObjectPicture::read(view, runtime, PictureDetail::Paths).into_stored();
+    let picture = read_objects(view, runtime, PictureDetail::Paths).into_stored();
     // What the collector works on at this point is garbage; lists of all else are whole.
     Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), true))
 }
@@ -80,7 +80,7 @@ fn stopped(
     let read = |view: &ProcessView, cost: FreezeCost| {
         let time_ns = note()?;
         let begun = Instant::now();
-        let picture = ObjectPicture::read(view, runtime, PictureDetail::Paths).into_stored();
+        let picture = read_objects(view, runtime, PictureDetail::Paths).into_stored();
         // Without a copy it stands still until it is read.
         let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
         Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX), cost.was_ready))

@@ -1,6 +1,6 @@
 //! The objects of a CPython process, read from outside: types, sizes as `sys.getsizeof` has them, references.
 //!
-//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture`] follows them and the
+//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture_reader`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
 //! and [`size`] say what an object is and how large, [`addresses`] where objects are; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
 //! would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
@@ -18,6 +18,7 @@ mod layout;
 mod memory;
 mod paths;
 mod picture;
+mod picture_reader;
 mod references;
 mod size;
 mod types;
@@ -25,7 +26,8 @@ mod types;
 pub use graph::Holders;
 pub use interpreter::PythonRuntime;
 pub use paths::HolderPath;
-pub use picture::{ObjectPicture, PictureDetail, TypeSum};
+pub use picture::{ObjectPicture, TypeSum};
+pub use picture_reader::{PictureDetail, read_objects};
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use memtrack_collector::control::protocol::{ControlCommand, SnapshotAnswer};
 use memtrack_collector::monotonic_ns;
 use memtrack_format::objects::PictureHead;
 use memtrack_inject::{FreezeCost, ProcessView, freeze};
-use memtrack_objects::{ObjectPicture, PictureDetail, PythonRuntime};
+use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 use memtrack_reader::source::CaptureReader;
 use tempfile::NamedTempFile;
 
@@ -36,7 +36,7 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
         time_ns.store(monotonic_ns(), Relaxed);
         runtime.is_at_rest(view)
     };
-    let work = |view: &ProcessView, cost: FreezeCost| (ObjectPicture::read(view, &runtime, detail), cost);
+    let work = |view: &ProcessView, cost: FreezeCost| (read_objects(view, &runtime, detail), cost);
     let (picture, cost) = freeze(pid, options.hold, &ready, work).with_context(of_process)?;
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
     let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns), is_consistent: cost.was_ready };

@@ -22,6 +22,7 @@ mod live_windows;
 mod load;
 mod mcp;
 mod message;
+mod object_growth;
 mod object_pictures;
 mod open;
 mod origin_names;

@@ -72,7 +72,8 @@ pub(crate) struct ObjectsArgs {
     /// for each type
     #[arg(long, conflicts_with = "why")]
     pub(crate) places: bool,
-    /// Show what has grown from capture A to capture B, by type; with --places by type and place
+    /// Show what has grown from A to B, by type; with --places by type and place. Each is a capture, or a program that runs, by
+    /// its number
     #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["target", "why", "hold"])]
     pub(crate) diff: Option<Vec<PathBuf>>,
     /// Print JSON

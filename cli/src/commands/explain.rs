@@ -12,6 +12,7 @@ use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, K
 use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
 use crate::load::{Request, load, of_one_recording};
+use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
 use crate::reports::explain::{Explanation, LargeBlocks, MOMENTS, least_copy};
@@ -29,7 +30,8 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let blocks = large_blocks(&capture, &request)?;
     let resident = resident_at_widest(&capture, &request)?;
     let report = resident.as_ref().map(|(capture, memory)| ResidentReport::new(capture, memory));
-    let explanation = Explanation::of(&capture, &blocks, report.as_ref());
+    let types = types(&capture, &request)?;
+    let explanation = Explanation::of(&capture, &blocks, report.as_ref(), &types);
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     if options.json {
         writeln!(out, "{:#}", explanation.json(options.budget))?;
@@ -52,6 +54,16 @@ fn resident_at_widest(capture: &Capture, request: &Request<'_>) -> Result<Option
     let file = request.open(path)?;
     let Some(moment) = widest_moment(&file, capture)? else { return Ok(None) };
     resident_memory(&file, request, &moment)
+}
+
+/// The types of objects that grow, if the capture is one with pictures of objects.
+fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
+    let paths = of_one_recording(request.paths)?;
+    let [path] = &paths[..] else { return Ok(Vec::new()) };
+    if request.narrows() || capture.info.aggregated {
+        return Ok(Vec::new());
+    }
+    growing_types(&request.open(path)?)
 }
 
 /// The large blocks that were live at the peak or at the end, if the capture is one with events.

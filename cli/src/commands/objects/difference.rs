@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
 use super::report::{place_text, short};
-use super::{ObjectPlace, ObjectsArgs, ObjectsRead, stored};
+use super::{ObjectPlace, ObjectsArgs, ObjectsRead, ObjectsTarget};
 use crate::message;
 use crate::terminal::TextFormat;
 use crate::text::{TextTable, column, left_out};
@@ -45,14 +45,17 @@ impl GrownSum {
     }
 }
 
-/// Reads both captures and prints the difference.
+/// Reads both sides and prints the difference.
 ///
 /// # Errors
-/// A capture cannot be read or has no picture, or standard output cannot be written.
+/// A capture cannot be read or has no picture, a process cannot be read, or standard output cannot be written.
 pub(super) fn run(options: &ObjectsArgs, captures: &[PathBuf]) -> Result<u8> {
     let [before, after] = captures else { bail!("--diff takes two captures") };
-    let before = stored::read(options, before, options.at.first())?;
-    let after = stored::read(options, after, options.at.last())?;
+    let (before, after) = (ObjectsTarget::of(before), ObjectsTarget::of(after));
+    // The moment of a program that runs is now, so the moments that were given are those of the captures.
+    let at = |target: &ObjectsTarget, at| if target.is_capture() { at } else { None };
+    let before = before.read(options, at(&before, options.at.first()))?;
+    let after = after.read(options, at(&after, options.at.last()))?;
     let unreadable = before.unreadable + after.unreadable;
     let mut grown: Vec<(String, GrownType)> = by_name(&[before, after]).into_iter().collect();
     grown.retain(|(_, of)| of.sum.has_changed() || of.places.values().any(GrownSum::has_changed));

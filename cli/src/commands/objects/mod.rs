@@ -18,7 +18,7 @@ use memtrack_objects::{HolderPath, Holders, ObjectPicture, TypeSum};
 use memtrack_reader::source::CaptureReader;
 
 use self::places::{ObjectPlace, PlaceTable};
-use crate::args::objects::ObjectsArgs;
+use crate::args::objects::{ObjectsArgs, ObjectsMoment};
 use crate::default_capture;
 
 /// What was read.
@@ -72,10 +72,11 @@ pub(crate) fn run(options: &ObjectsArgs) -> Result<u8> {
     if let Some(captures) = &options.diff {
         return difference::run(options, captures);
     }
-    let read = match target(options)? {
-        ObjectsTarget::Process(pid) => running::read(options, pid)?,
-        ObjectsTarget::Capture(path) => stored::read(options, &path, options.at.first())?,
+    let target = match &options.target {
+        Some(target) => ObjectsTarget::of(target),
+        None => ObjectsTarget::Capture(default_capture::captures()?.swap_remove(0)),
     };
+    let read = target.read(options, options.at.first())?;
     let mut out = stdout().lock();
     if options.json {
         writeln!(out, "{:#}", report::as_json(&read))?;
@@ -92,18 +93,36 @@ enum ObjectsTarget {
     Capture(PathBuf),
 }
 
-fn target(options: &ObjectsArgs) -> Result<ObjectsTarget> {
-    let Some(target) = &options.target else {
-        return Ok(ObjectsTarget::Capture(default_capture::captures()?.swap_remove(0)));
-    };
-    let pid = target.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 0);
-    match pid.filter(|_| !Path::new(target).exists()) {
-        Some(_) if !options.at.is_empty() => bail!("--at is for captures; a running program is read as it is now"),
-        Some(pid) => Ok(ObjectsTarget::Process(pid)),
-        None if options.hold => {
-            bail!("--hold is for running programs, and '{}' is no process number", target.display())
+impl ObjectsTarget {
+    /// A process if it is a number and no file has that name.
+    fn of(target: &Path) -> Self {
+        let pid = target.to_str().and_then(|text| text.parse::<i32>().ok()).filter(|pid| *pid > 0);
+        match pid.filter(|_| !target.exists()) {
+            Some(pid) => Self::Process(pid),
+            None => Self::Capture(target.to_owned()),
         }
-        None => Ok(ObjectsTarget::Capture(target.clone())),
+    }
+
+    fn is_capture(&self) -> bool {
+        matches!(self, Self::Capture(_))
+    }
+
+    /// Reads the objects of a program as it is now, or those of a capture's picture at a moment.
+    ///
+    /// # Errors
+    /// The process may not be read or is no Python program, the capture has no such picture, there is no object that was asked
+    /// for, or an option is for the other kind.
+    fn read(&self, options: &ObjectsArgs, at: Option<&ObjectsMoment>) -> Result<ObjectsRead> {
+        match self {
+            Self::Process(_) if at.is_some() => {
+                bail!("--at is for captures; a running program is read as it is now")
+            }
+            Self::Process(pid) => running::read(options, *pid),
+            Self::Capture(path) if options.hold => {
+                bail!("--hold is for running programs, and '{}' is no process number", path.display())
+            }
+            Self::Capture(path) => stored::read(options, path, at),
+        }
     }
 }
 

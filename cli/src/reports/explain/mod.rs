@@ -14,6 +14,7 @@ mod not_seen;
 mod resident;
 mod rows;
 mod tiny;
+mod types;
 mod write;
 
 use std::cmp::Reverse;
@@ -25,6 +26,7 @@ pub(crate) use rows::LineRows;
 use super::capture_info::{Capture, quoted};
 use super::resident::ResidentReport;
 use super::source::Sources;
+use crate::object_growth::GrowingType;
 
 /// Number of moments at which live bytes of each line are known.
 pub(crate) const MOMENTS: u32 = 128;
@@ -109,8 +111,13 @@ pub(crate) struct Explanation {
 
 impl Explanation {
     /// All findings about a capture, which must be folded; `blocks` are its large blocks, `resident`
-    /// is resident memory at the moment when most of it had no live block.
-    pub(crate) fn of(capture: &Capture, blocks: &LargeBlocks, resident: Option<&ResidentReport<'_>>) -> Self {
+    /// is resident memory at the moment when most of it had no live block, `types` are those that grow.
+    pub(crate) fn of(
+        capture: &Capture,
+        blocks: &LargeBlocks,
+        resident: Option<&ResidentReport<'_>>,
+        types: &[GrowingType],
+    ) -> Self {
         let rows = LineRows::of(capture);
         let mut sources = Sources::of(&capture.info);
         let growing = growth::findings(&rows, &mut sources);
@@ -124,6 +131,7 @@ impl Explanation {
             churn::findings(&rows, &mut sources),
             imports::findings(&rows, &mut sources),
             resident.map(|report| resident::findings(capture, report)).unwrap_or_default(),
+            types::findings(capture, types),
         ]
         .concat();
         findings.sort_by_key(|finding| Reverse(finding.weight));
@@ -148,7 +156,7 @@ mod tests {
     fn explained() -> Explanation {
         let mut capture = fixture::leaking();
         capture.show(&DisplayOptions::default()).unwrap();
-        Explanation::of(&capture, &LargeBlocks::default(), None)
+        Explanation::of(&capture, &LargeBlocks::default(), None, &[])
     }
 
     #[test]
@@ -173,7 +181,7 @@ mod tests {
     #[test]
     fn nothing_to_say_is_said() {
         let mut text = Vec::new();
-        Explanation::of(&fixture::empty(), &LargeBlocks::default(), None).text(4000, WIDE, &mut text).unwrap();
+        Explanation::of(&fixture::empty(), &LargeBlocks::default(), None, &[]).text(4000, WIDE, &mut text).unwrap();
         assert!(text.starts_with(b"Nothing stands out."));
     }
 }

@@ -1,0 +1,162 @@
+//! Types of Python objects of which there are more in each of the last three pictures of a capture.
+//!
+//! One more picture than `objects --diff` takes: what was being built in one of the steps has not grown in the other.
+//! Invariant: counts and bytes are those of `objects --at` of the same pictures.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use memtrack_format::objects::{PictureCause, PictureHead};
+use memtrack_objects::{HolderPath, ObjectPicture};
+use memtrack_reader::source::CaptureReader;
+
+/// Pictures that are compared.
+const PICTURES: usize = 3;
+/// Types that are returned at most: those with the largest growth.
+const MOST: usize = 3;
+/// Types that grow whose paths are followed: those of the program, then the others, each with the largest growth.
+const MOST_SEEN: usize = 16;
+/// The least growth of a type and what it holds, in bytes.
+const LEAST: u64 = 64 << 10;
+
+/// A type, and its objects in each picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrowingType {
+    /// Module and qualified name.
+    pub(crate) name: String,
+    /// Objects in each of the pictures.
+    pub(crate) counts: [u64; PICTURES],
+    /// The sum of `sys.getsizeof` in each of the pictures.
+    pub(crate) own_bytes: [u64; PICTURES],
+    /// How those of the last picture are held, the most frequent kind of path first.
+    pub(crate) paths: Vec<HolderPath>,
+    /// Other types that grow, most of whose objects are held by those of this one, and the bytes by which they have grown.
+    pub(crate) held: Vec<(String, u64)>,
+    /// How long after the first picture the last one was taken.
+    pub(crate) span_ns: u64,
+    /// The mark at which all pictures were taken, if it is the same one.
+    pub(crate) mark: Option<String>,
+}
+
+impl GrowingType {
+    /// Bytes by which it has grown, with what it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.own_growth() + self.held.iter().map(|(_, bytes)| bytes).sum::<u64>()
+    }
+
+    fn own_growth(&self) -> u64 {
+        self.own_bytes[PICTURES - 1].saturating_sub(self.own_bytes[0])
+    }
+
+    fn is_growing(&self) -> bool {
+        let grows = |sums: &[u64]| sums.windows(2).all(|pair| pair[0] < pair[1]);
+        grows(&self.counts) && grows(&self.own_bytes)
+    }
+
+    /// Whether most objects of the other type are held by objects of this one.
+    fn holds(&self, other: &Self) -> bool {
+        match (self.paths.first(), other.paths.first()) {
+            (Some(own), Some(others)) => {
+                others.pattern.len() > own.pattern.len() && others.pattern.starts_with(&own.pattern)
+            }
+            _ => false,
+        }
+    }
+
+    fn is_of_program(&self) -> bool {
+        !self.name.starts_with("builtins.")
+    }
+}
+
+/// The types that grow, those that the program or a library defines before those of the interpreter.
+///
+/// # Errors
+/// The capture cannot be read.
+pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
+    let moments = file.pictures()?;
+    let Some(moments) = moments.len().checked_sub(PICTURES).and_then(|first| moments.get(first..)) else {
+        return Ok(Vec::new());
+    };
+    let heads: Vec<&PictureHead> = moments.iter().map(|moment| &moment.head).collect();
+    let span_ns = heads[PICTURES - 1].time_ns.saturating_sub(heads[0].time_ns);
+    let mark = same_mark(&heads);
+    let mut sums: BTreeMap<String, [(u64, u64); PICTURES]> = BTreeMap::new();
+    let mut last = None;
+    for (place, moment) in moments.iter().enumerate() {
+        let Some(stored) = file.picture(moment)? else { return Ok(Vec::new()) };
+        let picture = ObjectPicture::of_stored(stored);
+        for of in picture.by_type() {
+            let sum = &mut sums.entry(of.name).or_default()[place];
+            *sum = (sum.0 + of.count, sum.1 + of.own_bytes);
+        }
+        last = Some(picture);
+    }
+    let of_sums = |(name, sums): (String, [(u64, u64); PICTURES])| GrowingType {
+        name,
+        counts: sums.map(|(count, _)| count),
+        own_bytes: sums.map(|(_, bytes)| bytes),
+        paths: Vec::new(),
+        held: Vec::new(),
+        span_ns,
+        mark: mark.clone(),
+    };
+    let mut growing: Vec<GrowingType> = sums.into_iter().map(of_sums).filter(GrowingType::is_growing).collect();
+    growing.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.own_growth())));
+    growing.truncate(MOST_SEEN);
+    for of in &mut growing {
+        of.paths = last.as_ref().map(|picture| picture.paths(&picture.find(&of.name))).unwrap_or_default();
+    }
+    Ok(largest(growing))
+}
+
+/// The types that grow most, each with those that its objects hold.
+fn largest(growing: Vec<GrowingType>) -> Vec<GrowingType> {
+    let mut found: Vec<GrowingType> = Vec::new();
+    for of in growing {
+        match found.iter_mut().find(|holder| holder.holds(&of)) {
+            Some(holder) => holder.held.push((of.name, of.own_bytes[PICTURES - 1].saturating_sub(of.own_bytes[0]))),
+            None => found.push(of),
+        }
+    }
+    found.retain(|of| of.bytes() >= LEAST);
+    found.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.bytes())));
+    found.truncate(MOST);
+    found
+}
+
+fn same_mark(heads: &[&PictureHead]) -> Option<String> {
+    let first = heads.first().filter(|head| head.cause == PictureCause::Mark)?;
+    heads.iter().all(|head| head.cause == PictureCause::Mark && head.mark == first.mark).then(|| first.mark.clone())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{GrowingType, largest};
+    use memtrack_objects::HolderPath;
+
+    fn growing(name: &str, bytes: u64, pattern: &str) -> GrowingType {
+        let path = HolderPath { example: pattern.into(), pattern: pattern.into(), count: 1, is_known: true };
+        GrowingType {
+            name: name.into(),
+            counts: [1, 2, 3],
+            own_bytes: [0, bytes / 2, bytes],
+            paths: vec![path],
+            held: Vec::new(),
+            span_ns: 1,
+            mark: None,
+        }
+    }
+
+    #[test]
+    fn what_a_growing_type_holds_counts_for_it_and_small_growth_for_nothing() {
+        let found = largest(vec![
+            growing("app.Session", 50_000, "app.SESSIONS[…]"),
+            growing("app.Small", 60_000, "app.small[…]"),
+            growing("builtins.list", 40_000, "app.SESSIONS[…].payload"),
+            growing("builtins.dict", 90_000, "app.others[…]"),
+            growing("builtins.str", 10_000, "app.SESSIONS"),
+        ]);
+        let names: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.held.len())).collect();
+        assert_eq!(names, [("app.Session", 90_000, 1), ("builtins.dict", 90_000, 0)]);
+    }
+}

@@ -70,6 +70,21 @@ memtrack.mark("nobody records")
     assert 20 <= got["capture"]["frees_of_earlier_blocks"] <= 30
 
 
+def test_every_option_may_be_given_as_it_is_by_default(program, python, figures):
+    names = program(
+        python,
+        """
+import inspect
+defaults = {name: value.default for name, value in inspect.signature(memtrack.Tracker).parameters.items() if value.kind == value.KEYWORD_ONLY}
+with memtrack.Tracker("a.bin", **defaults):
+    inside = keep(50)
+print(defaults["sample"], set(memtrack.__all__) <= set(dir(memtrack)))
+""",
+    )
+    assert names == ["None True"]
+    assert "sample_bytes" not in figures("a.bin")["capture"]
+
+
 def test_nothing_of_memtracks_own_is_counted(program, interpreter, figures):
     program(
         interpreter,

@@ -60,3 +60,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def __dir__() -> "list[str]":
+    return sorted({*globals(), *__all__})

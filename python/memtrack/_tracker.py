@@ -108,7 +108,7 @@ class Tracker:
         trace_python_allocators: bool = False,
         allocation_timestamps: bool = False,
         aggregate: bool = False,
-        sample: Union[bool, int, str] = False,
+        sample: Union[bool, int, str, None] = None,
         follow_fork: bool = False,
         overwrite: bool = False,
         memory_interval_ms: int = 10,
@@ -129,7 +129,7 @@ class Tracker:
         self._overwrite = overwrite
         self._options = [f"--output={self.file_name}", f"--snapshot-interval={memory_interval_ms}"]
         self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
-        if sample is not False:
+        if sample is not None and sample is not False:
             self._options.append("--sample" if sample is True else f"--sample={sample}")
         self._library: Optional[Library] = None
         self._process: Optional[int] = None

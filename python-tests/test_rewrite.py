@@ -280,3 +280,16 @@ def test_existing_files_are_refused(capture):
     for words in (["merge", capture.path], ["strip", capture.path], ["anonymize", capture.path]):
         outcome = capture.memtrack(*words, "-o", capture.path)
         assert outcome.status == 1 and b"--force" in outcome.stderr
+
+
+def test_a_recording_of_a_process_counts_once(capture):
+    """A capture, a smaller copy of it and the same file again are one recording: the whole capture is read."""
+    whole = capture.stats()
+    stripped = rewritten(capture, "strip", "--smaller", "60kB")
+    outcome = capture.memtrack("stats", "--json", stripped.path, capture.path, capture.path)
+    told = json.loads(outcome.stdout)
+    assert [told[name] for name in ("allocations", "peak", "leaked")] == [whole[name] for name in ("allocations", "peak", "leaked")]
+    said = outcome.stderr.decode()
+    assert said.count("left out") == 2 and f"{stripped.path}: left out" in said, said
+    # Records are no sums: all are printed.
+    assert capture.reading("parse", capture.path, capture.path) == 2 * capture.text

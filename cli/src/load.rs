@@ -7,7 +7,7 @@ mod paths;
 mod several;
 mod warnings;
 
-pub(crate) use paths::{expanded, of_one_recording};
+pub(crate) use paths::{checked, expanded, of_one_recording};
 pub(crate) use warnings::warn_unnamed;
 
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId};
 
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::args;
-use crate::load::{Request, capture_info, of_one_recording};
+use crate::load::{Request, capture_info, checked};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::capture_info::{CaptureInfo, visible};
@@ -25,7 +25,7 @@ use crate::terminal::Progress;
 pub(crate) fn run(options: &args::ParseArgs) -> Result<u8> {
     let request = Request::from(&options.input);
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
-    for path in of_one_recording(request.paths)? {
+    for path in checked(request.paths)? {
         print(&request.open(&path)?, &request, &mut out)?;
     }
     out.finish()?;

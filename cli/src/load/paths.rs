@@ -1,8 +1,9 @@
 //! Which files a report reads: merged files are expanded, and captures of different recordings are refused.
 //!
-//! Invariant: only a merged file has captures of several recordings.
+//! Invariant: a report counts no process twice.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use anyhow::{Result, bail};
 use memtrack_reader::source;
@@ -10,12 +11,22 @@ use memtrack_reader::source;
 use crate::message;
 use crate::reports::capture_info::rfc3339;
 
-/// The captures of a report, with merged files expanded. Captures of different recordings are accepted only from a
-/// merged file.
+/// The captures of a report, with merged files expanded; of several files of one recording of one process, such as
+/// snapshots and the whole capture, the one that has most. A merged file is taken as it is.
 ///
 /// # Errors
 /// A file that is no capture, and files of different recordings.
 pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let all = checked(paths)?;
+    if paths.len() == 1 { Ok(all) } else { without_repeats(all) }
+}
+
+/// The captures at these paths, with merged files expanded. Captures of different recordings are accepted only from a
+/// merged file.
+///
+/// # Errors
+/// A file that is no capture, and files of different recordings.
+pub(crate) fn checked(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let all = expanded(paths)?;
     if paths.len() == 1 {
         return Ok(all);
@@ -45,6 +56,54 @@ pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
         );
     }
     Ok(all)
+}
+
+/// What two files share that have records of one recording of one process: its recording, the process, when it began, and
+/// the span of it, if it is one.
+type RecordingOfProcess = (Option<u64>, Option<u32>, Option<u64>, Option<u64>);
+
+/// The captures without those whose process and recording another one has, too. Which of them are left out is said once.
+fn without_repeats(all: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
+    struct Kept {
+        path: PathBuf,
+        of: RecordingOfProcess,
+        /// Not a snapshot, and how many bytes of records: the larger, the more it has.
+        extent: (bool, u64),
+    }
+    let mut kept: Vec<Kept> = Vec::new();
+    let mut left_out: Vec<(PathBuf, usize)> = Vec::new();
+    for path in all {
+        let file = source::CaptureReader::open(&path)?;
+        let process = file.process();
+        let of = (process.tree.recording, process.pid, process.start.monotonic_ns, process.span_ticket);
+        let extent = (!process.snapshot, file.total_record_bytes());
+        // Without the time of its beginning, a recording cannot be told from another one.
+        match kept.iter().position(|kept| of.2.is_some() && kept.of == of) {
+            None => kept.push(Kept { path, of, extent }),
+            Some(place) if extent > kept[place].extent => {
+                left_out.push((std::mem::replace(&mut kept[place].path, path), place));
+                kept[place].extent = extent;
+            }
+            Some(place) => left_out.push((path, place)),
+        }
+    }
+    static SAID: Once = Once::new();
+    if !left_out.is_empty() {
+        SAID.call_once(|| {
+            for (path, place) in &left_out {
+                note_left_out(path, &kept[*place].path);
+            }
+        });
+    }
+    Ok(kept.into_iter().map(|kept| kept.path).collect())
+}
+
+fn note_left_out(path: &Path, other: &Path) {
+    message::note(format_args!(
+        "{}: left out: {} has the same recording of the same process",
+        path.display(),
+        other.display()
+    ));
 }
 
 /// The captures at these paths, with merged files expanded.

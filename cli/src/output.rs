@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -34,11 +34,15 @@ impl Destination<'_> {
         self.named.map_or_else(|| derived(first, report, suffix), Path::to_path_buf)
     }
 
-    /// Refuses to overwrite a file other than an unmodified report of the same captures.
+    /// Refuses to overwrite a file other than an unmodified report of the same captures, and a capture by its own report even
+    /// with `force`.
     ///
     /// # Errors
-    /// Another file exists, and `force` is not set.
+    /// Another file exists, and `force` is not set; one of the captures.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
+        if self.captures.iter().any(|capture| is_same_file(capture, path)) {
+            bail!("{}: is the capture that is being read; name another file with -o", path.display());
+        }
         let may_be_report = !self.force && path.is_file();
         let mark = ReportMark::of(self.captures).filter(|_| may_be_report);
         refuse_existing(path, self.force || mark.is_some_and(|mark| mark.is_of(path)))
@@ -120,7 +124,7 @@ impl ReportOutput {
     pub(crate) fn finish(self) -> Result<Option<PathBuf>> {
         match self {
             Self::Stdout(mut stdout) => {
-                stdout.flush().context("standard output cannot be written")?;
+                stdout.flush().context("standard output: cannot be written")?;
                 Ok(None)
             }
             Self::Device(mut file, path) => {
@@ -128,7 +132,7 @@ impl ReportOutput {
                 Ok(Some(path))
             }
             Self::File(mut file, path, mark) => {
-                file.flush().with_context(|| cannot_write(&path))?;
+                file.flush().map_err(|error| without_path(&error)).with_context(|| cannot_write(&path))?;
                 let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
                 if let Some(mark) = mark {
                     mark.put_on(file.as_file());
@@ -160,7 +164,12 @@ impl Write for ReportOutput {
 
 /// Adds the path to a write error, keeping its kind.
 fn explained(what: impl fmt::Display, error: &io::Error) -> io::Error {
-    io::Error::new(error.kind(), format!("{what}: cannot be written: {error}"))
+    io::Error::new(error.kind(), format!("{what}: cannot be written: {}", without_path(error)))
+}
+
+/// The error without the path of the temporary file, which `tempfile` adds to the text.
+fn without_path(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
 /// The file of a capture while it is being recorded.
@@ -251,6 +260,11 @@ pub(crate) fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
     capture.with_file_name(format!("memtrack-{report}-{stem}.{suffix}"))
 }
 
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let number = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino())).ok();
+    number(one).is_some_and(|one| number(other) == Some(one))
+}
+
 fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
@@ -283,7 +297,10 @@ pub(crate) fn check_writable(path: &Path, force: bool) -> Result<()> {
 /// A missing or unwritable directory.
 pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    temporary_in(directory, mode).with_context(|| cannot_create(path))
+    if !directory.is_dir() {
+        bail!("{}: cannot be created: there is no directory {}", path.display(), directory.display());
+    }
+    temporary_in(directory, mode).with_context(|| cannot_write(path))
 }
 
 fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
@@ -291,8 +308,7 @@ fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
         .prefix(".memtrack-")
         .permissions(fs::Permissions::from_mode(mode))
         .tempfile_in(directory);
-    // Only the kind: the error's text contains the temporary file's path.
-    named.map_err(|error| error.kind().into())
+    named.map_err(|error| without_path(&error))
 }
 
 /// The file, locked while it is open: so readers know that it is still being written. Where it cannot be locked, they take
@@ -346,6 +362,20 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(report.finish().unwrap().unwrap(), path);
         assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_report_never_replaces_its_own_capture() {
+        let dir = tempfile::tempdir().unwrap();
+        let [capture, link] = ["app.bin", "link.bin"].map(|name| dir.path().join(name));
+        fs::write(&capture, "records").unwrap();
+        fs::hard_link(&capture, &link).unwrap();
+        for path in [&capture, &link] {
+            let to = Destination { named: Some(path), force: true, captures: std::slice::from_ref(&capture) };
+            let error = ReportOutput::printed(to).unwrap_err().to_string();
+            assert!(error.ends_with("is the capture that is being read; name another file with -o"), "{error}");
+        }
+        assert_eq!(fs::read(&capture).unwrap(), b"records");
     }
 
     #[test]

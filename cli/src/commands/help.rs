@@ -45,7 +45,7 @@ pub(crate) fn run(help: &HelpArgs) -> Result<u8> {
         words => command(words)?,
     };
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")?;
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output: cannot be written")?;
     Ok(0)
 }
 

@@ -5,7 +5,7 @@
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
 use serde_json::json;
 
@@ -29,19 +29,20 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     let mut all = recordings::all();
     count_what_is_live(&mut all);
     let processes: Vec<&ProcessStatus> = all.iter().flat_map(|recording| &recording.status.processes).collect();
-    let mut out = stdout().lock();
+    let mut text = String::new();
     if options.json {
         let list = json!({"schema": "memtrack-ps", "version": 1, "processes": processes});
-        writeln!(out, "{list:#}")?;
+        text = format!("{list:#}\n");
     } else if processes.is_empty() {
         message::note("nothing is being recorded by this user; start with 'memtrack run PROGRAM'");
     } else {
         let format = TextFormat::new(options.colors.color, true);
         for line in table(&processes, now_ns()).lines(format) {
-            writeln!(out, "{line}")?;
+            text.push_str(&format!("{line}\n"));
         }
     }
-    out.flush()?;
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output: cannot be written")?;
     Ok(0)
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn completions(options: &CompletionsArgs) -> Result<u8> {
     };
     clap_complete::generate(shell, &mut Arguments::command(), NAME, &mut script);
     let mut out = io::stdout().lock();
-    out.write_all(&script).and_then(|()| out.flush()).context("standard output cannot be written")?;
+    out.write_all(&script).and_then(|()| out.flush()).context("standard output: cannot be written")?;
     Ok(0)
 }
 

@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::io::{BufWriter, IntoInnerError};
+use std::io::{self, BufWriter, IntoInnerError};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
@@ -137,7 +137,11 @@ fn write_process(
     let source = parquet::TableSource { capture: &capture, windows: &windows, labels: &labels, kept: &kept };
     let events = (!options.no_events && !file.aggregated()).then_some(&file);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
-    parquet::write(&source, events, directory, |bytes| progress.add(bytes))
+    parquet::write(&source, events, directory, |bytes| progress.add(bytes)).map_err(|error| {
+        // Of the errors of several crates around it, the system's says what has happened.
+        let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+        system.map(|system| anyhow!("{}: cannot be written: {system}", directory.path().display())).unwrap_or(error)
+    })
 }
 
 /// Writes one table as JSON lines.

@@ -1,90 +1,37 @@
-"""`explain`: planted causes stand first, with their line; programs without a fault get no warning."""
+"""`explain`: programs without a fault get no warning; its commands, sums, and programs that were killed for memory."""
 
+import importlib.util
 import json
+import json.decoder
 import os
 import pathlib
+import shutil
 import sys
-import textwrap
 
 import pytest
 
-from conftest import execute
+from conftest import REPOSITORY, execute
+from test_explain_causes import PLANTED, explained, source
 
-# Each has the line that is to be named marked with `# here`, and the kind of finding.
-PLANTED = {
-    "growth-cache": """
-        import time
-        CACHE = {}
-        def lookup(key):
-            CACHE[key] = bytearray(3000)  # here
-        for key in range(1500):
-            lookup(key)
-            time.sleep(0.0003)
-    """,
-    "growth-closure": """
-        import time
-        HANDLERS = []
-        def register(number):
-            data = [number] * 500  # here
-            HANDLERS.append(lambda: data)
-        for number in range(1500):
-            register(number)
-            time.sleep(0.0003)
-    """,
-    "growth-cycle": """
-        import gc, time
-        gc.disable()
-        class Node:
-            def __init__(self):
-                self.me, self.payload = self, [0] * 400  # here
-        for _ in range(1500):
-            Node()
-            time.sleep(0.0003)
-    """,
-    "growth-thread": """
-        import threading, time
-        RESULTS = []
-        def work():
-            for _ in range(1500):
-                RESULTS.append(bytearray(3000))  # here
-                time.sleep(0.0003)
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join()
-    """,
-    "copy": """
-        import time
-        def load():
-            return bytearray(30_000_000)
-        def checksum(data):
-            return sum(bytes(data)[::100_000])  # here
-        data = load()
-        time.sleep(0.2)
-        checksum(data)
-        time.sleep(0.2)
-    """,
-    "held": """
-        def read(name):
-            with open(name, "rb") as file:
-                return file.read(20_000_000)  # here
-        print(len(read("/dev/zero")))
-    """,
-    "churn": """
-        def work():
-            return len(bytearray(1 << 20))  # here
-        for _ in range(5_000):
-            work()
-    """,
-    "killed": """
-        import os, signal, time
-        HOLD = []
-        def grow():
-            HOLD.append(bytearray(4_000_000))  # here
-        for _ in range(20):
-            grow()
-            time.sleep(0.005)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """,
+# Programs of others, which do what they are for.
+HEALTHY_PROGRAMS = {
+    "json": [sys.executable, "-m", "test", "test_json"],
+    "containers": [sys.executable, "-m", "test", "test_dict", "test_list", "test_set", "test_heapq"],
+    "pydoc": [sys.executable, "-m", "pydoc", "asyncio"],
+    "mypy": [sys.executable, "-m", "mypy", "--no-incremental", "--cache-dir", "/dev/null", "app.py"],
+    "django": [sys.executable, "-m", "django", "check", "--settings", "settings"],
+    "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "app.py"],
+    "pygments": [sys.executable, "-m", "pygments", "-l", "python", "-f", "html", json.decoder.__file__],
+    "pandas": [sys.executable, "-c", "import pandas; print(pandas.DataFrame({'a': range(100_000)}).describe())"],
+    "git": ["git", "log", "--stat", "-100"],
+    "sqlite3": [
+        "sqlite3",
+        ":memory:",
+        "create table t(a, b); with recursive c(x) as (select 1 union all select x + 1 from c where x < 100000) "
+        "insert into t select x, hex(x) from c; create index i on t(b); select count(*) from t where b > '8';",
+    ],
+    "perl": ["perl", "-e", 'my %words; $words{$_ % 5000} .= "x" for 1 .. 200000; print scalar(keys %words);'],
+    "sort": ["sort", "-o", "/dev/null", REPOSITORY / "Cargo.lock"],
 }
 
 HEALTHY = {
@@ -113,34 +60,25 @@ HEALTHY = {
 }
 
 
-def source(directory, text):
-    script = directory / "app.py"
-    script.write_text(textwrap.dedent(text))
-    lines = script.read_text().splitlines()
-    return script, next((number for number, line in enumerate(lines, 1) if "# here" in line), None)
-
-
-def explained(memtrack, tmp_path, text):
-    script, line = source(tmp_path, text)
-    outcome, capture = memtrack.run(sys.executable, script, options=["--snapshot-interval", "2"])
-    assert outcome.status in (0, 137), outcome.stderr
-    return json.loads(capture.reading("explain", "--json", capture.path)), line, capture
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_planted_cause_stands_first(memtrack, tmp_path, name):
-    report, line, capture = explained(memtrack, tmp_path, PLANTED[name])
-    first = report["findings"][0]
-    assert first["id"] == name.split("-")[0], report["findings"]
-    assert (first["severity"] == "warning") == (first["id"] in ("growth", "killed")), first
-    assert line in [evidence["line"] for evidence in first["evidence"]], first
-    text = capture.reading("explain", capture.path)
-    assert first["title"] in text and f"app.py:{line}" in text
-
-
 @pytest.mark.parametrize("name", HEALTHY)
 def test_a_healthy_program_gets_no_warning(memtrack, tmp_path, name):
     report, _, _ = explained(memtrack, tmp_path, HEALTHY[name])
+    assert [finding for finding in report["findings"] if finding["severity"] != "note"] == []
+
+
+@pytest.mark.parametrize("name", HEALTHY_PROGRAMS)
+def test_programs_of_others_get_no_warning(memtrack, tmp_path, name):
+    command = HEALTHY_PROGRAMS[name]
+    if command[0] == sys.executable and command[1] == "-m":
+        importlib.util.find_spec(command[2]) or pytest.skip(f"no {command[2]}")
+    elif command[0] != sys.executable:
+        shutil.which(command[0]) or pytest.skip(f"no {command[0]}")
+    (tmp_path / "app.py").write_text("import json\n\n\ndef test_app() -> None:\n    assert json.dumps({}) == '{}'\n")
+    (tmp_path / "settings.py").write_text("SECRET_KEY = 'x'\nINSTALLED_APPS = ['django.contrib.contenttypes', 'django.contrib.auth']\n")
+    directory = REPOSITORY if name == "git" else tmp_path
+    outcome, capture = memtrack.run(*command, cwd=directory, env={**os.environ, "PYTHONPATH": str(tmp_path)})
+    assert outcome.status == 0, outcome.stderr.decode()
+    report = json.loads(capture.reading("explain", "--json", capture.path))
     assert [finding for finding in report["findings"] if finding["severity"] != "note"] == []
 
 
@@ -154,7 +92,7 @@ def test_its_commands_run_as_they_stand(memtrack, tmp_path):
 
 
 def test_sums_have_findings_too(memtrack, tmp_path):
-    script, line = source(tmp_path, PLANTED["held"])
+    script, line = source(tmp_path, PLANTED["held-read"])
     capture = memtrack.record(sys.executable, script, options=["--aggregate"])
     report = json.loads(capture.reading("explain", "--json", capture.path))
     assert report["findings"][0]["evidence"][0]["line"] == line
@@ -180,7 +118,7 @@ def limited_group():
 
 
 def test_the_killer_for_memory_is_named(memtrack, tmp_path, limited_group):
-    script, line = source(tmp_path, PLANTED["killed"].replace("range(20)", "range(1000)"))
+    script, line = source(tmp_path, PLANTED["killed-signal"].replace("range(20)", "range(1000)"))
     capture = tmp_path / "capture.bin"
     words = memtrack.command("run", "-q", "-o", capture, sys.executable, script)
     outcome = execute(["sh", "-c", f'echo $$ > {limited_group}/cgroup.procs && exec "$@"', "sh", *words])

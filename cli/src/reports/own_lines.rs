@@ -156,6 +156,11 @@ pub(crate) fn is_of_line(capture: &Capture, stack: StackId, key: OwnLineKey) -> 
     OwnLinePath::of(capture, stack, false).key(None) == key
 }
 
+/// Whose memory a stack holds.
+pub(crate) fn whose_memory(capture: &Capture, stack: StackId) -> Whose {
+    OwnLinePath::of(capture, stack, false).whose
+}
+
 impl OwnLineKey {
     /// The line; `None` for empty stacks.
     pub(crate) fn line(&self) -> Option<Frame> {

@@ -66,6 +66,11 @@ impl Place {
         self.own_functions().any(|own| other.own_functions().any(|theirs| own == theirs))
     }
 
+    /// Whether both are the same line.
+    pub(crate) fn is_line_of(&self, other: &Self) -> bool {
+        (self.line, &self.function, &self.file) == (other.line, &other.function, &other.file)
+    }
+
     fn own_functions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.own.iter().map(|at| (self.stack[*at].0.as_str(), self.stack[*at].1.as_str()))
     }

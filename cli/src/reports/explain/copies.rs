@@ -4,10 +4,12 @@
 //! Invariant: each block is in one pair at most, and both blocks of a pair were live at the peak.
 
 use memtrack_reader::StackId;
+use memtrack_reader::origin::Whose;
 use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
 
 use super::{Evidence, Finding, FindingKind, LineRows, Place, Severity, command};
 use crate::reports::capture_info::Capture;
+use crate::reports::own_lines::whose_memory;
 use crate::reports::source::Sources;
 use crate::units::{duration, percent, size};
 
@@ -33,8 +35,9 @@ pub(crate) struct LargeBlocks {
 impl LargeBlocks {
     /// Adds an allocation that was live at the peak or at the end.
     pub(crate) fn add(&mut self, capture: &Capture, record: &AllocationRecord, sources: &mut Sources) {
-        // Arenas are all of one size.
-        if record.allocator.is_python_arena() {
+        // Arenas are all of one size, and what modules make when they are imported stays.
+        let stack = capture.stack(record.stack);
+        if record.allocator.is_python_arena() || whose_memory(capture, stack) == Whose::Imports {
             return;
         }
         let Some(block) = LargeBlock::of(capture, record, sources) else { return };
@@ -92,6 +95,7 @@ impl LargeBlock {
         large - small <= large / ALIKE
             && (self.freed || earlier.freed)
             && together <= whole / 2
+            && whole > 0
             && self.place.shares_function(&earlier.place)
     }
 }
@@ -149,18 +153,24 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Findin
     }]
 }
 
-/// Pairs of blocks, the earlier first.
+/// Pairs of blocks, the earlier first: each with the one before it that is most like it in size.
 fn pairs(blocks: &[LargeBlock]) -> Vec<(&LargeBlock, &LargeBlock)> {
-    let mut sorted: Vec<&LargeBlock> = blocks.iter().collect();
+    let mut sorted: Vec<&LargeBlock> = blocks.iter().filter(|block| !is_one_of_many(block, blocks)).collect();
     sorted.sort_by_key(|block| block.order);
     let mut is_used = vec![false; sorted.len()];
     let mut pairs = Vec::new();
     for later in 0..sorted.len() {
-        let of = (0..later).rev().find(|at| !is_used[*at] && sorted[later].is_copy_of(sorted[*at]));
-        if let Some(earlier) = of {
+        let alike = (0..later).rev().filter(|at| !is_used[*at] && sorted[later].is_copy_of(sorted[*at]));
+        if let Some(earlier) = alike.min_by_key(|at| sorted[*at].bytes.abs_diff(sorted[later].bytes)) {
             (is_used[earlier], is_used[later]) = (true, true);
             pairs.push((sorted[earlier], sorted[later]));
         }
     }
     pairs
+}
+
+/// Whether its line has more such blocks than a block and its copy: a collection, each part of which is of use.
+fn is_one_of_many(block: &LargeBlock, blocks: &[LargeBlock]) -> bool {
+    let is_alike = |other: &LargeBlock| block.bytes.abs_diff(other.bytes) <= block.bytes.max(other.bytes) / ALIKE;
+    blocks.iter().filter(|other| other.place.is_line_of(&block.place) && is_alike(other)).nth(2).is_some()
 }

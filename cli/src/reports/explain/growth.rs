@@ -17,6 +17,10 @@ const LEAST_PART: u64 = 100;
 /// Smallest steady growth that is a warning, and as a part of the peak.
 const ALARMING: u64 = 1 << 20;
 const ALARMING_PART: u64 = 20;
+/// In recordings shorter than this, growth is a warning only for lines that keep this percentage of what they allocate: a
+/// program that fills its tables or caches until its end looks the same, and frees some of it again.
+const LONG_NS: u64 = 60_000_000_000;
+const KEPT_PERCENT: u64 = 50;
 
 /// The lines that grow most.
 pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
@@ -33,8 +37,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let capture = rows.capture;
     let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
         let place = row.leaked.place(capture, sources);
-        let alarming = growth.is_steady && growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
         let live = row.leaked.tally;
+        let keeps = live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT || growth.span_ns >= LONG_NS;
+        let alarming = growth.is_steady && keeps && growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
         let in_arenas = match row.arenas.bytes >= live.bytes / 2 {
             true => ", mostly arenas of Python's allocator, which have objects of other lines, too",
             false => "",

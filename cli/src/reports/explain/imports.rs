@@ -46,7 +46,8 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         severity: Severity::Note,
         title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size(whole)),
         bytes: whole,
-        weight: whole,
+        // Of like amounts, data can be changed more easily than what a program is made of.
+        weight: whole / 2,
         evidence,
         meaning: "Modules, their functions and tables, which stay until the process ends.".into(),
         advice:

@@ -34,7 +34,11 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
     }
     let advice = memory.advice(capture.info.process.python_version.is_some());
     let advice = advice.iter().take(LISTED).map(|one| format!("{}: {}", size(one.bytes), one.text));
-    let is_alarming = bytes >= ALARMING.max(total / 100 * ALARMING_PERCENT) && time_share(capture) >= ALARMING_TIME;
+    let time_share = time_share(capture, total.saturating_sub(found.bytes(MemoryClass::Live)));
+    let is_alarming = bytes >= ALARMING.max(total / 100 * ALARMING_PERCENT) && time_share >= ALARMING_TIME;
+    // What is kept for a short time, as most is before the end of a program, matters little.
+    let weight =
+        if is_alarming { bytes.saturating_mul(4) } else { bytes / ALARMING_TIME * time_share.min(ALARMING_TIME) };
     let mut evidence = vec![Evidence {
         text: format!(
             "{}, {} of resident memory, {} after the start",
@@ -51,7 +55,7 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
         severity: if is_alarming { Severity::Warning } else { Severity::Note },
         title: format!("{} stays resident without a live block", size(bytes)),
         bytes,
-        weight: bytes.saturating_mul(if is_alarming { 4 } else { 1 }),
+        weight,
         evidence,
         meaning: "The program has freed this memory, and its allocator keeps the pages for later blocks: the process is larger than \
                   what it uses."
@@ -114,14 +118,15 @@ fn at_moment(capture: &Capture, memory: &ResidentMoment, more: &str) -> String {
     command(capture, &format!("resident --at {}ms{more}", memory.time_ns.div_ceil(1_000_000)))
 }
 
-/// For which part of the time, in percent, resident memory was at least twice the live heap.
-fn time_share(capture: &Capture) -> u64 {
-    let snapshots = &capture.analysis.snapshots;
+/// For which part of the time, in percent, resident memory exceeded live blocks by almost as much as at this moment. (Code and
+/// data of files do so from the beginning on, so a ratio would not tell.)
+fn time_share(capture: &Capture, at_the_moment: u64) -> u64 {
+    let least = at_the_moment / 4 * 3;
     let (mut large, mut whole) = (0_u64, 0_u64);
-    for pair in snapshots.windows(2) {
+    for pair in capture.analysis.snapshots.windows(2) {
         let time = pair[1].time_ns.saturating_sub(pair[0].time_ns);
         whole += time;
-        large += if pair[0].rss_bytes / 2 > pair[0].heap_bytes { time } else { 0 };
+        large += if pair[0].rss_bytes.saturating_sub(pair[0].heap_bytes) >= least { time } else { 0 };
     }
     large.saturating_mul(100).checked_div(whole).unwrap_or(0)
 }

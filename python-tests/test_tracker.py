@@ -5,6 +5,7 @@ The programs count by themselves what they allocate.
 
 import json
 import os
+import sys
 import time
 
 import pytest
@@ -96,6 +97,33 @@ for name in "abc":
     )
     for name in "abc":
         assert figures(f"{name}.bin")["account"]["events"] == 0
+
+
+def test_to_enter_imports_no_large_module(interpreter, executable, tmp_path):
+    """They take more time than all else that it does. `-S`: an environment may import them when Python starts."""
+    code = """
+import sys
+import memtrack
+with memtrack.Tracker("a.bin") as tracker:
+    tracker.mark("one \\"word\\" \u00fc")
+    large = {"json", "re", "enum", "typing", "socket", "shutil", "platform", "contextlib"} & set(sys.modules)
+assert not large, large
+"""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
+    done = execute([interpreter, "-S", "-c", code], cwd=tmp_path, env=environment)
+    assert done.status == 0, done.stderr.decode()
+
+
+def test_requests_and_answers_are_json(monkeypatch):
+    monkeypatch.syspath_prepend(str(REPOSITORY / "python"))
+    from memtrack._json_lines import to_line, to_object
+
+    texts = ["a b", "/tmp/\u00fc \U0001d11e", '"\\\\"', "\n\x00\x7f\x85", "\udcff", ""]
+    for value in (*texts, texts, 0, -5, True, False, None, {}, {"a": {"b": [True, None, 1]}}):
+        assert json.loads(to_line(value)) == value and to_line(value).count(b"\n") == 1
+    for slots in ('{"slots":16384}', '{"slots":null}', '{"slots":-1}', '{"slots":1,"a":2}', '{"notes":[]}'):
+        for line in (f'{{"ok":{slots}}}\n'.encode(), f'{{"ok":{slots}}}'.encode()):
+            assert to_object(line) == json.loads(line)
 
 
 def test_with_the_wrappers_of_pythons_allocators(program, interpreter, figures):
@@ -387,6 +415,95 @@ except memtrack.Error as error:
 """,
     )
     assert said.startswith("/dev/full: ") and "No space left" in said
+
+
+def test_a_disk_that_fills_while_it_records(program, figures, tmp_path):
+    """Where this user may mount a small disk: the program goes on, the file has what there was room for, and the next works."""
+    code = """
+tracker = memtrack.Tracker("small/a.bin", trace_python_allocators=True, allocation_timestamps=True)
+tracker.start()
+work = 0
+until = time.monotonic() + 60
+while os.statvfs("small").f_bavail and time.monotonic() < until:
+    work += sum(len(bytes(size * size % 4999)) for size in range(100_000))
+for take in (lambda: tracker.snapshot("now.bin"), tracker.stop):
+    try:
+        take()
+        print("nothing")
+    except memtrack.Error as error:
+        print(error)
+assert work > 0 and not memtrack.is_recording()
+with memtrack.Tracker("after.bin"):
+    kept = keep(5)
+"""
+    mounted = "mount -t tmpfs -o size=1m none small && exec \"$0\" \"$@\" || exit 77"
+    (tmp_path / "small").mkdir()
+    (tmp_path / "python").write_text(f"#!/bin/sh\nexec unshare -m sh -c '{mounted}' '{sys.executable}' \"$@\"\n")
+    (tmp_path / "python").chmod(0o755)
+    if execute([tmp_path / "python", "-c", ""], cwd=tmp_path).status:
+        pytest.skip("no mount name space")
+    snapshot, stop = program(tmp_path / "python", code + 'import shutil; shutil.copy("small/a.bin", "a.bin")')
+    assert "No space left" in snapshot and "small/a.bin" in stop and "No space left" in stop
+    full, after = figures("a.bin"), figures("after.bin")
+    assert not full["capture"]["complete"] and full["allocations"]["count"] > 100_000
+    assert after["capture"]["complete"] and after["allocations"]["bytes"] // 70_002 == 5
+
+
+def test_greenlets(program, python, tmp_path):
+    """Some began before, some are switched to in another thread; a Tracker begins in one and stops in another."""
+    if execute([python, "-c", "import greenlet"]).status:
+        pytest.skip("no greenlet")
+    (held,) = program(
+        python,
+        """
+import greenlet
+
+def work(kept, depth=5):
+    kept += keep(1)
+    if depth:
+        return work(kept, depth - 1)
+    greenlet.getcurrent().parent.switch()
+    kept += keep(3)
+
+def start():
+    tracker.start()
+    greenlet.getcurrent().parent.switch()
+
+tracker, kept, tail = memtrack.Tracker("a.bin"), [], []
+early = greenlet.greenlet(work)
+early.switch(kept)
+first = greenlet.greenlet(start)
+first.switch()
+some = [greenlet.greenlet(work) for _ in range(50)]
+for one in some:
+    one.switch(kept)
+for one in some:
+    one.switch()
+early.switch()
+
+def elsewhere():
+    one = greenlet.greenlet(work)
+    one.switch(tail)
+    with memtrack.Tracker("b.bin"):
+        one.switch()
+
+worker = threading.Thread(target=elsewhere)
+worker.start()
+worker.join()
+greenlet.greenlet(tracker.stop).switch()
+
+def blocks(name):
+    found = memtrack.Capture(name).allocations("allocated", min_bytes=70_000, function="work")
+    return [(one.count, sum(frame.function == "work" for frame in one.stack)) for one in found]
+
+counts = {}
+for count, depth in blocks("a.bin"):
+    counts[depth] = counts.get(depth, 0) + count
+print(sorted(counts.items()), blocks("b.bin"))
+""",
+    )
+    # 51 that began inside, with a block at each depth; 52 went on with 3 more at the deepest.
+    assert held == f"{[*((depth, 51) for depth in range(1, 6)), (6, 51 + 52 * 3)]} [(3, 6)]"
 
 
 def test_a_subinterpreter_is_refused(program, interpreter):

@@ -4,12 +4,14 @@ The program `memtrack` does the work; this package starts it, and reads what it 
 nothing, loads no library, and imports nothing more than it is asked for.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 from memtrack._errors import CaptureWarning, Error
 from memtrack._program import find_program
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from memtrack._capture import Allocation, Capture, Event, Frame, Metadata, Snapshot
     from memtrack._tracker import Tracker, is_recording, mark

@@ -3,12 +3,21 @@
 Invariant: there is one answer to each request, and nothing else is read.
 """
 
-import json
+from __future__ import annotations
+
 import select
-import socket
-from typing import Any, Dict, Union
+
+# The module socket makes enumerations, which takes longer than to connect.
+from _socket import socket
 
 from memtrack._errors import Error
+from memtrack._json_lines import to_line, to_object
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Union
+
+    Request = Union[str, Dict[str, Any]]
 
 _NEWLINE = 10
 _OK = b'"ok":'
@@ -22,29 +31,42 @@ LOST = "the recorder has ended (was it killed?); what it had written until then 
 class Connection:
     """A connection; calls are made by one thread at a time."""
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket) -> None:
         self._socket = connected
-        self._answers = connected.makefile("rb")
         #: The answer of the last exchange.
         self._answer, self._length = bytearray(_LONGEST), 0
 
     def close(self) -> None:
         """Ends it."""
-        self._answers.close()
         self._socket.close()
 
     def is_alive(self) -> bool:
         """Whether the other side still listens."""
         return not select.select([self._socket], [], [], 0)[0]
 
-    def ask(self, request: Union[str, Dict[str, Any]]) -> Dict[str, Any]:
+    def ask(self, request: Request) -> Dict[str, Any]:
         """Its answer to a request."""
         try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-            line = self._answers.readline()
+            self._socket.sendall(to_line(request))
+            line = self._line()
         except OSError as error:
             raise Error(LOST) from error
         return _said(line)
+
+    def tell(self, request: Request) -> None:
+        """Has something done, of which nothing more is to be known. Imports nothing, so that a recording does not have it."""
+        if not self.exchange(to_line(request)):
+            raise self.failure()
+
+    def _line(self) -> bytes:
+        """What comes up to the next newline, or to the end."""
+        line = b""
+        while not line.endswith(b"\n"):
+            more = self._socket.recv(_LONGEST)
+            if not more:
+                break
+            line += more
+        return line
 
     def exchange(self, request: bytes) -> bool:
         """Sends a whole line; whether the answer is that it was done. Allocates next to nothing."""
@@ -85,7 +107,7 @@ def _said(line: bytes) -> Dict[str, Any]:
     """What an answer says."""
     if not line:
         raise Error(LOST)
-    answer: Dict[str, Any] = json.loads(line)
+    answer: Dict[str, Any] = to_object(line)
     if "ok" not in answer:
         raise Error(answer["error"])
     said: Dict[str, Any] = answer["ok"]

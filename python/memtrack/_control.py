@@ -4,15 +4,20 @@ It is reached over its control socket (docs/control-protocol.md). Invariant: wha
 process.
 """
 
-import json
+from __future__ import annotations
+
 import os
-import socket
 import time
-from typing import Any, Dict, Iterator, Tuple
+from _socket import AF_UNIX, socket
 
 from memtrack._connection import Connection
 from memtrack._errors import Error
+from memtrack._json_lines import to_line, to_object
 from memtrack._library import is_recording_now
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, Tuple
 
 #: Seconds that an answer may take: it may be the copy of a large capture.
 _PATIENCE = 600
@@ -24,24 +29,24 @@ class OtherRecording(Connection):
     """A recording of this process that somebody else has begun."""
 
     def __init__(self, path: str) -> None:
-        connected = socket.socket(socket.AF_UNIX)
+        connected = socket(AF_UNIX)
         try:
             connected.settimeout(_PATIENCE)
             connected.connect(path)
             super().__init__(connected)
             #: Its first process.
-            self.process: int = json.loads(self._answers.readline())["pid"]
+            self.process: int = to_object(self._line())["pid"]
         except (OSError, ValueError, KeyError):
             connected.close()
             raise
 
     def mark(self, name: str) -> None:
         """Names the present moment."""
-        self.ask({"id": 1, "command": "mark", "name": name})
+        self.tell({"id": 1, "command": "mark", "name": name})
 
     def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
         """A request about a span."""
-        return json.dumps({"id": 1, "command": command, **members}).encode() + b"\n"
+        return to_line({"id": 1, "command": command, **members})
 
     def has(self, process: int) -> bool:
         """Whether it records this process."""

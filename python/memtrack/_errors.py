@@ -1,8 +1,12 @@
-"""What this package raises. Invariant: the text is what the command line would say, without `error: `."""
+"""What this package raises. Invariant: the text is what the command line would say, without `error: `.
 
-import contextlib
+Programs pay for what this module and the Tracker's import, so they leave out what is only for type checkers, and what is
+seldom needed.
+"""
+
+from __future__ import annotations
+
 import warnings
-from typing import Iterator
 
 
 class Error(RuntimeError):
@@ -13,9 +17,15 @@ class CaptureWarning(UserWarning):
     """Something that memtrack says of a capture that it read, such as that it is not complete."""
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
+class quietly:
     """Without CaptureWarning, where a filter might make an exception of it in the middle of something else."""
-    with warnings.catch_warnings():
+
+    def __init__(self) -> None:
+        self._filters = warnings.catch_warnings()
+
+    def __enter__(self) -> None:
+        self._filters.__enter__()
         warnings.simplefilter("ignore", CaptureWarning)
-        yield
+
+    def __exit__(self, *error: object) -> None:
+        self._filters.__exit__(None, None, None)

@@ -3,15 +3,19 @@
 Invariant: a process has one copy of it, whoever loaded it; and no file is written for it.
 """
 
+from __future__ import annotations
+
 import ctypes
-import functools
 import os
-import platform
 import struct
-from typing import Callable, List, Optional, Tuple
+import sys
 
 from memtrack._errors import Error
 from memtrack._program import find_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Callable, List, Optional, Tuple
 
 _NAME = "libmemtrack_shim.so"
 #: The section of the program's file that is the library.
@@ -100,16 +104,26 @@ def is_recording_now() -> bool:
     return bool(_is_recording())
 
 
-@functools.lru_cache(maxsize=None)
+_is_sub: Optional[bool] = None
+
+
 def is_subinterpreter() -> bool:
     """Whether this is another than the main interpreter; each has a module of its own."""
+    global _is_sub
+    if _is_sub is None:
+        _is_sub = _interpreter_number() != 0
+    return _is_sub
+
+
+def _interpreter_number() -> int:
     python = ctypes.PyDLL(None)
     # Before 3.9 it has an underscore.
     current = getattr(python, "PyInterpreterState_Get", None) or python._PyInterpreterState_Get
     current.restype = ctypes.c_void_p
     python.PyInterpreterState_GetID.argtypes = [ctypes.c_void_p]
     python.PyInterpreterState_GetID.restype = ctypes.c_int64
-    return python.PyInterpreterState_GetID(current()) != 0  # type: ignore[no-any-return]
+    number: int = python.PyInterpreterState_GetID(current())
+    return number
 
 
 class _ObjectInfo(ctypes.Structure):
@@ -134,7 +148,7 @@ def _loaded_name() -> Optional[bytes]:
 
 
 def _load() -> ctypes.PyDLL:
-    if platform.system() != "Linux":
+    if not sys.platform.startswith("linux"):
         raise Error("memtrack records programs on Linux only")
     named = os.environ.get(_VARIABLE)
     if named:
@@ -196,5 +210,5 @@ def _embedded(program: str) -> Optional[bytes]:
 def _installed(program: str) -> List[str]:
     """Where packages of a system install the library."""
     directory = os.path.dirname(program)
-    multiarch = f"../lib/{platform.machine()}-linux-gnu/memtrack"
+    multiarch = f"../lib/{os.uname().machine}-linux-gnu/memtrack"
     return [os.path.join(directory, path, _NAME) for path in (multiarch, "../lib/memtrack", "../lib64/memtrack", ".")]

@@ -4,11 +4,14 @@ Why: `python -m memtrack` has to work where the directory of scripts is not on P
 another installation. Invariant: PATH comes last.
 """
 
+from __future__ import annotations
+
 import os
-import shutil
 import sys
-import sysconfig
-from typing import Iterator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator
 
 NAME = "memtrack"
 #: Names the program to use instead.
@@ -25,11 +28,14 @@ def find_program() -> str:
         if os.path.isfile(named) and os.access(named, os.X_OK):
             return named
         raise FileNotFoundError(f"{named}: this is no program; the environment variable {VARIABLE} names it")
-    places = list(_places())
-    for place in places:
+    places = []
+    for place in _places():
+        places.append(place)
         path = os.path.join(place, NAME)
         if os.path.isfile(path) and os.access(path, os.X_OK):
             return path
+    import shutil
+
     found = shutil.which(NAME)
     if found:
         return found
@@ -38,6 +44,8 @@ def find_program() -> str:
 
 def _places() -> Iterator[str]:
     """Directories of scripts: of this interpreter, of its user, and those that go with this package's own place."""
+    import sysconfig
+
     yield sysconfig.get_path("scripts")
     yield sysconfig.get_path("scripts", scheme=f"{os.name}_user")
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

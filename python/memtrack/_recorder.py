@@ -3,15 +3,20 @@
 Invariant: it is no child of this process, gets no signal of the terminal, and ends with this process.
 """
 
-import json
+from __future__ import annotations
+
 import os
-import socket
-from typing import Any, Dict
+from _socket import socket, socketpair
 
 from memtrack._connection import Connection
 from memtrack._errors import Error
+from memtrack._json_lines import to_line
 from memtrack._library import Library
 from memtrack._program import find_program
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict
 
 #: Variables that change how programs are loaded, which are meant for this one.
 _LEFT_OUT = (b"LD_PRELOAD=", b"LD_AUDIT=", b"LD_LIBRARY_PATH=", b"GLIBC_TUNABLES=", b"MALLOC_")
@@ -26,34 +31,36 @@ class Recorder(Connection):
         except OSError as error:
             raise Error(str(error)) from error
         try:
-            own, other = socket.socketpair()
+            own, other = socketpair()
         except OSError as error:
             raise Error(f"no connection to the recorder can be made: {error}") from error
         environment = [b"%s=%s" % entry for entry in os.environb.items()]
         environment = [entry for entry in environment if not entry.startswith(_LEFT_OUT)]
         try:
-            with other:
-                library.start_recorder(program, ["memtrack", "recorder"], environment, _above_outputs(other))
-        except Error:
+            other = _above_outputs(other)
+            library.start_recorder(program, ["memtrack", "recorder"], environment, other.fileno())
+        except (Error, OSError):
             own.close()
             raise
+        finally:
+            other.close()
         super().__init__(own)
 
     def mark(self, name: str) -> None:
         """Names the present moment."""
-        self.ask({"mark": name})
+        self.tell({"mark": name})
 
     def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
         """A request about a span."""
-        return json.dumps({f"span_{command}": members}).encode() + b"\n"
+        return to_line({f"span_{command}": members})
 
 
-def _above_outputs(end: socket.socket) -> int:
-    """A descriptor of the socket that is none of the first three, which a program may have closed."""
+def _above_outputs(end: socket) -> socket:
+    """The socket with a descriptor that is none of the first three, which a program may have closed."""
     if end.fileno() > 2:
-        return end.fileno()
+        return end
     import fcntl
 
-    moved = socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    moved = socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
     end.close()
-    return moved.detach()
+    return moved

@@ -4,12 +4,12 @@ The library is loaded into this process and called in the calling thread; a proc
 Invariant: recording begins with the last thing that starting does, and ends with the first thing that stopping does.
 """
 
+from __future__ import annotations
+
 import os
 import threading
 import time
 import warnings
-from types import TracebackType
-from typing import List, Optional, Tuple, Type, Union
 
 from memtrack._connection import Connection
 from memtrack._control import find_recording, is_recorded
@@ -26,6 +26,11 @@ from memtrack._library import (
     status_text,
 )
 from memtrack._recorder import Recorder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import List, Optional, Tuple, Type, Union
 
 #: How often a library that is busy is asked again.
 _TRIES = 200
@@ -203,7 +208,7 @@ class Tracker:
             recording = self._recording()
             _check_file(output, overwrite)
             if self._within is None:
-                recording.ask({"snapshot": members})
+                recording.tell({"snapshot": members})
             elif not recording.exchange(recording.span_request("copy", {"span": self.file_name, **members})):
                 raise recording.failure()
 
@@ -312,7 +317,7 @@ class Tracker:
         if memory >= 0:
             os.close(memory)
         _active = self._process = None
-        _recorder.ask("discard")
+        _recorder.tell("discard")
         raise Error(f"this process cannot be recorded: {reason}")
 
     def _end(self, status: int) -> None:

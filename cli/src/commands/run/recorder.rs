@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
-use crate::args::{self, Arguments};
+use crate::args::{self, running::AttachArgs};
 use crate::control::handler::{self, RecordingCommands, RecordingServer};
 use crate::control::snapshot::{self, CapturePaths};
 use crate::control::spans::{OpenSpans, write_files};
@@ -53,6 +53,13 @@ enum ProgramRequest {
     SpanEnd { span: PathBuf },
     /// The capture ends here; the recording goes on for the spans that have begun.
     Cut,
+}
+
+/// The options of `memtrack attach` alone: to build all commands takes half a millisecond, for which the process waits.
+#[derive(Debug, Parser)]
+struct OwnOptions {
+    #[command(flatten)]
+    attach: AttachArgs,
 }
 
 /// Serves the process until it ends.
@@ -150,8 +157,8 @@ impl PeerRecorder {
             bail!("the process is already being recorded");
         }
         let pid = self.pid.to_string();
-        let words = ["memtrack", "attach", &pid].into_iter().chain(options.iter().map(String::as_str));
-        let args::Command::Attach(options) = Arguments::try_parse_from(words)?.command else { bail!("no options") };
+        let words = ["memtrack", &pid].into_iter().chain(options.iter().map(String::as_str));
+        let options = OwnOptions::try_parse_from(words)?.attach;
         let options =
             args::RunArgs { quiet: true, ..options.as_run(args::Colors { color: crate::terminal::Color::Auto }) };
         super::refuse_contradictions(&options)?;

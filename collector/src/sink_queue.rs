@@ -173,7 +173,7 @@ fn feed(
     give_back: &Sender<Vec<u8>>,
     (failed, hurry): (&AtomicBool, &AtomicBool),
 ) -> io::Result<()> {
-    let (mut result, mut is_hurried) = (Ok(()), false);
+    let (mut result, mut is_hurried): (io::Result<()>, bool) = (Ok(()), false);
     for message in inbox {
         if hurry.load(Relaxed) != is_hurried {
             is_hurried = !is_hurried;
@@ -182,7 +182,9 @@ fn feed(
         if matches!(message, SinkMessage::Snapshot { .. }) {
             hurry.store(false, Relaxed);
         }
-        if result.is_ok() {
+        if let (Err(error), SinkMessage::Snapshot { answer, .. }) = (&result, &message) {
+            let _ = answer.send(Err(io::Error::new(error.kind(), error.to_string())));
+        } else if result.is_ok() {
             result = call(sink, &message);
             failed.store(result.is_err(), Relaxed);
         }

@@ -38,6 +38,17 @@ pub const fn encode(value: u64) -> Option<(u64, usize)> {
     Some(((value << len) | (1 << (len - 1)), len as usize))
 }
 
+/// Values below this one are short.
+pub(crate) const SHORT: u64 = 1 << 28;
+
+/// As [`encode`], of a short value. By comparisons: some processors take eight operations for the place of a leading bit.
+#[inline(always)]
+#[must_use]
+pub(crate) const fn encode_short(value: u64) -> (u64, usize) {
+    let more = (value >= 1 << 7) as u32 + (value >= 1 << 14) as u32 + (value >= 1 << 21) as u32;
+    (((value << 1) | 1) << more, more as usize + 1)
+}
+
 /// Writes `value` at `at`; returns the position after it, or `None` when fewer than [`MAX_LEN`] bytes are left there.
 #[inline(always)]
 #[must_use]
@@ -104,7 +115,7 @@ fn read_slow(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_LEN, of_parts, read, unzigzag, write, zigzag};
+    use super::{MAX_LEN, SHORT, encode, encode_short, of_parts, read, unzigzag, write, zigzag};
     use proptest::prelude::*;
 
     #[test]
@@ -128,6 +139,11 @@ mod tests {
             prop_assert_eq!(read(&buffer[..end - 1], 3), None);
             let word = u64::from_le_bytes(*buffer[4..].first_chunk().unwrap());
             prop_assert_eq!(of_parts(buffer[3], word), value);
+        }
+
+        #[test]
+        fn a_short_value_has_the_same_encoding(value in 0..SHORT, shift in 0u32..28) {
+            prop_assert_eq!(Some(encode_short(value >> shift)), encode(value >> shift));
         }
 
         #[test]

@@ -74,6 +74,19 @@ impl<B: WritableBytes + ?Sized> ByteWriter<'_, B> {
         Some(())
     }
 
+    /// As [`number`](Self::number), where nearly all are short.
+    #[inline(always)]
+    pub(super) fn short_number(&mut self, value: u64) -> Option<()> {
+        if value >= varint::SHORT {
+            cold_path();
+            return self.number(value);
+        }
+        let (word, length) = varint::encode_short(value);
+        self.bytes.put(self.at, word.to_le_bytes())?;
+        self.at += length;
+        Some(())
+    }
+
     /// The position after what was written.
     #[inline(always)]
     pub(super) fn at(&self) -> usize {
@@ -101,7 +114,9 @@ pub(super) fn open<B: WritableBytes + ?Sized>(bytes: &mut B, at: usize, texts: u
 #[inline]
 pub(super) fn address_delta(address: u64, last: u64) -> u64 {
     if (address | last) & 15 == 0 {
-        zigzag((address.wrapping_sub(last).cast_signed()) >> 4) << 1
+        // `zigzag(difference >> 4) << 1`, of a multiple of 16.
+        let difference = address.wrapping_sub(last).cast_signed();
+        ((difference >> 2) ^ (difference >> 63 << 1)).cast_unsigned()
     } else {
         // 63 bits hold every difference of two user-space addresses.
         (zigzag(address.wrapping_sub(last).cast_signed()) << 1) | 1

@@ -158,10 +158,10 @@ impl Encoder {
         (address, size): (u64, u64),
         time: Option<u64>,
     ) -> AllocStep {
-        let bin = bin(size);
         if !self.state.size_at(self.state.size_place(), size) {
             return AllocStep::SizeDiffers(PendingAlloc(()));
         }
+        let bin = bin(size);
         if self.state.take_expected_address(bin) != address {
             return AllocStep::AddressDiffers(PendingAlloc(()));
         }
@@ -195,10 +195,10 @@ impl Encoder {
         let address_bit = u8::from(address_expected) * tag::ALLOC_ADDRESS_EXPECTED;
         out.head(head, size_bit | address_bit)?;
         if !SIZE_EXPECTED {
-            out.number(size)?;
+            out.short_number(size)?;
         }
         if !address_expected {
-            out.number(address_delta(address, last))?;
+            out.short_number(address_delta(address, last))?;
         }
         self.stamp(&mut out, time)?;
         Some(out.at())
@@ -238,7 +238,7 @@ impl Encoder {
         } else {
             cold_path();
             out.byte(tag::FREE)?;
-            out.number(address_delta(address, self.state.last_freed))?;
+            out.short_number(address_delta(address, self.state.last_freed))?;
             self.state.last_freed = address;
         }
         self.stamp(&mut out, time)?;
@@ -466,7 +466,7 @@ impl Encoder {
     #[inline(always)]
     fn stamp(&mut self, out: &mut ByteWriter<'_, impl WritableBytes + ?Sized>, time: Option<u64>) -> Option<()> {
         let Some(time) = time else { return Some(()) };
-        out.number(zigzag(time.wrapping_sub(self.state.last_time).cast_signed()))?;
+        out.short_number(zigzag(time.wrapping_sub(self.state.last_time).cast_signed()))?;
         self.state.last_time = time;
         Some(())
     }

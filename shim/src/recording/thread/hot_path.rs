@@ -28,7 +28,7 @@
 //!
 //! Invariant: the fast path changes nothing before it is certain to be the right one.
 
-use std::hint::{black_box, cold_path};
+use std::hint::cold_path;
 
 use memtrack_format::record::{AllocHead, AllocStep, PendingAlloc};
 use memtrack_transport::segment_chain;
@@ -261,7 +261,8 @@ impl StateAccess<'_> {
         let Some(time) = state.ring.time_at_once::<TIMED>() else {
             return self.alloc_without_python_slow::<TIMED>(head, address, size, EventTime::UNREAD);
         };
-        let is_usual = python::build().is_none() && state.is_usual(EventBlock::new(address, size));
+        // Without an interpreter none is being finalized.
+        let is_usual = python::build().is_none() && state.ring.is_in_turn(EventBlock::new(address, size));
         let write =
             if is_usual { state.write_expected::<TIMED>(head, address, size, time) } else { WriteOutcome::NoRoom };
         match write {
@@ -391,8 +392,23 @@ impl StateAccess<'_> {
     /// what it was given, the fast path would keep that itself, in a register that it has to save.
     #[inline(always)]
     fn leave_tail(self, address: usize) -> usize {
-        black_box(self.leave(address))
+        unknown(self.leave(address))
     }
+}
+
+/// The same number, of which the compiler knows nothing. `std::hint::black_box` writes it to the stack and reads it again.
+#[cfg(not(miri))]
+#[inline(always)]
+fn unknown(mut number: usize) -> usize {
+    // SAFETY: no instruction.
+    unsafe { core::arch::asm!("/* {} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
+    number
+}
+
+/// As above, for Miri, which runs no assembly.
+#[cfg(miri)]
+fn unknown(number: usize) -> usize {
+    std::hint::black_box(number)
 }
 
 /// What allocations have in common.

@@ -145,3 +145,9 @@ def test_parse_prints_kept_allocations_and_what_ends_them(capture):
 def test_parse_prints_several_captures(capture):
     text = capture.reading("parse", capture.path, capture.path)
     assert text == 2 * capture.text and text.startswith("CAPTURE ")
+
+
+def test_an_interval_that_ends_before_it_begins_is_refused(capture):
+    outcome = capture.memtrack("table", "--from", "50%", "--to", "0ms", capture.path)
+    assert outcome.status == 1 and b"later than --to" in outcome.stderr and outcome.stdout == b""
+    assert capture.memtrack("table", "--from", "0ms", "--to", "0ms", capture.path).status == 0

@@ -34,7 +34,7 @@ use crate::reports::presentation::Presentation;
 use crate::reports::recording_cost::RecordingCost;
 use crate::sys;
 use crate::terminal::Progress;
-use crate::units::{count, size};
+use crate::units::{count, duration, size};
 
 /// What a report needs: captures, filters, and how to read and prepare them.
 #[derive(Clone, Debug, Default)]
@@ -221,7 +221,16 @@ impl Request<'_> {
         };
         // Up to 100% includes allocations at the very end.
         let to = self.to.as_ref().filter(|to| !to.is_the_end());
-        Ok(Selection { min_bytes: self.min_bytes, from_ns: ns(self.from.as_ref(), 0)?, to_ns: ns(to, u64::MAX)? })
+        let (from_ns, to_ns) = (ns(self.from.as_ref(), 0)?, ns(to, u64::MAX)?);
+        if from_ns > to_ns {
+            bail!(
+                "{}: --from is {} after the start, later than --to, {}: nothing lies between; exchange them",
+                file.path().display(),
+                duration(from_ns),
+                duration(to_ns)
+            );
+        }
+        Ok(Selection { min_bytes: self.min_bytes, from_ns, to_ns })
     }
 }
 

@@ -80,6 +80,12 @@ def test_texts_of_leaks_have_arenas_apart(memtrack, python, programs):
         assert f"{sums[True] / 1e6:.1f} MB in " in text and hint in text, text
         headline = re.search("^(?:Leaks:|  leaked) +([0-9.]+) MB in", text, re.MULTILINE)
         assert float(headline[1]) == pytest.approx(sums[False] / 1e6, abs=0.01), text
+    # At the high-water mark they are a part of the whole, which is said.
+    peak = sum(row["bytes"] for row in json.loads(memtrack("table", "--json", "kept.bin").stdout)["rows"] if row["allocator"] == "pymalloc_arena")
+    for command in (["table"], ["summary"], ["tree", "--text"]):
+        text = memtrack(*command, "kept.bin").stdout.decode()
+        assert f"of the high-water mark {peak / 1e6:.1f} MB in " in text and hint in text, text
+        assert hint not in memtrack(*command, "--allocated", "kept.bin").stdout.decode()
     assert hint in memtrack("flamegraph", "--leaks", "-o", "-", "kept.bin").stdout.decode()
     # Where nothing is in the way there is nothing to be said.
     traced = memtrack.record(python, programs / "arenas.py", options=TRACED)

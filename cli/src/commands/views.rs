@@ -6,15 +6,15 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use memtrack_reader::Options;
-
 use memtrack_reader::analysis::Tally;
+use memtrack_reader::{Options, View};
 
 use crate::args;
 use crate::failure::Failure;
 use crate::load::{Request, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
+use crate::reports::capture_info::Capture;
 use crate::reports::source::Sources;
 use crate::reports::{arenas, page, summary, table_report, tree_json};
 use crate::resident_memory;
@@ -36,7 +36,7 @@ pub(crate) fn summary(options: &args::SummaryArgs) -> Result<u8> {
     } else {
         let held = capture.analysis.take_arenas_out_of_leaks(options.view.wanted());
         summary::write(&capture, options.view.wanted(), order, options.text.rows, format, &mut out)?;
-        write_note(held, format, &mut out)?;
+        write_note(&capture, options.view.wanted(), held, format, &mut out)?;
     }
     out.finish()?;
     capture.info.note_missing_stacks();
@@ -67,16 +67,29 @@ pub(crate) fn table(options: &args::TableArgs) -> Result<u8> {
     } else {
         let format = options.text.colors.text_format(&out);
         table.text(options.text.rows, format, &mut out)?;
-        write_note(held.unwrap_or_default(), format, &mut out)?;
+        write_note(&capture, options.view.wanted(), held.unwrap_or_default(), format, &mut out)?;
     }
     out.finish()?;
     capture.info.note_missing_stacks();
     Ok(0)
 }
 
-/// Prints the note about arenas that are excluded from leaks.
-pub(super) fn write_note(arenas: Tally, format: TextFormat, out: &mut impl Write) -> Result<()> {
-    let lines = arenas::note(arenas).map(|note| paragraph(&note, format)).unwrap_or_default();
+/// Prints the note about arenas: those that are excluded from leaks, or that the high-water mark includes.
+pub(super) fn write_note(
+    capture: &Capture,
+    view: View,
+    excluded: Tally,
+    format: TextFormat,
+    out: &mut impl Write,
+) -> Result<()> {
+    let note = match view {
+        View::HighWaterMark => {
+            let whole = capture.analysis.rows(view).map(|row| row.tally()).sum();
+            arenas::included(capture.analysis.python_arenas(view), whole)
+        }
+        _ => arenas::note(excluded),
+    };
+    let lines = note.map(|note| paragraph(&note, format)).unwrap_or_default();
     Ok(lines.iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 

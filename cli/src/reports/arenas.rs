@@ -1,4 +1,4 @@
-//! Texts about arenas of Python's allocators, which text reports exclude from leaks.
+//! Texts about arenas of Python's allocators, which text reports exclude from leaks, and name apart at the high-water mark.
 //!
 //! Invariant: bytes that a headline leaves out are in one of these sentences.
 
@@ -28,6 +28,11 @@ pub(crate) fn warning(arenas: Tally, others: Tally) -> Option<String> {
     note(arenas).filter(|_| arenas.bytes >= whole / (100 / LARGE_PERCENT))
 }
 
+/// The same of arenas that the high-water mark includes.
+pub(crate) fn included(arenas: Tally, whole: Tally) -> Option<String> {
+    warning(arenas, subtract(whole, arenas)).map(|text| format!("of the high-water mark {text}"))
+}
+
 /// The difference of two tallies.
 pub(crate) fn subtract(whole: Tally, arenas: Tally) -> Tally {
     whole.less(arenas)
@@ -35,7 +40,7 @@ pub(crate) fn subtract(whole: Tally, arenas: Tally) -> Tally {
 
 #[cfg(test)]
 mod tests {
-    use super::{Tally, note, subtract, warning};
+    use super::{Tally, included, note, subtract, warning};
 
     #[test]
     fn arenas_are_told_and_warned_of_where_they_are_much() {
@@ -46,6 +51,11 @@ mod tests {
         assert_eq!(note(tally(0, 0)), None);
         assert_eq!(warning(tally(2_000_000, 2), tally(18_000_000, 9)).as_deref(), Some(expected));
         assert_eq!(warning(tally(2_000_000, 2), tally(18_100_000, 9)), None);
+        assert_eq!(
+            included(tally(2_000_000, 2), tally(20_000_000, 9)),
+            Some(format!("of the high-water mark {expected}"))
+        );
+        assert_eq!(included(tally(2_000_000, 2), tally(20_100_000, 9)), None);
         assert_eq!(subtract(tally(5, 3), tally(2, 1)), tally(3, 2));
     }
 }

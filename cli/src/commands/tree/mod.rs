@@ -56,7 +56,7 @@ pub(crate) fn run(options: &args::TreeArgs) -> Result<u8> {
     let format = options.colors.text_format(&out);
     let held = capture.analysis.take_arenas_out_of_leaks(view);
     TextTree::new(&capture, view, inverted).text(least, format, &mut out)?;
-    super::views::write_note(held, format, &mut out)?;
+    super::views::write_note(&capture, view, held, format, &mut out)?;
     out.finish()?;
     capture.info.note_missing_stacks();
     Ok(0)

@@ -15,6 +15,7 @@ mod admission;
 mod allocation_counts;
 mod busy_writers;
 mod collector;
+mod column_frames;
 pub mod control;
 pub mod control_groups;
 mod describe;

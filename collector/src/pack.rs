@@ -10,10 +10,14 @@ use memtrack_format::record_columns::{ColumnSplitter, MAX_HEAD, is_timed};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
+use crate::column_frames::ColumnFrames;
+
 /// Payloads up to this size are compressed in each way: a record's bytes may repeat those of the records before it.
 const SMALL: usize = 64 << 10;
 /// The bytes of a payload that tell how it repeats itself.
 const SAMPLE: usize = 16 << 10;
+/// Columns of a large payload that are this long get a frame each.
+const LEAST_FRAME: usize = 2 << 10;
 /// A sample that LZ4 makes smaller by this factor is not split into columns.
 const REPETITIVE: usize = 100;
 
@@ -41,6 +45,7 @@ pub struct Packer {
     /// Only the fastest codec is used.
     hurry: bool,
     zstd: Compressor<'static>,
+    column_frames: ColumnFrames,
     lz4: CompressTable,
     splitter: ColumnSplitter,
     /// The smallest so far, and what is tried next.
@@ -55,8 +60,18 @@ impl Packer {
     /// When there is no memory for a compressor.
     pub fn new(compression: Compression) -> io::Result<Self> {
         let zstd = Compressor::new(level(compression))?;
+        let column_frames = ColumnFrames::new(level(compression))?;
         let (lz4, splitter) = (CompressTable::large(), ColumnSplitter::default());
-        Ok(Self { compression, hurry: false, zstd, lz4, splitter, packed: Vec::new(), attempt: Vec::new() })
+        Ok(Self {
+            compression,
+            hurry: false,
+            zstd,
+            column_frames,
+            lz4,
+            splitter,
+            packed: Vec::new(),
+            attempt: Vec::new(),
+        })
     }
 
     /// Whether to use only the fastest codec, until further notice.
@@ -110,7 +125,7 @@ impl Packer {
 
     /// Compresses into `attempt`; the length.
     fn with(&mut self, codec: Codec, payload: &[u8], before: &[u8]) -> Option<usize> {
-        let Self { zstd, lz4, splitter, attempt, .. } = self;
+        let Self { zstd, column_frames, lz4, splitter, attempt, .. } = self;
         let begin = if before.is_empty() { payload } else { before };
         let timed = is_timed(begin);
         match codec {
@@ -122,7 +137,13 @@ impl Packer {
                 context.compress2(attempt.as_mut_slice(), payload).ok()
             }
             Codec::Zstd => zstd.compress_to_buffer(payload, attempt.as_mut_slice()).ok(),
-            Codec::ZstdColumns => zstd.compress_to_buffer(splitter.split(payload, timed)?, attempt.as_mut_slice()).ok(),
+            Codec::ZstdColumns if payload.len() <= SMALL => {
+                zstd.compress_to_buffer(splitter.split(payload, timed)?, attempt.as_mut_slice()).ok()
+            }
+            Codec::ZstdColumns => {
+                splitter.split(payload, timed)?;
+                column_frames.compress(&splitter.parts(LEAST_FRAME), zstd, attempt)
+            }
             Codec::Lz4 => compress_into_with_table(payload, attempt, lz4).ok(),
             Codec::Lz4Columns => compress_into_with_table(splitter.split(payload, timed)?, attempt, lz4).ok(),
             Codec::Stored => None,
@@ -145,6 +166,8 @@ const fn level(compression: Compression) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use memtrack_format::record_columns::join;
+
     use super::{BlockKind, Codec, Compression, Packer};
 
     #[test]
@@ -188,6 +211,12 @@ mod tests {
             assert!(codec != Codec::ZstdColumns && codec != Codec::Lz4Columns);
         }
         let mut packer = Packer::new(Compression::default()).unwrap();
+        // As a reader does.
+        let columns =
+            zstd::bulk::decompress(packer.pack(BlockKind::Records, &records, &[]).1, 2 * records.len()).unwrap();
+        let mut joined = vec![0; records.len()];
+        join(&columns, &mut joined).unwrap();
+        assert!(joined == records);
         let with = packer.pack(BlockKind::Records, &records, &[]).1.len();
         let without = packer.pack(BlockKind::Process, &records, &[]).1.len();
         assert!(with * 10 < without * 9, "{with} {without}");

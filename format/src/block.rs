@@ -84,7 +84,7 @@ pub enum Codec {
     Zstd = 2,
     /// A Zstandard frame with the [`prefix`] of the group's earlier bytes as its dictionary; since version 2.
     ZstdPrefix = 3,
-    /// The [columns](crate::record_columns) of records as one Zstandard frame; since version 4.
+    /// The [columns](crate::record_columns) of records as Zstandard frames, one after the other; since version 4.
     ZstdColumns = 4,
     /// The columns of records as one LZ4 block; since version 4.
     Lz4Columns = 5,

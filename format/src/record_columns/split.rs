@@ -19,11 +19,13 @@ const MARGIN: usize = 8 << 20;
 pub struct ColumnSplitter {
     columns: [Vec<u8>; COLUMNS],
     out: Vec<u8>,
+    /// Of the columns in `out`.
+    lengths: [usize; COLUMNS],
 }
 
 impl Default for ColumnSplitter {
     fn default() -> Self {
-        Self { columns: [const { Vec::new() }; COLUMNS], out: Vec::new() }
+        Self { columns: [const { Vec::new() }; COLUMNS], out: Vec::new(), lengths: [0; COLUMNS] }
     }
 }
 
@@ -53,7 +55,24 @@ impl ColumnSplitter {
         for (column, &length) in self.columns.iter().zip(&lengths) {
             self.out.extend_from_slice(column.get(..length).unwrap_or_default());
         }
+        self.lengths = lengths;
         Some(&self.out)
+    }
+
+    /// What [`split`](Self::split) gave last, in parts: a column of at least so many bytes begins one, and has the small
+    /// columns behind it.
+    #[must_use]
+    pub fn parts(&self, least: usize) -> Vec<&[u8]> {
+        let mut at = self.out.len().saturating_sub(self.lengths.iter().sum());
+        let mut starts = vec![0];
+        for &length in &self.lengths {
+            if length >= least {
+                starts.push(at);
+            }
+            at += length;
+        }
+        let ends = starts.iter().skip(1).copied().chain([self.out.len()]);
+        starts.iter().zip(ends).map(|(&start, end)| self.out.get(start..end).unwrap_or_default()).collect()
     }
 
     /// Room for these many bytes of records in each column. Fresh allocations, since the system gives their pages when they

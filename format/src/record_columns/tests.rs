@@ -188,9 +188,14 @@ proptest! {
         let mut splitter = ColumnSplitter::default();
         // Twice, since the memory of the first time is used again.
         let _ = splitter.split(&[3; 1000], true);
-        let columns = splitter.split(&records, guess).unwrap();
+        let columns = splitter.split(&records, guess).unwrap().to_vec();
         prop_assert!(columns.len() <= records.len() + MAX_HEAD);
-        prop_assert_eq!(joined(columns, records.len()), Some(records));
+        prop_assert_eq!(joined(&columns, records.len()), Some(records));
+        for least in [1, 10, usize::MAX] {
+            let parts = splitter.parts(least);
+            prop_assert_eq!(parts.concat(), &columns[..]);
+            prop_assert!(parts.iter().skip(1).all(|part| part.len() >= least));
+        }
     }
 
     #[test]

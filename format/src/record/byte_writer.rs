@@ -56,6 +56,14 @@ impl<B: WritableBytes + ?Sized> ByteWriter<'_, B> {
         Some(())
     }
 
+    /// Writes eight bytes, of which the first `length` count.
+    #[inline(always)]
+    pub(super) fn put_word(&mut self, word: u64, length: usize) -> Option<()> {
+        self.bytes.put(self.at, word.to_le_bytes())?;
+        self.at += length;
+        Some(())
+    }
+
     /// Writes the beginning of an allocation's record with these bits in its first byte.
     #[inline(always)]
     pub(super) fn head(&mut self, AllocHead(head): AllocHead, bits: u8) -> Option<()> {
@@ -82,9 +90,7 @@ impl<B: WritableBytes + ?Sized> ByteWriter<'_, B> {
             return self.number(value);
         }
         let (word, length) = varint::encode_short(value);
-        self.bytes.put(self.at, word.to_le_bytes())?;
-        self.at += length;
-        Some(())
+        self.put_word(word, length)
     }
 
     /// The position after what was written.

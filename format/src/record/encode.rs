@@ -7,6 +7,7 @@
 //! Invariant: no allocation, no panic, and no byte is written beyond the given bytes.
 
 mod definitions;
+mod varied;
 
 use std::hint::cold_path;
 
@@ -344,28 +345,6 @@ impl Encoder {
             out.number(u64::from(frame.instruction.wrapping_add(1)))?;
         }
         self.state.pushed(frame);
-        Some(out.at())
-    }
-
-    /// See [`super::Record::Move`].
-    #[inline(always)]
-    pub fn move_top(
-        &mut self,
-        bytes: &mut (impl WritableBytes + ?Sized),
-        at: usize,
-        instruction: u32,
-    ) -> Option<usize> {
-        let mut out = open(bytes, at, 0)?;
-        let top = self.state.top;
-        let delta = i64::from(instruction) - i64::from(top.instruction);
-        let units = zigzag(delta >> 1);
-        if delta & 1 == 0 && units < 32 {
-            out.byte(tag::MOVE | units as u8)?;
-        } else {
-            out.byte(tag::MOVE_FAR)?;
-            out.number(zigzag(delta))?;
-        }
-        self.state.set_top(RawFrame { instruction, ..top });
         Some(out.at())
     }
 

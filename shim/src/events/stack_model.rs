@@ -78,6 +78,11 @@ pub(crate) trait StackWriter {
     /// All but the oldest `top.below` frames leave, and the frames of the top enter. The number is the top's as long as
     /// `top` is the same.
     fn replace_top(&mut self, number: u32, top: &mut StackTop);
+    /// The same, if that takes no call. `false`: nothing has been done.
+    #[must_use]
+    fn replace_top_at_once(&mut self, _number: u32, _top: &StackTop) -> bool {
+        false
+    }
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
     /// The fast comparison was inconclusive, and the stack was looked at closer; `changed`: more than the newest frame's instruction had changed.

@@ -60,6 +60,28 @@ impl<T: Zeroable> MappedVec<T> {
         self.as_slice().get(index).copied().unwrap_or_default()
     }
 
+    /// The elements from `from` on and below `to`, without a look at the capacity.
+    ///
+    /// # Safety
+    /// `from` must not be above `to`, and `to` not above the capacity.
+    #[inline(always)]
+    pub(crate) unsafe fn between_unchecked(&self, from: usize, to: usize) -> &[T] {
+        // SAFETY: the caller's promise.
+        unsafe { self.as_slice().get_unchecked(from..to) }
+    }
+
+    /// So many elements from `from` on, without a look at the capacity.
+    ///
+    /// # Safety
+    /// `from` plus `N` must not be above the capacity.
+    #[inline(always)]
+    pub(crate) unsafe fn chunk_unchecked_mut<const N: usize>(&mut self, from: usize) -> &mut [T; N] {
+        // SAFETY: the caller's promise.
+        let first = unsafe { self.base.add(from) };
+        // SAFETY: the caller's promise: the elements are initialised, and the region is borrowed mutably.
+        unsafe { first.cast().as_mut() }
+    }
+
     #[inline]
     pub(crate) fn set(&mut self, index: usize, value: T) {
         if let Some(element) = self.as_mut_slice().get_mut(index) {

@@ -40,6 +40,7 @@ mod hot_path;
 mod recorder;
 mod samples;
 mod slots;
+mod unknown;
 
 pub(crate) use recorder::Recorder;
 

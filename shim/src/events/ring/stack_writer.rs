@@ -12,6 +12,23 @@ use super::{Ring, RingSegment, SegmentRoom};
 use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
 
 impl Ring {
+    /// As [`StackWriter::move_top`], if that takes no call. `false`: nothing has been done.
+    #[inline(always)]
+    pub(crate) fn move_top_at_once(&mut self, instruction: u32) -> bool {
+        if self.segment.at > RingSegment::LAST {
+            cold_path();
+            return false;
+        }
+        let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
+        let Some(at) = self.encoder.move_top_near(room, at, instruction) else { return false };
+        self.segment.at = at;
+        match self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
+            Some(place) => place.instruction = instruction,
+            None => cold_path(),
+        }
+        true
+    }
+
     /// Writes the frames of a top one by one, and gives them the number.
     #[inline(never)]
     fn define_top(&mut self, number: u32, top: &mut StackTop) {
@@ -53,27 +70,35 @@ impl StackWriter for Ring {
         }
     }
 
-    #[inline(always)]
+    #[inline]
     fn replace_top(&mut self, number: u32, top: &mut StackTop) {
-        let below = top.below as usize;
-        let newest = top.length.checked_sub(1).and_then(|last| top.frames.get(last)).copied();
-        // A segment that began since does not know the number.
-        if let Some(newest) = newest.filter(|_| top.defined == self.number)
-            && let Some(wire) = self.wire.get_mut(below..).and_then(<[_]>::first_chunk_mut)
-            && self.segment.at <= RingSegment::LAST
-        {
-            // All of them, whose number the compiler knows: what is copied too much stands above the newest frame.
-            *wire = top.frames;
-            let popped = self.depth.wrapping_sub(below) as u32;
-            self.depth = below.wrapping_add(top.length);
-            let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
-            if let Some(at) = self.encoder.replace_top(room, at, popped, number, newest) {
-                self.segment.at = at;
-            }
-        } else {
+        if !self.replace_top_at_once(number, top) {
             cold_path();
             self.define_top(number, top);
         }
+    }
+
+    #[inline(always)]
+    fn replace_top_at_once(&mut self, number: u32, top: &StackTop) -> bool {
+        let below = top.below as usize;
+        let Some(newest) = top.length.checked_sub(1).and_then(|last| top.frames.get(last)).copied() else {
+            return false;
+        };
+        // A segment that began since does not know the number.
+        if top.defined != self.number || self.segment.at > RingSegment::LAST {
+            cold_path();
+            return false;
+        }
+        let Some(wire) = self.wire.get_mut(below..).and_then(<[_]>::first_chunk_mut) else { return false };
+        // All of them, whose number the compiler knows: what is copied too much stands above the newest frame.
+        *wire = top.frames;
+        let popped = self.depth.wrapping_sub(below) as u32;
+        self.depth = below.wrapping_add(top.length);
+        let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
+        if let Some(at) = self.encoder.replace_top(room, at, popped, number, newest) {
+            self.segment.at = at;
+        }
+        true
     }
 
     fn set_truncated(&mut self, truncated: bool) {

@@ -19,8 +19,8 @@
 //!   the segment has no room ...................................... alloc_slow          -> the next segment
 //!   the size is not the expected one ............................. finish_size         the second step of the encoder
 //!   the address is not the expected one .......................... finish_address      the second step of the encoder
-//! alloc_full_compare, alloc_frame_moved -> alloc_written (the stack is written): the record, its second step, or
-//!   alloc_new_segment
+//! Where the stack has changed, the record is written without a second step: size and address are rarely the expected ones,
+//! too; alloc_new_segment, if the segment has no room.
 //! ```
 //!
 //! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every
@@ -33,6 +33,7 @@ use std::hint::cold_path;
 use memtrack_format::record::{AllocHead, AllocStep, PendingAlloc};
 use memtrack_transport::segment_chain;
 
+use super::unknown::unknown;
 use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
@@ -179,15 +180,13 @@ impl StateAccess<'_> {
         thread_state: usize,
     ) -> usize {
         let state = self.state();
-        if thread_state == 0 || !state.chain.recall_top_untimed::<V>(thread_state, &mut state.ring) {
+        if thread_state == 0 || !state.chain.recall_top_at_once::<V>(thread_state, &mut state.ring) {
             return self.alloc_full_compare::<V, TIMED>(head, address, size, time);
         }
-        match state.write_expected::<TIMED>(head, address, size, time) {
-            WriteOutcome::Done => self.leave_tail(address),
-            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
-            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
-            WriteOutcome::NoRoom => self.alloc_new_segment::<TIMED>(head, address, size, time),
+        if !state.write_varied::<TIMED>(head, address, size, time) {
+            return self.alloc_new_segment::<TIMED>(head, address, size, time);
         }
+        self.leave_tail(address)
     }
 
     /// The event has its place in the order; the fast comparison of the stack was not enough.
@@ -200,13 +199,16 @@ impl StateAccess<'_> {
         time: EventTime,
     ) -> usize {
         let state = self.state();
-        if state.chain.update_full::<V>(&mut state.ring) == NameLookup::Due {
+        let naming = state.chain.update_full::<V>(&mut state.ring);
+        if !state.write_varied::<TIMED>(head, address, size, time) {
             cold_path();
             state.write_alloc::<TIMED>(head, address, size, time);
-            state.name_from_python();
-            return self.leave_tail(address);
         }
-        self.alloc_written::<TIMED>(head, address, size, time)
+        if naming == NameLookup::Due {
+            cold_path();
+            state.name_from_python();
+        }
+        self.leave_tail(address)
     }
 
     /// The event has its place in the order; the newest frame stands at another position.
@@ -220,28 +222,35 @@ impl StateAccess<'_> {
         position: usize,
     ) -> usize {
         let state = self.state();
-        state.chain.update_moved::<V>(position, &mut state.ring);
-        self.alloc_written::<TIMED>(head, address, size, time)
+        let instruction = state.chain.instruction_at::<V>(position);
+        if !instruction.is_some_and(|instruction| state.ring.move_top_at_once(instruction)) {
+            return self.alloc_frame_moved_slow::<V, TIMED>(head, address, size, time, position);
+        }
+        state.chain.take_position(position);
+        if !state.write_varied::<TIMED>(head, address, size, time) {
+            return self.alloc_new_segment::<TIMED>(head, address, size, time);
+        }
+        self.leave_tail(address)
     }
 
-    /// The event has its place in the order, and the stack is written.
+    /// As [`StateAccess::alloc_frame_moved`], where that takes calls.
+    #[cold]
     #[inline(never)]
-    fn alloc_written<const TIMED: bool>(
+    fn alloc_frame_moved_slow<V: Version, const TIMED: bool>(
         mut self,
         head: AllocHead,
         address: usize,
         size: usize,
         time: EventTime,
+        position: usize,
     ) -> usize {
-        match self.state().write_expected::<TIMED>(head, address, size, time) {
-            WriteOutcome::Done => self.leave_tail(address),
-            WriteOutcome::SizeDiffers(pending) => self.finish_size::<TIMED>(pending, head, address, size, time),
-            WriteOutcome::AddressDiffers(pending) => self.finish_address::<TIMED>(pending, head, address, size, time),
-            WriteOutcome::NoRoom => self.alloc_new_segment::<TIMED>(head, address, size, time),
-        }
+        let state = self.state();
+        state.chain.update_moved::<V>(position, &mut state.ring);
+        state.write_alloc::<TIMED>(head, address, size, time);
+        self.leave_tail(address)
     }
 
-    /// As [`StateAccess::alloc_written`], where the segment has no room.
+    /// The event has its place in the order, and the stack is written; the segment has no room.
     #[cold]
     #[inline(never)]
     fn alloc_new_segment<const TIMED: bool>(
@@ -396,21 +405,6 @@ impl StateAccess<'_> {
     }
 }
 
-/// The same number, of which the compiler knows nothing. `std::hint::black_box` writes it to the stack and reads it again.
-#[cfg(not(miri))]
-#[inline(always)]
-fn unknown(mut number: usize) -> usize {
-    // SAFETY: no instruction.
-    unsafe { core::arch::asm!("/* {} */", inout(reg) number, options(pure, nomem, nostack, preserves_flags)) };
-    number
-}
-
-/// As above, for Miri, which runs no assembly.
-#[cfg(miri)]
-fn unknown(number: usize) -> usize {
-    std::hint::black_box(number)
-}
-
 /// What allocations have in common.
 impl RecordingState {
     /// Whether there is nothing to do for an event of this block but to write it.
@@ -450,6 +444,24 @@ impl RecordingState {
             AllocStep::SizeDiffers(pending) => WriteOutcome::SizeDiffers(pending),
             AllocStep::AddressDiffers(pending) => WriteOutcome::AddressDiffers(pending),
         }
+    }
+
+    /// Writes the record of an allocation, which may have any size and address. `false`: the segment has no room, and
+    /// nothing has been done.
+    #[inline(always)]
+    fn write_varied<const TIMED: bool>(
+        &mut self,
+        head: AllocHead,
+        address: usize,
+        size: usize,
+        time: EventTime,
+    ) -> bool {
+        let Some((encoder, mut room, at)) = self.ring.room() else { return false };
+        let block = (address as u64, size as u64);
+        if let Some(at) = encoder.alloc_varied(room.bytes(), at, head, block, time.recorded::<TIMED>()) {
+            self.ring.written(at);
+        }
+        true
     }
 
     /// Writes the record of any allocation.

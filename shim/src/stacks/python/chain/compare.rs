@@ -9,6 +9,7 @@ use super::super::interpreter::Interpreter;
 use super::super::layout::{SentinelKind, Version};
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
+use super::links::ChainLink;
 use super::{Chain, FrameDetail};
 
 /// How the cached chain compares with the present one.
@@ -76,32 +77,12 @@ impl Chain {
     }
 
     /// Compares the frames from `floor` on and below `length`, whose newest is at `address`: `floor` when all are
-    /// equal, else one more than the place of the first that differs. Each address comes from the cache, where the
-    /// comparison of the newer frame has just confirmed it, so the reads need not wait for each other.
+    /// equal, else one more than the place of the first that differs.
     #[inline(always)]
     pub(super) fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
         let links = self.links.between(floor, length);
-        if !V::L.position_needs_code() {
-            for (place, link) in links.iter().enumerate().rev() {
-                // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-                let frame = unsafe { PythonFrame::<V>::new(address) };
-                if frame.previous() != link.previous || frame.position() != link.position {
-                    return floor.wrapping_add(place).wrapping_add(1);
-                }
-                address = link.previous_from_cache();
-            }
-            return floor;
-        }
         let details = self.details.as_slice().get(floor..length).unwrap_or_default();
-        for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
-            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { PythonFrame::<V>::new(address) };
-            if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
-                return floor.wrapping_add(place).wrapping_add(1);
-            }
-            address = link.previous_from_cache();
-        }
-        floor
+        floor.wrapping_add(matching::<V>(links, details, &mut address))
     }
 
     /// Whether the sentinel at `length` stands for what it should, as far as that is looked at; if not, there are no
@@ -224,6 +205,34 @@ impl Chain {
             }
         }
     }
+}
+
+/// Compares cached frames, oldest first, with memory, from the newest on, which is at `address`: 0 when all are equal, else
+/// one more than the place of the first that differs. `address` is then that of the frame below those that are equal. Each
+/// address comes from the cache, where the comparison of the newer frame has just confirmed it, so the reads need not wait
+/// for each other.
+#[inline(always)]
+pub(super) fn matching<V: Version>(links: &[ChainLink], details: &[FrameDetail], address: &mut usize) -> usize {
+    if !V::L.position_needs_code() {
+        for (place, link) in links.iter().enumerate().rev() {
+            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+            let frame = unsafe { PythonFrame::<V>::new(*address) };
+            if frame.previous() != link.previous || frame.position() != link.position {
+                return place.wrapping_add(1);
+            }
+            *address = link.previous_from_cache();
+        }
+        return 0;
+    }
+    for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
+        // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+        let frame = unsafe { PythonFrame::<V>::new(*address) };
+        if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
+            return place.wrapping_add(1);
+        }
+        *address = link.previous_from_cache();
+    }
+    0
 }
 
 /// Where a position does not tell the code object: whether that is the same, too.

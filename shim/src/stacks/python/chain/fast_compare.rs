@@ -28,13 +28,38 @@ pub(super) struct ComparedSpan {
     older: usize,
     /// What is known of them. Code that changes the length of the chain resets the span first.
     links: Newest,
+    /// The place of the oldest of them.
+    floor: usize,
+    /// Sentinels up to there.
+    sentinels: usize,
     /// The sentinel in the oldest of them; where that is the root and has none, what stands for one.
     sentinel: FrameSentinel,
 }
 
 impl ComparedSpan {
+    /// The place of the oldest of the frames and the sentinels up to there, if the span is known and that is below `place`.
+    #[inline(always)]
+    pub(super) const fn floor_below(&self, place: usize) -> Option<(usize, usize)> {
+        if self.older <= MOST && self.floor < place { Some((self.floor, self.sentinels)) } else { None }
+    }
+
+    /// Whether the sentinel is as it was left.
+    #[inline(always)]
+    pub(super) fn is_proven<V: Version>(&self) -> bool {
+        self.sentinel.stands::<V>()
+    }
+
+    /// The span ends at this frame, whose link is the last of those; too far above the oldest it is not compared.
+    #[inline(always)]
+    pub(super) fn stretch(&mut self, newest: usize, links: Newest) {
+        let older = newest.wrapping_sub(self.floor);
+        let is_short = older <= MOST && (self.sentinels != 0 || !cfg!(feature = "verify-marks"));
+        (self.older, self.links) = (if is_short { older } else { usize::MAX }, links);
+    }
+
     /// Nothing is known: the full comparison is needed.
-    pub(super) const UNKNOWN: Self = Self { older: usize::MAX, links: Newest::NONE, sentinel: FrameSentinel::NONE };
+    pub(super) const UNKNOWN: Self =
+        Self { older: usize::MAX, links: Newest::NONE, floor: usize::MAX, sentinels: 0, sentinel: FrameSentinel::NONE };
 }
 
 /// Result of the fast comparison.
@@ -161,27 +186,28 @@ impl Chain {
         // Where that is too much to compare, the general comparison may want to make sentinels.
         let is_short = older <= MOST && (sentinel.is_some() || !cfg!(feature = "verify-marks"));
         let is_of_frame = sentinel.is_none_or(|sentinel| sentinel.is_of::<V>(self.links.get(floor).position));
+        let sentinels = sentinel.map_or(0, |_| self.sentinels.count_below(newest));
         let sentinel = sentinel.unwrap_or_else(FrameSentinel::of_nothing::<V>);
         self.span = match self.links.newest(self.length) {
-            Some(links) if is_short && is_of_frame => ComparedSpan { older, links, sentinel },
+            Some(links) if is_short && is_of_frame => ComparedSpan { older, links, floor, sentinels, sentinel },
             _ => ComparedSpan::UNKNOWN,
         };
         self.newest_detail = self.details.get(newest);
     }
 }
 
+/// The span, as what is compared after a change that it reaches.
 impl Chain {
     /// As [`Chain::update_compared_span`], where the newest sentinel was just found to be there.
     #[inline(always)]
     pub(super) fn set_compared_span<V: Version>(&mut self, floor: &ComparedFloor) {
+        (self.span.floor, self.span.sentinels) = (floor.place, floor.sentinels);
+        self.span.sentinel = floor.sentinel.unwrap_or_else(FrameSentinel::of_nothing::<V>);
         let newest = self.length.wrapping_sub(1);
-        let older = newest.wrapping_sub(floor.place);
         // Nothing is compared where this stays.
         self.span.older = usize::MAX;
-        let is_short = older <= MOST && (floor.sentinel.is_some() || !cfg!(feature = "verify-marks"));
-        if let Some(links) = self.links.newest(self.length).filter(|_| is_short) {
-            (self.span.older, self.span.links) = (older, links);
-            self.span.sentinel = floor.sentinel.unwrap_or_else(FrameSentinel::of_nothing::<V>);
+        if let Some(links) = self.links.newest(self.length) {
+            self.span.stretch(newest, links);
         }
         self.newest_detail = self.details.get(newest);
     }

@@ -34,7 +34,6 @@ impl EnteredFrame {
 }
 
 /// What remains of the cached chain, and how many frames are new.
-#[derive(Clone, Copy)]
 struct NearJoin {
     /// Frames that remain, from the root.
     kept: usize,
@@ -42,6 +41,16 @@ struct NearJoin {
     moved: Option<usize>,
     /// New frames above them: so many of [`Chain::entered`], newest first.
     entered: usize,
+    /// Down to where those that remain were compared.
+    floor: ComparedFloor,
+}
+
+/// How cached frames compare with memory.
+enum NearComparison {
+    /// They are equal, and the older ones are proven to be.
+    Same(ComparedFloor),
+    /// One more than the place of the newest that differs.
+    Different(usize),
 }
 
 /// Where the comparison of a chain may end.
@@ -72,8 +81,8 @@ impl Chain {
         };
         let changed = join.entered != 0 || join.kept != self.length;
         writer.compared_full(changed);
-        self.apply_near::<V>(newest, join, writer);
-        self.update_compared_span::<V>();
+        self.apply_near::<V>(newest, &join, writer);
+        self.set_compared_span::<V>(&join.floor);
         if changed {
             self.note_top::<V>(join.kept.wrapping_sub(usize::from(join.moved.is_some())));
         }
@@ -98,9 +107,11 @@ impl Chain {
             if let Some(place) = self.cached_at(address, limit) {
                 limit = place;
                 if self.links.get(place).previous == link.previous {
-                    limit = self.matching_near::<V>(place, link.previous)?;
-                    if limit == 0 {
-                        return self.join_near::<V>(&frame, link, place, entered);
+                    match self.matching_near::<V>(place, link.previous)? {
+                        NearComparison::Same(floor) => {
+                            return self.join_near::<V>(&frame, link, place, entered, floor);
+                        }
+                        NearComparison::Different(differing) => limit = differing,
                     }
                 }
             }
@@ -121,31 +132,31 @@ impl Chain {
         link: ChainLink,
         place: usize,
         mut entered: usize,
+        floor: ComparedFloor,
     ) -> Option<NearJoin> {
         let detail = self.details.as_slice().get(place)?;
         let kept = place.wrapping_add(1);
         if link.position == self.links.get(place).position && same_code(frame, detail) {
-            return Some(NearJoin { kept, moved: None, entered });
+            return Some(NearJoin { kept, moved: None, entered, floor });
         }
         if is_shown_at(frame, detail, link.position) {
-            return Some(NearJoin { kept, moved: Some(link.position), entered });
+            return Some(NearJoin { kept, moved: Some(link.position), entered, floor });
         }
         // Another frame at the same address.
         self.enter(frame, link, &mut entered)?;
-        Some(NearJoin { kept: place, moved: None, entered })
+        Some(NearJoin { kept: place, moved: None, entered, floor })
     }
 
-    /// Compares the frames below `length`, whose newest is at `address`, with the cached ones, down to the next
-    /// sentinel: 0 when they are proven equal, else one more than the place of the newest that differs. `None`: that
-    /// cannot be told here.
+    /// Compares the frames below `length`, whose newest is at `address`, with the cached ones, down to the next sentinel.
+    /// `None`: that cannot be told here.
     #[inline(always)]
-    fn matching_near<V: Version>(&mut self, length: usize, address: usize) -> Option<usize> {
+    fn matching_near<V: Version>(&mut self, length: usize, address: usize) -> Option<NearComparison> {
         let floor = self.floor_below(length)?;
         let differing = self.matching_between::<V>(floor.place, length, address);
         if differing > floor.place {
-            return Some(differing);
+            return Some(NearComparison::Different(differing));
         }
-        self.is_proven_at::<V>(&floor).then_some(0)
+        self.is_proven_at::<V>(&floor).then_some(NearComparison::Same(floor))
     }
 
     /// Down to where frames below `length` have to be compared. `None`: that is too far.
@@ -192,10 +203,10 @@ impl Chain {
 
     /// Takes over what [`Chain::find_near`] has found, and writes it.
     #[inline(always)]
-    fn apply_near<V: Version>(&mut self, newest: usize, join: NearJoin, writer: &mut impl StackWriter) {
+    fn apply_near<V: Version>(&mut self, newest: usize, join: &NearJoin, writer: &mut impl StackWriter) {
         let (before, mut shown) = (self.shown(self.length), self.shown(join.kept));
         writer.keeps(shown);
-        self.sentinels.truncate(join.kept);
+        self.sentinels.keep(join.floor.sentinels);
         if before != shown {
             writer.pop(before.wrapping_sub(shown));
         }

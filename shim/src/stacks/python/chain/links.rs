@@ -64,10 +64,34 @@ impl Links {
         self.list.as_slice().get(floor.wrapping_add(MOST)..length.wrapping_add(MOST)).unwrap_or_default()
     }
 
-    /// As many as a stack top has, from `place` on.
+    /// As [`Links::between`].
+    ///
+    /// # Safety
+    /// `floor` must not be above `length`, and there must be room for so many frames.
     #[inline(always)]
-    pub(super) fn top_mut(&mut self, place: usize) -> Option<&mut [ChainLink; TOP_FRAMES]> {
-        self.list.as_mut_slice().get_mut(place.wrapping_add(MOST)..)?.first_chunk_mut()
+    pub(super) unsafe fn between_unchecked(&self, floor: usize, length: usize) -> &[ChainLink] {
+        // SAFETY: the caller's promise, and the padding.
+        unsafe { self.list.between_unchecked(floor.wrapping_add(MOST), length.wrapping_add(MOST)) }
+    }
+
+    /// As many as a stack top has, and one more, from `place` on.
+    ///
+    /// # Safety
+    /// There must be room for these and those below.
+    #[inline(always)]
+    pub(super) unsafe fn top_unchecked_mut(&mut self, place: usize) -> &mut [ChainLink; TOP_FRAMES + 1] {
+        // SAFETY: the caller's promise, and the padding.
+        unsafe { self.list.chunk_unchecked_mut(place.wrapping_add(MOST)) }
+    }
+
+    /// As [`Links::newest`].
+    ///
+    /// # Safety
+    /// `length` must be at least 1, and there must be room for so many frames.
+    #[inline(always)]
+    pub(super) unsafe fn newest_unchecked(&mut self, length: usize) -> Newest {
+        // SAFETY: the caller's promise, and the padding.
+        Newest(NonNull::from(unsafe { self.list.chunk_unchecked_mut(length.wrapping_sub(1)) }))
     }
 
     /// The newest of so many, last, and those below it, where there are any. `None`: there is none.

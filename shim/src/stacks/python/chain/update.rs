@@ -49,7 +49,7 @@ impl Chain {
             FastComparison::Same => NameLookup::Done,
             FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
             FastComparison::Unknown(_) | FastComparison::Unasked => {
-                if newest != 0 && self.recall_top_untimed::<V>(self.state, writer) {
+                if newest != 0 && !self.timer.is_due() && self.recall_top::<V>(self.state, writer) {
                     return self.naming;
                 }
                 self.compare_full::<V>(python, newest, writer)
@@ -65,6 +65,25 @@ impl Chain {
         };
         let newest = self.newest_frame::<V>(python);
         self.compare_full::<V>(python, newest, writer)
+    }
+
+    /// After a fast comparison that has found the newest frame at this position: the instruction there. `None` where a
+    /// thread has copies of bytecode, and it takes more to tell.
+    #[inline(always)]
+    pub(crate) fn instruction_at<V: Version>(&self, position: usize) -> Option<u32> {
+        if V::L.thread_local_bytecode.is_some() {
+            return None;
+        }
+        Some(V::L.inline_instruction(self.newest_detail.executable, position))
+    }
+
+    /// The newest frame stands at this position, which is written.
+    #[inline(always)]
+    pub(crate) fn take_position(&mut self, position: usize) {
+        match self.links.get_mut(self.length.wrapping_sub(1)) {
+            Some(link) => link.position = position,
+            None => cold_path(),
+        }
     }
 
     /// As [`Chain::update_as`], after a fast comparison that has found the newest frame at another position.
@@ -119,7 +138,7 @@ impl Chain {
         newest: usize,
         writer: &mut impl StackWriter,
     ) -> NameLookup {
-        if self.follow_near::<V>(newest, writer) {
+        if self.recall_top_left::<V>(self.state, writer) || self.follow_near::<V>(newest, writer) {
             return self.naming;
         }
         let comparison = if newest == self.newest && self.codes.is_current() {

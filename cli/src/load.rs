@@ -6,6 +6,7 @@ pub(crate) mod bounds;
 mod paths;
 mod several;
 mod warnings;
+pub(crate) mod widest;
 
 pub(crate) use paths::{checked, expanded, of_one_recording};
 pub(crate) use warnings::warn_unnamed;
@@ -26,6 +27,7 @@ use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggrega
 use self::bounds::TimeBound;
 use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, warn, without_duplicates};
+use self::widest::widest_moment;
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
 use crate::reports::display::DisplayOptions;
@@ -65,6 +67,8 @@ pub(crate) struct Request<'a> {
     pub(crate) without_names: bool,
     /// Suppress notes about combined captures and about modules without symbols.
     pub(crate) quiet: bool,
+    /// Find resident memory at the moment when most of it had no live block, of one capture without filters.
+    pub(crate) with_resident: bool,
     /// Display options of text and pages.
     pub(crate) display: DisplayOptions,
     /// Prepare the capture for display, see [`Request::for_people`].
@@ -83,9 +87,10 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 /// # Errors
 /// A file that is not a capture, cannot be read, or lacks the requested data.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
-    let request = request.into();
+    let mut request = request.into();
     sys::map_large_allocations();
     let paths = of_one_recording(request.paths)?;
+    request.with_resident &= paths.len() == 1 && !request.narrows();
     let mut problems = LoadWarnings::default();
     let (mut captures, several) = match &paths[..] {
         [path] => (vec![load_one(path, &request, options, &mut problems)?], None),
@@ -245,7 +250,7 @@ fn load_one(
     let (capture, all) = if file.aggregated() {
         restore(&file, request, &options, &mut problems.unnamed)?
     } else {
-        replay(&file, &options, &mut problems.unnamed)?
+        replay(&file, request.with_resident, &options, &mut problems.unnamed)?
     };
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
@@ -361,15 +366,19 @@ pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
 /// Loads a capture with records.
 fn replay(
     file: &source::CaptureReader,
+    with_resident: bool,
     options: &Options,
     unnamed: &mut Vec<SymbolProblem>,
 ) -> Result<(Capture, Tally)> {
-    let mut replay = Replay::new(options);
-    let mut progress = Progress::new(file.total_record_bytes(), "reading");
-    let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
-    drop(progress);
-    let all = replay.allocated();
-    Ok((capture_from(capture_info(file, DataLoss::default()), read, replay.into_analysis(), unnamed), all))
+    let (read, replay, resident) = if with_resident && file.sample_bytes().is_none() {
+        widest_moment(file, options)?
+    } else {
+        let mut replay = Replay::new(options);
+        let mut progress = Progress::new(file.total_record_bytes(), "reading");
+        (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, None)
+    };
+    let (all, info) = (replay.allocated(), CaptureInfo { resident, ..capture_info(file, DataLoss::default()) });
+    Ok((capture_from(info, read, replay.into_analysis(), unnamed), all))
 }
 
 /// Builds a capture from the result of reading it.

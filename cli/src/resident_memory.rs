@@ -7,19 +7,18 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use anyhow::{Result, bail};
-use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
-use memtrack_reader::query::units::{Time, UnitError};
-use memtrack_reader::resident::{MomentScan, ResidentBreakdown};
+use memtrack_format::resident::{AccountCause, ResidentAccount};
+use memtrack_reader::query::units::UnitError;
+use memtrack_reader::resident::MomentScan;
 use memtrack_reader::{Options, columns, source};
 
 use crate::load::bounds::TimeBound;
+use crate::load::widest::moment_of;
 use crate::load::{Request, capture_info};
 use crate::reports::capture_info::{Capture, CaptureInfo};
-use crate::reports::display::DisplayOptions;
 use crate::reports::presentation::Presentation;
 use crate::reports::resident::ResidentMoment;
 use crate::terminal::Progress;
-use crate::units::duration;
 
 impl AccountMoment {
     /// In words; `cause` is that of the account that was found.
@@ -32,10 +31,6 @@ impl AccountMoment {
         }
     }
 }
-
-/// Anonymous memory without a live block from which a moment is looked at more closely, and its part of all in percent.
-const LEAST_GAP: u64 = 4 << 20;
-const LEAST_GAP_PERCENT: u64 = 10;
 
 /// The moment of an account.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,15 +79,7 @@ pub(crate) fn resident_memory(
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
     let (live, replay) = scan.finish(&account, &read.threads);
-    let process = file.process();
-    let knows_all = !process.began_late && process.fork_ticket.is_none();
-    let memory = ResidentMoment {
-        time_ns,
-        cause: account.cause,
-        breakdown: ResidentBreakdown::of(&account, &live, knows_all),
-        threads: account.threads.len(),
-        knows_all,
-    };
+    let memory = moment_of(file, &account, &live);
     let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(file, read.lost) };
     let mut capture = Capture {
         info,
@@ -128,54 +115,6 @@ fn account_at(
         true
     })?;
     Ok(found)
-}
-
-/// The moment at which most resident memory had no live block, before Python began to finalize, if that is much.
-///
-/// # Errors
-/// A capture that cannot be read.
-pub(crate) fn widest_moment(file: &source::CaptureReader, capture: &Capture) -> Result<Option<AccountMoment>> {
-    let snapshots = &capture.analysis.snapshots;
-    let end = capture.analysis.totals.finalizing.map_or(u64::MAX, |moment| moment.time_ns);
-    let mut widest = None::<(u64, u64)>;
-    file.accounts(|account| {
-        let time_ns = file.account_ns(&account);
-        // That of finalization itself is taken a little later than it is recorded.
-        if time_ns > end && account.cause != AccountCause::Finalizing {
-            return false;
-        }
-        let before = snapshots.partition_point(|snapshot| snapshot.time_ns <= time_ns);
-        let live = before.checked_sub(1).and_then(|last| snapshots.get(last)).map_or(0, |snapshot| snapshot.heap_bytes);
-        let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs);
-        let anonymous: u64 = runs.filter(|run| run.state == PageState::Anonymous).map(PageRun::bytes).sum();
-        let gap = anonymous.saturating_sub(live);
-        let is_much = gap >= LEAST_GAP && gap >= anonymous / 100 * LEAST_GAP_PERCENT;
-        if is_much && widest.is_none_or(|(most, _)| gap >= most) {
-            widest = Some((gap, time_ns));
-        }
-        true
-    })?;
-    Ok(widest.map(|(_, time_ns)| AccountMoment::At(TimeBound::Time(Time::Ns(time_ns)))))
-}
-
-/// The sentence about resident memory at the moment when most of it had no live block, if that is worth saying.
-///
-/// # Errors
-/// A capture that cannot be read.
-pub(crate) fn sentence(paths: &[PathBuf], capture: &Capture) -> Result<Option<String>> {
-    let [path] = paths else { return Ok(None) };
-    let is_sampled = capture.info.process.sample_bytes.is_some();
-    if is_sampled || capture.info.aggregated || capture.info.narrowed {
-        return Ok(None);
-    }
-    let display = DisplayOptions { all_frames: true, ..DisplayOptions::default() };
-    let request = Request { paths, without_columns: true, without_names: true, display, ..Request::default() };
-    let file = request.open(path)?;
-    let Some(moment) = widest_moment(&file, capture)? else { return Ok(None) };
-    let found = resident_memory(&file, &request, &moment)?;
-    Ok(found.filter(|(_, memory)| memory.matters()).map(|(_, memory)| {
-        format!("{}, {} after the start ('memtrack resident')", memory.sentence(), duration(memory.time_ns))
-    }))
 }
 
 /// Why a capture has no account of a moment.

@@ -23,6 +23,7 @@ mod frame;
 pub mod frames;
 mod interner;
 pub mod live;
+mod live_extent;
 pub mod modules;
 pub mod native;
 pub mod object_places;

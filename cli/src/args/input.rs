@@ -162,6 +162,7 @@ impl FilterArgs {
             split_domains: false,
             without_names: false,
             quiet: false,
+            with_resident: false,
             display: DisplayOptions { with_imports, all_frames, skip: skip_function },
             shown: false,
         }

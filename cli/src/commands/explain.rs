@@ -16,20 +16,19 @@ use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
 use crate::reports::explain::{Explanation, LargeBlocks, MOMENTS, least_copy};
-use crate::reports::resident::{ResidentMoment, ResidentReport};
+use crate::reports::resident::ResidentReport;
 use crate::reports::source::Sources;
-use crate::resident_memory::{resident_memory, widest_moment};
 
 /// Prints the findings.
 ///
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
-    let request = Request { without_columns: true, ..Request::from(&options.input).for_people() };
+    let request = Request { without_columns: true, with_resident: true, ..Request::from(&options.input).for_people() };
     let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
-    let blocks = large_blocks(&capture, &request)?;
-    let resident = resident_at_widest(&capture, &request)?;
-    let report = resident.as_ref().map(|(capture, memory)| ResidentReport::new(capture, memory));
+    let (blocks, tables) = large_blocks(&capture, &request)?;
+    let report = tables.as_ref().zip(capture.info.resident.as_ref());
+    let report = report.map(|(tables, memory)| ResidentReport::new(tables, memory));
     let types = types(&capture, &request)?;
     let explanation = Explanation::of(&capture, &blocks, report.as_ref(), &types);
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
@@ -44,18 +43,6 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Resident memory at the moment when most of it had no live block, if the capture is one with events and accounts.
-fn resident_at_widest(capture: &Capture, request: &Request<'_>) -> Result<Option<(Capture, ResidentMoment)>> {
-    let paths = of_one_recording(request.paths)?;
-    let [path] = &paths[..] else { return Ok(None) };
-    if request.narrows() || capture.info.aggregated {
-        return Ok(None);
-    }
-    let file = request.open(path)?;
-    let Some(moment) = widest_moment(&file, capture)? else { return Ok(None) };
-    resident_memory(&file, request, &moment)
-}
-
 /// The types of objects that grow, if the capture is one with pictures of objects.
 fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
     let paths = of_one_recording(request.paths)?;
@@ -66,13 +53,14 @@ fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
     growing_types(&request.open(path)?)
 }
 
-/// The large blocks that were live at the peak or at the end, if the capture is one with events.
-fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<LargeBlocks> {
+/// The large blocks that were live at the peak or at the end, if the capture is one with events; and its tables without
+/// sums, if it was read without filters.
+fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<(LargeBlocks, Option<Capture>)> {
     let mut blocks = LargeBlocks::default();
     let paths = of_one_recording(request.paths)?;
-    let [path] = &paths[..] else { return Ok(blocks) };
+    let [path] = &paths[..] else { return Ok((blocks, None)) };
     if capture.info.aggregated || capture.analysis.totals.peak.bytes == 0 {
-        return Ok(blocks);
+        return Ok((blocks, None));
     }
     let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));
     let expr = Expr::And(vec![Expr::Or(vec![Expr::Flag(Flag::Peak), Expr::Flag(Flag::Live)]), large]);
@@ -81,10 +69,11 @@ fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<LargeBlocks>
     let file = request.open(path)?;
     if request.narrows() {
         let _ = for_each_allocation(&file, request, &expr, take)?;
+        Ok((blocks, None))
     } else {
         let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
         let (tables, found) = allocations_at(&file, request, moments, &expr)?;
         found.iter().for_each(|record| take(&tables, record));
+        Ok((blocks, Some(tables)))
     }
-    Ok(blocks)
 }

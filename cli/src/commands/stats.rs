@@ -13,7 +13,6 @@ use crate::load::{Request, load, of_one_recording};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::{self, stats_json, stats_text};
-use crate::resident_memory;
 
 /// Prints the report.
 ///
@@ -26,7 +25,14 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     // Attribution to lines of own code needs whole stacks.
     let without_paths = view == View::Allocated && (options.json || display.all_frames);
     let temporary = view == View::Temporary;
-    let request = Request { split_domains: true, without_paths, temporary, shown: false, ..request };
+    let request = Request {
+        split_domains: true,
+        without_paths,
+        temporary,
+        shown: false,
+        with_resident: !options.json,
+        ..request
+    };
     let mut capture = load(request, &options.which.reading())?;
     if capture.info.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
         message::warning("the size histogram is omitted: aggregated captures have one for the whole process only");
@@ -36,7 +42,6 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     if options.json {
         stats_json::write(&capture, view, lifetimes.as_ref(), options.text.rows, &mut out)?;
     } else {
-        capture.info.resident = resident_memory::sentence(&of_one_recording(&options.input.captures)?, &capture)?;
         let format = options.text.colors.text_format(&out);
         stats_text::write(&mut capture, &display, view, options.text.rows, format, &mut out)?;
         if let Some(lifetimes) = &lifetimes {

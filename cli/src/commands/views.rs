@@ -11,13 +11,12 @@ use memtrack_reader::{Options, View};
 
 use crate::args;
 use crate::failure::Failure;
-use crate::load::{Request, load, of_one_recording};
+use crate::load::{Request, load};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
 use crate::reports::source::Sources;
 use crate::reports::{arenas, page, summary, table_report, tree_json};
-use crate::resident_memory;
 use crate::terminal::TextFormat;
 use crate::text::paragraph;
 
@@ -127,9 +126,7 @@ pub(crate) fn write_page(
     mut out: ReportOutput,
 ) -> Result<Option<PathBuf>> {
     let narrows = request.narrows();
-    let paths = of_one_recording(request.paths)?;
-    let mut capture = load(request, &page::reading(reading))?;
-    capture.info.resident = resident_memory::sentence(&paths, &capture)?;
+    let mut capture = load(Request { with_resident: true, ..request }, &page::reading(reading))?;
     let note = narrows
         .then(|| "filtered: the views contain only selected allocations; the memory chart contains all".to_owned());
     let sources = embed_sources.then(|| Sources::of(&capture.info));

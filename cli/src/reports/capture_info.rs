@@ -18,6 +18,7 @@ use crate::units::{at_most, count, count_within, duration, size};
 use super::leaked::LeakMoment;
 use super::presentation::Presentation;
 use super::recording_cost::RecordingCost;
+use super::resident_moment::ResidentMoment;
 use super::view::title;
 
 /// A loaded capture, the input of reports.
@@ -127,8 +128,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) leak_moment: LeakMoment,
     /// Whether the recording has no call stacks at all.
     pub(crate) has_no_stacks: bool,
-    /// Why resident memory is larger than live blocks, where that is worth saying.
-    pub(crate) resident: Option<String>,
+    /// Resident memory at the moment when most of it had no live block, if the request asked for it.
+    pub(crate) resident: Option<ResidentMoment>,
 }
 
 /// Peaks of several processes.

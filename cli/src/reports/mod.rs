@@ -22,6 +22,7 @@ pub(crate) mod processes;
 pub(crate) mod query;
 pub(crate) mod recording_cost;
 pub(crate) mod resident;
+pub(crate) mod resident_moment;
 pub(crate) mod scale;
 pub(crate) mod source;
 pub(crate) mod stats;

@@ -158,7 +158,7 @@ fn figures(
         line("Failed", failed)?;
     }
     line("Resident memory", resident(totals))?;
-    if let Some(sentence) = &info.resident {
+    if let Some(sentence) = &info.resident_sentence() {
         line("  of it", sentence.clone())?;
     }
     if let Some(combined_peaks) = info.combined_peaks.as_ref().filter(|_| totals.resident_peak().is_some()) {

@@ -1,6 +1,7 @@
 //! A live allocation as the replay stores it, and what is needed to undo its release.
 //!
-//! Invariant: a block stays 32 bytes, since there is one for each live allocation.
+//! Invariant: a block stays 32 bytes, since there is one for each live allocation; it lies in one cache line, so that
+//! to wait for one of its fields is to wait for all.
 
 use super::groups::OptionalSum;
 use super::{Groups, Sum};
@@ -8,6 +9,7 @@ use crate::event::Event;
 
 /// A live allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(align(32))]
 pub(crate) struct LiveBlock {
     /// Bytes requested.
     pub(crate) size: u64,

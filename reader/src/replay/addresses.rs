@@ -4,13 +4,14 @@
 //! no hash table, which would scatter neighbours: what is near a recent address is in the processor's cache. Only the
 //! regions at the top are hashed; there are few. A node is one cache line with the 16 parts of its range; at the lowest
 //! level these are the numbers. Addresses that differ in their last four bits, which few allocators return, have trees
-//! of their own.
+//! of their own. Each level has a list of its own: the upper ones, which every look-up goes through, are small, and
+//! would be scattered over the cache and over pages between the nodes of the lowest.
 //!
 //! Removing an address leaves its nodes, since the next block mostly gets the same addresses; checking for empty nodes
 //! would cost more than everything else. A sweep removes empty nodes before there are twice as many nodes as the last
 //! sweep left.
 //!
-//! Invariant: node 0 is empty and never changes, so it is the result of looking up a missing node.
+//! Invariant: node 0 of each level is empty and never changes, so it is the result of looking up a missing node.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -38,6 +39,50 @@ impl LookupLine {
     }
 }
 
+/// The nodes of a level.
+#[derive(Clone, Debug)]
+struct LevelNodes {
+    nodes: Vec<LookupLine>,
+    vacant: Vec<u32>,
+}
+
+impl Default for LevelNodes {
+    fn default() -> Self {
+        Self { nodes: vec![LookupLine::default()], vacant: Vec::new() }
+    }
+}
+
+impl LevelNodes {
+    /// What stands in a part of a node.
+    #[inline]
+    fn get(&self, node: u32, part: usize) -> u32 {
+        self.nodes[node as usize].0[part]
+    }
+
+    #[inline]
+    fn part_mut(&mut self, node: u32, part: usize) -> &mut u32 {
+        &mut self.nodes[node as usize].0[part]
+    }
+
+    fn add(&mut self) -> u32 {
+        self.vacant.pop().unwrap_or_else(|| {
+            self.nodes.push(LookupLine::default());
+            // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
+            (self.nodes.len() - 1) as u32
+        })
+    }
+
+    /// Nodes in use, with the empty one.
+    fn used(&self) -> usize {
+        self.nodes.len() - self.vacant.len()
+    }
+
+    /// The parts of a node that are not empty, with their indices.
+    fn parts(&self, node: u32) -> impl Iterator<Item = (u64, u32)> {
+        (0..).zip(self.nodes[node as usize].0).filter(|(_, next)| *next != 0)
+    }
+}
+
 /// A region and its node.
 #[derive(Clone, Copy, Debug, Default)]
 struct AddressRegion {
@@ -62,8 +107,8 @@ pub(super) struct Addresses {
     used: usize,
     /// A random seed, so that no capture can be crafted whose regions all collide.
     key: u64,
-    nodes: Vec<LookupLine>,
-    vacant: Vec<u32>,
+    /// From the top.
+    levels: [LevelNodes; LEVELS.len()],
     /// Nodes in use at which the next sweep is due.
     sweep_at: usize,
 }
@@ -74,41 +119,43 @@ impl Default for Addresses {
             regions: vec![AddressRegion::default(); FIRST_REGIONS],
             used: 0,
             key: RandomState::new().hash_one(GOLDEN),
-            nodes: vec![LookupLine::default()],
-            vacant: Vec::new(),
+            levels: Default::default(),
             sweep_at: FIRST_SWEEP,
         }
     }
 }
 
 impl Addresses {
-    /// Grows the table or sweeps, if due. Earlier results of [`Addresses::bottoms`] become invalid.
+    /// Sweeps, if due. Earlier results of [`Addresses::bottoms`] become invalid.
     #[inline]
     pub(super) fn tidy(&mut self) {
-        if self.nodes.len() - self.vacant.len() >= self.sweep_at {
+        if self.used_nodes() >= self.sweep_at {
             self.sweep();
         }
     }
 
+    fn used_nodes(&self) -> usize {
+        self.levels.iter().map(LevelNodes::used).sum()
+    }
+
     /// The lowest-level nodes of several addresses, found level by level, so that the cache misses of a level overlap.
     #[inline]
-    pub(super) fn bottoms<const N: usize>(&self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; N] {
-        let mut nodes = [Bottom::UNKNOWN; N];
-        for (node, address) in nodes.iter_mut().zip(addresses.clone()) {
+    pub(super) fn bottoms(&self, addresses: &[u64], bottoms: &mut [Bottom]) {
+        let [top, middle, _] = &self.levels;
+        for (node, &address) in bottoms.iter_mut().zip(addresses) {
             node.0 = self.regions[self.find(region(address))].node;
         }
-        for level in [LEVELS[0], LEVELS[1]] {
-            for (node, address) in nodes.iter_mut().zip(addresses.clone()) {
-                node.0 = self.nodes[node.0 as usize].0[part(address, level)];
+        for (level, bits) in [(top, LEVELS[0]), (middle, LEVELS[1])] {
+            for (node, &address) in bottoms.iter_mut().zip(addresses) {
+                node.0 = level.get(node.0, part(address, bits));
             }
         }
-        nodes
     }
 
     /// The number of an address; 0 if it has none, or if its node is not known.
     #[inline]
     pub(super) fn get(&self, address: u64, bottom: Bottom) -> u32 {
-        self.nodes[bottom.0 as usize].0[part(address, LEVELS[2])]
+        self.levels[2].get(bottom.0, part(address, LEVELS[2]))
     }
 
     /// A reference to the number of an address, whose nodes are added if missing.
@@ -118,33 +165,32 @@ impl Addresses {
             0 => self.make_bottom(address),
             bottom => bottom,
         };
-        &mut self.nodes[bottom as usize].0[part(address, LEVELS[2])]
+        self.levels[2].part_mut(bottom, part(address, LEVELS[2]))
     }
 
     /// Removes the number of an address; returns it, or 0.
     #[inline]
     pub(super) fn remove(&mut self, address: u64, bottom: Bottom) -> u32 {
         let bottom = self.known(address, bottom);
-        std::mem::take(&mut self.nodes[bottom as usize].0[part(address, LEVELS[2])])
+        std::mem::take(self.levels[2].part_mut(bottom, part(address, LEVELS[2])))
     }
 
     /// All numbers, unordered.
     pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
-        let below = |node: u32| self.nodes[node as usize].0.iter().copied().filter(|&next| next != 0);
-        let regions = self.regions.iter().map(|region| region.node).filter(|&node| node != 0);
-        regions.flat_map(below).flat_map(below).flat_map(below)
+        self.entries().map(|(_, number)| number)
     }
 
     /// All addresses with their numbers, unordered.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let below = |node: u32| (0..).zip(self.nodes[node as usize].0).filter(|(_, next)| *next != 0);
+        let [top, middle, bottom] = &self.levels;
         let regions = self.regions.iter().filter(|region| region.node != 0);
         regions.flat_map(move |region| {
             let start = region.key >> LEVEL << REGION | region.key & ((1 << LEVEL) - 1);
-            below(region.node).flat_map(move |(top, middle)| {
-                let middles = below(middle).map(move |(part, bottom)| (top << LEVELS[0] | part << LEVELS[1], bottom));
-                middles.flat_map(move |(upper, bottom)| {
-                    below(bottom).map(move |(part, number)| (start | upper | part << LEVELS[2], number))
+            top.parts(region.node).flat_map(move |(first, node)| {
+                let middles =
+                    middle.parts(node).map(move |(part, node)| (first << LEVELS[0] | part << LEVELS[1], node));
+                middles.flat_map(move |(upper, node)| {
+                    bottom.parts(node).map(move |(part, number)| (start | upper | part << LEVELS[2], number))
                 })
             })
         })
@@ -156,23 +202,26 @@ impl Addresses {
         if bottom.0 != 0 {
             return bottom.0;
         }
-        let region = self.regions[self.find(region(address))].node;
-        [LEVELS[0], LEVELS[1]].iter().fold(region, |node, level| self.nodes[node as usize].0[part(address, *level)])
+        let [mut found] = [Bottom::UNKNOWN];
+        self.bottoms(&[address], std::slice::from_mut(&mut found));
+        found.0
     }
 
     /// The same; missing nodes are added.
     #[cold]
     fn make_bottom(&mut self, address: u64) -> u32 {
         let top = self.region_node(region(address));
-        let middle = self.child(top, part(address, LEVELS[0]));
-        self.child(middle, part(address, LEVELS[1]))
+        let middle = self.child(0, top, address);
+        self.child(1, middle, address)
     }
 
-    fn child(&mut self, parent: u32, part: usize) -> u32 {
-        match self.nodes[parent as usize].0[part] {
+    /// The child of a node of this level on the way to an address.
+    fn child(&mut self, level: usize, parent: u32, address: u64) -> u32 {
+        let part = part(address, LEVELS[level]);
+        match self.levels[level].get(parent, part) {
             0 => {
-                let node = self.new_node();
-                self.nodes[parent as usize].0[part] = node;
+                let node = self.levels[level + 1].add();
+                *self.levels[level].part_mut(parent, part) = node;
                 node
             }
             node => node,
@@ -180,40 +229,17 @@ impl Addresses {
     }
 
     /// Removes all empty nodes and regions.
+    #[cold]
     fn sweep(&mut self) {
         for at in 0..self.regions.len() {
             let node = self.regions[at].node;
-            if node != 0 && self.empties(node, LEVELS.len()) {
+            if node != 0 && empties(&mut self.levels, node) {
                 self.regions[at].node = 0;
                 self.used -= 1;
             }
         }
         self.resize_regions((4 * self.used).next_power_of_two().max(FIRST_REGIONS));
-        self.sweep_at = (2 * (self.nodes.len() - self.vacant.len())).max(FIRST_SWEEP);
-    }
-
-    /// Removes the empty nodes below a node with so many levels; returns whether the node itself is empty, and was
-    /// removed.
-    fn empties(&mut self, node: u32, levels: usize) -> bool {
-        for part in 0..1 << LEVEL {
-            let child = self.nodes[node as usize].0[part];
-            if levels > 1 && child != 0 && self.empties(child, levels - 1) {
-                self.nodes[node as usize].0[part] = 0;
-            }
-        }
-        let empty = self.nodes[node as usize].is_empty();
-        if empty {
-            self.vacant.push(node);
-        }
-        empty
-    }
-
-    fn new_node(&mut self) -> u32 {
-        self.vacant.pop().unwrap_or_else(|| {
-            self.nodes.push(LookupLine::default());
-            // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
-            (self.nodes.len() - 1) as u32
-        })
+        self.sweep_at = (2 * self.used_nodes()).max(FIRST_SWEEP);
     }
 
     /// The node of a region, which is added if missing.
@@ -226,7 +252,7 @@ impl Addresses {
     }
 
     fn new_region(&mut self, at: usize, key: u64) -> u32 {
-        let node = self.new_node();
+        let node = self.levels[0].add();
         self.regions[at] = AddressRegion { key, node };
         self.used += 1;
         if self.used > self.regions.len() / 2 {
@@ -261,6 +287,25 @@ impl Addresses {
     }
 }
 
+/// Removes the empty nodes below a node of the first of these levels; returns whether the node itself is empty, and was
+/// removed.
+fn empties(levels: &mut [LevelNodes], node: u32) -> bool {
+    let Some((level, below)) = levels.split_first_mut() else { return false };
+    if !below.is_empty() {
+        for part in 0..1 << LEVEL {
+            let child = level.get(node, part);
+            if child != 0 && empties(below, child) {
+                *level.part_mut(node, part) = 0;
+            }
+        }
+    }
+    let empty = level.nodes[node as usize].is_empty();
+    if empty {
+        level.vacant.push(node);
+    }
+    empty
+}
+
 /// The region number of an address: its bits above the tree levels, and its last four.
 #[inline]
 fn region(address: u64) -> u64 {
@@ -290,14 +335,19 @@ mod tests {
         }
     }
 
+    fn found<const N: usize>(addresses: &Addresses, wanted: [u64; N]) -> [Bottom; N] {
+        let mut bottoms = [Bottom::UNKNOWN; N];
+        addresses.bottoms(&wanted, &mut bottoms);
+        bottoms
+    }
+
     fn get(addresses: &Addresses, address: u64) -> u32 {
-        let [bottom] = addresses.bottoms([address].into_iter());
-        addresses.get(address, bottom)
+        addresses.get(address, found(addresses, [address])[0])
     }
 
     fn insert(addresses: &mut Addresses, address: u64, number: u32) {
         addresses.tidy();
-        let [bottom] = addresses.bottoms([address].into_iter());
+        let [bottom] = found(addresses, [address]);
         *addresses.number(address, bottom) = number;
     }
 
@@ -335,7 +385,7 @@ mod tests {
     fn what_is_found_together_is_found_though_others_come_between() {
         let mut addresses = Addresses::default();
         let [first, second, far] = [0x10, 0x20, 0x7000_0010];
-        let [at_first, at_second, at_far] = addresses.bottoms([first, second, far].into_iter());
+        let [at_first, at_second, at_far] = found(&addresses, [first, second, far]);
         *addresses.number(first, at_first) = 1;
         *addresses.number(second, at_second) = 2;
         assert_eq!((addresses.remove(first, at_first), addresses.remove(first, at_first)), (1, 0));
@@ -357,11 +407,11 @@ mod tests {
                 assert_eq!(get(&addresses, address(round, number)), if number % 3 == 0 { number } else { 0 });
             });
             (1..=REGIONS).for_each(|number| _ = remove(&mut addresses, address(round, number)));
-            assert!(addresses.nodes.len() < FIRST_SWEEP + 3);
+            assert!(addresses.levels.iter().map(|level| level.nodes.len()).sum::<usize>() < 2 * FIRST_SWEEP);
         }
         assert_eq!(addresses.numbers().count(), 0);
         addresses.sweep();
-        assert_eq!((addresses.used, addresses.vacant.len()), (0, addresses.nodes.len() - 1));
+        assert_eq!((addresses.used, addresses.used_nodes()), (0, addresses.levels.len()));
         assert_eq!((addresses.regions.len(), addresses.sweep_at), (FIRST_REGIONS, FIRST_SWEEP));
     }
 }

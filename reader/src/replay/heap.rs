@@ -7,6 +7,7 @@
 //! Invariant: each address in use has one place in the list, and no two share one.
 
 use super::addresses::{Addresses, Bottom};
+use super::block_list::BlockList;
 use crate::analysis::LiveBlock;
 
 /// Number of live blocks beyond which list and addresses exceed a common second-level cache.
@@ -20,9 +21,12 @@ pub(super) struct LiveHeap {
     /// The place of each address.
     places: Addresses,
     /// The first place is unused, so that a look-up need not check whether it found one.
-    row: Vec<LiveBlock>,
+    row: BlockList,
     /// Free places of the list.
     vacant: Vec<BlockIndex>,
+    /// The addresses that were looked up together, and what was found.
+    addresses: [u64; TOGETHER],
+    found: [Bottom; TOGETHER],
 }
 
 /// A place in the list; 0 is none.
@@ -31,26 +35,50 @@ pub(super) struct BlockIndex(u32);
 
 impl Default for LiveHeap {
     fn default() -> Self {
-        Self { places: Addresses::default(), row: vec![LiveBlock::default()], vacant: Vec::new() }
+        let mut row = BlockList::default();
+        row.add();
+        Self {
+            places: Addresses::default(),
+            row,
+            vacant: Vec::new(),
+            addresses: [0; TOGETHER],
+            found: [Bottom::UNKNOWN; TOGETHER],
+        }
     }
 }
 
 impl LiveHeap {
-    /// Looks up the addresses, on a large heap, and touches their blocks only to load them into the cache: independent
-    /// look-ups overlap their cache misses. Earlier results become invalid.
+    /// Looks up the next addresses, on a large heap, and touches their blocks only to load them into the cache:
+    /// independent look-ups overlap their cache misses. Earlier results become invalid. Returns how many it took.
     #[inline]
-    pub(super) fn find(&mut self, addresses: impl Iterator<Item = u64> + Clone) -> [Bottom; TOGETHER] {
+    pub(super) fn find(&mut self, addresses: impl Iterator<Item = u64>) -> usize {
         self.places.tidy();
-        if self.row.len() < FAR {
-            return [Bottom::UNKNOWN; TOGETHER];
+        let mut count = 0;
+        for (at, address) in self.addresses.iter_mut().zip(addresses) {
+            *at = address;
+            count += 1;
         }
-        let found = self.places.bottoms(addresses.clone());
+        if self.row.len() < FAR {
+            self.found = [Bottom::UNKNOWN; TOGETHER];
+            return count;
+        }
+        let addresses = self.addresses.get(..count).unwrap_or_default();
+        self.places.bottoms(addresses, &mut self.found);
+        // One loop for each of the two misses, so that as many as possible are under way at once.
+        let mut places = [0; TOGETHER];
+        for ((place, address), bottom) in places.iter_mut().zip(addresses).zip(self.found) {
+            *place = self.places.get(*address, bottom);
+        }
         // Without a branch on the result: a mispredicted one would delay the loads behind it.
-        let touched = addresses.zip(found).map(|(address, bottom)| self.places.get(address, bottom));
-        // Blocks are not aligned to cache lines: every other one is in two.
-        let ends = |place: u32| self.row[place as usize].size ^ u64::from(self.row[place as usize].nth);
-        std::hint::black_box(touched.fold(0, |sum, place| sum ^ ends(place)));
-        found
+        let touched = places.iter().take(count).fold(0, |sum, &place| sum ^ self.row[place as usize].size);
+        std::hint::black_box(touched);
+        count
+    }
+
+    /// What was found of one of the addresses.
+    #[inline]
+    pub(super) fn found(&self, number: usize) -> Bottom {
+        self.found.get(number).copied().unwrap_or(Bottom::UNKNOWN)
     }
 
     /// The block at an address, which is added if missing; and whether it existed.
@@ -109,12 +137,9 @@ impl LiveHeap {
 }
 
 #[inline]
-fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut Vec<LiveBlock>) -> BlockIndex {
-    vacant.pop().unwrap_or_else(|| {
-        row.push(LiveBlock::default());
-        // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
-        BlockIndex((row.len() - 1) as u32)
-    })
+fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut BlockList) -> BlockIndex {
+    // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
+    vacant.pop().unwrap_or_else(|| BlockIndex(row.add() as u32))
 }
 
 #[cfg(test)]

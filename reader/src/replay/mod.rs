@@ -7,7 +7,9 @@
 //! event that contradicts them changes as little as possible and is counted.
 
 mod addresses;
+mod block_list;
 mod heap;
+mod kept_moment;
 pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
@@ -18,7 +20,8 @@ pub(crate) mod watch;
 use memtrack_format::{Allocator, MapClass};
 
 use self::addresses::Bottom;
-use self::heap::{BlockIndex, LiveHeap, TOGETHER};
+use self::heap::{BlockIndex, LiveHeap};
+use self::kept_moment::{KeptMoment, block_extent, mapped_extents};
 use self::mappings::{Cut, Mappings};
 use self::watch::LiveBytesObserver;
 use crate::analysis::{
@@ -27,7 +30,7 @@ use crate::analysis::{
 };
 use crate::analysis::{Options, UnknownBlocks};
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
-use crate::resident::LiveExtent;
+use crate::live_extent::LiveExtent;
 
 /// The state of a traced process, and the running sums.
 #[derive(Debug)]
@@ -41,6 +44,7 @@ pub struct Replay {
     next_order: u64,
     /// What the current image frees without a recorded allocation.
     unknown_blocks: UnknownBlocks,
+    kept: KeptMoment,
     /// Observes live bytes after each event, if set.
     watch: Option<Box<LiveBytesObserver>>,
 }
@@ -79,6 +83,7 @@ impl Replay {
             cuts: Vec::new(),
             next_order: 0,
             unknown_blocks: options.unknown_blocks,
+            kept: KeptMoment::default(),
             watch: (options.moments > 0).then(Box::default),
         }
     }
@@ -91,10 +96,23 @@ impl Replay {
     /// Replays the next events of the total order; on a large heap this is faster than one by one.
     #[inline]
     pub fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone) {
+        self.events_and(events, |_, _| ());
+    }
+
+    /// The same; `after` is called after each event.
+    #[inline]
+    pub(crate) fn events_and(
+        &mut self,
+        events: impl ExactSizeIterator<Item = Event> + Clone,
+        mut after: impl FnMut(&mut Self, &Event),
+    ) {
         if self.watch.is_some() {
-            self.events_then(events, |replay, event| replay.look(event.order.saturating_add(1), event.time_ns));
+            self.events_then(events, |replay, event| {
+                replay.look(event.order.saturating_add(1), event.time_ns);
+                after(replay, event);
+            });
         } else {
-            self.events_then(events, |_, _| ());
+            self.events_then(events, after);
         }
     }
 
@@ -106,9 +124,9 @@ impl Replay {
         mut after: impl FnMut(&mut Self, &Event),
     ) {
         while events.len() > 0 {
-            let found = self.heap.find(events.clone().take(TOGETHER).map(|event| event.address));
-            for (at, event) in found.into_iter().zip(&mut events) {
-                self.event_at(&event, at);
+            let count = self.heap.find(events.clone().map(|event| event.address));
+            for (number, event) in (0..count).zip(&mut events) {
+                self.event_at(&event, self.heap.found(number));
                 after(self, &event);
             }
         }
@@ -155,7 +173,8 @@ impl Replay {
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
     pub fn replaced(&mut self) {
         self.unknown_blocks = UnknownBlocks::Unmatched;
-        for block in std::mem::take(&mut self.heap).blocks() {
+        for (address, block) in std::mem::take(&mut self.heap).blocks_at() {
+            self.kept.end(address, block);
             self.sums.discard(block, block.size, true);
         }
         for (class, LivePart { block, bytes, first }) in std::mem::take(&mut self.mappings).live() {
@@ -189,21 +208,18 @@ impl Replay {
 
     /// All live blocks and mappings, unordered.
     pub(crate) fn live_extents(&self) -> Vec<LiveExtent> {
-        let blocks = self.heap.blocks_at().map(|(start, block)| LiveExtent {
-            start,
-            bytes: block.size,
-            time_ns: block.time_ns,
-            group: block.group,
-            mapped: None,
-        });
-        let mapped = self.mappings.ranges().map(|(start, end, class, block)| LiveExtent {
-            start,
-            bytes: end - start,
-            time_ns: block.time_ns,
-            group: block.group,
-            mapped: Some(class),
-        });
-        blocks.chain(mapped).collect()
+        let blocks = self.heap.blocks_at().map(|(start, block)| block_extent(start, block));
+        blocks.chain(mapped_extents(&self.mappings)).collect()
+    }
+
+    /// Keeps what is live now, while the replay goes on; what was kept before is discarded.
+    pub(crate) fn keep_moment(&mut self) {
+        self.kept.set(self.next_order, &self.mappings, self.sums.live());
+    }
+
+    /// What was live at the kept moment, by address.
+    pub(crate) fn take_kept(&mut self) -> (Vec<LiveExtent>, Tally) {
+        std::mem::take(&mut self.kept).take(&self.heap)
     }
 
     /// Bytes of the block that this event has just freed, if one was known.
@@ -262,6 +278,7 @@ impl Replay {
         let (was_live, block) = self.heap.put(event.address, at);
         // Before the new one is counted, else the peak would count both.
         if was_live {
+            self.kept.end(event.address, block);
             self.sums.replace(block);
         }
         self.sums.allocate(event, allocator, block);
@@ -274,6 +291,7 @@ impl Replay {
         match self.heap.end(event.address, at) {
             Some((place, block)) => {
                 (last_free.place, last_free.address) = (Some(place), event.address);
+                self.kept.end(event.address, block);
                 self.sums.release(block, block.size, true, event, &mut last_free.ended);
             }
             None => self.unmatched_free(event),

@@ -10,10 +10,11 @@ use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
 use super::mappings::{HEAP_BYTES, KindRange, MappingKind, ranges};
-use super::moment::{LiveExtent, LiveMoment};
+use super::moment::LiveMoment;
 use super::thread_cache::chunk_bytes;
 use super::used::{UsedRange, disjoint};
 use crate::event::StackId;
+use crate::live_extent::LiveExtent;
 
 /// Bytes before a block of glibc's that belong to its chunk.
 const HEADER: u64 = 16;

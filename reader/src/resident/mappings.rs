@@ -5,7 +5,8 @@
 use memtrack_format::PythonDomain;
 use memtrack_format::resident::{AccountMapping, ResidentAccount, flag};
 
-use super::moment::{LiveExtent, LiveMoment};
+use super::moment::LiveMoment;
+use crate::live_extent::LiveExtent;
 
 /// The names of memtrack's library, as a file and as a memory file of a process that it was attached to, and of its memory.
 const MEMTRACK: [&[u8]; 3] = [b"libmemtrack", b"memfd:libmemtrack", b"memfd:memtrack"];

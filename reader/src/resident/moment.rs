@@ -2,32 +2,19 @@
 //!
 //! Invariant: events after the moment change nothing.
 
+use memtrack_format::Allocator;
 use memtrack_format::resident::ResidentAccount;
-use memtrack_format::{Allocator, MapClass};
-use rustc_hash::FxHashSet;
 
 use super::thread_cache::ThreadCaches;
 use crate::analysis::{Options, Tally};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread};
 use crate::frames::Frames;
+use crate::live_extent::LiveExtent;
 use crate::replay::Replay;
 use crate::source::Consumer;
 
-/// A range of addresses that is live: a block, or a part of a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LiveExtent {
-    pub(crate) start: u64,
-    pub(crate) bytes: u64,
-    /// When it was allocated, in nanoseconds since recording began.
-    pub(crate) time_ns: u64,
-    /// Its group in the analysis; of mappings that are not heap, a number that no group has.
-    pub(crate) group: u32,
-    /// The class of a mapping; `None` for blocks.
-    pub(crate) mapped: Option<MapClass>,
-}
-
 /// What was live at the moment of an account.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LiveMoment {
     /// By address.
     pub(super) extents: Vec<LiveExtent>,
@@ -59,10 +46,7 @@ impl MomentScan {
     /// What was live at the moment of this account, and the replay up to it.
     #[must_use]
     pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
-        let tids: FxHashSet<u32> = account.threads.iter().map(|thread| thread.tid).collect();
-        let tid = |number: u32| threads.get(number as usize).map_or(0, |thread| thread.tid.cast_unsigned());
-        // A thread that has ended has given its cache back.
-        let cached = self.caches.chunks(|thread| tids.is_empty() || tids.contains(&tid(thread.0)));
+        let cached = self.caches.chunks_at(account, threads);
         let mut extents = self.replay.live_extents();
         extents.sort_unstable_by_key(|extent| extent.start);
         let groups = self.replay.group_keys().collect();
@@ -72,7 +56,7 @@ impl MomentScan {
 
 /// Updates the caches for an event that was just replayed.
 #[inline]
-fn note(caches: &mut ThreadCaches, replay: &Replay, event: &Event) {
+pub(super) fn note(caches: &mut ThreadCaches, replay: &Replay, event: &Event) {
     match event.kind {
         EventKind::Alloc(_) => caches.allocate(event.thread, event.address, event.size),
         EventKind::Free => {

@@ -4,8 +4,12 @@ use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRu
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
-use super::{LiveExtent, LiveMoment, MemoryClass, ResidentBreakdown};
-use crate::event::StackId;
+use super::{AccountOutline, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
+use crate::analysis::Options;
+use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
+use crate::frames::Frames;
+use crate::live_extent::LiveExtent;
+use crate::source::Consumer;
 
 const PAGE: u64 = 4096;
 const READ_WRITE: u64 = flag::READ | flag::WRITE;
@@ -226,5 +230,128 @@ proptest! {
             (run.start..run.end).step_by(PAGE as usize).map(|page| PageRun { start: page, end: page + PAGE, state: run.state })
         }).collect();
         prop_assert_eq!(ResidentBreakdown::of(&single, &made.moment, true), found);
+    }
+}
+
+/// What a scan is fed in one step, which takes [`STEP_NS`].
+#[derive(Clone, Debug)]
+enum Step {
+    Event(EventKind, u64),
+    /// A free that did not happen.
+    Undone(u64),
+    Tick,
+    Snapshot,
+    Replaced,
+}
+
+const STEP_NS: u64 = 10;
+
+fn step() -> impl Strategy<Value = Step> {
+    let alloc = EventKind::Alloc(Allocator::Malloc);
+    let map = EventKind::Map(Allocator::Mmap, MapClass::Heap);
+    prop_oneof![
+        8 => (0u64..12).prop_map(move |place| Step::Event(alloc, place)),
+        8 => (0u64..12).prop_map(|place| Step::Event(EventKind::Free, place)),
+        2 => (0u64..12).prop_map(move |place| Step::Event(map, place)),
+        2 => (0u64..12).prop_map(|place| Step::Event(EventKind::Unmap, place)),
+        1 => (0u64..12).prop_map(Step::Undone),
+        3 => Just(Step::Tick),
+        3 => Just(Step::Snapshot),
+        1 => Just(Step::Replaced),
+        1 => Just(Step::Event(EventKind::Finalizing, 0)),
+    ]
+}
+
+/// Feeds the steps; returns the time of each snapshot, and of the first beginning of finalization.
+fn feed(steps: &[Step], to: &mut impl Consumer) -> (Vec<u64>, Option<u64>) {
+    let (frames, mut order, mut snapshots, mut finalizing) = (Frames::new(), 0, Vec::new(), None);
+    for (step, time_ns) in steps.iter().zip((0..).step_by(STEP_NS as usize)) {
+        let mut event = |kind, place: u64| {
+            let is_mapped = matches!(kind, EventKind::Map(..) | EventKind::Unmap);
+            let (address, size) = (place * 0x1000 + u64::from(is_mapped) * 0x10_0000, (8 << 20) + time_ns);
+            let event = Event { kind, address, size, stack: StackId(1), thread: ThreadId(0), order, time_ns };
+            to.events(std::iter::once(event), &frames);
+            order += 1;
+        };
+        match step {
+            Step::Event(kind, place) => {
+                event(*kind, *place);
+                if *kind == EventKind::Finalizing {
+                    finalizing.get_or_insert(time_ns);
+                }
+            }
+            Step::Undone(place) => {
+                event(EventKind::Free, *place);
+                event(EventKind::FreeUndo, 0);
+            }
+            Step::Tick => to.tick(0, time_ns),
+            Step::Snapshot => {
+                to.tick(0, time_ns);
+                to.snapshot(&Snapshot { time_ns, order, ..Snapshot::default() });
+                snapshots.push(time_ns);
+            }
+            Step::Replaced => to.replaced(),
+        }
+    }
+    (snapshots, finalizing)
+}
+
+/// Takes the heap's bytes at each snapshot.
+struct HeapAtSnapshots(crate::replay::Replay, Vec<u64>);
+
+impl Consumer for HeapAtSnapshots {
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        self.0.event(event);
+    }
+
+    fn snapshot(&mut self, _snapshot: &Snapshot) {
+        self.1.push(self.0.live().bytes);
+    }
+
+    fn replaced(&mut self) {
+        self.0.replaced();
+    }
+}
+
+proptest! {
+    /// The widest moment is known when all is replayed; a second replay up to it says what was live.
+    #[test]
+    fn one_replay_finds_what_two_find(
+        steps in prop::collection::vec(step(), 0..120),
+        accounts in prop::collection::vec((0u64..1300, 0u64..(120 << 20), any::<bool>()), 0..6),
+    ) {
+        let mut outlines: Vec<AccountOutline> = accounts
+            .iter()
+            .map(|&(time_ns, anonymous, is_finalizing)| AccountOutline { time_ns, anonymous, is_finalizing })
+            .collect();
+        outlines.sort_by_key(|outline| outline.time_ns);
+        let mut heap = HeapAtSnapshots(crate::replay::Replay::new(&Options::default()), Vec::new());
+        let (snapshots, finalizing) = feed(&steps, &mut heap);
+        let mut expected = None::<(u64, u64)>;
+        for outline in &outlines {
+            if finalizing.is_some_and(|end| outline.time_ns > end) && !outline.is_finalizing {
+                break;
+            }
+            let before = snapshots.partition_point(|time_ns| *time_ns <= outline.time_ns);
+            let live = before.checked_sub(1).map_or(0, |last| heap.1[last]);
+            let gap = outline.anonymous.saturating_sub(live);
+            let is_much = gap >= 4 << 20 && gap >= outline.anonymous / 10;
+            if is_much && expected.is_none_or(|(most, _)| gap >= most) {
+                expected = Some((gap, outline.time_ns));
+            }
+        }
+        let mut once = WidestScan::new(&Options::default(), outlines);
+        feed(&steps, &mut once);
+        let (kept, replay) = once.finish();
+        prop_assert_eq!(kept.as_ref().map(|kept| kept.time_ns), expected.map(|(_, time_ns)| time_ns));
+        if let Some(kept) = kept {
+            let mut twice = MomentScan::new(&Options::default(), kept.time_ns);
+            feed(&steps, &mut twice);
+            let account = ResidentAccount::default();
+            let (expected, _) = twice.finish(&account, &[]);
+            let mut found = kept.moment(&account, &[], &replay);
+            found.groups.truncate(expected.groups.len());
+            prop_assert_eq!(found, expected);
+        }
     }
 }

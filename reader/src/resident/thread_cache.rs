@@ -3,7 +3,10 @@
 //! Blocks that malloc itself moves from an arena's free lists into the cache are not seen; there are a few at most.
 //! Invariant: at most [`ENTRIES`] blocks of each size for each thread.
 
-use crate::event::ThreadId;
+use memtrack_format::resident::ResidentAccount;
+use rustc_hash::FxHashSet;
+
+use crate::event::{Thread, ThreadId};
 
 /// Blocks of one size (`tcache_count`).
 const ENTRIES: usize = 7;
@@ -20,12 +23,12 @@ pub(super) const fn chunk_bytes(requested: u64) -> u64 {
 }
 
 /// The cached blocks of all threads.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct ThreadCaches {
     threads: Vec<ThreadCache>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct ThreadCache {
     /// By size, up to the largest that the thread has freed.
     sizes: Vec<CachedBlocks>,
@@ -97,11 +100,19 @@ impl ThreadCaches {
     }
 
     /// The chunks that threads cache, as address of the block and bytes of the chunk.
-    pub(super) fn chunks(&self, is_alive: impl Fn(ThreadId) -> bool) -> Vec<(u64, u64)> {
+    fn chunks(&self, is_alive: impl Fn(ThreadId) -> bool) -> Vec<(u64, u64)> {
         let alive = (0..).zip(&self.threads).filter(|(number, _)| is_alive(ThreadId(*number)));
         let sizes = alive.flat_map(|(_, cache)| (LEAST_CHUNK..).step_by(STEP as usize).zip(&cache.sizes));
         let chunks = sizes.flat_map(|(bytes, cached)| cached.blocks().iter().map(move |address| (*address, bytes)));
         chunks.collect()
+    }
+
+    /// The same at the moment of an account; `threads` are those of the capture.
+    pub(super) fn chunks_at(&self, account: &ResidentAccount, threads: &[Thread]) -> Vec<(u64, u64)> {
+        let tids: FxHashSet<u32> = account.threads.iter().map(|thread| thread.tid).collect();
+        let tid = |number: u32| threads.get(number as usize).map_or(0, |thread| thread.tid.cast_unsigned());
+        // A thread that has ended has given its cache back.
+        self.chunks(|thread| tids.is_empty() || tids.contains(&tid(thread.0)))
     }
 
     fn thread(&mut self, thread: ThreadId) -> &mut ThreadCache {

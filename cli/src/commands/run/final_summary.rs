@@ -26,7 +26,6 @@ use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines};
-use crate::resident_memory;
 use crate::units::{duration, plural, size};
 
 /// Records up to this many bytes are read back in about half a second.
@@ -233,10 +232,9 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 
 /// Native frames are symbolized only for programs without other stacks, because it takes time.
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
-    let request = Request { paths: captures, quiet: true, without_names, search, ..Request::default() };
+    let request =
+        Request { paths: captures, quiet: true, without_names, search, with_resident: true, ..Request::default() };
     let mut capture = load(request, &Options::default())?;
-    // Nothing else in the summary depends on it.
-    capture.info.resident = resident_memory::sentence(captures, &capture).unwrap_or_default();
     let parts = LeakParts::of(&capture, View::Leaks);
     capture.show(&DisplayOptions::default())?;
     Ok((capture, parts))
@@ -280,7 +278,7 @@ fn figures(
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| termination.memory_limits());
     let symbols = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
-    let resident = capture.info.resident.as_ref().map(|sentence| sentence.trim_start_matches("resident ").to_owned());
+    let resident = capture.info.resident_sentence().map(|sentence| sentence.trim_start_matches("resident ").to_owned());
     for (label, text) in
         [("resident", resident), ("failed", failed), ("limit", limits), ("symbols", symbols.map(str::to_owned))]
     {

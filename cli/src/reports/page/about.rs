@@ -69,7 +69,7 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
             "Resident memory",
             totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),
         ),
-        ("of it", info.resident.clone().unwrap_or_default()),
+        ("of it", info.resident_sentence().unwrap_or_default()),
     ];
     pairs.retain(|(_, text)| !text.is_empty());
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()

@@ -6,29 +6,16 @@ mod advice;
 mod sentence;
 mod text;
 
-use memtrack_format::resident::AccountCause;
-use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, ResidentBreakdown};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::place::Place;
+pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
 
 /// The name of glibc's malloc among allocators.
 const GLIBC: &str = "glibc";
-
-/// Resident memory at one moment.
-#[derive(Debug)]
-pub(crate) struct ResidentMoment {
-    /// In nanoseconds since the recording began.
-    pub(crate) time_ns: u64,
-    pub(crate) cause: AccountCause,
-    pub(crate) breakdown: ResidentBreakdown,
-    /// Threads of the process.
-    pub(crate) threads: usize,
-    /// No block is older than the recording.
-    pub(crate) knows_all: bool,
-}
 
 /// The report.
 #[derive(Debug)]

@@ -7,13 +7,22 @@ use std::cmp::Reverse;
 use memtrack_reader::resident::MemoryClass;
 
 use super::{GLIBC, ResidentMoment};
-use crate::units::{plural, size};
+use crate::reports::capture_info::CaptureInfo;
+use crate::units::{duration, plural, size};
 
 /// Parts of resident memory, in percent, from which a class is named; the largest is named in any case.
 const LEAST_PERCENT: u64 = 10;
 /// The sentence matters in other reports from this part of resident memory, in percent, and these bytes on.
 const MATTERS_PERCENT: u64 = 25;
 const MATTERS: u64 = 16 << 20;
+
+impl CaptureInfo {
+    /// The sentence about resident memory at the moment when most of it had no live block, if that is worth saying.
+    pub(crate) fn resident_sentence(&self) -> Option<String> {
+        let memory = self.resident.as_ref().filter(|memory| memory.matters())?;
+        Some(format!("{}, {} after the start ('memtrack resident')", memory.sentence(), duration(memory.time_ns)))
+    }
+}
 
 impl ResidentMoment {
     /// Why resident memory is what it is: `resident 2.1 GB, live 0.8 GB: 1.1 GB is kept by glibc in 28 arenas`.
@@ -29,7 +38,7 @@ impl ResidentMoment {
     }
 
     /// Whether that is worth saying beside other figures: memory that the program could have back, and much of it.
-    pub(crate) fn matters(&self) -> bool {
+    fn matters(&self) -> bool {
         let kept = [MemoryClass::Retained, MemoryClass::PythonFree, MemoryClass::Slack, MemoryClass::Stacks];
         let kept: u64 = kept.iter().map(|class| self.bytes(*class)).sum();
         kept >= MATTERS && kept >= self.breakdown.rss.total() / 100 * MATTERS_PERCENT

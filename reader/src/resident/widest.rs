@@ -1,0 +1,171 @@
+//! The moment at which most resident memory had no live block, found while a capture is replayed once.
+//!
+//! The accounts of a capture are known before its events are read, what was live at each of them only then. So the replay
+//! keeps what was live at the best account so far.
+//!
+//! Invariant: accounts are judged in the order of time, each by the last snapshot up to it and before any later event.
+
+use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
+
+use super::moment::{LiveMoment, note};
+use super::thread_cache::ThreadCaches;
+use crate::analysis::Options;
+use crate::event::{Event, Snapshot, Thread};
+use crate::frames::Frames;
+use crate::replay::Replay;
+use crate::source::Consumer;
+
+/// Anonymous memory without a live block from which a moment is of interest, and its part of all in percent.
+const LEAST_GAP: u64 = 4 << 20;
+const LEAST_GAP_PERCENT: u64 = 10;
+
+/// What of an account decides whether its moment is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccountOutline {
+    /// Nanoseconds since recording began.
+    pub time_ns: u64,
+    /// Resident bytes of anonymous memory.
+    pub anonymous: u64,
+    /// It was taken as Python began to finalize.
+    pub is_finalizing: bool,
+}
+
+impl AccountOutline {
+    /// Of an account, taken so many nanoseconds after recording began.
+    #[must_use]
+    pub fn of(account: &ResidentAccount, time_ns: u64) -> Self {
+        let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs);
+        let anonymous = runs.filter(|run| run.state == PageState::Anonymous).map(PageRun::bytes).sum();
+        Self { time_ns, anonymous, is_finalizing: account.cause == AccountCause::Finalizing }
+    }
+
+    /// Its anonymous memory without a live block, if that is much.
+    fn gap(&self, live_bytes: u64) -> Option<u64> {
+        let gap = self.anonymous.saturating_sub(live_bytes);
+        (gap >= LEAST_GAP && gap >= self.anonymous / 100 * LEAST_GAP_PERCENT).then_some(gap)
+    }
+}
+
+/// A consumer of events that replays all of them, and keeps what was live at the widest moment.
+#[derive(Debug)]
+pub struct WidestScan {
+    replay: Replay,
+    caches: ThreadCaches,
+    /// Those that were not judged, by time, the next one last; empty once none of them counts.
+    accounts: Vec<AccountOutline>,
+    widest: Option<WidestMoment>,
+    /// The time of the last tick, and the live bytes of the last snapshot.
+    tick_ns: u64,
+    live_bytes: u64,
+}
+
+#[derive(Debug)]
+struct WidestMoment {
+    gap: u64,
+    time_ns: u64,
+    caches: ThreadCaches,
+}
+
+impl WidestScan {
+    /// Nothing is live yet. `accounts`: all of the capture, by time.
+    #[must_use]
+    pub fn new(options: &Options, mut accounts: Vec<AccountOutline>) -> Self {
+        accounts.reverse();
+        Self {
+            replay: Replay::new(options),
+            caches: ThreadCaches::default(),
+            accounts,
+            widest: None,
+            tick_ns: 0,
+            live_bytes: 0,
+        }
+    }
+
+    /// Judges the accounts before this time; the last events before them were replayed.
+    fn judge_before(&mut self, time_ns: u64) {
+        while let Some(account) = self.accounts.pop_if(|account| account.time_ns < time_ns) {
+            self.judge(&account);
+        }
+    }
+
+    fn judge(&mut self, account: &AccountOutline) {
+        let finalizing = self.replay.totals().finalizing;
+        // That of finalization itself is taken a little later than it is recorded.
+        if finalizing.is_some_and(|moment| account.time_ns > moment.time_ns) && !account.is_finalizing {
+            self.accounts.clear();
+            return;
+        }
+        let Some(gap) = account.gap(self.live_bytes) else { return };
+        if self.widest.as_ref().is_none_or(|widest| gap >= widest.gap) {
+            self.replay.keep_moment();
+            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, caches: self.caches.clone() });
+        }
+    }
+
+    /// The time of the widest moment, and what was live at it; and the replay.
+    #[must_use]
+    pub fn finish(mut self) -> (Option<KeptLive>, Replay) {
+        self.judge_before(u64::MAX);
+        let Self { mut replay, widest, .. } = self;
+        let kept = widest.map(|WidestMoment { time_ns, caches, .. }| {
+            let (extents, live) = replay.take_kept();
+            KeptLive { time_ns, caches, live: LiveMoment { extents, cached: Vec::new(), groups: Vec::new(), live } }
+        });
+        (kept, replay)
+    }
+}
+
+/// What was live at the widest moment.
+#[derive(Debug)]
+pub struct KeptLive {
+    /// The moment of the account.
+    pub time_ns: u64,
+    caches: ThreadCaches,
+    live: LiveMoment,
+}
+
+impl KeptLive {
+    /// Joined with the account of the moment, whose threads had caches, and the replay's groups.
+    #[must_use]
+    pub fn moment(self, account: &ResidentAccount, threads: &[Thread], replay: &Replay) -> LiveMoment {
+        let Self { caches, live, .. } = self;
+        LiveMoment { cached: caches.chunks_at(account, threads), groups: replay.group_keys().collect(), ..live }
+    }
+}
+
+impl Consumer for WidestScan {
+    #[inline]
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        self.events(std::iter::once(*event), frames);
+    }
+
+    #[inline]
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
+        self.judge_before(self.tick_ns.saturating_add(1));
+        if self.accounts.is_empty() {
+            return self.replay.events(events);
+        }
+        let caches = &mut self.caches;
+        self.replay.events_and(events, |replay, event| note(caches, replay, event));
+    }
+
+    fn truncated_stacks(&mut self, count: u64) {
+        self.replay.truncated_stacks(count);
+    }
+
+    fn snapshot(&mut self, snapshot: &Snapshot) {
+        self.tick(0, snapshot.time_ns);
+        self.live_bytes = self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes).heap_bytes;
+    }
+
+    fn tick(&mut self, _ticket: u64, time_ns: u64) {
+        self.judge_before(time_ns);
+        self.tick_ns = self.tick_ns.max(time_ns);
+    }
+
+    fn replaced(&mut self) {
+        self.judge_before(self.tick_ns.saturating_add(1));
+        self.replay.replaced();
+        self.caches = ThreadCaches::default();
+    }
+}

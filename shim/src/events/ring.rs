@@ -240,6 +240,12 @@ impl Ring {
         self.depth
     }
 
+    /// Where the next record will be: a segment, and a place in it.
+    #[cfg(feature = "verify-marks")]
+    pub(crate) const fn place(&self) -> (u32, usize) {
+        (self.number, self.segment.at)
+    }
+
     /// The frame at this place of the current stack, from the root.
     pub(crate) fn frame_at(&self, place: usize) -> Option<RawFrame> {
         self.wire.get(..self.depth).and_then(|wire| wire.get(place)).copied()

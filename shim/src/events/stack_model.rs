@@ -45,9 +45,9 @@ pub(crate) const NOT_STARTED: u32 = u32::MAX;
 pub(crate) const TOP_FRAMES: usize = 6;
 const _: () = assert!(TOP_FRAMES <= MAX_TOP);
 
-/// The newest frames of a stack, which were there before.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct StackTop {
+/// The newest frames of a stack, at most `N`, which were there before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StackTop<const N: usize = TOP_FRAMES> {
     /// Frames of the stack below them.
     pub(crate) below: u32,
     /// The segment in whose records the top has its number; 0 for none.
@@ -55,10 +55,16 @@ pub(crate) struct StackTop {
     /// How many frames there are, at least one.
     pub(crate) length: usize,
     /// The frames, the oldest first.
-    pub(crate) frames: [RawFrame; TOP_FRAMES],
+    pub(crate) frames: [RawFrame; N],
 }
 
-impl StackTop {
+impl<const N: usize> Default for StackTop<N> {
+    fn default() -> Self {
+        Self { below: 0, defined: 0, length: 0, frames: [RawFrame::NONE; N] }
+    }
+}
+
+impl<const N: usize> StackTop<N> {
     /// The frames, the oldest first.
     pub(crate) fn frames(&self) -> &[RawFrame] {
         self.frames.get(..self.length).unwrap_or_default()
@@ -77,10 +83,10 @@ pub(crate) trait StackWriter {
     fn move_top(&mut self, instruction: u32);
     /// All but the oldest `top.below` frames leave, and the frames of the top enter. The number is the top's as long as
     /// `top` is the same.
-    fn replace_top(&mut self, number: u32, top: &mut StackTop);
+    fn replace_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>);
     /// The same, if that takes no call. `false`: nothing has been done.
     #[must_use]
-    fn replace_top_at_once(&mut self, _number: u32, _top: &StackTop) -> bool {
+    fn replace_top_at_once<const N: usize>(&mut self, _number: u32, _top: &StackTop<N>) -> bool {
         false
     }
     /// From here on the stacks are cut (`true`) or whole (`false`).

@@ -31,12 +31,23 @@ impl Ring {
 
     /// Writes the frames of a top one by one, and gives them the number.
     #[inline(never)]
-    fn define_top(&mut self, number: u32, top: &mut StackTop) {
+    fn define_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>) {
         let popped = (self.depth as u32).saturating_sub(top.below);
         if popped != 0 {
             self.pop(popped);
         }
         top.frames().iter().for_each(|frame| self.push(frame.code, frame.instruction));
+        self.number_top(number, top);
+    }
+
+    /// Whether the current segment has the top under its number.
+    #[inline(always)]
+    pub(crate) const fn has_top<const N: usize>(&self, top: &StackTop<N>) -> bool {
+        top.defined == self.number
+    }
+
+    /// Gives the number to a top whose frames are the newest ones.
+    pub(crate) fn number_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>) {
         let count = top.length as u32;
         self.put(move |encoder, bytes, at| encoder.define_top(bytes, at, number, count));
         top.defined = self.number;
@@ -70,8 +81,8 @@ impl StackWriter for Ring {
         }
     }
 
-    #[inline]
-    fn replace_top(&mut self, number: u32, top: &mut StackTop) {
+    #[inline(always)]
+    fn replace_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>) {
         if !self.replace_top_at_once(number, top) {
             cold_path();
             self.define_top(number, top);
@@ -79,7 +90,7 @@ impl StackWriter for Ring {
     }
 
     #[inline(always)]
-    fn replace_top_at_once(&mut self, number: u32, top: &StackTop) -> bool {
+    fn replace_top_at_once<const N: usize>(&mut self, number: u32, top: &StackTop<N>) -> bool {
         let below = top.below as usize;
         let Some(newest) = top.length.checked_sub(1).and_then(|last| top.frames.get(last)).copied() else {
             return false;

@@ -67,7 +67,27 @@ impl EvaluationEntries {
         }
     }
 
-    fn as_slice(&self) -> &[EvaluationEntry] {
+    /// How many Python frames are older than the newest entry.
+    #[inline(always)]
+    pub(super) fn newest(&self) -> Option<usize> {
+        self.as_slice().last().map(|entry| entry.shown as usize)
+    }
+
+    /// Whether those that have at least `from` older frames are in the list as they are, and no others of that kind. They
+    /// are not read from the stack's C frames.
+    pub(super) fn are_as_before(&self, chain: &Chain, from: usize) -> bool {
+        let mut older = self.as_slice();
+        let mut are_same = true;
+        // Where only the C frames would tell them, there is none to compare.
+        let nowhere = || Some(0);
+        chain.entries(from as u32, nowhere, |entry| {
+            let last = older.split_off_last();
+            are_same &= last == Some(&entry);
+        });
+        are_same && older.last().is_none_or(|entry| (entry.shown as usize) < from)
+    }
+
+    pub(super) fn as_slice(&self) -> &[EvaluationEntry] {
         self.list.as_slice().get(..self.length).unwrap_or_default()
     }
 

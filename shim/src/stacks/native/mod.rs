@@ -6,7 +6,8 @@
 //! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
 //! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of
-//! its evaluation loops; where no Python frame came or went, `top_rewrite` does that with less.
+//! its evaluation loops; where only the frames above the `newest_loop` have changed, `top_rewrite` does that with less,
+//! and `written_tops` puts back by one record what was written for a stack top before.
 //!
 //! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
 //! left out, and the stack is recorded as truncated.
@@ -19,6 +20,7 @@ mod loading_objects;
 mod merge;
 mod modules;
 mod native_frame;
+mod newest_loop;
 mod own_frames;
 mod python_frames;
 mod rule;
@@ -26,7 +28,10 @@ mod stack_memory;
 mod stack_top_cache;
 mod top_rewrite;
 mod unwind_witnesses;
+#[cfg(feature = "verify-marks")]
+mod verify;
 mod walk;
+mod written_tops;
 
 use std::hint::cold_path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,9 +44,10 @@ use crate::platform::object_lookup;
 use crate::stacks::python::{Chain, NameLookup, Version};
 
 use merge::{Changes, EvaluationEntries, NewestFrames, StackMerge};
-use python_frames::{Python, PythonFrameRecorder};
+use python_frames::{Changed, Python, PythonFrameRecorder};
 use rule::FrameState;
 use walk::Walk;
+use written_tops::WrittenTops;
 
 /// Whether native stacks are recorded.
 static ON: AtomicBool = AtomicBool::new(false);
@@ -102,8 +108,13 @@ pub(crate) struct NativeStack {
     python: Python,
     entries: EvaluationEntries,
     tail: NewestFrames,
+    tops: WrittenTops,
     truncated: bool,
     timer: SampledTimer,
+    #[cfg(feature = "verify-marks")]
+    verified_entries: Option<EvaluationEntries>,
+    #[cfg(feature = "verify-marks")]
+    verified: u64,
 }
 
 impl NativeStack {
@@ -114,8 +125,13 @@ impl NativeStack {
             python: Python::new(),
             entries: EvaluationEntries::new(),
             tail: NewestFrames::new(),
+            tops: WrittenTops::new(),
             truncated: false,
             timer: SampledTimer::new(),
+            #[cfg(feature = "verify-marks")]
+            verified_entries: None,
+            #[cfg(feature = "verify-marks")]
+            verified: 0,
         }
     }
 
@@ -124,6 +140,7 @@ impl NativeStack {
         self.walk.reset();
         self.python.reset();
         self.entries.reset();
+        self.tops.reset();
         self.truncated = false;
     }
 
@@ -131,6 +148,7 @@ impl NativeStack {
     pub(crate) fn begin_again(&mut self) {
         code_pages::begin_again();
         self.walk.begin_again();
+        self.tops.begin_again();
     }
 
     /// Writes what changed in the calling thread's stack. As of [`Chain::update`].
@@ -159,7 +177,7 @@ impl NativeStack {
             self.change(chain, ring, start, is_same);
         }
         #[cfg(feature = "verify-marks")]
-        self.walk.verify(start, ring);
+        self.verify(chain, start, ring);
     }
 
     /// Something has changed: Python frames, or, unless `is_same`, native ones.
@@ -182,31 +200,47 @@ impl NativeStack {
 
     #[inline(never)]
     fn change_now(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
-        let first_new = if is_same { None } else { self.walk.run(start, ring) };
-        let (python, reshaped) = self.python.take_changed();
-        if first_new.is_none() && python.is_none() {
-            return;
+        let Self { walk, python, entries, tops, truncated, .. } = self;
+        if tops.put_back((start, is_same, *truncated), walk, python, (entries, chain), ring).is_none() {
+            self.change_closely(chain, ring, start, is_same);
         }
-        let first_new = first_new.unwrap_or(usize::MAX);
-        let is_usual = !reshaped && self.walk.truncated() <= self.truncated;
-        let changed = (first_new, self.walk.displaced());
-        let frames = self.walk.frames();
-        if is_usual && top_rewrite::rewrite(frames, changed, &self.python, python.is_some(), ring).is_some() {
-            return;
-        }
-        cold_path();
-        self.write(chain, ring, first_new, (python, reshaped));
     }
 
     #[inline(never)]
-    fn write(&mut self, chain: &Chain, ring: &mut Ring, first_new: usize, (python, reshaped): (Option<usize>, bool)) {
-        let changes = Changes { first_new, displaced: self.walk.displaced(), python, cut: self.walk.truncated() };
-        let native_frames = self.walk.frames();
+    fn change_closely(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState, is_same: bool) {
+        let Self { walk, python, entries, tops, truncated, .. } = self;
+        tops.take(walk);
+        let changed = python.changed();
+        python.forget_changed();
+        let top = if is_same { walk.current_kept().map(|(top, _)| top) } else { walk.recall(start, ring) };
+        let first_new = if is_same { None } else { walk.run(start, top, ring) };
+        if first_new.is_none() && changed.from.is_none() {
+            return;
+        }
+        let first_new = first_new.unwrap_or(usize::MAX);
+        let new = (first_new, walk.displaced());
+        let is_whole = !(*truncated || python.is_cut(chain));
+        let is_usual = walk.truncated() <= *truncated && (is_whole || !changed.reshaped);
+        let frames = walk.frames_mut();
+        let is_written =
+            is_usual && top_rewrite::rewrite(frames, new, (python, changed), (entries, chain), ring).is_some();
+        if !is_written {
+            cold_path();
+            self.write(chain, ring, first_new, changed);
+        }
+        self.tops.note(top.is_some(), &mut self.walk, (&self.python, changed), &self.entries, ring);
+    }
+
+    #[inline(never)]
+    fn write(&mut self, chain: &Chain, ring: &mut Ring, first_new: usize, changed: Changed) {
+        let changes =
+            Changes { first_new, displaced: self.walk.displaced(), python: changed.from, cut: self.walk.truncated() };
+        let native_frames = self.walk.frames_mut();
         // Where the newest Python frame has only moved on, and all of them were entered from native frames that are
         // still there, so are the entries.
         let last = first_new.min(native_frames.len()).checked_sub(1).and_then(|last| native_frames.get(last));
         let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
-        if let Some(from) = python.filter(|_| reshaped || !are_entered) {
+        if let Some(from) = changed.from.filter(|_| changed.reshaped || !are_entered) {
             self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), native_frames);
         }
         let too_deep = StackMerge::run(&self.python, &self.entries, native_frames, &mut self.tail, ring, changes);

@@ -9,6 +9,7 @@ use crate::events::ring::Ring;
 use crate::events::stack_model::MAX_DEPTH;
 use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
+use crate::stacks::python::Chain;
 
 /// A frame, in a region.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +20,33 @@ pub(super) struct FrameSlot {
 
 // SAFETY: integers only.
 unsafe impl Zeroable for FrameSlot {}
+
+impl FrameSlot {
+    /// As it is recorded.
+    pub(super) const fn raw(self) -> RawFrame {
+        RawFrame { code: self.code, instruction: self.instruction }
+    }
+}
+
+/// What has changed of the Python stack since the last merge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changed {
+    /// The lowest frame that has.
+    pub(super) from: Option<usize>,
+    /// More has than where the newest frame stands.
+    pub(super) reshaped: bool,
+}
+
+impl Changed {
+    /// The lowest frame that has changed, or the number of frames.
+    #[inline(always)]
+    pub(super) const fn lowest(self, python: &Python) -> usize {
+        match self.from {
+            Some(from) => from,
+            None => python.length,
+        }
+    }
+}
 
 /// The Python stack.
 #[derive(Debug)]
@@ -42,12 +70,22 @@ impl Python {
         (self.length, self.changed, self.kept, self.truncated) = (0, 0, 0, false);
     }
 
-    /// The lowest frame that changed since the last merge, if any did, and whether more has than where the newest one
-    /// stands; from now on nothing has.
+    /// What has changed since the last merge.
     #[inline(always)]
-    pub(super) fn take_changed(&mut self) -> (Option<usize>, bool) {
-        let changed = std::mem::replace(&mut self.changed, usize::MAX);
-        ((changed != usize::MAX).then_some(changed), std::mem::take(&mut self.reshaped))
+    pub(super) const fn changed(&self) -> Changed {
+        let from = if self.changed == usize::MAX { None } else { Some(self.changed) };
+        Changed { from, reshaped: self.reshaped }
+    }
+
+    /// Nothing has changed from now on.
+    #[inline(always)]
+    pub(super) const fn forget_changed(&mut self) {
+        (self.changed, self.reshaped) = (usize::MAX, false);
+    }
+
+    /// Whether frames of it are left out.
+    pub(super) fn is_cut(&self, chain: &Chain) -> bool {
+        self.truncated || chain.depth() > MAX_DEPTH
     }
 
     /// Whether one has.
@@ -65,8 +103,19 @@ impl Python {
     }
 
     pub(super) fn frame(&self, index: usize) -> RawFrame {
-        let FrameSlot { code, instruction } = self.frames.get(index);
-        RawFrame { code, instruction }
+        self.frames.get(index).raw()
+    }
+
+    /// The newest frame.
+    #[inline(always)]
+    pub(super) fn newest(&self) -> RawFrame {
+        self.length.checked_sub(1).map_or(RawFrame::NONE, |newest| self.frame(newest))
+    }
+
+    /// The frames from the one at `from` on.
+    #[inline(always)]
+    pub(super) fn frames_from(&self, from: usize) -> &[FrameSlot] {
+        self.frames.as_slice().get(from..self.length).unwrap_or_default()
     }
 
     /// From which frame of the chain on its entries have to be read again, `changed` being the first one that is new in
@@ -121,7 +170,7 @@ impl StackWriter for PythonFrameRecorder<'_> {
     }
 
     #[inline]
-    fn replace_top(&mut self, _number: u32, top: &mut StackTop) {
+    fn replace_top<const N: usize>(&mut self, _number: u32, top: &mut StackTop<N>) {
         self.pop((self.python.length as u32).saturating_sub(top.below));
         top.frames().iter().for_each(|frame| self.push(frame.code, frame.instruction));
     }

@@ -9,7 +9,7 @@
 
 use super::native_frame::NativeFrame;
 use super::rule::FrameState;
-use super::unwind_witnesses::Word;
+use super::unwind_witnesses::{Word, are_same};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// Most frames and words of one tip; of longer ones unwinding costs little in comparison.
@@ -19,9 +19,18 @@ const WORDS: usize = 32;
 const WAYS: usize = 4;
 const SETS: usize = 32;
 
+/// A stack top that is in the cache, or was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct KnownTop {
+    place: usize,
+    /// No other top of the thread ever has it; 0: none.
+    pub(super) serial: u64,
+}
+
 /// The newest frames of a stack.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CachedTop {
+    known: KnownTop,
     /// Where the walk began, and which bits of its frame pointer matter. All zero: no tip.
     start: FrameState,
     frame_mask: usize,
@@ -60,13 +69,16 @@ pub(super) struct NewTop<'a> {
 #[derive(Debug)]
 pub(super) struct StackTopCache {
     list: MappedVec<CachedTop>,
+    /// Tops that were put in.
+    filled: u64,
     /// Of each set, the one that is given up next.
     next: [u8; SETS],
 }
 
 impl CachedTop {
     /// Becomes another tip, in place: it is large, and the program's stack may be small.
-    fn fill(&mut self, tip: &NewTop<'_>) {
+    fn fill(&mut self, tip: &NewTop<'_>, known: KnownTop) {
+        self.known = known;
         (self.start, self.frame_mask) = (tip.start, tip.frame_mask);
         (self.under, self.under_matters, self.kept) = (tip.under.state, tip.under.frame_matters, tip.kept);
         for (place, frame) in self.frames.iter_mut().zip(tip.frames) {
@@ -75,6 +87,16 @@ impl CachedTop {
         self.length = tip.frames.len();
         self.words.iter_mut().zip(tip.words).for_each(|(place, word)| *place = *word);
         (self.word_count, self.own_count) = (tip.words.len(), tip.own);
+    }
+
+    /// By what it is found again.
+    pub(super) const fn known(&self) -> KnownTop {
+        self.known
+    }
+
+    /// Where the walk began.
+    pub(super) const fn start(&self) -> FrameState {
+        self.start
     }
 
     /// How many frames are older.
@@ -112,9 +134,9 @@ impl CachedTop {
     }
 
     /// Whether the stack of a walk from `start` ends in it, wherever it stands.
+    #[inline(always)]
     fn is_there(&self, start: FrameState) -> bool {
-        // Those of other tips differ in the newest words.
-        self.begins_at(start) && self.words().iter().rev().all(Word::is_same)
+        self.begins_at(start) && are_same(self.words())
     }
 
     /// Whether a walk from `start` may find it.
@@ -125,7 +147,7 @@ impl CachedTop {
 
 impl StackTopCache {
     pub(super) const fn new() -> Self {
-        Self { list: MappedVec::new(), next: [0; SETS] }
+        Self { list: MappedVec::new(), filled: 0, next: [0; SETS] }
     }
 
     pub(super) fn clear(&mut self) {
@@ -133,6 +155,7 @@ impl StackTopCache {
     }
 
     /// The tip that the stack of a walk from `start` ends in.
+    #[inline(always)]
     pub(super) fn find(&self, start: FrameState) -> Option<&CachedTop> {
         let first = Self::set(start).wrapping_mul(WAYS);
         let ways = self.list.as_slice().get(first..first.wrapping_add(WAYS))?;
@@ -140,19 +163,28 @@ impl StackTopCache {
     }
 
     /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
-    pub(super) fn put(&mut self, tip: &NewTop<'_>) {
+    pub(super) fn put(&mut self, tip: &NewTop<'_>) -> Option<KnownTop> {
         if tip.frames.len() > FRAMES || tip.words.len() > WORDS || !self.list.grow(SETS * WAYS) {
-            return;
+            return None;
         }
         let set = Self::set(tip.start);
         let first = set.wrapping_mul(WAYS);
         let ways = self.list.as_mut_slice().get_mut(first..first.wrapping_add(WAYS)).unwrap_or_default();
         let same = ways.iter().position(|way| way.is_there(tip.start));
-        let Some(next) = self.next.get_mut(set) else { return };
+        let next = self.next.get_mut(set)?;
         let place = same.unwrap_or_else(|| std::mem::replace(next, next.wrapping_add(1) % WAYS as u8) as usize);
+        let known = KnownTop { place: first.wrapping_add(place), serial: self.filled.wrapping_add(1) };
         if let Some(way) = ways.get_mut(place) {
-            way.fill(tip);
+            way.fill(tip, known);
+            self.filled = known.serial;
         }
+        Some(known)
+    }
+
+    /// One that was found since the last [`StackTopCache::put`].
+    #[inline(always)]
+    pub(super) fn get(&self, known: KnownTop) -> Option<&CachedTop> {
+        self.list.as_slice().get(known.place)
     }
 
     const fn set(start: FrameState) -> usize {
@@ -186,7 +218,8 @@ mod tests {
         };
         let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, frames: &[NativeFrame]| {
             let words = [0, 1].map(|number| Word { address: places[number], value: values[number] });
-            tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: 1 });
+            let _known =
+                tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: 1 });
         };
         let mut tips = StackTopCache::new();
         assert!(tips.find(START).is_none());

@@ -156,6 +156,15 @@ impl UnwindWitnesses {
         difference | differences(rest) == 0
     }
 
+    /// Whether the first `count` words are as they were.
+    #[inline(always)]
+    pub(super) fn are_first_same(&self, count: usize) -> bool {
+        if count > self.length || count > self.outside {
+            return false;
+        }
+        are_same(self.list.as_slice().get(..count).unwrap_or_default())
+    }
+
     /// How many of the first `count` words, the oldest frames' first, are as they were: up to the first that is not.
     #[inline(always)]
     pub(super) fn same(&self, count: usize, stack: &mut StackMemory) -> usize {
@@ -186,6 +195,20 @@ impl UnwindWitnesses {
 #[inline(always)]
 fn differences(words: &[Word]) -> usize {
     words.iter().fold(0, |difference, word| difference | (word.now() ^ word.value))
+}
+
+/// Whether all are as they were; only for words in the thread's own stack. Those that were changed last are mostly the
+/// newest.
+#[inline(always)]
+pub(super) fn are_same(words: &[Word]) -> bool {
+    let mut rest = words;
+    while let Some((older, group)) = rest.split_last_chunk::<GROUP>() {
+        if differences(group) != 0 {
+            return false;
+        }
+        rest = older;
+    }
+    differences(rest) == 0
 }
 
 impl Word {

@@ -14,7 +14,7 @@ use super::native_frame::{FoundFrame, NativeFrame, Replaced};
 use super::own_frames::{OwnFramePaths, PathBuilder};
 use super::rule::{FrameState, KnownAddress, PlainForm, RuleCache, RuleKind, SavedPlace, UnwindRule};
 use super::stack_memory::StackMemory;
-use super::stack_top_cache::StackTopCache;
+use super::stack_top_cache::{KnownTop, StackTopCache};
 use super::unwind_witnesses::UnwindWitnesses;
 use crate::events::ring::{Ring, add};
 use crate::platform::mapped_vec::MappedVec;
@@ -49,6 +49,10 @@ pub(super) struct Walk {
     /// All ones where the frame pointer at the start is one of the proofs.
     frame_mask: usize,
     tips: StackTopCache,
+    /// The top that the stack ends in, if it is in the cache.
+    current: Option<KnownTop>,
+    /// Of the words of the last walk, how many were as they had been when this one began.
+    proven: usize,
     /// The modules, by number, that were described in this slot's stream, and the unknown one at 0.
     pub(super) described: MappedVec<u8>,
 }
@@ -97,6 +101,8 @@ impl Walk {
             start: FrameState::NONE,
             frame_mask: 0,
             tips: StackTopCache::new(),
+            current: None,
+            proven: 0,
             described: MappedVec::new(),
         }
     }
@@ -109,10 +115,11 @@ impl Walk {
     }
 
     /// No stack is known.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.length = 0;
         self.start = FrameState::NONE;
         self.tips.clear();
+        self.current = None;
     }
 
     /// Nothing is described any more.
@@ -122,7 +129,11 @@ impl Walk {
         self.forget();
     }
 
-    pub(super) fn frames(&mut self) -> &mut [NativeFrame] {
+    pub(super) fn frames(&self) -> &[NativeFrame] {
+        self.frames.as_slice().get(..self.length).unwrap_or_default()
+    }
+
+    pub(super) fn frames_mut(&mut self) -> &mut [NativeFrame] {
         let length = self.length;
         self.frames.as_mut_slice().get_mut(..length).unwrap_or_default()
     }
@@ -149,19 +160,16 @@ impl Walk {
         true
     }
 
-    /// Unwinds from the start, which is in a frame that stays till this returns. Gives the first frame that is new, or
-    /// was followed by one that is gone; `None`: all is as it was.
-    pub(super) fn run(&mut self, start: FrameState, ring: &mut Ring) -> Option<usize> {
-        self.catch_up();
-        add(&ring.slot().native_changed, 1);
-        self.stack.begin(start.sp);
+    /// Unwinds from the start, which is in a frame that stays till this returns, after [`Walk::recall`]. Gives the first
+    /// frame that is new, or was followed by one that is gone; `None`: all is as it was.
+    pub(super) fn run(&mut self, start: FrameState, recalled: Option<KnownTop>, ring: &mut Ring) -> Option<usize> {
         let before = self.length;
-        let words = before.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
-        let proven = self.words.same(words as usize, &mut self.stack);
-        if let Some(kept) = self.take_tip(start, proven) {
+        if let Some(kept) = recalled.and_then(|top| self.take_tip(top, start)) {
             count(ring.slot(), self.length, 0);
             return Some(kept);
         }
+        let proven = self.proven;
+        self.current = None;
         self.start = FrameState::NONE;
         self.fresh_length = 0;
         let (caller, is_exact) = match self.own_paths.take(start, &mut self.stack) {

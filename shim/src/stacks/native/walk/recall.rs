@@ -2,24 +2,133 @@
 //!
 //! Invariant: a top is taken over only where all of its words, and those of the frames below it, are as they were.
 
-use super::{Walk, replaced_at};
+use std::hint::cold_path;
+
+use memtrack_transport::layout::SlotHeader;
+
+use super::{Walk, count, replaced_at};
+use crate::events::ring::{Ring, add};
+use crate::stacks::native::modules;
 use crate::stacks::native::native_frame::NativeFrame;
 use crate::stacks::native::own_frames::OWN_FRAMES;
 use crate::stacks::native::rule::FrameState;
-use crate::stacks::native::stack_top_cache::NewTop;
+use crate::stacks::native::stack_top_cache::{KnownTop, NewTop};
 use crate::stacks::native::unwind_witnesses::Word;
 
 impl Walk {
-    /// Takes the frames from a tip that the stack ends in, above frames whose words are among the first `proven` ones.
+    /// The top that the stack of a walk from `start` ends in, if it is known, and the frames below it are as they were.
     #[inline(always)]
-    pub(super) fn take_tip(&mut self, start: FrameState, proven: usize) -> Option<usize> {
-        let Self { tips, frames, words, .. } = self;
-        let tip = tips.find(start)?;
-        let (known, rest) = frames.as_slice().get(..self.length)?.split_at_checked(tip.kept())?;
-        let under = known.last()?;
-        if under.words as usize > proven || !tip.fits(under) {
+    pub(in crate::stacks::native) fn recall(&mut self, start: FrameState, ring: &Ring) -> Option<KnownTop> {
+        self.catch_up();
+        add(&ring.slot().native_changed, 1);
+        self.stack.begin(start.sp);
+        let words = self.length.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
+        self.proven = self.words.same(words as usize, &mut self.stack);
+        let tip = self.tips.find(start)?;
+        let under = self.frames.as_slice().get(..self.length)?.get(tip.kept().checked_sub(1)?)?;
+        (under.words as usize <= self.proven && tip.fits(under)).then(|| tip.known())
+    }
+
+    /// The top that the stack of a walk from `start` ends in, whatever it stands on, and on how many frames it does.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn find(&self, start: FrameState) -> Option<(KnownTop, usize)> {
+        let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
+        let tip = if since == 0 { self.tips.find(start)? } else { return None };
+        Some((tip.known(), tip.kept()))
+    }
+
+    /// The top that the stack ends in, which is as it was; and how many frames are below it.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn current_kept(&self) -> Option<(KnownTop, usize)> {
+        Some((self.current?, self.tips.get(self.current?)?.kept()))
+    }
+
+    /// If a top that was just found stands on frames that there are, it is the one that the stack ends in from now on:
+    /// its frames are to be taken before any walk. `None`: nothing has been done.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn takes_later(&mut self, top: KnownTop, slot: &SlotHeader) -> Option<()> {
+        let tip = self.tips.get(top)?;
+        let under = self.frames.as_slice().get(tip.kept().checked_sub(1)?)?;
+        if !tip.fits(under) || !self.words.are_first_same(under.words as usize) {
             return None;
         }
+        count(slot, tip.end(), 0);
+        add(&slot.native_changed, 1);
+        self.start = FrameState::NONE;
+        self.current = Some(top);
+        Some(())
+    }
+
+    /// Whether the frames that a top stands on which was just found are as they were.
+    pub(in crate::stacks::native) fn is_still(&self, top: KnownTop) -> Option<()> {
+        let tip = self.tips.get(top)?;
+        let words = self.words_of(tip.kept());
+        self.words.are_first_same(words).then_some(())
+    }
+
+    /// How many words belong to the first `kept` frames.
+    fn words_of(&self, kept: usize) -> usize {
+        kept.checked_sub(1).map_or(0, |last| self.frames.get(last).words as usize)
+    }
+
+    /// The first `kept` frames.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn below(&self, kept: usize) -> Option<&[NativeFrame]> {
+        self.frames.as_slice().get(..self.length)?.get(..kept)
+    }
+
+    /// The top that the stack ends in, and how many frames are below it. Has it stand on the first `place` ones, if it
+    /// would not be too long.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn stand_on(&mut self, place: usize) -> Option<(KnownTop, usize)> {
+        let (top, kept) = self.current_kept()?;
+        if kept == place || place == 0 {
+            return Some((top, kept));
+        }
+        cold_path();
+        self.put_on(top, place).map(|top| (top, place)).or_else(|| (kept > place).then_some((top, kept)))
+    }
+
+    #[inline(never)]
+    fn put_on(&mut self, top: KnownTop, kept: usize) -> Option<KnownTop> {
+        let tip = self.tips.get(top)?;
+        let (start, frame_mask, own) = (tip.start(), tip.frame_mask(), tip.own_count());
+        let (known, frames) = self.frames.as_slice().get(..self.length)?.split_at_checked(kept)?;
+        let under = known.last()?;
+        let words = self.words.from(under.words as usize, own);
+        let placed = self.tips.put(&NewTop { start, frame_mask, under, kept, frames, words, own })?;
+        self.current = Some(placed);
+        Some(placed)
+    }
+
+    /// Takes the frames of a top that was just recalled.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn take_whole(&mut self, top: KnownTop) -> Option<()> {
+        let Self { tips, frames, words, .. } = self;
+        let tip = tips.get(top)?;
+        if !frames.grow(tip.end()) {
+            return None;
+        }
+        let below = frames.get(tip.kept().wrapping_sub(1)).words;
+        if !words.replace_newest(below as usize, tip.words(), tip.own_count()) {
+            return None;
+        }
+        for (place, frame) in frames.as_mut_slice().get_mut(tip.kept()..)?.iter_mut().zip(tip.frames()) {
+            *place = frame.with_words(frame.words.wrapping_add(below));
+        }
+        self.length = tip.end();
+        (self.start, self.frame_mask) = (tip.start(), tip.frame_mask());
+        self.current = Some(top);
+        Some(())
+    }
+
+    /// Takes the frames of a top that was just recalled, and gives the first one that is new.
+    #[inline(always)]
+    pub(super) fn take_tip(&mut self, top: KnownTop, start: FrameState) -> Option<usize> {
+        let Self { tips, frames, words, proven, .. } = self;
+        let (tip, proven) = (tips.get(top)?, *proven);
+        let (known, rest) = frames.as_slice().get(..self.length)?.split_at_checked(tip.kept())?;
+        let under = known.last()?;
         // Those of its frames that are there already stay.
         let mut same = 0_usize;
         for (there, frame) in rest.iter().zip(tip.frames()) {
@@ -44,6 +153,7 @@ impl Walk {
         if words.replace_newest(words_kept as usize, new_words, tip.own_count()) {
             self.length = tip.end();
             (self.start, self.frame_mask) = (start, tip.frame_mask());
+            self.current = Some(top);
             return Some(kept);
         }
         None
@@ -68,6 +178,7 @@ impl Walk {
         let Some(under) = known.last() else { return };
         let frames = frames.get(..self.length.wrapping_sub(kept)).unwrap_or_default();
         let words = self.words.from(under.words as usize, count);
-        self.tips.put(&NewTop { start, frame_mask: self.frame_mask, under, kept, frames, words, own: count });
+        self.current =
+            self.tips.put(&NewTop { start, frame_mask: self.frame_mask, under, kept, frames, words, own: count });
     }
 }

@@ -41,7 +41,11 @@ impl Destination<'_> {
     /// Another file exists, and `force` is not set; one of the captures.
     pub(crate) fn check(&self, path: &Path) -> Result<()> {
         if self.captures.iter().any(|capture| is_same_file(capture, path)) {
-            bail!("{}: is the capture that is being read; name another file with -o", path.display());
+            bail!(
+                "{}: exists, and is the capture that is being read, which --force does not overwrite either; name another \
+                 file with -o",
+                path.display()
+            );
         }
         let may_be_report = !self.force && path.is_file();
         let mark = ReportMark::of(self.captures).filter(|_| may_be_report);

@@ -55,7 +55,7 @@ pub struct WidestScan {
     accounts: Vec<AccountOutline>,
     widest: Option<WidestMoment>,
     /// The time of the last tick, and the live bytes of the last snapshot.
-    tick_ns: u64,
+    tick_ns: Option<u64>,
     live_bytes: u64,
 }
 
@@ -76,7 +76,7 @@ impl WidestScan {
             caches: ThreadCaches::default(),
             accounts,
             widest: None,
-            tick_ns: 0,
+            tick_ns: None,
             live_bytes: 0,
         }
     }
@@ -85,6 +85,14 @@ impl WidestScan {
     fn judge_before(&mut self, time_ns: u64) {
         while let Some(account) = self.accounts.pop_if(|account| account.time_ns < time_ns) {
             self.judge(&account);
+        }
+    }
+
+    /// Judges the accounts up to the last tick: an event comes after it.
+    #[inline]
+    fn judge_ticked(&mut self) {
+        if let Some(tick_ns) = self.tick_ns {
+            self.judge_before(tick_ns.saturating_add(1));
         }
     }
 
@@ -141,7 +149,7 @@ impl Consumer for WidestScan {
 
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
-        self.judge_before(self.tick_ns.saturating_add(1));
+        self.judge_ticked();
         if self.accounts.is_empty() {
             return self.replay.events(events);
         }
@@ -160,11 +168,11 @@ impl Consumer for WidestScan {
 
     fn tick(&mut self, _ticket: u64, time_ns: u64) {
         self.judge_before(time_ns);
-        self.tick_ns = self.tick_ns.max(time_ns);
+        self.tick_ns = self.tick_ns.max(Some(time_ns));
     }
 
     fn replaced(&mut self) {
-        self.judge_before(self.tick_ns.saturating_add(1));
+        self.judge_ticked();
         self.replay.replaced();
         self.caches = ThreadCaches::default();
     }

@@ -57,7 +57,8 @@ def test_stacks(recorded):
     if native is not None:
         # Both allocate by the same native frames, each time between other frames of Python.
         assert 0 < native["stacks_changed"] < REPEATED
-        assert 2 * REPEATED <= native["written"] < 40 * REPEATED
+        # What was written for them before is put back by a record each, in which no frame is written.
+        assert 0 < native["written"] < REPEATED
         assert 0 < native["learned"] < REPEATED
     assert account["truncated_stacks"] == recorded[2]["capture"]["truncated_stacks"]
 

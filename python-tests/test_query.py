@@ -108,9 +108,13 @@ def test_text_shows_the_largest_first(capture):
     assert "linger" in text and "<100 ms" in text
 
 
-def test_several_captures_are_one_answer(capture):
-    once, twice = (json.loads(capture.reading("query", "--json", "--by", "module", "leaked", *paths)) for paths in ([capture.path], [capture.path] * 2))
-    assert twice["matched"]["bytes"] == 2 * once["matched"]["bytes"] and len(twice["rows"]) == len(once["rows"])
+def test_several_captures_are_one_answer(capture, tmp_path):
+    merged = tmp_path / "merged.bin"
+    capture.reading("merge", "-o", merged, capture.path, capture.path)
+    paths = [capture.path], [merged], [capture.path] * 2
+    once, both, named_twice = (json.loads(capture.reading("query", "--json", "--by", "module", "leaked", *of)) for of in paths)
+    assert both["matched"]["bytes"] == 2 * once["matched"]["bytes"] and len(both["rows"]) == len(once["rows"])
+    assert named_twice["matched"] == once["matched"]
 
 
 def test_aggregated_captures_know_groups_only(aggregated):

@@ -13,12 +13,12 @@ import pytest
 from conftest import REPOSITORY, execute
 from test_explain_causes import PLANTED, explained, source
 
-# Programs of others, which do what they are for. mypy is not among them: it keeps what it allocates at a steady rate until its
-# end, as a leak does, and has a warning of growth in some runs.
+# Programs of others, which do what they are for.
 HEALTHY_PROGRAMS = {
     "json": [sys.executable, "-m", "test", "test_json"],
     "containers": [sys.executable, "-m", "test", "test_dict", "test_list", "test_set", "test_heapq"],
     "pydoc": [sys.executable, "-m", "pydoc", "asyncio"],
+    "mypy": [sys.executable, "-m", "mypy", "--no-incremental", "--cache-dir", "/dev/null", "app.py"],
     "django": [sys.executable, "-m", "django", "check", "--settings", "settings"],
     "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "app.py"],
     "pygments": [sys.executable, "-m", "pygments", "-l", "python", "-f", "html", json.decoder.__file__],
@@ -66,7 +66,13 @@ def test_a_healthy_program_gets_no_warning(memtrack, tmp_path, name):
     assert [finding for finding in report["findings"] if finding["severity"] != "note"] == []
 
 
-@pytest.mark.parametrize("name", HEALTHY_PROGRAMS)
+# It keeps what it allocates, at a steady rate until its end, as a leak does: in some runs that is called growth.
+FALSE_ALARM = pytest.mark.xfail(reason="explain takes mypy's growth until its end for a leak in some runs")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=FALSE_ALARM) if name == "mypy" else name for name in HEALTHY_PROGRAMS]
+)
 def test_programs_of_others_get_no_warning(memtrack, tmp_path, name):
     command = HEALTHY_PROGRAMS[name]
     if command[0] == sys.executable and command[1] == "-m":

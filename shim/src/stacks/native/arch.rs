@@ -52,9 +52,9 @@ mod aarch64 {
     const TRAMPOLINE: usize = 0xd400_0001_d280_1168;
     /// Where the kernel's signal frame has x29, the stack pointer and the address: behind 128 bytes of siginfo and 176
     /// of the context's head there are the address of a fault and 31 registers.
-    const SAVED_FRAME: i32 = 544;
-    const SAVED_STACK: i32 = 560;
-    const SAVED_ADDRESS: i32 = 568;
+    const SAVED_FRAME: i64 = 544;
+    const SAVED_STACK: i64 = 560;
+    const SAVED_ADDRESS: i64 = 568;
 
     /// The address that a saved word stands for: its upper bits may be a signature (pointer authentication). The address
     /// space that Linux gives programs unless they ask for more has 48 bits.
@@ -65,15 +65,13 @@ mod aarch64 {
 
     /// How to leave a signal handler that returns to `pc`, if the kernel's trampoline is there.
     pub(in super::super) fn signal_rule(pc: usize, stack: &mut StackMemory) -> Option<UnwindRule> {
-        let saved = |offset| SavedPlace { base: Base::StackMemory, offset };
+        let saved = |offset| SavedPlace::new(Base::Stack, offset);
         let first = stack.word(pc & !7)?;
         let code = if pc & 4 == 0 { first } else { (first >> 32) | (stack.word((pc & !7).wrapping_add(8))? << 32) };
-        (code == TRAMPOLINE).then(|| UnwindRule {
-            cfa: saved(SAVED_STACK),
-            cfa_is_read: true,
-            back: saved(SAVED_ADDRESS),
-            frame: Some(saved(SAVED_FRAME)),
-            kind: RuleKind::Signal,
-        })
+        if code != TRAMPOLINE {
+            return None;
+        }
+        let (cfa, back, frame) = (saved(SAVED_STACK)?, saved(SAVED_ADDRESS)?, saved(SAVED_FRAME)?);
+        Some(UnwindRule { cfa, back, frame, cfa_is_read: true, kind: RuleKind::Signal, ..UnwindRule::default() })
     }
 }

@@ -58,28 +58,26 @@ fn of_row(row: &UnwindRow, section: &Section, back: Register, is_signal: bool) -
     let rule = UnwindRule { cfa, cfa_is_read, ..UnwindRule::default() };
     let back = match row.register(back)? {
         RegisterRule::Undefined => return Some(UnwindRule { kind: RuleKind::Outermost, ..rule }),
-        other => saved(&other, section)??,
+        other => saved(&other, section).filter(|place| !place.is_none())?,
     };
     let frame = match row.register(Register(arch::FRAME)) {
         // Nobody's, so nobody's to restore.
-        None | Some(RegisterRule::Undefined) => None,
+        None | Some(RegisterRule::Undefined) => SavedPlace::NONE,
         Some(other) => saved(&other, section)?,
     };
     Some(UnwindRule { back, frame, kind: if is_signal { RuleKind::Signal } else { RuleKind::Called }, ..rule })
 }
 
-/// Where a register is saved; `Some(None)`: it is still in the register. `None`: not known.
-#[expect(clippy::option_option, reason = "the outer one is a rule that is not understood")]
-fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<Option<SavedPlace>> {
-    Some(match rule {
-        RegisterRule::SameValue => None,
-        RegisterRule::Offset(offset) => Some(SavedPlace { base: Base::Cfa, offset: i32::try_from(*offset).ok()? }),
-        RegisterRule::Expression(expression) => match expression_place(expression, section)? {
-            (place, false) => Some(place),
-            (_, true) => return None,
-        },
-        _ => return None,
-    })
+/// Where a register is saved: in none where it is still in the register. `None`: not known.
+fn saved(rule: &RegisterRule<usize>, section: &Section) -> Option<SavedPlace> {
+    match rule {
+        RegisterRule::SameValue => Some(SavedPlace::NONE),
+        RegisterRule::Offset(offset) => SavedPlace::new(Base::Cfa, *offset),
+        RegisterRule::Expression(expression) => {
+            expression_place(expression, section).filter(|(_, is_read)| !is_read).map(|(place, _)| place)
+        }
+        _ => None,
+    }
 }
 
 fn place(register: Register, offset: i64) -> Option<SavedPlace> {
@@ -88,7 +86,7 @@ fn place(register: Register, offset: i64) -> Option<SavedPlace> {
         arch::FRAME => Base::Frame,
         _ => return None,
     };
-    Some(SavedPlace { base, offset: i32::try_from(offset).ok()? })
+    SavedPlace::new(base, offset)
 }
 
 /// The two forms that compilers and signal frames have: a register and an offset, and what is written there.

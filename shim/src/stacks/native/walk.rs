@@ -12,7 +12,7 @@ use super::arch;
 use super::modules;
 use super::native_frame::{FoundFrame, NativeFrame, Replaced};
 use super::own_frames::{OwnFramePaths, PathBuilder};
-use super::rule::{FrameState, KnownAddress, PlainForm, RuleCache, RuleKind, SavedPlace, UnwindRule};
+use super::rule::{FrameState, KnownAddress, PlainForm, RuleCache, RuleKind, UnwindRule};
 use super::stack_memory::StackMemory;
 use super::stack_top_cache::{KnownTop, StackTopCache};
 use super::unwind_witnesses::UnwindWitnesses;
@@ -371,24 +371,22 @@ fn replaced_at(frames: &MappedVec<NativeFrame>, length: usize, place: usize) -> 
 #[inline(always)]
 fn plain_step(stack: &StackMemory, state: FrameState, known: &KnownAddress) -> Option<(FoundFrame, FrameState)> {
     let rule = &known.rule;
-    let base = match known.form {
+    let base = match rule.form {
         PlainForm::FromStack => state.sp,
         PlainForm::FromFrame => state.bp,
         PlainForm::Other => return None,
     };
-    let distance = |place: SavedPlace| place.offset as isize as usize;
-    let cfa = base.wrapping_add(distance(rule.cfa));
-    let back_slot = cfa.wrapping_add(distance(rule.back));
+    let cfa = base.wrapping_add(rule.cfa.offset());
+    let back_slot = cfa.wrapping_add(rule.back.offset());
     if cfa <= state.sp {
         return None;
     }
     let pc = arch::return_address(stack.own_word(back_slot)?);
-    let (bp, frame_slot) = match rule.frame {
-        Some(place) => {
-            let slot = cfa.wrapping_add(distance(place));
-            (stack.own_word(slot)?, slot)
-        }
-        None => (state.bp, 0),
+    let (bp, frame_slot) = if rule.frame.is_none() {
+        (state.bp, 0)
+    } else {
+        let slot = cfa.wrapping_add(rule.frame.offset());
+        (stack.own_word(slot)?, slot)
     };
     let found = FoundFrame {
         state,
@@ -397,7 +395,7 @@ fn plain_step(stack: &StackMemory, state: FrameState, known: &KnownAddress) -> O
         cfa_slot: 0,
         code: known.module,
         instruction: known.offset,
-        uses_frame: known.form == PlainForm::FromFrame,
+        uses_frame: rule.form == PlainForm::FromFrame,
         keeps_frame: frame_slot == 0,
     };
     Some((found, FrameState { pc, sp: cfa, bp }))
@@ -416,7 +414,7 @@ fn caller(
         return None;
     }
     let back_slot = rule.back.address(state, cfa);
-    let frame_slot = rule.frame.map_or(0, |place| place.address(state, cfa));
+    let frame_slot = if rule.frame.is_none() { 0 } else { rule.frame.address(state, cfa) };
     let pc = arch::return_address(stack.word(back_slot)?);
     let bp = if frame_slot == 0 { state.bp } else { stack.word(frame_slot)? };
     Some((FrameState { pc, sp: cfa, bp }, back_slot, frame_slot))

@@ -152,6 +152,9 @@ pub(crate) enum Command {
     /// Record the process at the other end of standard input, a socket, when it asks for it
     #[command(hide = true)]
     Recorder,
+    /// Wait for the program of a `memtrack run` that aborted, in its place
+    #[command(hide = true)]
+    AwaitProgram(running::AwaitProgramArgs),
     /// Print a document (tutorial, troubleshooting, formats, …) or the help of a command
     Help(shell::HelpArgs),
 }

@@ -110,6 +110,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Anonymize(anonymize) => commands::rewrite::anonymize(&anonymize),
         Command::Completions(completions) => commands::shell::completions(&completions),
         Command::Man(man) => commands::shell::man(&man),
+        Command::AwaitProgram(program) => commands::run::await_program::run(&program),
         Command::Recorder => commands::run::recorder::run(),
         Command::Help(help) => commands::help::run(&help),
         Command::Parse(parse) => commands::parse::run(&parse),

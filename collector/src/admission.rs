@@ -18,8 +18,9 @@ use std::time::Duration;
 use memtrack_format::meta::{Process, TreePosition};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{StampingClock, realtime_ns};
+use memtrack_transport::could_map;
 use memtrack_transport::handshake::{Hello, send_memory};
-use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket};
+use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket, total_bytes};
 
 use crate::describe;
 use crate::drain_command::{CommandSender, Connection, DrainCommand};
@@ -39,6 +40,9 @@ const HELLO_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) const SOCKET_NAME: &str = "socket";
 /// Threads of a process's recording.
 const PROCESS_THREADS: u64 = 3;
+
+/// Address space in bytes that the collector keeps for memory of its own where fewer slots do.
+const COLLECTOR_ROOM: usize = 64 << 20;
 
 /// The recordings that admitted processes are given to.
 pub(crate) struct RecordingOpeners {
@@ -167,7 +171,7 @@ impl Admission {
         let hello = Hello::receive(socket)?;
         let Some(offer) = self.find_offer(pid, &hello) else { return Ok(false) };
         // Create the memory before the recording is started, which would wait for the end of the process.
-        let (area, memory) = match self.memory(offer.attempt) {
+        let (area, memory) = match self.memory(offer.attempt, hello.fork.is_some()) {
             Ok(made) => made,
             Err(error) => {
                 self.has_no_memory(pid, &error);
@@ -308,15 +312,24 @@ impl Admission {
         }
     }
 
-    fn memory(&mut self, attempt: usize) -> io::Result<(Area, OwnedFd)> {
-        let spare = if attempt == 0 { self.spare.take() } else { None };
-        spare.map_or_else(|| self.make(attempt), Ok)
+    /// A forked child can use no other number of slots.
+    fn memory(&mut self, attempt: usize, is_fork: bool) -> io::Result<(Area, OwnedFd)> {
+        let most = SLOT_COUNTS.get(attempt).copied().unwrap_or(0);
+        let fits = |slots| if is_fork { slots == most } else { slots <= most };
+        match self.spare.take_if(|(area, _)| fits(area.slot_count())) {
+            Some(spare) => Ok(spare),
+            None if is_fork => Area::create(most, &self.dir),
+            None => self.make(attempt),
+        }
     }
 
+    /// Of the first number of slots from this attempt on that can be had, and leaves address space for a forked child, which
+    /// needs as many, and for the collector.
     fn make(&self, attempt: usize) -> io::Result<(Area, OwnedFd)> {
         let counts = SLOT_COUNTS.get(attempt..).unwrap_or_default();
+        let leaves_room = |slots| could_map(2 * total_bytes(slots) + COLLECTOR_ROOM);
         let mut last = io::ErrorKind::OutOfMemory.into();
-        for &slots in counts {
+        for &slots in counts.iter().filter(|slots| leaves_room(**slots) || counts.last() == Some(slots)) {
             match Area::create(slots, &self.dir) {
                 Ok(made) => return Ok(made),
                 Err(error) => last = error,

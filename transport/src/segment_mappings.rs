@@ -235,6 +235,16 @@ fn map(file: BorrowedFd<'_>, bytes: usize) -> io::Result<NonNull<u8>> {
     NonNull::new(at.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
 }
 
+/// Whether the process may map so much more. Maps it for a moment, without access, which counts towards RLIMIT_AS.
+#[must_use]
+pub fn could_map(bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let at = unsafe { libc::mmap(ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    let mapped = NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED);
+    mapped.map(|at| unmap(at, bytes)).is_some()
+}
+
 /// Maps part of a file in the place of what is mapped there.
 ///
 /// # Safety

@@ -317,3 +317,13 @@ mod tests {
         assert_eq!(time("1h").unwrap(), Duration::from_hours(1));
     }
 }
+
+/// `memtrack await-program`.
+#[derive(Debug, Args)]
+pub(crate) struct AwaitProgramArgs {
+    /// The program's process id
+    pub(crate) pid: i32,
+    /// Print nothing
+    #[arg(long)]
+    pub(crate) quiet: bool,
+}

@@ -1,21 +1,75 @@
-//! If memtrack itself aborts after the program has ended, it still exits with the program's status.
+//! If memtrack aborts, it still exits with the program's status.
 //!
-//! Rust aborts when an allocation fails; without this the program's exit status would be lost. Invariant: the handler
-//! makes one system call.
+//! Rust aborts when an allocation fails, as under `ulimit -v`; the program would then lose the process that forwards its
+//! signals and reports its exit status. While the program runs, memtrack replaces itself by a new image that only waits
+//! for it (`memtrack await-program`); after the program's end it exits with the stored status. Invariant: the handler
+//! makes system calls only, on memory that was prepared before.
 
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::ffi::{CString, c_char};
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
+use super::process::{Child, shell_status_of_signal};
+
+/// The program while it runs; 0 before its start and after its end.
+static PROGRAM: AtomicI32 = AtomicI32::new(0);
+/// The exit status of the program after its end.
 static STATUS: AtomicI32 = AtomicI32::new(0);
+/// The null-terminated arguments of the image that waits for the program. They are kept for good.
+static ARGUMENTS: AtomicPtr<*const c_char> = AtomicPtr::new(ptr::null_mut());
 
-/// From now on an abort of memtrack exits with this status. Rust has printed the reason before it aborts.
+/// From now on an abort of memtrack ends the recording, and memtrack waits for the program. Rust has printed the reason
+/// before it aborts.
+pub(crate) fn await_after_abort(program: &Child, quiet: bool) {
+    let quiet = quiet.then_some("--quiet".to_owned());
+    let words = ["memtrack".to_owned(), "await-program".to_owned(), program.pid().to_string()].into_iter().chain(quiet);
+    // None has a NUL byte.
+    let words = words.filter_map(|word| CString::new(word).ok()).map(|word| word.into_raw().cast_const());
+    let arguments: Vec<*const c_char> = words.chain([ptr::null()]).collect();
+    ARGUMENTS.store(Box::leak(arguments.into_boxed_slice()).as_mut_ptr(), Relaxed);
+    PROGRAM.store(program.pid(), Relaxed);
+    handle_abort();
+}
+
+/// From now on an abort of memtrack exits with this status.
 pub(crate) fn end_with(status: u8) {
     STATUS.store(status.into(), Relaxed);
+    PROGRAM.store(0, Relaxed);
+    handle_abort();
+}
+
+fn handle_abort() {
     let handler: extern "C" fn(libc::c_int) = on_abort;
     // SAFETY: the handler does nothing that a handler may not do.
     unsafe { libc::signal(libc::SIGABRT, handler as libc::sighandler_t) };
 }
 
 extern "C" fn on_abort(_signal: libc::c_int) {
+    let program = PROGRAM.load(Relaxed);
+    let status = if program == 0 { STATUS.load(Relaxed) } else { await_in_new_image(program) };
     // SAFETY: ends the process at once.
-    unsafe { libc::_exit(STATUS.load(Relaxed)) };
+    unsafe { libc::_exit(status) };
+}
+
+/// Executes the image that waits for the program; waits here if that fails.
+fn await_in_new_image(program: libc::pid_t) -> i32 {
+    // SAFETY: all zeroes is a valid set.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: writes to a live local.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // The new image unblocks signals once it forwards them.
+    // SAFETY: reads a live local.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
+    // SAFETY: reads a pointer; this process does not change its environment.
+    let environment = unsafe { libc::environ };
+    // SAFETY: both arrays end with a null pointer, and nothing frees what they point to.
+    unsafe { libc::execve(c"/proc/self/exe".as_ptr(), ARGUMENTS.load(Relaxed), environment.cast()) };
+    let mut status = 0;
+    // SAFETY: writes to a live local.
+    while unsafe { libc::waitpid(program, &raw mut status, 0) } < 0 {
+        if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return 0;
+        }
+    }
+    if libc::WIFSIGNALED(status) { shell_status_of_signal(libc::WTERMSIG(status)) } else { libc::WEXITSTATUS(status) }
 }

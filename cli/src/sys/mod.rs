@@ -22,7 +22,7 @@ mod signals;
 
 use std::os::fd::AsRawFd;
 
-pub(crate) use abort::end_with;
+pub(crate) use abort::{await_after_abort, end_with};
 pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};
@@ -48,6 +48,14 @@ pub(crate) fn map_large_allocations() {
     const LARGE: i32 = 4 << 20;
     // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+}
+
+/// Unblocks all signals of this thread and of those that it starts.
+pub(crate) fn unblock_signals() {
+    // SAFETY: all zeroes is the empty set.
+    let none: libc::sigset_t = unsafe { std::mem::zeroed() };
+    // SAFETY: reads a live local.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut()) };
 }
 
 /// Gives other processes precedence over this thread and those that it starts.

@@ -61,8 +61,13 @@ pub(crate) struct Reaped {
 
 /// The exit status that a shell would report: 128+N for signal N.
 pub(crate) fn shell_status(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(0);
+    let code = status.code().or_else(|| status.signal().map(shell_status_of_signal)).unwrap_or(0);
     (code & 0xff) as u8
+}
+
+/// The exit status that a shell would report for a process that this signal ended.
+pub(super) fn shell_status_of_signal(signal: i32) -> i32 {
+    128 + signal
 }
 
 impl Spawn {
@@ -140,6 +145,11 @@ impl Spawn {
 const STOPPED: std::time::Duration = std::time::Duration::from_millis(1);
 
 impl Child {
+    /// A child that an earlier image of this process has started and has not reaped.
+    pub(crate) fn of_earlier_image(pid: i32) -> Self {
+        Self { pid, alive: Mutex::new(true), inherited_peak: None }
+    }
+
     /// Its process id.
     pub(crate) fn pid(&self) -> i32 {
         self.pid

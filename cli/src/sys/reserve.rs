@@ -9,6 +9,8 @@ use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::AcqRel;
 
+use super::ResourceLimits;
+
 /// Blocks of the reserve, each below malloc's mmap threshold.
 const BLOCKS: usize = 16;
 const BLOCK: Layout = Layout::new::<[u64; 60 << 7]>();
@@ -21,8 +23,13 @@ struct ReserveAllocator {
     reserve: [AtomicPtr<u8>; BLOCKS],
 }
 
-/// Allocates the reserve: one megabyte.
+/// Allocates the reserve: one megabyte. Where the address space is limited, all threads then share one arena of malloc:
+/// each further one would take 64 MB of it.
 pub(crate) fn keep_reserve() {
+    if ResourceLimits::of(0).address_space.is_some() {
+        // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
     for place in &ALLOCATOR.reserve {
         // SAFETY: the layout has a size.
         let block = unsafe { System.alloc(BLOCK) };
@@ -34,23 +41,27 @@ pub(crate) fn keep_reserve() {
 
 impl ReserveAllocator {
     /// Stores a block in a slot of the reserve, and frees the previous one.
-    fn put(&self, place: &AtomicPtr<u8>, block: *mut u8) -> bool {
+    fn put(&self, place: &AtomicPtr<u8>, block: *mut u8) {
         let old = place.swap(block, AcqRel);
         if !old.is_null() {
             // SAFETY: only blocks of this layout are in the places, and whoever takes one out frees it.
             unsafe { System.dealloc(old, BLOCK) };
         }
-        !old.is_null()
     }
 
-    /// Releases the reserve; returns whether there was any.
-    fn give_up(&self) -> bool {
-        self.reserve.iter().fold(false, |any, place| self.put(place, ptr::null_mut()) | any)
+    /// Releases the reserve.
+    fn give_up(&self) {
+        self.reserve.iter().for_each(|place| self.put(place, ptr::null_mut()));
     }
 
+    /// The second time is for a thread that finds the reserve released by another one, too.
     fn retried(&self, allocate: impl Fn() -> *mut u8) -> *mut u8 {
         let block = allocate();
-        if block.is_null() && self.give_up() { allocate() } else { block }
+        if !block.is_null() {
+            return block;
+        }
+        self.give_up();
+        allocate()
     }
 }
 
@@ -83,22 +94,23 @@ mod tests {
     use std::cell::Cell;
     use std::ptr;
     use std::sync::atomic::AtomicPtr;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
-    fn an_allocation_that_failed_is_tried_once_more_if_there_was_a_reserve() {
+    fn an_allocation_that_failed_is_tried_once_more_without_the_reserve() {
         let allocator = ReserveAllocator { reserve: [const { AtomicPtr::new(ptr::null_mut()) }; super::BLOCKS] };
-        let tries = Cell::new(0);
-        let fails = || {
-            tries.set(tries.get() + 1);
-            ptr::null_mut()
-        };
-        assert!(allocator.retried(fails).is_null());
-        assert_eq!(tries.get(), 1);
         // SAFETY: the layout has a size.
         let block = unsafe { std::alloc::GlobalAlloc::alloc(&std::alloc::System, super::BLOCK) };
         allocator.put(&allocator.reserve[0], block);
+        let held = Cell::new(Vec::new());
+        let fails = || {
+            let mut seen = held.take();
+            seen.push(!allocator.reserve[0].load(Relaxed).is_null());
+            held.set(seen);
+            ptr::null_mut()
+        };
         assert!(allocator.retried(fails).is_null());
-        assert_eq!(tries.get(), 3);
-        assert!(!allocator.give_up());
+        assert!(allocator.retried(fails).is_null());
+        assert_eq!(held.take(), [true, false, false, false]);
     }
 }

@@ -24,7 +24,7 @@ use crate::args;
 use crate::control::handler::{self, RecordingCommands};
 use crate::message;
 use crate::shim;
-use crate::sys::{Reaped, Signals, end_with, shell_status};
+use crate::sys::{Reaped, Signals, await_after_abort, end_with, shell_status};
 use crate::target::TargetFile;
 
 /// Runs the program; returns its status.
@@ -36,6 +36,7 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     let signals = Signals::take()?.forwarder()?;
     let socket = handler::bind(true);
     let child = start(program, environment)?;
+    await_after_abort(&child, options.quiet);
     let socket = socket.and_then(|socket| handler::publish(socket, child.pid()));
     let commands = Arc::new(DormantCommands {
         pid: child.pid(),

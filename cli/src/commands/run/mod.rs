@@ -5,6 +5,7 @@
 
 pub(crate) mod attach;
 mod attached;
+pub(crate) mod await_program;
 mod children;
 mod dormant;
 mod final_summary;
@@ -51,7 +52,7 @@ use crate::object_pictures::picture_options;
 use crate::output::CaptureFile;
 use crate::push::Pushes;
 use crate::shim::{self, NoPlace};
-use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, end_with, shell_status};
+use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, await_after_abort, end_with, shell_status};
 use crate::target::{Environment, Target, TargetFile, misplaced_options};
 use crate::terminal::TextFormat;
 use crate::units;
@@ -324,6 +325,7 @@ fn launch(
         // here.
         crate::sys::raise_descriptor_limit();
     }
+    await_after_abort(&child, options.quiet);
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child, options.target.len());
     Ok(LaunchedProgram { collector, child, waiting, socket })

@@ -65,8 +65,8 @@ impl Ring {
     }
 }
 
-/// Whether the process that drains has ended. A zombie has: so its child looks at its own parent, which is another then;
-/// others, and it, ask for whoever listens.
+/// Whether the process that drains has ended, or drains no more: one that ran out of memory remains only to wait for its
+/// child. A zombie has ended: so a child looks at its own parent, which is another then; others ask for whoever listens.
 pub(crate) fn collector_gone(collector: i32, target: i32) -> bool {
     // SAFETY: no arguments, cannot fail.
     let me = unsafe { libc::getpid() };
@@ -75,10 +75,10 @@ pub(crate) fn collector_gone(collector: i32, target: i32) -> bool {
     }
     // SAFETY: no arguments, cannot fail.
     let parent = unsafe { libc::getppid() };
-    if parent == collector {
-        return false;
+    if collector_socket::is_known() {
+        return !collector_socket::is_listening();
     }
-    if collector_socket::is_known() { !collector_socket::is_listening() } else { has_ended(collector) }
+    parent != collector && has_ended(collector)
 }
 
 /// Whether a process, if it can be seen from here, is not there any more.

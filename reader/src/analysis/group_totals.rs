@@ -9,6 +9,7 @@
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, after every event.
 
 mod end;
+mod flows;
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;
@@ -27,7 +28,7 @@ use super::live_block::{LiveBlock, ReleasedBlock};
 use super::sample_distances::SampleDistances;
 use super::sampled_variances::{SampledVariances, ViewMoments};
 use super::since::EndedSince;
-use super::{Detail, Failed, Group, GroupFlow, Groups, Moment, Selection, Tally, Totals, ViewVariances};
+use super::{Detail, Failed, Group, Groups, Moment, Selection, Tally, Totals, ViewVariances};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -140,41 +141,6 @@ impl GroupTotals {
     /// Everything ever allocated, selected or not.
     pub(crate) fn allocated(&self) -> Tally {
         self.figures.groups.iter().map(|group| group.allocated.tally()).sum()
-    }
-
-    /// What each selected group has allocated and freed, in the order of their first allocations, if that is kept.
-    pub(crate) fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
-        let ended = self.figures.ended.as_deref().unwrap_or_default();
-        let all = (0..).zip(self.figures.groups.iter().zip(ended));
-        all.filter(|(at, _)| self.is_selected(*at)).map(|(at, (group, &freed))| {
-            let Group { stack, thread, allocator, .. } = group;
-            let mut allocated = group.allocated.tally();
-            let (mut freed, mut live) = (freed, allocated.less(freed));
-            if self.distances.is_some() {
-                [allocated.variance, freed.variance, live.variance] = self.sampled.flow(at);
-                if (live.bytes, live.count) == (0, 0) {
-                    live.variance = Variance::EXACT;
-                }
-            }
-            let peak = self.figures.window_peaks.as_ref().map(|peaks| peaks.of(at));
-            GroupFlow { stack, thread, allocator, allocated, freed, live, peak }
-        })
-    }
-
-    /// The peaks of windows are from now on.
-    pub(crate) fn begin_window(&mut self) {
-        let GroupFigures { groups, ended, window_peaks, .. } = &mut self.figures;
-        if let Some((peaks, ended)) = window_peaks.as_mut().zip(ended.as_ref()) {
-            peaks.begin(groups.iter().zip(ended).map(|(group, freed)| group.allocated.tally().less(*freed)));
-        }
-    }
-
-    #[inline]
-    fn raise_window_peak(&mut self, group: u32) {
-        let GroupFigures { groups, ended, window_peaks, .. } = &mut self.figures;
-        let Some((peaks, ended)) = window_peaks.as_mut().zip(ended.as_ref()) else { return };
-        let allocated = groups.row(group).map_or_else(Tally::default, |row| row.allocated().tally());
-        peaks.raise(group, allocated.less(ended.get(group as usize).copied().unwrap_or_default()));
     }
 
     /// Counts an allocation by the event's thread and stack; fills in `block`.

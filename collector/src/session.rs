@@ -8,20 +8,20 @@ mod panic;
 mod pictures;
 mod resident;
 mod resident_peak;
+mod slots;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::time::Duration;
 
 use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
-use memtrack_transport::{Area, barrier, futex};
+use memtrack_transport::{Area, futex};
 
 use crate::active_threads::ActiveThreads;
 use crate::allocation_counts::AllocationCounts;
-use crate::busy_writers;
 use crate::describe;
 use crate::drain_command::Connection;
 use crate::maps::MapsScheduler;
@@ -35,7 +35,7 @@ use crate::resident::AccountScheduler;
 use crate::sample_rate::SampleRate;
 use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
-use crate::slot_reader::{MOST_KEPT, SlotReader};
+use crate::slot_reader::SlotReader;
 use crate::summary::ProcessExit;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
@@ -53,8 +53,6 @@ const LONGEST_PEAK_NS: u64 = 100_000_000;
 const LIBRARY_IN_USE_NS: u64 = 8_000_000;
 /// Interval of checkpoints while somebody follows the capture, in nanoseconds.
 const FOLLOWED_CHECKPOINT_NS: u64 = 100_000_000;
-/// Slots beyond the last used one that every round checks.
-const AHEAD: u32 = 4;
 /// The longest sleep while the process is idle.
 const LONGEST_REST: Duration = Duration::from_millis(100);
 /// Maximum number of rounds at the end of a process, in case a target goes on writing after its end.
@@ -376,50 +374,6 @@ impl Session {
         self.slot_readers.iter().filter_map(note).collect()
     }
 
-    /// Adds readers for slots that have come into use. Slots are taken from the lowest on, so a round checks a few beyond
-    /// the last one; a periodic scan of all slots finds exceptions.
-    fn find_used_slots(&mut self, now: u64) {
-        let used = |slot: &u32| {
-            self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
-        };
-        let slots = self.area.slot_count();
-        let sweep = now >= self.next_sweep_ns;
-        loop {
-            let count = self.slot_readers.len() as u32;
-            let end = if sweep { slots } else { count.saturating_add(AHEAD).min(slots) };
-            let Some(last) = (count..end).rev().find(used) else { break };
-            let base = self.base;
-            self.slot_readers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
-            self.observer.used_slots = last + 1;
-        }
-    }
-
-    /// Visits all slots; returns the largest number of segments that one of them had finished.
-    fn drain(&mut self, save: bool, queue: &mut SinkQueue) -> u32 {
-        let mut most = 0;
-        self.changed = false;
-        for slot_reader in &mut self.slot_readers {
-            let visit = slot_reader.visit(&self.area, save, self.observer.segment_pages(), queue);
-            self.changed |= visit.changed;
-            self.observer.note_segment_pages(visit.new_pages, visit.discarded_pages);
-            if visit.resumed {
-                self.active.add();
-            }
-            most = most.max(visit.freed);
-        }
-        self.area.control().segment_room.store(self.active.segment_room(), Relaxed);
-        self.dirty |= self.changed;
-        most
-    }
-
-    /// Streams that may still add records with tickets before the one that was just taken.
-    fn busy(&mut self, now: u64) -> Vec<u32> {
-        barrier::raise();
-        // Slots that came into use since the last scan may have taken an earlier ticket.
-        self.find_used_slots(now);
-        busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
-    }
-
     fn do_due_work(&mut self, now: u64, checkpoint: bool, queue: &mut SinkQueue) {
         self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
@@ -445,18 +399,6 @@ impl Session {
             self.last_checkpoint_ns = now;
         } else if self.observer.is_full() {
             self.observer.hand_over(queue);
-        }
-    }
-
-    /// Where much of the shared memory is resident, gives back what threads hold that record nothing.
-    fn look_for_idle_threads(&mut self, queue: &mut SinkQueue) {
-        self.active.begin_interval();
-        for slot_reader in &mut self.slot_readers {
-            slot_reader.begin_interval();
-            if self.observer.segment_pages() > MOST_KEPT {
-                let discarded = slot_reader.give_back_idle(&self.area, queue);
-                self.observer.note_segment_pages(0, discarded);
-            }
         }
     }
 

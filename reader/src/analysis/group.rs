@@ -87,6 +87,7 @@ impl Default for Sum {
 impl Sum {
     /// Adds an allocation, or a part of one (`count` 0), made at this order and time. Sums stop at `u64::MAX`: only a
     /// forged capture gets there.
+    #[inline]
     pub(crate) fn add(&mut self, bytes: u64, count: u64, order: u64, time_ns: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(count);

@@ -143,12 +143,25 @@ impl GroupTotals {
         self.figures.groups.iter().map(|group| group.allocated.tally()).sum()
     }
 
+    /// Whether only the sums of groups are asked for, of everything, by events that stand for themselves: then
+    /// [`GroupTotals::allocate`] and [`GroupTotals::release`] need not look at anything else.
+    pub(crate) fn is_sums_only(&self) -> bool {
+        let GroupFigures { details, ended, window_peaks, .. } = &self.figures;
+        let extra = details.is_some() || ended.is_some() || window_peaks.is_some();
+        !extra && self.selection.is_none() && self.distances.is_none()
+    }
+
     /// Counts an allocation by the event's thread and stack; fills in `block`.
-    #[inline]
-    pub(crate) fn allocate(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
-        let selected = self.selection.is_none_or(|selection| selection.takes(event));
-        let group = self.group(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
-        let weight = match self.distances.as_ref().filter(|_| !allocator.is_mapping()) {
+    #[inline(always)]
+    pub(crate) fn allocate<const SUMS_ONLY: bool>(
+        &mut self,
+        event: &Event,
+        allocator: Allocator,
+        block: &mut LiveBlock,
+    ) {
+        let selected = SUMS_ONLY || self.selection.is_none_or(|selection| selection.takes(event));
+        let group = self.group::<SUMS_ONLY>(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
+        let weight = match self.distances.as_ref().filter(|_| !SUMS_ONLY && !allocator.is_mapping()) {
             None => (event.size, 1),
             Some(distances) => {
                 let weights = distances.at(event.thread, event.order);
@@ -156,16 +169,18 @@ impl GroupTotals {
                 weights.of(event.size, event.order)
             }
         };
-        self.detail(group, |detail| detail.allocate(event.size, weight));
         self.figures.groups.row_mut(group).allocate(weight, event.order, event.time_ns);
-        self.raise_window_peak(group);
+        if !SUMS_ONLY {
+            self.detail(group, |detail| detail.allocate(event.size, weight));
+            self.raise_window_peak(group);
+        }
         self.totals.size_histogram.add(event.size, weight.1);
         let nth = self.count_of_thread(event.thread);
         *nth = nth.wrapping_add(1);
         let nth = *nth;
         self.live_bytes = self.live_bytes.wrapping_add(weight.0);
         self.live_count = self.live_count.wrapping_add(weight.1);
-        self.raise_peak(event);
+        self.raise_peak::<SUMS_ONLY>(event);
         *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
     }
 
@@ -185,8 +200,8 @@ impl GroupTotals {
 
     /// Counts the end of `bytes` of the block, and with `whole` of the block itself. Writes to `ended` what an undo
     /// needs.
-    #[inline]
-    pub(crate) fn release(
+    #[inline(always)]
+    pub(crate) fn release<const SUMS_ONLY: bool>(
         &mut self,
         block: &LiveBlock,
         bytes: u64,
@@ -195,15 +210,17 @@ impl GroupTotals {
         ended: &mut ReleasedBlock,
     ) {
         (ended.order, ended.temporary) = (event.order, false);
-        let (bytes, count) = self.weight(block, bytes, whole);
+        let (bytes, count) = if SUMS_ONLY { (bytes, u64::from(whole)) } else { self.weight(block, bytes, whole) };
         // How many allocations lie between two events is not known from samples.
-        if whole && self.distances.is_none() {
+        if whole && (SUMS_ONLY || self.distances.is_none()) {
             self.end_temporary(block, event, ended);
         }
-        self.end_sampled(block);
         self.totals.deallocations = self.totals.deallocations.saturating_add(count);
-        self.detail(block.group, |detail| detail.end(count, event.time_ns.saturating_sub(block.time_ns)));
-        self.drop_live(block, bytes, count);
+        if !SUMS_ONLY {
+            self.end_sampled(block);
+            self.detail(block.group, |detail| detail.end(count, event.time_ns.saturating_sub(block.time_ns)));
+        }
+        self.drop_live::<SUMS_ONLY>(block, bytes, count);
     }
 
     /// The block's address was allocated again: its free was not seen.
@@ -211,7 +228,7 @@ impl GroupTotals {
         let (bytes, count) = self.weight(block, block.size, true);
         self.totals.replaced = self.totals.replaced.saturating_add(count);
         self.end_sampled(block);
-        self.drop_live(block, bytes, count);
+        self.drop_live::<false>(block, bytes, count);
     }
 
     /// The block, or a part of it, disappeared with the process's old image.
@@ -219,7 +236,7 @@ impl GroupTotals {
         let (bytes, count) = self.weight(block, bytes, whole);
         self.totals.discarded = self.totals.discarded.saturating_add(count);
         self.end_sampled(block);
-        self.drop_live(block, bytes, count);
+        self.drop_live::<false>(block, bytes, count);
     }
 
     /// Undoes a release; `event` is the undo.
@@ -258,7 +275,7 @@ impl GroupTotals {
             sum.into_iter().for_each(|sum| sum.subtract(bytes, count));
         }
         self.raise_window_peak(block.group);
-        self.raise_peak(event);
+        self.raise_peak::<false>(event);
     }
 
     /// Python begins to finalize; only the first such event counts.
@@ -282,13 +299,13 @@ impl GroupTotals {
     }
 
     /// The group with this key. Consecutive events mostly share a group, so a small cache avoids most hashing.
-    #[inline]
-    fn group(&mut self, key: GroupKey) -> u32 {
+    #[inline(always)]
+    fn group<const SUMS_ONLY: bool>(&mut self, key: GroupKey) -> u32 {
         let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
         let slot = mixed as usize % RECENT;
         let recent = self.recent[slot];
         match self.figures.groups.row(recent) {
-            Some(row) if key.is_of(row) && self.is_selected(recent) == key.selected => recent,
+            Some(row) if key.is_of(row) && (SUMS_ONLY || self.is_selected(recent) == key.selected) => recent,
             _ => {
                 let group = self.indexed_group(key);
                 self.recent[slot] = group;
@@ -354,13 +371,15 @@ impl GroupTotals {
     }
 
     #[inline]
-    fn raise_peak(&mut self, event: &Event) {
+    fn raise_peak<const SUMS_ONLY: bool>(&mut self, event: &Event) {
         if self.live_bytes > self.totals.peak.bytes {
             let at = Some(Moment { order: event.order, time_ns: event.time_ns });
             self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
             if self.shared_peak.is_none() {
                 self.since_peak.clear();
-                self.sampled.forget_since_peak();
+                if !SUMS_ONLY {
+                    self.sampled.forget_since_peak();
+                }
                 self.peak_end = event.order.saturating_add(1);
             }
         }
@@ -380,7 +399,7 @@ impl GroupTotals {
     }
 
     /// Counts the block as temporary if its thread freed it soon enough.
-    #[inline]
+    #[inline(always)]
     fn end_temporary(&mut self, block: &LiveBlock, event: &Event, ended: &mut ReleasedBlock) {
         let Some(count) = self.thread_counts.get(event.thread.0 as usize) else { return };
         let further = count.wrapping_sub(block.nth);
@@ -388,8 +407,8 @@ impl GroupTotals {
         let recent = event.order.wrapping_sub(block.order) <= u64::from(u32::MAX);
         let is_own = || self.figures.groups.row(block.group).is_some_and(|row| row.thread == event.thread);
         if further <= self.totals.temporary_threshold && recent && is_own() {
-            let whole = self.weight(block, block.size, true);
-            ended.count(block, whole, self.figures.groups.part_mut(block.group, OptionalSum::Temporary));
+            // Nothing is counted here where samples are recorded, so each block stands for itself.
+            ended.count(block, (block.size, 1), self.figures.groups.part_mut(block.group, OptionalSum::Temporary));
         }
     }
 
@@ -415,12 +434,14 @@ impl GroupTotals {
         (self.peak_end, self.finalizing)
     }
 
-    #[inline]
-    fn drop_live(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
+    #[inline(always)]
+    fn drop_live<const SUMS_ONLY: bool>(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
-        self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));
-        self.detail(block.group, |detail| detail.shrink(bytes, count));
+        if !SUMS_ONLY {
+            self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));
+            self.detail(block.group, |detail| detail.shrink(bytes, count));
+        }
         if block.order < self.peak_end {
             self.since_peak.sum(block.group).add(bytes, count, block.order, block.time_ns);
         }

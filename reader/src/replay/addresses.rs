@@ -1,11 +1,11 @@
-//! A map from addresses to numbers, as a radix tree.
+//! A map from addresses to numbers, as a tree.
 //!
 //! Neighbours in memory are allocated, live and are freed together. So this is a tree over the bits of an address and
 //! no hash table, which would scatter neighbours: what is near a recent address is in the processor's cache. Only the
-//! regions at the top are hashed; there are few. A node is one cache line with the 16 parts of its range; at the lowest
-//! level these are the numbers. Addresses that differ in their last four bits, which few allocators return, have trees
-//! of their own. Each level has a list of its own: the upper ones, which every look-up goes through, are small, and
-//! would be scattered over the cache and over pages between the nodes of the lowest.
+//! regions at the top are hashed; there are few. A region has a node with a part for each range of 256 bytes, and such a
+//! range a node of one cache line with the 16 numbers of its addresses. Addresses that differ in their last four bits,
+//! which few allocators return, have trees of their own. Each level has a list of its own: the upper one, which every
+//! look-up goes through, is small, and would be scattered over the cache and over pages between the nodes of the lower.
 //!
 //! Removing an address leaves its nodes, since the next block mostly gets the same addresses; checking for empty nodes
 //! would cost more than everything else. A sweep removes empty nodes before there are twice as many nodes as the last
@@ -19,54 +19,53 @@ use std::hash::{BuildHasher, RandomState};
 const FIRST_REGIONS: usize = 1 << 6;
 /// Number of nodes below which no sweep is done.
 const FIRST_SWEEP: usize = 1 << 12;
-/// Bits of an address for one level of the tree.
-const LEVEL: u32 = 4;
-/// The lowest address bit of each level, from the top.
-const LEVELS: [u32; 3] = [12, 8, 4];
-/// The lowest address bit of the region number.
+/// The lowest address bit of a number's part in its node; what is below it belongs to the region.
+const NUMBER: u32 = 4;
+/// The lowest address bit of a lower node's part in that of its region.
+const RANGE: u32 = 8;
+/// The lowest address bit of a region.
 const REGION: u32 = 16;
 /// The factor of Fibonacci hashing, which spreads evenly spaced numbers.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A cache line.
-#[derive(Clone, Copy, Debug, Default)]
+/// The numbers of a range of addresses: a cache line.
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct LookupLine([u32; 1 << LEVEL]);
+struct RangeNode([u32; 1 << (RANGE - NUMBER)]);
 
-impl LookupLine {
-    fn is_empty(&self) -> bool {
-        self.0.iter().all(|&part| part == 0)
+/// The nodes of a region's ranges.
+#[derive(Clone, Copy, Debug)]
+struct RegionNode([u32; 1 << (REGION - RANGE)]);
+
+impl Default for RangeNode {
+    fn default() -> Self {
+        Self([0; 1 << (RANGE - NUMBER)])
+    }
+}
+
+impl Default for RegionNode {
+    fn default() -> Self {
+        Self([0; 1 << (REGION - RANGE)])
     }
 }
 
 /// The nodes of a level.
 #[derive(Clone, Debug)]
-struct LevelNodes {
-    nodes: Vec<LookupLine>,
+struct LevelNodes<N> {
+    nodes: Vec<N>,
     vacant: Vec<u32>,
 }
 
-impl Default for LevelNodes {
+impl<N: Clone + Default> Default for LevelNodes<N> {
     fn default() -> Self {
-        Self { nodes: vec![LookupLine::default()], vacant: Vec::new() }
+        Self { nodes: vec![N::default()], vacant: Vec::new() }
     }
 }
 
-impl LevelNodes {
-    /// What stands in a part of a node.
-    #[inline]
-    fn get(&self, node: u32, part: usize) -> u32 {
-        self.nodes[node as usize].0[part]
-    }
-
-    #[inline]
-    fn part_mut(&mut self, node: u32, part: usize) -> &mut u32 {
-        &mut self.nodes[node as usize].0[part]
-    }
-
+impl<N: Clone + Default> LevelNodes<N> {
     fn add(&mut self) -> u32 {
         self.vacant.pop().unwrap_or_else(|| {
-            self.nodes.push(LookupLine::default());
+            self.nodes.push(N::default());
             // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
             (self.nodes.len() - 1) as u32
         })
@@ -76,11 +75,11 @@ impl LevelNodes {
     fn used(&self) -> usize {
         self.nodes.len() - self.vacant.len()
     }
+}
 
-    /// The parts of a node that are not empty, with their indices.
-    fn parts(&self, node: u32) -> impl Iterator<Item = (u64, u32)> {
-        (0..).zip(self.nodes[node as usize].0).filter(|(_, next)| *next != 0)
-    }
+/// The parts of a node that are not empty, with their indices.
+fn parts(parts: &[u32]) -> impl Iterator<Item = (u64, u32)> + '_ {
+    (0..).zip(parts.iter().copied()).filter(|(_, next)| *next != 0)
 }
 
 /// A region and its node.
@@ -91,7 +90,7 @@ struct AddressRegion {
     node: u32,
 }
 
-/// The lowest-level node of an address, if known.
+/// The lower node of an address, if known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bottom(u32);
 
@@ -107,8 +106,8 @@ pub(super) struct Addresses {
     used: usize,
     /// A random seed, so that no capture can be crafted whose regions all collide.
     key: u64,
-    /// From the top.
-    levels: [LevelNodes; LEVELS.len()],
+    upper: LevelNodes<RegionNode>,
+    lower: LevelNodes<RangeNode>,
     /// Nodes in use at which the next sweep is due.
     sweep_at: usize,
 }
@@ -119,7 +118,8 @@ impl Default for Addresses {
             regions: vec![AddressRegion::default(); FIRST_REGIONS],
             used: 0,
             key: RandomState::new().hash_one(GOLDEN),
-            levels: Default::default(),
+            upper: LevelNodes::default(),
+            lower: LevelNodes::default(),
             sweep_at: FIRST_SWEEP,
         }
     }
@@ -134,28 +134,27 @@ impl Addresses {
         }
     }
 
+    #[inline]
     fn used_nodes(&self) -> usize {
-        self.levels.iter().map(LevelNodes::used).sum()
+        self.upper.used() + self.lower.used()
     }
 
-    /// The lowest-level nodes of several addresses, found level by level, so that the cache misses of a level overlap.
+    /// The lower nodes of several addresses, found level by level, so that the cache misses of a level overlap.
     #[inline]
     pub(super) fn bottoms(&self, addresses: &[u64], bottoms: &mut [Bottom]) {
-        let [top, middle, _] = &self.levels;
         for (node, &address) in bottoms.iter_mut().zip(addresses) {
             node.0 = self.regions[self.find(region(address))].node;
         }
-        for (level, bits) in [(top, LEVELS[0]), (middle, LEVELS[1])] {
-            for (node, &address) in bottoms.iter_mut().zip(addresses) {
-                node.0 = level.get(node.0, part(address, bits));
-            }
+        let nodes = self.upper.nodes.as_slice();
+        for (node, &address) in bottoms.iter_mut().zip(addresses) {
+            node.0 = nodes[node.0 as usize].0[range(address)];
         }
     }
 
     /// The number of an address; 0 if it has none, or if its node is not known.
     #[inline]
     pub(super) fn get(&self, address: u64, bottom: Bottom) -> u32 {
-        self.levels[2].get(bottom.0, part(address, LEVELS[2]))
+        self.lower.nodes[bottom.0 as usize].0[number(address)]
     }
 
     /// A reference to the number of an address, whose nodes are added if missing.
@@ -165,14 +164,14 @@ impl Addresses {
             0 => self.make_bottom(address),
             bottom => bottom,
         };
-        self.levels[2].part_mut(bottom, part(address, LEVELS[2]))
+        &mut self.lower.nodes[bottom as usize].0[number(address)]
     }
 
     /// Removes the number of an address; returns it, or 0.
     #[inline]
     pub(super) fn remove(&mut self, address: u64, bottom: Bottom) -> u32 {
         let bottom = self.known(address, bottom);
-        std::mem::take(self.levels[2].part_mut(bottom, part(address, LEVELS[2])))
+        std::mem::take(&mut self.lower.nodes[bottom as usize].0[number(address)])
     }
 
     /// All numbers, unordered.
@@ -182,46 +181,34 @@ impl Addresses {
 
     /// All addresses with their numbers, unordered.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let [top, middle, bottom] = &self.levels;
         let regions = self.regions.iter().filter(|region| region.node != 0);
         regions.flat_map(move |region| {
-            let start = region.key >> LEVEL << REGION | region.key & ((1 << LEVEL) - 1);
-            top.parts(region.node).flat_map(move |(first, node)| {
-                let middles =
-                    middle.parts(node).map(move |(part, node)| (first << LEVELS[0] | part << LEVELS[1], node));
-                middles.flat_map(move |(upper, node)| {
-                    bottom.parts(node).map(move |(part, number)| (start | upper | part << LEVELS[2], number))
-                })
+            let start = region.key >> NUMBER << REGION | region.key & ((1 << NUMBER) - 1);
+            parts(&self.upper.nodes[region.node as usize].0).flat_map(move |(range, node)| {
+                let numbers = parts(&self.lower.nodes[node as usize].0);
+                numbers.map(move |(part, number)| (start | range << RANGE | part << NUMBER, number))
             })
         })
     }
 
-    /// The lowest-level node of this address; it may have been added since it was looked up.
+    /// The lower node of this address; it may have been added since it was looked up.
     #[inline]
     fn known(&self, address: u64, bottom: Bottom) -> u32 {
         if bottom.0 != 0 {
             return bottom.0;
         }
-        let [mut found] = [Bottom::UNKNOWN];
-        self.bottoms(&[address], std::slice::from_mut(&mut found));
-        found.0
+        let region = self.regions[self.find(region(address))].node;
+        self.upper.nodes[region as usize].0[range(address)]
     }
 
     /// The same; missing nodes are added.
     #[cold]
     fn make_bottom(&mut self, address: u64) -> u32 {
-        let top = self.region_node(region(address));
-        let middle = self.child(0, top, address);
-        self.child(1, middle, address)
-    }
-
-    /// The child of a node of this level on the way to an address.
-    fn child(&mut self, level: usize, parent: u32, address: u64) -> u32 {
-        let part = part(address, LEVELS[level]);
-        match self.levels[level].get(parent, part) {
+        let region = self.region_node(region(address));
+        match self.upper.nodes[region as usize].0[range(address)] {
             0 => {
-                let node = self.levels[level + 1].add();
-                *self.levels[level].part_mut(parent, part) = node;
+                let node = self.lower.add();
+                self.upper.nodes[region as usize].0[range(address)] = node;
                 node
             }
             node => node,
@@ -231,10 +218,15 @@ impl Addresses {
     /// Removes all empty nodes and regions.
     #[cold]
     fn sweep(&mut self) {
-        for at in 0..self.regions.len() {
-            let node = self.regions[at].node;
-            if node != 0 && empties(&mut self.levels, node) {
-                self.regions[at].node = 0;
+        for region in self.regions.iter_mut().filter(|region| region.node != 0) {
+            let ranges = &mut self.upper.nodes[region.node as usize].0;
+            for range in ranges.iter_mut().filter(|range| **range != 0) {
+                if self.lower.nodes[*range as usize].0.iter().all(|&number| number == 0) {
+                    self.lower.vacant.push(std::mem::take(range));
+                }
+            }
+            if ranges.iter().all(|&range| range == 0) {
+                self.upper.vacant.push(std::mem::take(&mut region.node));
                 self.used -= 1;
             }
         }
@@ -252,7 +244,7 @@ impl Addresses {
     }
 
     fn new_region(&mut self, at: usize, key: u64) -> u32 {
-        let node = self.levels[0].add();
+        let node = self.upper.add();
         self.regions[at] = AddressRegion { key, node };
         self.used += 1;
         if self.used > self.regions.len() / 2 {
@@ -264,17 +256,19 @@ impl Addresses {
     /// The slot of a region, or the vacant slot for it.
     #[inline]
     fn find(&self, key: u64) -> usize {
-        let mut at = self.home(key);
-        while self.regions[at].node != 0 && self.regions[at].key != key {
-            at = (at + 1) & (self.regions.len() - 1);
+        let regions = self.regions.as_slice();
+        let last = regions.len() - 1;
+        let mut at = self.home(key) & last;
+        while regions[at].key != key && regions[at].node != 0 {
+            at = (at + 1) & last;
         }
         at
     }
 
-    /// The slot where the search for a region begins.
+    /// The slot where the search for a region begins, but for the size of the table.
     #[inline]
     fn home(&self, key: u64) -> usize {
-        ((key ^ self.key).wrapping_mul(GOLDEN) >> 32) as usize & (self.regions.len() - 1)
+        ((key ^ self.key).wrapping_mul(GOLDEN) >> 32) as usize
     }
 
     /// Rehashes all regions into a table of this size.
@@ -287,35 +281,22 @@ impl Addresses {
     }
 }
 
-/// Removes the empty nodes below a node of the first of these levels; returns whether the node itself is empty, and was
-/// removed.
-fn empties(levels: &mut [LevelNodes], node: u32) -> bool {
-    let Some((level, below)) = levels.split_first_mut() else { return false };
-    if !below.is_empty() {
-        for part in 0..1 << LEVEL {
-            let child = level.get(node, part);
-            if child != 0 && empties(below, child) {
-                *level.part_mut(node, part) = 0;
-            }
-        }
-    }
-    let empty = level.nodes[node as usize].is_empty();
-    if empty {
-        level.vacant.push(node);
-    }
-    empty
-}
-
-/// The region number of an address: its bits above the tree levels, and its last four.
+/// The region number of an address: its bits above the region's ranges, and its last four.
 #[inline]
 fn region(address: u64) -> u64 {
-    address >> REGION << LEVEL | address & ((1 << LEVEL) - 1)
+    address >> REGION << NUMBER | address & ((1 << NUMBER) - 1)
 }
 
-/// The index of an address in a node of this level.
+/// The index of an address's range in its region.
 #[inline]
-fn part(address: u64, level: u32) -> usize {
-    (address >> level) as usize & ((1 << LEVEL) - 1)
+fn range(address: u64) -> usize {
+    (address >> RANGE) as usize & ((1 << (REGION - RANGE)) - 1)
+}
+
+/// The index of an address's number in its range.
+#[inline]
+fn number(address: u64) -> usize {
+    (address >> NUMBER) as usize & ((1 << (RANGE - NUMBER)) - 1)
 }
 
 #[cfg(test)]
@@ -407,11 +388,11 @@ mod tests {
                 assert_eq!(get(&addresses, address(round, number)), if number % 3 == 0 { number } else { 0 });
             });
             (1..=REGIONS).for_each(|number| _ = remove(&mut addresses, address(round, number)));
-            assert!(addresses.levels.iter().map(|level| level.nodes.len()).sum::<usize>() < 2 * FIRST_SWEEP);
+            assert!(addresses.upper.nodes.len() + addresses.lower.nodes.len() < 2 * FIRST_SWEEP);
         }
         assert_eq!(addresses.numbers().count(), 0);
         addresses.sweep();
-        assert_eq!((addresses.used, addresses.used_nodes()), (0, addresses.levels.len()));
+        assert_eq!((addresses.used, addresses.used_nodes()), (0, 2));
         assert_eq!((addresses.regions.len(), addresses.sweep_at), (FIRST_REGIONS, FIRST_SWEEP));
     }
 }

@@ -15,7 +15,7 @@ const CHUNK: usize = 1 << 12;
 /// The list.
 #[derive(Debug, Default)]
 pub(super) struct BlockList {
-    chunks: Vec<Box<[LiveBlock]>>,
+    chunks: Vec<Box<[LiveBlock; CHUNK]>>,
     len: usize,
 }
 
@@ -27,9 +27,12 @@ impl BlockList {
     }
 
     /// Adds an empty block; returns its number.
+    #[inline]
     pub(super) fn add(&mut self) -> usize {
         if self.len == self.chunks.len() * CHUNK {
-            self.chunks.push(vec![LiveBlock::default(); CHUNK].into_boxed_slice());
+            // A boxed array of this length, which never lies on the stack.
+            let chunk = vec![LiveBlock::default(); CHUNK].into_boxed_slice();
+            self.chunks.extend(<Box<[LiveBlock; CHUNK]>>::try_from(chunk));
         }
         self.len += 1;
         self.len - 1

@@ -70,7 +70,10 @@ impl LiveHeap {
             *place = self.places.get(*address, bottom);
         }
         // Without a branch on the result: a mispredicted one would delay the loads behind it.
-        let touched = places.iter().take(count).fold(0, |sum, &place| sum ^ self.row[place as usize].size);
+        let mut touched = 0;
+        for &place in places.get(..count).unwrap_or_default() {
+            touched ^= self.row[place as usize].size;
+        }
         std::hint::black_box(touched);
         count
     }
@@ -82,7 +85,7 @@ impl LiveHeap {
     }
 
     /// The block at an address, which is added if missing; and whether it existed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn put(&mut self, address: u64, bottom: Bottom) -> (bool, &mut LiveBlock) {
         let number = self.places.number(address, bottom);
         let was = *number != 0;
@@ -94,7 +97,7 @@ impl LiveHeap {
     }
 
     /// Removes the block at an address. Its place keeps its content until it is [vacated](Self::vacate).
-    #[inline]
+    #[inline(always)]
     pub(super) fn end(&mut self, address: u64, bottom: Bottom) -> Option<(BlockIndex, &LiveBlock)> {
         match self.places.remove(address, bottom) {
             0 => None,

@@ -24,7 +24,7 @@ impl Replay {
         self.class_totals(class).map(event.size);
         let mut block = LiveBlock::outside(event);
         if class == MapClass::Heap {
-            self.sums.allocate(event, allocator, &mut block);
+            self.sums.allocate::<false>(event, allocator, &mut block);
         }
         self.mappings.insert(event.address, block, class);
     }
@@ -64,7 +64,7 @@ impl Replay {
         let is_heap = cut.mapping.class == MapClass::Heap;
         is_heap.then(|| {
             let mut ended = ReleasedBlock::default();
-            self.sums.release(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
+            self.sums.release::<false>(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
             ended
         })
     }

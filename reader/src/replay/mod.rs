@@ -118,13 +118,31 @@ impl Replay {
     #[inline]
     pub(crate) fn events_then(
         &mut self,
+        events: impl ExactSizeIterator<Item = Event> + Clone,
+        after: impl FnMut(&mut Self, &Event),
+    ) {
+        // Most replays want nothing but sums, and what costs nothing there is most of the rest.
+        if self.sums.is_sums_only() {
+            self.events_at::<true>(events, after);
+        } else {
+            self.events_at::<false>(events, after);
+        }
+    }
+
+    #[inline]
+    fn events_at<const SUMS_ONLY: bool>(
+        &mut self,
         mut events: impl ExactSizeIterator<Item = Event> + Clone,
         mut after: impl FnMut(&mut Self, &Event),
     ) {
-        while events.len() > 0 {
+        loop {
             let count = self.heap.find(events.clone().map(|event| event.address));
-            for (number, event) in (0..count).zip(&mut events) {
-                self.event_at(&event, self.heap.found(number));
+            if count == 0 {
+                break;
+            }
+            for number in 0..count {
+                let Some(event) = events.next() else { break };
+                self.event_at::<SUMS_ONLY>(&event, self.heap.found(number));
                 after(self, &event);
             }
         }
@@ -155,15 +173,15 @@ impl Replay {
         self.sums.totals.peak
     }
 
-    #[inline]
-    fn event_at(&mut self, event: &Event, at: Bottom) {
+    #[inline(always)]
+    fn event_at<const SUMS_ONLY: bool>(&mut self, event: &Event, at: Bottom) {
         self.next_order = event.order.saturating_add(1);
         let totals = &mut self.sums.totals;
         totals.events += 1;
         totals.end_time_ns = totals.end_time_ns.max(event.time_ns);
         match event.kind {
-            EventKind::Alloc(allocator) => self.allocate(event, allocator, at),
-            EventKind::Free => self.free(event, at),
+            EventKind::Alloc(allocator) => self.allocate::<SUMS_ONLY>(event, allocator, at),
+            EventKind::Free => self.free::<SUMS_ONLY>(event, at),
             _ => self.rare(event),
         }
     }
@@ -271,26 +289,26 @@ impl Replay {
         Analysis { curve, ..sums.into_analysis(&surviving) }
     }
 
-    #[inline]
-    fn allocate(&mut self, event: &Event, allocator: Allocator, at: Bottom) {
+    #[inline(always)]
+    fn allocate<const SUMS_ONLY: bool>(&mut self, event: &Event, allocator: Allocator, at: Bottom) {
         let (was_live, block) = self.heap.put(event.address, at);
         // Before the new one is counted, else the peak would count both.
         if was_live {
             self.kept.end(event.address, block);
             self.sums.replace(block);
         }
-        self.sums.allocate(event, allocator, block);
+        self.sums.allocate::<SUMS_ONLY>(event, allocator, block);
     }
 
-    #[inline]
-    fn free(&mut self, event: &Event, at: Bottom) {
+    #[inline(always)]
+    fn free<const SUMS_ONLY: bool>(&mut self, event: &Event, at: Bottom) {
         let last_free = &mut thread(&mut self.threads, event.thread).last_free;
         let before = last_free.place.take();
         match self.heap.end(event.address, at) {
             Some((place, block)) => {
                 (last_free.place, last_free.address) = (Some(place), event.address);
                 self.kept.end(event.address, block);
-                self.sums.release(block, block.size, true, event, &mut last_free.ended);
+                self.sums.release::<SUMS_ONLY>(block, block.size, true, event, &mut last_free.ended);
             }
             None => self.unmatched_free(event),
         }
@@ -327,6 +345,7 @@ impl Replay {
         }
     }
 
+    #[cold]
     fn rare(&mut self, event: &Event) {
         match event.kind {
             EventKind::FreeUndo => self.undo_free(event),

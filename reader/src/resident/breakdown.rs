@@ -407,8 +407,8 @@ impl<'a> PageJoin<'a> {
     /// What is in use in a range of addresses, by address.
     fn used_ranges(&mut self, range: KindRange) -> Vec<UsedRange> {
         let is_glibc = matches!(range.kind, MappingKind::MainHeap | MappingKind::ArenaHeap(_));
-        let mut used: Vec<UsedRange> = Vec::new();
         let moment: &'a LiveMoment = self.moment;
+        let mut used: Vec<UsedRange> = Vec::with_capacity(moment.within(range.start, range.end).count() + 1);
         // A mapping that begins before this range may reach into it.
         let first = moment.extents.partition_point(|extent| extent.start < range.start);
         let before =

@@ -34,6 +34,10 @@ impl UsedRange {
 /// The same without overlaps: blocks in a mapping are taken out of it, and of two blocks the later one is cut.
 pub(super) fn disjoint(mut used: Vec<UsedRange>) -> Vec<UsedRange> {
     used.sort_unstable_by_key(|one| (one.start, Reverse(one.end)));
+    // Mostly they are: millions of blocks are not copied then.
+    if used.iter().all(|one| one.start < one.end) && used.is_sorted_by(|one, next| one.end <= next.start) {
+        return used;
+    }
     let (mut all, mut outer, mut done) = (Vec::with_capacity(used.len()), None::<UsedRange>, 0);
     for one in used {
         if let Some(around) = outer {

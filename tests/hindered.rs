@@ -131,6 +131,19 @@ fn a_capture_that_may_not_grow_ends_and_the_program_does_not() {
     }
 }
 
+/// The first may be taken before memtrack finds out.
+#[test]
+fn marks_of_a_capture_that_cannot_be_written_are_refused() {
+    let program = WaitingProgram::of("phases", &[]);
+    let pid = program.control.pid().to_string();
+    limit(program.memtrack.pid(), libc::RLIMIT_FSIZE, 300);
+    let mark = || Outcome::of(crate::support::memtrack().args(["mark", "-q", &pid, "late"]));
+    wait_until("a mark is refused", || mark().status != 0);
+    mark().fails(1, &["the recording has ended: its capture could not be written any more"]);
+    program.control.let_go(1);
+    drop(program.ends("1300000 blocks\n"));
+}
+
 /// As root, or where users may have name spaces of their own.
 #[test]
 fn a_full_disk_ends_the_recording_and_not_the_program() {

@@ -44,15 +44,23 @@ impl RecordingHandle {
     }
 
     /// Names the present moment in every capture of the recording; the time in the first process, in nanoseconds since its
-    /// recording began, and the number of captures. `None`: no recorded process is alive.
-    #[must_use]
-    pub fn mark(&self, name: &str) -> Option<(u64, u64)> {
+    /// recording began, and the number of captures.
+    ///
+    /// # Errors
+    /// Why no capture has it, for the user.
+    pub fn mark(&self, name: &str) -> Result<(u64, u64), String> {
         let set = |(_, access): (u32, RecordingAccess)| {
             let mark = |answer| DrainCommand::Mark(name.to_owned(), answer);
             if access.progress.has_ended() { None } else { access.commands.ask(mark).flatten() }
         };
-        let times: Vec<u64> = self.all().into_iter().filter_map(set).collect();
-        times.first().map(|first| (*first, times.len() as u64))
+        let all = self.all();
+        let times: Vec<u64> = all.iter().cloned().filter_map(set).collect();
+        let cut_off = || all.iter().any(|(_, access)| access.progress.is_cut_off() && !access.progress.has_ended());
+        match times.first() {
+            Some(first) => Ok((*first, times.len() as u64)),
+            None if cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
+            None => Err("no recorded process is running any more".into()),
+        }
     }
 
     /// The present moment of the process with this number in the tree, for a [`TicketSpan`]. `None`: it does not record.

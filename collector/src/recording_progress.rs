@@ -15,6 +15,8 @@ pub(crate) struct RecordingProgress {
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
     ended: AtomicBool,
+    /// The capture could not be written, and what comes later is not in it.
+    cut_off: AtomicBool,
     /// Until this time on the monotonic clock somebody follows the capture while it is written.
     followed_until_ns: AtomicU64,
 }
@@ -34,6 +36,16 @@ impl RecordingProgress {
     /// The process has ended, or replaced its image and is recorded again.
     pub(crate) fn set_ended(&self, ended: bool) {
         self.ended.store(ended, Relaxed);
+    }
+
+    /// The capture could not be written: what comes later is not in it.
+    pub(crate) fn set_cut_off(&self) {
+        self.cut_off.store(true, Relaxed);
+    }
+
+    /// Whether the capture ended because it could not be written.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Relaxed)
     }
 
     /// Somebody follows the capture, at least until this time on the monotonic clock.

@@ -165,7 +165,7 @@ impl CommandHandler for RecordingCommands {
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
-        let (time_ns, captures) = self.recording.mark(name).ok_or("no recorded process is running any more")?;
+        let (time_ns, captures) = self.recording.mark(name)?;
         Ok(MarkAnswer { time_ns, captures })
     }
 

@@ -74,7 +74,9 @@ pub(crate) fn json(capture: &Capture) -> Value {
             "line": line,
         })
     });
-    json!({"count": total.count, "bytes": total.bytes, "largest": largest})
+    // A size that was computed wrongly, such as -1: the sum of these says nothing.
+    let bytes = Some(total.bytes).filter(|bytes| *bytes < u64::MAX);
+    json!({"count": total.count, "bytes": bytes, "largest": largest})
 }
 
 /// The location as text.
@@ -113,6 +115,16 @@ mod tests {
         let page = page(&capture);
         assert!(page["text"].as_str().is_some_and(|text| text.starts_with(expected)), "{page}");
         assert_eq!(page["rows"].as_array().map(Vec::len), Some(2), "{page}");
+    }
+
+    #[test]
+    fn requests_beyond_any_memory_have_no_sum() {
+        let mut capture = fixture::capture();
+        let mut groups: Vec<_> = capture.analysis.failed.iter().copied().collect();
+        groups[0].bytes = u64::MAX;
+        capture.analysis.failed = groups.into_iter().collect();
+        let json = json(&capture);
+        assert_eq!((&json["bytes"], &json["count"]), (&serde_json::Value::Null, &serde_json::json!(2)));
     }
 
     #[test]

@@ -12,11 +12,10 @@ use memtrack_reader::native::ModuleSource;
 use super::capture_info::{Capture, CaptureInfo, visible};
 use super::display::DisplayOptions;
 use super::estimates::{self, RangedTally, WholeFigures};
-use super::failed;
 use super::leak_parts::LeakParts;
 use super::own_lines::{OwnLineRow, rows_by_own_line, top_rows};
-use super::processes;
 use super::stats::{StatsRows, allocated, leaks};
+use super::{arenas, failed, processes};
 use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share_of};
 use crate::units::{count, count_within, duration, size};
@@ -141,6 +140,9 @@ fn figures(
         own_line_rows(capture, View::HighWaterMark, format, out)?;
     }
     let mut line = |label: &str, text: String| write_figure(label, &text, format, out);
+    if let Some(arenas) = arenas::note(capture.analysis.python_arenas(View::HighWaterMark)) {
+        line("  in arenas", arenas)?;
+    }
     if let Some(bytes) = info.combined_peaks.as_ref().and_then(|combined_peaks| combined_peaks.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process at its own time", size(bytes)))?;
     }

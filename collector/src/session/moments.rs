@@ -20,6 +20,12 @@ impl Session {
     /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
     /// objects are to be pictured, when it stands still.
     pub(crate) fn mark(&mut self, name: String, answer: Sender<Option<u64>>, queue: &SinkQueue) {
+        if queue.failed() {
+            self.progress.set_cut_off();
+            // The one who asked may have lost patience.
+            let _ = answer.send(None);
+            return;
+        }
         let tick = self.observer.tick(&self.area);
         self.observer.hand_over(queue);
         queue.mark(Mark { time_ns: tick.time_ns, name: name.clone() }, tick.ticket);

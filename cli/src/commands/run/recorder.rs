@@ -132,7 +132,7 @@ impl PeerRecorder {
             ProgramRequest::Mark(name) => {
                 check_mark_name(&name).map_err(anyhow::Error::msg)?;
                 let marked = self.active()?.recording.handle().mark(&name);
-                let (time_ns, _) = marked.context("the process has not begun to record")?;
+                let (time_ns, _) = marked.map_err(anyhow::Error::msg)?;
                 json!({ "time_ns": time_ns })
             }
             ProgramRequest::Snapshot { output, force } => {

@@ -60,6 +60,7 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
         ("Samples", estimates::samples(capture).unwrap_or_default()),
         ("Unseen", estimates::unseen(capture).unwrap_or_default()),
         ("Peak", peak_text(capture)),
+        ("in arenas", arenas::note(capture.analysis.python_arenas(View::HighWaterMark)).unwrap_or_default()),
         ("Leaked", leaked.in_words()),
         ("Excluded", arenas::note(arenas).unwrap_or_default()),
         ("Failed", failed::text(capture).unwrap_or_default()),

@@ -17,7 +17,7 @@ mod time;
 use std::io::{self, Write};
 
 use memtrack_reader::analysis::diff::{FigurePair, MergedTree};
-use memtrack_reader::analysis::{CaptureRows, ReducedRows};
+use memtrack_reader::analysis::{CaptureRows, ReducedRows, Tally};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
@@ -89,9 +89,7 @@ pub(crate) fn flamegraph(
     let sides = [PageSide { capture, places, whose, matched_elsewhere: Vec::new() }];
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.info.title();
-    let (held, leaked) = (capture.analysis.python_arenas(View::Leaks), capture.analysis.totals.leaked);
-    let arenas = arenas::warning(held, arenas::subtract(leaked, held)).map(|text| format!("included in leaks: {text}"));
-    let notes = [capture.info.warnings(), notes, Vec::from_iter(arenas)].concat();
+    let notes = [capture.info.warnings(), notes, arena_notes(capture)].concat();
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
@@ -109,6 +107,16 @@ pub(crate) fn flamegraph(
     let title = format!("{} - memtrack", capture.info.program());
     let heading = [capture.info.program(), capture.info.title()];
     document::write(&StaticPage { title, heading, info: info_pairs(capture) }, &data, out)
+}
+
+/// What arenas of Python's allocators are of the views that include them, where they are a large part.
+fn arena_notes(capture: &Capture) -> Vec<String> {
+    let (analysis, totals) = (&capture.analysis, &capture.analysis.totals);
+    let [at_peak, held] = [View::HighWaterMark, View::Leaks].map(|view| analysis.python_arenas(view));
+    let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
+    let leaks = arenas::warning(held, arenas::subtract(totals.leaked, held));
+    let leaks = leaks.map(|text| format!("included in leaks: {text}"));
+    arenas::included(at_peak, peak).into_iter().chain(leaks).collect()
 }
 
 /// Writes the page of a difference. `scale` describes the scale of the baseline, if any; `notes` are warnings about

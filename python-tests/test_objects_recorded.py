@@ -45,6 +45,21 @@ import time
 time.sleep(0.5)
 del large
 """
+THREADS = """
+import threading, time
+class Item:
+    def __init__(self, number):
+        self.text = "item %d" % (number + 1000000)
+kept = []
+def grow(count):
+    kept.extend([Item(number) for number in range(count)])
+for name, count in (("first", 100), ("second", 200)):
+    if kept:
+        time.sleep(1.1)
+    thread = threading.Thread(target=grow, args=(count,), name=name)
+    thread.start()
+    thread.join()
+"""
 SESSION_LINE = 10
 PAYLOAD_LINE = 6
 ITEM_LINE = 9
@@ -101,6 +116,21 @@ def test_objects_of_the_end_have_the_places_that_made_them(recorded, objects, ve
     (path,) = objects(capture, "--why", "Session")["why"]
     assert path["pattern"] == "app_cache.SESSIONS[…]" and path["count"] == 400 and path["known"]
     assert path["path"] in {f"app_cache.SESSIONS[{number}]" for number in range(500, 900)}
+
+
+def test_threads_and_ages_of_objects(recorded, objects):
+    """A class's objects are made in two threads, one a second after the other."""
+    told = objects(recorded(THREADS, "--trace-python-allocators", "--objects-at", "end"))
+    item = row(told, "__main__.Item")
+    assert [(thread["name"], thread["count"]) for thread in item["threads"]] == [("second", 200), ("first", 100)]
+    assert len({thread["thread"] for thread in item["threads"]}) == 2
+    ages = {(age["min_ms"], age["max_ms"]): age["count"] for age in item["ages"]}
+    assert ages[1000, 10_000] == 100 and sum(ages.values()) == 300
+    assert all(low < 1000 for low, _ in ages if (low, _) != (1000, 10_000))
+    for parts in ("threads", "ages"):
+        for of in told["types"]:
+            assert sum(part["count"] for part in of[parts]) <= of["count"]
+            assert sum(part["own_bytes"] for part in of[parts]) <= of["own_bytes"]
 
 
 def test_without_python_allocators_only_blocks_of_malloc_have_places(recorded, objects):
@@ -160,7 +190,8 @@ def test_a_program_that_is_not_recorded_has_no_places(objects):
         time.sleep(0.2)
         told = objects(process.pid)
         assert told["placed"] is None and all(of["places"] == [] for of in told["types"])
-        assert "is not being recorded" in objects(process.pid, "--places", status=1)
+        for option in ("--places", "--threads", "--ages"):
+            assert "is not being recorded" in objects(process.pid, option, status=1)
         assert "--at is for captures" in objects(process.pid, "--at", "end", status=1)
         process.communicate("\n")
 

@@ -3,11 +3,10 @@
 //! Invariant: an object is in a block only if it begins where the block does, but for headers of the interpreter; so an arena
 //! in which many objects are is the block of none.
 
-use memtrack_format::Allocator;
-
 use crate::analysis::Options;
-use crate::event::{Event, Snapshot, StackId};
+use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
+use crate::live_extent::LiveExtent;
 use crate::replay::Replay;
 use crate::source::Consumer;
 
@@ -26,10 +25,21 @@ pub struct PictureScan {
 /// The blocks that were live then.
 #[derive(Clone, Debug, Default)]
 pub struct LiveBlocks {
-    /// By address: first address, bytes, group.
-    blocks: Vec<(u64, u64, u32)>,
-    /// The stack and allocator of each group.
-    groups: Vec<(StackId, Allocator)>,
+    /// By address.
+    blocks: Vec<LiveExtent>,
+    /// The stack and thread of each group.
+    groups: Vec<(StackId, ThreadId)>,
+}
+
+/// Who allocated the block of an object, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectBlock {
+    /// The stack.
+    pub stack: StackId,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Nanoseconds since recording began.
+    pub time_ns: u64,
 }
 
 impl PictureScan {
@@ -42,30 +52,36 @@ impl PictureScan {
     /// What was live at the moment.
     #[must_use]
     pub fn finish(self) -> LiveBlocks {
-        let extents = self.replay.live_extents().into_iter().filter(|extent| extent.mapped.is_none());
-        let mut blocks: Vec<_> = extents.map(|extent| (extent.start, extent.bytes, extent.group)).collect();
-        blocks.sort_unstable();
-        LiveBlocks { blocks, groups: self.replay.group_keys().collect() }
+        let mut blocks = self.replay.live_extents();
+        blocks.retain(|extent| extent.mapped.is_none());
+        blocks.sort_unstable_by_key(|extent| extent.start);
+        LiveBlocks { blocks, groups: self.replay.group_threads().collect() }
     }
 }
 
 impl LiveBlocks {
-    /// The stack that allocated the block of the object at this address.
+    /// The block of the object at this address.
     #[must_use]
-    pub fn stack_of(&self, address: u64) -> Option<StackId> {
-        let after = self.blocks.partition_point(|(start, ..)| *start <= address);
-        let (start, bytes, group) = self.blocks.get(after.checked_sub(1)?)?;
-        let before = address - start;
-        (before <= MOST_HEADER && before < *bytes).then_some(())?;
-        self.groups.get(*group as usize).map(|(stack, _)| *stack)
+    pub fn of(&self, address: u64) -> Option<ObjectBlock> {
+        let after = self.blocks.partition_point(|block| block.start <= address);
+        let block = self.blocks.get(after.checked_sub(1)?)?;
+        let before = address - block.start;
+        (before <= MOST_HEADER && before < block.bytes).then_some(())?;
+        let (stack, thread) = *self.groups.get(block.group as usize)?;
+        Some(ObjectBlock { stack, thread, time_ns: block.time_ns })
     }
 }
 
 impl Consumer for PictureScan {
     #[inline]
-    fn event(&mut self, event: &Event, _frames: &Frames) {
+    fn event(&mut self, event: &Event, frames: &Frames) {
+        self.events(std::iter::once(*event), frames);
+    }
+
+    #[inline]
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         if !self.is_over {
-            self.replay.event(event);
+            self.replay.events(events);
         }
     }
 
@@ -89,18 +105,19 @@ impl Consumer for PictureScan {
 
 #[cfg(test)]
 mod tests {
-    use super::LiveBlocks;
-    use crate::event::StackId;
-    use memtrack_format::Allocator;
+    use super::{LiveBlocks, LiveExtent, ObjectBlock};
+    use crate::event::{StackId, ThreadId};
 
     #[test]
     fn objects_begin_where_their_blocks_do() {
-        let blocks = LiveBlocks {
-            blocks: vec![(4096, 64, 0), (8192, 1 << 20, 1), (1 << 40, 16, 0)],
-            groups: vec![(StackId(7), Allocator::Malloc), (StackId(8), Allocator::Malloc)],
-        };
+        let blocks = [(4096, 64, 0), (8192, 1 << 20, 1), (1 << 40, 16, 0)];
+        let block = |(start, bytes, group)| LiveExtent { start, bytes, group, time_ns: start / 2, mapped: None };
+        let groups = vec![(StackId(7), ThreadId(1)), (StackId(8), ThreadId(2))];
+        let blocks = LiveBlocks { blocks: blocks.map(block).to_vec(), groups };
         let found = [4096, 4112, 4128, 4136, 4160, 8192 + 48, 1 << 40, (1 << 40) + 16, 5];
         let expected = [Some(7), Some(7), Some(7), None, None, None, Some(7), None, None];
-        assert_eq!(found.map(|address| blocks.stack_of(address).map(|stack| stack.0)), expected);
+        assert_eq!(found.map(|address| blocks.of(address).map(|block| block.stack.0)), expected);
+        let first = ObjectBlock { stack: StackId(7), thread: ThreadId(1), time_ns: 2048 };
+        assert_eq!(blocks.of(4112), Some(first));
     }
 }

@@ -72,6 +72,12 @@ pub(crate) struct ObjectsArgs {
     /// for each type
     #[arg(long, conflicts_with = "why")]
     pub(crate) places: bool,
+    /// The same with a row for each type and thread that allocated objects of it
+    #[arg(long, conflicts_with_all = ["why", "places", "diff"])]
+    pub(crate) threads: bool,
+    /// The same with a row for each type and age of its objects: how long before the picture their blocks were allocated
+    #[arg(long, conflicts_with_all = ["why", "places", "threads", "diff"])]
+    pub(crate) ages: bool,
     /// Show what has grown from A to B, by type; with --places by type and place. Each is a capture, or a program that runs, by
     /// its number
     #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["target", "why", "hold"])]
@@ -81,6 +87,13 @@ pub(crate) struct ObjectsArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) text: TextArgs<30>,
+}
+
+impl ObjectsArgs {
+    /// Whether nothing can be shown of a program that is not recorded.
+    pub(crate) fn asks_who_made(&self) -> bool {
+        self.places || self.threads || self.ages
+    }
 }
 
 #[cfg(test)]

@@ -134,6 +134,10 @@ impl GroupTotals {
         self.figures.groups.iter().map(|group| (group.stack, group.allocator))
     }
 
+    pub(crate) fn group_threads(&self) -> impl Iterator<Item = (StackId, ThreadId)> + '_ {
+        self.figures.groups.iter().map(|group| (group.stack, group.thread))
+    }
+
     pub(crate) fn live(&self) -> Tally {
         Tally { bytes: self.live_bytes, count: self.live_count, variance: self.sampled.live() }
     }

@@ -250,6 +250,11 @@ impl Replay {
         self.sums.group_keys()
     }
 
+    /// The stack and thread of each group.
+    pub(crate) fn group_threads(&self) -> impl Iterator<Item = (StackId, ThreadId)> + '_ {
+        self.sums.group_threads()
+    }
+
     /// Everything that was ever allocated, selected or not.
     #[must_use]
     pub fn allocated(&self) -> Tally {

@@ -90,7 +90,7 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
             if let Some(retained) = of.retained {
                 *known.sum.retained[side].get_or_insert(0) += retained;
             }
-            for ObjectPlace { function, file, line, count, own_bytes } in &of.places {
+            for ObjectPlace { function, file, line, count, own_bytes } in &of.made.places {
                 let place = known.places.entry((function.clone(), file.clone(), *line)).or_default();
                 place.count[side] += count;
                 place.own_bytes[side] += own_bytes;

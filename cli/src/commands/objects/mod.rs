@@ -17,7 +17,7 @@ use memtrack_format::objects::PictureHead;
 use memtrack_objects::{HolderPath, Holders, ObjectPicture, TypeSum};
 use memtrack_reader::source::CaptureReader;
 
-use self::places::{ObjectPlace, PlaceTable};
+use self::places::{MadeObjects, ObjectPlace, ObjectSum, PlaceTable};
 use crate::args::objects::{ObjectsArgs, ObjectsMoment};
 use crate::default_capture;
 
@@ -37,8 +37,8 @@ struct ObjectsRead {
 struct ObjectsOfType {
     sum: TypeSum,
     retained: Option<u64>,
-    /// The largest first.
-    places: Vec<ObjectPlace>,
+    /// Empty where no capture was looked at.
+    made: MadeObjects,
 }
 
 /// Where a picture comes from.
@@ -57,8 +57,7 @@ enum PictureOrigin {
 /// How much of a picture has a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PlacedShare {
-    objects: u64,
-    own_bytes: u64,
+    sum: ObjectSum,
     /// Whether every object of Python's allocators has one.
     is_exact: bool,
 }
@@ -132,7 +131,7 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
     let of_type = |sum: TypeSum| ObjectsOfType {
         retained: retained.as_ref().and_then(|all| all.get(sum.number as usize).copied()),
         sum,
-        places: Vec::new(),
+        made: MadeObjects::default(),
     };
     let types: Vec<ObjectsOfType> = picture.by_type().into_iter().map(of_type).collect();
     ObjectsRead {
@@ -149,9 +148,8 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
 /// Joins what was read with the stacks of a capture.
 fn join(read: &mut ObjectsRead, picture: &ObjectPicture, file: &CaptureReader, head: &PictureHead) -> Result<()> {
     let mut places = PlaceTable::of(file, head, picture)?;
-    let (objects, own_bytes) = places.placed();
-    read.placed = Some(PlacedShare { objects, own_bytes, is_exact: file.process().traces_python_allocators });
-    read.types.iter_mut().for_each(|of| of.places = places.take(of.sum.number));
+    read.placed = Some(PlacedShare { sum: places.placed(), is_exact: file.process().traces_python_allocators });
+    read.types.iter_mut().for_each(|of| of.made = places.take(of.sum.number));
     Ok(())
 }
 

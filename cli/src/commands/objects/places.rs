@@ -1,16 +1,30 @@
-//! Which place made the objects of each type: the innermost Python frame of the stack that allocated their blocks.
+//! Who made the objects of each type, and when: the innermost Python frame of the stack that allocated their blocks, the thread
+//! that did it, and how long ago it was.
 //!
-//! Invariant: an object counts at one place, or at none where its block is not known.
+//! Invariant: an object counts at one place, in one thread and at one age, or at none where its block is not known.
+
+use std::cmp::Reverse;
+use std::hash::Hash;
 
 use anyhow::Result;
 use memtrack_format::objects::PictureHead;
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::object_places::PictureScan;
 use memtrack_reader::source::CaptureReader;
-use memtrack_reader::{FrameId, Frames, Options, StackId};
+use memtrack_reader::{FrameId, Frames, Options, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::terminal::Progress;
+
+/// Ages at which a class of ages ends, in milliseconds.
+const AGE_BOUNDS_MS: [u64; 8] = [10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000];
+
+/// How many objects, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ObjectSum {
+    pub(super) count: u64,
+    pub(super) own_bytes: u64,
+}
 
 /// Objects of one type that were made at one place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +36,49 @@ pub(super) struct ObjectPlace {
     pub(super) own_bytes: u64,
 }
 
-/// The places of all types.
+/// Objects of one type that one thread made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObjectThread {
+    /// The operating system's number for it.
+    pub(super) tid: i32,
+    /// Its last name; empty where it has none.
+    pub(super) name: String,
+    pub(super) sum: ObjectSum,
+}
+
+/// Objects of one type that are of about one age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ObjectAge {
+    /// At least so old, in milliseconds.
+    pub(super) min_ms: u64,
+    /// Younger than this; `None`: the last class.
+    pub(super) max_ms: Option<u64>,
+    pub(super) sum: ObjectSum,
+}
+
+/// Who made the objects of one type, and when.
+#[derive(Clone, Debug, Default)]
+pub(super) struct MadeObjects {
+    /// The largest first.
+    pub(super) places: Vec<ObjectPlace>,
+    /// The largest first.
+    pub(super) threads: Vec<ObjectThread>,
+    /// The youngest first.
+    pub(super) ages: Vec<ObjectAge>,
+}
+
+/// The same of all types.
 #[derive(Debug)]
 pub(super) struct PlaceTable {
-    by_type: FxHashMap<u32, Vec<ObjectPlace>>,
-    placed: (u64, u64),
+    by_type: FxHashMap<u32, MadeObjects>,
+    placed: ObjectSum,
+}
+
+impl ObjectSum {
+    fn add(&mut self, own_bytes: u64) {
+        self.count += 1;
+        self.own_bytes += own_bytes;
+    }
 }
 
 impl PlaceTable {
@@ -35,48 +87,91 @@ impl PlaceTable {
     /// # Errors
     /// The capture cannot be read.
     pub(super) fn of(file: &CaptureReader, head: &PictureHead, picture: &ObjectPicture) -> Result<Self> {
-        let options = Options { unknown_blocks: file.unknown_blocks(), ..Options::default() };
-        let mut scan = PictureScan::new(&options, file.picture_ns(head));
+        let (options, taken_ns) =
+            (Options { unknown_blocks: file.unknown_blocks(), ..Options::default() }, file.picture_ns(head));
+        let mut scan = PictureScan::new(&options, taken_ns);
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
         let (blocks, frames) = (scan.finish(), &read.frames);
         let mut known: FxHashMap<StackId, Option<FrameId>> = FxHashMap::default();
-        let mut sums: FxHashMap<(u32, FrameId), (u64, u64)> = FxHashMap::default();
-        let mut placed = (0, 0);
+        let (mut places, mut threads, mut ages) = (TypeSums::default(), TypeSums::default(), TypeSums::default());
+        let mut placed = ObjectSum::default();
         for object in picture.objects() {
-            let stack = blocks.stack_of(object.address);
-            let Some(frame) = stack.and_then(|stack| *known.entry(stack).or_insert_with(|| innermost(frames, stack)))
-            else {
-                continue;
-            };
-            let sum = sums.entry((object.type_number, frame)).or_default();
-            for (count, bytes) in [sum, &mut placed] {
-                *count += 1;
-                *bytes += object.own_bytes;
+            let Some(block) = blocks.of(object.address) else { continue };
+            let (of, own_bytes) = (object.type_number, object.own_bytes);
+            threads.add(of, block.thread, own_bytes);
+            ages.add(of, age_class(taken_ns.saturating_sub(block.time_ns)), own_bytes);
+            if let Some(frame) = *known.entry(block.stack).or_insert_with(|| innermost(frames, block.stack)) {
+                places.add(of, frame, own_bytes);
+                placed.add(own_bytes);
             }
         }
-        let mut by_type: FxHashMap<u32, Vec<ObjectPlace>> = FxHashMap::default();
-        for ((of, frame), (count, own_bytes)) in sums {
+        let mut by_type: FxHashMap<u32, MadeObjects> = FxHashMap::default();
+        for (of, frame, ObjectSum { count, own_bytes }) in places.sums() {
             let (function, file) = (frames.function(frame).to_owned(), frames.file(frame).to_owned());
             let line = frames.frame(frame).line;
-            by_type.entry(of).or_default().push(ObjectPlace { function, file, line, count, own_bytes });
+            by_type.entry(of).or_default().places.push(ObjectPlace { function, file, line, count, own_bytes });
         }
-        for places in by_type.values_mut() {
-            places
-                .sort_by(|a, b| (b.own_bytes, b.count, &a.file, a.line).cmp(&(a.own_bytes, a.count, &b.file, b.line)));
+        for (of, ThreadId(number), sum) in threads.sums() {
+            let (tid, name) =
+                read.threads.get(number as usize).map(|thread| (thread.tid, thread.name.clone())).unwrap_or_default();
+            by_type.entry(of).or_default().threads.push(ObjectThread { tid, name, sum });
         }
+        for (of, class, sum) in ages.sums() {
+            let min_ms = class.checked_sub(1).map_or(0, |before| AGE_BOUNDS_MS[before]);
+            by_type.entry(of).or_default().ages.push(ObjectAge {
+                min_ms,
+                max_ms: AGE_BOUNDS_MS.get(class).copied(),
+                sum,
+            });
+        }
+        by_type.values_mut().for_each(MadeObjects::sort);
         Ok(Self { by_type, placed })
     }
 
-    /// Objects and bytes that have a place.
-    pub(super) fn placed(&self) -> (u64, u64) {
+    /// What has a place.
+    pub(super) fn placed(&self) -> ObjectSum {
         self.placed
     }
 
-    /// The places of a type, the largest first.
-    pub(super) fn take(&mut self, of: u32) -> Vec<ObjectPlace> {
+    /// Who made the objects of a type, and when.
+    pub(super) fn take(&mut self, of: u32) -> MadeObjects {
         self.by_type.remove(&of).unwrap_or_default()
     }
+}
+
+impl MadeObjects {
+    fn sort(&mut self) {
+        self.places
+            .sort_by(|a, b| (b.own_bytes, b.count, &a.file, a.line).cmp(&(a.own_bytes, a.count, &b.file, b.line)));
+        self.threads.sort_by_key(|thread| (Reverse((thread.sum.own_bytes, thread.sum.count)), thread.tid));
+        self.ages.sort_by_key(|age| age.min_ms);
+    }
+}
+
+/// Sums by type and something else.
+#[derive(Debug)]
+struct TypeSums<K>(FxHashMap<(u32, K), ObjectSum>);
+
+impl<K> Default for TypeSums<K> {
+    fn default() -> Self {
+        Self(FxHashMap::default())
+    }
+}
+
+impl<K: Copy + Eq + Hash> TypeSums<K> {
+    fn add(&mut self, of: u32, key: K, own_bytes: u64) {
+        self.0.entry((of, key)).or_default().add(own_bytes);
+    }
+
+    fn sums(self) -> impl Iterator<Item = (u32, K, ObjectSum)> {
+        self.0.into_iter().map(|((of, key), sum)| (of, key, sum))
+    }
+}
+
+/// The number of the class of an age.
+fn age_class(age_ns: u64) -> usize {
+    AGE_BOUNDS_MS.partition_point(|bound| *bound <= age_ns / 1_000_000)
 }
 
 /// The innermost frame of Python; else the innermost one.
@@ -84,4 +179,15 @@ fn innermost(frames: &Frames, stack: StackId) -> Option<FrameId> {
     let mut all = frames.leaf_to_root(stack);
     let python = frames.leaf_to_root(stack).find(|frame| frames.module_id(*frame).is_none());
     python.or_else(|| all.next())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::age_class;
+
+    #[test]
+    fn classes_of_ages_have_their_lower_bounds() {
+        let classes = [0, 9_999_999, 10_000_000, 999_000_000, 1_000_000_000, 86_399_999_999_999, 86_400_000_000_000];
+        assert_eq!(classes.map(age_class), [0, 0, 1, 2, 3, 7, 8]);
+    }
 }

@@ -7,7 +7,7 @@ use std::io::Write;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::places::ObjectPlace;
+use super::places::{ObjectAge, ObjectPlace, ObjectSum, ObjectThread};
 use super::{HolderPath, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin, PlacedShare};
 use crate::message;
 use crate::reports::capture_info::visible;
@@ -25,6 +25,8 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Wr
     let (table, all) = match &read.paths {
         Some(paths) => (table_of_paths(paths, rows), paths.len()),
         None if options.places => table_of_places(read, rows),
+        None if options.threads => table_of_threads(read, rows),
+        None if options.ages => table_of_ages(read, rows),
         None => (table_of_types(read, rows), read.types.len()),
     };
     for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
@@ -70,7 +72,8 @@ fn tell(read: &ObjectsRead) {
 
 /// How many objects have a place.
 fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
-    let (of_objects, of_bytes) = (percent(placed.objects, read.objects), percent(placed.own_bytes, read.own_bytes));
+    let (of_objects, of_bytes) =
+        (percent(placed.sum.count, read.objects), percent(placed.sum.own_bytes, read.own_bytes));
     let which = if placed.is_exact {
         "others were made before recording began, or are part of a file"
     } else {
@@ -88,7 +91,9 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "tracked": of.sum.tracked,
             "own_bytes": of.sum.own_bytes,
             "retained_bytes": of.retained,
-            "places": of.places.iter().map(place_as_json).collect::<Vec<_>>(),
+            "places": of.made.places.iter().map(place_as_json).collect::<Vec<_>>(),
+            "threads": of.made.threads.iter().map(thread_as_json).collect::<Vec<_>>(),
+            "ages": of.made.ages.iter().map(age_as_json).collect::<Vec<_>>(),
         })
     };
     let path = |path: &HolderPath| json!({"path": path.example, "pattern": path.pattern, "count": path.count, "known": path.is_known});
@@ -96,8 +101,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
         PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent),
         PictureOrigin::Stored { pause_ns, is_consistent, .. } => (Some(*pause_ns), *is_consistent),
     };
-    let share =
-        |placed: PlacedShare| json!({"count": placed.objects, "own_bytes": placed.own_bytes, "exact": placed.is_exact});
+    let share = |placed: PlacedShare| json!({"count": placed.sum.count, "own_bytes": placed.sum.own_bytes, "exact": placed.is_exact});
     json!({
         "schema": "memtrack-objects",
         "version": 1,
@@ -122,6 +126,14 @@ fn place_as_json(place: &ObjectPlace) -> Value {
     })
 }
 
+fn thread_as_json(ObjectThread { tid, name, sum }: &ObjectThread) -> Value {
+    json!({"thread": tid, "name": name, "count": sum.count, "own_bytes": sum.own_bytes})
+}
+
+fn age_as_json(ObjectAge { min_ms, max_ms, sum }: &ObjectAge) -> Value {
+    json!({"min_ms": min_ms, "max_ms": max_ms, "count": sum.count, "own_bytes": sum.own_bytes})
+}
+
 /// A type without the module that needs no mention.
 pub(super) fn short(name: &str) -> String {
     visible(name.strip_prefix("builtins.").unwrap_or(name)).to_string()
@@ -139,7 +151,7 @@ pub(super) fn place_text(place: &ObjectPlace) -> String {
 }
 
 fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
-    let has_places = read.types.iter().any(|of| !of.places.is_empty());
+    let has_places = read.types.iter().any(|of| !of.made.places.is_empty());
     let title = read.types.iter().any(|of| of.retained.is_some()).then(|| column("Retained"));
     let made = has_places.then(|| column("Most made at").cut().optional(1));
     let titles = [column("Own bytes")].into_iter().chain(title);
@@ -147,7 +159,7 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
     let mut table = TextTable::new(titles);
     for of in read.types.iter().take(rows) {
         let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
-        let made = has_places.then(|| of.places.first().map(place_text).unwrap_or_default());
+        let made = has_places.then(|| of.made.places.first().map(place_text).unwrap_or_default());
         table.row(cells.chain([count(of.sum.count), short(&of.sum.name)]).chain(made).map(Into::into));
     }
     table
@@ -156,7 +168,7 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
 fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
     let mut all: Vec<(&str, &ObjectPlace)> = Vec::new();
     for of in &read.types {
-        all.extend(of.places.iter().map(|place| (&*of.sum.name, place)));
+        all.extend(of.made.places.iter().map(|place| (&*of.sum.name, place)));
     }
     all.sort_by_key(|(_, place)| std::cmp::Reverse(place.own_bytes));
     let titles = [column("Own bytes"), column("Objects"), column("Type").cut(), column("Made at").cut()];
@@ -165,6 +177,51 @@ fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
         table.row([size(place.own_bytes), count(place.count), short(name), place_text(place)].map(Into::into));
     }
     (table, all.len())
+}
+
+fn table_of_threads(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
+    let text = |thread: &ObjectThread| visible(format!("{} {}", thread.tid, thread.name).trim_end()).to_string();
+    let made = |of: &ObjectsOfType| of.made.threads.iter().map(|thread| (thread.sum, text(thread))).collect();
+    table_of_parts(read, made, "Made by thread", rows)
+}
+
+fn table_of_ages(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
+    let made = |of: &ObjectsOfType| of.made.ages.iter().map(|age| (age.sum, age_text(age))).collect();
+    table_of_parts(read, made, "Made before the picture", rows)
+}
+
+/// A row for each type and part of its objects, the largest first.
+fn table_of_parts(
+    read: &ObjectsRead,
+    parts: impl Fn(&ObjectsOfType) -> Vec<(ObjectSum, String)>,
+    title: &'static str,
+    rows: usize,
+) -> (TextTable, usize) {
+    let of_type = |of| parts(of).into_iter().map(|(sum, text)| (sum, short(&of.sum.name), text)).collect::<Vec<_>>();
+    let mut all: Vec<_> = read.types.iter().flat_map(of_type).collect();
+    all.sort_by_key(|(sum, ..)| std::cmp::Reverse(sum.own_bytes));
+    let number = all.len();
+    let mut table = TextTable::new([column("Own bytes"), column("Objects"), column("Type").cut(), column(title).cut()]);
+    for (sum, name, text) in all.into_iter().take(rows) {
+        table.row([size(sum.own_bytes), count(sum.count), name, text].map(Into::into));
+    }
+    (table, number)
+}
+
+/// A class of ages in words.
+fn age_text(age: &ObjectAge) -> String {
+    let time = |ms: u64| match ms {
+        0..1_000 => format!("{ms} ms"),
+        1_000..60_000 => format!("{} s", ms / 1_000),
+        60_000..3_600_000 => format!("{} min", ms / 60_000),
+        3_600_000..86_400_000 => format!("{} h", ms / 3_600_000),
+        _ => format!("{} d", ms / 86_400_000),
+    };
+    match (age.min_ms, age.max_ms) {
+        (0, Some(max)) => format!("less than {}", time(max)),
+        (min, Some(max)) => format!("{} to {}", time(min), time(max)),
+        (min, None) => format!("{} or more", time(min)),
+    }
 }
 
 fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {

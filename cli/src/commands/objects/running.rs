@@ -43,7 +43,7 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
     let mut read = read_picture(options, &picture, moment);
     check_found(options, &read, &of_process())?;
     if options.why.is_none() {
-        let recorded = recorded(pid, options.places)?;
+        let recorded = recorded(pid, options.asks_who_made())?;
         if let Some((file, _copy)) = &recorded {
             join(&mut read, &picture, file, &PictureHead { time_ns: time_ns.into_inner(), ..PictureHead::default() })?;
         }

@@ -132,7 +132,15 @@ impl Admission {
 
     /// Records a process that does not connect, in a memory file that it shares: makes the memory in it. Returns the number
     /// of slots; `None`: there are no further numbers to offer after so many attempts.
-    pub(crate) fn give(&mut self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
+    ///
+    /// `ready` is called with that number once the process may write into the memory. Reading about the process comes after.
+    pub(crate) fn give(
+        &mut self,
+        pid: i32,
+        file: BorrowedFd<'_>,
+        attempt: usize,
+        ready: &mut dyn FnMut(u32),
+    ) -> io::Result<Option<u32>> {
         let Some(&slots) = SLOT_COUNTS.get(attempt) else { return Ok(None) };
         let area = Area::create_on(file, slots)?;
         let hello =
@@ -143,7 +151,10 @@ impl Admission {
         area.control().began_late.store(1, Relaxed);
         // Without it children cannot connect, and are not recorded.
         area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
-        self.connect(area, pid, &hello, served);
+        let native = self.records_native(pid);
+        self.prepare(&area, served.offer, native);
+        ready(slots);
+        self.connect(area, pid, &hello, served, native);
         Ok(Some(slots))
     }
 
@@ -180,16 +191,16 @@ impl Admission {
         };
         let Some(served) = self.find(pid, offer) else { return Ok(false) };
         let slots = area.slot_count();
-        self.connect(area, pid, &hello, served);
+        let native = self.records_native(pid);
+        self.prepare(&area, served.offer, native);
+        self.connect(area, pid, &hello, served, native);
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
     }
 
     /// Begins to drain this memory.
-    fn connect(&mut self, area: Area, pid: i32, hello: &Hello, mut served: ServedProcess) {
+    fn connect(&mut self, area: Area, pid: i32, hello: &Hello, mut served: ServedProcess, native: bool) {
         let area = Arc::new(area);
-        let native = self.records_native(pid);
-        self.prepare(&area, served.offer, native);
         served.area = Arc::downgrade(&area);
         let began_late = area.control().began_late.load(Relaxed) == 1;
         let process = Process { began_late, ..self.describe(pid, hello, &served, native) };

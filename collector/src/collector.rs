@@ -95,12 +95,19 @@ impl Collector {
     }
 
     /// Begins to record a process in a memory file that it shares, which is empty. Returns the number of slots to tell it;
-    /// `None`: after so many attempts with other numbers there is no further one.
+    /// `None`: after so many attempts with other numbers there is no further one. `ready` is called with that number as soon
+    /// as the process may write into the memory, before the rest is done, for which it need not wait.
     ///
     /// # Errors
     /// The file cannot be sized or mapped.
-    pub fn give(&self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
-        self.server.give(pid, file, attempt)
+    pub fn give(
+        &self,
+        pid: i32,
+        file: BorrowedFd<'_>,
+        attempt: usize,
+        ready: &mut dyn FnMut(u32),
+    ) -> io::Result<Option<u32>> {
+        self.server.give(pid, file, attempt, ready)
     }
 
     /// Reports that the child has ended and was waited for; the rest of its records is drained at once.

@@ -75,8 +75,14 @@ impl Server {
     }
 
     /// Records a process that does not connect, see [`Admission::give`].
-    pub(crate) fn give(&self, pid: i32, file: BorrowedFd<'_>, attempt: usize) -> io::Result<Option<u32>> {
-        lock(&self.admission).give(pid, file, attempt)
+    pub(crate) fn give(
+        &self,
+        pid: i32,
+        file: BorrowedFd<'_>,
+        attempt: usize,
+        ready: &mut dyn FnMut(u32),
+    ) -> io::Result<Option<u32>> {
+        lock(&self.admission).give(pid, file, attempt, ready)
     }
 
     pub(crate) fn path(&self) -> &Path {

@@ -53,6 +53,7 @@ impl AttachedRecording {
         // Whatever forbids it is to be known before a file is made.
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
         let image = library()?;
+        room()?;
         let mut made = Self::open(options, pid)?;
         if let Err(error) = made.attach(&image) {
             made.discard();
@@ -67,7 +68,6 @@ impl AttachedRecording {
     /// # Errors
     /// There is no capture then.
     pub(super) fn open(options: &args::RunArgs, pid: i32) -> Result<Self> {
-        room()?;
         let private = PrivateDirectory::new()?;
         let children = Children::default();
         let (capture, file) = open(options, &children)?;
@@ -97,12 +97,12 @@ impl AttachedRecording {
     }
 
     /// Gives the process memory in a file that it shares; returns the number of slots. `None`: there is no further
-    /// number to try.
+    /// number to try. `ready` is called with that number as soon as the process may use it.
     ///
     /// # Errors
     /// The file cannot be used.
-    pub(super) fn give(&self, file: &File, attempt: usize) -> io::Result<Option<u32>> {
-        self.collector.give(self.pid, file.as_fd(), attempt)
+    pub(super) fn give(&self, file: &File, attempt: usize, ready: &mut dyn FnMut(u32)) -> io::Result<Option<u32>> {
+        self.collector.give(self.pid, file.as_fd(), attempt, ready)
     }
 
     /// The process does not record: removes the capture.
@@ -126,7 +126,7 @@ impl AttachedRecording {
             matches!(status, Some(AttachStatus::NotMapped | AttachStatus::OtherSlotCount))
         };
         for _ in 0..TRIES {
-            let give = &mut |shared: memtrack_inject::SharedFile| self.give(&shared.file, shared.attempt);
+            let give = &mut |shared: memtrack_inject::SharedFile| self.give(&shared.file, shared.attempt, &mut |_| ());
             let number = memtrack_inject::attach(self.pid, image, &other_slots, give);
             match AttachStatus::from_number(number.map_err(|refusal| refused(self.pid, &refusal))?) {
                 Some(AttachStatus::Done) => return Ok(()),

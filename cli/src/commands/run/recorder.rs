@@ -6,6 +6,7 @@
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
-use super::{final_summary, repack, wait_for_nothing};
+use super::{final_summary, repack, room, wait_for_nothing};
 use crate::args::{self, running::AttachArgs};
 use crate::control::handler::{self, RecordingCommands, RecordingServer};
 use crate::control::snapshot::{self, CapturePaths};
@@ -70,8 +71,8 @@ pub(crate) fn run() -> Result<u8> {
     let socket = standard_input_socket().context("'memtrack recorder' is started by memtrack's library only")?;
     let process = PeerProcess::of(&socket)?;
     crate::sys::keep_reserve();
-    let mut recorder = PeerRecorder { pid: process.pid(), attempt: 0, active: None };
-    let (mut answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
+    let mut recorder = PeerRecorder { pid: process.pid(), attempt: 0, has_room: false, active: None };
+    let (answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
     let mut line = String::new();
     // A forked child may keep the socket open.
     while process.wait_for_input(lines.get_ref(), !lines.buffer().is_empty()) {
@@ -79,19 +80,32 @@ pub(crate) fn run() -> Result<u8> {
         if lines.read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
-        let answer = match recorder.execute(&line) {
-            Ok(answer) => json!({ "ok": answer }),
-            Err(error) => json!({ "error": format!("{error:#}") }),
-        };
-        // In one piece, so that the process needs one system call for it.
-        if answers.write_all(format!("{answer}\n").as_bytes()).is_err() {
-            break;
+        let mut answer = Answer { socket: &answers, is_sent: false };
+        match recorder.execute(&line, &mut answer) {
+            Ok(_) if answer.is_sent => {}
+            Ok(value) => answer.send(&json!({ "ok": value })),
+            Err(error) => answer.send(&json!({ "error": format!("{error:#}") })),
         }
     }
     if recorder.active.is_some() {
         let _ = recorder.end(RecordingEnd::Exited);
     }
     Ok(0)
+}
+
+/// The answer to a request, which the process waits for.
+struct Answer<'a> {
+    socket: &'a UnixStream,
+    is_sent: bool,
+}
+
+impl Answer<'_> {
+    /// In one piece, so that the process needs one system call for it. A process that has ended reads none, and sends no
+    /// further request.
+    fn send(&mut self, answer: &Value) {
+        let _ = self.socket.write_all(format!("{answer}\n").as_bytes());
+        self.is_sent = true;
+    }
 }
 
 /// A recording that the process itself begins and ends.
@@ -109,21 +123,25 @@ struct OwnRecording {
 struct PeerRecorder {
     pid: i32,
     attempt: usize,
+    /// Whether the limits of the control group were looked at, and leave room for a recording.
+    has_room: bool,
     active: Option<OwnRecording>,
 }
 
 impl PeerRecorder {
-    fn execute(&mut self, line: &str) -> Result<Value> {
+    fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
         Ok(match serde_json::from_str(line).context("not a request")? {
             ProgramRequest::Begin { options, memory } => {
                 self.begin(&options)?;
-                let slots = self.give(memory);
+                let slots = self.give(memory, answer);
                 if slots.is_err() {
                     self.discard();
                 }
-                json!({ "slots": slots? })
+                let slots = slots?;
+                self.publish();
+                json!({ "slots": slots })
             }
-            ProgramRequest::Give { memory } => json!({ "slots": self.give(memory)? }),
+            ProgramRequest::Give { memory } => json!({ "slots": self.give(memory, answer)? }),
             ProgramRequest::Discard => {
                 self.discard();
                 json!({})
@@ -162,26 +180,38 @@ impl PeerRecorder {
         let options =
             args::RunArgs { quiet: true, ..options.as_run(args::Colors { color: crate::terminal::Color::Auto }) };
         super::refuse_contradictions(&options)?;
+        // Once: to find the limits takes a tenth of the time for which the process waits.
+        if !self.has_room {
+            room()?;
+            self.has_room = true;
+        }
         let mut recording = AttachedRecording::open(&options, self.pid)?;
         recording.name();
         let children = recording.children().clone();
         let paths: CapturePaths = Arc::new(move |number| children.capture(number));
-        let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
-        let commands =
-            RecordingCommands::new(recording.handle(), Arc::clone(&paths), self.pid, super::recorded_kinds(&options));
-        let server = socket.and_then(|socket| commands.begun_by_program().serve(socket));
         let spans = OpenSpans::new(recording.handle(), Arc::clone(&paths), super::recorded_kinds(&options));
-        self.active = Some(OwnRecording { recording, options, paths, server, spans, cut: None });
+        self.active = Some(OwnRecording { recording, options, paths, server: None, spans, cut: None });
         self.attempt = 0;
         Ok(())
     }
 
-    /// Makes the shared memory in a file of the process.
-    fn give(&mut self, memory: i32) -> Result<Option<u32>> {
+    /// Lets other programs reach the recording. The process does not wait for it.
+    fn publish(&mut self) {
+        let Some(active) = &mut self.active else { return };
+        let (recording, kinds) = (&active.recording, super::recorded_kinds(&active.options));
+        let commands = RecordingCommands::new(recording.handle(), Arc::clone(&active.paths), self.pid, kinds);
+        let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
+        active.server = socket.and_then(|socket| commands.begun_by_program().serve(socket));
+    }
+
+    /// Makes the shared memory in a file of the process, and answers as soon as the process may use it.
+    fn give(&mut self, memory: i32, answer: &mut Answer<'_>) -> Result<Option<u32>> {
         let path = format!("/proc/{}/fd/{memory}", self.pid);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.with_context(|| format!("{path}: the shared memory cannot be opened"))?;
-        let slots = self.active()?.recording.give(&file, self.attempt).context("shared memory cannot be created")?;
+        let mut ready = |slots| answer.send(&json!({ "ok": { "slots": slots } }));
+        let slots = self.active()?.recording.give(&file, self.attempt, &mut ready);
+        let slots = slots.context("shared memory cannot be created")?;
         self.attempt += 1;
         Ok(slots)
     }

@@ -106,9 +106,18 @@ def found_in_path(name):
     return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
 
 
-@pytest.fixture(params=[*VERSIONS, "system", *UNPACKED, "3.14-tail"])
+WITH_GIL = (*VERSIONS, "system", *UNPACKED, "3.14-tail")
+
+
+@pytest.fixture(params=WITH_GIL)
 def interpreter(request):
     """Each interpreter in turn."""
+    return interpreter_path(request.param)
+
+
+@pytest.fixture(params=[*WITH_GIL, *FREE_THREADED])
+def any_interpreter(request):
+    """Each interpreter in turn, and those without the GIL."""
     return interpreter_path(request.param)
 
 
@@ -122,6 +131,32 @@ def free_threaded(request):
 def python():
     """The interpreter that runs the tests; it has the packages of requirements.txt."""
     return sys.executable
+
+
+#: Code of programs that record themselves: `keep` makes blocks that the interpreter requests from malloc one by one, 1 byte
+#: larger than asked for. Without the GIL, objects are in mimalloc.
+KEEP = """
+import os, signal, sys, threading, time
+import memtrack
+
+def keep(count, size=70_001):
+    return [bytearray(size) for _ in range(count)]
+
+if not getattr(sys, "_is_gil_enabled", lambda: True)():
+    import ctypes
+    allocate, release = ctypes.pythonapi.PyMem_RawMalloc, ctypes.pythonapi.PyMem_RawFree
+    allocate.argtypes, allocate.restype, release.argtypes, release.restype = [ctypes.c_size_t], ctypes.c_void_p, [ctypes.c_void_p], None
+
+    class Block:
+        def __init__(self, size, release=release):
+            self.address, self.release = allocate(size), release
+
+        def __del__(self):
+            self.release(self.address)
+
+    def keep(count, size=70_001):
+        return [Block(size + 1) for _ in range(count)]
+"""
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

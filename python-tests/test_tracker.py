@@ -10,16 +10,7 @@ import time
 
 import pytest
 
-from conftest import REPOSITORY, execute
-
-# Blocks of sizes that nothing else has, which the interpreter requests from malloc one by one.
-ALLOCATE = """
-import os, signal, sys, threading, time
-import memtrack
-
-def keep(count, size=70_001):
-    return [bytearray(size) for _ in range(count)]
-"""
+from conftest import KEEP, REPOSITORY, execute
 
 
 @pytest.fixture
@@ -34,7 +25,7 @@ def program(executable, tmp_path):
             **options.pop("env", {}),
         }
         environment = {name: value for name, value in environment.items() if value is not None}
-        done = execute([interpreter, "-c", ALLOCATE + code], cwd=tmp_path, env=environment, **options)
+        done = execute([interpreter, "-c", KEEP + code], cwd=tmp_path, env=environment, **options)
         assert done.status == status, done.stderr.decode()
         return done.stdout.decode().splitlines()
 
@@ -47,9 +38,9 @@ def figures(memtrack):
     return lambda name: json.loads(memtrack("stats", "--json", name).stdout)
 
 
-def test_a_file_holds_its_span(program, interpreter, memtrack, figures):
+def test_a_file_holds_its_span(program, any_interpreter, memtrack, figures):
     program(
-        interpreter,
+        any_interpreter,
         """
 before = keep(20)
 with memtrack.Tracker("a.bin") as tracker:
@@ -86,9 +77,9 @@ print(defaults["sample"], set(memtrack.__all__) <= set(dir(memtrack)))
     assert "sample_bytes" not in figures("a.bin")["capture"]
 
 
-def test_nothing_of_memtracks_own_is_counted(program, interpreter, figures):
+def test_nothing_of_memtracks_own_is_counted(program, any_interpreter, figures):
     program(
-        interpreter,
+        any_interpreter,
         """
 for name in "abc":
     with memtrack.Tracker(name + ".bin"):
@@ -99,7 +90,7 @@ for name in "abc":
         assert figures(f"{name}.bin")["account"]["events"] == 0
 
 
-def test_to_enter_imports_no_large_module(interpreter, executable, tmp_path):
+def test_to_enter_imports_no_large_module(any_interpreter, executable, tmp_path):
     """They take more time than all else that it does. `-S`: an environment may import them when Python starts."""
     code = """
 import sys
@@ -110,7 +101,7 @@ with memtrack.Tracker("a.bin") as tracker:
 assert not large, large
 """
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
-    done = execute([interpreter, "-S", "-c", code], cwd=tmp_path, env=environment)
+    done = execute([any_interpreter, "-S", "-c", code], cwd=tmp_path, env=environment)
     assert done.status == 0, done.stderr.decode()
 
 
@@ -126,9 +117,9 @@ def test_requests_and_answers_are_json(monkeypatch):
             assert to_object(line) == json.loads(line)
 
 
-def test_with_the_wrappers_of_pythons_allocators(program, interpreter, figures):
+def test_with_the_wrappers_of_pythons_allocators(program, any_interpreter, figures):
     program(
-        interpreter,
+        any_interpreter,
         """
 numbers = [None] * 1000
 with memtrack.Tracker("a.bin", trace_python_allocators=True):
@@ -174,9 +165,9 @@ assert not [name for name in os.environ if "MEMTRACK" in name and name != "MEMTR
     "end, status",
     [("os.kill(os.getpid(), 9)", 128 + 9), ("os._exit(3)", 3), ("sys.exit(4)", 4), ("raise ValueError('own')", 1)],
 )
-def test_however_the_program_ends_the_file_is_readable(program, interpreter, figures, end, status):
+def test_however_the_program_ends_the_file_is_readable(program, any_interpreter, figures, end, status):
     program(
-        interpreter,
+        any_interpreter,
         f"""
 with memtrack.Tracker("a.bin"):
     kept = keep(40)
@@ -197,9 +188,9 @@ def wait_until_complete(figures, name):
         time.sleep(0.05)
 
 
-def test_a_fork_child(program, interpreter, figures):
+def test_a_fork_child(program, any_interpreter, figures):
     program(
-        interpreter,
+        any_interpreter,
         """
 with memtrack.Tracker("a.bin") as tracker:
     child = os.fork()
@@ -232,9 +223,9 @@ with memtrack.Tracker("again.bin"):
     assert 10 <= figures("again.bin")["allocations"]["count"] <= 20
 
 
-def test_children_that_are_followed(program, interpreter, memtrack, figures, tmp_path):
+def test_children_that_are_followed(program, any_interpreter, memtrack, figures, tmp_path):
     program(
-        interpreter,
+        any_interpreter,
         """
 with memtrack.Tracker("a.bin", follow_fork=True):
     kept = keep(40)
@@ -287,9 +278,9 @@ print(done.returncode != 0, "the program itself began this recording" in done.st
     assert lines == ["True True"]
 
 
-def test_threads_allocate_while_it_begins_and_ends(program, interpreter, figures):
+def test_threads_allocate_while_it_begins_and_ends(program, any_interpreter, figures):
     program(
-        interpreter,
+        any_interpreter,
         """
 go_on, counted = True, []
 def work():
@@ -506,9 +497,9 @@ print(sorted(counts.items()), blocks("b.bin"))
     assert held == f"{[*((depth, 51) for depth in range(1, 6)), (6, 51 + 52 * 3)]} [(3, 6)]"
 
 
-def test_a_subinterpreter_is_refused(program, interpreter):
+def test_a_subinterpreter_is_refused(program, any_interpreter):
     program(
-        interpreter,
+        any_interpreter,
         """
 try:
     import _interpreters as interpreters
@@ -536,9 +527,9 @@ assert not os.path.exists("a.bin")
     )
 
 
-def test_trackers_nest(program, interpreter, figures, tmp_path):
+def test_trackers_nest(program, any_interpreter, figures, tmp_path):
     program(
-        interpreter,
+        any_interpreter,
         """
 with memtrack.Tracker("outer.bin"):
     first = keep(10)
@@ -565,9 +556,9 @@ with memtrack.Tracker("after.bin"):
     assert sorted(path.name for path in tmp_path.glob("*.bin*")) == ["after.bin", "empty.bin", "inner.bin", "outer.bin"]
 
 
-def test_trackers_overlap_in_threads_and_tasks(program, interpreter, figures, tmp_path):
+def test_trackers_overlap_in_threads_and_tasks(program, any_interpreter, figures, tmp_path):
     program(
-        interpreter,
+        any_interpreter,
         """
 import asyncio
 a, b = memtrack.Tracker("a.bin"), memtrack.Tracker("b.bin")

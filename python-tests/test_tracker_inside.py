@@ -11,18 +11,9 @@ import time
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import KEEP, REPOSITORY
 
 SIZE = 70_002
-
-# Blocks of a size that nothing else has, which the interpreter requests from malloc one by one.
-BEGIN = """
-import os, signal, sys, threading, time
-import memtrack
-
-def keep(count, size=70_001):
-    return [bytearray(size) for _ in range(count)]
-"""
 
 SPANS = """
 first = keep(10)
@@ -75,8 +66,8 @@ def check_spans(figures):
     assert a["capture"]["start_time"] < b["capture"]["start_time"]
 
 
-def test_under_memtrack_run(memtrack, interpreter, environment, figures):
-    outcome, capture = memtrack.run(interpreter, "-c", BEGIN + SPANS, env=environment)
+def test_under_memtrack_run(memtrack, any_interpreter, environment, figures):
+    outcome, capture = memtrack.run(any_interpreter, "-c", KEEP + SPANS, env=environment)
     assert outcome.status == 0, outcome.stderr.decode()
     check_spans(figures)
     whole = capture.stats()
@@ -108,7 +99,7 @@ with memtrack.Tracker("parent.bin") as tracker:
     kept += keep(4)
 """
     options = ["--follow"] if follows else []
-    code = BEGIN + code.replace("FOLLOWS", str(follows))
+    code = KEEP + code.replace("FOLLOWS", str(follows))
     outcome, capture = memtrack.run(python, "-c", code, options=options, env=environment)
     assert outcome.status == 0, outcome.stderr.decode()
     assert blocks(figures("parent.bin")) == 7
@@ -132,7 +123,7 @@ inner.start()
 kept += keep(6)
 {end}
 """
-    outcome, capture = memtrack.run(python, "-c", BEGIN + code, env=environment)
+    outcome, capture = memtrack.run(python, "-c", KEEP + code, env=environment)
     assert outcome.status == status, outcome.stderr.decode()
     outer, inner = figures("a.bin"), figures("b.bin")
     assert (outer["leaked"]["bytes"] // SIZE, inner["leaked"]["bytes"] // SIZE) == (14, 6)
@@ -144,7 +135,7 @@ kept += keep(6)
 
 def test_open_spans_of_a_killed_tracker_have_files(python, environment, figures, tmp_path):
     """The first Tracker's own recorder writes them, and its own file where it had stopped before."""
-    code = BEGIN + """
+    code = KEEP + """
 for number, stops in ((1, False), (2, True)):
     if os.fork() == 0:
         first, inner, last = (memtrack.Tracker(f"{name}{number}.bin") for name in ("first", "inner", "last"))
@@ -171,7 +162,7 @@ for number, stops in ((1, False), (2, True)):
 
 
 def test_what_the_recording_lacks_is_an_error_that_says_what_to_do(memtrack, python, environment):
-    code = BEGIN + """
+    code = KEEP + """
 def refused(*words, **options):
     try:
         memtrack.Tracker(options.pop("name", "a.bin"), **options).start()
@@ -191,7 +182,7 @@ with memtrack.Tracker("there.bin", overwrite=True, allocation_timestamps=True):
 """
     outcome, _ = memtrack.run(python, "-c", code, options=["--allocation-timestamps"], env=environment)
     assert outcome.status == 0, outcome.stderr.decode()
-    code = BEGIN + """
+    code = KEEP + """
 try:
     memtrack.Tracker("sums.bin").start()
 except memtrack.Error as error:
@@ -203,7 +194,7 @@ else:
     assert outcome.status == 0, outcome.stderr.decode()
 
 
-WAITING = BEGIN + """
+WAITING = KEEP + """
 def wait_for(recorded):
     while memtrack.is_recording() != recorded:
         time.sleep(0.01)
@@ -262,7 +253,7 @@ def test_in_a_program_that_was_started_dormant(executable, memtrack, python, env
 
 def test_a_recording_that_cannot_be_reached(memtrack, python, environment):
     """Its socket is where the program does not look: a mark is a warning, a Tracker an error, and the program goes on."""
-    code = BEGIN + """
+    code = KEEP + """
 import warnings
 del os.environ["XDG_RUNTIME_DIR"]
 with warnings.catch_warnings(record=True) as said:

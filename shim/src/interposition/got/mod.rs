@@ -248,7 +248,7 @@ fn remove_round(ObjectChanges { known, words }: &mut ObjectChanges) {
     let comparison = seen_objects::compare(std::mem::take(known), &loaded.objects, loaded.some_were_removed());
     let is_loaded = |address| loaded.objects.iter().any(|object| object.range().contains(&address));
     // First, so that no slot is bound to a hook after it was looked at.
-    words.drain(..).filter(|word| is_loaded(word.address)).for_each(|word| word.restore());
+    slot::restore(words.drain(..).filter(|word| is_loaded(word.address)));
     hooks.rows().iter().for_each(|hook| hook.name_leads.forget());
     let unpatched = UnpatchedObjects::new();
     let libraries = plt_rs::collect_modules();

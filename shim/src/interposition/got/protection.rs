@@ -21,6 +21,11 @@ impl Protection {
         Self { pages, usual, lifted: false }
     }
 
+    /// Whether it is that of these pages.
+    pub(super) fn is_of(&self, pages: &Range, usual: i32) -> bool {
+        (&self.pages, self.usual) == (pages, usual)
+    }
+
     /// Makes the word at `address` writable if it lies there; false when the system refuses.
     pub(super) fn make_writable(&mut self, address: usize) -> bool {
         if !self.lifted && self.usual & libc::PROT_WRITE == 0 && self.pages.contains(&address) {

@@ -60,6 +60,13 @@ impl PatchOutcome {
     }
 }
 
+/// Puts back the words that were changed, those of the same pages with one change of their protection if they follow one
+/// another.
+pub(super) fn restore(words: impl Iterator<Item = ChangedWord>) {
+    let mut protection = None;
+    words.for_each(|word| word.restore(&mut protection));
+}
+
 /// A word outside of any slot that was changed.
 #[derive(Clone, Debug)]
 pub(super) struct ChangedWord {
@@ -73,9 +80,11 @@ pub(super) struct ChangedWord {
 }
 
 impl ChangedWord {
-    /// Puts back what stood there, unless it has been changed again since. The object must be loaded still.
-    pub(super) fn restore(&self) {
-        let mut protection = Protection::new(self.pages.clone(), self.usual);
+    /// Puts back what stood there, unless it has been changed again since. The object must be loaded still. `protection` is
+    /// that of the word before, and of its pages afterwards.
+    fn restore(&self, protection: &mut Option<Protection>) {
+        let shared = protection.take().filter(|protection| protection.is_of(&self.pages, self.usual));
+        let protection = protection.insert(shared.unwrap_or_else(|| Protection::new(self.pages.clone(), self.usual)));
         // SAFETY: an aligned word of an object that is loaded; others read it as one word.
         let word = unsafe { &*(self.address as *const AtomicUsize) };
         if word.load(Ordering::Acquire) == self.after && protection.make_writable(self.address) {

@@ -44,21 +44,30 @@ impl EvaluationEntries {
     pub(super) fn update(&mut self, chain: &Chain, from: usize, native_frames: &[NativeFrame]) {
         self.length = self.as_slice().partition_point(|entry| (entry.shown as usize) < from);
         let function = evaluation_loop();
-        // A frame's stack pointer is another in each of its calls; where it ends is not.
-        let runs_loop = native_frames.array_windows().rev().filter(|[_, frame]| function.contains(&frame.state.pc));
-        let mut loops = runs_loop.map(|[caller, _]| caller.state.sp.wrapping_sub(size_of::<usize>()));
         let Self { list, length, fresh } = self;
         let mut count = 0_usize;
-        chain.entries(
-            from as u32,
-            || loops.next(),
-            |entry| {
-                if fresh.grow(count.wrapping_add(1)) {
-                    fresh.set(count, entry);
-                    count = count.wrapping_add(1);
-                }
-            },
-        );
+        chain.entries(from as u32, |entry| {
+            if fresh.grow(count.wrapping_add(1)) {
+                fresh.set(count, entry);
+                count = count.wrapping_add(1);
+            }
+        });
+        if fresh.get(0).address == 0 && count != 0 {
+            let older = length.checked_sub(1).map_or(usize::MAX, |last| list.get(last).address);
+            // A frame's stack pointer is another in each of its calls; where it ends is not.
+            let runs_loop = native_frames.array_windows().rev().filter(|[_, frame]| function.contains(&frame.state.pc));
+            let loops = runs_loop.map(|[caller, _]| caller.state.sp.wrapping_sub(size_of::<usize>()));
+            let loops = loops.take_while(|address| *address < older);
+            // One more than there are frames: the newest has not begun with its frame yet. Of many more, the interpreter has
+            // lost the older frames: 3.9 does not link one that stands without a loop to its caller.
+            let begins = usize::from(loops.clone().count() == count.wrapping_add(1));
+            let entries = fresh.as_mut_slice().get_mut(..count).unwrap_or_default();
+            count = 0;
+            for (entry, address) in entries.iter_mut().zip(loops.skip(begins)) {
+                entry.address = address;
+                count = count.wrapping_add(1);
+            }
+        }
         if list.grow(length.wrapping_add(count)) {
             for index in (0..count).rev() {
                 list.set(*length, fresh.get(index));
@@ -78,9 +87,8 @@ impl EvaluationEntries {
     pub(super) fn are_as_before(&self, chain: &Chain, from: usize) -> bool {
         let mut older = self.as_slice();
         let mut are_same = true;
-        // Where only the C frames would tell them, there is none to compare.
-        let nowhere = || Some(0);
-        chain.entries(from as u32, nowhere, |entry| {
+        // Where only the C frames would tell them, their addresses are 0, and no others are.
+        chain.entries(from as u32, |entry| {
             let last = older.split_off_last();
             are_same &= last == Some(&entry);
         });

@@ -237,10 +237,14 @@ impl NativeStack {
             Changes { first_new, displaced: self.walk.displaced(), python: changed.from, cut: self.walk.truncated() };
         let native_frames = self.walk.frames_mut();
         // Where the newest Python frame has only moved on, and all of them were entered from native frames that are
-        // still there, so are the entries.
+        // still there, so are the entries. A frame that has not changed at all may have been entered anew, by another loop.
         let last = first_new.min(native_frames.len()).checked_sub(1).and_then(|last| native_frames.get(last));
-        let are_entered = last.is_some_and(|last| last.python as usize == self.python.length());
-        if let Some(from) = changed.from.filter(|_| changed.reshaped || !are_entered) {
+        let entered = last.map_or(0, |last| last.python as usize);
+        // Nor has one to change that stood there without a loop, and is run by one now.
+        let runs = newest_loop::are_in_loop(native_frames.get(first_new..).unwrap_or_default());
+        if changed.reshaped || entered < self.python.length() || runs {
+            let after = self.entries.newest().map_or(0, |newest| newest.wrapping_add(1));
+            let from = changed.lowest(&self.python).min(entered).min(after);
             self.entries.update(chain, self.python.take_entries_from(from, chain.depth()), native_frames);
         }
         let too_deep = StackMerge::run(&self.python, &self.entries, native_frames, &mut self.tail, ring, changes);

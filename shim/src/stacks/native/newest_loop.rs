@@ -26,6 +26,13 @@ pub(super) struct NewestLoop {
     pub(super) entered: usize,
 }
 
+/// Whether one of these frames is an evaluation loop's.
+#[inline(always)]
+pub(super) fn are_in_loop(frames: &[NativeFrame]) -> bool {
+    let function = evaluation_loop();
+    frames.iter().any(|frame| function.contains(&frame.state.pc))
+}
+
 impl NewestLoop {
     /// That of the frames `known`, which stay, or of the one that is next: that one where it is the loop that stood there
     /// (`displaced`), at another instruction.

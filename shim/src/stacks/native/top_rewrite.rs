@@ -11,7 +11,7 @@ use memtrack_format::record::RawFrame;
 
 use super::merge::{EvaluationEntries, HEAD};
 use super::native_frame::{NativeFrame, Replaced};
-use super::newest_loop::NewestLoop;
+use super::newest_loop::{NewestLoop, are_in_loop};
 use super::python_frames::{Changed, Python};
 use super::rule::FrameState;
 use crate::events::ring::{Ring, add};
@@ -35,6 +35,10 @@ pub(super) fn rewrite(
     let most = runs.wire.wrapping_add(python.length()).wrapping_add(known.len()).wrapping_add(new.len());
     // Where the loop is built of tail calls, the frame after it is a part of it.
     let is_in_two = (below.is_replaced || is_next || changed.reshaped) && evaluates_by_tail_calls();
+    // A frame that has stood there without a loop may be run by a new one.
+    if are_in_loop(new.get(usize::from(is_next)..)?) && python.length() != 0 {
+        return None;
+    }
     if most.max(ring.depth()) > HEAD || is_in_two || !runs.runs_all(python, changed, entries, chain) {
         return None;
     }

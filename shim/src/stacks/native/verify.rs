@@ -8,7 +8,7 @@ use super::merge::{Changes, EvaluationEntries, StackMerge};
 use super::native_frame::{NativeFrame, Replaced};
 use super::rule::FrameState;
 use crate::events::ring::Ring;
-use crate::stacks::python::{Chain, leaves_loops_in_steps, note_shortcut};
+use crate::stacks::python::{Chain, note_shortcut};
 
 impl NativeStack {
     /// Compares the native frames with those that unwinding finds, and the written stack with what a merge would write.
@@ -27,10 +27,6 @@ impl NativeStack {
         let before = (ring.place(), sum_of_places(frames));
         let entries = self.verified_entries.get_or_insert_with(EvaluationEntries::new);
         entries.update(chain, 0, frames);
-        // While 3.11 leaves a loop, its records and its frames do not tell the same: then neither list is certain.
-        if leaves_loops_in_steps() && entries.as_slice() != self.entries.as_slice() {
-            return;
-        }
         let cut = self.walk.truncated();
         let changes = Changes { first_new: 0, displaced: Replaced::NONE, python: Some(0), cut };
         let frames = self.walk.frames_mut();

@@ -130,12 +130,6 @@ pub(crate) fn evaluation_loop() -> std::ops::Range<usize> {
     interpreter().map_or(0..0, |python| python.evaluation.clone())
 }
 
-/// Whether frames and the records of evaluation loops may tell different entries while a loop is left.
-#[cfg(feature = "verify-marks")]
-pub(crate) fn leaves_loops_in_steps() -> bool {
-    interpreter().is_some_and(|python| python.layout.minor == 11)
-}
-
 /// Whether the evaluation loop is a function for each instruction, each of which ends with a jump to the next, behind
 /// one that only enters the first.
 pub(crate) fn evaluates_by_tail_calls() -> bool {

@@ -31,8 +31,6 @@ pub(crate) use announce::{store_text, tell_collector};
 pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, NameLookup};
 pub(crate) use discovery::{after_dlopen, start, stop, version_hex};
 pub(crate) use frame_sentinels::allow as allow_sentinels;
-#[cfg(feature = "verify-marks")]
-pub(crate) use interpreter::leaves_loops_in_steps;
 pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};
 pub(crate) use layout::{ForVersion, Version};
 pub(crate) use thread_name::{LONGEST as LONGEST_NAME, News, ThreadObject, object_of};

@@ -47,8 +47,14 @@ pub(crate) fn alloc(address: usize, size: usize, weight: impl FnOnce() -> u64) {
     if ALLOC_LISTENERS.load(Relaxed) != 0 {
         let weight = weight();
         // SAFETY: a nop; where a tracer has put a breakpoint, the kernel goes on behind it with all registers as they were.
+        #[cfg(target_arch = "x86_64")]
         unsafe {
             probe!("alloc", "8@%rdi 8@%rsi 8@%rdx", listeners = sym ALLOC_LISTENERS, in("rdi") address, in("rsi") size, in("rdx") weight,);
+        }
+        // SAFETY: the same.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            probe!("alloc", "8@x0 8@x1 8@x2", listeners = sym ALLOC_LISTENERS, in("x0") address, in("x1") size, in("x2") weight,);
         }
     }
 }
@@ -58,6 +64,14 @@ pub(crate) fn alloc(address: usize, size: usize, weight: impl FnOnce() -> u64) {
 pub(crate) fn free(address: usize) {
     if FREE_LISTENERS.load(Relaxed) != 0 {
         // SAFETY: as in `alloc`.
-        unsafe { probe!("free", "8@%rdi", listeners = sym FREE_LISTENERS, in("rdi") address,) }
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            probe!("free", "8@%rdi", listeners = sym FREE_LISTENERS, in("rdi") address,);
+        }
+        // SAFETY: the same.
+        #[cfg(target_arch = "aarch64")]
+        unsafe {
+            probe!("free", "8@x0", listeners = sym FREE_LISTENERS, in("x0") address,);
+        }
     }
 }

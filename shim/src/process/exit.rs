@@ -30,7 +30,7 @@ fn has_stray_threads() -> bool {
 }
 
 /// The number of this process's threads: the links of their directory without its own two.
-fn threads() -> Option<u64> {
+fn threads() -> Option<libc::nlink_t> {
     let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
     // By number, since glibc has the function from 2.33 only.
     let (call, path) = (libc::SYS_newfstatat, c"/proc/self/task".as_ptr());

@@ -8,7 +8,7 @@
 
 use std::path::Path;
 
-use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYNC, prefix};
+use memtrack_format::block::{BlockError, BlockHeader, BlockKind, HEADER_LEN, SYNC};
 use memtrack_format::meta::Process;
 use memtrack_format::observe::ObservationReader;
 use memtrack_format::sources::{self, FileLines};
@@ -17,6 +17,7 @@ use memtrack_format::{header, mapped, watermark};
 use rustc_hash::FxHashMap;
 
 use super::file::{OpenCaptureFile, StoredPiece};
+use super::group_end::GroupEnd;
 use super::{Consumer, DataLoss, Online, members};
 use crate::error::Error;
 use crate::event::Thread;
@@ -54,15 +55,6 @@ pub(crate) struct FollowedCapture {
     ended: bool,
     /// What was found, once the capture has ended.
     found: (Frames, Vec<Thread>),
-}
-
-/// The bytes of a group that its next piece may refer to.
-#[derive(Debug, Default)]
-struct GroupEnd {
-    segment: u32,
-    /// Bytes of the group so far.
-    len: u32,
-    bytes: Vec<u8>,
 }
 
 impl FollowedCapture {
@@ -256,23 +248,14 @@ impl FollowedCapture {
     fn records(&mut self, piece: &StoredPiece) -> Result<(), Error> {
         let BlockHeader { stream, segment, offset, .. } = piece.header;
         let group = self.groups.entry(stream).or_default();
-        let follows = offset > 0 && (group.segment, group.len) == (segment, offset);
-        if !follows {
-            // Where a piece before it is lost, a dictionary is missing: the checksum of what it holds says so.
-            *group = GroupEnd { segment, len: offset, bytes: std::mem::take(&mut group.bytes) };
-            group.bytes.clear();
-        }
-        let before = group.bytes.len();
-        if !self.file.payload(piece, &mut group.bytes)? {
+        let Some(bytes) = group.read(&self.file, piece)? else {
             self.lost.add(1, piece.stored_bytes());
             return Ok(());
-        }
-        group.len = group.len.saturating_add(piece.header.raw_len);
+        };
         if let Some(online) = &mut self.online {
-            online.records(stream, segment, offset, group.bytes.get(before..).unwrap_or_default());
+            online.records(stream, segment, offset, bytes);
         }
-        let needed = prefix(&group.bytes).len();
-        group.bytes.drain(..group.bytes.len() - needed);
+        group.trim();
         Ok(())
     }
 }

@@ -7,10 +7,12 @@
 //! Invariant: for any file, reading ends, allocates memory in proportion to the file, and either returns the recorded
 //! events or reports what is missing.
 
+mod accounts;
 mod ahead;
 mod brief;
 mod file;
 mod follow;
+mod group_end;
 mod group_records;
 mod index;
 mod members;
@@ -36,7 +38,6 @@ use std::sync::Arc;
 use memtrack_format::block::BlockKind;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
-use memtrack_format::resident::ResidentAccount;
 
 pub use self::members::{Members, members};
 pub use self::online::Online;
@@ -47,7 +48,7 @@ pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub(crate) use self::read::MergeReader;
 
 use self::ahead::AheadLimits;
-use self::file::{OpenCaptureFile, StoredPiece};
+use self::file::OpenCaptureFile;
 use self::index::Index;
 use crate::analysis::UnknownBlocks;
 use crate::error::Error;
@@ -390,42 +391,6 @@ impl CaptureReader {
     #[must_use]
     pub fn mark_ns(&self, mark: &Mark) -> u64 {
         mark.time_ns.saturating_sub(self.process().start.monotonic_ns.unwrap_or(mark.time_ns))
-    }
-
-    /// Calls `take` with each account of resident memory in it, in their order; stops when it returns `false`. A damaged
-    /// one is left out.
-    ///
-    /// # Errors
-    /// [`Error::Io`] when reading fails.
-    pub fn accounts(&self, mut take: impl FnMut(ResidentAccount) -> bool) -> Result<(), Error> {
-        let process = self.process();
-        let last = process.snapshot_ticket.unwrap_or(u64::MAX);
-        let is_of_capture = |piece: &&StoredPiece| {
-            piece.header.first_ticket > process.span_ticket.unwrap_or(0) && piece.header.first_ticket <= last
-        };
-        let mut account = None::<ResidentAccount>;
-        for piece in self.index.accounts.iter().filter(is_of_capture) {
-            let payload = self.file.whole_payload(piece)?;
-            let Some(next) = payload.and_then(|payload| ResidentAccount::decode(&payload)) else { continue };
-            match &mut account {
-                Some(before) if before.time_ns == next.time_ns => {
-                    before.extend(next);
-                }
-                _ => {
-                    if account.replace(next).is_some_and(|whole| !take(whole)) {
-                        return Ok(());
-                    }
-                }
-            }
-        }
-        account.map(take);
-        Ok(())
-    }
-
-    /// The time of an account in nanoseconds since this recording began.
-    #[must_use]
-    pub fn account_ns(&self, account: &ResidentAccount) -> u64 {
-        account.time_ns.saturating_sub(self.process().start.monotonic_ns.unwrap_or(account.time_ns))
     }
 
     /// Every native place in its stacks, by module: for [`Symbolizer::prefetch`](crate::symbols::Symbolizer::prefetch).

@@ -17,6 +17,7 @@ use memtrack_format::meta::Process;
 use memtrack_format::watermark;
 use rustc_hash::FxHashMap;
 
+use crate::account_group::AccountGroup;
 use crate::pack::{Compression, Packer};
 use crate::packages::Packages;
 use crate::segment_group::SegmentGroup;
@@ -44,6 +45,7 @@ pub struct FileSink<W: Write + Send> {
     watermark: Option<(u64, Vec<u32>)>,
     packages: Packages,
     sources: Option<SourceRecorder>,
+    accounts: AccountGroup,
 }
 
 impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
@@ -81,6 +83,7 @@ impl<W: Write + Send> FileSink<W> {
             watermark: None,
             packages,
             sources: None,
+            accounts: AccountGroup::default(),
         })
     }
 
@@ -227,9 +230,13 @@ impl<W: Write + Send> Sink for FileSink<W> {
     }
 
     fn resident(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {
-        let header =
-            BlockHeader { first_ticket: ticket, last_ticket: ticket, ..BlockHeader::plain(BlockKind::Resident) };
-        self.block(header, payload, &[])
+        let mut accounts = std::mem::take(&mut self.accounts);
+        let ((segment, offset), plain) = (accounts.place(), BlockHeader::plain(BlockKind::Resident));
+        let header = BlockHeader { first_ticket: ticket, last_ticket: ticket, segment, offset, ..plain };
+        let result = self.block(header, payload, accounts.before());
+        accounts.add(payload);
+        self.accounts = accounts;
+        result
     }
 
     fn objects(&mut self, payload: &[u8], ticket: u64) -> io::Result<()> {

@@ -10,6 +10,7 @@
 //! Invariant: no published record is dropped while the sink works. If the sink is slow, targets wait; if it fails, they stop
 //! recording and run on.
 
+mod account_group;
 mod active_threads;
 mod admission;
 mod allocation_counts;

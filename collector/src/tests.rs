@@ -68,6 +68,7 @@ impl Medium {
         assert_eq!(header::decode(&bytes), Ok(header::VERSION));
         let mut capture = ParsedCapture::default();
         let mut places = BTreeMap::<u32, (u32, u32, u64)>::new();
+        let mut accounts = Vec::new();
         let mut rest = &bytes[header::LEN..];
         while let Ok(header) = BlockHeader::decode(rest) {
             let Some(stored) = rest[HEADER_LEN..].get(..header.stored_len as usize) else { break };
@@ -76,7 +77,8 @@ impl Medium {
                 Codec::Stored => stored.to_vec(),
                 Codec::Zstd => zstd::bulk::decompress(stored, header.raw_len as usize).unwrap(),
                 Codec::ZstdPrefix => {
-                    let stream = &capture.streams[&header.stream];
+                    let is_account = header.kind == BlockKind::Resident;
+                    let stream = if is_account { &accounts } else { &capture.streams[&header.stream] };
                     let mut payload = vec![0; header.raw_len as usize];
                     let mut context = zstd::zstd_safe::DCtx::create();
                     context.ref_prefix(prefix(&stream[stream.len() - header.offset as usize..])).unwrap();
@@ -94,6 +96,9 @@ impl Medium {
                 Codec::Lz4 => lz4_flex::block::decompress(stored, header.raw_len as usize).unwrap(),
             };
             rest = &rest[HEADER_LEN + stored.len()..];
+            if header.kind == BlockKind::Resident {
+                accounts.extend_from_slice(&payload);
+            }
             match header.kind {
                 BlockKind::Process => assert!(capture.process.update(&payload)),
                 BlockKind::Observations => capture.observations.extend(ObservationReader::new(&payload)),

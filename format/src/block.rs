@@ -8,8 +8,9 @@
 //! 9   1  codec of the payload (Codec)
 //! 10  2  0
 //! 12  4  stream: for records, the slot of the writing thread
-//! 16  4  segment: for records, number in the stream of the first segment of the group
-//! 20  4  offset: for records, where in the group these bytes stand
+//! 16  4  segment: for records, number in the stream of the first segment of the group; for accounts of resident memory,
+//!        number of the group's first payload
+//! 20  4  offset: for both, where in the group these bytes stand
 //! 24  8  first ticket that the payload may hold
 //! 32  8  last ticket that the payload may hold
 //! 40  4  payload bytes once decoded

@@ -180,6 +180,13 @@ impl FollowedCapture {
         match piece.header.kind {
             BlockKind::Records => return self.records(piece),
             BlockKind::Aggregate | BlockKind::Members => return Ok(()),
+            // Of reports only, and it may refer to earlier ones.
+            BlockKind::Resident => {
+                if !self.file.is_intact(piece)? {
+                    self.lost.add(1, piece.stored_bytes());
+                }
+                return Ok(());
+            }
             BlockKind::End => return self.finish(consumer),
             _ => {}
         }

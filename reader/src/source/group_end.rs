@@ -2,7 +2,7 @@
 //!
 //! Invariant: after [`GroupEnd::trim`] it has no more than a piece can refer to.
 
-use memtrack_format::block::{BlockHeader, prefix};
+use memtrack_format::block::{BlockHeader, Codec, prefix};
 
 use super::file::{OpenCaptureFile, StoredPiece};
 use crate::error::Error;
@@ -17,14 +17,16 @@ pub(super) struct GroupEnd {
 }
 
 impl GroupEnd {
-    /// Decodes a piece; `None`: it is damaged.
+    /// Decodes a piece; `None`: it is damaged, or a piece before it, which it refers to, is lost.
     pub(super) fn read(&mut self, file: &OpenCaptureFile, piece: &StoredPiece) -> Result<Option<&[u8]>, Error> {
-        let BlockHeader { segment, offset, raw_len, .. } = piece.header;
+        let BlockHeader { segment, offset, raw_len, codec, .. } = piece.header;
         let follows = offset > 0 && (self.segment, self.len) == (segment, offset);
         if !follows {
-            // Where a piece before it is lost, a dictionary is missing: the checksum of what it holds says so.
             (self.segment, self.len) = (segment, offset);
             self.bytes.clear();
+            if offset > 0 && codec == Codec::ZstdPrefix {
+                return Ok(None);
+            }
         }
         let before = self.bytes.len();
         if !file.payload(piece, &mut self.bytes)? {

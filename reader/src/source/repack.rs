@@ -104,7 +104,8 @@ impl Copy<'_> {
                     self.at = end;
                 }
             }
-            None => self.forget(header.stream),
+            None if header.kind == BlockKind::Records => self.forget(header.stream),
+            None => {}
         }
         // Nothing, where it was written smaller.
         self.verbatim(end)?;
@@ -149,6 +150,10 @@ impl Copy<'_> {
     /// The earlier bytes of the group and the payload; `None`: it is damaged, or those bytes are not known.
     fn unpacked(&mut self, piece: &StoredPiece) -> Result<Option<(Vec<u8>, usize)>, Error> {
         let header = &piece.header;
+        // Accounts refer to accounts before them.
+        if header.kind != BlockKind::Records && header.codec == Codec::ZstdPrefix {
+            return Ok(None);
+        }
         let mut raw = match self.groups.remove(&header.stream) {
             Some((segment, bytes)) if header.kind == BlockKind::Records => {
                 self.kept -= bytes.len();

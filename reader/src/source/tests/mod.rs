@@ -1,5 +1,6 @@
 //! Random histories through files and through the online merge, whole, cut and damaged.
 
+mod accounts;
 mod fixture;
 mod make;
 

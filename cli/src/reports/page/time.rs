@@ -45,11 +45,12 @@ pub(super) fn write(
     let moments = PageMoments::of(capture);
     let intervals = capture.analysis.intervals.as_ref();
     let mut step = moments.all.len().div_ceil(MOST_MOMENTS).div_ceil(moments.step);
-    let (mut kept, mut lives) = moments.thinned(intervals, sites, step);
-    while lives.len() > most_lives && kept.len() > FEWEST_MOMENTS {
-        step *= 2;
-        (kept, lives) = moments.thinned(intervals, sites, step);
-    }
+    let (kept, lives) = loop {
+        match moments.thinned(intervals, sites, step, most_lives) {
+            Some(thinned) => break thinned,
+            None => step *= 2,
+        }
+    };
     data.steps("time", kept.iter().map(|moment| moment.time_ns / MICROSECOND_NS))?;
     data.column("heap", kept.iter().map(|moment| moment.heap_bytes))?;
     write_steps("heap", &heap(capture, &kept), data)?;
@@ -93,8 +94,15 @@ impl PageMoments {
         Self { all, known, step: step as usize }
     }
 
-    /// The highest of every `step` known snapshots and the end, with the intervals of allocations live at them.
-    fn thinned(&self, intervals: Option<&Intervals>, sites: &Sites, step: usize) -> (Vec<Snapshot>, Lives) {
+    /// The highest of every `step` known snapshots and the end, with the intervals of allocations live at them; `None` where
+    /// these are more than `most` and there are moments to spare.
+    fn thinned(
+        &self,
+        intervals: Option<&Intervals>,
+        sites: &Sites,
+        step: usize,
+        most: usize,
+    ) -> Option<(Vec<Snapshot>, Lives)> {
         let heap = |at: u32| self.all[at as usize].heap_bytes;
         let highest = |chunk: &[u32]| chunk.iter().copied().max_by_key(|at| (heap(*at), u32::MAX - at));
         let mut kept: Vec<u32> = self.known.chunks(step).filter_map(highest).collect();
@@ -109,30 +117,32 @@ impl PageMoments {
             if first < end {
                 let group = sites.group_numbers[interval.group as usize];
                 lives.entry((group, first, end)).or_default().add(interval.bytes, interval.count);
+                // There may be many millions, so they are not collected first.
+                if lives.len() > most && kept.len() > FEWEST_MOMENTS {
+                    return None;
+                }
             }
         }
         let mut kept: Vec<_> = kept.into_iter().map(|at| self.all[at as usize]).collect();
         if intervals.is_some() {
             // Snapshots have the unfiltered heap size; recompute it with filters.
-            kept.iter_mut().zip(heaps(&lives)).for_each(|(moment, bytes)| moment.heap_bytes = bytes);
+            let heaps = heaps(&lives, kept.len());
+            kept.iter_mut().zip(heaps).for_each(|(moment, bytes)| moment.heap_bytes = bytes);
         }
-        (kept, lives)
+        Some((kept, lives))
     }
 }
 
-/// Live bytes at each moment.
-fn heaps(lives: &Lives) -> impl Iterator<Item = u64> {
-    let mut changes: Vec<_> = lives
-        .iter()
-        .flat_map(|(&(_, first, end), live)| [(first, i128::from(live.bytes)), (end, -i128::from(live.bytes))])
-        .collect();
-    changes.sort_unstable_by_key(|(moment, _)| *moment);
-    let (mut next, mut live) = (0, 0);
-    (0..).map(move |moment| {
-        while let Some((_, change)) = changes.get(next).filter(|(at, _)| *at <= moment) {
-            (next, live) = (next + 1, live + change);
-        }
-        u64::try_from(live).unwrap_or(0)
+/// Live bytes at each of so many moments.
+fn heaps(lives: &Lives, moments: usize) -> impl Iterator<Item = u64> {
+    let mut changes = vec![0_i128; moments + 1];
+    for (&(_, first, end), live) in lives {
+        let bytes = i128::from(live.bytes);
+        [(first, bytes), (end, -bytes)].into_iter().for_each(|(moment, change)| changes[moment as usize] += change);
+    }
+    changes.into_iter().scan(0_i128, |live, change| {
+        *live += change;
+        Some(u64::try_from(*live).unwrap_or(0))
     })
 }
 
@@ -237,7 +247,7 @@ mod tests {
         let capture = capture();
         let (sites, moments) = (sites(&capture), PageMoments::of(&capture));
         for step in 1..8 {
-            let (kept, lives) = moments.thinned(capture.analysis.intervals.as_ref(), &sites, step);
+            let (kept, lives) = moments.thinned(capture.analysis.intervals.as_ref(), &sites, step, usize::MAX).unwrap();
             for (at, moment) in (0..).zip(&kept) {
                 let live: u64 =
                     lives.iter().filter(|(key, _)| key.1 <= at && at < key.2).map(|(_, live)| live.bytes).sum();

@@ -139,6 +139,7 @@ impl PageReader {
         let (mut runs, mut at) = (Vec::new(), range.start);
         while at < range.end && self.runs + runs.len() <= MOST_RUNS {
             let (found, walked) = self.scan((at, range.end), categories)?;
+            let mut seen = at;
             for region in self.regions.iter().take(found) {
                 let state = match region.categories {
                     guard if guard & IS_GUARD != 0 => None,
@@ -147,15 +148,18 @@ impl PageReader {
                     file if file & IS_FILE != 0 => Some(PageState::File),
                     _ => range.may_be_anonymous.then_some(PageState::Anonymous),
                 };
-                let (start, end) = (region.start.max(at), region.end.min(range.end));
+                let (start, end) = (region.start.max(seen), region.end.min(range.end));
                 if let Some(state) = state.filter(|_| start < end) {
                     add(&mut runs, PageRun { start, end, state });
                 }
+                seen = seen.max(end);
             }
-            if walked <= at {
+            // The system may say that it has looked less far than the pages that it tells of, as at the end of a range.
+            let next = walked.max(seen);
+            if next <= at {
                 break;
             }
-            at = walked;
+            at = next;
         }
         Ok(runs)
     }
@@ -279,6 +283,19 @@ mod tests {
         for words in [false, true] {
             assert_eq!(runs(start, 8, words), [(1, 3, PageState::Anonymous)], "{words}");
         }
+    }
+
+    /// They take many calls, each of which has room for a part of them.
+    #[test]
+    fn many_runs_ascend_to_the_end() {
+        const PAGES: usize = 1 << 16;
+        let start = map(PAGES, libc::MAP_PRIVATE);
+        (0..PAGES).step_by(2).for_each(|page| touch(start, page));
+        let found = runs(start, PAGES, false);
+        // SAFETY: the mapping, which nothing uses any more.
+        unsafe { libc::munmap(start.cast(), PAGES * PAGE) };
+        assert_eq!(found.len(), PAGES / 2);
+        assert!(found.windows(2).all(|pair| pair[0].1 < pair[1].0), "{:?}", found.last());
     }
 
     #[test]

@@ -66,13 +66,7 @@ def test_a_healthy_program_gets_no_warning(memtrack, tmp_path, name):
     assert [finding for finding in report["findings"] if finding["severity"] != "note"] == []
 
 
-# It keeps what it allocates, at a steady rate until its end, as a leak does: in some runs that is called growth.
-FALSE_ALARM = pytest.mark.xfail(reason="explain takes mypy's growth until its end for a leak in some runs")
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=FALSE_ALARM) if name == "mypy" else name for name in HEALTHY_PROGRAMS]
-)
+@pytest.mark.parametrize("name", HEALTHY_PROGRAMS)
 def test_programs_of_others_get_no_warning(memtrack, tmp_path, name):
     command = HEALTHY_PROGRAMS[name]
     if command[0] == sys.executable and command[1] == "-m":

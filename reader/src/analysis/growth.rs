@@ -72,16 +72,27 @@ impl UnendingGrowth {
     }
 }
 
-/// The smallest value in each slice of a span of time; `None` if a slice has none.
+/// The smallest value in each slice of a span of time. A program that stands still for a while leaves a slice without a
+/// moment: what was live before stays so. `None` if there are more of them.
 fn least_of_slices(times_ns: &[u64], bytes: &[u64], (begin, end): (u64, u64)) -> Option<[u64; SLICES]> {
-    let mut least = [u64::MAX; SLICES];
-    let mut is_known = [false; SLICES];
+    let mut least = [None::<u64>; SLICES];
+    let mut last = [None::<u64>; SLICES];
     for (time, bytes) in times_ns.iter().zip(bytes).filter(|(time, _)| **time >= begin) {
         let slice = u128::from(time - begin) * SLICES as u128 / u128::from((end - begin).max(1));
         let slice = (slice as usize).min(SLICES - 1);
-        (least[slice], is_known[slice]) = (least[slice].min(*bytes), true);
+        least[slice] = Some(least[slice].map_or(*bytes, |least| least.min(*bytes)));
+        last[slice] = Some(*bytes);
     }
-    is_known.iter().all(|known| *known).then_some(least)
+    if least.iter().filter(|least| least.is_none()).count() > 1 {
+        return None;
+    }
+    let before = times_ns.partition_point(|time| *time < begin).checked_sub(1).and_then(|at| bytes.get(at)).copied();
+    let last = |slice: usize| slice.checked_sub(1).map_or(before, |earlier| last[earlier]);
+    let mut known = [0; SLICES];
+    for (slice, known) in known.iter_mut().enumerate() {
+        *known = least[slice].or_else(|| last(slice))?;
+    }
+    Some(known)
 }
 
 /// How much of the variation a straight line explains, from 0 to 1.
@@ -170,6 +181,19 @@ mod tests {
         assert!(growth(|second| second.saturating_sub(30) * 1000).is_some_and(|late| !late.is_steady));
         // Dropped once, as a cache that is cleared.
         assert_eq!(growth(|second| if second < 40 { second * 1000 } else { (second - 40) * 1000 }), None);
+    }
+
+    #[test]
+    fn a_program_that_stands_still_for_a_while_grows_nevertheless() {
+        // Of 64 s, 48 are looked at, in slices of 6 s: one of them has no moment.
+        let times: Vec<u64> =
+            (0..64).filter(|second| !(27..35).contains(second)).map(|second| second * SECOND).collect();
+        let bytes: Vec<u64> = times.iter().map(|time| time / 1000).collect();
+        assert!(UnendingGrowth::of(&times, &bytes).is_some());
+        let times: Vec<u64> =
+            (0..64).filter(|second| !(27..48).contains(second)).map(|second| second * SECOND).collect();
+        let bytes: Vec<u64> = times.iter().map(|time| time / 1000).collect();
+        assert_eq!(UnendingGrowth::of(&times, &bytes), None);
     }
 
     #[test]

@@ -18,7 +18,8 @@ const LEAST_PART: u64 = 100;
 const ALARMING: u64 = 1 << 20;
 const ALARMING_PART: u64 = 20;
 /// In recordings shorter than this, growth is a warning only for lines that keep this percentage of what they allocate: a
-/// program that fills its tables or caches until its end looks the same, and frees some of it again.
+/// program that fills its tables or caches until its end looks the same, and frees some of it again. Of arenas of Python's
+/// allocator it is not known how much was freed again in them, nor by whom: they alone say too little.
 const LONG_NS: u64 = 60_000_000_000;
 const KEPT_PERCENT: u64 = 50;
 
@@ -38,10 +39,14 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
         let place = row.leaked.place(capture, sources);
         let live = row.leaked.tally;
-        let keeps = live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT || growth.span_ns >= LONG_NS;
+        let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
+        let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
+        let keeps = keeps_most || growth.span_ns >= LONG_NS;
         let alarming = growth.is_steady && keeps && growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
-        let in_arenas = match row.arenas.bytes >= live.bytes / 2 {
-            true => ", mostly arenas of Python's allocator, which have objects of other lines, too",
+        let in_arenas = match is_of_arenas {
+            true => {
+                ", mostly arenas of Python's allocator, which have objects of other lines, too: run --trace-python-allocators says whose"
+            }
             false => "",
         };
         let shown = place.as_ref().map_or_else(String::new, |place| format!("{} ", place.filters()));

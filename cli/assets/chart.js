@@ -1,4 +1,4 @@
-// Memory over time: heap and resident memory as steps, with a range to select by dragging.
+// Memory over time: heap and resident memory as steps, the latter divided into classes, with a range to select by dragging.
 
 /** The next larger round time step, in microseconds. */
 function timeStep(least) {
@@ -36,6 +36,25 @@ class Steps {
   }
 }
 
+/** Resident memory, divided into classes at some moments, and stacked. */
+class Bands {
+  constructor({ data }) {
+    this.time = undelta(data.bandTime);
+    this.classes = data.bands.map(([name, meaning], at) => ({ name, meaning, bytes: data[`band${at}`] }));
+    let below = this.time.map(() => 0);
+    for (const band of this.classes) {
+      [band.low, band.high] = [below, below.map((bytes, at) => bytes + band.bytes[at])];
+      below = band.high;
+    }
+    this.most = below.reduce((most, value) => Math.max(most, value), 0);
+  }
+
+  /** The last moment at or before a time; -1 before the first. */
+  at(us) {
+    return lowerBound(this.time, Math.floor(us) + 1) - 1;
+  }
+}
+
 /** Vertical positions of the peak's label and of the top of the chart. */
 const LABEL = 10;
 const TOP = 18;
@@ -47,6 +66,7 @@ class Chart {
     Object.assign(this, { canvas, model, select, time });
     this.heap = new Steps(model.heapTime, data.heapBytes);
     this.rss = new Steps(undelta(data.rssTime), data.rssBytes);
+    this.bands = new Bands(model);
     this.first = Math.min(time[0], ...this.heap.time.slice(0, 1));
     this.last = Math.max(time[time.length - 1], ...this.heap.time.slice(-1));
     this.canSelect = !!model.liveGroup && time.length > 1;
@@ -144,10 +164,11 @@ class Chart {
     canvas.height = this.height * this.ratio;
     context.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     context.font = "11px system-ui, sans-serif";
-    const most = Math.max(1, heap.most, rss.most) * 1.02;
+    const most = Math.max(1, heap.most, rss.most, this.bands.most) * 1.02;
     const floor = this.height - 17;
     const y = (bytes) => floor - (bytes / most) * (floor - TOP);
     this.axes(context, color, y, most, floor);
+    this.paintBands(context, color, y);
     this.shade(context, color, y, floor);
     this.line(context, color("rss"), rss, y);
     this.line(context, color("heap"), heap, y, floor);
@@ -196,6 +217,21 @@ class Chart {
     context.beginPath();
     context.arc(this.x(high.time), y(high.bytes), 5, 0, 2 * Math.PI);
     context.fill();
+  }
+
+  /** The classes, each as an area. Between the moments it is not known how they changed: straight lines join these. */
+  paintBands(context, color, y) {
+    const { time, classes } = this.bands;
+    const columns = time.map((us) => this.x(us));
+    context.globalAlpha = 0.45;
+    for (const { name, low, high } of classes) {
+      context.fillStyle = color(`band-${name}`);
+      const area = new Path2D();
+      columns.forEach((x, at) => area.lineTo(x, y(high[at])));
+      for (let at = columns.length - 1; at >= 0; at--) area.lineTo(columns[at], y(low[at]));
+      context.fill(area);
+    }
+    context.globalAlpha = 1;
   }
 
   line(context, color, steps, y, floor) {
@@ -257,7 +293,8 @@ class Chart {
   /** The time under the pointer, and the highest steps in that column of the screen. */
   under() {
     const span = [this.timeAt(this.pointer - 0.5), this.timeAt(this.pointer + 0.5)];
-    return { time: this.timeAt(this.pointer), heap: this.heap.highest(...span), rss: this.rss.highest(...span) };
+    const time = this.timeAt(this.pointer);
+    return { time, heap: this.heap.highest(...span), rss: this.rss.highest(...span), band: this.bands.at(time) };
   }
 
   cross(context, color, y, floor, under) {
@@ -278,15 +315,34 @@ class Chart {
     const since = under && under.heap >= 0 ? ` since ${exactTime(this.heap.time[under.heap], precision)}` : "";
     const entries = [["heap", `Heap${heapOfEverything ? " of everything" : ""}${value("heap")}${since}`]];
     if (this.rss.time.length) entries.push(["rss", `Resident memory${value("rss")}`]);
-    const spans = entries.map(([name, text]) => {
-      const entry = element("span", "", text);
-      const swatch = element("i");
-      swatch.style.background = `var(--${name})`;
-      entry.prepend(swatch);
-      return entry;
-    });
+    const spans = entries.map(([name, text]) => legendEntry(name, text));
     const column = (this.last - this.first) / (this.width - this.left);
     const time = under ? `at ${exactTime(under.time, Math.max(precision, column))}` : "";
     $("readout").replaceChildren(...spans, element("span", "", time));
+    $("bands").replaceChildren(...this.bandEntries(under));
   }
+
+  /** The classes of resident memory, with their values at the last moment before the pointer. */
+  bandEntries(under) {
+    const { time, classes } = this.bands;
+    if (!time.length) return [];
+    const isKnown = under && under.band >= 0;
+    const entries = classes.map(({ name, meaning, bytes }) => {
+      const value = isKnown ? ` ${formatSize(bytes[under.band])}` : "";
+      const entry = legendEntry(`band-${name}`, `${name.replace("_", " ")}${value}`);
+      entry.title = `Of resident memory: ${meaning}`;
+      return entry;
+    });
+    const at = isKnown ? exactTime(time[under.band], this.model.data.timePrecision) : "";
+    return [...entries, element("span", "", at && `pages at ${at}`)];
+  }
+}
+
+/** A text with the colour that it explains. */
+function legendEntry(name, text) {
+  const entry = element("span", "", text);
+  const swatch = element("i");
+  swatch.style.background = `var(--${name})`;
+  entry.prepend(swatch);
+  return entry;
 }

@@ -9,7 +9,9 @@ class Controls {
     const { data } = model;
     this.switch(
       "views",
-      ["Peak", "Leaks", "At exit", "Temporary", "All"].map((text, view) => [view, text]),
+      ["Peak", "Leaks", "At exit", "Temporary", "All", "Pinned"]
+        .map((text, view) => [view, text])
+        .filter(([view]) => view !== PINNED || model.hasPinned()),
       "view",
     );
     this.switch(
@@ -120,7 +122,7 @@ class Controls {
     const toggle = (name) => () => page.set({ [name]: !state[name], ...unlessLabels(name) });
     const next = (key, values) => () =>
       page.set({ [key]: values[(values.indexOf(state[key]) + 1) % values.length], zoom: [] });
-    const views = [0, 1, 2, 3, 4].slice(0, state.range ? 3 : 5);
+    const views = [0, 1, 2, 3, 4, PINNED].slice(0, state.range ? 3 : page.model.hasPinned() ? 6 : 5);
     const owners = OWNERS.map((_, owner) => [String(owner + 1), () => page.toggleOwner(owner)]);
     return {
       "/": () => $("search").focus(),

@@ -16,6 +16,9 @@ function undelta(steps) {
   return steps.map((step) => (sum += step));
 }
 
+/** The number of the view of pinned pages. */
+const PINNED = 5;
+
 /** The first index whose value is not below `value`. */
 function lowerBound(sorted, value) {
   let low = 0;
@@ -75,6 +78,13 @@ class Model {
 
   owner({ apart }, group) {
     return (apart ? this.groupOwnerApart : this.groupOwner)[group];
+  }
+
+  /** Whether there are pages that blocks of one stack alone keep. */
+  hasPinned() {
+    return [this.data[`newBytes${PINNED}`], this.data[`baseBytes${PINNED}`]].some((column) =>
+      column?.some((bytes) => bytes > 0),
+    );
   }
 
   /** Bytes and counts of each group: in a view, at the highest moment of a range, or kept after a range. */

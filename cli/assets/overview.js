@@ -124,6 +124,7 @@ class Overview {
       "Live at exit by line",
       "Temporary by line",
       "Allocated by line",
+      "Pinned pages by line",
     ][view];
   }
 

@@ -369,6 +369,9 @@ pub(crate) struct ViewFlags {
     /// Everything that was ever allocated
     #[arg(long)]
     pub(crate) allocated: bool,
+    /// Resident pages that blocks of one stack alone keep, at the moment when most of resident memory had no live block
+    #[arg(long, conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
+    pub(crate) pinned: bool,
 }
 
 /// The view that a report shows (default: high-water mark), and whether it separates processes.

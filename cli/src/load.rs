@@ -27,7 +27,7 @@ use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggrega
 use self::bounds::TimeBound;
 use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, warn, without_duplicates};
-use self::widest::widest_moment;
+use self::widest::{ResidentFindings, widest_moment};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
 use crate::reports::display::DisplayOptions;
@@ -69,6 +69,10 @@ pub(crate) struct Request<'a> {
     pub(crate) quiet: bool,
     /// Find resident memory at the moment when most of it had no live block, of one capture without filters.
     pub(crate) with_resident: bool,
+    /// The same for the view of pinned pages, which filters may narrow.
+    pub(crate) with_pinned: bool,
+    /// With resident memory: its classes over time.
+    pub(crate) with_bands: bool,
     /// Display options of text and pages.
     pub(crate) display: DisplayOptions,
     /// Prepare the capture for display, see [`Request::for_people`].
@@ -90,6 +94,12 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     let mut request = request.into();
     sys::map_large_allocations();
     let paths = of_one_recording(request.paths)?;
+    if request.with_pinned && (paths.len() > 1 || request.selects()) {
+        bail!(
+            "pinned pages are those of all blocks of one process: leave --min-bytes, --from and --to out, and pass one of the \
+             captures"
+        );
+    }
     request.with_resident &= paths.len() == 1 && !request.narrows();
     let mut problems = LoadWarnings::default();
     let (mut captures, several) = match &paths[..] {
@@ -250,7 +260,7 @@ fn load_one(
     let (capture, all) = if file.aggregated() {
         restore(&file, request, &options, &mut problems.unnamed)?
     } else {
-        replay(&file, request.with_resident, &options, &mut problems.unnamed)?
+        replay(&file, request, &options, &mut problems.unnamed)?
     };
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
@@ -366,19 +376,23 @@ pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
 /// Loads a capture with records.
 fn replay(
     file: &source::CaptureReader,
-    with_resident: bool,
+    request: &Request<'_>,
     options: &Options,
     unnamed: &mut Vec<SymbolProblem>,
 ) -> Result<(Capture, Tally)> {
-    let (read, replay, resident) = if with_resident && file.sample_bytes().is_none() {
-        widest_moment(file, options)?
+    let with_resident = request.with_resident || request.with_pinned;
+    let (read, replay, ResidentFindings { widest, bands }) = if with_resident && file.sample_bytes().is_none() {
+        widest_moment(file, options, request.with_bands)?
     } else {
         let mut replay = Replay::new(options);
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
-        (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, None)
+        (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, ResidentFindings::default())
     };
-    let (all, info) = (replay.allocated(), CaptureInfo { resident, ..capture_info(file, DataLoss::default()) });
-    Ok((capture_from(info, read, replay.into_analysis(), unnamed), all))
+    let (all, mut analysis) = (replay.allocated(), replay.into_analysis());
+    let pinned = widest.as_ref().map(|moment| &moment.breakdown.pinned_groups[..]).unwrap_or_default();
+    analysis.set_pinned(pinned);
+    let info = CaptureInfo { resident: widest, resident_bands: bands, ..capture_info(file, DataLoss::default()) };
+    Ok((capture_from(info, read, analysis, unnamed), all))
 }
 
 /// Builds a capture from the result of reading it.

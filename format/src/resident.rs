@@ -8,6 +8,7 @@
 //! heaps: count, (start+ arena top)…   glibc's heaps other than [heap]: first address, address of the arena's state, of its top
 //! paths: count, (length bytes)…       names of mappings as the kernel writes them
 //! mappings: count, (gap pages flags path runs: count, (gap pages state)…)…
+//! free: count, (gap pages runs: count, (gap pages)…)…    glibc's heaps whose chunks were read; absent in earlier payloads
 //! ```
 //!
 //! `gap` is the number of pages since the end of the previous mapping, or of the previous run of the same mapping; `+` marks a
@@ -133,6 +134,20 @@ pub struct ResidentAccount {
     pub paths: Vec<Vec<u8>>,
     /// All mappings, by address.
     pub mappings: Vec<AccountMapping>,
+    /// glibc's heaps whose chunks were read, by address.
+    pub free: Vec<HeapFreePages>,
+}
+
+/// The pages of a heap of glibc's that have no chunk in use, nor the links of a free one: what malloc_trim gives back, and
+/// the end of arenas other than the main one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeapFreePages {
+    /// First address of the heap.
+    pub start: u64,
+    /// Address behind its last page.
+    pub end: u64,
+    /// First address and address behind the last of each run, in ascending order.
+    pub runs: Vec<(u64, u64)>,
 }
 
 impl ResidentAccount {
@@ -191,6 +206,16 @@ impl ResidentAccount {
                 at = run.end;
             });
         });
+        let mut end = 0;
+        out.rows(if is_first { &self.free } else { &[] }, |out, heap| {
+            out.numbers(&[(heap.start - end) / page, (heap.end - heap.start) / page]);
+            end = heap.end;
+            let mut at = heap.start;
+            out.rows(&heap.runs, |out, (start, run_end)| {
+                out.numbers(&[(start - at) / page, (run_end - start) / page]);
+                at = *run_end;
+            });
+        });
         out.0
     }
 
@@ -220,7 +245,14 @@ impl ResidentAccount {
             end = mapping.end;
             Some(mapping)
         })?;
-        input.is_at_end().then_some(Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings })
+        let mut end = 0_u64;
+        let mut next = |input: &mut FieldReader<'_>| {
+            let heap = read_free_pages(input, end, page_bytes)?;
+            end = heap.end;
+            Some(heap)
+        };
+        let free = if input.is_at_end() { Vec::new() } else { input.rows(&mut next)? };
+        input.is_at_end().then_some(Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings, free })
     }
 
     /// Adds the next payload of the same account; `false`: it is of another one.
@@ -291,6 +323,17 @@ fn read_mapping(input: &mut FieldReader<'_>, before: u64, page: u64) -> Option<A
     Some(AccountMapping { start, end, flags, path, runs })
 }
 
+fn read_free_pages(input: &mut FieldReader<'_>, before: u64, page: u64) -> Option<HeapFreePages> {
+    let (start, end) = read_range(input, before, page)?;
+    let mut at = start;
+    let runs = input.rows(|input| {
+        let run = read_range(input, at, page)?;
+        at = run.1;
+        (at <= end).then_some(run)
+    })?;
+    Some(HeapFreePages { start, end, runs })
+}
+
 /// A range of pages, by the gap behind `before` and its length.
 fn read_range(input: &mut FieldReader<'_>, before: u64, page: u64) -> Option<(u64, u64)> {
     let start = before.checked_add(input.number()?.checked_mul(page)?)?;
@@ -306,7 +349,10 @@ impl PageState {
 
 #[cfg(test)]
 mod tests {
-    use super::{AccountCause, AccountMapping, AccountThread, GlibcHeap, PageRun, PageState, ResidentAccount, flag};
+    use super::{
+        AccountCause, AccountMapping, AccountThread, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount,
+        flag,
+    };
     use proptest::prelude::*;
 
     fn run(start: u64, end: u64, state: PageState) -> PageRun {
@@ -336,7 +382,23 @@ mod tests {
             heaps: vec![GlibcHeap { start: 1 << 40, arena: (1 << 40) + 32, top: (1 << 40) + 9000 }],
             paths: vec![b"[heap]".to_vec()],
             mappings: vec![first, second],
+            free: vec![HeapFreePages {
+                start: 1 << 40,
+                end: (1 << 40) + (64 << 12),
+                runs: vec![
+                    ((1 << 40) + (3 << 12), (1 << 40) + (9 << 12)),
+                    ((1 << 40) + (60 << 12), (1 << 40) + (64 << 12)),
+                ],
+            }],
         }
+    }
+
+    #[test]
+    fn a_payload_without_free_pages_is_an_earlier_one() {
+        let account = ResidentAccount { free: Vec::new(), ..example() };
+        let mut payload = account.encode().remove(0);
+        payload.pop();
+        assert_eq!(ResidentAccount::decode(&payload), Some(account));
     }
 
     #[test]
@@ -381,6 +443,9 @@ mod tests {
                     prop_assert!(mapping.runs.iter().all(|run| mapping.start <= run.start && run.start <= run.end && run.end <= mapping.end));
                 }
                 prop_assert!(account.mappings.len() + account.threads.len() <= bytes.len());
+                for heap in &account.free {
+                    prop_assert!(heap.runs.iter().all(|run| heap.start <= run.0 && run.0 <= run.1 && run.1 <= heap.end));
+                }
             }
         }
     }

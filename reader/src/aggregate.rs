@@ -208,8 +208,8 @@ fn restore_group(group: &aggregate::AggregateGroup, stack: StackId) -> Option<Gr
         if count == 0 { Sum::default() } else { Sum { bytes, count, first_order, first_time_ns } }
     });
     let allocator = Allocator::from_number(group.allocator)?;
-    let thread = ThreadId(group.thread);
-    Some(Group { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary })
+    let group = Group::new(stack, allocator, ThreadId(group.thread));
+    Some(Group { allocated, peak, leaked, leaked_at_exit, temporary, ..group })
 }
 
 /// The views in the order of the sums of a group.

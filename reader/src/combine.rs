@@ -106,6 +106,7 @@ fn add_groups(whole: &mut CapturePart, part: &CapturePart, shift: u64, first_ord
             leaked: moved(&group.leaked),
             leaked_at_exit: moved(&group.leaked_at_exit),
             temporary: moved(&group.temporary),
+            pinned: moved(&group.pinned),
         });
     }
     for failed in part.analysis.failed.iter() {

@@ -114,7 +114,12 @@ impl<'a> From<&'a InputArgs> for Request<'a> {
 
 impl<'a> From<(&'a InputArgs, &ViewArgs)> for Request<'a> {
     fn from((input, view): (&'a InputArgs, &ViewArgs)) -> Self {
-        Self { split_processes: view.split_processes, temporary: view.which.temporary, ..input.into() }
+        Self {
+            split_processes: view.split_processes,
+            temporary: view.which.temporary,
+            with_pinned: view.which.pinned,
+            ..input.into()
+        }
     }
 }
 
@@ -163,6 +168,8 @@ impl FilterArgs {
             without_names: false,
             quiet: false,
             with_resident: false,
+            with_pinned: false,
+            with_bands: false,
             display: DisplayOptions { with_imports, all_frames, skip: skip_function },
             shown: false,
         }

@@ -105,6 +105,7 @@ impl ViewFlags {
             Self { leaks: true, .. } => Some(Wanted::Leaks),
             Self { temporary: true, .. } => Some(Wanted::Temporary),
             Self { allocated: true, .. } => Some(Wanted::Allocated),
+            Self { pinned: true, .. } => Some(Wanted::Pinned),
             _ => None,
         }
     }
@@ -187,7 +188,7 @@ pub(crate) struct DiffArgs {
     /// New capture, compared against the baseline
     pub(crate) new: PathBuf,
     /// What is compared [default: peak]
-    #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
+    #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated", "pinned"])]
     pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
     pub(crate) which: ViewFlags,

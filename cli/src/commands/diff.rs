@@ -29,7 +29,8 @@ pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
     let read = |capture| {
         let request = Request::from((capture, &options.filters));
-        load(Request { temporary: metric.view == View::Temporary, ..request }, &options.which.reading())
+        let (temporary, with_pinned) = (metric.view == View::Temporary, metric.view == View::Pinned);
+        load(Request { temporary, with_pinned, ..request }, &options.which.reading())
     };
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
     let notes = comparability_warnings(&base, &new);
@@ -107,6 +108,7 @@ fn of_view(view: View) -> ComparedMetric {
         View::Leaks | View::LeaksAtExit => "leaks",
         View::Allocated => "allocated",
         View::Temporary => "temporary",
+        View::Pinned => "pinned",
     };
     ComparedMetric { name, view, counts: false }
 }

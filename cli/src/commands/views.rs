@@ -126,7 +126,7 @@ pub(crate) fn write_page(
     mut out: ReportOutput,
 ) -> Result<Option<PathBuf>> {
     let narrows = request.narrows();
-    let mut capture = load(Request { with_resident: true, ..request }, &page::reading(reading))?;
+    let mut capture = load(Request { with_resident: true, with_bands: true, ..request }, &page::reading(reading))?;
     let note = narrows
         .then(|| "filtered: the views contain only selected allocations; the memory chart contains all".to_owned());
     let sources = embed_sources.then(|| Sources::of(&capture.info));

@@ -4,32 +4,46 @@
 
 use anyhow::Result;
 use memtrack_format::resident::ResidentAccount;
-use memtrack_reader::resident::{AccountOutline, LiveMoment, ResidentBreakdown, WidestScan};
+use memtrack_reader::resident::{AccountOutline, ClassesAt, LiveMoment, ResidentBreakdown, WidestScan};
 use memtrack_reader::source::{self, ReadSummary};
 use memtrack_reader::{Options, Replay};
 
 use crate::reports::resident_moment::ResidentMoment;
 use crate::terminal::Progress;
 
-/// Replays a capture; and resident memory at the moment when most of it had no live block, before Python began to
-/// finalize, if that is much.
+/// Moments at which resident memory is divided into classes, for a page; and pieces that their accounts may have in all.
+const BANDS: usize = 64;
+const MOST_RUNS: usize = 1 << 20;
+
+/// What a capture says about resident memory.
+#[derive(Debug, Default)]
+pub(crate) struct ResidentFindings {
+    /// The moment when most of it had no live block, before Python began to finalize, if that is much.
+    pub(crate) widest: Option<ResidentMoment>,
+    /// Its classes over time, if they were asked for.
+    pub(crate) bands: Vec<ClassesAt>,
+}
+
+/// Replays a capture; and what it says about resident memory, with classes over time if `with_bands`.
 ///
 /// # Errors
 /// A capture that cannot be read.
 pub(crate) fn widest_moment(
     file: &source::CaptureReader,
     options: &Options,
-) -> Result<(ReadSummary, Replay, Option<ResidentMoment>)> {
+    with_bands: bool,
+) -> Result<(ReadSummary, Replay, ResidentFindings)> {
     let mut accounts = Vec::new();
     file.accounts(|account| {
         accounts.push(AccountOutline::of(&account, file.account_ns(&account)));
         true
     })?;
-    let mut scan = WidestScan::new(options, accounts);
+    let bands = if with_bands { band_accounts(file, &accounts)? } else { Vec::new() };
+    let mut scan = WidestScan::new(options, accounts).with_bands(bands, knows_all(file));
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
-    let (kept, replay) = scan.finish();
-    let Some(kept) = kept else { return Ok((read, replay, None)) };
+    let (kept, bands, replay) = scan.finish();
+    let Some(kept) = kept else { return Ok((read, replay, ResidentFindings { widest: None, bands })) };
     let time_ns = kept.time_ns;
     let mut account = None;
     file.accounts(|next| {
@@ -39,22 +53,42 @@ pub(crate) fn widest_moment(
         }
         is_due
     })?;
-    let memory = account.map(|account| {
+    let widest = account.map(|account| {
         let live = kept.moment(&account, &read.threads, &replay);
         moment_of(file, &account, &live)
     });
-    Ok((read, replay, memory))
+    Ok((read, replay, ResidentFindings { widest, bands }))
+}
+
+/// The accounts of a few moments, by time, evenly chosen of all, with the last one; fewer where they are large.
+fn band_accounts(file: &source::CaptureReader, all: &[AccountOutline]) -> Result<Vec<(u64, ResidentAccount)>> {
+    let step = all.len().div_ceil(BANDS).max(1);
+    let (mut number, mut runs, mut taken) = (0, 0, Vec::new());
+    file.accounts(|account| {
+        number += 1;
+        let of_account = account.mappings.iter().map(|mapping| mapping.runs.len()).sum::<usize>();
+        if (all.len() - number.min(all.len())).is_multiple_of(step) && runs + of_account <= MOST_RUNS {
+            runs += of_account;
+            taken.push((file.account_ns(&account), account));
+        }
+        true
+    })?;
+    Ok(taken)
+}
+
+/// No block is older than the recording.
+fn knows_all(file: &source::CaptureReader) -> bool {
+    let process = file.process();
+    !process.began_late && process.fork_ticket.is_none()
 }
 
 /// The account and the live blocks of a moment, joined.
 pub(crate) fn moment_of(file: &source::CaptureReader, account: &ResidentAccount, live: &LiveMoment) -> ResidentMoment {
-    let process = file.process();
-    let knows_all = !process.began_late && process.fork_ticket.is_none();
     ResidentMoment {
         time_ns: file.account_ns(account),
         cause: account.cause,
-        breakdown: ResidentBreakdown::of(account, live, knows_all),
+        breakdown: ResidentBreakdown::of(account, live, knows_all(file)),
         threads: account.threads.len(),
-        knows_all,
+        knows_all: knows_all(file),
     }
 }

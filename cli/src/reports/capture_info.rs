@@ -8,6 +8,7 @@ use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 use memtrack_format::sources::FileLines;
 use memtrack_reader::analysis::Tally;
+use memtrack_reader::resident::ClassesAt;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
@@ -47,6 +48,7 @@ impl Capture {
     pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
         let moment = match view {
             View::Leaks => format!(", live {}", self.info.leak_moment.when()),
+            View::Pinned => return self.pinned_headline(whole),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
         let number = count_within(whole.count, whole.count_range());
@@ -68,6 +70,7 @@ impl Capture {
                 format!("freed after at most {most} more of the same thread")
             }
             View::Allocated => "freed or not".into(),
+            View::Pinned => self.pinned_qualifier(),
         }
     }
 
@@ -130,6 +133,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) has_no_stacks: bool,
     /// Resident memory at the moment when most of it had no live block, if the request asked for it.
     pub(crate) resident: Option<ResidentMoment>,
+    /// Classes of resident memory over time, if the request asked for them.
+    pub(crate) resident_bands: Vec<ClassesAt>,
 }
 
 /// Peaks of several processes.

@@ -226,6 +226,7 @@ fn subject(view: View) -> &'static str {
         View::LeaksAtExit => "what was live at exit",
         View::Temporary => "temporary allocations",
         View::Allocated => "everything ever allocated",
+        View::Pinned => "pages that only one stack's blocks kept",
     }
 }
 

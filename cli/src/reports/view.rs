@@ -11,6 +11,7 @@ pub(crate) fn name(view: View) -> &'static str {
         View::Leaks | View::LeaksAtExit => "leaks",
         View::Temporary => "temporary",
         View::Allocated => "allocated",
+        View::Pinned => "pinned",
     }
 }
 
@@ -22,5 +23,6 @@ pub(crate) fn title(view: View) -> &'static str {
         View::LeaksAtExit => "Leaks at exit",
         View::Temporary => "Temporary allocations",
         View::Allocated => "All allocations",
+        View::Pinned => "Pinned pages",
     }
 }

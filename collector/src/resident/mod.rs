@@ -1,12 +1,13 @@
 //! Accounts of resident memory: which pages of the process are in memory, at the moments when that matters.
 //!
-//! `read` reads one, with the pages from `pages`; [`AccountScheduler`] decides when. Reading takes a while for a large
+//! `read` reads one, with the pages from `pages` and the free ones of glibc's heaps from `chunks`; [`AccountScheduler`] decides when. Reading takes a while for a large
 //! process, so it has a thread of its own, which is started with the first account. The process does not wait for it,
 //! except at its end, when the memory would be gone otherwise.
 //!
 //! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
 //! a process that waits at its end is always released.
 
+mod chunks;
 mod pages;
 mod read;
 
@@ -194,7 +195,9 @@ fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<Acco
 fn answer(reader: &AccountReader, AccountOrder { tick, cause }: AccountOrder, area: &Area) -> AccountAnswer {
     let now = || procfs::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
     let begun = now();
-    let account = reader.read().and_then(|account| {
+    // A program waits for two accounts at its end, of which the last one has what its allocator keeps.
+    let with_chunks = cause != AccountCause::Finalizing;
+    let account = reader.read(with_chunks).and_then(|account| {
         // Otherwise it may be of another program.
         let is_running = area.control().image.load(Acquire) != image::IN_EXEC;
         if is_running { Ok(account) } else { Err(io::ErrorKind::NotFound.into()) }

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 
 use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRun, ResidentAccount, flag};
 
+use super::chunks::{HEAP_BYTES, TOP_OFFSET, free_pages, words_at};
 use super::pages::{PageRange, PageReader};
 use crate::maps::{MappingLine, parse_all};
 
@@ -20,10 +20,6 @@ const MOST_MOUNTS: u64 = 4 << 20;
 /// Maximum number of threads, and of places that are checked for a heap.
 const MOST_THREADS: usize = 4096;
 const MOST_PLACES: usize = 1 << 16;
-/// Size and alignment of a heap of glibc's arenas.
-const HEAP_BYTES: u64 = 64 << 20;
-/// Offset of the top chunk's address in the state of an arena.
-const TOP_OFFSET: u64 = 96;
 
 /// Device numbers, major and minor.
 type Device = (u32, u32);
@@ -47,8 +43,8 @@ impl AccountReader {
         Self { pid, same_namespace, page_bytes, in_memory: memory_devices(pid) }
     }
 
-    /// An account of now, without time and cause.
-    pub(super) fn read(&self) -> io::Result<ResidentAccount> {
+    /// An account of now, without time and cause; with the free pages of glibc's heaps if `with_chunks`.
+    pub(super) fn read(&self, with_chunks: bool) -> io::Result<ResidentAccount> {
         let mut pages = PageReader::open(self.pid, self.page_bytes)?;
         let file = if pages.needs_resident() { "smaps" } else { "maps" };
         let text = self.file(file, MOST_TEXT)?;
@@ -64,8 +60,14 @@ impl AccountReader {
             let (start, end, flags) = (mapping.start, mapping.end, self.flags(line));
             account.mappings.push(AccountMapping { start, end, flags, path, runs });
         }
-        account.heaps = self.heaps(&account.mappings);
         account.threads = self.threads();
+        if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
+            let heaps = self.heaps(&memory, &account.mappings);
+            account.heaps = heaps.iter().map(|(heap, _)| *heap).collect();
+            if with_chunks {
+                account.free = free_pages(&memory, &account, &heaps);
+            }
+        }
         Ok(account)
     }
 
@@ -106,9 +108,8 @@ impl AccountReader {
         all.into_iter().filter(|(is, _)| *is).map(|(_, flag)| flag).sum()
     }
 
-    /// The heaps of glibc's arenas, recognized by their alignment and by what stands at their start.
-    fn heaps(&self, mappings: &[AccountMapping]) -> Vec<GlibcHeap> {
-        let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) else { return Vec::new() };
+    /// The heaps of glibc's arenas with their ends, recognized by their alignment and by what stands at their start.
+    fn heaps(&self, memory: &File, mappings: &[AccountMapping]) -> Vec<(GlibcHeap, u64)> {
         let is_anonymous = |mapping: &&AccountMapping| {
             mapping.path.is_none() && mapping.has(flag::READ | flag::WRITE) && !mapping.has(flag::SHARED)
         };
@@ -118,10 +119,11 @@ impl AccountReader {
             // Reading a page that is not in memory would bring it there.
             aligned.filter(|place| mapping.runs.iter().any(|run| (run.start..run.end).contains(place)))
         });
-        let found: Vec<GlibcHeap> = places.take(MOST_PLACES).filter_map(|place| heap_at(&memory, place)).collect();
-        let starts: HashSet<u64> = found.iter().map(|heap| heap.start).collect();
+        let found: Vec<(GlibcHeap, u64)> =
+            places.take(MOST_PLACES).filter_map(|place| heap_at(memory, place)).collect();
+        let starts: HashSet<u64> = found.iter().map(|(heap, _)| heap.start).collect();
         // The state of an arena stands in its first heap.
-        found.into_iter().filter(|heap| starts.contains(&(heap.arena & !(HEAP_BYTES - 1)))).collect()
+        found.into_iter().filter(|(heap, _)| starts.contains(&(heap.arena & !(HEAP_BYTES - 1)))).collect()
     }
 
     fn threads(&self) -> Vec<AccountThread> {
@@ -143,8 +145,8 @@ impl AccountReader {
     }
 }
 
-/// The heap that begins at this place, if one does.
-fn heap_at(memory: &File, place: u64) -> Option<GlibcHeap> {
+/// The heap that begins at this place, if one does, and its end.
+fn heap_at(memory: &File, place: u64) -> Option<(GlibcHeap, u64)> {
     let words: [u64; 4] = words_at(memory, place)?;
     let [arena, _previous, size, writable] = words;
     let is_state = (32..=64).contains(&(arena & (HEAP_BYTES - 1)));
@@ -154,14 +156,7 @@ fn heap_at(memory: &File, place: u64) -> Option<GlibcHeap> {
     }
     let top = words_at::<1>(memory, arena.checked_add(TOP_OFFSET)?).map_or(0, |[top]| top);
     let is_top = top.is_multiple_of(16) && top > HEAP_BYTES;
-    Some(GlibcHeap { start: place, arena, top: if is_top { top } else { 0 } })
-}
-
-fn words_at<const N: usize>(memory: &File, place: u64) -> Option<[u64; N]> {
-    let mut bytes = [0; 32];
-    memory.read_exact_at(bytes.get_mut(..N * 8)?, place).ok()?;
-    let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-    Some(std::array::from_fn(|_| words.next().unwrap_or(0)))
+    Some((GlibcHeap { start: place, arena, top: if is_top { top } else { 0 } }, place + size))
 }
 
 /// The row of a path, which is added if it is new. Neighbours have the same one.
@@ -226,15 +221,18 @@ mod tests {
         let pid = std::process::id().cast_signed();
         let reader = AccountReader::new(pid, true);
         // Other tests run at the same time.
-        let near = |found: u64, known: u64| found.abs_diff(known) < (known / 10).max(8 << 20);
-        let account = reader.read().unwrap();
+        let sizes = || ["Anonymous:", "Rss:"].map(|name| kilobytes(name) << 10);
+        let (before, account, after) = (sizes(), reader.read(true).unwrap(), sizes());
+        let near = |found: u64, at: usize| {
+            let (low, high) = (before[at].min(after[at]), before[at].max(after[at]));
+            (low.saturating_sub(8 << 20)..high + (8 << 20)).contains(&found)
+        };
         let of = |state| {
             let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.state == state);
             runs.map(PageRun::bytes).sum::<u64>()
         };
-        let (anonymous, resident) = (kilobytes("Anonymous:") << 10, kilobytes("Rss:") << 10);
-        assert!(near(of(PageState::Anonymous), anonymous), "{} {anonymous}", of(PageState::Anonymous));
-        assert!(near(account.resident_bytes(), resident), "{} {resident}", account.resident_bytes());
+        assert!(near(of(PageState::Anonymous), 0), "{} {before:?} {after:?}", of(PageState::Anonymous));
+        assert!(near(account.resident_bytes(), 1), "{} {before:?} {after:?}", account.resident_bytes());
         let heap = account.mappings.iter().find(|mapping| account.path(mapping) == b"[heap]").unwrap();
         assert!(heap.has(flag::READ | flag::WRITE) && !heap.has(flag::FILE));
         assert!(account.threads.iter().any(|thread| thread.tid == std::process::id()));
@@ -245,7 +243,7 @@ mod tests {
     fn arenas_of_threads_are_found() {
         let thread = std::thread::spawn(|| {
             let block = vec![1_u8; 1000];
-            let account = AccountReader::new(std::process::id().cast_signed(), true).read().unwrap();
+            let account = AccountReader::new(std::process::id().cast_signed(), true).read(true).unwrap();
             (block.as_ptr() as u64, account)
         });
         let (address, account) = thread.join().unwrap();

@@ -198,7 +198,7 @@ fn mixed(number: u64) -> u64 {
 pub struct ViewVariances(pub(crate) [Variance; VIEWS]);
 
 /// How many views there are.
-pub(super) const VIEWS: usize = 5;
+pub(super) const VIEWS: usize = 6;
 
 impl ViewVariances {
     /// That of a view.
@@ -231,6 +231,7 @@ pub(super) const fn place(view: View) -> usize {
         View::LeaksAtExit => 2,
         View::Temporary => 3,
         View::Allocated => 4,
+        View::Pinned => 5,
     }
 }
 

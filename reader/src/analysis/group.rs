@@ -26,14 +26,16 @@ pub struct Group {
     pub leaked_at_exit: Sum,
     /// What was temporary.
     pub temporary: Sum,
+    /// Pages that only its stack's blocks kept, and these blocks.
+    pub pinned: Sum,
 }
 
 impl Group {
     /// A group without any allocation.
     #[must_use]
     pub fn new(stack: StackId, allocator: Allocator, thread: ThreadId) -> Self {
-        let [allocated, peak, leaked, leaked_at_exit, temporary] = [Sum::default(); 5];
-        Self { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary }
+        let [allocated, peak, leaked, leaked_at_exit, temporary, pinned] = [Sum::default(); 6];
+        Self { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary, pinned }
     }
 
     /// Adds the sums of another group.
@@ -44,6 +46,7 @@ impl Group {
             (&mut self.leaked, &other.leaked),
             (&mut self.leaked_at_exit, &other.leaked_at_exit),
             (&mut self.temporary, &other.temporary),
+            (&mut self.pinned, &other.pinned),
         ] {
             sum.merge(more);
         }
@@ -58,6 +61,7 @@ impl Group {
             View::LeaksAtExit => &self.leaked_at_exit,
             View::Temporary => &self.temporary,
             View::Allocated => &self.allocated,
+            View::Pinned => &self.pinned,
         }
     }
 }

@@ -21,11 +21,12 @@ pub(super) enum OptionalSum {
     Peak,
     Leaked,
     LeakedAtExit,
+    Pinned,
     Temporary,
 }
 
 impl OptionalSum {
-    const ALL: [Self; 4] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Temporary];
+    const ALL: [Self; 5] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Pinned, Self::Temporary];
 }
 
 /// A group.
@@ -279,11 +280,12 @@ impl Groups {
             leaked: part(OptionalSum::Leaked),
             leaked_at_exit: part(OptionalSum::LeakedAtExit),
             temporary: part(OptionalSum::Temporary),
+            pinned: part(OptionalSum::Pinned),
         }
     }
 
     fn set_parts(&mut self, number: usize, group: &Group) {
-        let parts = [group.peak, group.leaked, group.leaked_at_exit, group.temporary];
+        let parts = [group.peak, group.leaked, group.leaked_at_exit, group.pinned, group.temporary];
         for (part, sum) in OptionalSum::ALL.into_iter().zip(parts) {
             if *self.part(number as u32, part) != sum {
                 *self.part_mut(number as u32, part) = sum;

@@ -100,6 +100,9 @@ pub enum View {
     Temporary,
     /// Everything ever allocated.
     Allocated,
+    /// The resident pages that blocks of one stack alone keep, and these blocks, at the moment when most of resident memory
+    /// had no live block; empty where that moment was not looked for.
+    Pinned,
 }
 
 /// What one group contributes to a view.
@@ -173,6 +176,15 @@ impl Analysis {
         let mut whole = Variance::default();
         self.variances.iter().flatten().for_each(|variances| whole += variances.of(view));
         whole
+    }
+
+    /// Sets the pages that each of these groups keeps, with its blocks in them.
+    pub fn set_pinned(&mut self, groups: &[(u32, Tally)]) {
+        for (number, Tally { bytes, count, .. }) in groups {
+            self.groups.change(*number as usize, |group| {
+                group.pinned = Sum { bytes: *bytes, count: *count, ..group.allocated };
+            });
+        }
     }
 
     /// Removes the peak: this process had ended before the common peak of several processes.

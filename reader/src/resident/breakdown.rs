@@ -1,18 +1,21 @@
 //! Divides the resident pages of an account into classes, arenas, and pages that the blocks of one stack keep.
 //!
 //! One pass over the pages of each mapping, beside the live ranges in the order of their addresses. A block of glibc's malloc
-//! has a header before it and is rounded up, and a free chunk has its links at its start: these keep a page, too.
+//! has a header before it and is rounded up, and a free chunk has its links at its start: these keep a page, too. Where the
+//! account knows which pages of a heap are free, that counts instead.
 //!
 //! Invariant: each resident page is counted once, in one class or as live bytes and the rest of its page.
 
 use memtrack_format::resident::{PageRun, PageState, ResidentAccount, flag};
 use memtrack_format::{Allocator, MapClass};
-use rustc_hash::FxHashMap;
 
+use super::free_pages::FreePages;
 use super::mappings::{HEAP_BYTES, KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
+use super::pinned::{PinnedPages, PinnedSums};
 use super::thread_cache::chunk_bytes;
 use super::used::{UsedRange, disjoint};
+use crate::analysis::Tally;
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;
 
@@ -118,21 +121,6 @@ pub struct AllocatorArena {
     pub top: u64,
 }
 
-/// The resident pages in which only blocks of one stack are live, and which they do not fill.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PinnedPages {
-    /// The stack.
-    pub stack: StackId,
-    /// Its blocks in these pages.
-    pub blocks: u64,
-    /// Their bytes in these pages.
-    pub live_bytes: u64,
-    /// Bytes of these pages.
-    pub pinned_bytes: u64,
-    /// When the first of these blocks was allocated, and the last, in nanoseconds since recording began.
-    pub allocated_ns: (u64, u64),
-}
-
 /// What an account and the live blocks of its moment say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBreakdown {
@@ -147,6 +135,8 @@ pub struct ResidentBreakdown {
     pub arenas: Vec<AllocatorArena>,
     /// Those that keep most first.
     pub pinned: Vec<PinnedPages>,
+    /// The same by group: a page belongs to that of its first block.
+    pub pinned_groups: Vec<(u32, Tally)>,
     /// Resident bytes of arenas of Python's allocator, whose objects were not recorded; they count as live.
     pub python_arenas: u64,
 }
@@ -160,7 +150,7 @@ impl ResidentBreakdown {
             moment,
             knows_all,
             result: Self::default(),
-            pinned: FxHashMap::default(),
+            pinned: PinnedSums::default(),
             live_swapped: 0,
         };
         for number in 0..account.mappings.len() {
@@ -194,8 +184,7 @@ struct PageJoin<'a> {
     moment: &'a LiveMoment,
     knows_all: bool,
     result: ResidentBreakdown,
-    /// By stack; the last block counted, too.
-    pinned: FxHashMap<StackId, (PinnedPages, u64)>,
+    pinned: PinnedSums,
     /// Bytes of live blocks in pages that are swapped out.
     live_swapped: u64,
 }
@@ -219,8 +208,7 @@ impl<'a> PageJoin<'a> {
         let total: u64 = self.moment.extents.iter().filter(|extent| is_heap(extent)).map(|extent| extent.bytes).sum();
         let live = self.result.bytes(MemoryClass::Live);
         self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
-        self.result.pinned = self.pinned.into_values().map(|(pinned, _)| pinned).collect();
-        self.result.pinned.sort_by_key(|pinned| (std::cmp::Reverse(pinned.pinned_bytes), pinned.stack));
+        (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
         self.result.arenas.sort_by_key(|arena| arena.address);
         self.result
     }
@@ -259,7 +247,7 @@ impl<'a> PageJoin<'a> {
     fn private(&mut self, range: KindRange, runs: &[PageRun]) {
         let mut arena = self.arena(range);
         let used = self.used_ranges(range);
-        let top = self.top(range, &used);
+        let free = FreePages::of(self.account, range.start, self.top(range, &used));
         let (mut next, mut used_end) = (0, range.start);
         for run in runs {
             let mut page = run.start;
@@ -268,13 +256,13 @@ impl<'a> PageJoin<'a> {
                     used_end = used_end.max(before.end);
                     next += 1;
                 }
-                let span = self.span((page, run.end), &used[next..], used_end, top);
+                let span = self.span((page, run.end), &used[next..], used_end, free);
                 if run.state == PageState::Swapped {
                     self.live_swapped += span.live;
                 } else {
-                    self.resident_span(range, span, &used[next..], (top, &mut arena));
+                    self.resident_span(range, span, &used[next..], (free, &mut arena));
                     if let Some(stack) = span.stack.filter(|_| span.live < span.end - span.start) {
-                        self.pin(stack, &used[next..], (span.start, span.end));
+                        self.pinned.add(stack, &used[next..], (span.start, span.end));
                     }
                 }
                 page = span.end;
@@ -286,7 +274,7 @@ impl<'a> PageJoin<'a> {
     }
 
     /// The pages from this one on that are alike. `rest`: what is in use from there on.
-    fn span(&self, (page, run_end): (u64, u64), rest: &[UsedRange], used_end: u64, top: Option<u64>) -> PageSpan {
+    fn span(&self, (page, run_end): (u64, u64), rest: &[UsedRange], used_end: u64, free: FreePages<'_>) -> PageSpan {
         let page_bytes = self.account.page_bytes;
         let floor = |address: u64| address & !(page_bytes - 1);
         let one = page + page_bytes;
@@ -298,9 +286,9 @@ impl<'a> PageJoin<'a> {
                 rest.first().map(|first| first.start & !(POOL - 1)),
                 used_end.checked_next_multiple_of(POOL),
                 used_end.checked_add(FREE_HEADER).map(|end| floor(end + page_bytes - 1)),
-                top.map(|top| floor(top + page_bytes - 1)),
+                free.top.map(|top| floor(top + page_bytes - 1)),
             ];
-            let ends = bounds.into_iter().flatten().filter(|end| *end > page);
+            let ends = bounds.into_iter().chain(free.bounds(page)).flatten().filter(|end| *end > page);
             span.end = ends.min().unwrap_or(run_end).min(run_end).max(one);
             return span;
         };
@@ -331,11 +319,13 @@ impl<'a> PageJoin<'a> {
         range: KindRange,
         span: PageSpan,
         rest: &[UsedRange],
-        (top, arena): (Option<u64>, &mut Option<AllocatorArena>),
+        (free, arena): (FreePages<'_>, &mut Option<AllocatorArena>),
     ) {
         let bytes = span.end - span.start;
+        let is_free = free.is_free(span.start);
         let class = match range.kind {
             _ if span.is_used => None,
+            _ if is_free == Some(true) => Some(MemoryClass::Retained),
             MappingKind::Stack => Some(MemoryClass::Stacks),
             MappingKind::Unknown => Some(MemoryClass::Unexplained),
             _ if !self.knows_all => Some(MemoryClass::Unexplained),
@@ -343,8 +333,8 @@ impl<'a> PageJoin<'a> {
                 (!is_pool_used(span.start, span.used_end, rest)).then_some(MemoryClass::PythonFree)
             }
             _ => {
-                let is_free = span.start >= span.used_end.saturating_add(free_header(range.kind));
-                is_free.then_some(MemoryClass::Retained)
+                let seems_free = span.start >= span.used_end.saturating_add(free_header(range.kind));
+                is_free.unwrap_or(seems_free).then_some(MemoryClass::Retained)
             }
         };
         match class {
@@ -359,26 +349,8 @@ impl<'a> PageJoin<'a> {
             arena.live += span.live;
             if class == Some(MemoryClass::Retained) {
                 arena.retained += bytes;
-                arena.top += if top.is_some_and(|top| span.start >= top) { bytes } else { 0 };
+                arena.top += if free.top.is_some_and(|top| span.start >= top) { bytes } else { 0 };
             }
-        }
-    }
-
-    /// Counts a page that only blocks of this stack keep.
-    fn pin(&mut self, stack: StackId, rest: &[UsedRange], (page, end): (u64, u64)) {
-        let (pinned, counted) = self
-            .pinned
-            .entry(stack)
-            .or_insert_with(|| (PinnedPages { stack, allocated_ns: (u64::MAX, 0), ..PinnedPages::default() }, 0));
-        pinned.pinned_bytes += end - page;
-        let blocks = rest.iter().take_while(|used| used.start < end);
-        for block in blocks.filter(|block| block.live_start < end && block.live_end > page) {
-            pinned.live_bytes += block.live_end.min(end) - block.live_start.max(page);
-            // A block on several pages counts once.
-            pinned.blocks += u64::from(*counted != block.live_start);
-            *counted = block.live_start;
-            let (first, last) = &mut pinned.allocated_ns;
-            (*first, *last) = ((*first).min(block.time_ns), (*last).max(block.time_ns));
         }
     }
 
@@ -393,15 +365,15 @@ impl<'a> PageJoin<'a> {
         Some(AllocatorArena { allocator, state, address: range.start, ..AllocatorArena::default() })
     }
 
-    /// Where the top chunk begins, if it is in this heap of an arena other than the main one, with the free memory before it:
-    /// malloc_trim merges them first.
-    fn top(&self, range: KindRange, used: &[UsedRange]) -> Option<u64> {
+    /// Where the top chunk begins, if it is in this heap of an arena other than the main one, alone and with the free memory
+    /// before it: malloc_trim merges them first.
+    fn top(&self, range: KindRange, used: &[UsedRange]) -> Option<(u64, u64)> {
         let MappingKind::ArenaHeap(row) = range.kind else { return None };
         let heap = self.account.heaps.get(row)?;
         let is_here = (heap.start..heap.start.saturating_add(HEAP_BYTES)).contains(&heap.top);
         let before = used.partition_point(|used| used.start < heap.top);
         let last = before.checked_sub(1).and_then(|last| used.get(last)).map_or(heap.start, |last| last.end);
-        is_here.then_some(last.min(heap.top))
+        is_here.then_some((heap.top, last.min(heap.top)))
     }
 
     /// What is in use in a range of addresses, by address.
@@ -432,7 +404,8 @@ impl<'a> PageJoin<'a> {
                 self.result.python_arenas += resident_bytes(self.account, extent);
             }
         }
-        if is_glibc {
+        // Where chunks were read, those that are cached look used.
+        if is_glibc && !self.account.free.iter().any(|heap| (heap.start..heap.end).contains(&range.start)) {
             let cached = moment.cached.iter().filter(|(address, _)| (range.start..range.end).contains(address));
             used.extend(cached.map(|(address, bytes)| UsedRange {
                 can_contain: false,

@@ -5,9 +5,12 @@
 //!
 //! Invariant: the classes add up to the resident pages of the account, to the page.
 
+mod bands;
 mod breakdown;
+mod free_pages;
 mod mappings;
 mod moment;
+mod pinned;
 mod thread_cache;
 mod used;
 mod widest;
@@ -15,6 +18,8 @@ mod widest;
 #[cfg(test)]
 mod tests;
 
-pub use breakdown::{AllocatorArena, MemoryClass, PinnedPages, ResidentBreakdown, ResidentSizes};
+pub use bands::ClassesAt;
+pub use breakdown::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
 pub use moment::{LiveMoment, MomentScan};
+pub use pinned::PinnedPages;
 pub use widest::{AccountOutline, KeptLive, WidestScan};

@@ -47,10 +47,16 @@ impl MomentScan {
     #[must_use]
     pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
         let cached = self.caches.chunks_at(account, threads);
-        let mut extents = self.replay.live_extents();
+        (LiveMoment::of(&self.replay, cached), self.replay)
+    }
+}
+
+impl LiveMoment {
+    /// What is live now.
+    pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>) -> Self {
+        let mut extents = replay.live_extents();
         extents.sort_unstable_by_key(|extent| extent.start);
-        let groups = self.replay.group_keys().collect();
-        (LiveMoment { extents, cached, groups, live: self.replay.live() }, self.replay)
+        Self { extents, cached, groups: replay.group_keys().collect(), live: replay.live() }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Made-up accounts and live blocks, and what they must be divided into.
 
-use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::resident::{
+    AccountMapping, AccountThread, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount, flag,
+};
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
@@ -63,6 +65,46 @@ impl Made {
 fn pages(found: &ResidentBreakdown) -> Vec<(&'static str, u64)> {
     let all = MemoryClass::ALL.iter().map(|class| (class.name(), found.bytes(*class)));
     all.filter(|(_, bytes)| *bytes > 0).map(|(name, bytes)| (name, bytes / PAGE)).collect()
+}
+
+/// Chunks of no recorded block, as the loader's, keep pages; and what is free is known without all blocks.
+#[test]
+fn where_chunks_were_read_they_say_what_is_free() {
+    let mut made = Made::new();
+    made.heap(8).block(HEAP + 16, 100, 0);
+    let page = |number: u64| HEAP + number * PAGE;
+    let free = HeapFreePages { start: HEAP, end: page(7), runs: vec![(page(1), page(3)), (page(4), page(7))] };
+    made.account.free.push(free);
+    // The last page lies behind what was read.
+    assert_eq!(pages(&made.breakdown()), [("live", 0), ("slack", 1), ("retained", 6)]);
+    made.block(page(5) + 16, 100, 1);
+    assert_eq!(pages(&made.breakdown()), [("live", 0), ("slack", 2), ("retained", 5)]);
+    let found = ResidentBreakdown::of(&made.account, &made.moment, false);
+    assert_eq!(pages(&found), [("live", 0), ("slack", 1), ("retained", 4), ("unexplained", 2)]);
+    // The same in a mapping that is divided.
+    let of_one = made.breakdown();
+    let first = made.account.mappings[0].clone();
+    let parts = [(first.start, page(5)), (page(5), first.end)].map(|(start, end)| AccountMapping {
+        start,
+        end,
+        runs: vec![PageRun { start, end, state: PageState::Anonymous }],
+        ..first.clone()
+    });
+    made.account.mappings = parts.to_vec();
+    assert_eq!(pages(&made.breakdown()), pages(&of_one));
+}
+
+/// The end of an arena with what is free before it.
+#[test]
+fn the_end_of_an_arena_begins_with_the_free_pages_before_it() {
+    const ARENA: u64 = 0x7f00_0000_0000;
+    let mut made = Made::new();
+    made.map(ARENA, 8, READ_WRITE, "", Some(PageState::Anonymous));
+    made.account.heaps.push(GlibcHeap { start: ARENA, arena: ARENA + 48, top: ARENA + 6 * PAGE });
+    let of_run = |runs| HeapFreePages { start: ARENA, end: ARENA + 8 * PAGE, runs };
+    made.account.free.push(of_run(vec![(ARENA + 2 * PAGE, ARENA + 3 * PAGE), (ARENA + 4 * PAGE, ARENA + 8 * PAGE)]));
+    let found = made.breakdown();
+    assert_eq!((found.bytes(MemoryClass::Retained), found.trimmable()), (5 * PAGE, PAGE));
 }
 
 #[test]
@@ -342,7 +384,7 @@ proptest! {
         }
         let mut once = WidestScan::new(&Options::default(), outlines);
         feed(&steps, &mut once);
-        let (kept, replay) = once.finish();
+        let (kept, _, replay) = once.finish();
         prop_assert_eq!(kept.as_ref().map(|kept| kept.time_ns), expected.map(|(_, time_ns)| time_ns));
         if let Some(kept) = kept {
             let mut twice = MomentScan::new(&Options::default(), kept.time_ns);

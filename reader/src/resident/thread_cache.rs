@@ -107,12 +107,12 @@ impl ThreadCaches {
         chunks.collect()
     }
 
-    /// The same at the moment of an account; `threads` are those of the capture.
+    /// The same at the moment of an account; `threads` are those of the capture, or none where they are not known yet.
     pub(super) fn chunks_at(&self, account: &ResidentAccount, threads: &[Thread]) -> Vec<(u64, u64)> {
         let tids: FxHashSet<u32> = account.threads.iter().map(|thread| thread.tid).collect();
         let tid = |number: u32| threads.get(number as usize).map_or(0, |thread| thread.tid.cast_unsigned());
         // A thread that has ended has given its cache back.
-        self.chunks(|thread| tids.is_empty() || tids.contains(&tid(thread.0)))
+        self.chunks(|thread| tids.is_empty() || threads.is_empty() || tids.contains(&tid(thread.0)))
     }
 
     fn thread(&mut self, thread: ThreadId) -> &mut ThreadCache {

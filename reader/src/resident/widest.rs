@@ -7,6 +7,7 @@
 
 use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
 
+use super::bands::{BandScan, ClassesAt};
 use super::moment::{LiveMoment, note};
 use super::thread_cache::ThreadCaches;
 use crate::analysis::Options;
@@ -54,6 +55,8 @@ pub struct WidestScan {
     /// Those that were not judged, by time, the next one last; empty once none of them counts.
     accounts: Vec<AccountOutline>,
     widest: Option<WidestMoment>,
+    /// Moments at which resident memory is divided into classes.
+    bands: BandScan,
     /// The time of the last tick, and the live bytes of the last snapshot.
     tick_ns: Option<u64>,
     live_bytes: u64,
@@ -76,13 +79,22 @@ impl WidestScan {
             caches: ThreadCaches::default(),
             accounts,
             widest: None,
+            bands: BandScan::default(),
             tick_ns: None,
             live_bytes: 0,
         }
     }
 
+    /// Divides resident memory into classes at these accounts, too, which are by time, in nanoseconds since recording began;
+    /// `knows_all`: no block is older than the recording.
+    #[must_use]
+    pub fn with_bands(self, accounts: Vec<(u64, ResidentAccount)>, knows_all: bool) -> Self {
+        Self { bands: BandScan::new(accounts, knows_all), ..self }
+    }
+
     /// Judges the accounts before this time; the last events before them were replayed.
     fn judge_before(&mut self, time_ns: u64) {
+        self.bands.take_before(time_ns, &self.replay, &self.caches);
         while let Some(account) = self.accounts.pop_if(|account| account.time_ns < time_ns) {
             self.judge(&account);
         }
@@ -110,16 +122,17 @@ impl WidestScan {
         }
     }
 
-    /// The time of the widest moment, and what was live at it; and the replay.
+    /// The time of the widest moment, and what was live at it; the classes at the moments that were asked for; and the
+    /// replay.
     #[must_use]
-    pub fn finish(mut self) -> (Option<KeptLive>, Replay) {
+    pub fn finish(mut self) -> (Option<KeptLive>, Vec<ClassesAt>, Replay) {
         self.judge_before(u64::MAX);
-        let Self { mut replay, widest, .. } = self;
+        let Self { mut replay, widest, bands, .. } = self;
         let kept = widest.map(|WidestMoment { time_ns, caches, .. }| {
             let (extents, live) = replay.take_kept();
             KeptLive { time_ns, caches, live: LiveMoment { extents, cached: Vec::new(), groups: Vec::new(), live } }
         });
-        (kept, replay)
+        (kept, bands.finish(), replay)
     }
 }
 
@@ -150,7 +163,7 @@ impl Consumer for WidestScan {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         self.judge_ticked();
-        if self.accounts.is_empty() {
+        if self.accounts.is_empty() && self.bands.is_over() {
             return self.replay.events(events);
         }
         let caches = &mut self.caches;

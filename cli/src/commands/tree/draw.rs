@@ -294,6 +294,7 @@ fn short(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "Peak",
         View::Allocated => "Allocated",
+        View::Pinned => "Pinned",
         View::Temporary => "Temporary",
         View::Leaks | View::LeaksAtExit => view::title(view),
     }

@@ -42,7 +42,8 @@ const FEWEST_SITES: usize = 10_000;
 const MOST_BYTES: usize = 4_800_000;
 
 /// The views of the page, in the order of its switch.
-const VIEWS: [View; 5] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated];
+const VIEWS: [View; 6] =
+    [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated, View::Pinned];
 
 /// Initial state of the page. The user can change everything except the skipped functions.
 #[derive(Clone, Debug, Default)]

@@ -10,11 +10,13 @@ use std::io;
 
 use memtrack_reader::Snapshot;
 use memtrack_reader::analysis::{Curve, Intervals, Tally};
+use memtrack_reader::resident::{ClassesAt, MemoryClass};
 use rustc_hash::FxHashMap;
 
 use super::columns::PackedColumns;
 use super::sites::Sites;
 use crate::reports::capture_info::Capture;
+use crate::reports::resident::meaning;
 use crate::units::count;
 
 /// Maximum number of points of the chart, and of moments.
@@ -62,6 +64,7 @@ pub(super) fn write(
     if intervals.is_some() {
         write_live_intervals(&lives, data)?;
     }
+    write_bands(&capture.info.resident_bands, data)?;
     let step = step * moments.step;
     Ok((step > 1).then(|| {
         let (kept, all) = (count(kept.len() as u64), count(moments.all.len() as u64));
@@ -187,6 +190,22 @@ fn resident(snapshots: &[Snapshot]) -> TimeSteps {
 fn write_steps(name: &str, steps: &TimeSteps, data: &mut PackedColumns) -> io::Result<()> {
     data.steps(&format!("{name}Time"), steps.iter().map(|(time_ns, _)| time_ns / MICROSECOND_NS))?;
     data.column(&format!("{name}Bytes"), steps.iter().map(|(_, bytes)| *bytes))
+}
+
+/// Resident memory by class at some moments, without what is memtrack's own, as in the line of resident memory, and
+/// without classes that can hardly be seen.
+fn write_bands(bands: &[ClassesAt], data: &mut PackedColumns) -> io::Result<()> {
+    let most = bands.iter().map(|band| band.bytes.iter().sum::<u64>()).max().unwrap_or(0);
+    let is_shown = |class: &MemoryClass| bands.iter().any(|band| band.bytes[*class as usize] > most / 100);
+    let classes: Vec<MemoryClass> =
+        MemoryClass::ALL.into_iter().filter(|class| *class != MemoryClass::Memtrack && is_shown(class)).collect();
+    let named = classes.iter().map(|class| serde_json::json!([class.name(), meaning(*class)]));
+    data.json("bands", &named.collect())?;
+    data.steps("bandTime", bands.iter().map(|band| band.time_ns / MICROSECOND_NS))?;
+    for (number, class) in classes.into_iter().enumerate() {
+        data.column(&format!("band{number}"), bands.iter().map(|band| band.bytes[class as usize]))?;
+    }
+    Ok(())
 }
 
 fn write_live_intervals(lives: &Lives, data: &mut PackedColumns) -> io::Result<()> {

@@ -13,6 +13,7 @@ use super::capture_info::Capture;
 use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
+pub(crate) use text::meaning;
 
 /// The name of glibc's malloc among allocators.
 const GLIBC: &str = "glibc";
@@ -82,6 +83,7 @@ impl<'a> ResidentReport<'a> {
         let ResidentMoment { breakdown, .. } = self.memory;
         let class = |(name, bytes): (&str, u64)| json!({"class": name, "bytes": bytes});
         let classes = MemoryClass::ALL.iter().map(|class| (class.name(), breakdown.bytes(*class)));
+        let advice = self.memory.advice(self.capture.info.process.python_version.is_some());
         let beside = [("untouched", breakdown.untouched), ("swapped", breakdown.swapped)];
         let arena = |arena: &AllocatorArena| {
             json!({
@@ -103,6 +105,7 @@ impl<'a> ResidentReport<'a> {
             "classes": classes.chain(beside).map(class).collect::<Vec<_>>(),
             "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
             "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
+            "advice": advice.iter().map(|one| json!({"bytes": one.bytes, "text": one.text})).collect::<Vec<_>>(),
         })
     }
 }

@@ -155,7 +155,7 @@ impl ResidentReport<'_> {
     }
 }
 
-fn meaning(class: MemoryClass) -> &'static str {
+pub(crate) fn meaning(class: MemoryClass) -> &'static str {
     match class {
         MemoryClass::Live => "bytes of live blocks",
         MemoryClass::Slack => "the rest of their pages, and what threads cache",

@@ -1,0 +1,47 @@
+// What a page shows of resident memory: its classes over time, and which call paths keep pages.
+
+import assert from "node:assert/strict";
+import { drawn, inPage, named, pick, report, withEverything } from "./browser.js";
+
+inPage("the view of pinned pages leads to those whose blocks keep them", "pinned.html", async (page) => {
+  const tree = await report("pinned");
+  await pick(page, "views", "Pinned");
+  await withEverything(page);
+  assert.equal((await drawn(page))[0].value, tree.total.bytes);
+  const session = await named(page, "session");
+  assert.ok(session.value > 0.9 * tree.total.bytes && session.value > 15e6, session.value);
+  assert.match(await page.textContent("#meaning"), /stack alone keep\. Blocks of one stack each, \d.* old, \d/);
+  assert.match(await page.textContent("#ownLinesTitle"), /Pinned pages by line/);
+});
+
+inPage("the chart has the classes of resident memory as bands below its line", "pinned.html", async (page) => {
+  const { classes, time, names, waits } = await page.evaluate(() => {
+    const { bands, last } = window.memtrack.chart;
+    const names = bands.classes.map(({ name }) => name);
+    return { classes: bands.classes, time: bands.time, names, waits: last - 1.1e6 };
+  });
+  assert.ok(time.length > 1 && names.includes("live") && names.includes("slack") && !names.includes("memtrack"));
+  for (let at = 0; at < time.length; at++) {
+    let sum = 0;
+    for (const { bytes, low, high } of classes) {
+      assert.deepEqual([low[at], high[at]], [sum, sum + bytes[at]]);
+      sum += bytes[at];
+    }
+    // The lines are of other moments, some milliseconds away: while the program waits, they are the same.
+    if (time[at] < waits) continue;
+    const rss = await page.evaluate((us) => {
+      const { rss } = window.memtrack.chart;
+      return rss.bytes[rss.at(us)];
+    }, time[at]);
+    assert.ok(Math.abs(sum - rss) < 0.05 * rss, `${time[at]}: ${sum} ${rss}`);
+  }
+  assert.equal(await page.locator("#bands span").count(), names.length + 1);
+  const chart = await page.locator("#chart").boundingBox();
+  await page.mouse.move(chart.x + chart.width * 0.8, chart.y + 60);
+  await page.waitForTimeout(100);
+  assert.match(await page.textContent("#bands"), /live \d.*slack \d.*pages at \d/);
+});
+
+inPage("without pinned pages there is no view of them", "steps.html", async (page) => {
+  assert.equal(await page.locator('#views button:text-is("Pinned")').count(), 0);
+});

@@ -161,8 +161,9 @@ fn one_block_in_64_pages_is_the_first_row() {
 /// The tree of pinned pages adds up to the table, and ends at the function whose blocks keep them.
 #[test]
 fn pinned_pages_have_a_tree() {
-    let waiting = Waiting::start("all");
+    let mut waiting = Waiting::start("all");
     waiting.mark("here");
+    waiting.go_on();
     let dir = waiting.end();
     let tree = Outcome::of(&mut dir.memtrack(["tree", "--pinned", "--json", "capture.bin"])).success();
     let tree: Value = serde_json::from_str(&tree).expect("JSON");

@@ -75,6 +75,8 @@ pub(crate) struct AccountScheduler {
     thread: Option<AccountWorker>,
     /// An account was ordered and has not come.
     outstanding: bool,
+    /// One that somebody has asked for meanwhile.
+    asked: Option<AccountOrder>,
     /// When the process connected.
     begun_ns: u64,
     spent_ns: u64,
@@ -96,6 +98,7 @@ impl AccountScheduler {
             area: Arc::clone(area),
             thread: None,
             outstanding: false,
+            asked: None,
             begun_ns: now,
             spent_ns: 0,
             last_cost_ns: 0,
@@ -126,9 +129,17 @@ impl AccountScheduler {
         Some(if has_grown { AccountCause::Growth } else { AccountCause::Time })
     }
 
-    /// Whether one that somebody asks for may be read now.
-    pub(crate) fn may_be_asked(&self, now: u64) -> bool {
-        !self.outstanding && self.is_affordable(now.saturating_sub(self.begun_ns), ASKED_ALLOWANCE_NS)
+    /// Orders an account of the moment of this tick, which somebody has asked for, once the outstanding one has come; unless
+    /// too much time was spent on them.
+    pub(crate) fn ask(&mut self, tick: Tick, cause: AccountCause, now: u64) {
+        if !self.is_affordable(now.saturating_sub(self.begun_ns), ASKED_ALLOWANCE_NS) {
+            return;
+        }
+        if self.outstanding {
+            self.asked = Some(AccountOrder { tick, cause });
+        } else {
+            self.order(tick, cause);
+        }
     }
 
     fn is_affordable(&self, age: u64, allowance: u64) -> bool {
@@ -163,12 +174,18 @@ impl AccountScheduler {
             Err(error) if is_gone(&error) => {}
             Err(error) => self.error_text = Some(error.to_string()),
         }
-        true
+        if let Some(AccountOrder { tick, cause }) = self.asked.take() {
+            self.order(tick, cause);
+        }
+        !self.outstanding
     }
 
-    /// Waits for the account that is outstanding.
+    /// Waits for the account that is outstanding, and for one that somebody has asked for.
     pub(crate) fn end(&mut self, queue: &SinkQueue) {
-        self.take(LAST_PATIENCE, queue);
+        let is_asked = self.asked.is_some();
+        if !self.take(LAST_PATIENCE, queue) && is_asked {
+            self.take(LAST_PATIENCE, queue);
+        }
     }
 
     /// Why there are no accounts, if there are none.
@@ -223,6 +240,8 @@ fn release(area: &Area) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     const MILLISECOND: u64 = 1_000_000;
@@ -252,14 +271,54 @@ mod tests {
         let mut accounts = scheduler();
         (accounts.spent_ns, accounts.last_cost_ns) = (50 * MILLISECOND, 50 * MILLISECOND);
         assert_eq!(accounts.due(9_000 * MILLISECOND, 1 << 30), None);
-        assert!(accounts.may_be_asked(9_000 * MILLISECOND));
         assert_eq!(accounts.due(10_000 * MILLISECOND, 1 << 30), Some(AccountCause::Growth));
         accounts.spent_ns = 1_000 * MILLISECOND;
-        assert!(!accounts.may_be_asked(10_000 * MILLISECOND));
+        accounts.ask(Tick::default(), AccountCause::Mark, 10_000 * MILLISECOND);
+        assert!(!accounts.outstanding && accounts.asked.is_none());
         // The end is in any case.
         accounts.area.control().account_request.store(account_request::AT_END, std::sync::atomic::Ordering::Release);
         assert_eq!(accounts.due(10_000 * MILLISECOND, 0), Some(AccountCause::End));
         release(&accounts.area);
         assert_eq!(accounts.area.control().account_request.load(Acquire), account_request::DONE);
+    }
+
+    /// The tickets of accounts.
+    struct Tickets(Arc<Mutex<Vec<u64>>>);
+
+    impl crate::Sink for Tickets {
+        fn process(&mut self, _: &memtrack_format::meta::Process) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn records(&mut self, _: &crate::RecordPiece<'_>) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn observations(&mut self, _: &[u8], _: u64, _: u64) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn finish(&mut self, _complete: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn resident(&mut self, _payload: &[u8], ticket: u64) -> io::Result<()> {
+            self.0.lock().unwrap().push(ticket);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn an_account_that_is_asked_for_while_another_is_read_comes_after_it() {
+        let (mut accounts, tickets) = (scheduler(), Arc::<Mutex<Vec<u64>>>::default());
+        let queue = SinkQueue::start(Box::new(Tickets(Arc::clone(&tickets)))).unwrap();
+        let tick = |ticket| Tick { ticket, time_ns: ticket };
+        accounts.order(tick(7), AccountCause::Growth);
+        accounts.ask(tick(8), AccountCause::Mark, MILLISECOND);
+        accounts.end(&queue);
+        queue.finish(true).unwrap();
+        let mut all = std::mem::take(&mut *tickets.lock().unwrap());
+        all.dedup();
+        assert_eq!(all, [7, 8]);
     }
 }

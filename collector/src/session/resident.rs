@@ -40,8 +40,8 @@ impl Session {
 
     /// Orders an account of this moment, which somebody has asked for.
     pub(super) fn ask_for_account(&mut self, tick: Tick, cause: AccountCause) {
-        if self.accounts.may_be_asked(monotonic_ns()) && !self.handle.has_ended() {
-            self.accounts.order(tick, cause);
+        if !self.handle.has_ended() {
+            self.accounts.ask(tick, cause, monotonic_ns());
         }
     }
 

@@ -133,6 +133,9 @@ pub struct ResidentBreakdown {
     pub swapped: u64,
     /// Memory of allocators, by address.
     pub arenas: Vec<AllocatorArena>,
+    /// Bytes that glibc's arenas held more, each at its own peak, than all of them at one time: what one arena for all
+    /// threads would not have taken.
+    pub arena_excess: u64,
     /// Those that keep most first.
     pub pinned: Vec<PinnedPages>,
     /// The same by group: a page belongs to that of its first block.
@@ -149,7 +152,7 @@ impl ResidentBreakdown {
             account,
             moment,
             knows_all,
-            result: Self::default(),
+            result: Self { arena_excess: moment.arena_excess, ..Self::default() },
             pinned: PinnedSums::default(),
             live_swapped: 0,
         };

@@ -5,6 +5,7 @@
 //!
 //! Invariant: the classes add up to the resident pages of the account, to the page.
 
+mod arena_peaks;
 mod bands;
 mod breakdown;
 mod free_pages;
@@ -18,6 +19,7 @@ mod widest;
 #[cfg(test)]
 mod tests;
 
+pub use arena_peaks::ArenaPeaks;
 pub use bands::ClassesAt;
 pub use breakdown::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
 pub use moment::{LiveMoment, MomentScan};

@@ -5,6 +5,7 @@
 use memtrack_format::Allocator;
 use memtrack_format::resident::ResidentAccount;
 
+use super::arena_peaks::ArenaPeaks;
 use super::thread_cache::ThreadCaches;
 use crate::analysis::{Options, Tally};
 use crate::event::{Event, EventKind, Snapshot, StackId, Thread};
@@ -24,6 +25,8 @@ pub struct LiveMoment {
     pub(super) groups: Vec<(StackId, Allocator)>,
     /// Live blocks and bytes of the heap.
     pub live: Tally,
+    /// Bytes that glibc's arenas held more at their own peaks than at the peak of all.
+    pub(super) arena_excess: u64,
 }
 
 /// A consumer of events that replays them up to a moment.
@@ -31,23 +34,24 @@ pub struct LiveMoment {
 pub struct MomentScan {
     replay: Replay,
     caches: ThreadCaches,
+    arenas: ArenaPeaks,
     /// The tick of the moment, in nanoseconds since recording began.
     time_ns: u64,
     is_over: bool,
 }
 
 impl MomentScan {
-    /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began.
+    /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began. `arenas`: those of its account.
     #[must_use]
-    pub fn new(options: &Options, time_ns: u64) -> Self {
-        Self { replay: Replay::new(options), caches: ThreadCaches::default(), time_ns, is_over: false }
+    pub fn new(options: &Options, time_ns: u64, arenas: ArenaPeaks) -> Self {
+        Self { replay: Replay::new(options), caches: ThreadCaches::default(), arenas, time_ns, is_over: false }
     }
 
     /// What was live at the moment of this account, and the replay up to it.
     #[must_use]
     pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
         let cached = self.caches.chunks_at(account, threads);
-        (LiveMoment::of(&self.replay, cached), self.replay)
+        (LiveMoment { arena_excess: self.arenas.excess(), ..LiveMoment::of(&self.replay, cached) }, self.replay)
     }
 }
 
@@ -56,13 +60,14 @@ impl LiveMoment {
     pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>) -> Self {
         let mut extents = replay.live_extents();
         extents.sort_unstable_by_key(|extent| extent.start);
-        Self { extents, cached, groups: replay.group_keys().collect(), live: replay.live() }
+        Self { extents, cached, groups: replay.group_keys().collect(), live: replay.live(), arena_excess: 0 }
     }
 }
 
-/// Updates the caches for an event that was just replayed.
+/// Updates the caches and the arenas for an event that was just replayed.
 #[inline]
-pub(super) fn note(caches: &mut ThreadCaches, replay: &Replay, event: &Event) {
+pub(super) fn note(caches: &mut ThreadCaches, arenas: &mut ArenaPeaks, replay: &Replay, event: &Event) {
+    arenas.note(replay, event);
     match event.kind {
         EventKind::Alloc(_) => caches.allocate(event.thread, event.address, event.size),
         EventKind::Free => {
@@ -84,7 +89,8 @@ impl Consumer for MomentScan {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         if !self.is_over {
-            self.replay.events_then(events, |replay, event| note(&mut self.caches, replay, event));
+            let (caches, arenas) = (&mut self.caches, &mut self.arenas);
+            self.replay.events_then(events, |replay, event| note(caches, arenas, replay, event));
         }
     }
 
@@ -103,6 +109,7 @@ impl Consumer for MomentScan {
         if !self.is_over {
             self.replay.replaced();
             self.caches = ThreadCaches::default();
+            self.arenas.clear();
         }
     }
 }

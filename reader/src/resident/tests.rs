@@ -6,7 +6,7 @@ use memtrack_format::resident::{
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
-use super::{AccountOutline, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
+use super::{AccountOutline, ArenaPeaks, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
 use crate::analysis::Options;
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -382,12 +382,12 @@ proptest! {
                 expected = Some((gap, outline.time_ns));
             }
         }
-        let mut once = WidestScan::new(&Options::default(), outlines);
+        let mut once = WidestScan::new(&Options::default(), outlines, ArenaPeaks::default());
         feed(&steps, &mut once);
         let (kept, _, replay) = once.finish();
         prop_assert_eq!(kept.as_ref().map(|kept| kept.time_ns), expected.map(|(_, time_ns)| time_ns));
         if let Some(kept) = kept {
-            let mut twice = MomentScan::new(&Options::default(), kept.time_ns);
+            let mut twice = MomentScan::new(&Options::default(), kept.time_ns, ArenaPeaks::default());
             feed(&steps, &mut twice);
             let account = ResidentAccount::default();
             let (expected, _) = twice.finish(&account, &[]);

@@ -7,6 +7,7 @@
 
 use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
 
+use super::arena_peaks::ArenaPeaks;
 use super::bands::{BandScan, ClassesAt};
 use super::moment::{LiveMoment, note};
 use super::thread_cache::ThreadCaches;
@@ -52,6 +53,7 @@ impl AccountOutline {
 pub struct WidestScan {
     replay: Replay,
     caches: ThreadCaches,
+    arenas: ArenaPeaks,
     /// Those that were not judged, by time, the next one last; empty once none of them counts.
     accounts: Vec<AccountOutline>,
     widest: Option<WidestMoment>,
@@ -67,16 +69,18 @@ struct WidestMoment {
     gap: u64,
     time_ns: u64,
     caches: ThreadCaches,
+    arena_excess: u64,
 }
 
 impl WidestScan {
-    /// Nothing is live yet. `accounts`: all of the capture, by time.
+    /// Nothing is live yet. `accounts`: all of the capture, by time; `arenas`: those of all accounts.
     #[must_use]
-    pub fn new(options: &Options, mut accounts: Vec<AccountOutline>) -> Self {
+    pub fn new(options: &Options, mut accounts: Vec<AccountOutline>, arenas: ArenaPeaks) -> Self {
         accounts.reverse();
         Self {
             replay: Replay::new(options),
             caches: ThreadCaches::default(),
+            arenas,
             accounts,
             widest: None,
             bands: BandScan::default(),
@@ -118,7 +122,8 @@ impl WidestScan {
         let Some(gap) = account.gap(self.live_bytes) else { return };
         if self.widest.as_ref().is_none_or(|widest| gap >= widest.gap) {
             self.replay.keep_moment();
-            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, caches: self.caches.clone() });
+            let (caches, arena_excess) = (self.caches.clone(), self.arenas.excess());
+            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, caches, arena_excess });
         }
     }
 
@@ -128,9 +133,9 @@ impl WidestScan {
     pub fn finish(mut self) -> (Option<KeptLive>, Vec<ClassesAt>, Replay) {
         self.judge_before(u64::MAX);
         let Self { mut replay, widest, bands, .. } = self;
-        let kept = widest.map(|WidestMoment { time_ns, caches, .. }| {
+        let kept = widest.map(|WidestMoment { time_ns, caches, arena_excess, .. }| {
             let (extents, live) = replay.take_kept();
-            KeptLive { time_ns, caches, live: LiveMoment { extents, cached: Vec::new(), groups: Vec::new(), live } }
+            KeptLive { time_ns, caches, live: LiveMoment { extents, live, arena_excess, ..LiveMoment::default() } }
         });
         (kept, bands.finish(), replay)
     }
@@ -166,8 +171,8 @@ impl Consumer for WidestScan {
         if self.accounts.is_empty() && self.bands.is_over() {
             return self.replay.events(events);
         }
-        let caches = &mut self.caches;
-        self.replay.events_and(events, |replay, event| note(caches, replay, event));
+        let (caches, arenas) = (&mut self.caches, &mut self.arenas);
+        self.replay.events_and(events, |replay, event| note(caches, arenas, replay, event));
     }
 
     fn truncated_stacks(&mut self, count: u64) {
@@ -188,5 +193,6 @@ impl Consumer for WidestScan {
         self.judge_ticked();
         self.replay.replaced();
         self.caches = ThreadCaches::default();
+        self.arenas.clear();
     }
 }

@@ -5,7 +5,7 @@
 use memtrack_reader::resident::MemoryClass;
 
 use super::{GLIBC, ResidentMoment};
-use crate::units::{plural, size};
+use crate::units::plural;
 
 /// Bytes, and the part of resident memory in percent, from which something is advised.
 const LEAST: u64 = 1 << 20;
@@ -29,19 +29,14 @@ impl ResidentMoment {
             found.trimmable(),
             format!("malloc_trim(0){how} gives back pages that glibc keeps in {}", self.arenas_text()),
         );
-        let (others, tops) = self.other_arenas();
         let arenas = self.glibc_arenas();
         if arenas > 2 {
             add(
-                others,
+                found.arena_excess.min(self.retained_by_other_arenas()),
                 format!(
-                    "MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} keep pages that others cannot use{}",
+                    "MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} held most at different times, and none \
+                     uses pages that another has freed",
                     plural(self.threads as u64, "thread", "threads"),
-                    if tops > 0 {
-                        format!(" (of these, {} even after malloc_trim)", size(tops))
-                    } else {
-                        String::new()
-                    },
                 ),
             );
         }
@@ -79,9 +74,8 @@ impl ResidentMoment {
         }
     }
 
-    /// Pages without a live block in arenas other than the main one; of these, at their ends.
-    fn other_arenas(&self) -> (u64, u64) {
-        let others = self.arenas_of(GLIBC).filter(|arena| arena.state != 0);
-        others.fold((0, 0), |(retained, top), arena| (retained + arena.retained, top + arena.top))
+    /// Pages without a live block in arenas other than the main one.
+    fn retained_by_other_arenas(&self) -> u64 {
+        self.arenas_of(GLIBC).filter(|arena| arena.state != 0).map(|arena| arena.retained).sum()
     }
 }

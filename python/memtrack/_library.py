@@ -88,11 +88,19 @@ def load_library() -> Library:
 
 _is_recording: Optional[Callable[[], int]] = None
 
+#: How many objects had been loaded when the library was looked for in vain.
+_loads_before: Optional[int] = None
+
 
 def is_recording_now() -> bool:
     """Whether the library, if it is loaded, records this process now."""
-    global _is_recording
+    global _is_recording, _loads_before
     if _is_recording is None:
+        # To look at all objects takes 30 times as long as to ask how many were loaded.
+        loads = None if is_subinterpreter() else _loads()
+        if loads is not None and loads == _loads_before:
+            return False
+        _loads_before = loads
         # In a subinterpreter, Python cannot be called back, so there only a library is found that was loaded at the start.
         name = None if is_subinterpreter() else _loaded_name()
         mode = ctypes.DEFAULT_MODE if name is None else ctypes.DEFAULT_MODE | _RTLD_NOLOAD
@@ -129,7 +137,36 @@ def _interpreter_number() -> int:
 class _ObjectInfo(ctypes.Structure):
     """The beginning of struct dl_phdr_info."""
 
-    _fields_ = [("address", ctypes.c_void_p), ("name", ctypes.c_char_p)]
+    _fields_ = [
+        ("address", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("headers", ctypes.c_void_p),
+        ("header_count", ctypes.c_uint16),
+        ("loads", ctypes.c_ulonglong),
+    ]
+
+
+_Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_ObjectInfo), ctypes.c_size_t, ctypes.c_void_p)
+_loads_seen = 0
+
+
+def _see_loads(info: "ctypes._Pointer[_ObjectInfo]", size: int, data: Optional[int]) -> int:
+    global _loads_seen
+    _loads_seen = info.contents.loads
+    return 1
+
+
+_iterate: "Optional[Tuple[ctypes._NamedFuncPointer, ctypes._FuncPointer]]" = None
+
+
+def _loads() -> int:
+    """How many objects the loader has loaded since the program began."""
+    global _iterate
+    if _iterate is None:
+        _iterate = ctypes.PyDLL(None).dl_iterate_phdr, _Look(_see_loads)
+    iterate, look = _iterate
+    iterate(look, None)
+    return _loads_seen
 
 
 def _loaded_name() -> Optional[bytes]:
@@ -142,8 +179,7 @@ def _loaded_name() -> Optional[bytes]:
             found.append(name)
         return 0
 
-    function = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(_ObjectInfo), ctypes.c_size_t, ctypes.c_void_p)
-    ctypes.PyDLL(None).dl_iterate_phdr(function(look), None)
+    ctypes.PyDLL(None).dl_iterate_phdr(_Look(look), None)
     return found[0] if found else None
 
 

@@ -97,6 +97,9 @@ pub mod flag {
     pub const IN_MEMORY: u64 = 32;
 }
 
+/// Size and alignment of a heap of glibc's arenas other than the main one, in bytes (`HEAP_MAX_SIZE`).
+pub const GLIBC_HEAP_BYTES: u64 = 64 << 20;
+
 /// A heap of one of glibc's arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GlibcHeap {

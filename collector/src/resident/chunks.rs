@@ -11,10 +11,10 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use memtrack_format::resident::{AccountMapping, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::resident::{
+    AccountMapping, GLIBC_HEAP_BYTES, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount, flag,
+};
 
-/// Size and alignment of a heap of glibc's arenas.
-pub(super) const HEAP_BYTES: u64 = 64 << 20;
 /// Offset of the top chunk's address in the state of an arena.
 pub(super) const TOP_OFFSET: u64 = 96;
 /// Maximum number of resident bytes of heaps whose chunks are read, and minimum: less has little to give back, and is what
@@ -97,8 +97,8 @@ fn main_heap(account: &ResidentAccount) -> Option<(u64, u64)> {
 
 /// The first chunk of a heap of an arena: behind its description and, in the arena's first heap, the state.
 fn first_chunk(heap: &GlibcHeap) -> u64 {
-    let description = heap.arena & (HEAP_BYTES - 1);
-    let is_first = heap.arena & !(HEAP_BYTES - 1) == heap.start;
+    let description = heap.arena & (GLIBC_HEAP_BYTES - 1);
+    let is_first = heap.arena & !(GLIBC_HEAP_BYTES - 1) == heap.start;
     let behind = heap.start + description + if is_first { STATE_BYTES } else { 0 };
     behind.next_multiple_of(ALIGNMENT)
 }

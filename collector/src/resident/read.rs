@@ -8,9 +8,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
-use memtrack_format::resident::{AccountMapping, AccountThread, GlibcHeap, PageRun, ResidentAccount, flag};
+use memtrack_format::resident::{
+    AccountMapping, AccountThread, GLIBC_HEAP_BYTES, GlibcHeap, PageRun, ResidentAccount, flag,
+};
 
-use super::chunks::{HEAP_BYTES, TOP_OFFSET, free_pages, words_at};
+use super::chunks::{TOP_OFFSET, free_pages, words_at};
 use super::pages::{PageRange, PageReader};
 use crate::maps::{MappingLine, parse_all};
 
@@ -114,8 +116,8 @@ impl AccountReader {
             mapping.path.is_none() && mapping.has(flag::READ | flag::WRITE) && !mapping.has(flag::SHARED)
         };
         let places = mappings.iter().filter(is_anonymous).flat_map(|mapping| {
-            let first = mapping.start.next_multiple_of(HEAP_BYTES);
-            let aligned = (first..mapping.end).step_by(HEAP_BYTES as usize);
+            let first = mapping.start.next_multiple_of(GLIBC_HEAP_BYTES);
+            let aligned = (first..mapping.end).step_by(GLIBC_HEAP_BYTES as usize);
             // Reading a page that is not in memory would bring it there.
             aligned.filter(|place| mapping.runs.iter().any(|run| (run.start..run.end).contains(place)))
         });
@@ -123,7 +125,7 @@ impl AccountReader {
             places.take(MOST_PLACES).filter_map(|place| heap_at(memory, place)).collect();
         let starts: HashSet<u64> = found.iter().map(|(heap, _)| heap.start).collect();
         // The state of an arena stands in its first heap.
-        found.into_iter().filter(|(heap, _)| starts.contains(&(heap.arena & !(HEAP_BYTES - 1)))).collect()
+        found.into_iter().filter(|(heap, _)| starts.contains(&(heap.arena & !(GLIBC_HEAP_BYTES - 1)))).collect()
     }
 
     fn threads(&self) -> Vec<AccountThread> {
@@ -149,13 +151,13 @@ impl AccountReader {
 fn heap_at(memory: &File, place: u64) -> Option<(GlibcHeap, u64)> {
     let words: [u64; 4] = words_at(memory, place)?;
     let [arena, _previous, size, writable] = words;
-    let is_state = (32..=64).contains(&(arena & (HEAP_BYTES - 1)));
-    let is_size = |size: u64| (1..=HEAP_BYTES).contains(&size) && size.is_multiple_of(4096);
+    let is_state = (32..=64).contains(&(arena & (GLIBC_HEAP_BYTES - 1)));
+    let is_size = |size: u64| (1..=GLIBC_HEAP_BYTES).contains(&size) && size.is_multiple_of(4096);
     if !is_state || !is_size(size) || !is_size(writable) || size > writable {
         return None;
     }
     let top = words_at::<1>(memory, arena.checked_add(TOP_OFFSET)?).map_or(0, |[top]| top);
-    let is_top = top.is_multiple_of(16) && top > HEAP_BYTES;
+    let is_top = top.is_multiple_of(16) && top > GLIBC_HEAP_BYTES;
     Some((GlibcHeap { start: place, arena, top: if is_top { top } else { 0 } }, place + size))
 }
 

@@ -5,10 +5,9 @@
 //!
 //! Invariant: blocks outside of the known heaps are not counted; without more than two arenas nothing is.
 
-use memtrack_format::resident::ResidentAccount;
+use memtrack_format::resident::{GLIBC_HEAP_BYTES, ResidentAccount};
 use rustc_hash::FxHashMap;
 
-use super::mappings::HEAP_BYTES;
 use super::thread_cache::chunk_bytes;
 use crate::event::{Event, EventKind, ThreadId};
 use crate::replay::Replay;
@@ -58,7 +57,7 @@ impl ArenaPeaks {
         self.arena(0);
         for heap in &account.heaps {
             let arena = self.arena(heap.arena);
-            self.heaps.entry(heap.start / HEAP_BYTES).or_insert(arena);
+            self.heaps.entry(heap.start / GLIBC_HEAP_BYTES).or_insert(arena);
         }
     }
 
@@ -112,7 +111,7 @@ impl ArenaPeaks {
 
     fn arena_of(&self, address: u64) -> Option<usize> {
         let is_main = || self.main.iter().any(|(start, end)| (*start..*end).contains(&address));
-        self.heaps.get(&(address / HEAP_BYTES)).copied().or_else(|| is_main().then_some(0))
+        self.heaps.get(&(address / GLIBC_HEAP_BYTES)).copied().or_else(|| is_main().then_some(0))
     }
 
     /// Bytes by which the peaks of the arenas exceed the peak of all.
@@ -129,19 +128,19 @@ impl ArenaPeaks {
 
 #[cfg(test)]
 mod tests {
-    use memtrack_format::resident::{GlibcHeap, ResidentAccount};
+    use memtrack_format::resident::{GLIBC_HEAP_BYTES, GlibcHeap, ResidentAccount};
 
-    use super::{ArenaPeaks, HEAP_BYTES};
+    use super::ArenaPeaks;
 
     #[test]
     fn arenas_that_were_full_in_turn_exceed_the_peak_of_all() {
-        let heap = |number: u64, arena| GlibcHeap { start: number * HEAP_BYTES, arena, ..GlibcHeap::default() };
+        let heap = |number: u64, arena| GlibcHeap { start: number * GLIBC_HEAP_BYTES, arena, ..GlibcHeap::default() };
         let account = ResidentAccount { heaps: vec![heap(5, 1), heap(6, 2), heap(9, 2)], ..ResidentAccount::default() };
         let mut peaks = ArenaPeaks::default();
         peaks.add_heaps(&account);
         assert!(peaks.is_of_use());
         let arena = |address: u64| peaks.arena_of(address);
-        assert_eq!([5, 6, 9, 7].map(|heap| arena(heap * HEAP_BYTES + 64)), [Some(1), Some(2), Some(2), None]);
+        assert_eq!([5, 6, 9, 7].map(|heap| arena(heap * GLIBC_HEAP_BYTES + 64)), [Some(1), Some(2), Some(2), None]);
         peaks.add(1, 100);
         peaks.held[1].now = 0;
         peaks.all.now = 0;

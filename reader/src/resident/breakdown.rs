@@ -6,11 +6,11 @@
 //!
 //! Invariant: each resident page is counted once, in one class or as live bytes and the rest of its page.
 
-use memtrack_format::resident::{PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::resident::{GLIBC_HEAP_BYTES, PageRun, PageState, ResidentAccount, flag};
 use memtrack_format::{Allocator, MapClass};
 
 use super::free_pages::FreePages;
-use super::mappings::{HEAP_BYTES, KindRange, MappingKind, ranges};
+use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
 use super::pinned::{PinnedPages, PinnedSums};
 use super::thread_cache::chunk_bytes;
@@ -373,7 +373,7 @@ impl<'a> PageJoin<'a> {
     fn top(&self, range: KindRange, used: &[UsedRange]) -> Option<(u64, u64)> {
         let MappingKind::ArenaHeap(row) = range.kind else { return None };
         let heap = self.account.heaps.get(row)?;
-        let is_here = (heap.start..heap.start.saturating_add(HEAP_BYTES)).contains(&heap.top);
+        let is_here = (heap.start..heap.start.saturating_add(GLIBC_HEAP_BYTES)).contains(&heap.top);
         let before = used.partition_point(|used| used.start < heap.top);
         let last = before.checked_sub(1).and_then(|last| used.get(last)).map_or(heap.start, |last| last.end);
         is_here.then_some((heap.top, last.min(heap.top)))

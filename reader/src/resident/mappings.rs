@@ -3,7 +3,7 @@
 //! Invariant: only what the account and the live blocks prove is named; the rest is [`MappingKind::Unknown`].
 
 use memtrack_format::PythonDomain;
-use memtrack_format::resident::{AccountMapping, ResidentAccount, flag};
+use memtrack_format::resident::{AccountMapping, GLIBC_HEAP_BYTES, ResidentAccount, flag};
 
 use super::moment::LiveMoment;
 use crate::live_extent::LiveExtent;
@@ -20,8 +20,6 @@ const STACK_BYTES: u64 = 8 << 20;
 const LARGE_BLOCK: u64 = 64 << 10;
 /// The largest block that Python's allocator cuts from its arenas; mimalloc of free-threaded builds cuts larger ones.
 const LARGEST_OBJECT: u64 = 512;
-/// Size and alignment of a heap of glibc's arenas.
-pub(super) const HEAP_BYTES: u64 = 64 << 20;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +116,7 @@ fn private_kind(account: &ResidentAccount, number: usize, moment: &LiveMoment) -
     }
     let (mut objects, mut small) = (0_u64, 0_u64);
     for extent in moment.within(mapping.start, mapping.end) {
-        let in_heap = account.heaps.iter().any(|heap| heap.start == extent.start & !(HEAP_BYTES - 1));
+        let in_heap = account.heaps.iter().any(|heap| heap.start == extent.start & !(GLIBC_HEAP_BYTES - 1));
         let is_small = extent.mapped.is_none() && extent.bytes < LARGE_BLOCK && !in_heap;
         let is_python = moment
             .allocator(extent)
@@ -136,7 +134,7 @@ fn private_kind(account: &ResidentAccount, number: usize, moment: &LiveMoment) -
 /// Whether a mapping lies behind the guard of a thread's stack, or a thread's stack pointer lies in it.
 fn is_thread_stack(account: &ResidentAccount, number: usize) -> bool {
     let mapping = &account.mappings[number];
-    let is_heap = |address: u64| account.heaps.iter().any(|heap| heap.start == address & !(HEAP_BYTES - 1));
+    let is_heap = |address: u64| account.heaps.iter().any(|heap| heap.start == address & !(GLIBC_HEAP_BYTES - 1));
     let guard = number.checked_sub(1).and_then(|before| account.mappings.get(before)).is_some_and(|guard| {
         let is_inaccessible = !guard.has(flag::READ) && !guard.has(flag::WRITE) && !guard.has(flag::FILE);
         is_inaccessible && guard.end == mapping.start && guard.bytes() <= LARGEST_GUARD && !is_heap(guard.start)
@@ -162,7 +160,7 @@ fn with_heaps(account: &ResidentAccount, mapping: &AccountMapping, kind: Mapping
         add(middle, end, MappingKind::Unknown);
     };
     for (row, heap) in account.heaps.iter().enumerate() {
-        let (start, end) = (heap.start, heap.start.saturating_add(HEAP_BYTES).min(mapping.end));
+        let (start, end) = (heap.start, heap.start.saturating_add(GLIBC_HEAP_BYTES).min(mapping.end));
         if start < at || start >= mapping.end {
             continue;
         }

@@ -219,16 +219,22 @@ class Chart {
     context.fill();
   }
 
-  /** The classes, each as an area. Between the moments it is not known how they changed: straight lines join these. */
+  /** The classes, each as an area in steps: what an account says stands until the next one, as in the readout. */
   paintBands(context, color, y) {
     const { time, classes } = this.bands;
-    const columns = time.map((us) => this.x(us));
+    const columns = [...time, this.last].map((us) => this.x(us));
     context.globalAlpha = 0.45;
     for (const { name, low, high } of classes) {
       context.fillStyle = color(`band-${name}`);
       const area = new Path2D();
-      columns.forEach((x, at) => area.lineTo(x, y(high[at])));
-      for (let at = columns.length - 1; at >= 0; at--) area.lineTo(columns[at], y(low[at]));
+      time.forEach((_, at) => {
+        area.lineTo(columns[at], y(high[at]));
+        area.lineTo(columns[at + 1], y(high[at]));
+      });
+      for (let at = time.length - 1; at >= 0; at--) {
+        area.lineTo(columns[at + 1], y(low[at]));
+        area.lineTo(columns[at], y(low[at]));
+      }
       context.fill(area);
     }
     context.globalAlpha = 1;

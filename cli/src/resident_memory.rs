@@ -24,7 +24,7 @@ impl AccountMoment {
     /// In words; `cause` is that of the account that was found.
     pub(crate) fn when(&self, cause: AccountCause) -> &'static str {
         match self {
-            Self::Peak => "at its most",
+            Self::Peak => "at the account of most resident memory",
             Self::End if cause == AccountCause::End => "at the end",
             Self::End => "at the last account before the program was killed",
             Self::At(_) => "at the last account up to then",

@@ -1,8 +1,8 @@
 //! Accounts of resident memory: which pages of the process are in memory, at the moments when that matters.
 //!
-//! `read` reads one, with the pages from `pages` and the free ones of glibc's heaps from `chunks`; [`AccountScheduler`] decides when. Reading takes a while for a large
-//! process, so it has a thread of its own, which is started with the first account. The process does not wait for it,
-//! except at its end, when the memory would be gone otherwise.
+//! `read` reads one, with the pages from `pages` and the free ones of glibc's heaps from `chunks`; [`AccountScheduler`]
+//! decides when. Reading takes a while for a large process, so it has a thread of its own, which is started with the first
+//! account. The process does not wait for it, except at its end, when the memory would be gone otherwise.
 //!
 //! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
 //! a process that waits at its end is always released.

@@ -1,7 +1,8 @@
 //! Where resident memory is: the pages of a process joined with the blocks that were live at the same moment.
 //!
 //! A capture has accounts of resident memory ([`memtrack_format::resident`]). [`MomentScan`] replays the capture up to the
-//! moment of one, [`WidestScan`] to its end and finds the moment itself, `mappings` tells what each mapping is, and [`ResidentBreakdown`] divides the resident pages into classes.
+//! moment of one, [`WidestScan`] to its end and finds the moment itself. `mappings` tells what each mapping is, and
+//! [`ResidentBreakdown`] divides the resident pages into classes.
 //!
 //! Invariant: the classes add up to the resident pages of the account, to the page.
 

@@ -100,7 +100,7 @@ struct Answer<'a> {
 }
 
 impl Answer<'_> {
-    /// In one piece, so that the process needs one system call for it. A process that has ended reads none, and sends no
+    /// Sends it in one piece, so that the process needs one system call for it. A process that has ended reads none, and sends no
     /// further request.
     fn send(&mut self, answer: &Value) {
         let _ = self.socket.write_all(format!("{answer}\n").as_bytes());

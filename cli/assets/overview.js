@@ -29,7 +29,7 @@ class Overview {
   arenas() {
     const { selection, whole } = this.layout;
     const bytes = selection.apart ? 0 : this.model.arenaBytes(selection);
-    if (this.metric !== "bytes" || bytes < whole / 10) return [];
+    if (this.metric !== "bytes" || bytes === 0 || bytes < whole / 10) return [];
     const text = element(
       "span",
       "dim",

@@ -56,7 +56,11 @@ def unload_ipython_extension(shell: Any) -> None:
 
 class _Magics:
     def __init__(self, shell: Any) -> None:
+        from memtrack._test_limits import other_threads
+
         self.shell = shell
+        # Those that save the history, answer the notebook, and the like.
+        self.threads_of_kernel = other_threads()
 
     def memtrack(self, line: str, cell: str) -> Any:
         """%%memtrack"""
@@ -103,7 +107,8 @@ class _Magics:
         limit = LeakLimit(0, repeat=wanted.runs)
         with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
             options_of_recording = {"trace_python_allocators": True}
-            recorded = RecordedCall(os.path.join(directory, "leaks.bin"), [limit], os.getcwd(), [], options_of_recording)
+            path = os.path.join(directory, "leaks.bin")
+            recorded = RecordedCall(path, [limit], os.getcwd(), [], options_of_recording, self.threads_of_kernel)
             with recorded:
                 for _ in recorded.numbers():
                     call_test(eval, (code, self.shell.user_ns), {})

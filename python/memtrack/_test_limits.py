@@ -9,7 +9,7 @@ import gc
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from memtrack._capture import Allocation, Capture
 from memtrack._errors import quietly
@@ -116,6 +116,14 @@ class LeakLimit:
 Limit = Union[MemoryLimit, LeakLimit]
 
 
+def other_threads() -> FrozenSet[int]:
+    """The ids of all threads of this process but the current one."""
+    try:
+        return frozenset(map(int, os.listdir("/proc/self/task"))) - {threading.get_native_id()}
+    except OSError:
+        return frozenset()
+
+
 def _median(values: Iterable[int]) -> int:
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
@@ -124,8 +132,18 @@ def _median(values: Iterable[int]) -> int:
 class RecordedCall:
     """One call of a test function, or its repeated runs, in a recording of its own."""
 
-    def __init__(self, path: str, limits: List[Limit], root: str, fixtures: List[str], options: Dict[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str,
+        limits: List[Limit],
+        root: str,
+        fixtures: List[str],
+        options: Dict[str, Any],
+        others: FrozenSet[int] = frozenset(),
+    ) -> None:
         self.path = path
+        self.others = others
+        """Threads that are not judged, such as those of the kernel of a notebook."""
         self.limits = limits
         self.root = root
         self.fixtures = fixtures
@@ -202,7 +220,7 @@ class RecordedCall:
             fixture = _fixture(stack) if stack is not None else None
             if fixture is not None:
                 apart[fixture] = apart.get(fixture, 0) + allocation.bytes
-            elif stack is not None and (not current_thread_only or allocation.thread == own):
+            elif stack is not None and (allocation.thread == own or not (current_thread_only or allocation.thread in self.others)):
                 judged.append(Holding(allocation.bytes, allocation.count, allocation.allocator, stack))
         return judged, apart
 

@@ -42,6 +42,6 @@ inPage("the chart has the classes of resident memory as bands below its line", "
   assert.match(await page.textContent("#bands"), /live \d.*slack \d.*pages at \d/);
 });
 
-inPage("without pinned pages there is no view of them", "steps.html", async (page) => {
+inPage("without pinned pages there is no view of them", "unaccounted.html", async (page) => {
   assert.equal(await page.locator('#views button:text-is("Pinned")').count(), 0);
 });

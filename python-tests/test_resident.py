@@ -1,5 +1,6 @@
-"""`resident`: what it says to be kept by glibc is what malloc_trim(0) gives back, in Python programs, too."""
+"""`resident`: what it says to be kept by glibc is what malloc_trim(0) gives back, in Python programs, too; of jemalloc likewise."""
 
+import ctypes.util
 import json
 import os
 import shutil
@@ -42,14 +43,15 @@ def child(pid):
     raise AssertionError("no program")
 
 
-@pytest.mark.parametrize("options", [[], ["--trace-python-allocators"], ["--native"]], ids=lambda options: "".join(options) or "plain")
-def test_retained_is_what_malloc_trim_gives_back_after_the_interpreters_end(memtrack, tmp_path, options):
+def given_back(memtrack, tmp_path, options, environment):
+    """What the allocator gives back when it is asked at the end of PROGRAM; a capture, with a mark before it."""
     library = tmp_path / "trimmed.so"
     compiler = shutil.which("cc") or pytest.skip("no C compiler")
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, PROGRAMS / "trimmed.c"], check=True)
     capture = tmp_path / "capture.bin"
     command = memtrack.command("run", "-q", *options, "-o", capture, sys.executable, "-c", PROGRAM)
-    process = subprocess.Popen(command, env={**os.environ, "LD_PRELOAD": str(library), "PROBE": str(tmp_path)})
+    preload = f"{library} {environment.pop('LD_PRELOAD', '')}"
+    process = subprocess.Popen(command, env={**os.environ, **environment, "LD_PRELOAD": preload, "PROBE": str(tmp_path)})
     wait_for(tmp_path / "ready", process)
     pid = child(process.pid)
     assert memtrack("mark", pid, "here").status == 0
@@ -57,10 +59,31 @@ def test_retained_is_what_malloc_trim_gives_back_after_the_interpreters_end(memt
     before = anonymous(pid)
     (tmp_path / "go").touch()
     wait_for(tmp_path / "trimmed", process)
-    given_back = before - anonymous(pid)
+    bytes = before - anonymous(pid)
     (tmp_path / "end").touch()
     assert process.wait(PATIENCE) == 0
+    return bytes, capture
+
+
+@pytest.mark.parametrize("options", [[], ["--trace-python-allocators"], ["--native"]], ids=lambda options: "".join(options) or "plain")
+def test_retained_is_what_malloc_trim_gives_back_after_the_interpreters_end(memtrack, tmp_path, options):
+    trimmed, capture = given_back(memtrack, tmp_path, options, {})
     report = json.loads(memtrack("resident", "--json", "--at", "mark:here", capture).stdout)
     [retained] = [row["bytes"] for row in report["classes"] if row["class"] == "retained"]
-    assert given_back > 4_000_000
-    assert abs(retained - given_back) <= given_back / 50, (retained, given_back)
+    assert trimmed > 4_000_000
+    assert abs(retained - trimmed) <= trimmed / 50, (retained, trimmed)
+
+
+def test_what_jemalloc_gives_back_is_advised(memtrack, tmp_path):
+    jemalloc = ctypes.util.find_library("jemalloc") or pytest.skip("jemalloc is not installed")
+    # Free memory goes back with time, too.
+    environment = {"LD_PRELOAD": jemalloc, "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
+    purged, capture = given_back(memtrack, tmp_path, [], environment)
+    report = json.loads(memtrack("resident", "--json", "--at", "mark:here", capture).stdout)
+    [advised] = [advice["bytes"] for advice in report["advice"] if "jemalloc" in advice["text"]]
+    assert purged > 4_000_000
+    assert abs(advised - purged) <= purged / 50, (advised, purged)
+    classes = {row["class"]: row["bytes"] for row in report["classes"]}
+    beside = classes.pop("untouched") + classes.pop("swapped")
+    assert beside >= 0 and sum(classes.values()) == sum(report["rss"].values())
+    assert classes["unexplained"] < 1_000_000

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use anyhow::{Result, bail};
 use memtrack_format::resident::{AccountCause, ResidentAccount};
 use memtrack_reader::query::units::UnitError;
-use memtrack_reader::resident::{ArenaPeaks, MomentScan};
+use memtrack_reader::resident::{AllocatorTrace, MomentScan};
 use memtrack_reader::{Options, columns, source};
 
 use crate::load::bounds::TimeBound;
@@ -75,9 +75,9 @@ pub(crate) fn resident_memory(
         sample_bytes: file.sample_bytes(),
         ..Options::default()
     };
-    let mut arenas = ArenaPeaks::default();
-    arenas.add_heaps(&account);
-    let mut scan = MomentScan::new(&options, time_ns, arenas);
+    let mut trace = AllocatorTrace::default();
+    trace.add_account(&account);
+    let mut scan = MomentScan::new(&options, time_ns, trace);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
     let (live, replay) = scan.finish(&account, &read.threads);

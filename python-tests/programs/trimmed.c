@@ -1,11 +1,13 @@
 /* A library for LD_PRELOAD. When a program ends, after it and its interpreter have cleaned up, it makes the file `ready` in the
-   directory PROBE, waits for `go`, calls malloc_trim, makes `trimmed`, and waits for `end`. */
+   directory PROBE, waits for `go`, calls malloc_trim, or what jemalloc has for it, makes `trimmed`, and waits for `end`. */
 #include <fcntl.h>
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+extern int mallctl(const char *, void *, size_t *, void *, size_t) __attribute__((weak));
 
 static char directory[300];
 
@@ -44,7 +46,11 @@ __attribute__((destructor)) static void end(void)
         return;
     make("ready");
     await("go");
-    malloc_trim(0);
+    if (mallctl) {
+        mallctl("thread.tcache.flush", NULL, NULL, NULL, 0);
+        mallctl("arena.4096.purge", NULL, NULL, NULL, 0);
+    } else
+        malloc_trim(0);
     make("trimmed");
     await("end");
 }

@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use memtrack_format::resident::ResidentAccount;
-use memtrack_reader::resident::{AccountOutline, ArenaPeaks, ClassesAt, LiveMoment, ResidentBreakdown, WidestScan};
+use memtrack_reader::resident::{AccountOutline, AllocatorTrace, ClassesAt, LiveMoment, ResidentBreakdown, WidestScan};
 use memtrack_reader::source::{self, ReadSummary};
 use memtrack_reader::{Options, Replay};
 
@@ -33,14 +33,14 @@ pub(crate) fn widest_moment(
     options: &Options,
     with_bands: bool,
 ) -> Result<(ReadSummary, Replay, ResidentFindings)> {
-    let (mut accounts, mut arenas) = (Vec::new(), ArenaPeaks::default());
+    let (mut accounts, mut trace) = (Vec::new(), AllocatorTrace::default());
     file.accounts(|account| {
-        arenas.add_heaps(&account);
+        trace.add_account(&account);
         accounts.push(AccountOutline::of(&account, file.account_ns(&account)));
         true
     })?;
     let bands = if with_bands { band_accounts(file, &accounts)? } else { Vec::new() };
-    let mut scan = WidestScan::new(options, accounts, arenas).with_bands(bands, knows_all(file));
+    let mut scan = WidestScan::new(options, accounts, trace).with_bands(bands, knows_all(file));
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
     let (kept, bands, replay) = scan.finish();

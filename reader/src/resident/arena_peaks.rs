@@ -14,7 +14,7 @@ use crate::replay::Replay;
 
 /// The arenas of accounts, and what they hold while events are replayed.
 #[derive(Clone, Debug, Default)]
-pub struct ArenaPeaks {
+pub(super) struct ArenaPeaks {
     /// The arena of each heap, by the heap's number: its address divided by its size.
     heaps: FxHashMap<u64, usize>,
     /// Ranges of the main heap.
@@ -43,7 +43,7 @@ impl HeldBytes {
 
 impl ArenaPeaks {
     /// Adds the heaps of an account.
-    pub fn add_heaps(&mut self, account: &ResidentAccount) {
+    pub(super) fn add_heaps(&mut self, account: &ResidentAccount) {
         let main = account.mappings.iter().filter(|mapping| account.path(mapping) == b"[heap]");
         self.main.extend(main.map(|mapping| (mapping.start, mapping.end)));
         self.main.sort_unstable();

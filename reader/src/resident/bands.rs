@@ -7,9 +7,9 @@
 
 use memtrack_format::resident::ResidentAccount;
 
+use super::allocator_trace::AllocatorTrace;
 use super::breakdown::{MemoryClass, ResidentBreakdown};
 use super::moment::LiveMoment;
-use super::thread_cache::ThreadCaches;
 use crate::replay::Replay;
 
 /// Live blocks that are walked over in all.
@@ -50,7 +50,7 @@ impl BandScan {
     }
 
     /// Divides resident memory at the accounts before this time; the last events before them were replayed.
-    pub(super) fn take_before(&mut self, time_ns: u64, replay: &Replay, caches: &ThreadCaches) {
+    pub(super) fn take_before(&mut self, time_ns: u64, replay: &Replay, trace: &AllocatorTrace) {
         while let Some((time_ns, account)) = self.accounts.pop_if(|(at, _)| *at < time_ns) {
             self.room += self.share;
             let blocks = replay.live().count;
@@ -58,7 +58,7 @@ impl BandScan {
                 continue;
             }
             self.room -= blocks;
-            let moment = LiveMoment::of(replay, caches.chunks_at(&account, &[]));
+            let moment = LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace);
             let found = ResidentBreakdown::of(&account, &moment, self.knows_all);
             self.found.push(ClassesAt { time_ns, bytes: MemoryClass::ALL.map(|class| found.bytes(class)) });
         }

@@ -13,6 +13,7 @@ use super::free_pages::FreePages;
 use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
 use super::pinned::{PinnedPages, PinnedSums};
+use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
 use super::used::{UsedRange, disjoint};
 use crate::analysis::Tally;
@@ -117,8 +118,9 @@ pub struct AllocatorArena {
     pub live: u64,
     /// Of these, bytes of pages without a live block.
     pub retained: u64,
-    /// Of these, bytes at the end of an arena other than the main one, which malloc_trim does not give back.
-    pub top: u64,
+    /// Of these, bytes that the allocator does not give back when it is asked: the end of an arena of glibc's other than the
+    /// main one; of other allocators, their own data, and of jemalloc the rest of slabs in which a block lives.
+    pub held: u64,
 }
 
 /// What an account and the live blocks of its moment say.
@@ -173,12 +175,20 @@ impl ResidentBreakdown {
     /// What malloc_trim gives back.
     #[must_use]
     pub fn trimmable(&self) -> u64 {
-        self.arenas.iter().filter(|arena| arena.allocator == GLIBC).map(|arena| arena.retained - arena.top).sum()
+        self.arenas.iter().filter(|arena| arena.allocator == GLIBC).map(|arena| arena.retained - arena.held).sum()
+    }
+
+    /// Free memory of allocators other than glibc's: what they have on pages that once had a block.
+    #[must_use]
+    pub fn purgeable(&self) -> u64 {
+        self.arenas.iter().filter(|arena| arena.allocator != GLIBC).map(|arena| arena.retained - arena.held).sum()
     }
 }
 
 /// The name of glibc's malloc.
 const GLIBC: &str = "glibc";
+/// The name of jemalloc.
+const JEMALLOC: &str = "jemalloc";
 /// The name of Python's.
 const PYMALLOC: &str = "pymalloc";
 
@@ -251,6 +261,7 @@ impl<'a> PageJoin<'a> {
         let mut arena = self.arena(range);
         let used = self.used_ranges(range);
         let free = FreePages::of(self.account, range.start, self.top(range, &used));
+        let slabs_in_use = self.slabs_in_use(range);
         let (mut next, mut used_end) = (0, range.start);
         for run in runs {
             let mut page = run.start;
@@ -263,7 +274,7 @@ impl<'a> PageJoin<'a> {
                 if run.state == PageState::Swapped {
                     self.live_swapped += span.live;
                 } else {
-                    self.resident_span(range, span, &used[next..], (free, &mut arena));
+                    self.resident_span(range, span, &used[next..], (free, &slabs_in_use, &mut arena));
                     if let Some(stack) = span.stack.filter(|_| span.live < span.end - span.start) {
                         self.pinned.add(stack, &used[next..], (span.start, span.end));
                     }
@@ -322,7 +333,7 @@ impl<'a> PageJoin<'a> {
         range: KindRange,
         span: PageSpan,
         rest: &[UsedRange],
-        (free, arena): (FreePages<'_>, &mut Option<AllocatorArena>),
+        (free, slabs_in_use, arena): (FreePages<'_>, &[(u64, u64)], &mut Option<AllocatorArena>),
     ) {
         let bytes = span.end - span.start;
         let is_free = free.is_free(span.start);
@@ -352,9 +363,32 @@ impl<'a> PageJoin<'a> {
             arena.live += span.live;
             if class == Some(MemoryClass::Retained) {
                 arena.retained += bytes;
-                arena.top += if free.top.is_some_and(|top| span.start >= top) { bytes } else { 0 };
+                arena.held += match range.kind {
+                    MappingKind::Allocator(_) => bytes - self.purgeable(slabs_in_use, (span.start, span.end)),
+                    _ if free.top.is_some_and(|top| span.start >= top) => bytes,
+                    _ => 0,
+                };
             }
         }
+    }
+
+    /// What the live blocks of a range keep of it as a whole.
+    fn slabs_in_use(&self, range: KindRange) -> Vec<(u64, u64)> {
+        if range.kind != MappingKind::Allocator(JEMALLOC) {
+            return Vec::new();
+        }
+        jemalloc_slabs(self.moment.within(range.start, range.end).filter(|extent| extent.mapped.is_none()))
+    }
+
+    /// Bytes of a range without a live block that have had one, outside of these slabs.
+    fn purgeable(&self, slabs: &[(u64, u64)], (start, end): (u64, u64)) -> u64 {
+        let (mut bytes, mut at) = (0, start);
+        let first = slabs.partition_point(|slab| slab.1 <= start);
+        for slab in slabs[first..].iter().take_while(|slab| slab.0 < end) {
+            bytes += self.moment.block_pages.bytes(at, slab.0.max(at));
+            at = slab.1.min(end);
+        }
+        bytes + self.moment.block_pages.bytes(at, end)
     }
 
     fn arena(&self, range: KindRange) -> Option<AllocatorArena> {

@@ -125,7 +125,8 @@ fn private_kind(account: &ResidentAccount, number: usize, moment: &LiveMoment) -
         small += u64::from(is_small && !is_python);
     }
     match (objects, small) {
-        (0, 0) => MappingKind::Unknown,
+        (0, 0) if moment.block_pages.bytes(mapping.start, mapping.end) == 0 => MappingKind::Unknown,
+        (0, 0) => MappingKind::Allocator(loaded_allocator(account).unwrap_or("other")),
         (objects, small) if objects >= small => MappingKind::PythonArenas,
         _ => MappingKind::Allocator(loaded_allocator(account).unwrap_or("other")),
     }
@@ -179,7 +180,7 @@ fn allocator_of(path: &[u8]) -> Option<&'static str> {
 }
 
 /// The allocator whose library the process has loaded.
-fn loaded_allocator(account: &ResidentAccount) -> Option<&'static str> {
+pub(super) fn loaded_allocator(account: &ResidentAccount) -> Option<&'static str> {
     account.paths.iter().find_map(|path| named(path.rsplit(|byte| *byte == b'/').next()?.strip_prefix(b"lib")?))
 }
 

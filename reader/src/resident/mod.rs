@@ -6,13 +6,16 @@
 //!
 //! Invariant: the classes add up to the resident pages of the account, to the page.
 
+mod allocator_trace;
 mod arena_peaks;
 mod bands;
+mod block_pages;
 mod breakdown;
 mod free_pages;
 mod mappings;
 mod moment;
 mod pinned;
+mod slabs;
 mod thread_cache;
 mod used;
 mod widest;
@@ -20,7 +23,7 @@ mod widest;
 #[cfg(test)]
 mod tests;
 
-pub use arena_peaks::ArenaPeaks;
+pub use allocator_trace::AllocatorTrace;
 pub use bands::ClassesAt;
 pub use breakdown::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
 pub use moment::{LiveMoment, MomentScan};

@@ -5,10 +5,10 @@
 use memtrack_format::Allocator;
 use memtrack_format::resident::ResidentAccount;
 
-use super::arena_peaks::ArenaPeaks;
-use super::thread_cache::ThreadCaches;
+use super::allocator_trace::AllocatorTrace;
+use super::block_pages::BlockPages;
 use crate::analysis::{Options, Tally};
-use crate::event::{Event, EventKind, Snapshot, StackId, Thread};
+use crate::event::{Event, Snapshot, StackId, Thread};
 use crate::frames::Frames;
 use crate::live_extent::LiveExtent;
 use crate::replay::Replay;
@@ -27,56 +27,48 @@ pub struct LiveMoment {
     pub live: Tally,
     /// Bytes that glibc's arenas held more at their own peaks than at the peak of all.
     pub(super) arena_excess: u64,
+    /// Pages that have had a block.
+    pub(super) block_pages: BlockPages,
 }
 
 /// A consumer of events that replays them up to a moment.
 #[derive(Debug)]
 pub struct MomentScan {
     replay: Replay,
-    caches: ThreadCaches,
-    arenas: ArenaPeaks,
+    trace: AllocatorTrace,
     /// The tick of the moment, in nanoseconds since recording began.
     time_ns: u64,
     is_over: bool,
 }
 
 impl MomentScan {
-    /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began. `arenas`: those of its account.
+    /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began. `trace`: with its account.
     #[must_use]
-    pub fn new(options: &Options, time_ns: u64, arenas: ArenaPeaks) -> Self {
-        Self { replay: Replay::new(options), caches: ThreadCaches::default(), arenas, time_ns, is_over: false }
+    pub fn new(options: &Options, time_ns: u64, trace: AllocatorTrace) -> Self {
+        Self { replay: Replay::new(options), trace, time_ns, is_over: false }
     }
 
     /// What was live at the moment of this account, and the replay up to it.
     #[must_use]
     pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
-        let cached = self.caches.chunks_at(account, threads);
-        (LiveMoment { arena_excess: self.arenas.excess(), ..LiveMoment::of(&self.replay, cached) }, self.replay)
+        let cached = self.trace.caches.chunks_at(account, threads);
+        (LiveMoment::of(&self.replay, cached, &self.trace), self.replay)
     }
 }
 
 impl LiveMoment {
-    /// What is live now.
-    pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>) -> Self {
+    /// What is live now; `cached`: by threads.
+    pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>, trace: &AllocatorTrace) -> Self {
         let mut extents = replay.live_extents();
         extents.sort_unstable_by_key(|extent| extent.start);
-        Self { extents, cached, groups: replay.group_keys().collect(), live: replay.live(), arena_excess: 0 }
-    }
-}
-
-/// Updates the caches and the arenas for an event that was just replayed.
-#[inline]
-pub(super) fn note(caches: &mut ThreadCaches, arenas: &mut ArenaPeaks, replay: &Replay, event: &Event) {
-    arenas.note(replay, event);
-    match event.kind {
-        EventKind::Alloc(_) => caches.allocate(event.thread, event.address, event.size),
-        EventKind::Free => {
-            if let Some(bytes) = replay.freed_bytes(event) {
-                caches.free(event.thread, event.address, bytes);
-            }
+        Self {
+            extents,
+            cached,
+            groups: replay.group_keys().collect(),
+            live: replay.live(),
+            arena_excess: trace.arenas.excess(),
+            block_pages: trace.pages.clone(),
         }
-        EventKind::FreeUndo => caches.undo_free(event.thread),
-        _ => {}
     }
 }
 
@@ -89,8 +81,8 @@ impl Consumer for MomentScan {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         if !self.is_over {
-            let (caches, arenas) = (&mut self.caches, &mut self.arenas);
-            self.replay.events_then(events, |replay, event| note(caches, arenas, replay, event));
+            let trace = &mut self.trace;
+            self.replay.events_then(events, |replay, event| trace.note(replay, event));
         }
     }
 
@@ -108,8 +100,7 @@ impl Consumer for MomentScan {
     fn replaced(&mut self) {
         if !self.is_over {
             self.replay.replaced();
-            self.caches = ThreadCaches::default();
-            self.arenas.clear();
+            self.trace.clear();
         }
     }
 }

@@ -6,7 +6,7 @@ use memtrack_format::resident::{
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
-use super::{AccountOutline, ArenaPeaks, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
+use super::{AccountOutline, AllocatorTrace, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
 use crate::analysis::Options;
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -145,8 +145,29 @@ fn the_end_of_another_arena_is_kept_by_malloc_trim() {
     // Page 0 begins with the state of the arena; pages 3 to 5 are of the block.
     assert_eq!(pages(&found), [("live", 2), ("slack", 2), ("retained", 6)]);
     let [arena] = found.arenas[..] else { panic!("{:?}", found.arenas) };
-    assert_eq!((arena.allocator, arena.address, arena.resident, arena.top), ("glibc", start, 10 * PAGE, 4 * PAGE));
+    assert_eq!((arena.allocator, arena.address, arena.resident, arena.held), ("glibc", start, 10 * PAGE, 4 * PAGE));
     assert_eq!(found.trimmable(), 2 * PAGE);
+}
+
+/// A mapping without a live block is the allocator's by the blocks that were in it; its own data is not given back, nor are the
+/// slabs in which a block lives.
+#[test]
+fn of_jemalloc_is_given_back_what_had_a_block_and_is_in_no_slab_in_use() {
+    let mut made = Made::new();
+    let start = 0x7f00_0000_0000;
+    made.map(0x1000, 1, flag::READ | flag::FILE, "/usr/lib/libjemalloc.so.2", None);
+    made.map(start, 16, READ_WRITE, "", Some(PageState::Anonymous));
+    assert_eq!(pages(&made.breakdown()), [("unexplained", 16)]);
+    made.moment.block_pages.add_account(&made.account.clone());
+    made.moment.block_pages.add(start + 2 * PAGE, start + 12 * PAGE);
+    let found = made.breakdown();
+    assert_eq!((pages(&found), found.purgeable()), (vec![("retained", 16)], 10 * PAGE));
+    // A slab of 48 bytes has three pages.
+    made.block(start + 6 * PAGE + 10 * 48, 40, 0);
+    let found = made.breakdown();
+    assert_eq!((found.bytes(MemoryClass::Retained), found.purgeable()), (15 * PAGE, 7 * PAGE));
+    made.account.paths[0] = b"/usr/lib/libtcmalloc_minimal.so.4".to_vec();
+    assert_eq!(made.breakdown().purgeable(), 9 * PAGE, "slabs of other allocators are not known");
 }
 
 #[test]
@@ -382,12 +403,12 @@ proptest! {
                 expected = Some((gap, outline.time_ns));
             }
         }
-        let mut once = WidestScan::new(&Options::default(), outlines, ArenaPeaks::default());
+        let mut once = WidestScan::new(&Options::default(), outlines, AllocatorTrace::default());
         feed(&steps, &mut once);
         let (kept, _, replay) = once.finish();
         prop_assert_eq!(kept.as_ref().map(|kept| kept.time_ns), expected.map(|(_, time_ns)| time_ns));
         if let Some(kept) = kept {
-            let mut twice = MomentScan::new(&Options::default(), kept.time_ns, ArenaPeaks::default());
+            let mut twice = MomentScan::new(&Options::default(), kept.time_ns, AllocatorTrace::default());
             feed(&steps, &mut twice);
             let account = ResidentAccount::default();
             let (expected, _) = twice.finish(&account, &[]);

@@ -7,9 +7,9 @@
 
 use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccount};
 
-use super::arena_peaks::ArenaPeaks;
+use super::allocator_trace::AllocatorTrace;
 use super::bands::{BandScan, ClassesAt};
-use super::moment::{LiveMoment, note};
+use super::moment::LiveMoment;
 use super::thread_cache::ThreadCaches;
 use crate::analysis::Options;
 use crate::event::{Event, Snapshot, Thread};
@@ -52,8 +52,7 @@ impl AccountOutline {
 #[derive(Debug)]
 pub struct WidestScan {
     replay: Replay,
-    caches: ThreadCaches,
-    arenas: ArenaPeaks,
+    trace: AllocatorTrace,
     /// Those that were not judged, by time, the next one last; empty once none of them counts.
     accounts: Vec<AccountOutline>,
     widest: Option<WidestMoment>,
@@ -68,19 +67,17 @@ pub struct WidestScan {
 struct WidestMoment {
     gap: u64,
     time_ns: u64,
-    caches: ThreadCaches,
-    arena_excess: u64,
+    trace: AllocatorTrace,
 }
 
 impl WidestScan {
-    /// Nothing is live yet. `accounts`: all of the capture, by time; `arenas`: those of all accounts.
+    /// Nothing is live yet. `accounts`: all of the capture, by time; `trace`: with all accounts.
     #[must_use]
-    pub fn new(options: &Options, mut accounts: Vec<AccountOutline>, arenas: ArenaPeaks) -> Self {
+    pub fn new(options: &Options, mut accounts: Vec<AccountOutline>, trace: AllocatorTrace) -> Self {
         accounts.reverse();
         Self {
             replay: Replay::new(options),
-            caches: ThreadCaches::default(),
-            arenas,
+            trace,
             accounts,
             widest: None,
             bands: BandScan::default(),
@@ -98,7 +95,7 @@ impl WidestScan {
 
     /// Judges the accounts before this time; the last events before them were replayed.
     fn judge_before(&mut self, time_ns: u64) {
-        self.bands.take_before(time_ns, &self.replay, &self.caches);
+        self.bands.take_before(time_ns, &self.replay, &self.trace);
         while let Some(account) = self.accounts.pop_if(|account| account.time_ns < time_ns) {
             self.judge(&account);
         }
@@ -122,8 +119,7 @@ impl WidestScan {
         let Some(gap) = account.gap(self.live_bytes) else { return };
         if self.widest.as_ref().is_none_or(|widest| gap >= widest.gap) {
             self.replay.keep_moment();
-            let (caches, arena_excess) = (self.caches.clone(), self.arenas.excess());
-            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, caches, arena_excess });
+            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, trace: self.trace.clone() });
         }
     }
 
@@ -133,9 +129,14 @@ impl WidestScan {
     pub fn finish(mut self) -> (Option<KeptLive>, Vec<ClassesAt>, Replay) {
         self.judge_before(u64::MAX);
         let Self { mut replay, widest, bands, .. } = self;
-        let kept = widest.map(|WidestMoment { time_ns, caches, arena_excess, .. }| {
+        let kept = widest.map(|WidestMoment { time_ns, trace: AllocatorTrace { caches, arenas, pages }, .. }| {
             let (extents, live) = replay.take_kept();
-            KeptLive { time_ns, caches, live: LiveMoment { extents, live, arena_excess, ..LiveMoment::default() } }
+            let (arena_excess, block_pages) = (arenas.excess(), pages);
+            KeptLive {
+                time_ns,
+                caches,
+                live: LiveMoment { extents, live, arena_excess, block_pages, ..LiveMoment::default() },
+            }
         });
         (kept, bands.finish(), replay)
     }
@@ -171,8 +172,8 @@ impl Consumer for WidestScan {
         if self.accounts.is_empty() && self.bands.is_over() {
             return self.replay.events(events);
         }
-        let (caches, arenas) = (&mut self.caches, &mut self.arenas);
-        self.replay.events_and(events, |replay, event| note(caches, arenas, replay, event));
+        let trace = &mut self.trace;
+        self.replay.events_and(events, |replay, event| trace.note(replay, event));
     }
 
     fn truncated_stacks(&mut self, count: u64) {
@@ -192,7 +193,6 @@ impl Consumer for WidestScan {
     fn replaced(&mut self) {
         self.judge_ticked();
         self.replay.replaced();
-        self.caches = ThreadCaches::default();
-        self.arenas.clear();
+        self.trace.clear();
     }
 }

@@ -51,12 +51,7 @@ impl ResidentMoment {
             self.bytes(MemoryClass::PythonFree),
             "dropping the objects that keep arenas of Python's allocator: their free pools are used for new objects only".into(),
         );
-        let foreign: u64 =
-            found.arenas.iter().filter(|arena| arena.allocator != GLIBC).map(|arena| arena.retained).sum();
-        add(
-            foreign,
-            format!("shorter decay of {} (jemalloc: dirty_decay_ms; mimalloc: MIMALLOC_PURGE_DELAY)", self.keeper()),
-        );
+        add(found.purgeable(), self.purge_text());
         add(
             self.bytes(MemoryClass::Stacks),
             format!("fewer threads than {}, or smaller stacks", plural(self.threads as u64, "thread", "threads")),
@@ -65,6 +60,27 @@ impl ResidentMoment {
         all.retain(|advice| advice.bytes >= least);
         all.sort_by_key(|advice| std::cmp::Reverse(advice.bytes));
         all
+    }
+
+    /// How an allocator other than glibc's gives back what it keeps.
+    fn purge_text(&self) -> String {
+        match self.keeper() {
+            "jemalloc" => {
+                "mallctl thread.tcache.flush in each thread and then arena.4096.purge give back pages that jemalloc \
+                           keeps; a shorter dirty_decay_ms does so as time goes by"
+                    .into()
+            }
+            "mimalloc" => {
+                "at most: mi_collect(true), or a shorter MIMALLOC_PURGE_DELAY; mimalloc gives back whole segments only"
+                    .into()
+            }
+            "tcmalloc" => {
+                "at most: MallocExtension_ReleaseFreeMemory() gives back pages that tcmalloc keeps, without what its \
+                           caches hold"
+                    .into()
+            }
+            _ => "at most: what the program's allocator keeps, if it can be asked to give it back".into(),
+        }
     }
 
     fn arenas_text(&self) -> String {

@@ -8,7 +8,7 @@
 use memtrack_format::resident::ResidentAccount;
 
 use super::allocator_trace::AllocatorTrace;
-use super::breakdown::{MemoryClass, ResidentBreakdown};
+use super::classes::{MemoryClass, ResidentBreakdown};
 use super::moment::LiveMoment;
 use crate::replay::Replay;
 

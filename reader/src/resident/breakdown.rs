@@ -9,14 +9,14 @@
 use memtrack_format::resident::{GLIBC_HEAP_BYTES, PageRun, PageState, ResidentAccount, flag};
 use memtrack_format::{Allocator, MapClass};
 
+use super::classes::{AllocatorArena, GLIBC, JEMALLOC, MemoryClass, PYMALLOC, ResidentBreakdown};
 use super::free_pages::FreePages;
 use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
-use super::pinned::{PinnedPages, PinnedSums};
+use super::pinned::PinnedSums;
 use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
 use super::used::{UsedRange, disjoint};
-use crate::analysis::Tally;
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;
 
@@ -28,123 +28,6 @@ const IN_NEXT: u64 = 8;
 const FREE_HEADER: u64 = 48 - IN_NEXT;
 /// A pool of Python's allocator, from 3.10 on.
 const POOL: u64 = 16 << 10;
-
-/// Where resident memory is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum MemoryClass {
-    /// Bytes of live blocks.
-    Live,
-    /// The rest of pages that a live block keeps, or one that a thread caches.
-    Slack,
-    /// Kept by an allocator, without a live block.
-    Retained,
-    /// Free pools of Python's allocator.
-    PythonFree,
-    /// Stacks of threads.
-    Stacks,
-    /// Files, with private copies.
-    File,
-    /// Shared memory.
-    Shared,
-    /// memtrack's own.
-    Memtrack,
-    /// All other pages.
-    Unexplained,
-}
-
-impl MemoryClass {
-    /// All of them; they add up to what is resident.
-    pub const ALL: [Self; 9] = [
-        Self::Live,
-        Self::Slack,
-        Self::Retained,
-        Self::PythonFree,
-        Self::Stacks,
-        Self::File,
-        Self::Shared,
-        Self::Memtrack,
-        Self::Unexplained,
-    ];
-
-    /// Its name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Live => "live",
-            Self::Slack => "slack",
-            Self::Retained => "retained",
-            Self::PythonFree => "python_free",
-            Self::Stacks => "stacks",
-            Self::File => "file",
-            Self::Shared => "shared",
-            Self::Memtrack => "memtrack",
-            Self::Unexplained => "unexplained",
-        }
-    }
-}
-
-/// Resident bytes as the system counts them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ResidentSizes {
-    /// `RssAnon`.
-    pub anonymous: u64,
-    /// `RssFile`.
-    pub file: u64,
-    /// `RssShmem`.
-    pub shared: u64,
-}
-
-impl ResidentSizes {
-    /// All of it.
-    #[must_use]
-    pub const fn total(&self) -> u64 {
-        self.anonymous + self.file + self.shared
-    }
-}
-
-/// The memory of an allocator that lies together: glibc's main heap, a heap of another arena, a mapping.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct AllocatorArena {
-    /// The allocator's name.
-    pub allocator: &'static str,
-    /// First address.
-    pub address: u64,
-    /// Of a heap of glibc's: the address of its arena's state, which the heaps of an arena share; 0 of the main arena.
-    pub state: u64,
-    /// Resident bytes.
-    pub resident: u64,
-    /// Of these, bytes of live blocks.
-    pub live: u64,
-    /// Of these, bytes of pages without a live block.
-    pub retained: u64,
-    /// Of these, bytes that the allocator does not give back when it is asked: the end of an arena of glibc's other than the
-    /// main one; of other allocators, their own data, and of jemalloc the rest of slabs in which a block lives.
-    pub held: u64,
-}
-
-/// What an account and the live blocks of its moment say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResidentBreakdown {
-    /// As the system counts.
-    pub rss: ResidentSizes,
-    classes: [u64; MemoryClass::ALL.len()],
-    /// Bytes of live blocks that are neither resident nor swapped out.
-    pub untouched: u64,
-    /// Bytes that are swapped out.
-    pub swapped: u64,
-    /// Memory of allocators, by address.
-    pub arenas: Vec<AllocatorArena>,
-    /// Bytes that glibc's arenas held more, each at its own peak, than all of them at one time: what one arena for all
-    /// threads would not have taken.
-    pub arena_excess: u64,
-    /// Those that keep most first.
-    pub pinned: Vec<PinnedPages>,
-    /// The same by group: a page belongs to that of its first block.
-    pub pinned_groups: Vec<(u32, Tally)>,
-    /// Resident bytes of arenas of Python's allocator, whose objects were not recorded; they count as live.
-    pub python_arenas: u64,
-}
 
 impl ResidentBreakdown {
     /// Joins an account with what was live at its moment. `knows_all`: no block is older than the recording.
@@ -165,32 +48,7 @@ impl ResidentBreakdown {
         }
         join.finish()
     }
-
-    /// The bytes of a class.
-    #[must_use]
-    pub const fn bytes(&self, class: MemoryClass) -> u64 {
-        self.classes[class as usize]
-    }
-
-    /// What malloc_trim gives back.
-    #[must_use]
-    pub fn trimmable(&self) -> u64 {
-        self.arenas.iter().filter(|arena| arena.allocator == GLIBC).map(|arena| arena.retained - arena.held).sum()
-    }
-
-    /// Free memory of allocators other than glibc's: what they have on pages that once had a block.
-    #[must_use]
-    pub fn purgeable(&self) -> u64 {
-        self.arenas.iter().filter(|arena| arena.allocator != GLIBC).map(|arena| arena.retained - arena.held).sum()
-    }
 }
-
-/// The name of glibc's malloc.
-const GLIBC: &str = "glibc";
-/// The name of jemalloc.
-const JEMALLOC: &str = "jemalloc";
-/// The name of Python's.
-const PYMALLOC: &str = "pymalloc";
 
 struct PageJoin<'a> {
     account: &'a ResidentAccount,

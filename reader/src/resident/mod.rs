@@ -11,6 +11,7 @@ mod arena_peaks;
 mod bands;
 mod block_pages;
 mod breakdown;
+mod classes;
 mod free_pages;
 mod mappings;
 mod moment;
@@ -25,7 +26,7 @@ mod tests;
 
 pub use allocator_trace::AllocatorTrace;
 pub use bands::ClassesAt;
-pub use breakdown::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
+pub use classes::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
 pub use moment::{LiveMoment, MomentScan};
 pub use pinned::PinnedPages;
 pub use widest::{AccountOutline, KeptLive, WidestScan};

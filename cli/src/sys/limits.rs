@@ -38,6 +38,14 @@ impl ResourceLimits {
     }
 }
 
+/// Bytes of address space of a process; `None`: it has ended.
+pub(crate) fn address_space(pid: i32) -> Option<u64> {
+    // SAFETY: reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    let pages: u64 = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?.split(' ').next()?.parse().ok()?;
+    pages.checked_mul(u64::try_from(page).ok()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::ResourceLimits;

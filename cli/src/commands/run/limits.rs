@@ -1,5 +1,5 @@
-//! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory is above a limit, or from
-//! time to time.
+//! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory, or its address space
+//! where that is limited, is above a limit, or from time to time.
 //!
 //! Invariant: the program is sent one signal at the most, and only snapshots of this run are removed.
 
@@ -19,7 +19,7 @@ use crate::control::snapshot;
 use crate::control::snapshot::CapturePaths;
 use crate::message;
 use crate::output::ReportOutput;
-use crate::sys::Child;
+use crate::sys::{Child, ResourceLimits, address_space};
 use crate::units::{duration, size};
 
 /// Time between two looks.
@@ -28,8 +28,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The program was ended by a limit.
 #[derive(Clone, Debug)]
 pub(super) struct StoppedByLimit {
-    limit: u64,
-    resident: u64,
+    exceeded: ExceededLimit,
     after: Duration,
     /// What was live before the program was told to end: it may free that first.
     snapshot: Option<PathBuf>,
@@ -41,11 +40,51 @@ impl StoppedByLimit {
         let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
         let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
         format!(
-            "the program was sent SIGTERM after {after}: its resident memory, {}, was above --stop-above {}{}",
-            size(self.resident),
-            size(self.limit),
+            "the program was sent SIGTERM after {after}: its {}, {}, was above --stop-above {}{}",
+            if self.exceeded.is_of_address_space { "address space" } else { "resident memory" },
+            size(self.exceeded.used),
+            size(self.exceeded.limit),
             snapshot.unwrap_or_default()
         )
+    }
+}
+
+/// What was above a limit.
+#[derive(Clone, Copy, Debug)]
+struct ExceededLimit {
+    limit: u64,
+    used: u64,
+    is_of_address_space: bool,
+}
+
+/// A limit in bytes.
+#[derive(Clone, Copy, Debug)]
+struct WatchedLimit {
+    resident: Option<u64>,
+    /// A part of what `ulimit -v` allows: address space runs out before resident memory is near any limit.
+    address_space: Option<u64>,
+}
+
+impl WatchedLimit {
+    /// `most`: the memory, and the address space, that the program can have at most.
+    fn of(bound: MemoryBound, (most, address_space): (Option<u64>, Option<u64>)) -> Self {
+        let is_part = matches!(bound, MemoryBound::Percent(_));
+        let address_space = address_space.filter(|_| is_part).and_then(|all| bound.bytes(Some(all)));
+        Self { resident: bound.bytes(most), address_space }
+    }
+
+    /// The one that is exceeded by this resident memory or address space.
+    fn exceeded(&self, (resident, address_space): (u64, u64)) -> Option<ExceededLimit> {
+        let above = |limit: Option<u64>, used, is_of_address_space| {
+            limit.filter(|limit| used > *limit).map(|limit| ExceededLimit { limit, used, is_of_address_space })
+        };
+        above(self.resident, resident, false).or_else(|| above(self.address_space, address_space, true))
+    }
+
+    /// A tenth less.
+    fn lowered(&self) -> Self {
+        let lowered = |limit: Option<u64>| limit.map(|limit| limit - limit / 10);
+        Self { resident: lowered(self.resident), address_space: lowered(self.address_space) }
     }
 }
 
@@ -67,9 +106,9 @@ impl LimitWatch {
         if limits.stop_above.is_none() && limits.snapshot_above.is_none() && limits.snapshot_every.is_none() {
             return None;
         }
-        let most = memory_at_most();
-        let bytes = |bound: Option<MemoryBound>| bound.and_then(|bound| bound.bytes(most));
-        let (stop_above, snapshot_above) = (bytes(limits.stop_above), bytes(limits.snapshot_above));
+        let most = (memory_at_most(), ResourceLimits::of(child.pid()).address_space);
+        let limit = |bound: Option<MemoryBound>| bound.map(|bound| WatchedLimit::of(bound, most));
+        let (stop_above, snapshot_above) = (limit(limits.stop_above), limit(limits.snapshot_above));
         let (stop, stopping) = mpsc::channel::<()>();
         let stopped = Arc::<Mutex<Option<StoppedByLimit>>>::default();
         let mut watched = WatchedProgram {
@@ -114,16 +153,15 @@ impl LimitWatch {
 
 /// What the thread knows.
 struct WatchedProgram {
-    /// Limits of resident memory, in bytes.
-    stop_above: Option<u64>,
-    snapshot_above: Option<u64>,
+    stop_above: Option<WatchedLimit>,
+    snapshot_above: Option<WatchedLimit>,
     keep: NonZeroUsize,
     recording: RecordingHandle,
     captures: CapturePaths,
     child: Arc<Child>,
     begun: Instant,
     stopped: Arc<Mutex<Option<StoppedByLimit>>>,
-    /// Resident memory was above the limit of snapshots, and not clearly below since.
+    /// The program was above the limit of snapshots, and not clearly below since.
     is_above: bool,
     /// Snapshots that were written and kept, the oldest first.
     written: VecDeque<PathBuf>,
@@ -132,21 +170,25 @@ struct WatchedProgram {
 
 impl WatchedProgram {
     fn look(&mut self) {
-        let resident = self.recording.resident_bytes();
+        let limits = self.stop_above.iter().chain(&self.snapshot_above);
+        let watches_space = limits.into_iter().any(|limit| limit.address_space.is_some());
+        let address_space = watches_space.then(|| address_space(self.child.pid())).flatten().unwrap_or(0);
+        let used = (self.recording.resident_bytes(), address_space);
         if let Some(limit) = self.snapshot_above {
-            if resident > limit && !self.is_above {
+            if limit.exceeded(used).is_some() && !self.is_above {
                 self.is_above = true;
                 self.write_snapshot();
-            } else if resident < limit - limit / 10 {
+            } else if limit.lowered().exceeded(used).is_none() {
                 self.is_above = false;
             }
         }
-        if let Some(limit) = self.stop_above.take_if(|limit| resident > *limit) {
+        if let Some(exceeded) = self.stop_above.and_then(|limit| limit.exceeded(used)) {
+            self.stop_above = None;
             let after = self.begun.elapsed();
             let snapshot = self.write_snapshot();
             if self.child.signal(libc::SIGTERM) {
                 let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-                *stopped = Some(StoppedByLimit { limit, resident, after, snapshot });
+                *stopped = Some(StoppedByLimit { exceeded, after, snapshot });
             }
         }
     }

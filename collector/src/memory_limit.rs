@@ -28,6 +28,11 @@ impl MemoryLimitWatch {
         Self { groups: MemoryGroups::limiting(pid), next_ns: 0, last: None, growth: 0, is_near: false }
     }
 
+    /// The same without a look.
+    pub(crate) fn was_near(&self) -> bool {
+        self.is_near
+    }
+
     /// Whether it is near a limit, as of the last look.
     pub(crate) fn is_near(&mut self, now: u64) -> bool {
         if now >= self.next_ns && !self.groups.is_empty() {

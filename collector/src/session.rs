@@ -111,7 +111,7 @@ pub(crate) struct Session {
 /// How soon the next round is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DrainPace {
-    /// Rings fill quickly: the next round comes soon.
+    /// Rings fill quickly, or the process may be killed at any moment: the next round comes soon.
     Fast,
     /// Events flow.
     Steady,
@@ -429,7 +429,7 @@ impl Session {
     fn pace(&self, now: u64, freed: u32) -> DrainPace {
         if self.over {
             DrainPace::Over
-        } else if freed >= 4 {
+        } else if freed >= 4 || self.memory_limit.was_near() {
             DrainPace::Fast
         } else if now.saturating_sub(self.last_event_ns) < IDLE_NS {
             DrainPace::Steady

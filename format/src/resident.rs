@@ -9,6 +9,7 @@
 //! paths: count, (length bytes)…       names of mappings as the kernel writes them
 //! mappings: count, (gap pages flags path runs: count, (gap pages state)…)…
 //! free: count, (gap pages runs: count, (gap pages)…)…    glibc's heaps whose chunks were read; absent in earlier payloads
+//! huge: bytes zeroes                  in huge pages, and of these in pages of zeroes; absent in earlier payloads
 //! ```
 //!
 //! `gap` is the number of pages since the end of the previous mapping, or of the previous run of the same mapping; `+` marks a
@@ -139,6 +140,17 @@ pub struct ResidentAccount {
     pub mappings: Vec<AccountMapping>,
     /// glibc's heaps whose chunks were read, by address.
     pub free: Vec<HeapFreePages>,
+    /// Anonymous memory in huge pages.
+    pub huge: HugePages,
+}
+
+/// What is in transparent huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HugePages {
+    /// All of it.
+    pub bytes: u64,
+    /// Bytes of the pages of usual size in it that hold zeroes only: most were never written.
+    pub zeroes: u64,
 }
 
 /// The pages of a heap of glibc's that have no chunk in use, nor the links of a free one: what malloc_trim gives back, and
@@ -219,6 +231,7 @@ impl ResidentAccount {
                 at = *run_end;
             });
         });
+        out.numbers(&if is_first { [self.huge.bytes, self.huge.zeroes] } else { [0, 0] });
         out.0
     }
 
@@ -255,7 +268,12 @@ impl ResidentAccount {
             Some(heap)
         };
         let free = if input.is_at_end() { Vec::new() } else { input.rows(&mut next)? };
-        input.is_at_end().then_some(Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings, free })
+        let huge = if input.is_at_end() {
+            HugePages::default()
+        } else {
+            HugePages { bytes: input.number()?, zeroes: input.number()? }
+        };
+        input.is_at_end().then_some(Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings, free, huge })
     }
 
     /// Adds the next payload of the same account; `false`: it is of another one.
@@ -353,8 +371,8 @@ impl PageState {
 #[cfg(test)]
 mod tests {
     use super::{
-        AccountCause, AccountMapping, AccountThread, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount,
-        flag,
+        AccountCause, AccountMapping, AccountThread, GlibcHeap, HeapFreePages, HugePages, PageRun, PageState,
+        ResidentAccount, flag,
     };
     use proptest::prelude::*;
 
@@ -393,13 +411,16 @@ mod tests {
                     ((1 << 40) + (60 << 12), (1 << 40) + (64 << 12)),
                 ],
             }],
+            huge: HugePages { bytes: 4 << 20, zeroes: 5 << 12 },
         }
     }
 
     #[test]
-    fn a_payload_without_free_pages_is_an_earlier_one() {
-        let account = ResidentAccount { free: Vec::new(), ..example() };
+    fn a_payload_without_huge_or_free_pages_is_an_earlier_one() {
+        let account = ResidentAccount { free: Vec::new(), huge: HugePages::default(), ..example() };
         let mut payload = account.encode().remove(0);
+        payload.truncate(payload.len() - 2);
+        assert_eq!(ResidentAccount::decode(&payload).as_ref(), Some(&account));
         payload.pop();
         assert_eq!(ResidentAccount::decode(&payload), Some(account));
     }

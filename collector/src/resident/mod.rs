@@ -8,6 +8,7 @@
 //! a process that waits at its end is always released.
 
 mod chunks;
+mod huge;
 mod pages;
 mod read;
 

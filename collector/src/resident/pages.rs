@@ -29,6 +29,7 @@ const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZEROES: u64 = 1 << 5;
+const IS_HUGE: u64 = 1 << 6;
 /// Since Linux 6.15; such pages look swapped.
 const IS_GUARD: u64 = 1 << 8;
 
@@ -82,6 +83,8 @@ pub(super) struct PageReader {
     support: ScanSupport,
     regions: Vec<PageRegion>,
     runs: usize,
+    /// Anonymous memory in huge pages, by address; empty where the system does not tell.
+    huge: Vec<(u64, u64)>,
 }
 
 /// What is asked about.
@@ -98,8 +101,9 @@ pub(super) struct PageRange {
 impl PageReader {
     pub(super) fn open(pid: i32, page_bytes: u64) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let support = ScanSupport::Ranges(IS_FILE | IS_PRESENT | IS_SWAPPED | IS_ZEROES | IS_GUARD);
-        let mut reader = Self { pagemap, page_bytes, support, regions: vec![PageRegion::default(); REGIONS], runs: 0 };
+        let support = ScanSupport::Ranges(IS_FILE | IS_PRESENT | IS_SWAPPED | IS_ZEROES | IS_HUGE | IS_GUARD);
+        let regions = vec![PageRegion::default(); REGIONS];
+        let mut reader = Self { pagemap, page_bytes, support, regions, runs: 0, huge: Vec::new() };
         reader.find_support();
         Ok(reader)
     }
@@ -107,6 +111,11 @@ impl PageReader {
     /// Whether ranges need [`PageRange::resident`].
     pub(super) fn needs_resident(&self) -> bool {
         self.support == ScanSupport::Words
+    }
+
+    /// Anonymous memory in huge pages, of all ranges so far.
+    pub(super) fn huge(&self) -> &[(u64, u64)] {
+        &self.huge
     }
 
     /// Asks about an empty range.
@@ -141,6 +150,7 @@ impl PageReader {
             let (found, walked) = self.scan((at, range.end), categories)?;
             let mut seen = at;
             for region in self.regions.iter().take(found) {
+                let is_huge = region.categories & IS_HUGE != 0;
                 let state = match region.categories {
                     guard if guard & IS_GUARD != 0 => None,
                     swapped if swapped & IS_SWAPPED != 0 => Some(PageState::Swapped),
@@ -150,6 +160,9 @@ impl PageReader {
                 };
                 let (start, end) = (region.start.max(seen), region.end.min(range.end));
                 if let Some(state) = state.filter(|_| start < end) {
+                    if state == PageState::Anonymous && is_huge {
+                        self.huge.push((start, end));
+                    }
                     add(&mut runs, PageRun { start, end, state });
                 }
                 seen = seen.max(end);

@@ -13,6 +13,7 @@ use memtrack_format::resident::{
 };
 
 use super::chunks::{TOP_OFFSET, free_pages, words_at};
+use super::huge::huge_pages;
 use super::pages::{PageRange, PageReader};
 use crate::maps::{MappingLine, parse_all};
 
@@ -68,6 +69,7 @@ impl AccountReader {
             account.heaps = heaps.iter().map(|(heap, _)| *heap).collect();
             if with_chunks {
                 account.free = free_pages(&memory, &account, &heaps);
+                account.huge = huge_pages(&memory, pages.huge(), self.page_bytes);
             }
         }
         Ok(account)

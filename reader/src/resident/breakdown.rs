@@ -14,6 +14,7 @@ use super::free_pages::FreePages;
 use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
 use super::pinned::PinnedSums;
+use super::size_spread::SpreadSums;
 use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
 use super::used::{UsedRange, disjoint};
@@ -37,8 +38,9 @@ impl ResidentBreakdown {
             account,
             moment,
             knows_all,
-            result: Self { arena_excess: moment.arena_excess, ..Self::default() },
+            result: Self { arena_excess: moment.arena_excess, huge: account.huge, ..Self::default() },
             pinned: PinnedSums::default(),
+            sizes: SpreadSums::default(),
             live_swapped: 0,
         };
         for number in 0..account.mappings.len() {
@@ -56,6 +58,7 @@ struct PageJoin<'a> {
     knows_all: bool,
     result: ResidentBreakdown,
     pinned: PinnedSums,
+    sizes: SpreadSums,
     /// Bytes of live blocks in pages that are swapped out.
     live_swapped: u64,
 }
@@ -80,6 +83,8 @@ impl<'a> PageJoin<'a> {
         let live = self.result.bytes(MemoryClass::Live);
         self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
         (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
+        self.result.sizes = self.sizes.finish();
+        self.result.exception_reserve = exception_reserve(self.account, self.moment);
         self.result.arenas.sort_by_key(|arena| arena.address);
         self.result
     }
@@ -118,9 +123,9 @@ impl<'a> PageJoin<'a> {
     fn private(&mut self, range: KindRange, runs: &[PageRun]) {
         let mut arena = self.arena(range);
         let used = self.used_ranges(range);
-        let free = FreePages::of(self.account, range.start, self.top(range, &used));
+        let free = FreePages::of(self.account, range.start, self.top(range));
         let slabs_in_use = self.slabs_in_use(range);
-        let (mut next, mut used_end) = (0, range.start);
+        let (mut next, mut used_end) = (0, if self.is_within_heap(range) { 0 } else { range.start });
         for run in runs {
             let mut page = run.start;
             while page < run.end {
@@ -214,11 +219,17 @@ impl<'a> PageJoin<'a> {
             None => {
                 self.add(MemoryClass::Live, span.live);
                 self.add(MemoryClass::Slack, bytes - span.live);
+                self.sizes.add(rest, (span.start, span.end), span.live);
             }
         }
         if let Some(arena) = arena {
             arena.resident += bytes;
             arena.live += span.live;
+            arena.behind = if range.kind == MappingKind::MainHeap && class == Some(MemoryClass::Retained) {
+                arena.behind + bytes
+            } else {
+                0
+            };
             if class == Some(MemoryClass::Retained) {
                 arena.retained += bytes;
                 arena.held += match range.kind {
@@ -260,14 +271,27 @@ impl<'a> PageJoin<'a> {
         Some(AllocatorArena { allocator, state, address: range.start, ..AllocatorArena::default() })
     }
 
+    /// Whether the heap of an arena begins before the range.
+    fn is_within_heap(&self, range: KindRange) -> bool {
+        let MappingKind::ArenaHeap(row) = range.kind else { return false };
+        self.account.heaps.get(row).is_some_and(|heap| heap.start < range.start)
+    }
+
     /// Where the top chunk begins, if it is in this heap of an arena other than the main one, alone and with the free memory
     /// before it: malloc_trim merges them first.
-    fn top(&self, range: KindRange, used: &[UsedRange]) -> Option<(u64, u64)> {
+    fn top(&self, range: KindRange) -> Option<(u64, u64)> {
         let MappingKind::ArenaHeap(row) = range.kind else { return None };
         let heap = self.account.heaps.get(row)?;
         let is_here = (heap.start..heap.start.saturating_add(GLIBC_HEAP_BYTES)).contains(&heap.top);
-        let before = used.partition_point(|used| used.start < heap.top);
-        let last = before.checked_sub(1).and_then(|last| used.get(last)).map_or(heap.start, |last| last.end);
+        // The heap may be several mappings.
+        let first = self.moment.extents.partition_point(|extent| extent.start < heap.start);
+        let behind = self.moment.extents.partition_point(|extent| extent.start < heap.top);
+        let blocks = self.moment.extents.get(first..behind).unwrap_or_default();
+        let block = blocks.iter().rfind(|extent| extent.mapped.is_none());
+        let block = block.map(|block| chunk_end(block.start, chunk_bytes(block.bytes)));
+        let cached = self.moment.cached.iter().filter(|(address, _)| (heap.start..heap.top).contains(address));
+        let cached = cached.map(|(address, bytes)| chunk_end(*address, *bytes)).max();
+        let last = block.max(cached).unwrap_or(heap.start);
         is_here.then_some((heap.top, last.min(heap.top)))
     }
 
@@ -335,6 +359,17 @@ fn is_heap(extent: &LiveExtent) -> bool {
 fn is_pool_used(page: u64, used_end: u64, rest: &[UsedRange]) -> bool {
     let pool = page & !(POOL - 1);
     used_end > pool || rest.first().is_some_and(|next| next.start < pool + POOL)
+}
+
+/// The reserve of libstdc++ for exceptions, which is a block of one of these sizes: in versions 5 to 12, and from 13 on.
+fn exception_reserve(account: &ResidentAccount, moment: &LiveMoment) -> Option<(u64, u64)> {
+    const SIZES: [u64; 2] = [72_704, 73_728];
+    let is_library =
+        |path: &Vec<u8>| path.rsplit(|byte| *byte == b'/').next().is_some_and(|name| name.starts_with(b"libstdc++.so"));
+    let is_reserve = |extent: &&LiveExtent| extent.mapped.is_none() && SIZES.contains(&extent.bytes);
+    // The library's constructor makes it, before the program has blocks.
+    let first = moment.extents.iter().filter(is_reserve).min_by_key(|extent| extent.time_ns)?;
+    account.paths.iter().any(is_library).then(|| (first.bytes, resident_bytes(account, first)))
 }
 
 /// Resident bytes of a live range.

@@ -3,7 +3,9 @@
 //! Invariant: the classes are all there is: their bytes add up to what is resident.
 
 use super::pinned::PinnedPages;
+use super::size_spread::SizeSpread;
 use crate::analysis::Tally;
+use memtrack_format::resident::HugePages;
 
 /// The name of glibc's malloc.
 pub(super) const GLIBC: &str = "glibc";
@@ -104,6 +106,8 @@ pub struct AllocatorArena {
     /// Of these, bytes that the allocator does not give back when it is asked: the end of an arena of glibc's other than the
     /// main one; of other allocators, their own data, and of jemalloc the rest of slabs in which a block lives.
     pub held: u64,
+    /// Of the retained bytes of glibc's main heap, those behind its last page in use.
+    pub behind: u64,
 }
 
 /// What an account and the live blocks of its moment say.
@@ -127,6 +131,12 @@ pub struct ResidentBreakdown {
     pub pinned_groups: Vec<(u32, Tally)>,
     /// Resident bytes of arenas of Python's allocator, whose objects were not recorded; they count as live.
     pub python_arenas: u64,
+    /// Anonymous memory in huge pages.
+    pub huge: HugePages,
+    /// The reserve of libstdc++ from which exceptions are made when there is no memory: its bytes, and the resident ones.
+    pub exception_reserve: Option<(u64, u64)>,
+    /// Live bytes and the rest of their pages by the size of blocks, smallest first.
+    pub sizes: Vec<SizeSpread>,
 }
 
 impl ResidentBreakdown {
@@ -140,6 +150,13 @@ impl ResidentBreakdown {
     #[must_use]
     pub fn trimmable(&self) -> u64 {
         self.arenas.iter().filter(|arena| arena.allocator == GLIBC).map(|arena| arena.retained - arena.held).sum()
+    }
+
+    /// Free memory at the end of glibc's main heap: what a smaller trim threshold gives back.
+    #[must_use]
+    pub fn behind_main_heap(&self) -> u64 {
+        let is_main = |arena: &&AllocatorArena| arena.allocator == GLIBC && arena.state == 0;
+        self.arenas.iter().rfind(is_main).map_or(0, |arena| arena.behind)
     }
 
     /// Free memory of allocators other than glibc's: what they have on pages that once had a block.

@@ -161,8 +161,10 @@ fn with_heaps(account: &ResidentAccount, mapping: &AccountMapping, kind: Mapping
         add(middle, end, MappingKind::Unknown);
     };
     for (row, heap) in account.heaps.iter().enumerate() {
-        let (start, end) = (heap.start, heap.start.saturating_add(GLIBC_HEAP_BYTES).min(mapping.end));
-        if start < at || start >= mapping.end {
+        // Advice about huge pages, which NumPy gives for its arrays, divides a heap into several mappings.
+        let (start, end) =
+            (heap.start.max(mapping.start), heap.start.saturating_add(GLIBC_HEAP_BYTES).min(mapping.end));
+        if start < at || start >= end {
             continue;
         }
         rest(at, start, &mut add);

@@ -149,6 +149,26 @@ fn the_end_of_another_arena_is_kept_by_malloc_trim() {
     assert_eq!(found.trimmable(), 2 * PAGE);
 }
 
+/// As after advice about huge pages for a part of it.
+#[test]
+fn a_heap_of_an_arena_may_be_several_mappings() {
+    let start = 64 << 20;
+    let mut made = Made::new();
+    made.map(start, 4, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(start + 4 * PAGE, 8, READ_WRITE, "", Some(PageState::Anonymous))
+        .map(start + 12 * PAGE, 4, READ_WRITE, "", Some(PageState::Anonymous));
+    made.account.heaps = vec![GlibcHeap { start, arena: start + 48, top: start + 14 * PAGE - 32 }];
+    made.block(start + 13 * PAGE + 16, 100, 0);
+    let found = made.breakdown();
+    // The first page has the state of the arena, the last two are its end.
+    assert_eq!((found.bytes(MemoryClass::Retained), found.trimmable()), (14 * PAGE, 12 * PAGE));
+    assert!(
+        found.arenas.iter().all(|arena| arena.allocator == "glibc" && arena.state == start + 48),
+        "{:?}",
+        found.arenas
+    );
+}
+
 /// A mapping without a live block is the allocator's by the blocks that were in it; its own data is not given back, nor are the
 /// slabs in which a block lives.
 #[test]

@@ -5,11 +5,14 @@
 use memtrack_reader::resident::MemoryClass;
 
 use super::{GLIBC, ResidentMoment};
-use crate::units::plural;
+use crate::units::{plural, size};
 
 /// Bytes, and the part of resident memory in percent, from which something is advised.
 const LEAST: u64 = 1 << 20;
 const LEAST_PERCENT: u64 = 2;
+
+/// What glibc keeps at the end of its main heap in any case: its smallest threshold, and as much as it takes at a time.
+const TRIM_THRESHOLD: u64 = 256 << 10;
 
 /// One measure.
 #[derive(Debug)]
@@ -29,12 +32,26 @@ impl ResidentMoment {
             found.trimmable(),
             format!("malloc_trim(0){how} gives back pages that glibc keeps in {}", self.arenas_text()),
         );
+        add(
+            found.behind_main_heap().saturating_sub(TRIM_THRESHOLD),
+            "at least: MALLOC_TRIM_THRESHOLD_=131072 in the environment: so much is free at the end of glibc's main heap, which gives it \
+             back by itself above a threshold that rises to twice the largest freed block; and blocks above 128 KiB stay apart from it"
+                .into(),
+        );
+        add(
+            found.huge.zeroes,
+            format!(
+                "at most: smaller pages: {} is in huge pages, of which so much holds zeroes only, mostly since it was never written \
+                 (NumPy: NUMPY_MADVISE_HUGEPAGE=0; glibc: not glibc.malloc.hugetlb; any program: prctl PR_SET_THP_DISABLE)",
+                size(found.huge.bytes)
+            ),
+        );
         let arenas = self.glibc_arenas();
         if arenas > 2 {
             add(
                 found.arena_excess.min(self.retained_by_other_arenas()),
                 format!(
-                    "MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} held most at different times, and none \
+                    "at most: MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} held most at different times, and none \
                      uses pages that another has freed",
                     plural(self.threads as u64, "thread", "threads"),
                 ),

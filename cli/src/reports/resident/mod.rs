@@ -6,7 +6,7 @@ mod advice;
 mod sentence;
 mod text;
 
-use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, SizeSpread};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
@@ -93,6 +93,16 @@ impl<'a> ResidentReport<'a> {
                 "live_bytes": arena.live,
             })
         };
+        let spread = |spread: &SizeSpread| {
+            json!({
+                "min_bytes": spread.sizes.0,
+                "max_bytes": spread.sizes.1,
+                "live_bytes": spread.live,
+                "rest_bytes": spread.rest,
+            })
+        };
+        let reserve =
+            breakdown.exception_reserve.map(|(bytes, resident)| json!({"bytes": bytes, "resident_bytes": resident}));
         json!({
             "schema": "memtrack-resident",
             "version": 1,
@@ -105,6 +115,9 @@ impl<'a> ResidentReport<'a> {
             "classes": classes.chain(beside).map(class).collect::<Vec<_>>(),
             "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
             "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
+            "sizes": breakdown.sizes.iter().map(spread).collect::<Vec<_>>(),
+            "huge_pages": {"bytes": breakdown.huge.bytes, "zero_bytes": breakdown.huge.zeroes},
+            "exception_reserve": reserve,
             "advice": advice.iter().map(|one| json!({"bytes": one.bytes, "text": one.text})).collect::<Vec<_>>(),
         })
     }

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::resident::{AllocatorArena, MemoryClass};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, SizeSpread};
 
 use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport};
 use crate::reports::NO_STACK;
@@ -15,6 +15,8 @@ use crate::units::{count, duration, plural, size};
 
 /// Stacks that are listed without `--pinned`.
 const FEW_PINNED: usize = 3;
+/// Bytes between blocks of one size from which they are shown.
+const LEAST_REST: u64 = 256 << 10;
 
 impl ResidentReport<'_> {
     /// Writes the report; `rows` limits each list, `pinned` asks for all stacks that keep pages.
@@ -31,6 +33,7 @@ impl ResidentReport<'_> {
         lines.extend(self.classes().lines(format));
         lines.extend(self.beside(format));
         self.section("Allocators", &self.arenas(rows), format, &mut lines);
+        self.section("Fragmentation by size of blocks", &self.sizes(rows), format, &mut lines);
         let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
         self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);
         if !pinned && self.pinned.len() > shown {
@@ -94,6 +97,21 @@ impl ResidentReport<'_> {
         if found.swapped > 0 {
             texts.push(format!("{} is swapped out", size(found.swapped)));
         }
+        if let Some((bytes, resident)) = found.exception_reserve {
+            texts.push(format!(
+                "{} of live is the reserve of libstdc++ for exceptions ({} of it resident); from GCC 13 on GLIBCXX_TUNABLES=\
+                 glibcxx.eh_pool.obj_count=0 does without it",
+                size(bytes),
+                size(resident)
+            ));
+        }
+        if found.huge.bytes > 0 {
+            texts.push(format!(
+                "{} is in huge pages; {} of that holds zeroes only",
+                size(found.huge.bytes),
+                size(found.huge.zeroes)
+            ));
+        }
         if found.python_arenas > 0 {
             texts.push(format!(
                 "{} of live is arenas of Python's allocator: what is free in them shows with --trace-python-allocators",
@@ -133,6 +151,19 @@ impl ResidentReport<'_> {
             let free = if arena.allocator == "pymalloc" { arena.resident - arena.live } else { arena.retained };
             let cells = [arena.resident, arena.live, free].map(|bytes| size(bytes).into());
             table.row(cells.into_iter().chain([Styled::from(name).into()]));
+        }
+        table.first(rows)
+    }
+
+    /// Sizes of blocks by the rest of the pages on which these are, the largest first.
+    fn sizes(&self, rows: usize) -> TextTable {
+        let mut sizes: Vec<SizeSpread> = self.memory.breakdown.sizes.clone();
+        sizes.retain(|spread| spread.rest >= LEAST_REST);
+        sizes.sort_by_key(|spread| Reverse(spread.rest));
+        let mut table = TextTable::new([column("live"), column("rest of pages"), column("blocks")]);
+        for SizeSpread { sizes: (least, most), live, rest } in sizes {
+            let name = Styled::from(format!("{} to {} bytes", count(least), count(most)));
+            table.row([size(live).into(), size(rest).into(), name.into()]);
         }
         table.first(rows)
     }

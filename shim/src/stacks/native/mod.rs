@@ -7,7 +7,8 @@
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
 //! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of
 //! its evaluation loops; where only the frames above the `newest_loop` have changed, `top_rewrite` does that with less,
-//! and `written_tops` puts back by one record what was written for a stack top before.
+//! and `written_tops` puts back by one record what was written for a stack top before, which it knows by the frames
+//! above that loop (`walk::loop_path`).
 //!
 //! Invariant: nothing here allocates from the heap, locks, or writes to the program's stack. What cannot be unwound is
 //! left out, and the stack is recorded as truncated.

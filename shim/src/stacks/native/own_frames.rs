@@ -75,12 +75,9 @@ impl OwnFramePath {
         count
     }
 
-    /// The caller of memtrack, if this is the path to it.
+    /// The caller of memtrack, if this is the path to it; it begins where the walk does.
     #[inline(always)]
     fn take(&self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
-        if start.pc != self.start {
-            return None;
-        }
         let returns = self.returns.get(..self.count)?;
         let read = |stack: &mut StackMemory, distance: usize| stack.word(start.sp.wrapping_add(distance));
         for &(distance, address) in returns {
@@ -101,10 +98,16 @@ impl OwnFramePaths {
     /// The caller of memtrack, if the path to it is known.
     #[inline(always)]
     pub(super) fn take(&mut self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
-        let mut paths = self.paths.iter().take_while(|path| path.stack != 0).enumerate();
-        let (last, caller) = paths.find_map(|(place, path)| Some((place, path.take(start, stack)?))).unzip();
-        self.last = last;
-        caller
+        self.last = None;
+        for (place, path) in self.paths.iter().enumerate() {
+            if path.start == start.pc
+                && let Some(caller) = path.take(start, stack)
+            {
+                self.last = Some(place);
+                return Some(caller);
+            }
+        }
+        None
     }
 
     /// The path that was taken last, or put.

@@ -106,12 +106,6 @@ impl Python {
         self.frames.get(index).raw()
     }
 
-    /// The newest frame.
-    #[inline(always)]
-    pub(super) fn newest(&self) -> RawFrame {
-        self.length.checked_sub(1).map_or(RawFrame::NONE, |newest| self.frame(newest))
-    }
-
     /// The frames from the one at `from` on.
     #[inline(always)]
     pub(super) fn frames_from(&self, from: usize) -> &[FrameSlot] {

@@ -78,6 +78,14 @@ pub(super) fn rewrite(
     Some(())
 }
 
+/// Writes these frames over those that are on the wire from `wire` on.
+#[inline(never)]
+pub(super) fn write_from(wire: usize, frames: impl Iterator<Item = RawFrame>, ring: &mut Ring) {
+    let mut writer = TopWriter { ring, at: wire, is_there: true };
+    frames.for_each(|frame| writer.put(frame));
+    writer.pop_to(writer.at);
+}
+
 /// Writes frames over those that are on the wire.
 struct TopWriter<'a> {
     ring: &'a mut Ring,

@@ -18,7 +18,7 @@ impl NativeStack {
         if self.verified >> 63 != 0 {
             return;
         }
-        self.tops.take(&mut self.walk);
+        self.tops.take_from(start, &mut self.walk, ring);
         self.walk.verify(start, ring);
         if self.python.is_cut(chain) {
             return;

@@ -20,9 +20,15 @@ use crate::events::ring::{Ring, add};
 use crate::platform::mapped_vec::MappedVec;
 
 mod address_lookup;
+mod known_paths;
+mod loop_path;
+mod path_frames;
 mod recall;
 #[cfg(feature = "verify-marks")]
 mod verify;
+
+use loop_path::LoopPaths;
+pub(super) use path_frames::{LoopPath, mix};
 
 /// Most frames; of a deeper stack the oldest are left out.
 pub(super) const DEEPEST: usize = 8000;
@@ -49,6 +55,7 @@ pub(super) struct Walk {
     /// All ones where the frame pointer at the start is one of the proofs.
     frame_mask: usize,
     tips: StackTopCache,
+    paths: LoopPaths,
     /// The top that the stack ends in, if it is in the cache.
     current: Option<KnownTop>,
     /// Of the words of the last walk, how many were as they had been when this one began.
@@ -101,6 +108,7 @@ impl Walk {
             start: FrameState::NONE,
             frame_mask: 0,
             tips: StackTopCache::new(),
+            paths: LoopPaths::new(),
             current: None,
             proven: 0,
             described: MappedVec::new(),
@@ -119,6 +127,7 @@ impl Walk {
         self.length = 0;
         self.start = FrameState::NONE;
         self.tips.clear();
+        self.paths.clear();
         self.current = None;
     }
 
@@ -367,10 +376,26 @@ fn replaced_at(frames: &MappedVec<NativeFrame>, length: usize, place: usize) -> 
     frame.map_or(Replaced::NONE, NativeFrame::replaced)
 }
 
-/// Leaves a frame in the thread's own stack by a rule of one of the usual forms.
+/// Leaves a frame in the thread's own stack by a rule of one of the usual forms, and notes it.
 #[inline(always)]
 fn plain_step(stack: &StackMemory, state: FrameState, known: &KnownAddress) -> Option<(FoundFrame, FrameState)> {
-    let rule = &known.rule;
+    let (caller, back_slot, frame_slot) = plain_caller(stack, state, &known.rule)?;
+    let found = FoundFrame {
+        state,
+        back_slot,
+        frame_slot,
+        cfa_slot: 0,
+        code: known.module,
+        instruction: known.offset,
+        uses_frame: known.rule.form == PlainForm::FromFrame,
+        keeps_frame: frame_slot == 0,
+    };
+    Some((found, caller))
+}
+
+/// As [`caller`], in the thread's own stack by a rule of one of the usual forms.
+#[inline(always)]
+fn plain_caller(stack: &StackMemory, state: FrameState, rule: &UnwindRule) -> Option<(FrameState, usize, usize)> {
     let base = match rule.form {
         PlainForm::FromStack => state.sp,
         PlainForm::FromFrame => state.bp,
@@ -388,17 +413,7 @@ fn plain_step(stack: &StackMemory, state: FrameState, known: &KnownAddress) -> O
         let slot = cfa.wrapping_add(rule.frame.offset());
         (stack.own_word(slot)?, slot)
     };
-    let found = FoundFrame {
-        state,
-        back_slot,
-        frame_slot,
-        cfa_slot: 0,
-        code: known.module,
-        instruction: known.offset,
-        uses_frame: rule.form == PlainForm::FromFrame,
-        keeps_frame: frame_slot == 0,
-    };
-    Some((found, FrameState { pc, sp: cfa, bp }))
+    Some((FrameState { pc, sp: cfa, bp }, back_slot, frame_slot))
 }
 
 /// The caller's state, and the places of the words that tell it.

@@ -1,38 +1,41 @@
 //! What was written for stack tops that come again: one record puts it back.
 //!
-//! For a native top of the cache it is remembered what the frames on the wire were: the Python frames that had changed,
-//! which the newest evaluation loop runs, and all native frames above that loop.
+//! In a Python program a top is the Python frames that have changed, which the newest evaluation loop runs, and the native
+//! frames above that loop ([`LoopPath`]): it is the same wherever the loop stands. Elsewhere it is what stands above the
+//! frames below a native top of the cache.
 //!
-//! Invariant: a written top is put back only where it is what [`rewrite`](super::top_rewrite::rewrite) would have written.
+//! Invariant: a top is written only where it is what [`rewrite`](super::top_rewrite::rewrite) would have written.
+
+use std::hint::cold_path;
 
 use memtrack_format::record::{MAX_TOP, RawFrame, STACK_TOPS};
 
 use super::merge::{EvaluationEntries, HEAD};
 use super::native_frame::{NativeFrame, Replaced};
 use super::newest_loop::NewestLoop;
-use super::python_frames::{Changed, Python};
+use super::python_frames::{Changed, FrameSlot, Python};
 use super::rule::FrameState;
 use super::stack_top_cache::KnownTop;
-use super::walk::Walk;
+use super::top_rewrite::write_from;
+use super::walk::{LoopPath, Walk, mix};
 use crate::events::ring::Ring;
 use crate::events::stack_model::{StackTop, StackWriter};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 use crate::stacks::python::{Chain, evaluates_by_tail_calls};
 
 /// A power of two.
-const TOPS: usize = 512;
+const TOPS: usize = 1024;
 const _: () = assert!(TOPS.is_power_of_two() && TOPS <= STACK_TOPS);
+/// Set in the keys of tops that stand on an evaluation loop, and in no native top's number.
+const ON_LOOP: u64 = 1 << 63;
 
 /// A top of the merged stack.
 #[derive(Clone, Copy, Debug, Default)]
 struct WrittenTop {
-    /// Of the native top; 0: none is kept here.
-    serial: u64,
-    /// What it was written above.
-    base: LoopPlace,
-    /// Python frames below it, and with those in it.
-    below: usize,
-    length: usize,
+    /// The native top's number, or a number of the frames; 0: none is kept here.
+    key: u64,
+    /// How many Python frames it begins with.
+    python: usize,
     written: StackTop<MAX_TOP>,
 }
 
@@ -52,11 +55,11 @@ struct LoopPlace {
 
 /// A top that is on the wire, but of which the native frames were not taken yet.
 #[derive(Clone, Copy, Debug)]
-struct TopToTake {
-    top: KnownTop,
-    number: usize,
-    /// How many native frames are below it.
-    kept: usize,
+enum TopToTake {
+    /// It stands on so many native frames, and has this number.
+    Native { top: KnownTop, kept: usize, number: usize },
+    /// It stands on the loop at this place, which has this on the wire.
+    OnLoop { place: usize, loops: Replaced },
 }
 
 /// Those of one thread.
@@ -68,11 +71,13 @@ pub(super) struct WrittenTops {
     /// Of the stack as it is; `None`: no top can be put back.
     base: Option<LoopPlace>,
     to_take: Option<TopToTake>,
+    /// How often in a row the stack was what it was, without its frames being known.
+    repeated: u32,
 }
 
 impl WrittenTops {
     pub(super) const fn new() -> Self {
-        Self { list: MappedVec::new(), candidates: [0; TOPS], base: None, to_take: None }
+        Self { list: MappedVec::new(), candidates: [0; TOPS], base: None, to_take: None, repeated: 0 }
     }
 
     /// Another stack from now on.
@@ -86,21 +91,19 @@ impl WrittenTops {
         self.reset();
     }
 
-    /// Of a native top, and of the newest Python frame where that has changed.
     #[inline(always)]
-    fn hash(serial: u64, python: &Python, changed: Changed) -> u64 {
-        let newest = if changed.from.is_some() { python.newest() } else { RawFrame::NONE };
-        let place = u64::from(newest.code).rotate_left(32) ^ u64::from(newest.instruction);
-        (serial.wrapping_mul(0xbf58_476d_1ce4_e5b9) ^ place).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    const fn number(key: u64) -> usize {
+        (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - TOPS.ilog2())) as usize
     }
 
+    /// Of the path, with these Python frames below it.
     #[inline(always)]
-    const fn number(hash: u64) -> usize {
-        (hash >> (64 - TOPS.ilog2())) as usize
+    fn key(path: &LoopPath, frames: &[FrameSlot]) -> u64 {
+        frames.iter().fold(path.key(), |key, frame| mix(key, frame.raw())) | ON_LOOP
     }
 
-    /// Writes the stack where its top was written before, and what it stands on has not changed. The stack begins at
-    /// `start`, and `stays` where its native frames are as they were. Its native frames are taken when they are needed:
+    /// Writes the stack where what its top stands on has not changed, which begins at `start`; without Python frames, only
+    /// where the top was written before. `stays`: its native frames are as they were. They are taken when they are needed:
     /// mostly the next top stands where this one did. `None`: nothing has been written.
     #[inline(always)]
     pub(super) fn put_back(
@@ -112,39 +115,96 @@ impl WrittenTops {
         ring: &mut Ring,
     ) -> Option<()> {
         let base = self.base?;
-        let (top, kept) = if stays { walk.current_kept()? } else { walk.find(start)? };
+        if python.length() == 0 {
+            let is_native = base.place == 0 && !stays && !python.has_changed();
+            return if is_native { self.put_back_native(start, walk, ring) } else { None };
+        }
+        let at = if stays {
+            walk.path_from(base.place.wrapping_add(1))?
+        } else {
+            walk.path_to_loop(start, (base.place, base.sp), ring)?
+        };
+        let path = walk.path(at);
         let changed = python.changed();
-        if let Some(last) = self.to_take
-            && !stays
-        {
-            let is_same = last.top.serial == top.serial && changed.from.is_none();
-            if is_same || kept > last.kept {
+        if changed.from.is_none() && base.has_on_wire(path.frames(), python, ring) {
+            self.repeat(start, base, walk, python, ring);
+            return Some(());
+        }
+        let below = changed.lowest(python);
+        let frames = python.frames_from(below);
+        let key = Self::key(path, frames);
+        let may_be_entered =
+            changed.reshaped && (truncated || python.is_cut(chain) || !entries.are_as_before(chain, below));
+        let is_in_loop = below >= base.entered && python.length() > base.entered;
+        let loops = base.as_replaced(python);
+        if may_be_entered || !is_in_loop || loops.wire as usize > HEAD.saturating_sub(2 * MAX_TOP) {
+            return None;
+        }
+        let wire = base.wire.wrapping_add(below.wrapping_sub(base.entered));
+        let number = Self::number(key);
+        match self.list.as_mut_slice().get_mut(number) {
+            Some(found) if found.key == key && found.consists_of(frames, path.frames()) => {
+                found.written.below = wire as u32;
+                ring.replace_top(number as u32, &mut found.written);
+            }
+            _ => {
+                cold_path();
+                let natives = path.frames().iter().rev().copied();
+                write_from(wire, frames.iter().map(|frame| frame.raw()).chain(natives), ring);
+                self.see((key, frames.len(), wire), ring);
+            }
+        }
+        python.forget_changed();
+        self.repeated = 0;
+        if stays {
+            note_places(walk.frames_mut().get_mut(base.place..).unwrap_or_default(), loops);
+        } else {
+            walk.leave_top();
+            self.to_take = Some(TopToTake::OnLoop { place: base.place, loops });
+        }
+        Some(())
+    }
+
+    /// The same, of a stack without Python frames.
+    #[inline(never)]
+    fn put_back_native(&mut self, start: FrameState, walk: &mut Walk, ring: &mut Ring) -> Option<()> {
+        let (top, kept) = walk.find(start)?;
+        if let Some(TopToTake::Native { top: last, kept: under, .. }) = self.to_take {
+            let is_same = last.serial == top.serial;
+            if is_same || kept > under {
                 self.take(walk);
             }
             if is_same {
                 return walk.is_still(top);
             }
         }
-        let number = Self::number(Self::hash(top.serial, python, changed));
-        let found = self.list.as_slice().get(number)?;
-        let fits = found.serial == top.serial
-            && found.base == base
-            && ring.has_top(&found.written)
-            && found.fits(python, changed)
-            && found.stands_on(walk.below(kept)?);
-        let may_be_entered = changed.reshaped
-            && (truncated || python.is_cut(chain) || !entries.are_as_before(chain, changed.lowest(python)));
-        if !fits || may_be_entered || !(stays || walk.takes_later(top, ring.slot()).is_some()) {
+        let number = Self::number(top.serial);
+        let found = self.list.as_mut_slice().get_mut(number)?;
+        let under = walk.below(kept)?.last()?;
+        let stands = under.python == 0 && under.wire == found.written.below;
+        if found.key != top.serial || !stands || !ring.has_top(&found.written) {
             return None;
         }
-        self.to_take = Some(TopToTake { top, number, kept });
-        python.forget_changed();
-        let found = self.list.as_mut_slice().get_mut(number)?;
+        walk.takes_later(top, ring.slot())?;
+        self.to_take = Some(TopToTake::Native { top, kept, number });
         ring.replace_top(number as u32, &mut found.written);
         Some(())
     }
 
-    /// Takes the native frames of the top that was put back last.
+    /// The stack is what it was, but for where the loop has called from. Where that goes on, its frames are taken, and
+    /// nothing has to be unwound any more.
+    #[inline(always)]
+    fn repeat(&mut self, start: FrameState, base: LoopPlace, walk: &mut Walk, python: &Python, ring: &mut Ring) {
+        walk.leave_top();
+        self.to_take = Some(TopToTake::OnLoop { place: base.place, loops: base.as_replaced(python) });
+        self.repeated = self.repeated.wrapping_add(1);
+        if self.repeated > 1 {
+            self.repeated = 0;
+            self.take_from(start, walk, ring);
+        }
+    }
+
+    /// Prepares a walk: what is known of the frames of the top that was put back last.
     #[inline(always)]
     pub(super) fn take(&mut self, walk: &mut Walk) {
         if let Some(last) = self.to_take.take() {
@@ -154,14 +214,37 @@ impl WrittenTops {
 
     #[inline(never)]
     fn take_frames(&self, walk: &mut Walk, last: TopToTake) {
-        match self.list.as_slice().get(last.number) {
-            Some(found) if walk.take_whole(last.top).is_some() => found.note_places(walk, last.kept),
-            _ => walk.forget(),
+        match last {
+            TopToTake::OnLoop { place, loops } => walk.cut_at_loop(place, loops),
+            TopToTake::Native { top, kept, number } => match self.list.as_slice().get(number) {
+                Some(found) if walk.take_whole(top).is_some() => {
+                    let mut wire = found.written.below;
+                    for frame in walk.frames_mut().get_mut(kept..).unwrap_or_default() {
+                        wire = wire.wrapping_add(1);
+                        (frame.wire, frame.python, frame.is_replaced) = (wire, 0, false);
+                    }
+                }
+                _ => walk.forget(),
+            },
         }
     }
 
-    /// The stack has been written otherwise. If it `is_known`, that is if its native top was met before, then it gets a
-    /// number the second time.
+    /// Takes all frames of the top that was put back last, of the stack that begins at `start`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn take_from(&mut self, start: FrameState, walk: &mut Walk, ring: &mut Ring) {
+        let Some(TopToTake::OnLoop { place, loops }) = self.to_take else { return self.take(walk) };
+        self.take(walk);
+        let top = walk.recall(start, ring);
+        if walk.run(start, top, ring) == Some(place) {
+            note_places(walk.frames_mut().get_mut(place..).unwrap_or_default(), loops);
+        } else {
+            walk.forget();
+        }
+    }
+
+    /// The stack has been written otherwise. Its top gets a number the second time; `is_known`: its native top was met
+    /// before.
     #[inline(always)]
     pub(super) fn note(
         &mut self,
@@ -172,44 +255,73 @@ impl WrittenTops {
         ring: &mut Ring,
     ) {
         self.base = LoopPlace::of(walk.frames(), python, entries, ring);
-        let Some(base) = self.base.filter(|_| is_known) else { return };
-        let Some((top, kept)) = walk.stand_on(base.place) else { return };
-        let hash = Self::hash(top.serial, python, changed);
-        let Some(candidate) = self.candidates.get_mut(Self::number(hash)) else { return };
-        if std::mem::replace(candidate, hash as u32) == hash as u32 {
-            let number = Self::number(hash);
-            let below = changed.lowest(python);
-            let _kept = self.keep(number, (top.serial, base), (below, python.length()), walk.below(kept), ring);
+        let Some(base) = self.base else { return };
+        let found = if python.length() != 0 {
+            Self::top_on_loop(base, walk, (python, changed))
+        } else if is_known {
+            Self::native_top(walk)
+        } else {
+            None
+        };
+        if let Some(found) = found {
+            self.see(found, ring);
         }
+    }
+
+    /// What is on the wire from `wire` on is the top with this key, and so many Python frames.
+    #[inline(always)]
+    fn see(&mut self, (key, python, wire): (u64, usize, usize), ring: &mut Ring) {
+        let Some(candidate) = self.candidates.get_mut(Self::number(key)) else { return };
+        if std::mem::replace(candidate, key as u32) == key as u32 {
+            let _kept = self.keep(key, python, wire, ring);
+        }
+    }
+
+    /// The key of the top that changed, its Python frames, and where it begins on the wire.
+    #[inline(always)]
+    fn top_on_loop(
+        base: LoopPlace,
+        walk: &mut Walk,
+        (python, changed): (&Python, Changed),
+    ) -> Option<(u64, usize, usize)> {
+        let at = walk.path_from(base.place.wrapping_add(1))?;
+        let below = changed.lowest(python);
+        let frames = python.frames_from(below);
+        let wire = base.wire.wrapping_add(below.checked_sub(base.entered)?);
+        Some((Self::key(walk.path(at), frames), frames.len(), wire))
+    }
+
+    /// The same of a stack without Python frames.
+    fn native_top(walk: &Walk) -> Option<(u64, usize, usize)> {
+        let (top, kept) = walk.current_kept()?;
+        Some((top.serial, 0, walk.below(kept)?.last()?.wire as usize))
     }
 
     #[cold]
     #[inline(never)]
-    fn keep(
-        &mut self,
-        number: usize,
-        (serial, base): (u64, LoopPlace),
-        (below, length): (usize, usize),
-        under: Option<&[NativeFrame]>,
-        ring: &mut Ring,
-    ) -> Option<()> {
-        // Without Python frames, it begins above the native frames that it stands on.
-        let wire = if length == 0 {
-            under?.last()?.wire as usize
-        } else {
-            base.wire.wrapping_add(below).wrapping_sub(base.entered)
-        };
+    fn keep(&mut self, key: u64, python: usize, wire: usize, ring: &mut Ring) -> Option<()> {
         let count = ring.depth().checked_sub(wire).filter(|count| *count != 0)?;
-        if below < base.entered || !self.list.grow(TOPS) {
+        if !self.list.grow(TOPS) {
             return None;
         }
         let mut written = StackTop { below: wire as u32, defined: 0, length: count, frames: [RawFrame::NONE; MAX_TOP] };
         for (at, place) in written.frames.get_mut(..count)?.iter_mut().enumerate() {
             *place = ring.frame_at(wire.wrapping_add(at))?;
         }
+        let number = Self::number(key);
         ring.number_top(number as u32, &mut written);
-        self.list.set(number, WrittenTop { serial, base, below, length, written });
+        self.list.set(number, WrittenTop { key, python, written });
         Some(())
+    }
+}
+
+/// Frames from an evaluation loop on, which stand on the wire one after the other.
+#[inline(always)]
+fn note_places(frames: &mut [NativeFrame], loops: Replaced) {
+    let mut wire = loops.wire;
+    for (at, frame) in frames.iter_mut().enumerate() {
+        (frame.wire, frame.python, frame.is_replaced) = (wire, loops.python, at == 0);
+        wire = wire.wrapping_add(1);
     }
 }
 
@@ -230,42 +342,35 @@ impl LoopPlace {
         let sp = frames.get(runs.place)?.state.sp;
         is_usual.then_some(Self { place: runs.place, sp, wire, entered: runs.entered })
     }
+
+    /// What the loop has on the wire, all of the Python frames being on it.
+    #[inline(always)]
+    const fn as_replaced(&self, python: &Python) -> Replaced {
+        let wire = self.wire.wrapping_add(python.length().wrapping_sub(self.entered));
+        Replaced { wire: wire as u32, python: python.length() as u32, sp: self.sp }
+    }
+
+    /// Whether these native frames, the newest first, are on the wire above the loop, and no others.
+    #[inline(always)]
+    fn has_on_wire(&self, frames: &[RawFrame], python: &Python, ring: &Ring) -> bool {
+        let at = self.as_replaced(python).wire as usize;
+        let mut end = ring.depth();
+        end == at.wrapping_add(frames.len())
+            && frames.iter().all(|frame| {
+                end = end.wrapping_sub(1);
+                ring.frame_at(end) == Some(*frame)
+            })
+    }
 }
 
 impl WrittenTop {
-    /// Whether it has the Python frames that there are now, and no others have changed.
+    /// Whether it is these Python frames, and the native ones, of which the newest is the first.
     #[inline(always)]
-    fn fits(&self, python: &Python, changed: Changed) -> bool {
-        let frames = python.frames_from(self.below);
-        self.length == python.length()
-            && self.below <= changed.lowest(python)
-            && frames.iter().zip(self.written.frames()).all(|(frame, there)| frame.raw() == *there)
-    }
-
-    /// Whether the native frames `under` its native top are on the wire where they were, and those of them that are in it
-    /// are the same.
-    #[inline(always)]
-    fn stands_on(&self, under: &[NativeFrame]) -> bool {
-        if self.length == 0 {
-            return under.last().is_some_and(|last| last.python == 0 && last.wire == self.written.below);
-        }
-        let natives = self.written.frames().get(self.length.wrapping_sub(self.below)..).unwrap_or_default();
-        let again = under.get(self.base.place.wrapping_add(1)..).unwrap_or_default();
-        let is_there = |(frame, there): (&NativeFrame, &RawFrame)| {
-            (frame.code, frame.instruction) == (there.code, there.instruction)
-        };
-        again.len() <= natives.len() && again.iter().zip(natives).all(is_there)
-    }
-
-    /// It is on the wire: notes where its native frames are, which stand on the first `kept` ones.
-    #[inline(always)]
-    fn note_places(&self, walk: &mut Walk, kept: usize) {
-        let mut at = (self.written.below as usize).wrapping_add(self.length.wrapping_sub(self.below));
-        let mut is_loop = self.length != 0;
-        let place = if is_loop { self.base.place } else { kept.wrapping_sub(1) };
-        for frame in walk.frames_mut().get_mut(place..).unwrap_or_default() {
-            (frame.wire, frame.python, frame.is_replaced) = (at as u32, self.length as u32, is_loop);
-            (at, is_loop) = (at.wrapping_add(1), false);
-        }
+    fn consists_of(&self, python: &[FrameSlot], natives: &[RawFrame]) -> bool {
+        let (first, above) = self.written.frames().split_at_checked(self.python).unwrap_or_default();
+        first.len() == python.len()
+            && above.len() == natives.len()
+            && first.iter().zip(python).all(|(there, frame)| *there == frame.raw())
+            && above.iter().rev().eq(natives)
     }
 }

@@ -2,8 +2,6 @@
 //!
 //! Invariant: a top is taken over only where all of its words, and those of the frames below it, are as they were.
 
-use std::hint::cold_path;
-
 use memtrack_transport::layout::SlotHeader;
 
 use super::{Walk, count, replaced_at};
@@ -75,30 +73,6 @@ impl Walk {
     #[inline(always)]
     pub(in crate::stacks::native) fn below(&self, kept: usize) -> Option<&[NativeFrame]> {
         self.frames.as_slice().get(..self.length)?.get(..kept)
-    }
-
-    /// The top that the stack ends in, and how many frames are below it. Has it stand on the first `place` ones, if it
-    /// would not be too long.
-    #[inline(always)]
-    pub(in crate::stacks::native) fn stand_on(&mut self, place: usize) -> Option<(KnownTop, usize)> {
-        let (top, kept) = self.current_kept()?;
-        if kept == place || place == 0 {
-            return Some((top, kept));
-        }
-        cold_path();
-        self.put_on(top, place).map(|top| (top, place)).or_else(|| (kept > place).then_some((top, kept)))
-    }
-
-    #[inline(never)]
-    fn put_on(&mut self, top: KnownTop, kept: usize) -> Option<KnownTop> {
-        let tip = self.tips.get(top)?;
-        let (start, frame_mask, own) = (tip.start(), tip.frame_mask(), tip.own_count());
-        let (known, frames) = self.frames.as_slice().get(..self.length)?.split_at_checked(kept)?;
-        let under = known.last()?;
-        let words = self.words.from(under.words as usize, own);
-        let placed = self.tips.put(&NewTop { start, frame_mask, under, kept, frames, words, own })?;
-        self.current = Some(placed);
-        Some(placed)
     }
 
     /// Takes the frames of a top that was just recalled.

@@ -92,7 +92,6 @@ impl<'a> From<&'a PathBuf> for Request<'a> {
 /// A file that is not a capture, cannot be read, or lacks the requested data.
 pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Result<Capture> {
     let mut request = request.into();
-    sys::map_large_allocations();
     let paths = of_one_recording(request.paths)?;
     if request.with_pinned && (paths.len() > 1 || request.selects()) {
         bail!(
@@ -186,6 +185,7 @@ impl Request<'_> {
     /// # Errors
     /// A file that is no capture.
     pub(crate) fn open_any(&self, path: &Path) -> Result<source::CaptureReader> {
+        sys::map_large_allocations();
         let mut file = source::CaptureReader::open(path)?;
         file.look_in(self.search.clone());
         if self.without_columns {

@@ -43,11 +43,12 @@ fn kill(pid: i32, signal: i32) {
 
 /// Makes malloc serve large blocks by mmap: growing tables are then moved by mremap instead of being copied, and freed
 /// ones are returned to the system. glibc would otherwise raise its threshold and fragment the heap with ever larger
-/// blocks.
+/// blocks. Very large ones get large pages.
 pub(crate) fn map_large_allocations() {
     const LARGE: i32 = 4 << 20;
     // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
     unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE) };
+    reserve::use_large_pages();
 }
 
 /// Unblocks all signals of this thread and of those that it starts.

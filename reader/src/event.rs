@@ -58,6 +58,23 @@ pub struct Event {
     pub time_ns: u64,
 }
 
+/// An event among others of its run: they are of one thread, and no other has events in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunEvent {
+    /// What happened.
+    pub event: Event,
+    /// Both events of the block are in this run, this being one of them, its address had no block before, and the free is
+    /// not undone.
+    pub(crate) short_lived: bool,
+}
+
+impl From<Event> for RunEvent {
+    #[inline(always)]
+    fn from(event: Event) -> Self {
+        Self { event, short_lived: false }
+    }
+}
+
 /// The kinds of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {

@@ -142,6 +142,12 @@ impl GroupTotals {
         Tally { bytes: self.live_bytes, count: self.live_count, variance: self.sampled.live() }
     }
 
+    /// The bytes of that.
+    #[inline]
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes
+    }
+
     /// Everything ever allocated, selected or not.
     pub(crate) fn allocated(&self) -> Tally {
         self.figures.groups.iter().map(|group| group.allocated.tally()).sum()

@@ -15,6 +15,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use super::roomy;
+
 /// Regions at first: a power of two.
 const FIRST_REGIONS: usize = 1 << 6;
 /// Number of nodes below which no sweep is done.
@@ -64,11 +66,8 @@ impl<N: Clone + Default> Default for LevelNodes<N> {
 
 impl<N: Clone + Default> LevelNodes<N> {
     fn add(&mut self) -> u32 {
-        self.vacant.pop().unwrap_or_else(|| {
-            self.nodes.push(N::default());
-            // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
-            (self.nodes.len() - 1) as u32
-        })
+        // Never cut off: 2^32 nodes would take a quarter of a terabyte of memory first.
+        self.vacant.pop().unwrap_or_else(|| roomy::add(&mut self.nodes, N::default()) as u32)
     }
 
     /// Nodes in use, with the empty one.

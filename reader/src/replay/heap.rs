@@ -7,13 +7,16 @@
 //! Invariant: each address in use has one place in the list, and no two share one.
 
 use super::addresses::{Addresses, Bottom};
-use super::block_list::BlockList;
+use super::roomy;
 use crate::analysis::LiveBlock;
+use crate::event::RunEvent;
 
 /// Number of live blocks beyond which list and addresses exceed a common second-level cache.
 const FAR: usize = 1 << 14;
 /// Number of addresses that are looked up together.
 pub(super) const TOGETHER: usize = 32;
+/// Number of events that are taken at once.
+const MOST_TAKEN: usize = 256;
 
 /// All live blocks.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ pub(super) struct LiveHeap {
     /// The place of each address.
     places: Addresses,
     /// The first place is unused, so that a look-up need not check whether it found one.
-    row: BlockList,
+    row: Vec<LiveBlock>,
     /// Free places of the list.
     vacant: Vec<BlockIndex>,
     /// The addresses that were looked up together, and what was found.
@@ -35,11 +38,9 @@ pub(super) struct BlockIndex(u32);
 
 impl Default for LiveHeap {
     fn default() -> Self {
-        let mut row = BlockList::default();
-        row.add();
         Self {
             places: Addresses::default(),
-            row,
+            row: vec![LiveBlock::default()],
             vacant: Vec::new(),
             addresses: [0; TOGETHER],
             found: [Bottom::UNKNOWN; TOGETHER],
@@ -48,19 +49,25 @@ impl Default for LiveHeap {
 }
 
 impl LiveHeap {
-    /// Looks up the next addresses, on a large heap, and touches their blocks only to load them into the cache:
-    /// independent look-ups overlap their cache misses. Earlier results become invalid. Returns how many it took.
-    #[inline]
-    pub(super) fn find(&mut self, addresses: impl Iterator<Item = u64>) -> usize {
+    /// Looks up the addresses of the next events but for those of short-lived blocks, on a large heap, and touches their
+    /// blocks only to load them into the cache: independent look-ups overlap their cache misses. Earlier results become
+    /// invalid. Returns how many events it took.
+    #[inline(always)]
+    pub(super) fn find(&mut self, events: impl Iterator<Item = RunEvent>) -> usize {
         self.places.tidy();
-        let mut count = 0;
-        for (at, address) in self.addresses.iter_mut().zip(addresses) {
-            *at = address;
-            count += 1;
+        let (mut taken, mut count) = (0, 0);
+        for RunEvent { event, short_lived } in events.take(MOST_TAKEN) {
+            if count == TOGETHER {
+                break;
+            }
+            // Without a branch, since nothing foretells it: the next one stands in the place of one that is not looked up.
+            self.addresses[count] = event.address;
+            count += usize::from(!short_lived);
+            taken += 1;
         }
         if self.row.len() < FAR {
             self.found = [Bottom::UNKNOWN; TOGETHER];
-            return count;
+            return taken;
         }
         let addresses = self.addresses.get(..count).unwrap_or_default();
         self.places.bottoms(addresses, &mut self.found);
@@ -75,7 +82,7 @@ impl LiveHeap {
             touched ^= self.row[place as usize].size;
         }
         std::hint::black_box(touched);
-        count
+        taken
     }
 
     /// What was found of one of the addresses.
@@ -140,9 +147,9 @@ impl LiveHeap {
 }
 
 #[inline]
-fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut BlockList) -> BlockIndex {
+fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut Vec<LiveBlock>) -> BlockIndex {
     // Never cut off: 2^32 live blocks would take a hundred gigabytes of memory first.
-    vacant.pop().unwrap_or_else(|| BlockIndex(row.add() as u32))
+    vacant.pop().unwrap_or_else(|| BlockIndex(roomy::add(row, LiveBlock::default()) as u32))
 }
 
 #[cfg(test)]

@@ -7,13 +7,14 @@
 //! event that contradicts them changes as little as possible and is counted.
 
 mod addresses;
-mod block_list;
 mod heap;
 mod kept_moment;
 mod mapping_events;
 pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
+mod roomy;
+pub(crate) mod short_lived;
 #[cfg(test)]
 mod tests;
 pub(crate) mod watch;
@@ -24,10 +25,11 @@ use self::addresses::Bottom;
 use self::heap::{BlockIndex, LiveHeap};
 use self::kept_moment::{KeptMoment, block_extent, mapped_extents};
 use self::mappings::{Cut, Mappings};
+use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
 use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, Peak, ReleasedBlock, Tally, Totals};
 use crate::analysis::{Options, UnknownBlocks};
-use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
+use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
 
 /// The state of a traced process, and the running sums.
@@ -35,6 +37,7 @@ use crate::live_extent::LiveExtent;
 pub struct Replay {
     sums: GroupTotals,
     heap: LiveHeap,
+    short_lived: ShortLivedBlocks,
     mappings: Mappings,
     threads: Vec<ReplayThread>,
     /// Buffer for the parts that the current event cuts out of mappings.
@@ -65,6 +68,8 @@ struct LastFree {
     place: Option<BlockIndex>,
     address: u64,
     ended: ReleasedBlock,
+    /// Bytes of the block, if it was a short-lived one, whose free is never undone.
+    short_lived_bytes: Option<u64>,
     /// No block was known at the address.
     unmatched: bool,
 }
@@ -76,6 +81,7 @@ impl Replay {
         Self {
             sums: GroupTotals::new(options),
             heap: LiveHeap::default(),
+            short_lived: ShortLivedBlocks::default(),
             mappings: Mappings::default(),
             threads: Vec::new(),
             cuts: Vec::new(),
@@ -102,23 +108,33 @@ impl Replay {
     pub(crate) fn events_and(
         &mut self,
         events: impl ExactSizeIterator<Item = Event> + Clone,
+        after: impl FnMut(&mut Self, &Event),
+    ) {
+        self.run_and(events.map(RunEvent::from), after);
+    }
+
+    /// The same with events of a run, or of a part of it.
+    #[inline]
+    pub(crate) fn run_and(
+        &mut self,
+        events: impl ExactSizeIterator<Item = RunEvent> + Clone,
         mut after: impl FnMut(&mut Self, &Event),
     ) {
         if self.watch.is_some() {
-            self.events_then(events, |replay, event| {
+            self.run_then(events, |replay, event| {
                 replay.look(event.order.saturating_add(1), event.time_ns);
                 after(replay, event);
             });
         } else {
-            self.events_then(events, after);
+            self.run_then(events, after);
         }
     }
 
     /// The same; `after` is called after each event. Live bytes are not observed.
     #[inline]
-    pub(crate) fn events_then(
+    pub(crate) fn run_then(
         &mut self,
-        events: impl ExactSizeIterator<Item = Event> + Clone,
+        events: impl ExactSizeIterator<Item = RunEvent> + Clone,
         after: impl FnMut(&mut Self, &Event),
     ) {
         // Most replays want nothing but sums, and what costs nothing there is most of the rest.
@@ -132,19 +148,30 @@ impl Replay {
     #[inline]
     fn events_at<const SUMS_ONLY: bool>(
         &mut self,
-        mut events: impl ExactSizeIterator<Item = Event> + Clone,
+        mut events: impl ExactSizeIterator<Item = RunEvent> + Clone,
         mut after: impl FnMut(&mut Self, &Event),
     ) {
         loop {
-            let count = self.heap.find(events.clone().map(|event| event.address));
+            let count = self.heap.find(events.clone());
             if count == 0 {
                 break;
             }
-            for number in 0..count {
-                let Some(event) = events.next() else { break };
-                self.event_at::<SUMS_ONLY>(&event, self.heap.found(number));
+            let totals = &mut self.sums.totals;
+            totals.events += count as u64;
+            let (mut last_order, mut end_time_ns) = (0, totals.end_time_ns);
+            let mut looked_up = 0;
+            for RunEvent { event, short_lived } in events.by_ref().take(count) {
+                (last_order, end_time_ns) = (event.order, end_time_ns.max(event.time_ns));
+                if short_lived {
+                    self.short_lived::<SUMS_ONLY>(&event);
+                } else {
+                    self.event_at::<SUMS_ONLY>(&event, self.heap.found(looked_up));
+                    looked_up += 1;
+                }
                 after(self, &event);
             }
+            self.sums.totals.end_time_ns = end_time_ns;
+            self.next_order = last_order.saturating_add(1);
         }
     }
 
@@ -152,7 +179,7 @@ impl Replay {
     #[inline]
     fn look(&mut self, order: u64, time_ns: u64) {
         let Some(watch) = &mut self.watch else { return };
-        if watch.look(time_ns, self.sums.live().bytes, self.sums.take_restored()) {
+        if watch.look(time_ns, self.sums.live_bytes(), self.sums.take_restored()) {
             let at = Moment { order: order.saturating_sub(1), time_ns };
             self.sums.mark_peak(order, Some(at));
         }
@@ -175,10 +202,6 @@ impl Replay {
 
     #[inline(always)]
     fn event_at<const SUMS_ONLY: bool>(&mut self, event: &Event, at: Bottom) {
-        self.next_order = event.order.saturating_add(1);
-        let totals = &mut self.sums.totals;
-        totals.events += 1;
-        totals.end_time_ns = totals.end_time_ns.max(event.time_ns);
         match event.kind {
             EventKind::Alloc(allocator) => self.allocate::<SUMS_ONLY>(event, allocator, at),
             EventKind::Free => self.free::<SUMS_ONLY>(event, at),
@@ -242,7 +265,7 @@ impl Replay {
     #[inline]
     pub(crate) fn freed_bytes(&self, free: &Event) -> Option<u64> {
         let last = &self.threads.get(free.thread.0 as usize)?.last_free;
-        last.place.map(|place| self.heap.kept(place).size)
+        last.place.map(|place| self.heap.kept(place).size).or(last.short_lived_bytes)
     }
 
     /// The stack and allocator of each group.
@@ -309,6 +332,7 @@ impl Replay {
     fn free<const SUMS_ONLY: bool>(&mut self, event: &Event, at: Bottom) {
         let last_free = &mut thread(&mut self.threads, event.thread).last_free;
         let before = last_free.place.take();
+        last_free.short_lived_bytes = None;
         match self.heap.end(event.address, at) {
             Some((place, block)) => {
                 (last_free.place, last_free.address) = (Some(place), event.address);
@@ -319,6 +343,24 @@ impl Replay {
         }
         if let Some(place) = before {
             self.heap.vacate(place);
+        }
+    }
+
+    /// An event of a block that nobody can look at.
+    #[inline(always)]
+    fn short_lived<const SUMS_ONLY: bool>(&mut self, event: &Event) {
+        let block = self.short_lived.at(event.address);
+        match event.kind {
+            EventKind::Alloc(allocator) => self.sums.allocate::<SUMS_ONLY>(event, allocator, block),
+            EventKind::Free => {
+                let last_free = &mut thread(&mut self.threads, event.thread).last_free;
+                (last_free.short_lived_bytes, last_free.unmatched) = (Some(block.size), false);
+                self.sums.release::<SUMS_ONLY>(block, block.size, true, event, &mut last_free.ended);
+                if let Some(place) = last_free.place.take() {
+                    self.heap.vacate(place);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -377,7 +419,8 @@ impl Replay {
     }
 
     fn undo_free(&mut self, event: &Event) {
-        let LastFree { place, address, ended, unmatched } = std::mem::take(&mut self.thread(event.thread).last_free);
+        let LastFree { place, address, ended, unmatched, .. } =
+            std::mem::take(&mut self.thread(event.thread).last_free);
         if let Some(place) = place {
             // If another block is there now, the free did take place.
             if let Some(block) = self.heap.bring_back(place, address) {

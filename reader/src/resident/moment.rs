@@ -8,7 +8,7 @@ use memtrack_format::resident::ResidentAccount;
 use super::allocator_trace::AllocatorTrace;
 use super::block_pages::BlockPages;
 use crate::analysis::{Options, Tally};
-use crate::event::{Event, Snapshot, StackId, Thread};
+use crate::event::{Event, RunEvent, Snapshot, StackId, Thread};
 use crate::frames::Frames;
 use crate::live_extent::LiveExtent;
 use crate::replay::Replay;
@@ -82,7 +82,7 @@ impl Consumer for MomentScan {
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         if !self.is_over {
             let trace = &mut self.trace;
-            self.replay.events_then(events, |replay, event| trace.note(replay, event));
+            self.replay.run_then(events.map(RunEvent::from), |replay, event| trace.note(replay, event));
         }
     }
 

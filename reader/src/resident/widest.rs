@@ -12,7 +12,7 @@ use super::bands::{BandScan, ClassesAt};
 use super::moment::LiveMoment;
 use super::thread_cache::ThreadCaches;
 use crate::analysis::Options;
-use crate::event::{Event, Snapshot, Thread};
+use crate::event::{Event, RunEvent, Snapshot, Thread};
 use crate::frames::Frames;
 use crate::replay::Replay;
 use crate::source::Consumer;
@@ -167,13 +167,18 @@ impl Consumer for WidestScan {
     }
 
     #[inline]
-    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
+    fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
+        self.run_events(events.map(RunEvent::from), frames);
+    }
+
+    #[inline]
+    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
         self.judge_ticked();
         if self.accounts.is_empty() && self.bands.is_over() {
-            return self.replay.events(events);
+            return self.replay.run_and(events, |_, _| ());
         }
         let trace = &mut self.trace;
-        self.replay.events_and(events, |replay, event| trace.note(replay, event));
+        self.replay.run_and(events, |replay, event| trace.note(replay, event));
     }
 
     fn truncated_stacks(&mut self, count: u64) {

@@ -18,6 +18,7 @@ use super::file::OpenCaptureFile;
 use super::group_records::GroupRecords;
 use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
+use super::short_lived::ShortLivedMarker;
 use crate::error::Error;
 
 /// Limits of decoding ahead.
@@ -94,6 +95,7 @@ pub(super) struct DecodePool {
     pub(super) index: Arc<Index>,
     room: AheadLimits,
     used: Mutex<Vec<Batch>>,
+    marker: ShortLivedMarker,
     /// Segments that are being merged.
     open: AtomicUsize,
 }
@@ -101,7 +103,14 @@ pub(super) struct DecodePool {
 impl DecodePool {
     pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: AheadLimits) -> Self {
         let (file, index) = (Arc::clone(file), Arc::clone(index));
-        Self { file, index, room, used: Mutex::default(), open: AtomicUsize::new(0) }
+        Self {
+            file,
+            index,
+            room,
+            used: Mutex::default(),
+            marker: ShortLivedMarker::default(),
+            open: AtomicUsize::new(0),
+        }
     }
 
     /// Returns a batch's memory for reuse.
@@ -165,6 +174,7 @@ impl DecodePool {
         if let DecodeProgress::Damaged { left } = progress {
             lost.add(1, left as u64);
         }
+        self.marker.mark(&mut batch);
         let more = progress == DecodeProgress::Full;
         (Ok(SegmentPart { batch, more, lost }), more.then_some(QueuedDecode::Rest(rest)))
     }

@@ -18,7 +18,7 @@ use super::thread_names::NameSource;
 use super::timeline::Timeline;
 use super::{Consumer, DataLoss, ReadSummary, RunPosition};
 use crate::error::Error;
-use crate::event::{Event, Snapshot, StackId, ThreadId};
+use crate::event::{Event, RunEvent, Snapshot, StackId, ThreadId};
 
 /// The position of a stream's next run: its ticket. Runs of several streams share a ticket if threads at full rate took
 /// it together. Their events are merged by exact times, if those are recorded, else stream by stream.
@@ -75,16 +75,18 @@ impl Cursor {
         Some(RunTurn { ticket, time: self.batch.times.get(self.given).copied().unwrap_or(0) })
     }
 
-    /// Takes the rest of the next run, up to the time `until` in ticks, where times are known.
+    /// Takes the rest of the next run, up to the time `until` in ticks, where times are known; and whether it is the whole
+    /// run.
     #[inline]
-    fn take(&mut self, until: u64) -> Range<usize> {
+    fn take(&mut self, until: u64) -> (bool, Range<usize>) {
         let (given, batch) = (self.given, &self.batch);
         let end = batch.runs.get(self.run + 1).map_or(batch.events.len(), |next| next.start);
         let later = |times: &[u64]| times.iter().position(|&time| time > until);
         let late = (until != u64::MAX).then(|| batch.times.get(given..end).and_then(later)).flatten();
+        let is_first = batch.runs.get(self.run).is_some_and(|run| run.start == given);
         self.given = late.map_or(end, |count| given + count);
         self.run += usize::from(late.is_none());
-        given..self.given
+        (is_first && late.is_none(), given..self.given)
     }
 }
 
@@ -156,23 +158,28 @@ impl Merger {
         if let Some(began_us) = began_us {
             consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
         }
-        let (range, batch) = (cursor.take(until), &cursor.batch);
+        let (whole, range) = cursor.take(until);
+        let batch = &cursor.batch;
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&RunPosition { ticket, thread: cursor.thread, tid: cursor.tid });
         let times = batch.times.get(range).unwrap_or_default();
         let first = self.events;
         self.events += events.len() as u64;
         self.timeline.given(!events.is_empty() && times.is_empty());
-        let event = |(i, compact): (usize, &Compact)| Event {
-            kind: compact.kind,
-            address: compact.address,
-            size: compact.size,
-            stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
-            thread: cursor.thread,
-            order: first + i as u64,
-            time_ns: self.timeline.time(times.get(i).copied()),
+        let event = |(i, compact): (usize, &Compact)| RunEvent {
+            event: Event {
+                kind: compact.kind,
+                address: compact.address,
+                size: compact.size,
+                stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
+                thread: cursor.thread,
+                order: first + i as u64,
+                time_ns: self.timeline.time(times.get(i).copied()),
+            },
+            // Other threads' events may come between two parts of a run.
+            short_lived: whole && compact.short_lived,
         };
-        consumer.events(events.iter().enumerate().map(event), &self.tables.frames);
+        consumer.run_events(events.iter().enumerate().map(event), &self.tables.frames);
     }
 
     /// The time of the cursor's next event, once everything before it was emitted.

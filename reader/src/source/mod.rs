@@ -23,6 +23,7 @@ mod pictures;
 mod read;
 mod repack;
 mod segment;
+mod short_lived;
 mod tables;
 mod thread_names;
 mod timeline;
@@ -52,7 +53,7 @@ use self::file::OpenCaptureFile;
 use self::index::Index;
 use crate::analysis::UnknownBlocks;
 use crate::error::Error;
-use crate::event::{Event, Snapshot, Thread, ThreadId};
+use crate::event::{Event, RunEvent, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::Replay;
@@ -69,6 +70,11 @@ pub trait Consumer {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
         events.for_each(|event| self.event(&event, frames));
+    }
+    /// The next events, which are all of a run or of a part of it: for consumers that need not look at each block.
+    #[inline]
+    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, frames: &Frames) {
+        self.events(events.map(|RunEvent { event, .. }| event), frames);
     }
     /// This number of further allocations have truncated stacks.
     fn truncated_stacks(&mut self, _count: u64) {}
@@ -98,6 +104,11 @@ impl Consumer for Replay {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         Self::events(self, events);
+    }
+
+    #[inline]
+    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
+        self.run_and(events, |_, _| ());
     }
 
     fn truncated_stacks(&mut self, count: u64) {

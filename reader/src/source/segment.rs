@@ -30,6 +30,8 @@ pub(super) struct Compact {
     pub(super) size: u64,
     pub(super) node: u32,
     pub(super) kind: EventKind,
+    /// It is one of the two events of a block that ends in the run in which it begins.
+    pub(super) short_lived: bool,
 }
 
 /// Events with one ticket, from `start` to the start of the next run.
@@ -269,7 +271,8 @@ impl SegmentReader {
         let &BlockRecord { allocator, address, size, time } = block;
         batch.truncated += u64::from(self.truncated && allocator.is_some());
         let node = self.node(batch);
-        batch.events.push(Compact { address, size, node, kind: allocator.map_or(EventKind::Free, EventKind::Alloc) });
+        let kind = allocator.map_or(EventKind::Free, EventKind::Alloc);
+        batch.events.push(Compact { address, size, node, kind, short_lived: false });
         if let Some(ticks) = time {
             self.ticks = ticks;
             batch.times.push(ticks);
@@ -348,7 +351,7 @@ impl SegmentReader {
 
     fn event(&mut self, batch: &mut Batch, kind: EventKind, address: u64, size: u64, time: Option<u64>) {
         let node = self.node(batch);
-        batch.events.push(Compact { address, size, node, kind });
+        batch.events.push(Compact { address, size, node, kind, short_lived: false });
         if self.begin.is_some_and(|begin| begin.timed) {
             self.ticks = time.unwrap_or(self.ticks);
             batch.times.push(self.ticks);

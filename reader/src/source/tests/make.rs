@@ -21,6 +21,8 @@ pub(super) const START_NS: u64 = 1_000_000;
 pub(super) enum Act {
     Alloc(u64),
     Free(u64),
+    /// The thread's last free did not happen. What must be seen is not known then.
+    FreeUndo,
     Map(u64),
     /// A mapping by pymalloc.
     Arena(u64),
@@ -198,6 +200,7 @@ impl TestStream {
                 self.begin(now);
                 Some(self.at)
             }
+            Act::FreeUndo => encoder.free_undo(bytes, at),
             Act::Counted(allocations) => {
                 let stretch = 7 << 32 | u64::from(tid(self.number).cast_unsigned());
                 encoder.counted(bytes, at, &AllocationCount { stretch, allocations, bytes: allocations * size })

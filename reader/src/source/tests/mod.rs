@@ -3,6 +3,7 @@
 mod accounts;
 mod fixture;
 mod make;
+mod short_lived;
 
 use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW, SYNC};

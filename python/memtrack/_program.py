@@ -39,7 +39,7 @@ def find_program() -> str:
     found = shutil.which(NAME)
     if found:
         return found
-    raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(places)}")
+    raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")
 
 
 def _places() -> Iterator[str]:

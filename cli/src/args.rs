@@ -242,6 +242,10 @@ pub(crate) struct RunArgs {
     /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
+    /// With --aggregate, which it implies: also keep what each call stack allocated, freed and held in every window of this
+    /// length, such as 15s; of a long run, earlier windows are longer. 'transform parquet' has them as a table
+    #[arg(long, value_name = "TIME", value_parser = push::window)]
+    pub(crate) window: Option<std::time::Duration>,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
     /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
     /// 'auto' changes the distance while the program runs, so that there are at most 100 samples a second in each process;
@@ -283,6 +287,11 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// Whether the capture is to have sums in place of events.
+    pub(crate) fn writes_sums(&self) -> bool {
+        self.aggregate || self.window.is_some()
+    }
+
     /// Which processes are recorded with native call stacks; the last of the two options wins.
     pub(crate) fn native_stacks(&self) -> NativeStacks {
         match (self.native, self.no_native) {

@@ -17,6 +17,8 @@
 //! failed     stack allocator thread bytes count largest time       calls for memory that failed; missing in older payloads
 //! variances  for each AggregateSum of a group in order: 4 numbers   how exact the sums are, in recordings of samples; see [`AggregateVariances`]
 //! counts     bytes count                                           what each of threads has allocated, as it was counted; as before
+//! windows    from to rows                                          what groups did in spans of time (`run --window`); as before. A row: group,
+//!                                                                  then bytes and count of what was allocated, freed, live at the end, and most of it
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -24,8 +26,13 @@
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
+mod windows;
+
 use crate::fields::{FieldReader, FieldWriter};
 use crate::mapped::ModuleSource;
+
+pub use self::windows::{AggregateWindow, AggregateWindowRow};
+use self::windows::{read_windows, write_window};
 
 /// Maximum size of a part, in bytes.
 pub const PART: usize = 8 << 20;
@@ -148,6 +155,8 @@ pub struct Aggregate {
     pub variances: Vec<AggregateVariances>,
     /// Bytes and number of what each of `threads` has allocated, where that was counted apart; else empty.
     pub counts: Vec<(u64, u64)>,
+    /// Spans of time, in order, if there are any.
+    pub windows: Vec<AggregateWindow>,
 }
 
 impl Aggregate {
@@ -180,9 +189,12 @@ impl Aggregate {
             out.numbers(&[row.bytes, row.count, row.largest_bytes, row.largest_time_ns]);
         });
         // What knows nothing of them is written as before there were any.
-        if !self.variances.is_empty() || !self.counts.is_empty() {
+        if !self.variances.is_empty() || !self.counts.is_empty() || !self.windows.is_empty() {
             out.rows(&self.variances, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
             out.rows(&self.counts, |out, &(bytes, count)| out.numbers(&[bytes, count]));
+        }
+        if !self.windows.is_empty() {
+            out.rows(&self.windows, write_window);
         }
         out.0
     }
@@ -229,6 +241,7 @@ impl Aggregate {
         let variances = if input.is_at_end() { Vec::new() } else { input.rows(read_variances)? };
         let count = |input: &mut FieldReader<'_>| Some((input.number()?, input.number()?));
         let counts = if input.is_at_end() { Vec::new() } else { input.rows(count)? };
+        let windows = if input.is_at_end() { Vec::new() } else { read_windows(&mut input, &below(groups.len()))? };
         Some(Self {
             names,
             frames,
@@ -244,6 +257,7 @@ impl Aggregate {
             failed,
             variances,
             counts,
+            windows,
         })
     }
 }
@@ -317,7 +331,7 @@ fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
 mod tests {
     use super::{
         Aggregate, AggregateFailed, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot,
-        AggregateSum, ModuleSource,
+        AggregateSum, AggregateWindow, AggregateWindowRow, ModuleSource,
     };
     use proptest::prelude::*;
 
@@ -350,6 +364,11 @@ mod tests {
             }],
             variances: vec![[[1, 2, 3, u32::MAX]; 5]; 2],
             counts: vec![(u64::MAX, 8)],
+            windows: vec![AggregateWindow {
+                from_ns: 0,
+                to_ns: 1 << 34,
+                rows: vec![AggregateWindowRow { group: 1, sums: [(u64::MAX, 3), (1, 1), (2, 2), (9, 3)] }],
+            }],
         }
     }
 
@@ -360,7 +379,8 @@ mod tests {
 
     #[test]
     fn payloads_of_before_there_were_columns_have_none() {
-        let before_variances = Aggregate { variances: Vec::new(), counts: Vec::new(), ..example() };
+        let before_variances =
+            Aggregate { variances: Vec::new(), counts: Vec::new(), windows: Vec::new(), ..example() };
         let bytes = before_variances.encode();
         let before_failed = Aggregate { failed: Vec::new(), ..before_variances.clone() };
         let before_places = Aggregate { modules: Vec::new(), places: Vec::new(), ..before_failed.clone() };
@@ -382,6 +402,13 @@ mod tests {
             Aggregate { threads: vec![], ..example() },
             Aggregate { modules: vec![], ..example() },
             Aggregate { places: vec![AggregateNativePlace { frame: 2, module: 0, offset: 0 }], ..example() },
+            Aggregate {
+                windows: vec![AggregateWindow {
+                    rows: vec![AggregateWindowRow { group: 2, ..AggregateWindowRow::default() }],
+                    ..AggregateWindow::default()
+                }],
+                ..example()
+            },
         ];
         for aggregate in broken {
             assert_eq!(Aggregate::decode(&aggregate.encode()), None);

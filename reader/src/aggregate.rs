@@ -3,6 +3,8 @@
 //! Reports then need not know whether the sums were computed now, from events, or during the recording. Invariant:
 //! `restore(save(x)) = x`, except for intervals, which an aggregated capture does not store.
 
+mod windows;
+
 use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
 use rustc_hash::FxHashMap;
@@ -34,6 +36,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         failed: analysis.failed.iter().map(save_failed).collect(),
         variances: save_variances(analysis),
         counts: save_counts(threads),
+        windows: windows::save(analysis),
     }
 }
 
@@ -166,7 +169,8 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
         })
         .collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
-    Ok((Analysis { groups, totals, failed, snapshots, variances, ..Analysis::default() }, threads))
+    let windows = windows::restore(aggregate, stack);
+    Ok((Analysis { groups, totals, failed, snapshots, variances, windows, ..Analysis::default() }, threads))
 }
 
 /// Restores the tables; returns the id of each stack of the aggregate.

@@ -40,6 +40,7 @@ pub mod spans;
 mod stacks;
 pub mod symbols;
 pub mod together;
+pub mod windows;
 
 /// Source positions of instructions of code objects, as the format decodes them.
 pub use memtrack_format::lines;

@@ -200,6 +200,10 @@ pub(crate) struct AttachArgs {
     /// Write totals per call stack instead of individual events; keeps the file small on long runs
     #[arg(long)]
     pub(crate) aggregate: bool,
+    /// With --aggregate, which it implies: also keep what each call stack allocated, freed and held in every window of this
+    /// length, such as 15s; of a long run, earlier windows are longer. 'transform parquet' has them as a table
+    #[arg(long, value_name = "TIME", value_parser = super::push::window)]
+    pub(crate) window: Option<Duration>,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
     /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
     /// 'auto': at most 100 samples a second in each process; 'auto:N', at most N
@@ -238,6 +242,7 @@ impl AttachArgs {
             no_native: self.no_native,
             no_frame_marks: self.no_frame_marks,
             aggregate: self.aggregate,
+            window: self.window,
             sample: self.sample,
             live: false,
             dormant: false,

@@ -12,6 +12,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
 use memtrack_reader::spans::{LiveAtEnds, SpanReplay, SpanSums, TimeSpan};
+use memtrack_reader::windows::WindowReplay;
 use memtrack_reader::{Event, Frames, Options, Replay, View};
 
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
@@ -98,33 +99,39 @@ fn write_parquet(options: &ParquetArgs) -> Result<u8> {
         bail!("-o -: parquet output is a directory; name one with -o");
     }
     let directory = parquet::TableDirectory::new(named, output.force)?;
+    let mut folder = "sites";
     for path in &paths {
-        write_process(path, &request, options, &directory)?;
+        if write_process(path, &request, options, &directory)? {
+            folder = "events";
+        }
     }
-    let folder = if options.no_events { "sites" } else { "events" };
     let path = directory.path().display();
     message::line(format_args!("{path}: written; open it with DuckDB: from '{path}/{folder}/**/*.parquet'"));
     Ok(0)
 }
 
-/// Writes the tables of one capture.
+/// Writes the tables of one capture; whether there is one of its events.
 fn write_process(
     path: &Path,
     request: &Request<'_>,
     options: &ParquetArgs,
     directory: &parquet::TableDirectory,
-) -> Result<()> {
+) -> Result<bool> {
     // As recorded, so that keys are those of every other process.
     let request = Request { split_domains: true, ..request.clone() };
     let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
         refuse_samples(file)?;
-        let mut replay = parquet::WindowReplay::new(replayed, options.window);
+        let mut replay = WindowReplay::new(replayed, Some(options.window));
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
         let (replay, windows) = replay.finish();
         Ok((read, replay, windows))
     })?;
-    let kept = if file.aggregated() { AllocationFilter::default() } else { AllocationFilter::new(&request, &file)? };
+    let groups = capture.analysis.groups.iter().map(|group| (group.stack, group.allocator, group.thread));
+    let (kept, windows) = match (file.aggregated(), capture.analysis.windows.as_slice()) {
+        (true, windows) => (AllocationFilter::of_groups(groups), (!windows.is_empty()).then_some(windows)),
+        (false, _) => (AllocationFilter::new(&request, &file)?, Some(windows.as_slice())),
+    };
     let process = file.process();
     let host = options.host.clone().unwrap_or_else(origin_names::host);
     let service = options.service.clone().unwrap_or_else(|| origin_names::service(process));
@@ -134,14 +141,15 @@ fn write_process(
         release: options.release.as_deref(),
         window_ns: options.window,
     };
-    let source = parquet::TableSource { capture: &capture, windows: &windows, labels: &labels, kept: &kept };
+    let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept };
     let events = (!options.no_events && !file.aggregated()).then_some(&file);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     parquet::write(&source, events, directory, |bytes| progress.add(bytes)).map_err(|error| {
         // Of the errors of several crates around it, the system's says what has happened.
         let system = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
         system.map(|system| anyhow!("{}: cannot be written: {system}", directory.path().display())).unwrap_or(error)
-    })
+    })?;
+    Ok(events.is_some())
 }
 
 /// Writes one table as JSON lines.

@@ -11,17 +11,16 @@ mod events;
 mod keys;
 mod sums;
 mod table;
-mod windows;
 
 use anyhow::Result;
 use memtrack_format::meta::Process;
+use memtrack_reader::analysis::SiteWindow;
 use memtrack_reader::source;
 
 pub(crate) use self::directory::{Partition, TableDirectory};
 use self::events::EventRows;
 use self::keys::{CaptureKeys, process_key};
 use self::table::{ParquetTable, SCHEMA_VERSION};
-pub(crate) use self::windows::{WindowReplay, WindowRow};
 use crate::allocation_filter::AllocationFilter;
 use crate::reports::capture_info::Capture;
 
@@ -42,7 +41,8 @@ pub(crate) struct ProcessLabels<'a> {
 /// One loaded capture, from which the tables are written.
 pub(crate) struct TableSource<'a> {
     pub(crate) capture: &'a Capture,
-    pub(crate) windows: &'a [WindowRow],
+    /// Spans of time, if they are known.
+    pub(crate) windows: Option<&'a [SiteWindow]>,
     pub(crate) labels: &'a ProcessLabels<'a>,
     pub(crate) kept: &'a AllocationFilter,
 }
@@ -60,7 +60,7 @@ struct TableWriter<'a> {
 }
 
 /// Writes the tables of one process. `events`: the capture that is read again for its events, if they are wanted. An aggregated
-/// capture has no windows and no snapshots.
+/// capture has no snapshots.
 ///
 /// # Errors
 /// A capture that cannot be read, or a file that cannot be written or is already there.
@@ -88,8 +88,10 @@ pub(crate) fn write(
     if !source.capture.info.aggregated {
         let snapshots = writer.table("snapshots", &sums::SNAPSHOTS)?;
         writer.snapshots(snapshots)?;
-        let windows = writer.table("windows", &sums::WINDOWS)?;
-        writer.windows(windows)?;
+    }
+    if let Some(windows) = source.windows {
+        let table = writer.table("windows", &sums::WINDOWS)?;
+        writer.windows(windows, table)?;
     }
     writer.sums()?;
     directory.publish(&writer.written, &source.labels.partition, writer.process)

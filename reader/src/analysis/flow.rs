@@ -3,8 +3,9 @@
 //! Invariant: over the whole recording, `live` is `allocated` less `freed`.
 
 use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
 
-use super::Tally;
+use super::{Group, Tally};
 use crate::event::{StackId, ThreadId};
 
 /// The sums of one stack, thread and allocator.
@@ -25,6 +26,49 @@ pub struct GroupFlow {
     /// The most bytes that were live at a moment, and the blocks then; `None`: it is not kept, see
     /// [`Options::window_peaks`](super::Options::window_peaks).
     pub peak: Option<Tally>,
+}
+
+/// A span of time, and what groups did in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SiteWindow {
+    /// Its first moment, in nanoseconds since recording began.
+    pub from_ns: u64,
+    /// The moment after its last.
+    pub to_ns: u64,
+    /// Groups that allocated or freed in it, and those that hold something at its end.
+    pub rows: Vec<GroupFlow>,
+}
+
+impl SiteWindow {
+    /// Maps each group to another stack and allocator, and merges groups of a thread that become equal.
+    pub(super) fn merge(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
+        let mut numbers: FxHashMap<(StackId, Allocator, ThreadId), usize> = FxHashMap::default();
+        let mut merged: Vec<GroupFlow> = Vec::with_capacity(self.rows.len());
+        for row in self.rows.drain(..) {
+            let (stack, allocator) = key(&Group::new(row.stack, row.allocator, row.thread));
+            let number = *numbers.entry((stack, allocator, row.thread)).or_insert(merged.len());
+            match merged.get_mut(number) {
+                Some(known) => known.add(&row),
+                None => merged.push(GroupFlow { stack, allocator, ..row }),
+            }
+        }
+        self.rows = merged;
+    }
+}
+
+impl GroupFlow {
+    /// Adds what another group did in the same span. The most of both together is not known: it is at most the sum of both,
+    /// and at least what is live of both at the end.
+    fn add(&mut self, other: &Self) {
+        self.allocated += other.allocated;
+        self.freed += other.freed;
+        self.live += other.live;
+        self.peak = self.peak.zip(other.peak).map(|(one, other)| {
+            let mut sum = one;
+            sum += other;
+            sum
+        });
+    }
 }
 
 /// The most that each group had live at a moment since the present window began.

@@ -21,6 +21,7 @@ impl Analysis {
     /// Maps each group to another stack and allocator, and merges groups of a thread that become equal.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
         self.failed.merge(&key);
+        self.windows.iter_mut().for_each(|window| window.merge(&key));
         let numbers = self.groups.merge(key);
         self.merge_details(&numbers);
         if let Some(intervals) = &mut self.intervals {

@@ -42,7 +42,7 @@ pub use curve::Curve;
 pub use detail::Detail;
 pub use estimate::{SampleWeights, Variance, ViewVariances, difference_range, unseen_bytes};
 pub use failed::{Failed, FailedGroup};
-pub use flow::GroupFlow;
+pub use flow::{GroupFlow, SiteWindow};
 pub use group::{Group, Sum};
 pub use groups::Groups;
 pub use growth::{LiveSeries, UnendingGrowth};
@@ -84,6 +84,8 @@ pub struct Analysis {
     pub exact_times: bool,
     /// Live bytes over time; present if [`Options::moments`](crate::Options) asked for them.
     pub curve: Option<Curve>,
+    /// What each group did in spans of time, in order; only of aggregated captures with windows (`run --window`).
+    pub windows: Vec<SiteWindow>,
 }
 
 /// Which allocations a report is about.

@@ -10,7 +10,7 @@ use memtrack_format::PythonDomain;
 use memtrack_format::resident::ResidentAccount;
 use rustc_hash::FxHashMap;
 
-use super::mappings::loaded_allocator;
+use super::loaded_allocators::loaded_allocator;
 use crate::event::{Event, EventKind};
 
 /// The pages that are told apart.

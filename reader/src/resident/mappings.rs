@@ -5,14 +5,12 @@
 use memtrack_format::PythonDomain;
 use memtrack_format::resident::{AccountMapping, GLIBC_HEAP_BYTES, ResidentAccount, flag};
 
+use super::loaded_allocators::{loaded_allocator, named};
 use super::moment::LiveMoment;
 use crate::live_extent::LiveExtent;
 
 /// The names of memtrack's library, as a file and as a memory file of a process that it was attached to, and of its memory.
 const MEMTRACK: [&[u8]; 3] = [b"libmemtrack", b"memfd:libmemtrack", b"memfd:memtrack"];
-/// Allocators by the names of their libraries and mappings.
-const ALLOCATORS: [(&[u8], &str); 3] =
-    [(b"jemalloc", "jemalloc"), (b"mimalloc", "mimalloc"), (b"tcmalloc", "tcmalloc")];
 /// The largest guard of a thread's stack, and the size of a stack where no limit says otherwise.
 const LARGEST_GUARD: u64 = 1 << 20;
 const STACK_BYTES: u64 = 8 << 20;
@@ -179,15 +177,6 @@ fn with_heaps(account: &ResidentAccount, mapping: &AccountMapping, kind: Mapping
 fn allocator_of(path: &[u8]) -> Option<&'static str> {
     let label = path.strip_prefix(b"[anon:")?;
     named(label)
-}
-
-/// The allocator whose library the process has loaded.
-pub(super) fn loaded_allocator(account: &ResidentAccount) -> Option<&'static str> {
-    account.paths.iter().find_map(|path| named(path.rsplit(|byte| *byte == b'/').next()?.strip_prefix(b"lib")?))
-}
-
-fn named(text: &[u8]) -> Option<&'static str> {
-    ALLOCATORS.into_iter().find(|(name, _)| text.starts_with(name)).map(|(_, name)| name)
 }
 
 impl LiveMoment {

@@ -13,6 +13,7 @@ mod block_pages;
 mod breakdown;
 mod classes;
 mod free_pages;
+mod loaded_allocators;
 mod mappings;
 mod moment;
 mod pinned;

@@ -35,7 +35,7 @@ pub(super) struct LiveSink {
 
 impl LiveSink {
     pub(super) fn new(inner: Box<dyn Sink>) -> Self {
-        Self { inner, running: Some(ProcessReplay::new()), next: Instant::now() + INTERVAL, told: String::new() }
+        Self { inner, running: Some(ProcessReplay::new(None)), next: Instant::now() + INTERVAL, told: String::new() }
     }
 
     fn print_figures(&mut self) {

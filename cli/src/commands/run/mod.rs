@@ -9,6 +9,7 @@ pub(crate) mod await_program;
 mod children;
 mod dormant;
 mod final_summary;
+mod kept_windows;
 mod limits;
 mod live;
 mod page;
@@ -132,7 +133,7 @@ fn arguments_without_live(options: &args::RunArgs) -> Vec<OsString> {
 }
 
 fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
-    if options.aggregate && options.allocation_timestamps {
+    if options.writes_sums() && options.allocation_timestamps {
         return Err(Failure::usage(
             "--aggregate cannot be combined with --allocation-timestamps: an aggregated capture has no individual events \
              to timestamp",
@@ -144,7 +145,7 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
              no samples",
         ));
     }
-    if options.aggregate && !options.objects_at.is_empty() {
+    if options.writes_sums() && !options.objects_at.is_empty() {
         return Err(Failure::usage(
             "--aggregate cannot be combined with --objects-at: objects are joined with the blocks that hold them, and an \
              aggregated capture has none",
@@ -352,7 +353,7 @@ fn recorded_kinds(options: &args::RunArgs) -> RecordedKinds {
         python_allocators: options.trace_python_allocators,
         timestamps: options.allocation_timestamps,
         children: options.follow,
-        sums: options.aggregate,
+        sums: options.writes_sums(),
     }
 }
 
@@ -361,6 +362,8 @@ fn recorded_kinds(options: &args::RunArgs) -> RecordedKinds {
 struct CaptureMode {
     /// Totals per call stack instead of events.
     sums: bool,
+    /// The length of their windows.
+    window: Option<Duration>,
     /// Print live figures.
     live: bool,
     /// Store source lines.
@@ -371,7 +374,8 @@ struct CaptureMode {
 impl CaptureMode {
     fn of(options: &args::RunArgs) -> Self {
         Self {
-            sums: options.aggregate,
+            sums: options.writes_sums(),
+            window: options.window,
             live: options.live,
             sources: options.embed_sources,
             compression: repack::plan(options.compress).0,
@@ -381,7 +385,7 @@ impl CaptureMode {
 
 fn sink(mode: CaptureMode, file: File) -> io::Result<Box<dyn Sink>> {
     let sink: Box<dyn Sink> = if mode.sums {
-        Box::new(SumsSink::new(file, mode.compression, mode.sources)?)
+        Box::new(SumsSink::new(file, mode.compression, mode.sources, mode.window)?)
     } else {
         let descriptor = file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file.as_raw_fd());
         let sink = FileSink::compressed(file, mode.compression)?;

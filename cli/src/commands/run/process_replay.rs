@@ -5,21 +5,25 @@
 
 use std::io;
 use std::num::NonZeroU64;
+use std::time::Duration;
 
 use memtrack_collector::RecordPiece;
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::meta::Process;
 use memtrack_format::observe::ObservationReader;
-use memtrack_reader::analysis::UnknownBlocks;
+use memtrack_reader::analysis::{SiteWindow, UnknownBlocks};
 use memtrack_reader::source::{Online, ReadSummary};
-use memtrack_reader::{Analysis, Frames, Options, Replay, Thread};
+use memtrack_reader::windows::WindowReplay;
+use memtrack_reader::{Analysis, Frames, Options, Thread};
 
 /// The replay of one process; its methods mirror those of a sink.
 pub(super) struct ProcessReplay {
     /// Metadata of the process.
     pub(super) process: Process,
     online: Option<Online>,
-    replay: Replay,
+    replay: WindowReplay,
+    /// The length of windows, if there are to be any.
+    window_ns: Option<u64>,
     /// The first ticket of the current image (after the last exec).
     image_ticket: u64,
 }
@@ -28,14 +32,18 @@ pub(super) struct ProcessReplay {
 pub(super) struct ReplayState<'a> {
     pub(super) process: &'a Process,
     pub(super) analysis: Analysis,
+    /// What has happened in the window that has not ended.
+    pub(super) open_window: Option<SiteWindow>,
     pub(super) frames: &'a Frames,
     pub(super) threads: &'a [Thread],
 }
 
 impl ProcessReplay {
-    pub(super) fn new() -> Self {
-        let replay = Replay::new(&Options::default());
-        Self { process: Process::default(), online: None, replay, image_ticket: 0 }
+    /// `window`: the length of windows, if there are to be any.
+    pub(super) fn new(window: Option<Duration>) -> Self {
+        let window_ns = window.map(|window| u64::try_from(window.as_nanos()).unwrap_or(u64::MAX));
+        let replay = WindowReplay::new(&Options::default(), window_ns);
+        Self { process: Process::default(), online: None, replay, window_ns, image_ticket: 0 }
     }
 
     pub(super) fn process(&mut self, process: &Process) {
@@ -45,7 +53,8 @@ impl ProcessReplay {
             self.online = Some(Online::new(start));
             let unknown_blocks = UnknownBlocks::of(&self.process);
             let sample_bytes = self.process.sample_bytes.and_then(NonZeroU64::new);
-            self.replay = Replay::new(&Options { unknown_blocks, sample_bytes, ..Options::default() });
+            let options = Options { unknown_blocks, sample_bytes, ..Options::default() };
+            self.replay = WindowReplay::new(&options, self.window_ns);
         }
     }
 
@@ -92,7 +101,13 @@ impl ProcessReplay {
     pub(super) fn now(&self) -> Option<ReplayState<'_>> {
         let online = self.online.as_ref()?;
         let (frames, threads) = (online.frames(), online.threads());
-        Some(ReplayState { process: &self.process, analysis: self.replay.finish(), frames, threads })
+        let (analysis, open_window) = (self.replay.replay().finish(), self.replay.open());
+        Some(ReplayState { process: &self.process, analysis, open_window, frames, threads })
+    }
+
+    /// The windows that have ended since the last call.
+    pub(super) fn take_windows(&mut self) -> Vec<SiteWindow> {
+        self.replay.take()
     }
 
     /// The frames known so far.
@@ -107,6 +122,7 @@ impl ProcessReplay {
     pub(super) fn finish(&mut self) -> io::Result<Option<(Analysis, ReadSummary)>> {
         let Some(online) = self.online.take() else { return Ok(None) };
         let read = online.finish(&mut self.replay).map_err(io::Error::other)?;
-        Ok(Some((self.replay.finish(), read)))
+        self.replay.end();
+        Ok(Some((self.replay.replay().finish(), read)))
     }
 }

@@ -21,6 +21,7 @@ use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
 use memtrack_reader::{Analysis, FrameId, Frames, Thread, aggregate};
 
+use super::kept_windows::KeptWindows;
 use super::process_replay::ProcessReplay;
 
 /// Minimum time between two checkpoints.
@@ -37,6 +38,7 @@ const MAX_SNAPSHOTS: usize = 1 << 19;
 pub(super) struct SumsSink {
     file: SumsFile,
     running: ProcessReplay,
+    windows: KeptWindows,
     sources: Option<SourceRecorder>,
     next_checkpoint: Instant,
     /// The last snapshot, until it must have been copied.
@@ -44,11 +46,17 @@ pub(super) struct SumsSink {
 }
 
 impl SumsSink {
-    /// Writes the header, so that an unwritable file is detected at once. `sources`: store the source lines of frames.
+    /// Writes the header, so that an unwritable file is detected at once. `sources`: store the source lines of frames;
+    /// `window`: what happened in windows of this length, too.
     ///
     /// # Errors
     /// The header cannot be written.
-    pub(super) fn new(file: File, compression: Compression, sources: bool) -> io::Result<Self> {
+    pub(super) fn new(
+        file: File,
+        compression: Compression,
+        sources: bool,
+        window: Option<Duration>,
+    ) -> io::Result<Self> {
         file.write_all_at(&header::encode(), 0)?;
         let start = header::LEN as u64;
         Ok(Self {
@@ -61,7 +69,8 @@ impl SumsSink {
                 end: start,
                 round: 0,
             },
-            running: ProcessReplay::new(),
+            running: ProcessReplay::new(window),
+            windows: KeptWindows::default(),
             sources: sources.then(SourceRecorder::default),
             // At once: who follows the capture sees that it is one with sums.
             next_checkpoint: Instant::now(),
@@ -103,7 +112,9 @@ impl Sink for SumsSink {
     }
 
     fn watermark(&mut self, before_ticket: u64, busy: &[u32]) -> io::Result<()> {
-        self.running.watermark(before_ticket, busy)
+        self.running.watermark(before_ticket, busy)?;
+        self.running.take_windows().into_iter().for_each(|window| self.windows.add(window));
+        Ok(())
     }
 
     fn replaced(&mut self, ticket: u64) -> io::Result<()> {
@@ -120,7 +131,8 @@ impl Sink for SumsSink {
         if begun < self.next_checkpoint {
             return Ok(());
         }
-        let Some(now) = self.running.now() else { return Ok(()) };
+        let Some(mut now) = self.running.now() else { return Ok(()) };
+        now.analysis.windows = self.windows.with_open(now.open_window);
         self.file.write(now.process, now.analysis, now.frames, now.threads, false)?;
         self.next_checkpoint = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);
         Ok(())
@@ -128,7 +140,8 @@ impl Sink for SumsSink {
 
     /// The sums so far, in a file of their own, since the capture is rewritten in place.
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
-        let now = self.running.now().ok_or(io::ErrorKind::NotFound)?;
+        let mut now = self.running.now().ok_or(io::ErrorKind::NotFound)?;
+        now.analysis.windows = self.windows.with_open(now.open_window.take());
         let mut process_now = now.process.clone();
         process_now.update(&process.encode());
         process_now.packages = packages(now.frames);
@@ -144,7 +157,9 @@ impl Sink for SumsSink {
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {
-        let Some((analysis, read)) = self.running.finish()? else { return Ok(()) };
+        let Some((mut analysis, read)) = self.running.finish()? else { return Ok(()) };
+        self.running.take_windows().into_iter().for_each(|window| self.windows.add(window));
+        analysis.windows = self.windows.with_open(None);
         let process = Process { packages: packages(&read.frames), ..self.running.process.clone() };
         self.file.add_sources(self.sources.as_mut(), &read.frames)?;
         self.file.write(&process, analysis, &read.frames, &read.threads, complete)
@@ -290,7 +305,7 @@ mod tests {
     #[test]
     fn checkpoints_replace_each_other() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false, None).unwrap();
         let process = Process { pid: Some(7), ..Process::default() };
         for (round, threads) in [3, 40, 2, 90, 90, 90, 1, 200].into_iter().enumerate() {
             let threads = vec![Thread { tid: 7, name: format!("round {round}"), ..Thread::default() }; threads];
@@ -307,7 +322,7 @@ mod tests {
     #[test]
     fn a_cut_checkpoint_leaves_the_one_before() {
         let mut file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false, None).unwrap();
         let thread = Thread { tid: 7, name: "first".into(), ..Thread::default() };
         sink.file.write(&Process::default(), Analysis::default(), &Frames::new(), &[thread], false).unwrap();
         file.as_file_mut().set_len(sink.file.end).unwrap();
@@ -329,7 +344,7 @@ mod tests {
     #[test]
     fn what_no_block_can_hold_is_written_in_parts() {
         let file = NamedTempFile::new().unwrap();
-        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false).unwrap();
+        let mut sink = SumsSink::new(file.reopen().unwrap(), Compression::default(), false, None).unwrap();
         let threads: Vec<_> = (0..400_000)
             .map(|tid| Thread { tid, name: format!("a thread of many, {tid}"), ..Thread::default() })
             .collect();

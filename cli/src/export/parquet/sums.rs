@@ -4,8 +4,9 @@
 
 use anyhow::Result;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{Group, Tally};
+use memtrack_reader::analysis::{Group, SiteWindow, Tally};
 use memtrack_reader::origin::whose;
+use memtrack_reader::windows::complete;
 use memtrack_reader::{FrameId, StackId};
 use rustc_hash::FxHashSet;
 
@@ -90,7 +91,7 @@ const PROCESSES: [(&str, &str); 27] = [
 ];
 
 /// A number that is there.
-fn number<'a>(value: u64) -> ParquetCell<'a> {
+fn value<'a>(value: u64) -> ParquetCell<'a> {
     ParquetCell::Number(Some(value))
 }
 
@@ -135,16 +136,16 @@ impl TableWriter<'_> {
                 ParquetCell::Word(whose.get(stack.0 as usize).map(|whose| whose.name())),
                 ParquetCell::Word(Some(allocator.name())),
                 ParquetCell::Int32(self.source.capture.thread(thread).0.map(i32::cast_unsigned)),
-                number(allocated.bytes),
-                number(allocated.count),
-                number(peak.bytes),
-                number(peak.count),
-                number(leaked.bytes),
-                number(leaked.count),
-                number(at_exit.bytes),
-                number(at_exit.count),
-                number(temporary.bytes),
-                number(temporary.count),
+                value(allocated.bytes),
+                value(allocated.count),
+                value(peak.bytes),
+                value(peak.count),
+                value(leaked.bytes),
+                value(leaked.count),
+                value(at_exit.bytes),
+                value(at_exit.count),
+                value(temporary.bytes),
+                value(temporary.count),
             ])?;
         }
         table.finish()
@@ -154,9 +155,20 @@ impl TableWriter<'_> {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub(super) fn windows(&self, mut table: ParquetTable) -> Result<()> {
-        let length = self.source.labels.window_ns;
-        for (window, flow) in self.source.windows {
+    pub(super) fn windows(&self, windows: &[SiteWindow], mut table: ParquetTable) -> Result<()> {
+        if !self.source.capture.info.aggregated {
+            let length = self.source.labels.window_ns;
+            return windows
+                .iter()
+                .try_for_each(|window| self.window(window.from_ns / length, window, &mut table))
+                .and_then(|()| table.finish());
+        }
+        (0..).zip(complete(windows)).try_for_each(|(number, window)| self.window(number, &window, &mut table))?;
+        table.finish()
+    }
+
+    fn window(&self, number: u64, window: &SiteWindow, table: &mut ParquetTable) -> Result<()> {
+        for flow in &window.rows {
             if !self.source.kept.has_group(flow.stack, flow.allocator, flow.thread) {
                 continue;
             }
@@ -164,24 +176,24 @@ impl TableWriter<'_> {
             let peak = flow.peak.unwrap_or(live);
             table.row([
                 self.process_key(),
-                number(*window),
-                number(window.saturating_mul(length)),
-                number(window.saturating_add(1).saturating_mul(length)),
+                value(number),
+                value(window.from_ns),
+                value(window.to_ns),
                 ParquetCell::Bits(self.keys.stack(flow.stack)),
                 ParquetCell::Bits(self.keys.own_frame(flow.stack)),
                 ParquetCell::Word(Some(flow.allocator.name())),
                 ParquetCell::Int32(self.source.capture.thread(flow.thread).0.map(i32::cast_unsigned)),
-                number(allocated.bytes),
-                number(allocated.count),
-                number(freed.bytes),
-                number(freed.count),
-                number(live.bytes),
-                number(live.count),
-                number(peak.bytes),
-                number(peak.count),
+                value(allocated.bytes),
+                value(allocated.count),
+                value(freed.bytes),
+                value(freed.count),
+                value(live.bytes),
+                value(live.count),
+                value(peak.bytes),
+                value(peak.count),
             ])?;
         }
-        table.finish()
+        Ok(())
     }
 
     /// The memory over time.
@@ -193,10 +205,10 @@ impl TableWriter<'_> {
             table.row([
                 self.process_key(),
                 ParquetCell::Int32(Some(snapshot.index)),
-                number(snapshot.time_ns),
-                number(snapshot.rss_bytes),
-                number(snapshot.heap_bytes),
-                number(snapshot.order),
+                value(snapshot.time_ns),
+                value(snapshot.rss_bytes),
+                value(snapshot.heap_bytes),
+                value(snapshot.order),
             ])?;
         }
         table.finish()
@@ -265,24 +277,24 @@ impl TableWriter<'_> {
             ParquetCell::Text(executable.as_deref()),
             ParquetCell::Text(python.as_deref()),
             ParquetCell::Number(process.start.realtime_ns),
-            number(self.source.capture.info.duration_ns(&self.source.capture.analysis)),
+            value(self.source.capture.info.duration_ns(&self.source.capture.analysis)),
             ParquetCell::Number(totals.finalizing.map(|at| at.time_ns)),
             ParquetCell::Int32(process.exit_status.map(u32::from)),
             ParquetCell::Text(end_reason.as_deref()),
             ParquetCell::Bool(info.complete),
-            number(bytes),
-            number(count),
-            number(totals.deallocations),
-            number(totals.peak.bytes),
-            number(totals.peak.allocations),
+            value(bytes),
+            value(count),
+            value(totals.deallocations),
+            value(totals.peak.bytes),
+            value(totals.peak.allocations),
             ParquetCell::Number(totals.peak.at.map(|at| at.time_ns)),
-            number(totals.leaked.bytes),
-            number(totals.leaked.count),
-            number(totals.leaked_at_exit.bytes),
-            number(totals.leaked_at_exit.count),
+            value(totals.leaked.bytes),
+            value(totals.leaked.count),
+            value(totals.leaked_at_exit.bytes),
+            value(totals.leaked_at_exit.count),
             ParquetCell::Number(Some(totals.rss_peak_bytes).filter(|bytes| *bytes > 0)),
-            number(totals.truncated_stacks),
-            number(info.lost_bytes),
+            value(totals.truncated_stacks),
+            value(info.lost_bytes),
             ParquetCell::Number(info.time_uncertainty_ns),
         ])?;
         table.finish()

@@ -78,8 +78,18 @@ impl GroupTotals {
         let snapshots = self.snapshots.clone();
         let exact_times = self.exact_times;
         let failed = self.failed.clone();
-        let mut analysis =
-            Analysis { groups, totals, failed, snapshots, intervals, details, variances, exact_times, curve: None };
+        let mut analysis = Analysis {
+            groups,
+            totals,
+            failed,
+            snapshots,
+            intervals,
+            details,
+            variances,
+            exact_times,
+            curve: None,
+            windows: Vec::new(),
+        };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));
         }

@@ -1,0 +1,139 @@
+"""`run --window`: a capture of sums that knows what each call stack allocated, freed and held in every window of time."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+duckdb = pytest.importorskip("duckdb")
+
+#: Marks the phases by the clock that windows go by: each begins in a window of its own.
+PROGRAM = """
+import sys, time
+kept, begin = [], time.monotonic()
+
+def until(window):
+    while time.monotonic() - begin < window * 0.2 + 0.05:
+        time.sleep(0.01)
+
+def early():
+    kept.extend(bytearray(300_000) for _ in range(10))
+
+def middle():
+    return [bytearray(200_000) for _ in range(20)]
+
+def late():
+    kept.append(bytearray(1_000_000))
+
+until(1); early()
+until(3); middle()
+until(5); late()
+until(7)
+"""
+
+
+def recorded(executable, directory, *options, target=None):
+    (directory / "program.py").write_text(PROGRAM)
+    capture = directory / "capture.bin"
+    command = [executable, "run", "-q", *options, "-o", capture, *(target or [directory / "program.py"])]
+    subprocess.run(command, check=True, env={**os.environ, "PYTHONMALLOC": "malloc"})
+    return capture
+
+
+def windows_of(executable, capture, *options):
+    """Answers questions about the table."""
+    tables = capture.with_suffix(".tables")
+    subprocess.run([executable, "transform", "parquet", *options, "-o", tables, capture], check=True, capture_output=True)
+    found = {name: f"read_parquet('{tables}/{name}/**/*.parquet')" for name in ("windows", "frames", "sites")}
+
+    def ask(question):
+        for name, source in found.items():
+            question = question.replace(f"${name}", source)
+        return duckdb.sql(question).fetchall()
+
+    return ask
+
+
+def stats(executable, capture):
+    return json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, check=True).stdout)
+
+
+@pytest.mark.parametrize("options", [[], ["--aggregate"], ["--trace-python-allocators"]], ids=" ".join)
+def test_windows_say_what_each_function_did(executable, tmp_path, options):
+    capture = recorded(executable, tmp_path, "--window", "200ms", *options)
+    ask, known = windows_of(executable, capture), stats(executable, capture)
+    assert known["capture"]["aggregated"]
+    assert ask("select sum(allocated_bytes), sum(allocated_count) from $windows") == [
+        (known["allocations"]["bytes"], known["allocations"]["count"])
+    ]
+    assert ask("select count(distinct window_number) >= 5, min(start_ns) from $windows") == [(True, 0)]
+    # Without gaps, and each row follows from the one before.
+    assert ask("select count(*) from (select distinct start_ns from $windows where start_ns > 0) where start_ns not in (select end_ns from $windows)") == [(0,)]
+    # Python's allocators have several domains of one name.
+    sums = "select stack, allocator, tid, window_number, sum(live_bytes) as live, sum(allocated_bytes - freed_bytes) as more from $windows group by all"
+    held = "sum(more) over (partition by stack, allocator, tid order by window_number)"
+    assert ask(f"select count(*) from (select live, {held} as held from ({sums})) where live != held") == [(0,)]
+    assert ask("select count(*) from $windows where peak_bytes < live_bytes or peak_bytes > live_bytes + freed_bytes") == [(0,)]
+    of = "from $windows w join $frames f on f.frame = w.own_frame where f.function like '{}%'"
+    early, middle, late = (
+        ask(f"select start_ns, allocated_bytes, freed_bytes, live_bytes, peak_bytes {of.format(name)} and allocated_bytes > 190_000")
+        for name in ("early", "middle", "late")
+    )
+    assert sum(row[1] for row in early) >= 3_000_000 and sum(row[2] for row in early) == 0
+    assert sum(row[1] for row in middle) >= 4_000_000 and max(row[4] for row in middle) >= 4_000_000
+    assert [row[1] // 1_000_000 for row in late] == [1]
+    assert max(row[0] for row in early) < min(row[0] for row in middle) < min(row[0] for row in late)
+    # What is held has a row in each later window until the interpreter ends.
+    then = f"start_ns = {late[0][0]}"
+    assert ask(f"select sum(live_bytes) >= 3_000_000 {of.format('early')} and {then}") == [(True,)]
+    assert ask(f"select coalesce(sum(live_bytes), 0) < 100_000 {of.format('middle')} and {then}") == [(True,)]
+
+
+def test_they_are_those_of_a_capture_of_events(executable, tmp_path):
+    """Of the standard library's tests, by sums that do not depend on when a window ends."""
+    target = ["-m", "unittest", "-q", "test.test_json", "test.test_textwrap"]
+    sums = "select sum(allocated_count), sum(freed_count) from $windows"
+    (tmp_path / "events").mkdir()
+    found = []
+    for directory, options in ((tmp_path, ["--window", "100ms"]), (tmp_path / "events", [])):
+        capture = recorded(executable, directory, *options, target=target)
+        ask, known = windows_of(executable, capture, *(["--window", "100ms"] if not options else [])), stats(executable, capture)
+        assert ask("select sum(allocated_count) from $windows") == [(known["allocations"]["count"],)]
+        last = "(select max(window_number) from $windows)"
+        at_exit = ask("select sum(leaked_at_exit_bytes), sum(leaked_at_exit_count) from $sites")
+        assert ask(f"select sum(live_bytes), sum(live_count) from $windows where window_number = {last}") == at_exit
+        found.append(ask(sums)[0])
+    (allocated, freed), (expected, expected_freed) = found
+    assert abs(allocated - expected) < expected * 0.02 and abs(freed - expected_freed) < expected_freed * 0.02
+
+
+def test_a_killed_program_keeps_its_windows(executable, tmp_path):
+    (tmp_path / "killed.py").write_text(PROGRAM.replace("until(7)", "until(30)\nimport os; os.kill(os.getpid(), 9)").replace("* 0.2", "* 0.02"))
+    capture = tmp_path / "capture.bin"
+    command = [executable, "run", "-q", "--window", "100ms", "-o", capture, tmp_path / "killed.py"]
+    assert subprocess.run(command, env={**os.environ, "PYTHONMALLOC": "malloc"}).returncode == 137
+    ask, known = windows_of(executable, capture), stats(executable, capture)
+    assert ask("select sum(allocated_bytes) from $windows") == [(known["allocations"]["bytes"],)]
+
+
+def test_an_anonymized_capture_keeps_them(executable, tmp_path):
+    capture = recorded(executable, tmp_path, "--window", "200ms")
+    anonymous = tmp_path / "anonymous.bin"
+    subprocess.run([executable, "anonymize", "-o", anonymous, capture], check=True, capture_output=True)
+    question = "select window_number, end_ns, sum(allocated_bytes), sum(live_bytes), sum(peak_bytes) from $windows group by all order by all"
+    assert windows_of(executable, anonymous)(question) == windows_of(executable, capture)(question)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--window", "15s", "--allocation-timestamps"], "cannot be combined with --allocation-timestamps"),
+        (["--window", "1ms"], "expected a time from 100ms to a day"),
+        (["--window", "soon"], "unknown unit 'soon'"),
+        (["--window", "15s", "--objects-at", "end"], "cannot be combined with --objects-at"),
+    ],
+)
+def test_wrong_usage(executable, options, said):
+    run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True)
+    assert run.returncode == 2 and said in run.stderr

@@ -8,12 +8,11 @@
 //!
 //! Invariant: pages that are not in memory are not read, and a heap takes bounded time and memory.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use memtrack_format::resident::{
     AccountMapping, GLIBC_HEAP_BYTES, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount, flag,
 };
+
+use super::memory::ProcessMemory;
 
 /// Offset of the top chunk's address in the state of an arena.
 pub(super) const TOP_OFFSET: u64 = 96;
@@ -42,7 +41,11 @@ const FENCE_BYTES: u64 = 32;
 const MOST_DATA: u64 = 1 << 20;
 
 /// The free pages of the main heap, and of these heaps of other arenas, by address. They have their ends.
-pub(super) fn free_pages(memory: &File, account: &ResidentAccount, heaps: &[(GlibcHeap, u64)]) -> Vec<HeapFreePages> {
+pub(super) fn free_pages(
+    memory: &ProcessMemory,
+    account: &ResidentAccount,
+    heaps: &[(GlibcHeap, u64)],
+) -> Vec<HeapFreePages> {
     let main = main_heap(account).and_then(|(start, end)| {
         let state = main_state(memory, account, (start, end))?;
         Some(HeapRange { start, end, first: start, state })
@@ -116,35 +119,27 @@ fn resident_runs(account: &ResidentAccount, heap: &HeapRange) -> Vec<PageRun> {
 }
 
 /// The state of the main arena, in the C library's data: it has the address of the top chunk, which ends with the heap.
-fn main_state(memory: &File, account: &ResidentAccount, (start, end): (u64, u64)) -> Option<u64> {
+fn main_state(memory: &ProcessMemory, account: &ResidentAccount, (start, end): (u64, u64)) -> Option<u64> {
     let is_libc = |mapping: &&AccountMapping| {
         let name = account.path(mapping).rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         (name.starts_with(b"libc.so") || name.starts_with(b"libc-")) && mapping.has(flag::READ | flag::WRITE)
     };
     let data = account.mappings.iter().find(is_libc)?;
     let mut bytes = vec![0; usize::try_from(data.bytes().min(MOST_DATA)).ok()?];
-    memory.read_exact_at(&mut bytes, data.start).ok()?;
+    memory.read(&mut bytes, data.start).ok()?;
     let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
     let mut places = (data.start..).step_by(8).zip(words);
     let is_top = |top: u64| {
         let is_here = (start..end).contains(&top) && top.is_multiple_of(ALIGNMENT);
-        is_here && words_at::<2>(memory, top).is_some_and(|[_, size]| top.checked_add(size & !FLAGS) == Some(end))
+        is_here && memory.words::<2>(top).is_some_and(|[_, size]| top.checked_add(size & !FLAGS) == Some(end))
     };
     let (place, _) = places.find(|(_, word)| is_top(*word))?;
     place.checked_sub(TOP_OFFSET)
 }
 
-/// Words of the process's memory.
-pub(super) fn words_at<const N: usize>(memory: &File, place: u64) -> Option<[u64; N]> {
-    let mut bytes = [0; 32];
-    memory.read_exact_at(bytes.get_mut(..N * 8)?, place).ok()?;
-    let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-    Some(std::array::from_fn(|_| words.next().unwrap_or(0)))
-}
-
 /// Reads the headers of chunks.
 struct ChunkWalk<'a> {
-    memory: &'a File,
+    memory: &'a ProcessMemory,
     /// The resident pages of all heaps that are read, by address.
     runs: &'a [PageRun],
     /// What was read last, and its address.
@@ -189,7 +184,7 @@ impl ChunkWalk<'_> {
     fn fast_chunks(&self, heap: &HeapRange) -> Option<Vec<u64>> {
         let mut chunks = Vec::new();
         for bin in 0..FAST_BINS {
-            let [mut chunk] = words_at(self.memory, heap.state + FAST_BINS_OFFSET + 8 * bin)?;
+            let [mut chunk] = self.memory.words(heap.state + FAST_BINS_OFFSET + 8 * bin)?;
             while chunk != 0 {
                 chunks.push(chunk);
                 if chunks.len() > MOST_FAST {
@@ -206,7 +201,7 @@ impl ChunkWalk<'_> {
     /// The next chunk of a fast bin, 0 behind the last. From glibc 2.32 on the link is mixed with its own address.
     fn next_fast(&self, link: u64) -> Option<u64> {
         let _ = self.run_of(link)?;
-        let [plain] = words_at(self.memory, link)?;
+        let [plain] = self.memory.words(link)?;
         let mixed = plain ^ (link >> 12);
         if plain == 0 || mixed == 0 {
             return Some(0);
@@ -235,7 +230,7 @@ impl ChunkWalk<'_> {
         let bytes = usize::try_from((run.end - address).min(PIECE)).ok()?;
         self.piece.resize(bytes, 0);
         self.piece_start = address;
-        if self.memory.read_exact_at(&mut self.piece, address).is_err() {
+        if self.memory.read(&mut self.piece, address).is_err() {
             self.piece.clear();
             return None;
         }
@@ -251,7 +246,7 @@ mod tests {
 
     use memtrack_format::resident::{PageRun, PageState};
 
-    use super::{ChunkWalk, HeapRange, STATE_BYTES};
+    use super::{ChunkWalk, HeapRange, ProcessMemory, STATE_BYTES};
 
     const PAGE: u64 = 4096;
     const START: u64 = 1 << 16;
@@ -279,7 +274,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("memtrack-chunks-{:?}", std::thread::current().id()));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         File::create(&path).unwrap().write_all(&bytes).unwrap();
-        let memory = File::open(&path).unwrap();
+        let memory = ProcessMemory::in_file(File::open(&path).unwrap());
         std::fs::remove_file(path).unwrap();
         let runs = [PageRun { start: START, end, state: PageState::Anonymous }];
         let mut walk = ChunkWalk { memory: &memory, runs: &runs, piece: Vec::new(), piece_start: 0 };

@@ -5,17 +5,16 @@
 //!
 //! Invariant: reading them takes bounded time; of larger memory an even part is read, and counts for all of it.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use memtrack_format::resident::HugePages;
+
+use super::memory::ProcessMemory;
 
 /// Maximum number of bytes that are read, and bytes that are read at a time.
 const MOST_BYTES: u64 = 64 << 20;
 const PIECE: u64 = 2 << 20;
 
 /// What these ranges of huge pages hold.
-pub(super) fn huge_pages(memory: &File, ranges: &[(u64, u64)], page: u64) -> HugePages {
+pub(super) fn huge_pages(memory: &ProcessMemory, ranges: &[(u64, u64)], page: u64) -> HugePages {
     let bytes = ranges.iter().map(|(start, end)| end - start).sum::<u64>();
     let step = usize::try_from(bytes.div_ceil(MOST_BYTES)).unwrap_or(usize::MAX).max(1);
     let pieces = ranges.iter().flat_map(|(start, end)| {
@@ -25,7 +24,7 @@ pub(super) fn huge_pages(memory: &File, ranges: &[(u64, u64)], page: u64) -> Hug
     let (mut read, mut zeroes) = (0, 0);
     for (start, len) in pieces.step_by(step) {
         let Some(buffer) = buffer.get_mut(..len as usize) else { break };
-        if memory.read_exact_at(buffer, start).is_ok() {
+        if memory.read(buffer, start).is_ok() {
             read += len;
             let is_empty = |page: &&[u8]| page.iter().all(|byte| *byte == 0);
             zeroes += buffer.chunks_exact(page as usize).filter(is_empty).count() as u64 * page;
@@ -38,7 +37,7 @@ pub(super) fn huge_pages(memory: &File, ranges: &[(u64, u64)], page: u64) -> Hug
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
-    use super::{MOST_BYTES, PIECE, huge_pages};
+    use super::{MOST_BYTES, PIECE, ProcessMemory, huge_pages};
 
     const PAGE: usize = 4096;
 
@@ -48,7 +47,7 @@ mod tests {
         bytes[5 * PAGE + 17] = 1;
         bytes[6 * PAGE - 1] = 1;
         bytes[900 * PAGE] = 1;
-        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let memory = ProcessMemory::of(std::process::id().cast_signed()).unwrap();
         let start = bytes.as_ptr() as u64;
         let found = huge_pages(&memory, &[(start, start + PIECE), (start + PIECE, start + 2 * PIECE)], PAGE as u64);
         assert_eq!((found.bytes, found.zeroes), (2 * PIECE, 2 * PIECE - 2 * PAGE as u64));
@@ -60,7 +59,7 @@ mod tests {
     #[test]
     fn of_much_memory_a_part_counts_for_all() {
         let bytes = vec![0_u8; (MOST_BYTES + MOST_BYTES / 2) as usize];
-        let memory = std::fs::File::open("/proc/self/mem").unwrap();
+        let memory = ProcessMemory::of(std::process::id().cast_signed()).unwrap();
         let start = bytes.as_ptr() as u64;
         let found = huge_pages(&memory, &[(start, start + bytes.len() as u64)], PAGE as u64);
         assert_eq!((found.bytes, found.zeroes), (bytes.len() as u64, bytes.len() as u64));

@@ -9,6 +9,7 @@
 
 mod chunks;
 mod huge;
+mod memory;
 mod pages;
 mod read;
 

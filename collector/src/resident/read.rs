@@ -12,8 +12,9 @@ use memtrack_format::resident::{
     AccountMapping, AccountThread, GLIBC_HEAP_BYTES, GlibcHeap, PageRun, ResidentAccount, flag,
 };
 
-use super::chunks::{TOP_OFFSET, free_pages, words_at};
+use super::chunks::{TOP_OFFSET, free_pages};
 use super::huge::huge_pages;
+use super::memory::ProcessMemory;
 use super::pages::{PageRange, PageReader};
 use crate::maps::{MappingLine, parse_all};
 
@@ -64,12 +65,15 @@ impl AccountReader {
             account.mappings.push(AccountMapping { start, end, flags, path, runs });
         }
         account.threads = self.threads();
-        if let Ok(memory) = File::open(format!("/proc/{}/mem", self.pid)) {
+        if let Ok(memory) = ProcessMemory::of(self.pid) {
             let heaps = self.heaps(&memory, &account.mappings);
             account.heaps = heaps.iter().map(|(heap, _)| *heap).collect();
             if with_chunks {
-                account.free = free_pages(&memory, &account, &heaps);
-                account.huge = huge_pages(&memory, pages.huge(), self.page_bytes);
+                let free = free_pages(&memory, &account, &heaps);
+                let huge = huge_pages(&memory, pages.huge(), self.page_bytes);
+                if memory.is_there() {
+                    (account.free, account.huge) = (free, huge);
+                }
             }
         }
         Ok(account)
@@ -113,7 +117,7 @@ impl AccountReader {
     }
 
     /// The heaps of glibc's arenas with their ends, recognized by their alignment and by what stands at their start.
-    fn heaps(&self, memory: &File, mappings: &[AccountMapping]) -> Vec<(GlibcHeap, u64)> {
+    fn heaps(&self, memory: &ProcessMemory, mappings: &[AccountMapping]) -> Vec<(GlibcHeap, u64)> {
         let is_anonymous = |mapping: &&AccountMapping| {
             mapping.path.is_none() && mapping.has(flag::READ | flag::WRITE) && !mapping.has(flag::SHARED)
         };
@@ -150,15 +154,15 @@ impl AccountReader {
 }
 
 /// The heap that begins at this place, if one does, and its end.
-fn heap_at(memory: &File, place: u64) -> Option<(GlibcHeap, u64)> {
-    let words: [u64; 4] = words_at(memory, place)?;
+fn heap_at(memory: &ProcessMemory, place: u64) -> Option<(GlibcHeap, u64)> {
+    let words: [u64; 4] = memory.words(place)?;
     let [arena, _previous, size, writable] = words;
     let is_state = (32..=64).contains(&(arena & (GLIBC_HEAP_BYTES - 1)));
     let is_size = |size: u64| (1..=GLIBC_HEAP_BYTES).contains(&size) && size.is_multiple_of(4096);
     if !is_state || !is_size(size) || !is_size(writable) || size > writable {
         return None;
     }
-    let top = words_at::<1>(memory, arena.checked_add(TOP_OFFSET)?).map_or(0, |[top]| top);
+    let top = memory.words::<1>(arena.checked_add(TOP_OFFSET)?).map_or(0, |[top]| top);
     let is_top = top.is_multiple_of(16) && top > GLIBC_HEAP_BYTES;
     Some((GlibcHeap { start: place, arena, top: if is_top { top } else { 0 } }, place + size))
 }

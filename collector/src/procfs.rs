@@ -108,6 +108,12 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
     clock_ns(clock)
 }
 
+/// Processor time of the calling thread, in nanoseconds.
+#[must_use]
+pub fn thread_processor_ns() -> u64 {
+    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
 /// The time of a clock in nanoseconds.
 pub(crate) fn clock_ns(clock: libc::clockid_t) -> Option<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

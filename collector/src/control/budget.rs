@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::procfs::clock_ns;
+use crate::procfs::thread_processor_ns;
 
 /// One n-th of a core.
 const SHARE: i64 = 10;
@@ -23,12 +23,12 @@ pub(super) struct ProcessorBudget {
 
 impl ProcessorBudget {
     pub(super) fn new() -> Self {
-        Self { seen: Instant::now(), used_ns: thread_ns(), left_ns: BURST_NS }
+        Self { seen: Instant::now(), used_ns: thread_processor_ns(), left_ns: BURST_NS }
     }
 
     /// How long the thread has to pause now, if it has used too much.
     pub(super) fn pause(&mut self) -> Option<Duration> {
-        let (now, used) = (Instant::now(), thread_ns());
+        let (now, used) = (Instant::now(), thread_processor_ns());
         let passed = i64::try_from(now.duration_since(self.seen).as_nanos()).unwrap_or(i64::MAX);
         let taken = i64::try_from(used.saturating_sub(self.used_ns)).unwrap_or(i64::MAX);
         (self.seen, self.used_ns) = (now, used);
@@ -43,14 +43,9 @@ impl ProcessorBudget {
     }
 }
 
-/// Processor time of the calling thread.
-fn thread_ns() -> u64 {
-    clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{BURST_NS, LONGEST, ProcessorBudget, SHARE, thread_ns};
+    use super::{BURST_NS, LONGEST, ProcessorBudget, SHARE, thread_processor_ns};
 
     #[test]
     fn a_busy_thread_has_to_pause_until_its_share_is_kept() {
@@ -68,8 +63,8 @@ mod tests {
 
     #[test]
     fn its_own_time_is_counted() {
-        let before = thread_ns();
-        while thread_ns() == before {}
+        let before = thread_processor_ns();
+        while thread_processor_ns() == before {}
         assert_eq!(ProcessorBudget::new().pause(), None);
     }
 }

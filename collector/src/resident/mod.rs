@@ -212,7 +212,7 @@ fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<Acco
 }
 
 fn answer(reader: &AccountReader, AccountOrder { tick, cause }: AccountOrder, area: &Area) -> AccountAnswer {
-    let now = || procfs::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0);
+    let now = procfs::thread_processor_ns;
     let begun = now();
     // A program waits for two accounts at its end, of which the last one has what its allocator keeps.
     let with_chunks = cause != AccountCause::Finalizing;

@@ -12,7 +12,9 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_collector::{Compression, Packages, Packer, RecordPiece, Sink, SnapshotCopy, SourceRecorder};
+use memtrack_collector::{
+    Compression, Packages, Packer, RecordPiece, Sink, SnapshotCopy, SourceRecorder, thread_processor_ns,
+};
 use memtrack_format::aggregate::PART;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW};
 use memtrack_format::header;
@@ -28,7 +30,7 @@ use super::process_replay::ProcessReplay;
 const INTERVAL: Duration = Duration::from_secs(3);
 /// How long a snapshot can be copied.
 const SNAPSHOT_STAYS: Duration = Duration::from_secs(60);
-/// Checkpoints take at most 1/n of the time.
+/// Checkpoints take at most 1/n of a processor's time.
 const TIME_PART: u32 = 20;
 
 /// Maximum number of snapshots kept; more than any chart has points.
@@ -127,14 +129,16 @@ impl Sink for SumsSink {
             self.file.add_sources(self.sources.as_mut(), frames)?;
         }
         self.snapshot.take_if(|(_, made)| made.elapsed() > SNAPSHOT_STAYS);
-        let begun = Instant::now();
-        if begun < self.next_checkpoint {
+        if Instant::now() < self.next_checkpoint {
             return Ok(());
         }
+        let before_ns = thread_processor_ns();
         let Some(mut now) = self.running.now() else { return Ok(()) };
         now.analysis.windows = self.windows.with_open(now.open_window);
         self.file.write(now.process, now.analysis, now.frames, now.threads, false)?;
-        self.next_checkpoint = Instant::now() + INTERVAL.max(begun.elapsed() * TIME_PART);
+        // Where the disk is busy, the wait for it is no reason to wait longer.
+        let taken = Duration::from_nanos(thread_processor_ns().saturating_sub(before_ns));
+        self.next_checkpoint = Instant::now() + INTERVAL.max(taken * TIME_PART);
         Ok(())
     }
 

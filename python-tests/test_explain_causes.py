@@ -235,7 +235,8 @@ PLANTED = {
             for block in scratch:
                 free(block)
         work()
-        time.sleep(1)
+        # Most of the run, on a busy machine, too.
+        time.sleep(3)
     """,
     "retained-arenas": C_FUNCTIONS + """
         import threading
@@ -246,7 +247,7 @@ PLANTED = {
             blocks.pop()
             for block in blocks:
                 free(block)
-            time.sleep(1)
+            time.sleep(3)
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
             thread.start()

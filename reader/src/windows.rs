@@ -115,15 +115,19 @@ pub fn complete(windows: &[SiteWindow]) -> impl Iterator<Item = SiteWindow> + '_
             GroupFlow { stack, thread, allocator, allocated, freed, live, peak }
         });
         rows.extend(idle);
-        held.extend(window.rows.iter().filter(|flow| flow.live.count > 0).map(|flow| (key(flow), flow.live)));
+        held.extend(window.rows.iter().filter(|flow| is_something(flow.live)).map(|flow| (key(flow), flow.live)));
         SiteWindow { rows, ..*window }
     })
+}
+
+/// Parts of mappings have bytes, and are no allocation.
+fn is_something(tally: Tally) -> bool {
+    (tally.bytes, tally.count) != (0, 0)
 }
 
 /// What a group did since this was what it had allocated and freed; `None`: nothing, and it holds nothing.
 fn since(flow: GroupFlow, (allocated, freed): (Tally, Tally)) -> Option<GroupFlow> {
     let flow = GroupFlow { allocated: flow.allocated.less(allocated), freed: flow.freed.less(freed), ..flow };
-    let is_something = |tally: Tally| (tally.bytes, tally.count) != (0, 0);
     [flow.allocated, flow.freed, flow.live].into_iter().any(is_something).then_some(flow)
 }
 
@@ -237,5 +241,17 @@ mod tests {
         assert_eq!(sparse[1].rows.len(), 1);
         let completed: Vec<_> = complete(&sparse).map(|window| rows(&window)).collect();
         assert_eq!(completed, all.iter().map(rows).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn parts_of_mappings_are_held_without_an_allocation() {
+        let mut replay = WindowReplay::new(&Options::default(), Some(100));
+        replay.events(events().into_iter(), &Frames::new());
+        let (_, mut all) = replay.finish();
+        all.truncate(1);
+        all[0].rows[0].live.count = 0;
+        all.push(SiteWindow { from_ns: 100, to_ns: 200, rows: Vec::new() });
+        let last = complete(&all).last().unwrap();
+        assert_eq!(rows(&last), [[1, 0, 0, 50, 50]]);
     }
 }

@@ -91,7 +91,7 @@ const PROCESSES: [(&str, &str); 27] = [
 ];
 
 /// A number that is there.
-fn value<'a>(value: u64) -> ParquetCell<'a> {
+fn number<'a>(value: u64) -> ParquetCell<'a> {
     ParquetCell::Number(Some(value))
 }
 
@@ -136,16 +136,16 @@ impl TableWriter<'_> {
                 ParquetCell::Word(whose.get(stack.0 as usize).map(|whose| whose.name())),
                 ParquetCell::Word(Some(allocator.name())),
                 ParquetCell::Int32(self.source.capture.thread(thread).0.map(i32::cast_unsigned)),
-                value(allocated.bytes),
-                value(allocated.count),
-                value(peak.bytes),
-                value(peak.count),
-                value(leaked.bytes),
-                value(leaked.count),
-                value(at_exit.bytes),
-                value(at_exit.count),
-                value(temporary.bytes),
-                value(temporary.count),
+                number(allocated.bytes),
+                number(allocated.count),
+                number(peak.bytes),
+                number(peak.count),
+                number(leaked.bytes),
+                number(leaked.count),
+                number(at_exit.bytes),
+                number(at_exit.count),
+                number(temporary.bytes),
+                number(temporary.count),
             ])?;
         }
         table.finish()
@@ -163,11 +163,12 @@ impl TableWriter<'_> {
                 .try_for_each(|window| self.window(window.from_ns / length, window, &mut table))
                 .and_then(|()| table.finish());
         }
-        (0..).zip(complete(windows)).try_for_each(|(number, window)| self.window(number, &window, &mut table))?;
+        (0..).zip(complete(windows)).try_for_each(|(place, window)| self.window(place, &window, &mut table))?;
         table.finish()
     }
 
-    fn window(&self, number: u64, window: &SiteWindow, table: &mut ParquetTable) -> Result<()> {
+    /// The rows of the window with this number.
+    fn window(&self, place: u64, window: &SiteWindow, table: &mut ParquetTable) -> Result<()> {
         for flow in &window.rows {
             if !self.source.kept.has_group(flow.stack, flow.allocator, flow.thread) {
                 continue;
@@ -176,21 +177,21 @@ impl TableWriter<'_> {
             let peak = flow.peak.unwrap_or(live);
             table.row([
                 self.process_key(),
-                value(number),
-                value(window.from_ns),
-                value(window.to_ns),
+                number(place),
+                number(window.from_ns),
+                number(window.to_ns),
                 ParquetCell::Bits(self.keys.stack(flow.stack)),
                 ParquetCell::Bits(self.keys.own_frame(flow.stack)),
                 ParquetCell::Word(Some(flow.allocator.name())),
                 ParquetCell::Int32(self.source.capture.thread(flow.thread).0.map(i32::cast_unsigned)),
-                value(allocated.bytes),
-                value(allocated.count),
-                value(freed.bytes),
-                value(freed.count),
-                value(live.bytes),
-                value(live.count),
-                value(peak.bytes),
-                value(peak.count),
+                number(allocated.bytes),
+                number(allocated.count),
+                number(freed.bytes),
+                number(freed.count),
+                number(live.bytes),
+                number(live.count),
+                number(peak.bytes),
+                number(peak.count),
             ])?;
         }
         Ok(())
@@ -205,10 +206,10 @@ impl TableWriter<'_> {
             table.row([
                 self.process_key(),
                 ParquetCell::Int32(Some(snapshot.index)),
-                value(snapshot.time_ns),
-                value(snapshot.rss_bytes),
-                value(snapshot.heap_bytes),
-                value(snapshot.order),
+                number(snapshot.time_ns),
+                number(snapshot.rss_bytes),
+                number(snapshot.heap_bytes),
+                number(snapshot.order),
             ])?;
         }
         table.finish()
@@ -277,24 +278,24 @@ impl TableWriter<'_> {
             ParquetCell::Text(executable.as_deref()),
             ParquetCell::Text(python.as_deref()),
             ParquetCell::Number(process.start.realtime_ns),
-            value(self.source.capture.info.duration_ns(&self.source.capture.analysis)),
+            number(self.source.capture.info.duration_ns(&self.source.capture.analysis)),
             ParquetCell::Number(totals.finalizing.map(|at| at.time_ns)),
             ParquetCell::Int32(process.exit_status.map(u32::from)),
             ParquetCell::Text(end_reason.as_deref()),
             ParquetCell::Bool(info.complete),
-            value(bytes),
-            value(count),
-            value(totals.deallocations),
-            value(totals.peak.bytes),
-            value(totals.peak.allocations),
+            number(bytes),
+            number(count),
+            number(totals.deallocations),
+            number(totals.peak.bytes),
+            number(totals.peak.allocations),
             ParquetCell::Number(totals.peak.at.map(|at| at.time_ns)),
-            value(totals.leaked.bytes),
-            value(totals.leaked.count),
-            value(totals.leaked_at_exit.bytes),
-            value(totals.leaked_at_exit.count),
+            number(totals.leaked.bytes),
+            number(totals.leaked.count),
+            number(totals.leaked_at_exit.bytes),
+            number(totals.leaked_at_exit.count),
             ParquetCell::Number(Some(totals.rss_peak_bytes).filter(|bytes| *bytes > 0)),
-            value(totals.truncated_stacks),
-            value(info.lost_bytes),
+            number(totals.truncated_stacks),
+            number(info.lost_bytes),
             ParquetCell::Number(info.time_uncertainty_ns),
         ])?;
         table.finish()

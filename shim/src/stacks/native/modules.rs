@@ -52,6 +52,8 @@ static GENERATION: AtomicU32 = AtomicU32::new(1);
 static ADDITIONS: AtomicU32 = AtomicU32::new(1);
 /// The id for code in no module.
 static UNKNOWN: AtomicU32 = AtomicU32::new(0);
+/// Where this library begins and ends, once it was added.
+static OWN: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
 /// Gives code in no module its id.
 pub(super) fn start() {
@@ -99,6 +101,13 @@ pub(super) fn unknown() -> u32 {
     UNKNOWN.load(Ordering::Relaxed)
 }
 
+/// Whether an address lies in this library.
+#[inline(always)]
+pub(super) fn is_own(address: usize) -> bool {
+    let [start, end] = OWN.each_ref().map(|place| place.load(Ordering::Relaxed));
+    (start..end).contains(&address)
+}
+
 /// An object was loaded. To be called under the loader's lock, outside of hooks.
 pub(super) fn add(description: Description) {
     let segments = &description.segments;
@@ -110,6 +119,10 @@ pub(super) fn add(description: Description) {
         return;
     }
     let is_own = (start..end).contains(&(&raw const COUNT as usize));
+    if is_own {
+        OWN[0].store(start, Ordering::Relaxed);
+        OWN[1].store(end, Ordering::Relaxed);
+    }
     let is_loader = is_loader(&description, start..end);
     let module = LoadedModule {
         id: new_id(),

@@ -1,9 +1,10 @@
 //! Caches the sequences of the shim's own frames between the start of unwinding and the hook's caller.
 //!
 //! Invariant: a noted sequence of own frames is used only if each return address is the one it was noted with, at the
-//! same distance from the stack pointer. The frames are memtrack's own: they stay loaded, and their rules count from
+//! same distance from the stack pointer, and it leads out of memtrack. The frames are memtrack's own: they stay loaded, and their rules count from
 //! the stack pointer.
 
+use super::modules;
 use super::rule::{FrameState, UnwindRule};
 use super::stack_memory::StackMemory;
 use super::unwind_witnesses::Word;
@@ -100,8 +101,10 @@ impl OwnFramePaths {
     pub(super) fn take(&mut self, start: FrameState, stack: &mut StackMemory) -> Option<FrameState> {
         self.last = None;
         for (place, path) in self.paths.iter().enumerate() {
+            // Where one hook has jumped to the start, and another has called it, the first one's path leads to the other hook.
             if path.start == start.pc
                 && let Some(caller) = path.take(start, stack)
+                && !modules::is_own(caller.pc)
             {
                 self.last = Some(place);
                 return Some(caller);

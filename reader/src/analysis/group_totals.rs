@@ -10,6 +10,7 @@
 
 mod end;
 mod flows;
+mod short_lived;
 
 use std::hash::BuildHasher;
 use std::num::NonZeroU64;

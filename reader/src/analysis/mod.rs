@@ -33,6 +33,7 @@ mod quiet;
 mod sample_distances;
 mod sampled_variances;
 mod selection;
+pub(crate) mod short_lived_sums;
 mod since;
 mod totals;
 

@@ -15,6 +15,7 @@ pub(crate) mod mappings;
 mod model;
 mod roomy;
 pub(crate) mod short_lived;
+mod summed_run;
 #[cfg(test)]
 mod tests;
 pub(crate) mod watch;

@@ -101,14 +101,20 @@ pub(super) struct DecodePool {
 }
 
 impl DecodePool {
-    pub(super) fn new(file: &Arc<OpenCaptureFile>, index: &Arc<Index>, room: AheadLimits) -> Self {
+    /// `threshold`: see [`ShortLivedMarker`].
+    pub(super) fn new(
+        file: &Arc<OpenCaptureFile>,
+        index: &Arc<Index>,
+        room: AheadLimits,
+        threshold: Option<u32>,
+    ) -> Self {
         let (file, index) = (Arc::clone(file), Arc::clone(index));
         Self {
             file,
             index,
             room,
             used: Mutex::default(),
-            marker: ShortLivedMarker::default(),
+            marker: ShortLivedMarker::new(threshold),
             open: AtomicUsize::new(0),
         }
     }

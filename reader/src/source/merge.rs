@@ -158,6 +158,7 @@ impl Merger {
         if let Some(began_us) = began_us {
             consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
         }
+        let run = cursor.run;
         let (whole, range) = cursor.take(until);
         let batch = &cursor.batch;
         let Some(events) = batch.events.get(range.clone()) else { return };
@@ -166,20 +167,25 @@ impl Merger {
         let first = self.events;
         self.events += events.len() as u64;
         self.timeline.given(!events.is_empty() && times.is_empty());
-        let event = |(i, compact): (usize, &Compact)| RunEvent {
-            event: Event {
-                kind: compact.kind,
-                address: compact.address,
-                size: compact.size,
-                stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
-                thread: cursor.thread,
-                order: first + i as u64,
-                time_ns: self.timeline.time(times.get(i).copied()),
-            },
-            // Other threads' events may come between two parts of a run.
+        let event = |(i, compact): (usize, &Compact)| Event {
+            kind: compact.kind,
+            address: compact.address,
+            size: compact.size,
+            stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
+            thread: cursor.thread,
+            order: first + i as u64,
+            time_ns: self.timeline.time(times.get(i).copied()),
+        };
+        // Other threads' events may come between two parts of a run.
+        if let Some(sums) = batch.sums.get(run).and_then(Option::as_ref).filter(|_| whole) {
+            consumer.summed_run(sums, events.len(), |i| event((i, &events[i])), &self.tables.frames);
+            return;
+        }
+        let run_event = |(i, compact): (usize, &Compact)| RunEvent {
+            event: event((i, compact)),
             short_lived: whole && compact.short_lived,
         };
-        consumer.run_events(events.iter().enumerate().map(event), &self.tables.frames);
+        consumer.run_events(events.iter().enumerate().map(run_event), &self.tables.frames);
     }
 
     /// The time of the cursor's next event, once everything before it was emitted.

@@ -24,6 +24,7 @@ mod read;
 mod repack;
 mod segment;
 mod short_lived;
+mod short_lived_sums;
 mod tables;
 mod thread_names;
 mod timeline;
@@ -52,6 +53,7 @@ use self::ahead::AheadLimits;
 use self::file::OpenCaptureFile;
 use self::index::Index;
 use crate::analysis::UnknownBlocks;
+use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::error::Error;
 use crate::event::{Event, RunEvent, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
@@ -75,6 +77,23 @@ pub trait Consumer {
     #[inline]
     fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, frames: &Frames) {
         self.events(events.map(|RunEvent { event, .. }| event), frames);
+    }
+    /// How many further allocations of its thread a temporary block may outlive, for consumers to which the sums of
+    /// short-lived blocks suffice: see [`Consumer::summed_run`].
+    fn short_lived_threshold(&self) -> Option<u32> {
+        None
+    }
+    /// The next run, which has so many events, all of one time, by their numbers from 0, and the sums of its short-lived
+    /// blocks.
+    #[inline]
+    fn summed_run(
+        &mut self,
+        _sums: &ShortLivedSums,
+        length: usize,
+        event: impl Fn(usize) -> Event + Clone,
+        frames: &Frames,
+    ) {
+        self.events((0..length).map(event), frames);
     }
     /// This number of further allocations have truncated stacks.
     fn truncated_stacks(&mut self, _count: u64) {}
@@ -109,6 +128,21 @@ impl Consumer for Replay {
     #[inline]
     fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
         self.run_and(events, |_, _| ());
+    }
+
+    fn short_lived_threshold(&self) -> Option<u32> {
+        Self::short_lived_threshold(self)
+    }
+
+    #[inline]
+    fn summed_run(
+        &mut self,
+        sums: &ShortLivedSums,
+        length: usize,
+        event: impl Fn(usize) -> Event + Clone,
+        _frames: &Frames,
+    ) {
+        Self::summed_run(self, sums, length, event);
     }
 
     fn truncated_stacks(&mut self, count: u64) {
@@ -447,11 +481,11 @@ impl CaptureReader {
 
     /// The same step by step.
     pub(crate) fn reading_alone(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(self, AheadLimits::ALONE)
+        MergeReader::new(self, AheadLimits::ALONE, None)
     }
 
     /// The same step by step, for several captures that are read together.
     pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(self, AheadLimits::SHARED)
+        MergeReader::new(self, AheadLimits::SHARED, None)
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn read<C: Consumer>(
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let mut reading = MergeReader::new(capture, AheadLimits::ALONE)?;
+    let mut reading = MergeReader::new(capture, AheadLimits::ALONE, consumer.short_lived_threshold())?;
     while reading.step(u64::MAX, consumer, progress)? {}
     reading.end(consumer)?;
     Ok(reading.finish())
@@ -136,7 +136,8 @@ impl<C: Consumer> Consumer for NotIncluded<'_, C> {
 }
 
 impl MergeReader {
-    pub(super) fn new(capture: &CaptureReader, room: AheadLimits) -> Result<Self, Error> {
+    /// `threshold`: see [`Consumer::short_lived_threshold`].
+    pub(super) fn new(capture: &CaptureReader, room: AheadLimits, threshold: Option<u32>) -> Result<Self, Error> {
         let CaptureReader { file, index, how } = capture;
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
@@ -147,7 +148,7 @@ impl MergeReader {
         index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
         (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
         merger.tables.brief = how.brief.then(BriefStacks::default);
-        let pool = Arc::new(DecodePool::new(file, index, room));
+        let pool = Arc::new(DecodePool::new(file, index, room, threshold));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
         let included = index.tickets();
         let (turns, lost) = (BinaryHeap::with_capacity(streams.len()), index.lost);

@@ -17,6 +17,7 @@ use memtrack_format::record::{
 };
 use rustc_hash::FxBuildHasher;
 
+use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::event::EventKind;
 use crate::lines::SourcePosition;
 use crate::native::{self, NativeModule};
@@ -87,6 +88,8 @@ pub(super) struct Batch {
     /// Ticks of the stamping clock for each event; empty in segments that are not timed.
     pub(super) times: Vec<u64>,
     pub(super) runs: Vec<TicketRun>,
+    /// For each run the sums of its short-lived blocks, where they are asked for and worth it; may be cut short.
+    pub(super) sums: Vec<Option<Box<ShortLivedSums>>>,
     /// Nodes that are new in this batch.
     pub(super) nodes: Vec<SegmentNode>,
     pub(super) definitions: Vec<Definition>,
@@ -104,6 +107,7 @@ impl Batch {
         self.events.clear();
         self.times.clear();
         self.runs.clear();
+        self.sums.clear();
         self.nodes.clear();
         self.definitions.clear();
         (self.begin, self.truncated, self.last_ticket) = (None, 0, 0);

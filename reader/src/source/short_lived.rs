@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::segment::{Batch, Compact, TicketRun};
+use super::short_lived_sums::ShortLivedSummer;
 use crate::event::EventKind;
 use crate::replay::short_lived::{PLACES, place};
 
@@ -34,22 +35,40 @@ const PASSED_OVER: u32 = 7;
 const LITTLE: usize = 8;
 
 /// Which batches are worth a look.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ShortLivedMarker {
+    /// How many further allocations of its thread a temporary block may outlive; `None`: no sums are asked for.
+    threshold: Option<u32>,
     /// Batches that are passed over from now on.
     passed_over: AtomicU32,
 }
 
 impl ShortLivedMarker {
-    /// Marks the short-lived blocks of a batch, or none of them. The batch is whole: what follows in its segment is another
-    /// one.
+    pub(super) const fn new(threshold: Option<u32>) -> Self {
+        Self { threshold, passed_over: AtomicU32::new(0) }
+    }
+
+    /// Marks the short-lived blocks of a batch, or none of them, and sums them up if asked. The batch is whole: what follows
+    /// in its segment is another one.
     pub(super) fn mark(&self, batch: &mut Batch) {
         let one_less = |left: u32| left.checked_sub(1);
-        if self.passed_over.try_update(Relaxed, Relaxed, one_less).is_err() && mark(batch) < batch.events.len() / LITTLE
-        {
+        if self.passed_over.try_update(Relaxed, Relaxed, one_less).is_ok() {
+            return;
+        }
+        if mark(batch) < batch.events.len() / LITTLE {
             self.passed_over.store(PASSED_OVER, Relaxed);
+        } else if let Some(threshold) = self.threshold.filter(|_| batch.times.is_empty()) {
+            sum(batch, ShortLivedSummer::new(threshold));
         }
     }
+}
+
+/// Sums up the marked blocks of each run.
+fn sum(batch: &mut Batch, mut summer: ShortLivedSummer) {
+    let Batch { events, runs, sums, .. } = batch;
+    let ends = runs.iter().skip(1).map(|run| run.start).chain([events.len()]);
+    let of_run = |(run, end): (&TicketRun, usize)| summer.sum(events.get(run.start..end).unwrap_or_default());
+    sums.extend(runs.iter().zip(ends).map(of_run));
 }
 
 /// Marks all; returns how many events are marked.

@@ -3,6 +3,7 @@
 use proptest::prelude::{any, prop, prop_assert_eq, proptest};
 
 use super::make::{Act, History, HistoryStep, steps};
+use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::analysis::{Analysis, Options};
 use crate::event::{Event, EventKind, RunEvent, Snapshot};
 use crate::frames::Frames;
@@ -61,6 +62,33 @@ fn crowded(steps: Vec<HistoryStep>) -> Vec<HistoryStep> {
     steps.into_iter().map(step).collect()
 }
 
+/// Replays by the sums of runs, and notes how many events that spares.
+struct Summed {
+    replay: Replay,
+    spared: usize,
+}
+
+impl Consumer for Summed {
+    fn event(&mut self, event: &Event, _frames: &Frames) {
+        self.replay.event(event);
+    }
+
+    fn short_lived_threshold(&self) -> Option<u32> {
+        self.replay.short_lived_threshold()
+    }
+
+    fn summed_run(
+        &mut self,
+        sums: &ShortLivedSums,
+        length: usize,
+        event: impl Fn(usize) -> Event + Clone,
+        _frames: &Frames,
+    ) {
+        self.spared += length - sums.others.len();
+        self.replay.summed_run(sums, length, event);
+    }
+}
+
 fn marked(capture: &CaptureReader, options: &Options) -> Analysis {
     let mut replay = Replay::new(options);
     capture.read(&mut replay, |_| ()).unwrap();
@@ -71,15 +99,30 @@ proptest! {
     #[test]
     fn sums_are_those_without_marks(
         steps in prop::collection::vec(steps(), 1..4), timed: bool, moments in 0u32..3, details: bool, collected: bool, split in 20usize..400,
+        temporary_threshold in 0u32..4,
     ) {
         let history = History::of(&crowded(steps.concat()), timed);
         let file = if collected { history.collected(split / 20) } else { history.file(&[], split) };
         let capture = CaptureReader::of_bytes(&file).unwrap();
-        let options = Options { moments, details, ..Options::default() };
+        let options = Options { moments, details, temporary_threshold, ..Options::default() };
         let mut unmarked = Unmarked(Replay::new(&options));
         capture.read(&mut unmarked, |_| ()).unwrap();
         let expected = unmarked.0.into_analysis();
         prop_assert_eq!(&marked(&capture, &options), &expected);
+    }
+
+    /// Without times and moments, where runs are replayed by their sums.
+    #[test]
+    fn sums_of_runs_are_those_of_their_events(
+        steps in prop::collection::vec(steps(), 1..4), collected: bool, split in 20usize..400, temporary_threshold in 0u32..4,
+    ) {
+        let history = History::of(&crowded(steps.concat()), false);
+        let file = if collected { history.collected(split / 20) } else { history.file(&[], split) };
+        let capture = CaptureReader::of_bytes(&file).unwrap();
+        let options = Options { temporary_threshold, ..Options::default() };
+        let mut unmarked = Unmarked(Replay::new(&options));
+        capture.read(&mut unmarked, |_| ()).unwrap();
+        prop_assert_eq!(marked(&capture, &options), unmarked.0.into_analysis());
     }
 
     /// However records go on after a block that was marked: its free may be undone.
@@ -113,4 +156,27 @@ fn a_block_that_begins_and_ends_in_a_run_at_a_free_address_is_marked() {
     let marked: Vec<usize> = (0..).zip(&marks.0).filter(|(_, (_, marked))| *marked).map(|(number, _)| number).collect();
     assert_eq!(marked, [2, 4, 10, 11]);
     assert_eq!(marks.0.len(), first.len() + second.len());
+}
+
+#[test]
+fn short_lived_blocks_are_replayed_by_their_sums_where_nothing_else_is_asked_for() {
+    const A: u64 = 0x1000;
+    const B: u64 = 0x2000;
+    let pair = [Act::Alloc(A), Act::Alloc(B), Act::Free(B), Act::Free(A)];
+    let last = [Act::Alloc(B), Act::Alloc(A)];
+    let steps = [HistoryStep::Run(0, [pair.repeat(3), last.to_vec()].concat())];
+    let capture = CaptureReader::of_bytes(&History::of(&steps, false).file(&[], 400)).unwrap();
+    let spared = |options: Options| {
+        let mut summed = Summed { replay: Replay::new(&options), spared: 0 };
+        capture.read(&mut summed, |_| ()).unwrap();
+        let mut unmarked = Unmarked(Replay::new(&options));
+        capture.read(&mut unmarked, |_| ()).unwrap();
+        assert_eq!(summed.replay.into_analysis(), unmarked.0.into_analysis());
+        summed.spared
+    };
+    // All but the first pair, at whose addresses something may have been, and the last free, which may be undone.
+    assert_eq!(spared(Options::default()), 6);
+    assert_eq!(spared(Options { moments: 1, ..Options::default() }), 0);
+    assert_eq!(spared(Options { details: true, ..Options::default() }), 0);
+    assert_eq!(spared(Options { shared_peak: true, ..Options::default() }), 0);
 }

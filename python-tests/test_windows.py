@@ -117,6 +117,51 @@ def test_a_killed_program_keeps_its_windows(executable, tmp_path):
     assert ask("select sum(allocated_bytes) from $windows") == [(known["allocations"]["bytes"],)]
 
 
+GROWING = """
+import sys, time
+kept, cache, begin, length = [], {}, time.monotonic(), float(sys.argv[1])
+
+def remember():
+    kept.append(bytearray(20_000))
+
+def cached(number):
+    cache.setdefault(number % 20, bytearray(100_000))
+
+def work():
+    return [bytearray(1000) for _ in range(100)]
+
+number = 0
+while time.monotonic() - begin < length:
+    remember(), cached(number), work()
+    number += 1
+    time.sleep(0.005)
+"""
+
+
+def test_what_goes_on_growing_is_told_from_a_cache_that_is_full(executable, tmp_path):
+    (tmp_path / "growing.py").write_text(GROWING)
+    explained = {}
+    for length in ("3", "0.3"):
+        capture = tmp_path / f"{length}.bin"
+        command = [executable, "run", "-q", "--window", "100ms", "-o", capture, tmp_path / "growing.py", length]
+        subprocess.run(command, check=True, env={**os.environ, "PYTHONMALLOC": "malloc"})
+        run = subprocess.run([executable, "explain", "--json", capture], capture_output=True, check=True)
+        explained[length] = json.loads(run.stdout)
+    growing = [finding for finding in explained["3"]["findings"] if finding["id"] == "growth"]
+    known = sum(row["bytes"] for row in table(executable, tmp_path / "3.bin") if row["function"] == "remember")
+    assert [finding["evidence"][0]["function"] for finding in growing] == ["remember"], growing
+    # After the start-up, a quarter, and up to the last slice of eight.
+    assert known * 0.4 < growing[0]["bytes"] < known * 0.8 and growing[0]["evidence"][0]["bytes"] == known
+    assert not any("growth" in text for text in explained["3"]["not_seen"])
+    assert not any(finding["id"] == "growth" for finding in explained["0.3"]["findings"])
+    assert any(text.startswith("growth over time: there are too few windows") for text in explained["0.3"]["not_seen"])
+
+
+def table(executable, capture):
+    run = subprocess.run([executable, "table", "--leaks", "--json", capture], capture_output=True, check=True)
+    return json.loads(run.stdout)["rows"]
+
+
 def test_an_anonymized_capture_keeps_them(executable, tmp_path):
     capture = recorded(executable, tmp_path, "--window", "200ms")
     anonymous = tmp_path / "anonymous.bin"

@@ -35,7 +35,8 @@ pub struct SiteWindow {
     pub from_ns: u64,
     /// The moment after its last.
     pub to_ns: u64,
-    /// Groups that allocated or freed in it, and those that hold something at its end.
+    /// Groups that allocated or freed in it; and, where [`complete`](crate::windows::complete) has added them, those that hold
+    /// something at its end.
     pub rows: Vec<GroupFlow>,
 }
 
@@ -53,6 +54,20 @@ impl SiteWindow {
             }
         }
         self.rows = merged;
+    }
+}
+
+/// Sets what groups hold at the end of each window, after groups were merged: some of those that became one may have no row in
+/// a window, as they did nothing in it, and hold something.
+pub(super) fn hold_again(windows: &mut [SiteWindow]) {
+    let mut held: FxHashMap<(StackId, Allocator, ThreadId), Tally> = FxHashMap::default();
+    for row in windows.iter_mut().flat_map(|window| &mut window.rows) {
+        let held = held.entry((row.stack, row.allocator, row.thread)).or_default();
+        *held += row.allocated;
+        *held = held.less(row.freed);
+        let idle = held.less(row.live);
+        row.live += idle;
+        row.peak.iter_mut().for_each(|peak| *peak += idle);
     }
 }
 

@@ -1,12 +1,14 @@
 //! Which memory goes on growing until the end of a recording, as a leak does and a cache that is full does not.
 //!
-//! Live bytes over time come from the intervals of an [`Analysis`]. The first quarter of the recording is start-up, or, where
+//! Live bytes over time come from the intervals of an [`Analysis`], or from its windows. The first quarter of the recording is start-up, or, where
 //! growth began later, the first half. The rest is divided into equal slices, and the smallest value of each is taken, so
 //! that memory that comes and goes does not look like growth.
 //!
 //! Invariant: what stopped growing before the last quarter of the recording is never reported.
 
-use super::{Analysis, snapshots_before};
+use rustc_hash::FxHashMap;
+
+use super::{Analysis, Intervals, snapshots_before};
 
 /// Slices after the start-up.
 const SLICES: usize = 8;
@@ -22,6 +24,13 @@ pub struct LiveSeries {
     pub times_ns: Vec<u64>,
     /// Live bytes at these moments, for each part.
     pub parts: Vec<Vec<u64>>,
+}
+
+impl LiveSeries {
+    fn push(&mut self, time_ns: u64, live: &[u64]) {
+        self.times_ns.push(time_ns);
+        self.parts.iter_mut().zip(live).for_each(|(part, live)| part.push(*live));
+    }
 }
 
 /// Memory that grows until the end.
@@ -111,11 +120,43 @@ fn determination(times_ns: &[u64], bytes: &[u64]) -> f64 {
 }
 
 impl Analysis {
-    /// Live bytes over time of the parts that the groups belong to, up to the moment of leaks; `None` if intervals were
-    /// not asked for. `part_of_group` has a number below `parts` for each group.
+    /// Live bytes over time of the parts that the groups belong to, up to the moment of leaks; `None` if neither intervals were
+    /// asked for nor the capture has windows. `part_of_group` has a number below `parts` for each group.
     #[must_use]
     pub fn live_series(&self, part_of_group: &[u32], parts: usize) -> Option<LiveSeries> {
-        let intervals = self.intervals.as_ref()?;
+        match &self.intervals {
+            Some(intervals) => Some(self.series_of_intervals(intervals, part_of_group, parts)),
+            None if self.windows.is_empty() => None,
+            None => Some(self.series_of_windows(part_of_group, parts)),
+        }
+    }
+
+    /// What is live at the ends of windows, and at the moment of leaks.
+    fn series_of_windows(&self, part_of_group: &[u32], parts: usize) -> LiveSeries {
+        let keys = self.groups.iter().map(|group| (group.stack, group.allocator, group.thread));
+        let part_of: FxHashMap<_, usize> = keys.zip(part_of_group.iter().map(|part| *part as usize)).collect();
+        let mut series = LiveSeries { times_ns: Vec::new(), parts: vec![Vec::new(); parts] };
+        let mut live = vec![0_u64; parts];
+        let last_ns = self.totals.finalizing.map_or(self.totals.end_time_ns, |moment| moment.time_ns);
+        for window in self.windows.iter().take_while(|window| window.to_ns < last_ns) {
+            for row in &window.rows {
+                let part = part_of.get(&(row.stack, row.allocator, row.thread)).and_then(|part| live.get_mut(*part));
+                let Some(live) = part else { continue };
+                // In this order: a window may free more than it allocates.
+                *live = live.saturating_add(row.allocated.bytes).saturating_sub(row.freed.bytes);
+            }
+            series.push(window.to_ns, &live);
+        }
+        live.fill(0);
+        for (group, part) in self.groups.iter().zip(part_of_group) {
+            let live = live.get_mut(*part as usize);
+            live.into_iter().for_each(|live| *live = live.saturating_add(group.leaked.bytes));
+        }
+        series.push(last_ns, &live);
+        series
+    }
+
+    fn series_of_intervals(&self, intervals: &Intervals, part_of_group: &[u32], parts: usize) -> LiveSeries {
         let finalizing = self.totals.finalizing.map_or(u64::MAX, |moment| moment.order);
         let before = snapshots_before(&self.snapshots, finalizing) as u32;
         let every: Vec<u32> = (0..self.snapshots.len() as u32).collect();
@@ -140,15 +181,17 @@ impl Analysis {
         };
         let time = |moment: &u32| self.snapshots.get(*moment as usize).map_or(0, |snapshot| snapshot.time_ns);
         let times_ns = moments.iter().map(time).collect();
-        Some(LiveSeries { times_ns, parts: changes.into_iter().map(sums).collect() })
+        LiveSeries { times_ns, parts: changes.into_iter().map(sums).collect() }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use memtrack_format::Allocator;
+
     use super::{LiveSeries, UnendingGrowth};
-    use crate::analysis::{Analysis, Interval, Moment};
-    use crate::event::Snapshot;
+    use crate::analysis::{Analysis, Group, GroupFlow, Interval, Moment, SiteWindow, Sum, Tally};
+    use crate::event::{Snapshot, StackId, ThreadId};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -237,5 +280,42 @@ mod tests {
         assert_eq!(before, LiveSeries { times_ns: vec![0, 10, 20], parts: vec![vec![5, 5, 6], vec![0, 7, 0]] });
         analysis.intervals = None;
         assert_eq!(analysis.live_series(&[0, 1, 0], 2), None);
+    }
+
+    #[test]
+    fn windows_have_what_their_parts_hold() {
+        let group = |stack, leaked| Group {
+            leaked: Sum { bytes: leaked, ..Sum::default() },
+            ..Group::new(StackId(stack), Allocator::Malloc, ThreadId(0))
+        };
+        let flow = |stack, allocated, freed| {
+            let [allocated, freed] = [allocated, freed].map(|bytes| Tally { bytes, count: 1, ..Tally::default() });
+            let (live, peak) = (Tally::default(), None);
+            GroupFlow {
+                stack: StackId(stack),
+                thread: ThreadId(0),
+                allocator: Allocator::Malloc,
+                allocated,
+                freed,
+                live,
+                peak,
+            }
+        };
+        let window = |number: u64, rows| SiteWindow { from_ns: number * 10, to_ns: number * 10 + 10, rows };
+        let windows = vec![
+            window(0, vec![flow(1, 100, 20), flow(2, 7, 0)]),
+            // Groups without a row hold what they held.
+            window(1, vec![flow(3, 50, 10)]),
+            window(4, vec![flow(1, 0, 80), flow(3, 1, 1)]),
+            window(6, vec![flow(1, 999, 0)]),
+        ];
+        let groups = [group(1, 0), group(2, 7), group(3, 40)].into_iter().collect();
+        let mut analysis = Analysis { groups, windows, ..Analysis::default() };
+        analysis.totals.end_time_ns = 65;
+        let series = analysis.live_series(&[0, 1, 0], 2).unwrap();
+        assert_eq!(series.times_ns, [10, 20, 50, 65]);
+        assert_eq!(series.parts, [[80, 120, 40, 40], [7, 7, 7, 7]]);
+        analysis.totals.finalizing = Some(Moment { order: 9, time_ns: 45 });
+        assert_eq!(analysis.live_series(&[0, 1, 0], 2).unwrap().times_ns, [10, 20, 45]);
     }
 }

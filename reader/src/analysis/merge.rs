@@ -6,6 +6,7 @@
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
+use super::flow::hold_again;
 use super::{Analysis, Detail, Group, Groups, ViewVariances};
 use crate::event::StackId;
 
@@ -22,6 +23,7 @@ impl Analysis {
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
         self.failed.merge(&key);
         self.windows.iter_mut().for_each(|window| window.merge(&key));
+        hold_again(&mut self.windows);
         let numbers = self.groups.merge(key);
         self.merge_details(&numbers);
         if let Some(intervals) = &mut self.intervals {
@@ -75,7 +77,7 @@ fn merged<T>(of_groups: Vec<T>, numbers: &[u32], add: impl Fn(&mut T, &T)) -> Ve
 mod tests {
     use memtrack_format::Allocator;
 
-    use crate::analysis::{Analysis, Detail, Group, Interval, Sum};
+    use crate::analysis::{Analysis, Detail, Group, GroupFlow, Interval, SiteWindow, Sum, Tally};
     use crate::event::{StackId, ThreadId};
 
     fn interval(group: u32, first_snapshot: u32, bytes: u64) -> Interval {
@@ -97,6 +99,28 @@ mod tests {
             intervals: Some(intervals.into_iter().collect()),
             ..Analysis::default()
         }
+    }
+
+    #[test]
+    fn what_idle_groups_hold_belongs_to_the_merged_one() {
+        let tally = |bytes| Tally { bytes, count: bytes / 10, ..Tally::default() };
+        let row = |stack, allocated, freed, live, peak| GroupFlow {
+            stack: StackId(stack),
+            thread: ThreadId(0),
+            allocator: Allocator::Malloc,
+            allocated: tally(allocated),
+            freed: tally(freed),
+            live: tally(live),
+            peak: Some(tally(peak)),
+        };
+        let mut analysis = example();
+        analysis.windows = [vec![row(2, 50, 0, 50, 50), row(3, 30, 10, 20, 30)], vec![row(3, 10, 0, 30, 30)]]
+            .into_iter()
+            .map(|rows| SiteWindow { rows, ..SiteWindow::default() })
+            .collect();
+        analysis.merge_groups(|group| (StackId(group.stack.0.min(2)), group.allocator));
+        let rows: Vec<_> = analysis.windows.into_iter().flat_map(|window| window.rows).collect();
+        assert_eq!(rows, [row(2, 80, 10, 70, 80), row(2, 10, 0, 80, 80)]);
     }
 
     #[test]

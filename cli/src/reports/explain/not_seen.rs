@@ -4,6 +4,9 @@
 
 use crate::reports::capture_info::Capture;
 
+/// Windows from which on growth can be told: the last three quarters of them make eight slices.
+const FEW_WINDOWS: usize = 12;
+
 /// One sentence each.
 pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
     let info = &capture.info;
@@ -14,7 +17,20 @@ pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
     say(info.growing, "what comes after this moment: the recording goes on");
     say(process.snapshot, "what came after the snapshot");
     say(process.began_late, "what was allocated before the recording began");
-    say(info.aggregated, "growth over time and copies: sums have no single allocations; record without --aggregate");
+    let windows = capture.analysis.windows.len();
+    let has_windows = windows > 0;
+    say(
+        (1..FEW_WINDOWS).contains(&windows),
+        "growth over time: there are too few windows to tell it; record for longer, or with a shorter --window",
+    );
+    say(
+        info.aggregated && has_windows,
+        "copies: sums have no single allocations; record without --window and --aggregate",
+    );
+    say(
+        info.aggregated && !has_windows,
+        "growth over time and copies: sums have no single allocations; record with --window, or without --aggregate",
+    );
     say(!info.processes.is_empty(), "growth and copies of several processes: explain one capture at a time");
     say(
         is_python && !process.traces_python_allocators,

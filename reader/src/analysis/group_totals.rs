@@ -162,6 +162,11 @@ impl GroupTotals {
         !extra && self.selection.is_none() && self.distances.is_none()
     }
 
+    /// Whether it is noted when blocks were live, in the order in which they end or are found live.
+    pub(crate) fn keeps_intervals(&self) -> bool {
+        self.figures.lives.is_some()
+    }
+
     /// Counts an allocation by the event's thread and stack; fills in `block`.
     #[inline(always)]
     pub(crate) fn allocate<const SUMS_ONLY: bool>(

@@ -173,11 +173,6 @@ impl Addresses {
         std::mem::take(&mut self.lower.nodes[bottom as usize].0[number(address)])
     }
 
-    /// All numbers, unordered.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
-        self.entries().map(|(_, number)| number)
-    }
-
     /// All addresses with their numbers, unordered.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         let regions = self.regions.iter().filter(|region| region.node != 0);
@@ -354,7 +349,7 @@ mod tests {
                     insert(&mut addresses, address, number);
                 }
             }
-            let (mut all, mut expected): (Vec<_>, Vec<_>) = (addresses.numbers().collect(), map.values().copied().collect());
+            let (mut all, mut expected): (Vec<_>, Vec<_>) = (addresses.entries().map(|(_, number)| number).collect(), map.values().copied().collect());
             all.sort_unstable();
             expected.sort_unstable();
             prop_assert_eq!(all, expected);
@@ -389,7 +384,7 @@ mod tests {
             (1..=REGIONS).for_each(|number| _ = remove(&mut addresses, address(round, number)));
             assert!(addresses.upper.nodes.len() + addresses.lower.nodes.len() < 2 * FIRST_SWEEP);
         }
-        assert_eq!(addresses.numbers().count(), 0);
+        assert_eq!(addresses.entries().count(), 0);
         addresses.sweep();
         assert_eq!((addresses.used, addresses.used_nodes()), (0, 2));
         assert_eq!((addresses.regions.len(), addresses.sweep_at), (FIRST_REGIONS, FIRST_SWEEP));

@@ -305,14 +305,16 @@ impl Replay {
     #[must_use]
     pub fn finish(&self) -> Analysis {
         let curve = self.watch.as_ref().map(|watch| watch.curve.clone());
-        Analysis { curve, ..self.sums.finish(live(&self.heap, &self.mappings)) }
+        let by_address = self.sums.keeps_intervals();
+        Analysis { curve, ..self.sums.finish(live(&self.heap, &self.threads, &self.mappings, by_address)) }
     }
 
     /// The same at the end, without additional memory.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
-        let Self { mut sums, heap, mappings, watch, .. } = self;
-        let surviving = sums.close(live(&heap, &mappings));
+        let Self { mut sums, heap, threads, mappings, watch, .. } = self;
+        let by_address = sums.keeps_intervals();
+        let surviving = sums.close(live(&heap, &threads, &mappings, by_address));
         drop((heap, mappings));
         let curve = watch.map(|watch| watch.curve);
         Analysis { curve, ..sums.into_analysis(&surviving) }
@@ -439,9 +441,17 @@ impl Replay {
     }
 }
 
-/// All that is live of the heap.
-fn live<'a>(heap: &'a LiveHeap, mappings: &'a Mappings) -> impl Iterator<Item = LivePart> + 'a {
-    let blocks = heap.blocks().map(|block| LivePart { block: *block, bytes: block.size, first: true });
+/// All that is live of the heap; its blocks in the order of the table of addresses, or, which is faster, of their places.
+fn live<'a>(
+    heap: &'a LiveHeap,
+    threads: &'a [ReplayThread],
+    mappings: &'a Mappings,
+    by_address: bool,
+) -> impl Iterator<Item = LivePart> + 'a {
+    let ended = threads.iter().filter_map(|thread| thread.last_free.place);
+    let ordered = by_address.then(|| heap.blocks_at().map(|(_, block)| block)).into_iter().flatten();
+    let unordered = (!by_address).then(|| heap.blocks(ended)).into_iter().flatten();
+    let blocks = ordered.chain(unordered).map(|block| LivePart { block: *block, bytes: block.size, first: true });
     let mapped = mappings.live().filter(|(class, _)| *class == MapClass::Heap);
     blocks.chain(mapped.map(|(_, part)| part))
 }

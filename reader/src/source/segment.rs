@@ -217,6 +217,8 @@ pub(super) struct SegmentReader {
     nodes: Nodes,
     /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
     path: Vec<u32>,
+    /// The newest of them; 0: there is none.
+    node: u32,
     begin: Option<Begin>,
     ticket: u64,
     ticks: u64,
@@ -377,9 +379,18 @@ impl SegmentReader {
     }
 
     /// The node of the current stack.
-    #[inline]
+    #[inline(always)]
     fn node(&mut self, batch: &mut Batch) -> u32 {
-        self.path.truncate(self.decoder.take_unchanged_frames());
+        let (unchanged, depth) = (self.decoder.take_unchanged_frames(), self.decoder.stack().len());
+        if unchanged != depth || self.path.len() != depth {
+            self.node = self.changed_node(batch, unchanged);
+        }
+        self.node
+    }
+
+    /// The same after a change of all but the oldest frames.
+    fn changed_node(&mut self, batch: &mut Batch, unchanged: usize) -> u32 {
+        self.path.truncate(unchanged);
         let stack = self.decoder.stack();
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {

@@ -58,14 +58,15 @@ impl ShortLivedSummer {
         }
         self.run += 1;
         let mut sums = Box::<ShortLivedSums>::default();
+        let ShortLivedSums { groups, stretches, others, sizes, blocks } = &mut *sums;
         let mut stretch = Stretch::default();
         let (mut allocations, mut length) = (0, 0);
         for (at, event) in (0..).zip(events) {
             if !event.short_lived {
                 allocations += allocations_of(event)?;
-                sums.others.push(at);
+                others.push(at);
                 if length > 0 {
-                    sums.stretches.push(std::mem::take(&mut stretch));
+                    stretches.push(std::mem::take(&mut stretch));
                     length = 0;
                 }
                 continue;
@@ -77,22 +78,22 @@ impl ShortLivedSummer {
                 // Sums of larger ones could overflow.
                 let size = u32::try_from(event.size).ok()?;
                 let key = RecentGroup { node: event.node, allocator: allocator as u32, run: self.run, group: 0 };
-                let group = group_of(&mut self.recent, &mut sums.groups, key, at);
+                let group = group_of(&mut self.recent, groups, key, at);
                 *block = BegunBlock { size, at, nth: allocations, group };
-                let sum = &mut sums.groups[group as usize].allocated;
+                let sum = &mut groups[group as usize].allocated;
                 *sum = (sum.0 + event.size, sum.1 + 1);
-                sums.sizes.add(event.size, 1);
+                sizes.add(event.size, 1);
                 stretch.allocate(at, i64::from(size));
             } else {
                 stretch.free(i64::from(block.size));
-                sums.blocks += 1;
+                *blocks += 1;
                 if allocations - block.nth <= self.threshold {
-                    sums.groups[block.group as usize].count_temporary(block.at, u64::from(block.size));
+                    groups[block.group as usize].count_temporary(block.at, u64::from(block.size));
                 }
             }
         }
         if length > 0 {
-            sums.stretches.push(stretch);
+            stretches.push(stretch);
         }
         (sums.blocks >= LEAST_BLOCKS as u64).then_some(sums)
     }

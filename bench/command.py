@@ -129,7 +129,8 @@ def described(options, names):
 
 def version(memtrack):
     """memtrack and the commit that it was built from."""
-    return " ".join(output([memtrack, "--version"]).splitlines()[:2])
+    version, commit = output([memtrack, "--version"]).splitlines()[:2]
+    return f"{version} ({commit.removeprefix('commit: ')})"
 
 
 def progress(text):

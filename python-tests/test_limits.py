@@ -1,6 +1,9 @@
-"""`--snapshot-above` and `--stop-above` in percent, of what `ulimit -v` allows: address space runs out before resident memory does."""
+"""`--snapshot-above` and `--stop-above` in percent, of what `ulimit -v` and `ulimit -d` allow: address space and data run out before
+resident memory does."""
 
 import sys
+
+import pytest
 
 from conftest import Capture, execute
 
@@ -16,23 +19,28 @@ except MemoryError:
 """
 
 
-def limited(memtrack, tmp_path, option):
+LIMITS = [("-v", 500_000, b"its address space, "), ("-d", 400_000, b"its data segment, ")]
+
+
+def limited(memtrack, tmp_path, option, limit, kibibytes):
     command = memtrack.command("run", "-o", tmp_path / "capture.bin", option, "90%", sys.executable, "-c", PROGRAM)
-    return execute(["sh", "-c", 'ulimit -v 500000; exec "$@"', "sh", *command], cwd=tmp_path)
+    return execute(["sh", "-c", f'ulimit {limit} {kibibytes}; exec "$@"', "sh", *command], cwd=tmp_path)
 
 
 def peak(memtrack, path):
     return Capture(memtrack, path).stats()["peak"]["bytes"]
 
 
-def test_a_snapshot_before_address_space_runs_out(memtrack, tmp_path):
-    ended = limited(memtrack, tmp_path, "--snapshot-above")
+@pytest.mark.parametrize(("limit", "kibibytes", "_"), LIMITS)
+def test_a_snapshot_before_memory_runs_out(memtrack, tmp_path, limit, kibibytes, _):
+    ended = limited(memtrack, tmp_path, "--snapshot-above", limit, kibibytes)
     assert ended.status == 0, ended
     assert 300 << 20 < peak(memtrack, tmp_path / "capture.snapshot1.bin") < int(ended.stdout) << 20
 
 
-def test_the_program_is_ended_before_address_space_runs_out(memtrack, tmp_path):
-    ended = limited(memtrack, tmp_path, "--stop-above")
+@pytest.mark.parametrize(("limit", "kibibytes", "name"), LIMITS)
+def test_the_program_is_ended_before_memory_runs_out(memtrack, tmp_path, limit, kibibytes, name):
+    ended = limited(memtrack, tmp_path, "--stop-above", limit, kibibytes)
     assert (ended.status, ended.stdout) == (128 + 15, b""), ended
-    assert b"its address space, " in ended.stderr, ended
+    assert name in ended.stderr, ended
     assert peak(memtrack, tmp_path / "capture.snapshot1.bin") > 300 << 20

@@ -54,8 +54,8 @@ pub(crate) struct SnapshotArgs {
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LimitArgs {
     /// Write a snapshot, and end the program by SIGTERM, when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB, or
-    /// 90% of the smallest memory limit of its control groups, or of the machine's memory; a percentage is one of its address space,
-    /// too, where 'ulimit -v' limits that); with --follow the sum of all
+    /// 90% of the smallest memory limit of its control groups, or of the machine's memory; a percentage is one of its address space
+    /// and data, too, where 'ulimit -v' and 'ulimit -d' limit these); with --follow the sum of all
     /// recorded processes. The capture is complete up to its end
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = memory_bound)]
     pub(crate) stop_above: Option<MemoryBound>,

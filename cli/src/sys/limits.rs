@@ -38,17 +38,36 @@ impl ResourceLimits {
     }
 }
 
-/// Bytes of address space of a process; `None`: it has ended.
-pub(crate) fn address_space(pid: i32) -> Option<u64> {
-    // SAFETY: reads a constant of the system.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    let pages: u64 = std::fs::read_to_string(format!("/proc/{pid}/statm")).ok()?.split(' ').next()?.parse().ok()?;
-    pages.checked_mul(u64::try_from(page).ok()?)
+/// What the limits of address space and data are compared with, in bytes; 0 for a process that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct VirtualSizes {
+    pub(crate) address_space: u64,
+    pub(crate) data: u64,
+}
+
+impl VirtualSizes {
+    /// Those of a process.
+    pub(crate) fn of(pid: i32) -> Self {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let field = |name: &str| {
+            let kibibytes = status.lines().find_map(|line| line.strip_prefix(name))?.trim().strip_suffix(" kB")?;
+            kibibytes.parse::<u64>().ok()?.checked_mul(1024)
+        };
+        let [address_space, data] = ["VmSize:", "VmData:"].map(|name| field(name).unwrap_or(0));
+        Self { address_space, data }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::ResourceLimits;
+    use super::{ResourceLimits, VirtualSizes};
+
+    #[test]
+    fn sizes_of_a_process() {
+        let sizes = VirtualSizes::of(std::process::id().cast_signed());
+        assert!(sizes.data > 4096 && sizes.address_space > sizes.data, "{sizes:?}");
+        assert_eq!(VirtualSizes::of(-1), VirtualSizes::default());
+    }
 
     #[test]
     fn limits_of_a_process_that_is_not_reaped() {

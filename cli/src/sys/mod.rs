@@ -26,7 +26,7 @@ pub(crate) use abort::{await_after_abort, end_with};
 pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};
-pub(crate) use limits::{ResourceLimits, address_space};
+pub(crate) use limits::{ResourceLimits, VirtualSizes};
 pub(crate) use peer_process::{PeerProcess, standard_input_socket};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};
 pub(crate) use pseudo_terminal::{PseudoTerminal, send_signal};

@@ -1,5 +1,5 @@
-//! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory, or its address space
-//! where that is limited, is above a limit, or from time to time.
+//! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory, or its address space or
+//! data where that is limited, is above a limit, or from time to time.
 //!
 //! Invariant: the program is sent one signal at the most, and only snapshots of this run are removed.
 
@@ -19,7 +19,7 @@ use crate::control::snapshot;
 use crate::control::snapshot::CapturePaths;
 use crate::message;
 use crate::output::ReportOutput;
-use crate::sys::{Child, ResourceLimits, address_space};
+use crate::sys::{Child, ResourceLimits, VirtualSizes};
 use crate::units::{duration, size};
 
 /// Time between two looks.
@@ -41,11 +41,33 @@ impl StoppedByLimit {
         let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
         format!(
             "the program was sent SIGTERM after {after}: its {}, {}, was above --stop-above {}{}",
-            if self.exceeded.is_of_address_space { "address space" } else { "resident memory" },
+            self.exceeded.of.name(),
             size(self.exceeded.used),
             size(self.exceeded.limit),
             snapshot.unwrap_or_default()
         )
+    }
+}
+
+/// What is limited. Address space and data run out before resident memory is near any limit.
+#[derive(Clone, Copy, Debug)]
+enum LimitedMemory {
+    Resident,
+    /// By `ulimit -v`.
+    AddressSpace,
+    /// By `ulimit -d`.
+    Data,
+}
+
+impl LimitedMemory {
+    const ALL: [Self; 3] = [Self::Resident, Self::AddressSpace, Self::Data];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resident => "resident memory",
+            Self::AddressSpace => "address space",
+            Self::Data => "data segment",
+        }
     }
 }
 
@@ -54,37 +76,38 @@ impl StoppedByLimit {
 struct ExceededLimit {
     limit: u64,
     used: u64,
-    is_of_address_space: bool,
+    of: LimitedMemory,
 }
 
-/// A limit in bytes.
+/// Limits in bytes, in the order of [`LimitedMemory::ALL`].
 #[derive(Clone, Copy, Debug)]
-struct WatchedLimit {
-    resident: Option<u64>,
-    /// A part of what `ulimit -v` allows: address space runs out before resident memory is near any limit.
-    address_space: Option<u64>,
-}
+struct WatchedLimit([Option<u64>; 3]);
 
 impl WatchedLimit {
-    /// `most`: the memory, and the address space, that the program can have at most.
-    fn of(bound: MemoryBound, (most, address_space): (Option<u64>, Option<u64>)) -> Self {
+    /// `most`: what the program can have at most of each.
+    fn of(bound: MemoryBound, [resident, rest @ ..]: [Option<u64>; 3]) -> Self {
         let is_part = matches!(bound, MemoryBound::Percent(_));
-        let address_space = address_space.filter(|_| is_part).and_then(|all| bound.bytes(Some(all)));
-        Self { resident: bound.bytes(most), address_space }
+        let [address_space, data] = rest.map(|most| most.filter(|_| is_part).and_then(|all| bound.bytes(Some(all))));
+        Self([bound.bytes(resident), address_space, data])
     }
 
-    /// The one that is exceeded by this resident memory or address space.
-    fn exceeded(&self, (resident, address_space): (u64, u64)) -> Option<ExceededLimit> {
-        let above = |limit: Option<u64>, used, is_of_address_space| {
-            limit.filter(|limit| used > *limit).map(|limit| ExceededLimit { limit, used, is_of_address_space })
-        };
-        above(self.resident, resident, false).or_else(|| above(self.address_space, address_space, true))
+    /// Whether more than resident memory is limited.
+    fn is_of_virtual_sizes(&self) -> bool {
+        self.0.iter().skip(1).any(Option::is_some)
+    }
+
+    /// The first one that is exceeded by what is used.
+    fn exceeded(&self, used: [u64; 3]) -> Option<ExceededLimit> {
+        let each = LimitedMemory::ALL.into_iter().zip(self.0).zip(used);
+        let mut exceeded = each.filter_map(|((of, limit), used)| {
+            limit.filter(|limit| used > *limit).map(|limit| ExceededLimit { limit, used, of })
+        });
+        exceeded.next()
     }
 
     /// A tenth less.
     fn lowered(&self) -> Self {
-        let lowered = |limit: Option<u64>| limit.map(|limit| limit - limit / 10);
-        Self { resident: lowered(self.resident), address_space: lowered(self.address_space) }
+        Self(self.0.map(|limit| limit.map(|limit| limit - limit / 10)))
     }
 }
 
@@ -106,7 +129,8 @@ impl LimitWatch {
         if limits.stop_above.is_none() && limits.snapshot_above.is_none() && limits.snapshot_every.is_none() {
             return None;
         }
-        let most = (memory_at_most(), ResourceLimits::of(child.pid()).address_space);
+        let of_process = ResourceLimits::of(child.pid());
+        let most = [memory_at_most(), of_process.address_space, of_process.data];
         let limit = |bound: Option<MemoryBound>| bound.map(|bound| WatchedLimit::of(bound, most));
         let (stop_above, snapshot_above) = (limit(limits.stop_above), limit(limits.snapshot_above));
         let (stop, stopping) = mpsc::channel::<()>();
@@ -170,10 +194,10 @@ struct WatchedProgram {
 
 impl WatchedProgram {
     fn look(&mut self) {
-        let limits = self.stop_above.iter().chain(&self.snapshot_above);
-        let watches_space = limits.into_iter().any(|limit| limit.address_space.is_some());
-        let address_space = watches_space.then(|| address_space(self.child.pid())).flatten().unwrap_or(0);
-        let used = (self.recording.resident_bytes(), address_space);
+        let mut limits = self.stop_above.iter().chain(&self.snapshot_above);
+        let sizes = limits.any(WatchedLimit::is_of_virtual_sizes).then(|| VirtualSizes::of(self.child.pid()));
+        let VirtualSizes { address_space, data } = sizes.unwrap_or_default();
+        let used = [self.recording.resident_bytes(), address_space, data];
         if let Some(limit) = self.snapshot_above {
             if limit.exceeded(used).is_some() && !self.is_above {
                 self.is_above = true;

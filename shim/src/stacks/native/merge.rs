@@ -82,10 +82,38 @@ impl EvaluationEntries {
         self.as_slice().last().map(|entry| entry.shown as usize)
     }
 
+    /// The one of the loop that runs the newest of the oldest `shown` frames.
+    pub(super) fn runs(&self, shown: u32) -> Option<&EvaluationEntry> {
+        let after = self.as_slice().partition_point(|entry| entry.shown < shown);
+        self.as_slice().get(after.checked_sub(1)?)
+    }
+
+    /// Whether there is one with so many older frames.
+    pub(super) fn has(&self, shown: usize) -> bool {
+        self.as_slice().iter().any(|entry| entry.shown as usize == shown)
+    }
+
+    /// Those with more older frames are gone.
+    #[inline(always)]
+    pub(super) fn keep(&mut self, newest: usize) {
+        while let Some(last) = self.as_slice().last()
+            && last.shown as usize > newest
+        {
+            cold_path();
+            self.length = self.length.wrapping_sub(1);
+        }
+    }
+
     /// Whether those that have at least `from` older frames are in the list as they are, and no others of that kind. They
-    /// are not read from the stack's C frames.
-    pub(super) fn are_as_before(&self, chain: &Chain, from: usize) -> bool {
+    /// are not read from the stack's C frames. Those newer than the one with `newest` older frames are taken to be gone.
+    pub(super) fn are_as_before(&self, chain: &Chain, (from, newest): (usize, usize)) -> bool {
         let mut older = self.as_slice();
+        while let Some((last, rest)) = older.split_last()
+            && last.shown as usize > newest
+        {
+            cold_path();
+            older = rest;
+        }
         let mut are_same = true;
         // Where only the C frames would tell them, their addresses are 0, and no others are.
         chain.entries(from as u32, |entry| {

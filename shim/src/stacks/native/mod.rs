@@ -172,9 +172,17 @@ impl NativeStack {
     #[inline(always)]
     pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
         let start = walk::here();
-        let is_same = self.walk.is_same(start, ring.slot());
+        let has_many = self.walk.has_many_words();
+        let is_same = if has_many {
+            self.walk.is_same_by_proof(chain, self.truncated, (start, ring.slot()))
+        } else {
+            self.walk.is_same(start, 0, ring.slot())
+        };
         if !is_same || self.python.has_changed() {
             cold_path();
+            if !has_many {
+                self.walk.begin_unproven();
+            }
             self.change(chain, ring, start, is_same);
         }
         #[cfg(feature = "verify-marks")]
@@ -228,6 +236,9 @@ impl NativeStack {
         if !is_written {
             cold_path();
             self.write(chain, ring, first_new, changed);
+        }
+        if !self.truncated && !self.walk.truncated() {
+            self.walk.note_proof(&self.entries);
         }
         self.tops.note(top.is_some(), &mut self.walk, (&self.python, changed), &self.entries, ring);
     }

@@ -77,7 +77,7 @@ impl NewestLoop {
             from <= self.python
                 && python.length() > self.entered
                 && from >= self.entered
-                && entries.are_as_before(chain, from)
+                && entries.are_as_before(chain, (from, usize::MAX))
         } else {
             self.python == python.length()
         }

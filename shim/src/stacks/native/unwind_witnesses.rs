@@ -140,11 +140,12 @@ impl UnwindWitnesses {
         true
     }
 
-    /// Whether all are as they were. Only after [`UnwindWitnesses::close`] has given `true`, and nothing was changed
-    /// since.
+    /// Whether all are as they were, of which the first `proven` are known to be. Only after [`UnwindWitnesses::close`] has
+    /// given `true`, and nothing was changed since.
     #[inline(always)]
-    pub(super) fn are_same(&self) -> bool {
-        let mut rest = self.list.as_slice().get(..self.whole).unwrap_or_default();
+    pub(super) fn are_same(&self, proven: usize) -> bool {
+        let first = proven.min(self.length) & !(GROUP.wrapping_sub(1));
+        let mut rest = self.list.as_slice().get(first..self.whole).unwrap_or_default();
         let mut difference = 0;
         // Unrolled, so that only the branch that ends it is taken.
         for _ in 0..UNROLLED {
@@ -156,25 +157,28 @@ impl UnwindWitnesses {
         difference | differences(rest) == 0
     }
 
-    /// Whether the first `count` words are as they were.
-    #[inline(always)]
-    pub(super) fn are_first_same(&self, count: usize) -> bool {
-        if count > self.length || count > self.outside {
-            return false;
-        }
-        are_same(self.list.as_slice().get(..count).unwrap_or_default())
+    /// Whether the first `count` words are in the thread's own stack.
+    pub(super) const fn are_own(&self, count: usize) -> bool {
+        count <= self.length && count <= self.outside
     }
 
-    /// How many of the first `count` words, the oldest frames' first, are as they were: up to the first that is not.
+    /// Whether the first `count` words are as they were, of which the first `proven` are known to be.
     #[inline(always)]
-    pub(super) fn same(&self, count: usize, stack: &mut StackMemory) -> usize {
+    pub(super) fn are_first_same(&self, count: usize, proven: usize) -> bool {
+        self.are_own(count) && are_same(self.list.as_slice().get(proven.min(count)..count).unwrap_or_default())
+    }
+
+    /// How many of the first `count` words, the oldest frames' first, are as they were: up to the first that is not. The
+    /// first `proven` are known to be.
+    #[inline(always)]
+    pub(super) fn same(&self, count: usize, proven: usize, stack: &mut StackMemory) -> usize {
         let words = self.list.as_slice().get(..count.min(self.length)).unwrap_or_default();
         if count > self.outside {
             cold_path();
             let differing = words.iter().position(|word| stack.word(word.address) != Some(word.value));
             return differing.unwrap_or(words.len());
         }
-        let mut rest = words;
+        let mut rest = words.get(proven..).unwrap_or_default();
         while let Some((group, more)) = rest.split_first_chunk::<{ 2 * GROUP }>() {
             if differences(group) != 0 {
                 break;
@@ -244,16 +248,16 @@ mod tests {
             for (address, value) in addresses.iter().zip(block) {
                 words.push(*address, value, &stack);
             }
-            assert_eq!(words.same(4, &mut stack), 4);
+            assert_eq!(words.same(4, 0, &mut stack), 4);
             let (second, last) = (block[1], block[2]);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[2] as *mut usize).write_volatile(last + 7) };
-            assert_eq!(words.same(4, &mut stack), 2);
+            assert_eq!(words.same(4, 0, &mut stack), 2);
             // SAFETY: a live local, to which nothing else refers.
             unsafe { (addresses[1] as *mut usize).write_volatile(second + 7) };
-            assert_eq!((words.same(4, &mut stack), words.same(1, &mut stack)), (1, 1));
+            assert_eq!((words.same(4, 0, &mut stack), words.same(1, 0, &mut stack)), (1, 1));
             words.truncate(2);
-            assert_eq!((words.same(4, &mut stack), words.length()), (1, 2));
+            assert_eq!((words.same(4, 0, &mut stack), words.length()), (1, 2));
             block = [1, 2, 3, 4];
             std::hint::black_box(&mut block);
         }
@@ -270,23 +274,23 @@ mod tests {
             (0..count).for_each(|number| words.push(address(number), number, &stack));
             let mut last: Vec<Word> =
                 (count..count + own).map(|number| Word { address: address(number), value: number }).collect();
-            assert!(words.close(&last) && words.are_same(), "{count}");
+            assert!(words.close(&last) && words.are_same(0), "{count}");
             last[own - 1].value += 1;
-            assert!(words.close(&last) && !words.are_same(), "{count}");
+            assert!(words.close(&last) && !words.are_same(0), "{count}");
             // The same from a stack top that is known.
             let kept = count / 2;
             let mut newest: Vec<Word> =
                 (kept..count + own).map(|number| Word { address: address(number), value: number }).collect();
-            assert!(words.replace_newest(kept, &newest, own) && words.are_same());
+            assert!(words.replace_newest(kept, &newest, own) && words.are_same(0));
             assert_eq!((words.length(), words.from(kept, own).len()), (count, newest.len()));
             newest[0].value += 1;
-            assert!(words.replace_newest(kept, &newest, own) && !words.are_same());
+            assert!(words.replace_newest(kept, &newest, own) && !words.are_same(0));
             // One that is not in the thread's own stack has to be asked about.
             words.push(8, 0, &stack);
             assert!(!words.close(&[]));
             assert!(words.replace_newest(kept, &newest, own), "it was cut off");
             words.truncate(kept);
-            assert!(words.close(&[]) && words.are_same());
+            assert!(words.close(&[]) && words.are_same(0));
         }
     }
 }

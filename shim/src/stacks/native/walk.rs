@@ -23,12 +23,14 @@ mod address_lookup;
 mod known_paths;
 mod loop_path;
 mod path_frames;
+mod proven_words;
 mod recall;
 #[cfg(feature = "verify-marks")]
 mod verify;
 
 use loop_path::LoopPaths;
 pub(super) use path_frames::{LoopPath, mix};
+use proven_words::ProvenWords;
 
 /// Most frames; of a deeper stack the oldest are left out.
 pub(super) const DEEPEST: usize = 8000;
@@ -39,6 +41,7 @@ pub(super) struct Walk {
     frames: MappedVec<NativeFrame>,
     length: usize,
     words: UnwindWitnesses,
+    proven_words: ProvenWords,
     /// New frames, newest first, during a walk.
     fresh: MappedVec<FoundFrame>,
     fresh_length: usize,
@@ -96,6 +99,7 @@ impl Walk {
             frames: MappedVec::new(),
             length: 0,
             words: UnwindWitnesses::new(),
+            proven_words: ProvenWords::new(),
             fresh: MappedVec::new(),
             fresh_length: 0,
             rules: RuleCache::new(),
@@ -128,6 +132,7 @@ impl Walk {
         self.start = FrameState::NONE;
         self.tips.clear();
         self.paths.clear();
+        self.proven_words.forget();
         self.current = None;
     }
 
@@ -156,13 +161,13 @@ impl Walk {
         self.displaced
     }
 
-    /// Whether the stack is what the last walk found. What every allocation asks: one straight line.
+    /// Whether the stack is what the last walk found, of which the first `proven` words need no comparison. What every allocation asks: one straight line.
     #[inline(always)]
-    pub(super) fn is_same(&self, start: FrameState, slot: &SlotHeader) -> bool {
+    pub(super) fn is_same(&self, start: FrameState, proven: usize, slot: &SlotHeader) -> bool {
         let seen = &self.start;
         let elsewhere = (start.pc ^ seen.pc) | (start.sp ^ seen.sp) | ((start.bp ^ seen.bp) & self.frame_mask);
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
-        if elsewhere != 0 || since != 0 || !self.words.are_same() {
+        if elsewhere != 0 || since != 0 || !self.words.are_same(proven) {
             return false;
         }
         count(slot, self.length, 0);

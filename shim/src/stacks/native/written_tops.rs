@@ -36,6 +36,8 @@ struct WrittenTop {
     key: u64,
     /// How many Python frames it begins with.
     python: usize,
+    /// The serial number of a known path whose frames the others are, or 0.
+    path: u64,
     written: StackTop<MAX_TOP>,
 }
 
@@ -111,10 +113,10 @@ impl WrittenTops {
         (start, stays, truncated): (FrameState, bool, bool),
         walk: &mut Walk,
         python: &mut Python,
-        (entries, chain): (&EvaluationEntries, &Chain),
+        (entries, chain): (&mut EvaluationEntries, &Chain),
         ring: &mut Ring,
     ) -> Option<()> {
-        let base = self.base?;
+        let (mut base, mut is_older) = (self.base?, false);
         if python.length() == 0 {
             let is_native = base.place == 0 && !stays && !python.has_changed();
             return if is_native { self.put_back_native(start, walk, ring) } else { None };
@@ -122,9 +124,18 @@ impl WrittenTops {
         let at = if stays {
             walk.path_from(base.place.wrapping_add(1))?
         } else {
-            walk.path_to_loop(start, (base.place, base.sp), ring)?
+            match walk.path_to_loop(start, (base.place, base.sp), ring) {
+                Some(found) => found,
+                None if !walk.may_have_left_loop() => return None,
+                None => {
+                    cold_path();
+                    is_older = true;
+                    base = base.older(walk, python, entries)?;
+                    walk.path_to_loop(start, (base.place, base.sp), ring)?
+                }
+            }
         };
-        let path = walk.path(at);
+        let (path, serial) = (walk.path(at), walk.path_serial(at));
         let changed = python.changed();
         if changed.from.is_none() && base.has_on_wire(path.frames(), python, ring) {
             self.repeat(start, base, walk, python, ring);
@@ -133,8 +144,8 @@ impl WrittenTops {
         let below = changed.lowest(python);
         let frames = python.frames_from(below);
         let key = Self::key(path, frames);
-        let may_be_entered =
-            changed.reshaped && (truncated || python.is_cut(chain) || !entries.are_as_before(chain, below));
+        let may_be_entered = changed.reshaped
+            && (truncated || python.is_cut(chain) || !entries.are_as_before(chain, (below, base.entered)));
         let is_in_loop = below >= base.entered && python.length() > base.entered;
         let loops = base.as_replaced(python);
         if may_be_entered || !is_in_loop || loops.wire as usize > HEAD.saturating_sub(2 * MAX_TOP) {
@@ -143,8 +154,8 @@ impl WrittenTops {
         let wire = base.wire.wrapping_add(below.wrapping_sub(base.entered));
         let number = Self::number(key);
         match self.list.as_mut_slice().get_mut(number) {
-            Some(found) if found.key == key && found.consists_of(frames, path.frames()) => {
-                found.written.below = wire as u32;
+            Some(found) if found.key == key && found.consists_of(frames, path, serial) => {
+                (found.path, found.written.below) = (serial, wire as u32);
                 ring.replace_top(number as u32, &mut found.written);
             }
             _ => {
@@ -154,8 +165,14 @@ impl WrittenTops {
                 self.see((key, frames.len(), wire), ring);
             }
         }
+        if is_older {
+            cold_path();
+            entries.keep(base.entered);
+            self.base = Some(base);
+        }
         python.forget_changed();
         self.repeated = 0;
+        walk.note_proof_below((base.place, base.entered));
         if stays {
             note_places(walk.frames_mut().get_mut(base.place..).unwrap_or_default(), loops);
         } else {
@@ -310,7 +327,7 @@ impl WrittenTops {
         }
         let number = Self::number(key);
         ring.number_top(number as u32, &mut written);
-        self.list.set(number, WrittenTop { key, python, written });
+        self.list.set(number, WrittenTop { key, python, path: 0, written });
         Some(())
     }
 }
@@ -343,6 +360,27 @@ impl LoopPlace {
         is_usual.then_some(Self { place: runs.place, sp, wire, entered: runs.entered })
     }
 
+    /// The loop around it that runs the oldest Python frame that has changed, if this loop has no Python frame any more. Of
+    /// those it was entered with, all are on the wire.
+    #[inline(never)]
+    fn older(&self, walk: &Walk, python: &Python, entries: &EvaluationEntries) -> Option<Self> {
+        let changed = python.changed();
+        let lowest = changed.lowest(python);
+        if !changed.reshaped || lowest > self.entered {
+            return None;
+        }
+        let frames = walk.below(self.place)?;
+        let entered = |place: usize| place.checked_sub(1).and_then(|below| frames.get(below)).map(|below| below.python);
+        let runs = |place: &usize| {
+            let is_replaced = frames.get(*place).is_some_and(|frame| frame.is_replaced);
+            is_replaced && entered(*place).is_some_and(|entered| entered as usize <= lowest)
+        };
+        let place = (1..frames.len()).rev().find(runs)?;
+        let (frame, entered) = (frames.get(place)?, entered(place)? as usize);
+        let wire = (frame.wire as usize).wrapping_sub((frame.python as usize).wrapping_sub(entered));
+        entries.has(entered).then_some(Self { place, sp: frame.state.sp, wire, entered })
+    }
+
     /// What the loop has on the wire, all of the Python frames being on it.
     #[inline(always)]
     const fn as_replaced(&self, python: &Python) -> Replaced {
@@ -364,13 +402,13 @@ impl LoopPlace {
 }
 
 impl WrittenTop {
-    /// Whether it is these Python frames, and the native ones, of which the newest is the first.
+    /// Whether it is these Python frames, and the native ones of the path, which has this serial number or 0.
     #[inline(always)]
-    fn consists_of(&self, python: &[FrameSlot], natives: &[RawFrame]) -> bool {
+    fn consists_of(&self, python: &[FrameSlot], path: &LoopPath, serial: u64) -> bool {
         let (first, above) = self.written.frames().split_at_checked(self.python).unwrap_or_default();
-        first.len() == python.len()
-            && above.len() == natives.len()
-            && first.iter().zip(python).all(|(there, frame)| *there == frame.raw())
-            && above.iter().rev().eq(natives)
+        if first.len() != python.len() || !first.iter().zip(python).all(|(there, frame)| *there == frame.raw()) {
+            return false;
+        }
+        (serial != 0 && serial == self.path) || above.iter().rev().eq(path.frames())
     }
 }

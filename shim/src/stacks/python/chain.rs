@@ -23,11 +23,13 @@ mod entries;
 mod fast_compare;
 mod follow_near;
 mod links;
+mod standing;
 mod tops;
 mod update;
 
 pub(crate) use entries::EvaluationEntry;
 pub(crate) use fast_compare::FastComparison;
+pub(crate) use standing::StandingSentinel;
 
 use compare::same_code;
 use fast_compare::ComparedSpan;

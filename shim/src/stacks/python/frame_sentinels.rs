@@ -127,6 +127,11 @@ impl FrameSentinel {
         Self { word, ..Self::NONE }
     }
 
+    /// No other sentinel of the process has this number.
+    pub(super) const fn number(&self) -> usize {
+        self.value
+    }
+
     /// Whether the sentinel is where it was made, in a frame that was just compared with the cached one, standing at
     /// `position`.
     #[inline(always)]
@@ -144,7 +149,13 @@ impl FrameSentinel {
     /// Whether the word is as it was left.
     #[inline(always)]
     pub(super) fn stands<V: Version>(&self) -> bool {
-        match V::L.sentinel_kind {
+        self.stands_as(&V::L.sentinel_kind)
+    }
+
+    /// As [`FrameSentinel::stands`], for sentinels of this kind.
+    #[inline(always)]
+    pub(super) fn stands_as(&self, kind: &SentinelKind) -> bool {
+        match kind {
             // None is made.
             SentinelKind::Unknown => true,
             // SAFETY: a field of a frame of this thread's chain.

@@ -28,7 +28,7 @@ mod unsupported;
 mod verify_sentinels;
 
 pub(crate) use announce::{store_text, tell_collector};
-pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, NameLookup};
+pub(crate) use chain::{Chain, EvaluationEntry, FastComparison, NameLookup, StandingSentinel};
 pub(crate) use discovery::{after_dlopen, start, stop, version_hex};
 pub(crate) use frame_sentinels::allow as allow_sentinels;
 pub(crate) use interpreter::{build, evaluates_by_tail_calls, evaluation_loop, finalizes_here, finalizing};

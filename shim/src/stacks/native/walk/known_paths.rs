@@ -29,6 +29,8 @@ pub(super) struct KnownPath {
     /// Where the walk began, and which bits of its frame pointer matter. All zero: no path.
     start: FrameState,
     frame_mask: usize,
+    /// No other path of the thread has this number, nor ever had.
+    serial: u64,
     /// The stack pointer of the loop, and what called it.
     loop_sp: usize,
     under: FrameState,
@@ -51,6 +53,8 @@ pub(super) struct KnownPaths {
     next: [u8; SETS],
     /// What paths may be kept for.
     credit: u32,
+    /// The serial number of the path that was kept last.
+    kept: u64,
 }
 
 impl KnownPath {
@@ -78,6 +82,10 @@ impl KnownPath {
         &self.path
     }
 
+    pub(super) const fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// Whether it leads to a loop with this stack pointer, which such a frame called.
     #[inline(always)]
     pub(super) const fn leads_to(&self, loop_sp: usize, under: &NativeFrame) -> bool {
@@ -95,7 +103,7 @@ impl KnownPath {
 
 impl KnownPaths {
     pub(super) const fn new() -> Self {
-        Self { list: MappedVec::new(), candidates: [0; CANDIDATES], next: [0; SETS], credit: MOST_CREDIT }
+        Self { list: MappedVec::new(), candidates: [0; CANDIDATES], next: [0; SETS], credit: MOST_CREDIT, kept: 0 }
     }
 
     pub(super) fn clear(&mut self) {
@@ -141,7 +149,7 @@ impl KnownPaths {
         is_kept
     }
 
-    /// Where a path that begins at `start` is to be kept.
+    /// Where a path that begins at `start` is to be kept, with a serial number of its own.
     pub(super) fn place(&mut self, start: FrameState) -> Option<&mut KnownPath> {
         if !self.list.grow(SETS * WAYS) {
             return None;
@@ -149,7 +157,10 @@ impl KnownPaths {
         let set = Self::set(start);
         let next = self.next.get_mut(set)?;
         let way = std::mem::replace(next, next.wrapping_add(1) % WAYS as u8) as usize;
-        self.list.as_mut_slice().get_mut(set.wrapping_mul(WAYS).wrapping_add(way))
+        let place = self.list.as_mut_slice().get_mut(set.wrapping_mul(WAYS).wrapping_add(way))?;
+        self.kept = self.kept.wrapping_add(1);
+        place.serial = self.kept;
+        Some(place)
     }
 
     const fn set(start: FrameState) -> usize {

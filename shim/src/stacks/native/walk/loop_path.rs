@@ -7,7 +7,7 @@
 
 use memtrack_format::record::RawFrame;
 
-use super::known_paths::KnownPaths;
+use super::known_paths::{KnownPath, KnownPaths};
 use super::path_frames::LoopPath;
 use super::{Walk, count, plain_caller, plain_step};
 use crate::events::ring::{Ring, add};
@@ -26,12 +26,14 @@ pub(in crate::stacks::native) struct PathPlace(Option<usize>);
 #[derive(Debug)]
 pub(super) struct LoopPaths {
     found: LoopPath,
+    /// There is a newer loop on the way that was last looked for.
+    meets_newer: bool,
     known: KnownPaths,
 }
 
 impl LoopPaths {
     pub(super) const fn new() -> Self {
-        Self { found: LoopPath::new(), known: KnownPaths::new() }
+        Self { found: LoopPath::new(), meets_newer: false, known: KnownPaths::new() }
     }
 
     /// None is known.
@@ -60,6 +62,13 @@ impl Walk {
         }
     }
 
+    /// The serial number of one that was just found, 0 where it was not met before: as long as the thread lives, paths with
+    /// the same number are the same.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn path_serial(&self, place: PathPlace) -> u64 {
+        place.0.and_then(|number| self.paths.known.get(number)).map_or(0, KnownPath::serial)
+    }
+
     /// Finds the way from `start` to the evaluation loop which stood above the first `place` frames, with this stack pointer,
     /// and was called from where it was. `None`: it stands there no more, or the way is not a usual one.
     #[inline(always)]
@@ -71,7 +80,8 @@ impl Walk {
     ) -> Option<PathPlace> {
         let since = (modules::generation() ^ self.generation) | (modules::additions() ^ self.additions);
         let under = self.frames.as_slice().get(..self.length)?.get(place.checked_sub(1)?)?;
-        if since != 0 || !self.words.are_first_same(under.words as usize) {
+        if since != 0 || !self.words.are_first_same(under.words as usize, self.proven_words.words()) {
+            self.paths.meets_newer = since != 0;
             return None;
         }
         add(&ring.slot().native_changed, 1);
@@ -88,12 +98,18 @@ impl Walk {
         Some(PathPlace(None))
     }
 
+    /// Whether the loop to which no way was found has ended, as far as is known.
+    pub(in crate::stacks::native) const fn may_have_left_loop(&self) -> bool {
+        !self.paths.meets_newer
+    }
+
     #[inline(never)]
     fn unwind_to_loop(&mut self, start: FrameState, sp: usize, under: &NativeFrame) -> Option<()> {
         self.stack.begin(start.sp);
         let mut state = self.own_paths.take(start, &mut self.stack)?;
         let path = &mut self.paths.found;
         path.clear();
+        self.paths.meets_newer = false;
         let function = evaluation_loop();
         loop {
             let known = self.rules.find(state.pc.wrapping_sub(1))?;
@@ -110,6 +126,7 @@ impl Walk {
             }
             // A newer loop: which frames it runs is to be found out.
             if is_loop {
+                self.paths.meets_newer = true;
                 return None;
             }
             path.add(RawFrame { code: known.module, instruction: known.offset })?;
@@ -131,7 +148,7 @@ impl Walk {
             state = next;
         }
         let Self { fresh, fresh_length, own_paths, paths, stack, .. } = self;
-        let LoopPaths { found, known } = paths;
+        let LoopPaths { found, known, .. } = paths;
         let (kept, way) = (known.place(start)?, own_paths.last()?);
         kept.renew(*found, sp, under);
         // As a walk does: a frame pointer is a proof where an older frame needs it.

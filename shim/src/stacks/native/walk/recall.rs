@@ -21,7 +21,7 @@ impl Walk {
         add(&ring.slot().native_changed, 1);
         self.stack.begin(start.sp);
         let words = self.length.checked_sub(1).map_or(0, |last| self.frames.get(last).words);
-        self.proven = self.words.same(words as usize, &mut self.stack);
+        self.proven = self.words.same(words as usize, self.proven_words.words(), &mut self.stack);
         let tip = self.tips.find(start)?;
         let under = self.frames.as_slice().get(..self.length)?.get(tip.kept().checked_sub(1)?)?;
         (under.words as usize <= self.proven && tip.fits(under)).then(|| tip.known())
@@ -47,7 +47,7 @@ impl Walk {
     pub(in crate::stacks::native) fn takes_later(&mut self, top: KnownTop, slot: &SlotHeader) -> Option<()> {
         let tip = self.tips.get(top)?;
         let under = self.frames.as_slice().get(tip.kept().checked_sub(1)?)?;
-        if !tip.fits(under) || !self.words.are_first_same(under.words as usize) {
+        if !tip.fits(under) || !self.words.are_first_same(under.words as usize, self.proven_words.words()) {
             return None;
         }
         count(slot, tip.end(), 0);
@@ -61,11 +61,11 @@ impl Walk {
     pub(in crate::stacks::native) fn is_still(&self, top: KnownTop) -> Option<()> {
         let tip = self.tips.get(top)?;
         let words = self.words_of(tip.kept());
-        self.words.are_first_same(words).then_some(())
+        self.words.are_first_same(words, self.proven_words.words()).then_some(())
     }
 
     /// How many words belong to the first `kept` frames.
-    fn words_of(&self, kept: usize) -> usize {
+    pub(super) fn words_of(&self, kept: usize) -> usize {
         kept.checked_sub(1).map_or(0, |last| self.frames.get(last).words as usize)
     }
 

@@ -49,6 +49,12 @@ impl ComparedSpan {
         self.sentinel.stands::<V>()
     }
 
+    /// The sentinel in the oldest of the frames.
+    #[inline(always)]
+    pub(super) const fn sentinel(&self) -> &FrameSentinel {
+        &self.sentinel
+    }
+
     /// The span ends at this frame, whose link is the last of those; too far above the oldest it is not compared.
     #[inline(always)]
     pub(super) fn stretch(&mut self, newest: usize, links: Newest) {

@@ -1,8 +1,8 @@
 //! Which memory goes on growing until the end of a recording, as a leak does and a cache that is full does not.
 //!
-//! Live bytes over time come from the intervals of an [`Analysis`], or from its windows. The first quarter of the recording is start-up, or, where
-//! growth began later, the first half. The rest is divided into equal slices, and the smallest value of each is taken, so
-//! that memory that comes and goes does not look like growth.
+//! Live bytes over time come from the intervals of an [`Analysis`], or from its windows. The first quarter of the recording is
+//! start-up, or, where growth began later, the first half. The rest is divided into equal slices, and the smallest value of
+//! each is taken, so that memory that comes and goes does not look like growth.
 //!
 //! Invariant: what stopped growing before the last quarter of the recording is never reported.
 

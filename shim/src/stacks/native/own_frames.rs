@@ -1,8 +1,8 @@
 //! Caches the sequences of the shim's own frames between the start of unwinding and the hook's caller.
 //!
 //! Invariant: a noted sequence of own frames is used only if each return address is the one it was noted with, at the
-//! same distance from the stack pointer, and it leads out of memtrack. The frames are memtrack's own: they stay loaded, and their rules count from
-//! the stack pointer.
+//! same distance from the stack pointer, and it leads out of memtrack. The frames are memtrack's own: they stay loaded,
+//! and their rules count from the stack pointer.
 
 use super::modules;
 use super::rule::{FrameState, UnwindRule};

@@ -161,7 +161,8 @@ impl Walk {
         self.displaced
     }
 
-    /// Whether the stack is what the last walk found, of which the first `proven` words need no comparison. What every allocation asks: one straight line.
+    /// Whether the stack is what the last walk found, of which the first `proven` words need no comparison. What every
+    /// allocation asks: one straight line.
     #[inline(always)]
     pub(super) fn is_same(&self, start: FrameState, proven: usize, slot: &SlotHeader) -> bool {
         let seen = &self.start;

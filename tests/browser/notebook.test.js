@@ -83,17 +83,19 @@ async function choose(page, ...names) {
   }
 }
 
-/** The page in the output of a cell. */
+/** The page in the output of a cell, which is scrolled to: a browser paints no frame that is out of view. */
 const pageOf = async (cell) => {
-  const frame = await (
-    await cell.locator("iframe[title=memtrack]").elementHandle({ timeout: PATIENCE })
-  ).contentFrame();
+  const element = cell.locator("iframe[title=memtrack]");
+  await element.scrollIntoViewIfNeeded({ timeout: PATIENCE });
+  const frame = await (await element.elementHandle()).contentFrame();
   await frame.waitForFunction(() => window.memtrack?.graph.drawn.length > 0, null, { timeout: PATIENCE });
   return frame;
 };
 const namesIn = (frame) =>
   frame.evaluate(() => window.memtrack.graph.drawn.flat().map(({ block }) => window.memtrack.graph.name(block)));
-const themeIn = (frame, theme) => frame.waitForFunction((theme) => window.memtrack.theme === theme, theme);
+/** Asks at intervals, not when frames are painted: the page may be out of view. */
+const themeIn = (frame, theme) =>
+  frame.waitForFunction((theme) => window.memtrack.theme === theme, theme, { polling: 100 });
 
 test("cells in JupyterLab", async () => {
   // So high that all cells are in view: those outside are not drawn.
@@ -102,6 +104,8 @@ test("cells in JupyterLab", async () => {
   await page.goto(`${address.origin}/lab/tree/work.ipynb${address.search}`);
   await page.locator(".jp-Notebook .jp-CodeCell").first().waitFor({ timeout: PATIENCE });
   await page.locator(".jp-NotebookPanel-toolbar").getByText("Python 3").waitFor({ timeout: PATIENCE });
+  // JupyterLab forgets the cells that it was told to run before the kernel answered.
+  await page.locator("#jp-main-statusbar").getByText("| Idle").waitFor({ timeout: PATIENCE });
   await choose(page, "Run", "Run All Cells");
   const cells = page.locator(".jp-Notebook .jp-CodeCell");
   const output = (at) => cells.nth(at).locator(".jp-OutputArea-output");

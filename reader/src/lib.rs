@@ -8,7 +8,8 @@
 //! [views](Analysis::view) answer one question each, and whose [`ordering`](analysis::ordering) sorts samples by time.
 //!
 //! Invariant: each event is processed once, none needs a second pass, and no input causes a panic.
-#![forbid(unsafe_code)]
+// But for one line, in `prefetch`.
+#![deny(unsafe_code)]
 
 pub mod aggregate;
 mod allocation_record;
@@ -30,6 +31,7 @@ pub mod object_places;
 pub mod origin;
 pub mod paths;
 pub mod plumbing;
+mod prefetch;
 pub mod program;
 pub mod query;
 pub mod replay;

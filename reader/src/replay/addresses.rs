@@ -16,6 +16,7 @@
 use std::hash::{BuildHasher, RandomState};
 
 use super::roomy;
+use crate::prefetch::prefetch;
 
 /// Regions at first: a power of two.
 const FIRST_REGIONS: usize = 1 << 6;
@@ -26,7 +27,7 @@ const NUMBER: u32 = 4;
 /// The lowest address bit of a lower node's part in that of its region.
 const RANGE: u32 = 8;
 /// The lowest address bit of a region.
-const REGION: u32 = 16;
+const REGION: u32 = 18;
 /// The factor of Fibonacci hashing, which spreads evenly spaced numbers.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -125,12 +126,14 @@ impl Default for Addresses {
 }
 
 impl Addresses {
-    /// Sweeps, if due. Earlier results of [`Addresses::bottoms`] become invalid.
+    /// Sweeps, if due; whether it did, and earlier results of [`Addresses::bottoms`] are invalid.
     #[inline]
-    pub(super) fn tidy(&mut self) {
-        if self.used_nodes() >= self.sweep_at {
+    pub(super) fn tidy(&mut self) -> bool {
+        let due = self.used_nodes() >= self.sweep_at;
+        if due {
             self.sweep();
         }
+        due
     }
 
     #[inline]
@@ -138,7 +141,8 @@ impl Addresses {
         self.upper.used() + self.lower.used()
     }
 
-    /// The lower nodes of several addresses, found level by level, so that the cache misses of a level overlap.
+    /// The lower nodes of several addresses, found level by level, so that the cache misses of a level overlap. The nodes are
+    /// loaded into the cache while the program goes on.
     #[inline]
     pub(super) fn bottoms(&self, addresses: &[u64], bottoms: &mut [Bottom]) {
         for (node, &address) in bottoms.iter_mut().zip(addresses) {
@@ -147,6 +151,9 @@ impl Addresses {
         let nodes = self.upper.nodes.as_slice();
         for (node, &address) in bottoms.iter_mut().zip(addresses) {
             node.0 = nodes[node.0 as usize].0[range(address)];
+        }
+        for (node, _) in bottoms.iter().zip(addresses) {
+            prefetch(&self.lower.nodes, node.0 as usize);
         }
     }
 

@@ -7,16 +7,14 @@
 //! Invariant: each address in use has one place in the list, and no two share one.
 
 use super::addresses::{Addresses, Bottom};
+use super::look_ahead::{LookAhead, TOGETHER};
 use super::roomy;
 use crate::analysis::LiveBlock;
 use crate::event::RunEvent;
+use crate::prefetch::prefetch;
 
 /// Number of live blocks beyond which list and addresses exceed a common second-level cache.
-const FAR: usize = 1 << 14;
-/// Number of addresses that are looked up together.
-pub(super) const TOGETHER: usize = 32;
-/// Number of events that are taken at once.
-const MOST_TAKEN: usize = 256;
+const FAR: usize = if cfg!(test) { 4 } else { 1 << 14 };
 
 /// All live blocks.
 #[derive(Debug)]
@@ -27,9 +25,8 @@ pub(super) struct LiveHeap {
     row: Vec<LiveBlock>,
     /// Free places of the list.
     vacant: Vec<BlockIndex>,
-    /// The addresses that were looked up together, and what was found.
-    addresses: [u64; TOGETHER],
-    found: [Bottom; TOGETHER],
+    /// What was looked up.
+    ahead: LookAhead,
 }
 
 /// A place in the list; 0 is none.
@@ -42,53 +39,48 @@ impl Default for LiveHeap {
             places: Addresses::default(),
             row: vec![LiveBlock::default()],
             vacant: Vec::new(),
-            addresses: [0; TOGETHER],
-            found: [Bottom::UNKNOWN; TOGETHER],
+            ahead: LookAhead::default(),
         }
     }
 }
 
 impl LiveHeap {
-    /// Looks up the addresses of the next events but for those of short-lived blocks, on a large heap, and touches their
-    /// blocks only to load them into the cache: independent look-ups overlap their cache misses. Earlier results become
-    /// invalid. Returns how many events it took.
-    #[inline(always)]
-    pub(super) fn find(&mut self, events: impl Iterator<Item = RunEvent>) -> usize {
-        self.places.tidy();
-        let (mut taken, mut count) = (0, 0);
-        for RunEvent { event, short_lived } in events.take(MOST_TAKEN) {
-            if count == TOGETHER {
-                break;
-            }
-            // Without a branch, since nothing foretells it: the next one stands in the place of one that is not looked up.
-            self.addresses[count] = event.address;
-            count += usize::from(!short_lived);
-            taken += 1;
-        }
-        if self.row.len() < FAR {
-            self.found = [Bottom::UNKNOWN; TOGETHER];
-            return taken;
-        }
-        let addresses = self.addresses.get(..count).unwrap_or_default();
-        self.places.bottoms(addresses, &mut self.found);
-        // One loop for each of the two misses, so that as many as possible are under way at once.
-        let mut places = [0; TOGETHER];
-        for ((place, address), bottom) in places.iter_mut().zip(addresses).zip(self.found) {
-            *place = self.places.get(*address, bottom);
-        }
-        // Without a branch on the result: a mispredicted one would delay the loads behind it.
-        let mut touched = 0;
-        for &place in places.get(..count).unwrap_or_default() {
-            touched ^= self.row[place as usize].size;
-        }
-        std::hint::black_box(touched);
-        taken
+    /// Other events come than those that were looked up.
+    pub(super) fn begin(&mut self) {
+        self.ahead.begin();
     }
 
-    /// What was found of one of the addresses.
-    #[inline]
+    /// Takes up events that come, and looks their addresses up if the heap is large. Returns how many events are to be
+    /// replayed now; 0: there are none.
+    #[inline(always)]
+    pub(super) fn find(&mut self, upcoming: &mut impl Iterator<Item = RunEvent>) -> usize {
+        if self.places.tidy() {
+            self.ahead.forget();
+        }
+        let is_large = self.row.len() >= FAR;
+        loop {
+            let (last, next) = self.ahead.advance(upcoming);
+            let (addresses, bottoms) = last.lookups();
+            if is_large {
+                self.places.bottoms(addresses, bottoms);
+                let (addresses, bottoms) = next.lookups();
+                for (address, bottom) in addresses.iter().zip(bottoms) {
+                    prefetch(&self.row, self.places.get(*address, *bottom) as usize);
+                }
+            } else {
+                *bottoms = [Bottom::UNKNOWN; TOGETHER];
+            }
+            match self.ahead.events() {
+                Some(0) => {}
+                events => return events.unwrap_or(0),
+            }
+        }
+    }
+
+    /// What was found of one of the addresses that are looked up.
+    #[inline(always)]
     pub(super) fn found(&self, number: usize) -> Bottom {
-        self.found.get(number).copied().unwrap_or(Bottom::UNKNOWN)
+        self.ahead.found(number)
     }
 
     /// The block at an address, which is added if missing; and whether it existed.
@@ -159,7 +151,11 @@ fn take_vacant(vacant: &mut Vec<BlockIndex>, row: &mut Vec<LiveBlock>) -> BlockI
 
 #[cfg(test)]
 mod tests {
+    use memtrack_format::Allocator;
+    use rustc_hash::FxHashMap;
+
     use super::{BlockIndex, Bottom, LiveBlock, LiveHeap};
+    use crate::event::{Event, EventKind, RunEvent, StackId, ThreadId};
 
     fn put(heap: &mut LiveHeap, address: u64) -> (bool, &mut LiveBlock) {
         heap.put(address, Bottom::UNKNOWN)
@@ -204,6 +200,48 @@ mod tests {
         }
         assert_eq!(heap.row.len() as u64, 1 + BLOCKS, "what was vacated is used again");
         assert_eq!(sizes(&heap), (1..=BLOCKS).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn what_is_looked_up_ahead_is_found_though_nodes_come_and_go() {
+        let (mut heap, mut expected, mut seed) = (LiveHeap::default(), FxHashMap::default(), 1_u64);
+        for round in 0..400_u64 {
+            let mut next = || {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                // Where others were before, at times, and at times where none was.
+                let address = (seed >> 40) % 64 * 16 + round / 64 * (1 << 32) + (seed >> 50) % 1024 * (1 << 14);
+                let kind = if seed >> 62 > 0 { EventKind::Free } else { EventKind::Alloc(Allocator::Malloc) };
+                let (size, stack, thread) = (1 + seed % 1000, StackId::EMPTY, ThreadId(0));
+                let event = Event { kind, address, size, stack, thread, order: 0, time_ns: 0 };
+                RunEvent { event, short_lived: seed % 7 == 0 }
+            };
+            let events: Vec<_> = (0..round * 3).map(|_| next()).collect();
+            let (mut upcoming, mut replayed) = (events.iter().copied(), 0);
+            heap.begin();
+            loop {
+                let count = heap.find(&mut upcoming);
+                if count == 0 {
+                    break;
+                }
+                let group = &events[replayed..][..count];
+                for (looked_up, RunEvent { event, .. }) in group.iter().filter(|event| !event.short_lived).enumerate() {
+                    let bottom = heap.found(looked_up);
+                    if event.kind == EventKind::Free {
+                        let ended = heap.end(event.address, bottom).map(|(place, block)| (place, block.size));
+                        assert_eq!(ended.map(|(_, size)| size), expected.remove(&event.address));
+                        ended.into_iter().for_each(|(place, _)| heap.vacate(place));
+                    } else {
+                        let (was_live, block) = heap.put(event.address, bottom);
+                        let size = std::mem::replace(&mut block.size, event.size);
+                        let before = expected.insert(event.address, event.size);
+                        assert_eq!(was_live.then_some(size), before);
+                    }
+                }
+                replayed += count;
+            }
+            assert_eq!(replayed, events.len());
+        }
+        assert!(expected.len() > 100, "{}", expected.len());
     }
 
     #[test]

@@ -9,6 +9,7 @@
 mod addresses;
 mod heap;
 mod kept_moment;
+mod look_ahead;
 mod mapping_events;
 pub(crate) mod mappings;
 #[cfg(test)]
@@ -152,8 +153,10 @@ impl Replay {
         mut events: impl ExactSizeIterator<Item = RunEvent> + Clone,
         mut after: impl FnMut(&mut Self, &Event),
     ) {
+        let mut upcoming = events.clone();
+        self.heap.begin();
         loop {
-            let count = self.heap.find(events.clone());
+            let count = self.heap.find(&mut upcoming);
             if count == 0 {
                 break;
             }

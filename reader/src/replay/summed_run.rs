@@ -6,7 +6,7 @@
 //! Invariant: a replay by these sums is in the state that it would have reached event by event.
 
 use super::Replay;
-use super::heap::TOGETHER;
+use super::look_ahead::TOGETHER;
 use super::short_lived::{PLACES, place};
 use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::event::{Event, EventKind, RunEvent};
@@ -25,8 +25,10 @@ impl Replay {
         self.sums.add_short_lived(sums, &first, length as u64);
         let mut passed = PassedStretches { sums, first, groups: 0, stretches: 0 };
         let mut next = 0;
+        let mut upcoming = sums.others.iter().map(|&at| RunEvent::from(event(at as usize)));
+        self.heap.begin();
         for numbers in sums.others.chunks(TOGETHER) {
-            self.heap.find(numbers.iter().map(|&at| RunEvent::from(event(at as usize))));
+            self.heap.find(&mut upcoming);
             for (looked_up, &at) in numbers.iter().enumerate() {
                 if at != next {
                     passed.pass(self, at, &event);

@@ -26,7 +26,7 @@ mod views;
 
 pub(crate) use views::{
     DiffArgs, DiffFigure, DiffMetric, ExplainArgs, FlamegraphArgs, GrowthLimit, Normalize, ResidentArgs, SummaryArgs,
-    TableArgs, TreeArgs,
+    TableArgs, TreeArgs, ViewArgs, ViewFlags,
 };
 
 use crate::output::{Destination, ReportOutput};
@@ -358,39 +358,6 @@ pub(crate) struct StatsArgs {
     pub(crate) output: OutputArgs,
     #[command(flatten, next_help_heading = "Allocations listed in the tables [default: all allocations]")]
     pub(crate) which: ViewFlags,
-}
-
-/// Options that select a view.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ViewFlags {
-    /// Allocations that were never freed
-    #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
-    pub(crate) leaks: bool,
-    /// Count as leaks what is live at process exit, instead of when Python begins to finalize
-    #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
-    pub(crate) at_exit: bool,
-    /// Short-lived allocations: freed before the thread allocated again (see --temporary-threshold)
-    #[arg(long, conflicts_with = "allocated")]
-    pub(crate) temporary: bool,
-    /// With --temporary: freed after at most N further allocations by the same thread
-    #[arg(long, value_name = "N", requires = "temporary", default_value = "1")]
-    pub(crate) temporary_threshold: NonZeroU32,
-    /// Everything that was ever allocated
-    #[arg(long)]
-    pub(crate) allocated: bool,
-    /// Resident pages that blocks of one stack alone keep, at the moment when most of resident memory had no live block
-    #[arg(long, conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
-    pub(crate) pinned: bool,
-}
-
-/// The view that a report shows (default: high-water mark), and whether it separates processes.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ViewArgs {
-    #[command(flatten)]
-    pub(crate) which: ViewFlags,
-    /// Separate processes: root each process's stacks at a frame with its pid and command line
-    #[arg(long)]
-    pub(crate) split_processes: bool,
 }
 
 /// `memtrack parse`.

@@ -61,6 +61,7 @@ for name, count in (("first", 100), ("second", 200)):
     thread.join()
 """
 SESSION_LINE = 10
+SESSIONS = "__main__.Session objects"
 PAYLOAD_LINE = 6
 ITEM_LINE = 9
 
@@ -116,6 +117,40 @@ def test_objects_of_the_end_have_the_places_that_made_them(recorded, objects, ve
     (path,) = objects(capture, "--why", "Session")["why"]
     assert path["pattern"] == "app_cache.SESSIONS[…]" and path["count"] == 400 and path["known"]
     assert path["path"] in {f"app_cache.SESSIONS[{number}]" for number in range(500, 900)}
+
+
+def test_types_stand_below_the_stacks_that_made_their_objects(memtrack, objects, tmp_path):
+    """The view `objects` of reports has the sums of `memtrack objects`, and whole stacks."""
+    script = tmp_path / "app.py"
+    script.write_text(END)
+    capture = memtrack.record(script, options=("--trace-python-allocators", "--objects-at", "end"))
+    told = objects(capture.path)
+
+    def report(name):
+        read = json.loads(capture.reading(name, "--objects", "--json", capture.path))
+        validator(f"memtrack-{name}-1").validate(read)
+        assert read["view"] == "objects"
+        return read
+
+    by_name = {}
+    for of in told["types"]:
+        sums = by_name.setdefault(of["type"].removeprefix("builtins.") + " objects", [0, 0])
+        sums[0] += of["own_bytes"]
+        sums[1] += of["count"]
+    functions = [row for row in report("summary")["rows"] if row["function"] in by_name]
+    assert {row["function"]: [row["own_bytes"], row["own_count"]] for row in functions} == by_name
+    tree = report("tree")
+    assert tree["total"] == {"bytes": told["own_bytes"], "count": told["count"]}
+    calls = {call["id"]: call for call in tree["calls"]}
+    session = max(tree["calls"], key=lambda call: call["total"]["count"] * (call["function"] == SESSIONS))
+    assert session["own"] == session["total"] == {"bytes": by_name[SESSIONS][0], "count": 400}
+    path = [session]
+    while path[-1]["caller"] is not None:
+        path.append(calls[path[-1]["caller"]])
+    lines = [(call["function"], call["line"]) for call in reversed(path)]
+    assert lines[0] == ("<module>", 11) and ("fill", SESSION_LINE) in lines and lines[-1] == (SESSIONS, None)
+    (row,) = [row for row in report("table")["rows"] if row["function"] == SESSIONS]
+    assert [row["bytes"], row["count"]] == by_name[SESSIONS]
 
 
 def test_threads_and_ages_of_objects(recorded, objects):

@@ -9,9 +9,7 @@ class Controls {
     const { data } = model;
     this.switch(
       "views",
-      ["Peak", "Leaks", "At exit", "Temporary", "All", "Pinned"]
-        .map((text, view) => [view, text])
-        .filter(([view]) => view !== PINNED || model.hasPinned()),
+      model.views().map((view) => [view, VIEW_NAMES[view]]),
       "view",
     );
     this.switch(
@@ -122,7 +120,8 @@ class Controls {
     const toggle = (name) => () => page.set({ [name]: !state[name], ...unlessLabels(name) });
     const next = (key, values) => () =>
       page.set({ [key]: values[(values.indexOf(state[key]) + 1) % values.length], zoom: [] });
-    const views = [0, 1, 2, 3, 4, PINNED].slice(0, state.range ? 3 : page.model.hasPinned() ? 6 : 5);
+    const all = page.model.views();
+    const views = state.range ? all.slice(0, 3) : all;
     const owners = OWNERS.map((_, owner) => [String(owner + 1), () => page.toggleOwner(owner)]);
     return {
       "/": () => $("search").focus(),

@@ -16,8 +16,10 @@ function undelta(steps) {
   return steps.map((step) => (sum += step));
 }
 
-/** The number of the view of pinned pages. */
-const PINNED = 5;
+/** The texts of the views, by their numbers. */
+const VIEW_NAMES = ["Peak", "Leaks", "At exit", "Temporary", "All", "Pinned", "Objects"];
+/** So many views are there always; the others where they have something. */
+const STEADY_VIEWS = 5;
 
 /** The first index whose value is not below `value`. */
 function lowerBound(sorted, value) {
@@ -80,9 +82,13 @@ class Model {
     return (apart ? this.groupOwnerApart : this.groupOwner)[group];
   }
 
-  /** Whether there are pages that blocks of one stack alone keep. */
-  hasPinned() {
-    return [this.data[`newBytes${PINNED}`], this.data[`baseBytes${PINNED}`]].some((column) =>
+  /** The numbers of the views that are shown. */
+  views() {
+    return [...VIEW_NAMES.keys()].filter((view) => view < STEADY_VIEWS || this.hasAny(view));
+  }
+
+  hasAny(view) {
+    return [this.data[`newBytes${view}`], this.data[`baseBytes${view}`]].some((column) =>
       column?.some((bytes) => bytes > 0),
     );
   }

@@ -125,6 +125,7 @@ class Overview {
       "Temporary by line",
       "Allocated by line",
       "Pinned pages by line",
+      "Objects by line",
     ][view];
   }
 

@@ -3,6 +3,7 @@
 //! Invariant: reports cannot tell whether the sums were computed now from records, or during the recording.
 
 pub(crate) mod bounds;
+pub(crate) mod objects;
 mod paths;
 mod several;
 mod warnings;
@@ -22,9 +23,10 @@ use memtrack_reader::origin::Whose;
 use memtrack_reader::program::Program;
 use memtrack_reader::source::{self, DataLoss, ReadSummary};
 use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
-use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, aggregate, columns};
+use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, View, aggregate, columns};
 
 use self::bounds::TimeBound;
+use self::objects::{ObjectStacks, add_objects};
 use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, warn, without_duplicates};
 use self::widest::{ResidentFindings, widest_moment};
@@ -71,6 +73,8 @@ pub(crate) struct Request<'a> {
     pub(crate) with_resident: bool,
     /// The same for the view of pinned pages, which filters may narrow.
     pub(crate) with_pinned: bool,
+    /// The view of Python objects, of one capture without filters of single allocations.
+    pub(crate) objects: ObjectStacks,
     /// With resident memory: its classes over time.
     pub(crate) with_bands: bool,
     /// Display options of text and pages.
@@ -100,6 +104,15 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         );
     }
     request.with_resident &= paths.len() == 1 && !request.narrows();
+    if paths.len() > 1 || request.selects() {
+        if request.objects == ObjectStacks::Needed {
+            bail!(
+                "objects are those of one process at one moment: leave --min-bytes, --from and --to out, and pass one of the \
+                 captures"
+            );
+        }
+        request.objects = ObjectStacks::Unwanted;
+    }
     let mut problems = LoadWarnings::default();
     let (mut captures, several) = match &paths[..] {
         [path] => (vec![load_one(path, &request, options, &mut problems)?], None),
@@ -215,6 +228,12 @@ impl Request<'_> {
         DisplayOptions { with_imports, ..self.display.clone() }
     }
 
+    /// The same for a report on a view, with what that needs.
+    pub(crate) fn about(self, view: View) -> Self {
+        let objects = if view == View::Objects { ObjectStacks::Needed } else { ObjectStacks::Unwanted };
+        Self { temporary: view == View::Temporary, with_pinned: view == View::Pinned, objects, ..self }
+    }
+
     /// Whether filters may exclude any allocation.
     pub(crate) fn narrows(&self) -> bool {
         self.selects() || !self.filter.is_everything()
@@ -257,11 +276,12 @@ fn load_one(
     problems: &mut LoadWarnings,
 ) -> Result<(Capture, Tally)> {
     let (file, options) = opened(path, request, options)?;
-    let (capture, all) = if file.aggregated() {
+    let (mut capture, all) = if file.aggregated() {
         restore(&file, request, &options, &mut problems.unnamed)?
     } else {
         replay(&file, request, &options, &mut problems.unnamed)?
     };
+    add_objects(&file, &mut capture, request.objects)?;
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
 

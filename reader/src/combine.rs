@@ -107,6 +107,7 @@ fn add_groups(whole: &mut CapturePart, part: &CapturePart, shift: u64, first_ord
             leaked_at_exit: moved(&group.leaked_at_exit),
             temporary: moved(&group.temporary),
             pinned: moved(&group.pinned),
+            objects: moved(&group.objects),
         });
     }
     for failed in part.analysis.failed.iter() {

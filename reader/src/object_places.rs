@@ -3,6 +3,8 @@
 //! Invariant: an object is in a block only if it begins where the block does, but for headers of the interpreter; so an arena
 //! in which many objects are is the block of none.
 
+use memtrack_format::Allocator;
+
 use crate::analysis::Options;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -27,8 +29,8 @@ pub struct PictureScan {
 pub struct LiveBlocks {
     /// By address.
     blocks: Vec<LiveExtent>,
-    /// The stack and thread of each group.
-    groups: Vec<(StackId, ThreadId)>,
+    /// Stack, allocator and thread of each group.
+    groups: Vec<(StackId, Allocator, ThreadId)>,
 }
 
 /// Who allocated the block of an object, and when.
@@ -36,6 +38,8 @@ pub struct LiveBlocks {
 pub struct ObjectBlock {
     /// The stack.
     pub stack: StackId,
+    /// The function that did it.
+    pub allocator: Allocator,
     /// The thread.
     pub thread: ThreadId,
     /// Nanoseconds since recording began.
@@ -55,7 +59,7 @@ impl PictureScan {
         let mut blocks = self.replay.live_extents();
         blocks.retain(|extent| extent.mapped.is_none());
         blocks.sort_unstable_by_key(|extent| extent.start);
-        LiveBlocks { blocks, groups: self.replay.group_threads().collect() }
+        LiveBlocks { blocks, groups: self.replay.group_keys().collect() }
     }
 }
 
@@ -67,8 +71,8 @@ impl LiveBlocks {
         let block = self.blocks.get(after.checked_sub(1)?)?;
         let before = address - block.start;
         (before <= MOST_HEADER && before < block.bytes).then_some(())?;
-        let (stack, thread) = *self.groups.get(block.group as usize)?;
-        Some(ObjectBlock { stack, thread, time_ns: block.time_ns })
+        let (stack, allocator, thread) = *self.groups.get(block.group as usize)?;
+        Some(ObjectBlock { stack, allocator, thread, time_ns: block.time_ns })
     }
 }
 
@@ -105,6 +109,8 @@ impl Consumer for PictureScan {
 
 #[cfg(test)]
 mod tests {
+    use memtrack_format::Allocator;
+
     use super::{LiveBlocks, LiveExtent, ObjectBlock};
     use crate::event::{StackId, ThreadId};
 
@@ -112,12 +118,13 @@ mod tests {
     fn objects_begin_where_their_blocks_do() {
         let blocks = [(4096, 64, 0), (8192, 1 << 20, 1), (1 << 40, 16, 0)];
         let block = |(start, bytes, group)| LiveExtent { start, bytes, group, time_ns: start / 2, mapped: None };
-        let groups = vec![(StackId(7), ThreadId(1)), (StackId(8), ThreadId(2))];
+        let groups =
+            [(7, 1), (8, 2)].map(|(stack, thread)| (StackId(stack), Allocator::Malloc, ThreadId(thread))).to_vec();
         let blocks = LiveBlocks { blocks: blocks.map(block).to_vec(), groups };
         let found = [4096, 4112, 4128, 4136, 4160, 8192 + 48, 1 << 40, (1 << 40) + 16, 5];
         let expected = [Some(7), Some(7), Some(7), None, None, None, Some(7), None, None];
         assert_eq!(found.map(|address| blocks.of(address).map(|block| block.stack.0)), expected);
-        let first = ObjectBlock { stack: StackId(7), thread: ThreadId(1), time_ns: 2048 };
+        let first = ObjectBlock { stack: StackId(7), allocator: Allocator::Malloc, thread: ThreadId(1), time_ns: 2048 };
         assert_eq!(blocks.of(4112), Some(first));
     }
 }

@@ -83,14 +83,34 @@ async function choose(page, ...names) {
   }
 }
 
-/** The page in the output of a cell, which is scrolled to: a browser paints no frame that is out of view. */
-const pageOf = async (cell) => {
+/** What is to be seen of a page: its blocks, its size, and its text where there are none. */
+const seen = () => ({
+  blocks: window.memtrack?.graph.drawn.length ?? 0,
+  size: [innerWidth, innerHeight],
+  text: document.body?.innerText.slice(0, 200),
+});
+
+/**
+ * The page in the output of a cell. It is scrolled to, since a browser paints no frame that is out of view; and looked for
+ * again each time, since JupyterLab takes cells out of the document that it has scrolled away, and puts new frames in.
+ */
+async function pageOf(cell) {
   const element = cell.locator("iframe[title=memtrack]");
-  await element.scrollIntoViewIfNeeded({ timeout: PATIENCE });
-  const frame = await (await element.elementHandle()).contentFrame();
-  await frame.waitForFunction(() => window.memtrack?.graph.drawn.length > 0, null, { timeout: PATIENCE });
-  return frame;
-};
+  const end = Date.now() + PATIENCE;
+  for (let last = "no frame"; Date.now() < end; await new Promise((done) => setTimeout(done, 200))) {
+    try {
+      await element.scrollIntoViewIfNeeded({ timeout: 5_000 });
+      const frame = await (await element.elementHandle({ timeout: 5_000 })).contentFrame();
+      const found = await Promise.race([frame.evaluate(seen), new Promise((done) => setTimeout(done, 5_000))]);
+      if (found?.blocks > 0) return frame;
+      last = JSON.stringify(found ?? "the frame does not answer");
+    } catch (error) {
+      last = error.message;
+    }
+    if (Date.now() >= end) throw new Error(`the page of a cell is not drawn: ${last}`);
+  }
+}
+
 const namesIn = (frame) =>
   frame.evaluate(() => window.memtrack.graph.drawn.flat().map(({ block }) => window.memtrack.graph.name(block)));
 /** Asks at intervals, not when frames are painted: the page may be out of view. */

@@ -1,4 +1,4 @@
-// What a page shows of resident memory: its classes over time, and which call paths keep pages.
+// What a page shows of resident memory and of objects: classes over time, which call paths keep pages, types below call paths.
 
 import assert from "node:assert/strict";
 import { drawn, inPage, named, pick, report, withEverything } from "./browser.js";
@@ -42,6 +42,20 @@ inPage("the chart has the classes of resident memory as bands below its line", "
   assert.match(await page.textContent("#bands"), /live \d.*slack \d.*pages at \d/);
 });
 
-inPage("without pinned pages there is no view of them", "unaccounted.html", async (page) => {
-  assert.equal(await page.locator('#views button:text-is("Pinned")').count(), 0);
+inPage("the view of objects has types below the stacks that made them", "objects.html", async (page) => {
+  await pick(page, "views", "Objects");
+  const type = await named(page, "__main__.Session objects");
+  assert.equal(type.value, (await report("objects")).rows.find((row) => row.function === type.name).bytes);
+  assert.match(await page.textContent("#ownLinesTitle"), /Objects by line/);
+  await page.keyboard.press("i");
+  assert.equal((await named(page, "__main__.Session objects")).depth, 1, "inverted, types come first");
 });
+
+inPage(
+  "without pinned pages there is no view of them, and without a picture none of objects",
+  "unaccounted.html",
+  async (page) => {
+    for (const view of ["Pinned", "Objects"])
+      assert.equal(await page.locator(`#views button:text-is("${view}")`).count(), 0);
+  },
+);

@@ -11,8 +11,8 @@ use memtrack_reader::origin::Whose;
 use memtrack_reader::query::units::size;
 use regex::Regex;
 
-use super::ViewArgs;
 use crate::load::bounds::TimeBound;
+use crate::load::objects::ObjectStacks;
 use crate::load::{Request, search};
 use crate::reports::display::DisplayOptions;
 
@@ -112,17 +112,6 @@ impl<'a> From<&'a InputArgs> for Request<'a> {
     }
 }
 
-impl<'a> From<(&'a InputArgs, &ViewArgs)> for Request<'a> {
-    fn from((input, view): (&'a InputArgs, &ViewArgs)) -> Self {
-        Self {
-            split_processes: view.split_processes,
-            temporary: view.which.temporary,
-            with_pinned: view.which.pinned,
-            ..input.into()
-        }
-    }
-}
-
 impl<'a> From<(&'a PathBuf, &FilterArgs)> for Request<'a> {
     fn from((capture, filters): (&'a PathBuf, &FilterArgs)) -> Self {
         filters.request(std::slice::from_ref(capture))
@@ -169,6 +158,7 @@ impl FilterArgs {
             quiet: false,
             with_resident: false,
             with_pinned: false,
+            objects: ObjectStacks::Unwanted,
             with_bands: false,
             display: DisplayOptions { with_imports, all_frames, skip: skip_function },
             shown: false,

@@ -8,6 +8,7 @@ use memtrack_reader::Options;
 
 use super::input::{FilterArgs, InputArgs};
 use super::{Colors, OutputArgs, TextArgs};
+use crate::load::Request;
 use crate::reports::summary::SummaryOrder;
 use crate::resident_memory::AccountMoment;
 
@@ -118,6 +119,9 @@ pub(crate) struct ViewFlags {
     /// Resident pages that blocks of one stack alone keep, at the moment when most of resident memory had no live block
     #[arg(long, conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated"])]
     pub(crate) pinned: bool,
+    /// Python objects at the moment of a picture (run --objects-at), below the stacks that allocated them
+    #[arg(long, conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated", "pinned"])]
+    pub(crate) objects: bool,
 }
 
 /// The view that a report shows (default: high-water mark), and whether it separates processes.
@@ -140,6 +144,7 @@ impl ViewFlags {
             Self { temporary: true, .. } => Some(Wanted::Temporary),
             Self { allocated: true, .. } => Some(Wanted::Allocated),
             Self { pinned: true, .. } => Some(Wanted::Pinned),
+            Self { objects: true, .. } => Some(Wanted::Objects),
             _ => None,
         }
     }
@@ -159,6 +164,12 @@ impl ViewArgs {
     /// How a capture has to be read for it.
     pub(crate) fn reading(&self) -> Options {
         self.which.reading()
+    }
+}
+
+impl<'a> From<(&'a InputArgs, &ViewArgs)> for Request<'a> {
+    fn from((input, view): (&'a InputArgs, &ViewArgs)) -> Self {
+        Self { split_processes: view.split_processes, ..Self::from(input).about(view.wanted()) }
     }
 }
 
@@ -222,7 +233,7 @@ pub(crate) struct DiffArgs {
     /// New capture, compared against the baseline
     pub(crate) new: PathBuf,
     /// What is compared [default: peak]
-    #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated", "pinned"])]
+    #[arg(long, value_name = "METRIC", conflicts_with_all = ["leaks", "at_exit", "temporary", "allocated", "pinned", "objects"])]
     pub(crate) metric: Option<DiffMetric>,
     #[command(flatten)]
     pub(crate) which: ViewFlags,

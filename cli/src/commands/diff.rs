@@ -27,11 +27,7 @@ use crate::units::{count, size};
 pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     refuse_open_without_file(options.open, &options.output)?;
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
-    let read = |capture| {
-        let request = Request::from((capture, &options.filters));
-        let (temporary, with_pinned) = (metric.view == View::Temporary, metric.view == View::Pinned);
-        load(Request { temporary, with_pinned, ..request }, &options.which.reading())
-    };
+    let read = |capture| load(Request::from((capture, &options.filters)).about(metric.view), &options.which.reading());
     let [mut base, new] = [read(&options.base)?, read(&options.new)?];
     let notes = comparability_warnings(&base, &new);
     notes.iter().for_each(message::warning);
@@ -109,6 +105,7 @@ fn of_view(view: View) -> ComparedMetric {
         View::Allocated => "allocated",
         View::Temporary => "temporary",
         View::Pinned => "pinned",
+        View::Objects => "objects",
     };
     ComparedMetric { name, view, counts: false }
 }

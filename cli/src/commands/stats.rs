@@ -24,14 +24,12 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
     let display = request.display.clone();
     // Attribution to lines of own code needs whole stacks.
     let without_paths = view == View::Allocated && (options.json || display.all_frames);
-    let temporary = view == View::Temporary;
     let request = Request {
         split_domains: true,
         without_paths,
-        temporary,
         shown: false,
         with_resident: !options.json,
-        ..request
+        ..request.about(view)
     };
     let mut capture = load(request, &options.which.reading())?;
     if capture.info.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {

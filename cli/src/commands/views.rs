@@ -11,6 +11,7 @@ use memtrack_reader::{Options, View};
 
 use crate::args;
 use crate::failure::Failure;
+use crate::load::objects::ObjectStacks;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::ReportOutput;
@@ -126,7 +127,12 @@ pub(crate) fn write_page(
     mut out: ReportOutput,
 ) -> Result<Option<PathBuf>> {
     let narrows = request.narrows();
-    let mut capture = load(Request { with_resident: true, with_bands: true, ..request }, &page::reading(reading))?;
+    let objects = match request.objects {
+        ObjectStacks::Unwanted => ObjectStacks::IfThere,
+        asked => asked,
+    };
+    let request = Request { with_resident: true, with_bands: true, objects, ..request };
+    let mut capture = load(request, &page::reading(reading))?;
     let note = narrows
         .then(|| "filtered: the views contain only selected allocations; the memory chart contains all".to_owned());
     let sources = embed_sources.then(|| Sources::of(&capture.info));

@@ -17,6 +17,7 @@ pub(crate) use crate::text::visible;
 use crate::units::{at_most, count, count_within, duration, size};
 
 use super::leaked::LeakMoment;
+use super::picture_summary::PictureSummary;
 use super::presentation::Presentation;
 use super::recording_cost::RecordingCost;
 use super::resident_moment::ResidentMoment;
@@ -49,6 +50,7 @@ impl Capture {
         let moment = match view {
             View::Leaks => format!(", live {}", self.info.leak_moment.when()),
             View::Pinned => return self.pinned_headline(whole),
+            View::Objects => return self.objects_headline(whole),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
         let number = count_within(whole.count, whole.count_range());
@@ -71,6 +73,7 @@ impl Capture {
             }
             View::Allocated => "freed or not".into(),
             View::Pinned => self.pinned_qualifier(),
+            View::Objects => self.objects_qualifier(),
         }
     }
 
@@ -135,6 +138,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) resident: Option<ResidentMoment>,
     /// Classes of resident memory over time, if the request asked for them.
     pub(crate) resident_bands: Vec<ClassesAt>,
+    /// The objects of a picture, if they are in the sums.
+    pub(crate) objects: Option<PictureSummary>,
 }
 
 /// Peaks of several processes.

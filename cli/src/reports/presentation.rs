@@ -26,7 +26,7 @@ impl Presentation {
         match view {
             View::Leaks => leaked,
             View::LeaksAtExit => at_exit,
-            View::HighWaterMark | View::Temporary | View::Allocated | View::Pinned => Tally::default(),
+            View::HighWaterMark | View::Temporary | View::Allocated | View::Pinned | View::Objects => Tally::default(),
         }
     }
 }

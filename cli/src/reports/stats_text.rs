@@ -227,6 +227,7 @@ fn subject(view: View) -> &'static str {
         View::Temporary => "temporary allocations",
         View::Allocated => "everything ever allocated",
         View::Pinned => "pages that only one stack's blocks kept",
+        View::Objects => "Python objects",
     }
 }
 

@@ -12,6 +12,7 @@ pub(crate) fn name(view: View) -> &'static str {
         View::Temporary => "temporary",
         View::Allocated => "allocated",
         View::Pinned => "pinned",
+        View::Objects => "objects",
     }
 }
 
@@ -24,5 +25,6 @@ pub(crate) fn title(view: View) -> &'static str {
         View::Temporary => "Temporary allocations",
         View::Allocated => "All allocations",
         View::Pinned => "Pinned pages",
+        View::Objects => "Python objects",
     }
 }

@@ -198,7 +198,7 @@ fn mixed(number: u64) -> u64 {
 pub struct ViewVariances(pub(crate) [Variance; VIEWS]);
 
 /// How many views there are.
-pub(super) const VIEWS: usize = 6;
+pub(super) const VIEWS: usize = 7;
 
 impl ViewVariances {
     /// That of a view.
@@ -232,6 +232,7 @@ pub(super) const fn place(view: View) -> usize {
         View::Temporary => 3,
         View::Allocated => 4,
         View::Pinned => 5,
+        View::Objects => 6,
     }
 }
 

@@ -28,14 +28,16 @@ pub struct Group {
     pub temporary: Sum,
     /// Pages that only its stack's blocks kept, and these blocks.
     pub pinned: Sum,
+    /// Objects at the moment of a picture, if its stack ends with their type.
+    pub objects: Sum,
 }
 
 impl Group {
     /// A group without any allocation.
     #[must_use]
     pub fn new(stack: StackId, allocator: Allocator, thread: ThreadId) -> Self {
-        let [allocated, peak, leaked, leaked_at_exit, temporary, pinned] = [Sum::default(); 6];
-        Self { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary, pinned }
+        let [allocated, peak, leaked, leaked_at_exit, temporary, pinned, objects] = [Sum::default(); 7];
+        Self { stack, allocator, thread, allocated, peak, leaked, leaked_at_exit, temporary, pinned, objects }
     }
 
     /// Adds the sums of another group.
@@ -47,6 +49,7 @@ impl Group {
             (&mut self.leaked_at_exit, &other.leaked_at_exit),
             (&mut self.temporary, &other.temporary),
             (&mut self.pinned, &other.pinned),
+            (&mut self.objects, &other.objects),
         ] {
             sum.merge(more);
         }
@@ -62,6 +65,7 @@ impl Group {
             View::Temporary => &self.temporary,
             View::Allocated => &self.allocated,
             View::Pinned => &self.pinned,
+            View::Objects => &self.objects,
         }
     }
 }
@@ -92,7 +96,7 @@ impl Sum {
     /// Adds an allocation, or a part of one (`count` 0), made at this order and time. Sums stop at `u64::MAX`: only a
     /// forged capture gets there.
     #[inline]
-    pub(crate) fn add(&mut self, bytes: u64, count: u64, order: u64, time_ns: u64) {
+    pub fn add(&mut self, bytes: u64, count: u64, order: u64, time_ns: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.count = self.count.saturating_add(count);
         self.first_order = self.first_order.min(order);

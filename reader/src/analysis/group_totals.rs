@@ -131,12 +131,8 @@ impl GroupTotals {
         }
     }
 
-    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator)> + '_ {
-        self.figures.groups.iter().map(|group| (group.stack, group.allocator))
-    }
-
-    pub(crate) fn group_threads(&self) -> impl Iterator<Item = (StackId, ThreadId)> + '_ {
-        self.figures.groups.iter().map(|group| (group.stack, group.thread))
+    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator, ThreadId)> + '_ {
+        self.figures.groups.iter().map(|group| (group.stack, group.allocator, group.thread))
     }
 
     pub(crate) fn live(&self) -> Tally {

@@ -22,11 +22,12 @@ pub(super) enum OptionalSum {
     Leaked,
     LeakedAtExit,
     Pinned,
+    Objects,
     Temporary,
 }
 
 impl OptionalSum {
-    const ALL: [Self; 5] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Pinned, Self::Temporary];
+    const ALL: [Self; 6] = [Self::Peak, Self::Leaked, Self::LeakedAtExit, Self::Pinned, Self::Objects, Self::Temporary];
 }
 
 /// A group.
@@ -281,11 +282,12 @@ impl Groups {
             leaked_at_exit: part(OptionalSum::LeakedAtExit),
             temporary: part(OptionalSum::Temporary),
             pinned: part(OptionalSum::Pinned),
+            objects: part(OptionalSum::Objects),
         }
     }
 
     fn set_parts(&mut self, number: usize, group: &Group) {
-        let parts = [group.peak, group.leaked, group.leaked_at_exit, group.pinned, group.temporary];
+        let parts = [group.peak, group.leaked, group.leaked_at_exit, group.pinned, group.objects, group.temporary];
         for (part, sum) in OptionalSum::ALL.into_iter().zip(parts) {
             if *self.part(number as u32, part) != sum {
                 *self.part_mut(number as u32, part) = sum;

@@ -106,6 +106,9 @@ pub enum View {
     /// The resident pages that blocks of one stack alone keep, and these blocks, at the moment when most of resident memory
     /// had no live block; empty where that moment was not looked for.
     Pinned,
+    /// The Python objects that a picture has, each below the stack that allocated it and its type; empty where no picture was
+    /// [added](Analysis::add_objects).
+    Objects,
 }
 
 /// What one group contributes to a view.
@@ -187,6 +190,18 @@ impl Analysis {
             self.groups.change(*number as usize, |group| {
                 group.pinned = Sum { bytes: *bytes, count: *count, ..group.allocated };
             });
+        }
+    }
+
+    /// Adds objects: groups that have nothing in any other view.
+    pub fn add_objects(&mut self, groups: impl IntoIterator<Item = Group>) {
+        groups.into_iter().for_each(|group| self.groups.push(&group));
+        let number = self.groups.len();
+        if let Some(details) = &mut self.details {
+            details.resize_with(number, Detail::default);
+        }
+        if let Some(variances) = &mut self.variances {
+            variances.resize_with(number, ViewVariances::default);
         }
     }
 

@@ -272,14 +272,9 @@ impl Replay {
         last.place.map(|place| self.heap.kept(place).size).or(last.short_lived_bytes)
     }
 
-    /// The stack and allocator of each group.
-    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator)> + '_ {
+    /// The stack, allocator and thread of each group.
+    pub(crate) fn group_keys(&self) -> impl Iterator<Item = (StackId, Allocator, ThreadId)> + '_ {
         self.sums.group_keys()
-    }
-
-    /// The stack and thread of each group.
-    pub(crate) fn group_threads(&self) -> impl Iterator<Item = (StackId, ThreadId)> + '_ {
-        self.sums.group_threads()
     }
 
     /// Everything that was ever allocated, selected or not.

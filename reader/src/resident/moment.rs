@@ -64,7 +64,7 @@ impl LiveMoment {
         Self {
             extents,
             cached,
-            groups: replay.group_keys().collect(),
+            groups: replay.group_keys().map(|(stack, allocator, _)| (stack, allocator)).collect(),
             live: replay.live(),
             arena_excess: trace.arenas.excess(),
             block_pages: trace.pages.clone(),

@@ -156,7 +156,11 @@ impl KeptLive {
     #[must_use]
     pub fn moment(self, account: &ResidentAccount, threads: &[Thread], replay: &Replay) -> LiveMoment {
         let Self { caches, live, .. } = self;
-        LiveMoment { cached: caches.chunks_at(account, threads), groups: replay.group_keys().collect(), ..live }
+        LiveMoment {
+            cached: caches.chunks_at(account, threads),
+            groups: replay.group_keys().map(|(stack, allocator, _)| (stack, allocator)).collect(),
+            ..live
+        }
     }
 }
 

@@ -118,8 +118,8 @@ pub(super) struct Browser<'a> {
 impl<'a> Browser<'a> {
     pub(super) fn new(capture: &'a Capture, start: BrowserStart) -> Self {
         let BrowserStart { view, inverted, least, arenas } = start;
-        // Pinned pages are known where they were asked for.
-        let first = if view == View::Pinned { view } else { View::HighWaterMark };
+        // Pinned pages and objects are known where they were asked for.
+        let first = if matches!(view, View::Pinned | View::Objects) { view } else { View::HighWaterMark };
         let views = [first, BrowserStart::leaks(view), View::Temporary, View::Allocated];
         let mut wholes = [Tally::default(); 4];
         for group in capture.analysis.groups.iter() {
@@ -163,7 +163,7 @@ impl<'a> Browser<'a> {
         }
         let (is_of_leaks, whole) = (view == BrowserStart::leaks(view), self.wholes[self.view]);
         let mut about = match view {
-            View::Leaks | View::Pinned => capture.headline(view, whole),
+            View::Leaks | View::Pinned | View::Objects => capture.headline(view, whole),
             _ => format!("{}, {}", capture.headline(view, whole), capture.view_qualifier(view)),
         };
         if capture.info.narrowed {

@@ -295,6 +295,7 @@ fn short(view: View) -> &'static str {
         View::HighWaterMark => "Peak",
         View::Allocated => "Allocated",
         View::Pinned => "Pinned",
+        View::Objects => "Objects",
         View::Temporary => "Temporary",
         View::Leaks | View::LeaksAtExit => view::title(view),
     }

@@ -24,6 +24,7 @@ pub(super) fn view_description(view: View, capture: &Capture) -> String {
         }
         (View::Leaks | View::LeaksAtExit, _) if !is_python => "What was still live at the end of the program.".into(),
         (View::Pinned, _) => capture.pinned_description(),
+        (View::Objects, _) => capture.objects_description(),
         (View::Temporary, _) if totals.temporary_threshold > 1 => format!(
             "Allocations freed before their thread made {} further allocations.",
             count(totals.temporary_threshold.into())
@@ -40,6 +41,7 @@ pub(super) fn generic_view_description(view: View) -> &'static str {
         View::LeaksAtExit => "Memory still live at process exit, after Python cleared its modules.",
         View::Temporary => "Allocations freed before their thread allocated again.",
         View::Pinned => "Resident pages that the blocks of one stack alone keep.",
+        View::Objects => "Python objects at one moment, below their types and the stacks that allocated them.",
         View::Allocated => "Everything that was ever allocated, freed or not, over the whole run.",
     }
 }

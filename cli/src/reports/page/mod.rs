@@ -42,8 +42,15 @@ const FEWEST_SITES: usize = 10_000;
 const MOST_BYTES: usize = 4_800_000;
 
 /// The views of the page, in the order of its switch.
-const VIEWS: [View; 6] =
-    [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary, View::Allocated, View::Pinned];
+const VIEWS: [View; 7] = [
+    View::HighWaterMark,
+    View::Leaks,
+    View::LeaksAtExit,
+    View::Temporary,
+    View::Allocated,
+    View::Pinned,
+    View::Objects,
+];
 
 /// Initial state of the page. The user can change everything except the skipped functions.
 #[derive(Clone, Debug, Default)]

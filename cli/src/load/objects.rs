@@ -1,0 +1,145 @@
+//! The objects of a capture's picture, joined with the stacks that allocated their blocks.
+//!
+//! Invariant: an object is in one group; its stack ends with its type.
+
+use anyhow::{Context, Result, bail};
+use memtrack_format::Allocator;
+use memtrack_format::objects::{PictureCause, PictureHead};
+use memtrack_objects::ObjectPicture;
+use memtrack_reader::analysis::{Group, Sum, Tally};
+use memtrack_reader::object_places::PictureScan;
+use memtrack_reader::source::{CaptureReader, PictureMoment};
+use memtrack_reader::{Options, StackId, ThreadId};
+use rustc_hash::FxHashMap;
+
+use crate::reports::NO_STACK;
+use crate::reports::capture_info::{Capture, visible};
+use crate::reports::picture_summary::PictureSummary;
+use crate::terminal::Progress;
+use crate::units::duration;
+
+/// Whether a report has the view of objects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ObjectStacks {
+    /// It has not.
+    #[default]
+    Unwanted,
+    /// It has one where the capture has a picture, and no filter of single allocations was given.
+    IfThere,
+    /// It is about them.
+    Needed,
+}
+
+/// Adds the objects of a capture's picture to its sums.
+///
+/// # Errors
+/// The capture cannot be read, or has no picture where one is needed.
+pub(super) fn add_objects(file: &CaptureReader, capture: &mut Capture, wanted: ObjectStacks) -> Result<()> {
+    let has_blocks = !file.aggregated() && file.sample_bytes().is_none();
+    let is_wanted = match wanted {
+        ObjectStacks::Unwanted => false,
+        ObjectStacks::IfThere => has_blocks && !file.pictures()?.is_empty(),
+        ObjectStacks::Needed => true,
+    };
+    if !is_wanted {
+        return Ok(());
+    }
+    let moment = find_picture(file, None)?;
+    let path = file.path().display();
+    if !has_blocks {
+        bail!("{path}: has no single allocations to join objects with; 'memtrack objects' shows them by type");
+    }
+    let stored = file.picture(&moment)?;
+    let picture = ObjectPicture::of_stored(stored.with_context(|| damaged(file))?);
+    let options = Options { unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let mut scan = PictureScan::new(&options, file.picture_ns(&moment.head));
+    let mut progress = Progress::new(file.total_record_bytes(), "reading objects");
+    let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
+    let blocks = scan.finish();
+    let none = (StackId::EMPTY, Allocator::PymallocMalloc, ThreadId(0));
+    let mut sums: FxHashMap<(u32, (StackId, Allocator, ThreadId)), Sum> = FxHashMap::default();
+    let (mut all, mut with_stack) = (Tally::default(), Tally::default());
+    for object in picture.objects() {
+        let block = blocks.of(object.address);
+        let key = block.map_or(none, |block| (block.stack, block.allocator, block.thread));
+        let time_ns = block.map_or(0, |block| block.time_ns);
+        sums.entry((object.type_number, key)).or_default().add(object.own_bytes, 1, 0, time_ns);
+        let one = Tally { bytes: object.own_bytes, count: 1, ..Tally::default() };
+        all += one;
+        with_stack += if key.0 == StackId::EMPTY { Tally::default() } else { one };
+    }
+    let stacks = capture.frames.take_over(&read.frames, |frame| frame)?;
+    let frames = &mut capture.frames;
+    let unknown = frames.frame_named(NO_STACK, "", 0)?;
+    let unknown = frames.stack_id(StackId::EMPTY, unknown)?;
+    let mut types = FxHashMap::default();
+    for of_type in picture.by_type() {
+        types.insert(of_type.number, frames.frame_named(&type_frame(&of_type.name), "", 0)?);
+    }
+    let mut groups = Vec::with_capacity(sums.len());
+    for ((of_type, (stack, allocator, thread)), sum) in sums {
+        let Some(of_type) = types.get(&of_type) else { continue };
+        let parent = stacks.get(stack.0 as usize).copied().filter(|stack| *stack != StackId::EMPTY);
+        let stack = frames.stack_id(parent.unwrap_or(unknown), *of_type)?;
+        groups.push(Group { objects: sum, ..Group::new(stack, allocator, thread) });
+    }
+    groups.sort_unstable_by_key(|group| (group.stack.0, group.thread.0, group.allocator as u8));
+    capture.analysis.add_objects(groups);
+    capture.info.objects = Some(PictureSummary { when: when(file, &moment.head), all, with_stack });
+    Ok(())
+}
+
+/// The frame that stands for the objects of a type.
+fn type_frame(name: &str) -> String {
+    format!("{} objects", visible(name.strip_prefix("builtins.").unwrap_or(name)))
+}
+
+/// The picture that is meant; that of the end or the last one, if none is named.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn find_picture(
+    file: &CaptureReader,
+    is_meant: Option<&dyn Fn(&PictureHead) -> bool>,
+) -> Result<PictureMoment> {
+    let pictures = file.pictures()?;
+    let path = file.path().display();
+    if pictures.is_empty() && (file.process().stripped.count.is_some() || file.process().anonymized) {
+        bail!("{path}: no picture of objects: 'memtrack strip' and 'anonymize' leave it out; use the original capture");
+    }
+    if pictures.is_empty() {
+        bail!("{path}: no picture of objects in it; record the program with 'memtrack run --objects-at end'");
+    }
+    let last = |is_meant: &dyn Fn(&PictureHead) -> bool| pictures.iter().rfind(|picture| is_meant(&picture.head));
+    let found = match is_meant {
+        Some(is_meant) => last(is_meant),
+        None => last(&|head| head.cause == PictureCause::End).or(pictures.last()),
+    };
+    found.cloned().with_context(|| {
+        let names: Vec<String> = pictures.iter().map(|picture| name(&picture.head)).collect();
+        format!("{path}: no picture of objects at that moment; there are: {}", names.join(", "))
+    })
+}
+
+/// The error of a picture that cannot be read.
+pub(crate) fn damaged(file: &CaptureReader) -> String {
+    format!("{}: the picture of objects is damaged", file.path().display())
+}
+
+fn name(head: &PictureHead) -> String {
+    match head.cause {
+        PictureCause::End => "end".into(),
+        PictureCause::Peak => "peak".into(),
+        PictureCause::Mark => format!("mark:{}", head.mark),
+    }
+}
+
+/// The moment of a picture in words.
+pub(crate) fn when(file: &CaptureReader, head: &PictureHead) -> String {
+    let moment = match head.cause {
+        PictureCause::End => "at the end".into(),
+        PictureCause::Peak => "near the peak of resident memory".into(),
+        PictureCause::Mark => format!("at the mark '{}'", head.mark),
+    };
+    format!("{moment}, {} after the start", duration(file.picture_ns(head)))
+}

@@ -145,6 +145,6 @@ fn a_difference_has_both_sides() {
     let data = testing::data(&page);
     assert_eq!((sum(&data["newBytes4"]), sum(&data["baseBytes4"])), (1_505_096, 0));
     assert_eq!((&data["kind"], &data["notes"]), (&json!("diff"), &json!(["a doubt"])));
-    assert_eq!((&data["scale"], &data["vanishedStacks"]), (&json!("doubled"), &json!([0, 0, 0, 0, 0, 0])));
+    assert_eq!((&data["scale"], &data["vanishedStacks"]), (&json!("doubled"), &json!([0, 0, 0, 0, 0, 0, 0])));
     assert_eq!(data["threads"], json!(["main", "pool-0"]));
 }

@@ -333,7 +333,8 @@ fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(sour
     }
     if file.aggregated() && request.selects() {
         bail!(
-            "{}: an aggregated capture has no individual allocations, so --min-bytes, --from and --to do not apply",
+            "{}: an aggregated capture has no individual allocations, so --min-bytes, --from and --to do not apply; where it has \
+             windows (run --window), 'memtrack explain' tells what grew, and 'transform parquet' writes each",
             path.display()
         );
     }

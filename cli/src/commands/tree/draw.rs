@@ -293,7 +293,8 @@ fn whole_line(mut spans: Vec<Span<'static>>, width: u16) -> Line<'static> {
 fn short(view: View) -> &'static str {
     match view {
         View::HighWaterMark => "Peak",
-        View::Allocated => "Allocated",
+        // The same word as on pages; all four fit into 80 columns.
+        View::Allocated => "All",
         View::Pinned => "Pinned",
         View::Objects => "Objects",
         View::Temporary => "Temporary",

@@ -60,6 +60,8 @@ class Graph {
 
   draw() {
     if (!this.layout) return;
+    // The first time at once: a frame of a notebook that a browser takes to be out of view gets no animation frames.
+    if (!this.drawn.length) this.paint();
     cancelAnimationFrame(this.pending);
     this.pending = requestAnimationFrame(() => this.paint());
   }

@@ -91,13 +91,14 @@ const seen = () => ({
 });
 
 /**
- * The page in the output of a cell. It is scrolled to, since a browser paints no frame that is out of view; and looked for
- * again each time, since JupyterLab takes cells out of the document that it has scrolled away, and puts new frames in.
+ * The page in the output of a cell. It is scrolled to and looked for again each time, since JupyterLab takes cells out of
+ * the document that it has scrolled away, and puts new frames in.
  */
 async function pageOf(cell) {
   const element = cell.locator("iframe[title=memtrack]");
   const end = Date.now() + PATIENCE;
-  for (let last = "no frame"; Date.now() < end; await new Promise((done) => setTimeout(done, 200))) {
+  let last = "no frame";
+  for (; Date.now() < end; await new Promise((done) => setTimeout(done, 200))) {
     try {
       await element.scrollIntoViewIfNeeded({ timeout: 5_000 });
       const frame = await (await element.elementHandle({ timeout: 5_000 })).contentFrame();
@@ -107,8 +108,8 @@ async function pageOf(cell) {
     } catch (error) {
       last = error.message;
     }
-    if (Date.now() >= end) throw new Error(`the page of a cell is not drawn: ${last}`);
   }
+  throw new Error(`the page of a cell is not drawn: ${last}`);
 }
 
 const namesIn = (frame) =>

@@ -228,7 +228,7 @@ impl Request<'_> {
         DisplayOptions { with_imports, ..self.display.clone() }
     }
 
-    /// The same for a report on a view, with what that needs.
+    /// Asks for what the report on a view needs.
     pub(crate) fn about(self, view: View) -> Self {
         let objects = if view == View::Objects { ObjectStacks::Needed } else { ObjectStacks::Unwanted };
         Self { temporary: view == View::Temporary, with_pinned: view == View::Pinned, objects, ..self }

@@ -8,7 +8,7 @@
 //! [views](Analysis::view) answer one question each, and whose [`ordering`](analysis::ordering) sorts samples by time.
 //!
 //! Invariant: each event is processed once, none needs a second pass, and no input causes a panic.
-// But for one line, in `prefetch`.
+// `prefetch` allows it for one line, which `forbid` would not let it do.
 #![deny(unsafe_code)]
 
 pub mod aggregate;

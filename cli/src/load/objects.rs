@@ -7,9 +7,9 @@ use memtrack_format::Allocator;
 use memtrack_format::objects::{PictureCause, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::analysis::{Group, Sum, Tally};
-use memtrack_reader::object_places::PictureScan;
-use memtrack_reader::source::{CaptureReader, PictureMoment};
-use memtrack_reader::{Options, StackId, ThreadId};
+use memtrack_reader::object_places::{LiveBlocks, PictureScan};
+use memtrack_reader::source::{CaptureReader, PictureMoment, ReadSummary};
+use memtrack_reader::{Frames, Options, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use crate::reports::NO_STACK;
@@ -35,58 +35,84 @@ pub(crate) enum ObjectStacks {
 /// # Errors
 /// The capture cannot be read, or has no picture where one is needed.
 pub(super) fn add_objects(file: &CaptureReader, capture: &mut Capture, wanted: ObjectStacks) -> Result<()> {
-    let has_blocks = !file.aggregated() && file.sample_bytes().is_none();
     let is_wanted = match wanted {
         ObjectStacks::Unwanted => false,
-        ObjectStacks::IfThere => has_blocks && !file.pictures()?.is_empty(),
+        ObjectStacks::IfThere => !file.pictures()?.is_empty(),
         ObjectStacks::Needed => true,
     };
     if !is_wanted {
         return Ok(());
     }
     let moment = find_picture(file, None)?;
-    let path = file.path().display();
-    if !has_blocks {
-        bail!("{path}: has no single allocations to join objects with; 'memtrack objects' shows them by type");
-    }
     let stored = file.picture(&moment)?;
     let picture = ObjectPicture::of_stored(stored.with_context(|| damaged(file))?);
-    let options = Options { unknown_blocks: file.unknown_blocks(), ..Options::default() };
-    let mut scan = PictureScan::new(&options, file.picture_ns(&moment.head));
-    let mut progress = Progress::new(file.total_record_bytes(), "reading objects");
-    let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
-    let blocks = scan.finish();
-    let none = (StackId::EMPTY, Allocator::PymallocMalloc, ThreadId(0));
-    let mut sums: FxHashMap<(u32, (StackId, Allocator, ThreadId)), Sum> = FxHashMap::default();
-    let (mut all, mut with_stack) = (Tally::default(), Tally::default());
-    for object in picture.objects() {
-        let block = blocks.of(object.address);
-        let key = block.map_or(none, |block| (block.stack, block.allocator, block.thread));
-        let time_ns = block.map_or(0, |block| block.time_ns);
-        sums.entry((object.type_number, key)).or_default().add(object.own_bytes, 1, 0, time_ns);
-        let one = Tally { bytes: object.own_bytes, count: 1, ..Tally::default() };
-        all += one;
-        with_stack += if key.0 == StackId::EMPTY { Tally::default() } else { one };
-    }
-    let stacks = capture.frames.take_over(&read.frames, |frame| frame)?;
-    let frames = &mut capture.frames;
-    let unknown = frames.frame_named(NO_STACK, "", 0)?;
-    let unknown = frames.stack_id(StackId::EMPTY, unknown)?;
-    let mut types = FxHashMap::default();
-    for of_type in picture.by_type() {
-        types.insert(of_type.number, frames.frame_named(&type_frame(&of_type.name), "", 0)?);
-    }
-    let mut groups = Vec::with_capacity(sums.len());
-    for ((of_type, (stack, allocator, thread)), sum) in sums {
-        let Some(of_type) = types.get(&of_type) else { continue };
-        let parent = stacks.get(stack.0 as usize).copied().filter(|stack| *stack != StackId::EMPTY);
-        let stack = frames.stack_id(parent.unwrap_or(unknown), *of_type)?;
-        groups.push(Group { objects: sum, ..Group::new(stack, allocator, thread) });
-    }
-    groups.sort_unstable_by_key(|group| (group.stack.0, group.thread.0, group.allocator as u8));
+    let (read, blocks) = blocks_at(file, &moment.head)?;
+    let joined = JoinedObjects::of(&picture, &blocks);
+    let groups = joined.groups(&picture, &read.frames, &mut capture.frames)?;
     capture.analysis.add_objects(groups);
+    let JoinedObjects { all, with_stack, .. } = joined;
     capture.info.objects = Some(PictureSummary { when: when(file, &moment.head), all, with_stack });
     Ok(())
+}
+
+/// The blocks that were live at the moment of a picture.
+///
+/// # Errors
+/// The capture cannot be read.
+pub(crate) fn blocks_at(file: &CaptureReader, head: &PictureHead) -> Result<(ReadSummary, LiveBlocks)> {
+    let options = Options { unknown_blocks: file.unknown_blocks(), ..Options::default() };
+    let mut scan = PictureScan::new(&options, file.picture_ns(head));
+    let mut progress = Progress::new(file.total_record_bytes(), "reading");
+    let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
+    Ok((read, scan.finish()))
+}
+
+/// The objects of a picture by type and by who allocated their blocks.
+struct JoinedObjects {
+    /// By the number of the type, and by stack, allocator and thread; the empty stack where the block is not known.
+    sums: FxHashMap<(u32, (StackId, Allocator, ThreadId)), Sum>,
+    all: Tally,
+    with_stack: Tally,
+}
+
+impl JoinedObjects {
+    fn of(picture: &ObjectPicture, blocks: &LiveBlocks) -> Self {
+        let mut joined = Self { sums: FxHashMap::default(), all: Tally::default(), with_stack: Tally::default() };
+        // Without '--trace-python-allocators' the blocks that are not known are mostly of pymalloc.
+        let unknown = (StackId::EMPTY, Allocator::PymallocMalloc, ThreadId(0));
+        for object in picture.objects() {
+            let block = blocks.of(object.address);
+            let key = block.map_or(unknown, |block| (block.stack, block.allocator, block.thread));
+            let time_ns = block.map_or(0, |block| block.time_ns);
+            joined.sums.entry((object.type_number, key)).or_default().add(object.own_bytes, 1, 0, time_ns);
+            let one = Tally { bytes: object.own_bytes, count: 1, ..Tally::default() };
+            joined.all += one;
+            if key.0 != StackId::EMPTY {
+                joined.with_stack += one;
+            }
+        }
+        joined
+    }
+
+    /// A group for each of the sums; its stack, in `frames`, ends with the type. `of_blocks` has the stacks of the blocks.
+    fn groups(&self, picture: &ObjectPicture, of_blocks: &Frames, frames: &mut Frames) -> Result<Vec<Group>> {
+        let stacks = frames.take_over(of_blocks, |frame| frame)?;
+        let unknown = frames.frame_named(NO_STACK, "", 0)?;
+        let unknown = frames.stack_id(StackId::EMPTY, unknown)?;
+        let mut types = FxHashMap::default();
+        for of_type in picture.by_type() {
+            types.insert(of_type.number, frames.frame_named(&type_frame(&of_type.name), "", 0)?);
+        }
+        let mut groups = Vec::with_capacity(self.sums.len());
+        for (&(of_type, (stack, allocator, thread)), &objects) in &self.sums {
+            let Some(of_type) = types.get(&of_type) else { continue };
+            let parent = stacks.get(stack.0 as usize).copied().filter(|stack| *stack != StackId::EMPTY);
+            let stack = frames.stack_id(parent.unwrap_or(unknown), *of_type)?;
+            groups.push(Group { objects, ..Group::new(stack, allocator, thread) });
+        }
+        groups.sort_unstable_by_key(|group| (group.stack.0, group.thread.0, group.allocator as u8));
+        Ok(groups)
+    }
 }
 
 /// The frame that stands for the objects of a type.

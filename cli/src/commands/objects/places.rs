@@ -9,12 +9,11 @@ use std::hash::Hash;
 use anyhow::Result;
 use memtrack_format::objects::PictureHead;
 use memtrack_objects::ObjectPicture;
-use memtrack_reader::object_places::PictureScan;
 use memtrack_reader::source::CaptureReader;
-use memtrack_reader::{FrameId, Frames, Options, StackId, ThreadId};
+use memtrack_reader::{FrameId, Frames, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use crate::terminal::Progress;
+use crate::load::objects::blocks_at;
 
 /// Ages at which a class of ages ends, in milliseconds.
 const AGE_BOUNDS_MS: [u64; 8] = [10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000];
@@ -87,12 +86,9 @@ impl PlaceTable {
     /// # Errors
     /// The capture cannot be read.
     pub(super) fn of(file: &CaptureReader, head: &PictureHead, picture: &ObjectPicture) -> Result<Self> {
-        let (options, taken_ns) =
-            (Options { unknown_blocks: file.unknown_blocks(), ..Options::default() }, file.picture_ns(head));
-        let mut scan = PictureScan::new(&options, taken_ns);
-        let mut progress = Progress::new(file.total_record_bytes(), "reading");
-        let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
-        let (blocks, frames) = (scan.finish(), &read.frames);
+        let taken_ns = file.picture_ns(head);
+        let (read, blocks) = blocks_at(file, head)?;
+        let frames = &read.frames;
         let mut known: FxHashMap<StackId, Option<FrameId>> = FxHashMap::default();
         let (mut places, mut threads, mut ages) = (TypeSums::default(), TypeSums::default(), TypeSums::default());
         let mut placed = ObjectSum::default();

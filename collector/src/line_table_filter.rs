@@ -8,15 +8,14 @@
 use std::sync::Arc;
 
 use memtrack_format::lines::{PositionCursor, SourcePosition};
-use memtrack_format::record::{CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
-use memtrack_format::record_columns::skip_blocks;
+use memtrack_format::record::{CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record, StackStop};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Maximum size of the line tables that are kept for one stream. Further tables pass into the file, so that a program that
 /// creates code objects without end does not make the collector grow.
 const MOST_KEPT: usize = 16 << 20;
 /// Frames that are found without hashing.
-const LAST_SEEN: usize = 2048;
+const LAST_SEEN: usize = 4096;
 
 /// The filter of one stream.
 #[derive(Debug, Default)]
@@ -33,8 +32,6 @@ pub(crate) struct LineTableFilter {
 struct CodeLocations {
     /// Of stacks only: the blocks are not given to it.
     decoder: Decoder,
-    /// The segment has times.
-    timed: bool,
     locator: LocationEncoder,
     tables: FxHashMap<u32, KeptLineTable>,
     /// The files of code objects.
@@ -61,8 +58,19 @@ impl Default for LastSeen {
 
 impl LastSeen {
     #[inline]
-    fn place(&mut self, frame: RawFrame) -> &mut RawFrame {
-        &mut self.0[frame.code.wrapping_mul(0x9e5).wrapping_add(frame.instruction) as usize % LAST_SEEN]
+    fn has(&self, frame: RawFrame) -> bool {
+        self.0[Self::place(frame)] == frame
+    }
+
+    fn put(&mut self, frame: RawFrame) {
+        self.0[Self::place(frame)] = frame;
+    }
+
+    #[inline]
+    const fn place(frame: RawFrame) -> usize {
+        // Instructions are at even offsets, and numbers of code objects follow each other.
+        let mixed = frame.code.wrapping_mul(0x9e5).wrapping_add(frame.instruction / 2).wrapping_mul(0x9e37_79b1);
+        (mixed >> (u32::BITS - LAST_SEEN.ilog2())) as usize
     }
 }
 
@@ -117,32 +125,39 @@ impl CodeLocations {
     /// `false`: not all of the bytes could be decoded.
     fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
         let (mut at, mut passed) = (0, 0);
+        let pass_until = |passed: &mut usize, at, next, out: &mut Vec<u8>| {
+            out.extend_from_slice(bytes.get(std::mem::replace(passed, next)..at).unwrap_or_default());
+        };
         loop {
-            // Blocks change no stack; to pass over them takes a third of what decoding them takes.
-            at = skip_blocks(bytes, at, self.timed);
-            let Ok(Some((record, next))) = self.decoder.next(bytes, at) else { break };
-            match record {
-                Record::CodeLines { id, bytes: part } if self.keep(id, part) => {
-                    out.extend_from_slice(bytes.get(passed..at).unwrap_or_default());
-                    passed = next;
-                }
-                Record::Push(_) | Record::Move { .. } => {
+            let last_seen = &self.last_seen;
+            match self.decoder.pass_stacks(bytes, at, |frame| last_seen.has(frame)) {
+                Ok(StackStop::Frame { at: start, next }) => {
                     if let Some((frame, place)) = self.new_location() {
-                        out.extend_from_slice(bytes.get(passed..at).unwrap_or_default());
-                        passed = at;
+                        pass_until(&mut passed, start, start, out);
                         self.locator.put(out, frame, &place);
                     }
+                    at = next;
                 }
-                Record::Code(head) => self.describe(&head),
-                Record::Begin { timed, .. } => {
-                    self.timed = timed;
-                    self.locator.begin();
+                Ok(StackStop::Other(start)) => {
+                    at = start;
+                    let Ok(Some((record, next))) = self.decoder.next(bytes, at) else { break };
+                    match record {
+                        Record::CodeLines { id, bytes: part } if self.keep(id, part) => {
+                            pass_until(&mut passed, at, next, out);
+                        }
+                        Record::Code(head) => self.describe(&head),
+                        Record::Begin { .. } => self.locator.begin(),
+                        _ => {}
+                    }
+                    at = next;
                 }
-                _ => {}
+                Err(error) => {
+                    at = error.offset;
+                    break;
+                }
             }
-            at = next;
         }
-        out.extend_from_slice(bytes.get(passed..).unwrap_or_default());
+        pass_until(&mut passed, bytes.len(), bytes.len(), out);
         at == bytes.len()
     }
 
@@ -180,15 +195,10 @@ impl CodeLocations {
     }
 
     /// The newest frame and its source position, if they are new and its table is kept.
-    #[inline]
     fn new_location(&mut self) -> Option<(RawFrame, SourcePosition)> {
         let frame = *self.decoder.stack().last()?;
-        let last = self.last_seen.place(frame);
-        if *last == frame {
-            return None;
-        }
         if self.seen.contains(&frame) {
-            *last = frame;
+            self.last_seen.put(frame);
             return None;
         }
         let table = self.tables.get_mut(&frame.code)?;

@@ -93,6 +93,12 @@ impl RecordWalk {
                 self.stack_changed = true;
                 Some(())
             }
+            tag::REPLACE_TOP_AFTER..tag::POP => {
+                mover.byte(column::STACK_TOP)?;
+                mover.byte(column::STACK_TOP + 1)?;
+                self.stack_changed = true;
+                Some(())
+            }
             tag::FREE => {
                 mover.number(column::FREED)?;
                 self.time(mover, true)

@@ -65,6 +65,12 @@ macro_rules! stack_tags {
     };
 }
 
+/// Whether a record with this first byte changes the stack, or names a part of it.
+#[inline(always)]
+pub(super) const fn is_of_stack(first: u8) -> bool {
+    matches!(first, stack_tags!())
+}
+
 impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
@@ -211,7 +217,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    fn stack_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
+    pub(super) fn stack_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
         input.pass_first();
         input.note_stack_change();
         if first & tag::MOVE != 0 {
@@ -453,6 +459,6 @@ impl Decoder {
 
 /// The error at a record that cannot be decoded.
 #[cold]
-const fn damaged(offset: usize, first: u8) -> DecodeError {
+pub(super) const fn damaged(offset: usize, first: u8) -> DecodeError {
     DecodeError { offset, found: if first == 0 { "no record" } else { "a damaged record" } }
 }

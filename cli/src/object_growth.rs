@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use memtrack_format::objects::{PictureCause, PictureHead};
+use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::{HolderPath, ObjectPicture};
 use memtrack_reader::source::CaptureReader;
 
@@ -83,7 +83,8 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
     let mut sums: BTreeMap<String, [(u64, u64); PICTURES]> = BTreeMap::new();
     let mut last = None;
     for (place, moment) in moments.iter().enumerate() {
-        let Some(stored) = file.picture(moment)? else { return Ok(Vec::new()) };
+        let extent = if place + 1 == PICTURES { PictureExtent::Whole } else { PictureExtent::Objects };
+        let Some(stored) = file.picture(moment, extent)? else { return Ok(Vec::new()) };
         let picture = ObjectPicture::of_stored(stored);
         for of in picture.by_type() {
             let sum = &mut sums.entry(of.name).or_default()[place];

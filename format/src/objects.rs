@@ -92,6 +92,15 @@ pub enum HolderKind {
     Ring = 12,
 }
 
+/// What of a picture is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PictureExtent {
+    /// The objects, with their types and sizes.
+    Objects,
+    /// Who holds each, and what refers to what, too: more than half of the bytes, and of the memory.
+    Whole,
+}
+
 /// Who holds an object, on its shortest path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PicturedHolder {
@@ -195,9 +204,9 @@ impl StoredPicture {
         out.0
     }
 
-    /// Takes the joined parts apart; `None` when they are no picture.
+    /// Takes the joined parts apart; `None` when they are no picture. What is not to be read is empty.
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub fn decode(bytes: &[u8], extent: PictureExtent) -> Option<Self> {
         let mut input = FieldReader::new(bytes);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let head = PictureHead::read(&mut input)?;
@@ -209,14 +218,7 @@ impl StoredPicture {
         let mut objects = read_objects(&mut input, types.len())?;
         let count = objects.len();
         objects.shrink_to_fit();
-        let holders = (0..count).map(|row| read_holder(&mut input, row, count, texts.len())).collect::<Option<_>>()?;
-        let (first_reference, references) = read_references(&mut input, count)?;
-        let roots = input.rows(|input| {
-            let (object, text) = (input.small()?, input.small()?.checked_sub(1));
-            let is_there = (object as usize) < count && text.is_none_or(|text| (text as usize) < texts.len());
-            is_there.then_some(PicturedRoot { object, text })
-        })?;
-        input.is_at_end().then_some(Self {
+        let mut picture = Self {
             head,
             minor,
             pause_ns,
@@ -226,11 +228,20 @@ impl StoredPicture {
             texts,
             types,
             objects,
-            holders,
-            first_reference,
-            references,
-            roots,
-        })
+            ..Self::default()
+        };
+        if extent == PictureExtent::Objects {
+            return Some(picture);
+        }
+        let texts = picture.texts.len();
+        picture.holders = (0..count).map(|row| read_holder(&mut input, row, count, texts)).collect::<Option<_>>()?;
+        (picture.first_reference, picture.references) = read_references(&mut input, count)?;
+        picture.roots = input.rows(|input| {
+            let (object, text) = (input.small()?, input.small()?.checked_sub(1));
+            let is_there = (object as usize) < count && text.is_none_or(|text| (text as usize) < texts);
+            is_there.then_some(PicturedRoot { object, text })
+        })?;
+        input.is_at_end().then_some(picture)
     }
 }
 
@@ -383,7 +394,8 @@ fn read_references(input: &mut FieldReader<'_>, count: usize) -> Option<(Vec<u64
 #[cfg(test)]
 mod tests {
     use super::{
-        HolderKind, PictureCause, PictureHead, PicturePart, PicturedHolder, PicturedObject, PicturedRoot, StoredPicture,
+        HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart, PicturedHolder, PicturedObject,
+        PicturedRoot, StoredPicture,
     };
     use proptest::prelude::*;
 
@@ -428,9 +440,17 @@ mod tests {
 
     #[test]
     fn round_trip() {
-        assert_eq!(StoredPicture::decode(&joined(&example().encode())), Some(example()));
+        assert_eq!(StoredPicture::decode(&joined(&example().encode()), PictureExtent::Whole), Some(example()));
         let empty = StoredPicture { first_reference: vec![0], ..StoredPicture::default() };
-        assert_eq!(StoredPicture::decode(&joined(&empty.encode())), Some(empty));
+        assert_eq!(StoredPicture::decode(&joined(&empty.encode()), PictureExtent::Whole), Some(empty));
+        let objects = StoredPicture {
+            holders: Vec::new(),
+            first_reference: Vec::new(),
+            references: Vec::new(),
+            roots: Vec::new(),
+            ..example()
+        };
+        assert_eq!(StoredPicture::decode(&joined(&example().encode()), PictureExtent::Objects), Some(objects));
     }
 
     #[test]
@@ -439,14 +459,14 @@ mod tests {
         let large = StoredPicture { texts, ..example() };
         let parts = large.encode();
         assert!(parts.len() > 1);
-        assert!(StoredPicture::decode(&joined(&parts)) == Some(large));
+        assert!(StoredPicture::decode(&joined(&parts), PictureExtent::Whole) == Some(large));
     }
 
     proptest! {
         #[test]
         fn damage_never_panics(at in 0usize..200, with: u8, cut in 0usize..200) {
             let bytes = crate::fields::damaged(joined(&example().encode()), at, with, cut);
-            if let Some(picture) = StoredPicture::decode(&bytes) {
+            if let Some(picture) = StoredPicture::decode(&bytes, PictureExtent::Whole) {
                 let count = picture.objects.len();
                 prop_assert!(count <= bytes.len() && picture.holders.len() == count);
                 prop_assert!(picture.references.iter().all(|held| (*held as usize) < count));

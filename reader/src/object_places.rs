@@ -25,13 +25,8 @@ pub struct PictureScan {
 }
 
 /// The blocks that were live then.
-#[derive(Clone, Debug, Default)]
-pub struct LiveBlocks {
-    /// By address.
-    blocks: Vec<LiveExtent>,
-    /// Stack, allocator and thread of each group.
-    groups: Vec<(StackId, Allocator, ThreadId)>,
-}
+#[derive(Debug)]
+pub struct LiveBlocks(Replay);
 
 /// Who allocated the block of an object, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,23 +51,26 @@ impl PictureScan {
     /// What was live at the moment.
     #[must_use]
     pub fn finish(self) -> LiveBlocks {
-        let mut blocks = self.replay.live_extents();
-        blocks.retain(|extent| extent.mapped.is_none());
-        blocks.sort_unstable_by_key(|extent| extent.start);
-        LiveBlocks { blocks, groups: self.replay.group_keys().collect() }
+        LiveBlocks(self.replay)
     }
 }
 
 impl LiveBlocks {
-    /// The block of the object at this address.
-    #[must_use]
-    pub fn of(&self, address: u64) -> Option<ObjectBlock> {
-        let after = self.blocks.partition_point(|block| block.start <= address);
-        let block = self.blocks.get(after.checked_sub(1)?)?;
-        let before = address - block.start;
-        (before <= MOST_HEADER && before < block.bytes).then_some(())?;
-        let (stack, allocator, thread) = *self.groups.get(block.group as usize)?;
-        Some(ObjectBlock { stack, allocator, thread, time_ns: block.time_ns })
+    /// The blocks of the objects at these addresses, which ascend.
+    pub fn of_each(&self, addresses: impl Iterator<Item = u64>) -> impl Iterator<Item = Option<ObjectBlock>> {
+        let groups: Vec<_> = self.0.group_keys().collect();
+        let mut further = self.0.live_blocks().peekable();
+        let mut last: Option<LiveExtent> = None;
+        addresses.map(move |address| {
+            while let Some(block) = further.next_if(|block| block.start <= address) {
+                last = Some(block);
+            }
+            let block = last?;
+            let before = address.checked_sub(block.start)?;
+            (before <= MOST_HEADER && before < block.bytes).then_some(())?;
+            let (stack, allocator, thread) = *groups.get(block.group as usize)?;
+            Some(ObjectBlock { stack, allocator, thread, time_ns: block.time_ns })
+        })
     }
 }
 
@@ -111,20 +109,25 @@ impl Consumer for PictureScan {
 mod tests {
     use memtrack_format::Allocator;
 
-    use super::{LiveBlocks, LiveExtent, ObjectBlock};
-    use crate::event::{StackId, ThreadId};
+    use super::{ObjectBlock, PictureScan};
+    use crate::analysis::Options;
+    use crate::event::{Event, EventKind, StackId, ThreadId};
 
     #[test]
     fn objects_begin_where_their_blocks_do() {
-        let blocks = [(4096, 64, 0), (8192, 1 << 20, 1), (1 << 40, 16, 0)];
-        let block = |(start, bytes, group)| LiveExtent { start, bytes, group, time_ns: start / 2, mapped: None };
-        let groups =
-            [(7, 1), (8, 2)].map(|(stack, thread)| (StackId(stack), Allocator::Malloc, ThreadId(thread))).to_vec();
-        let blocks = LiveBlocks { blocks: blocks.map(block).to_vec(), groups };
-        let found = [4096, 4112, 4128, 4136, 4160, 8192 + 48, 1 << 40, (1 << 40) + 16, 5];
-        let expected = [Some(7), Some(7), Some(7), None, None, None, Some(7), None, None];
-        assert_eq!(found.map(|address| blocks.of(address).map(|block| block.stack.0)), expected);
-        let first = ObjectBlock { stack: StackId(7), allocator: Allocator::Malloc, thread: ThreadId(1), time_ns: 2048 };
-        assert_eq!(blocks.of(4112), Some(first));
+        let mut scan = PictureScan::new(&Options::default(), u64::MAX);
+        let (kind, malloc) = (EventKind::Alloc(Allocator::Malloc), Allocator::Malloc);
+        let blocks = [(1 << 40, 16, 7), (8192, 1 << 20, 8), (4096, 64, 7), (4096 - 24, 24, 9)];
+        for (order, (address, size, stack)) in (0..).zip(blocks) {
+            let (stack, thread) = (StackId(stack), ThreadId(stack - 6));
+            scan.replay.event(&Event { kind, address, size, stack, thread, order, time_ns: address / 2 });
+        }
+        let addresses = [5, 4080, 4096, 4112, 4128, 4136, 4160, 8192 + 48, 1 << 40, (1 << 40) + 16];
+        let expected = [None, Some(9), Some(7), Some(7), Some(7), None, None, None, Some(7), None];
+        let blocks = scan.finish();
+        let found: Vec<_> = blocks.of_each(addresses.into_iter()).collect();
+        assert_eq!(found.iter().map(|block| block.map(|block| block.stack.0)).collect::<Vec<_>>(), expected);
+        let first = ObjectBlock { stack: StackId(7), allocator: malloc, thread: ThreadId(1), time_ns: 2048 };
+        assert_eq!(found[3], Some(first));
     }
 }

@@ -4,7 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::Allocator;
-use memtrack_format::objects::{PictureCause, PictureHead};
+use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::analysis::{Group, Sum, Tally};
 use memtrack_reader::object_places::{LiveBlocks, PictureScan};
@@ -44,7 +44,7 @@ pub(super) fn add_objects(file: &CaptureReader, capture: &mut Capture, wanted: O
         return Ok(());
     }
     let moment = find_picture(file, None)?;
-    let stored = file.picture(&moment)?;
+    let stored = file.picture(&moment, PictureExtent::Objects)?;
     let picture = ObjectPicture::of_stored(stored.with_context(|| damaged(file))?);
     let (read, blocks) = blocks_at(file, &moment.head)?;
     let joined = JoinedObjects::of(&picture, &blocks);
@@ -80,8 +80,8 @@ impl JoinedObjects {
         let mut joined = Self { sums: FxHashMap::default(), all: Tally::default(), with_stack: Tally::default() };
         // Without '--trace-python-allocators' the blocks that are not known are mostly of pymalloc.
         let unknown = (StackId::EMPTY, Allocator::PymallocMalloc, ThreadId(0));
-        for object in picture.objects() {
-            let block = blocks.of(object.address);
+        let of_objects = blocks.of_each(picture.objects().iter().map(|object| object.address));
+        for (object, block) in picture.objects().iter().zip(of_objects) {
             let key = block.map_or(unknown, |block| (block.stack, block.allocator, block.thread));
             let time_ns = block.map_or(0, |block| block.time_ns);
             joined.sums.entry((object.type_number, key)).or_default().add(object.own_bytes, 1, 0, time_ns);

@@ -14,6 +14,7 @@
 //! Invariant: node 0 of each level is empty and never changes, so it is the result of looking up a missing node.
 
 use std::hash::{BuildHasher, RandomState};
+use std::iter;
 
 use super::roomy;
 use crate::prefetch::prefetch;
@@ -180,15 +181,29 @@ impl Addresses {
         std::mem::take(&mut self.lower.nodes[bottom as usize].0[number(address)])
     }
 
-    /// All addresses with their numbers, unordered.
+    /// All addresses with their numbers, ascending.
     pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
-        let regions = self.regions.iter().filter(|region| region.node != 0);
-        regions.flat_map(move |region| {
-            let start = region.key >> NUMBER << REGION | region.key & ((1 << NUMBER) - 1);
-            parts(&self.upper.nodes[region.node as usize].0).flat_map(move |(range, node)| {
-                let numbers = parts(&self.lower.nodes[node as usize].0);
-                numbers.map(move |(part, number)| (start | range << RANGE | part << NUMBER, number))
-            })
+        let mut regions: Vec<AddressRegion> = self.regions.iter().filter(|region| region.node != 0).copied().collect();
+        regions.sort_unstable_by_key(|region| region.key);
+        let mut rest = regions.into_iter().peekable();
+        iter::from_fn(move || {
+            let first = rest.next()?;
+            let mut all: Vec<_> = self.entries_of(first).collect();
+            // Addresses of one region that differ in their last four bits.
+            while let Some(other) = rest.next_if(|other| other.key >> NUMBER == first.key >> NUMBER) {
+                all.extend(self.entries_of(other));
+                all.sort_unstable();
+            }
+            Some(all)
+        })
+        .flatten()
+    }
+
+    fn entries_of(&self, region: AddressRegion) -> impl Iterator<Item = (u64, u32)> + '_ {
+        let start = region.key >> NUMBER << REGION | region.key & ((1 << NUMBER) - 1);
+        parts(&self.upper.nodes[region.node as usize].0).flat_map(move |(range, node)| {
+            let numbers = parts(&self.lower.nodes[node as usize].0);
+            numbers.map(move |(part, number)| (start | range << RANGE | part << NUMBER, number))
         })
     }
 

@@ -127,7 +127,7 @@ impl LiveHeap {
         &self.row[place.0 as usize]
     }
 
-    /// All blocks with their addresses, unordered.
+    /// All blocks with their addresses, which ascend.
     pub(super) fn blocks_at(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
         self.places.entries().filter_map(|(address, place)| Some((address, self.row.get(place as usize)?)))
     }

@@ -251,8 +251,12 @@ impl Replay {
 
     /// All live blocks and mappings, unordered.
     pub(crate) fn live_extents(&self) -> Vec<LiveExtent> {
-        let blocks = self.heap.blocks_at().map(|(start, block)| block_extent(start, block));
-        blocks.chain(mapped_extents(&self.mappings)).collect()
+        self.live_blocks().chain(mapped_extents(&self.mappings)).collect()
+    }
+
+    /// All live blocks; their addresses ascend.
+    pub(crate) fn live_blocks(&self) -> impl Iterator<Item = LiveExtent> + '_ {
+        self.heap.blocks_at().map(|(start, block)| block_extent(start, block))
     }
 
     /// Keeps what is live now, while the replay goes on; what was kept before is discarded.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a picture of which a part is missing is none.
 
-use memtrack_format::objects::{PictureHead, PicturePart, StoredPicture};
+use memtrack_format::objects::{PictureExtent, PictureHead, PicturePart, StoredPicture};
 
 use super::CaptureReader;
 use super::file::StoredPiece;
@@ -37,7 +37,7 @@ impl CaptureReader {
     ///
     /// # Errors
     /// [`Error::Io`] when reading fails.
-    pub fn picture(&self, moment: &PictureMoment) -> Result<Option<StoredPicture>, Error> {
+    pub fn picture(&self, moment: &PictureMoment, extent: PictureExtent) -> Result<Option<StoredPicture>, Error> {
         let (mut whole, mut next) = (Vec::new(), 0);
         for piece in self.picture_pieces().filter(|piece| piece.header.first_ticket == moment.ticket) {
             let payload = self.file.whole_payload(piece)?.unwrap_or_default();
@@ -46,7 +46,7 @@ impl CaptureReader {
                 whole.extend_from_slice(part.bytes);
                 next += 1;
                 if next == part.count {
-                    return Ok(StoredPicture::decode(&whole));
+                    return Ok(StoredPicture::decode(&whole, extent));
                 }
             }
         }

@@ -92,8 +92,9 @@ impl PlaceTable {
         let mut known: FxHashMap<StackId, Option<FrameId>> = FxHashMap::default();
         let (mut places, mut threads, mut ages) = (TypeSums::default(), TypeSums::default(), TypeSums::default());
         let mut placed = ObjectSum::default();
-        for object in picture.objects() {
-            let Some(block) = blocks.of(object.address) else { continue };
+        let of_objects = blocks.of_each(picture.objects().iter().map(|object| object.address));
+        for (object, block) in picture.objects().iter().zip(of_objects) {
+            let Some(block) = block else { continue };
             let (of, own_bytes) = (object.type_number, object.own_bytes);
             threads.add(of, block.thread, own_bytes);
             ages.add(of, age_class(taken_ns.saturating_sub(block.time_ns)), own_bytes);
@@ -147,21 +148,33 @@ impl MadeObjects {
 
 /// Sums by type and something else.
 #[derive(Debug)]
-struct TypeSums<K>(FxHashMap<(u32, K), ObjectSum>);
+struct TypeSums<K> {
+    rows: Vec<(u32, K, ObjectSum)>,
+    /// The row of each.
+    known: FxHashMap<(u32, K), usize>,
+    /// The row that was added to last: neighbours in memory are mostly alike.
+    last: usize,
+}
 
 impl<K> Default for TypeSums<K> {
     fn default() -> Self {
-        Self(FxHashMap::default())
+        Self { rows: Vec::new(), known: FxHashMap::default(), last: 0 }
     }
 }
 
 impl<K: Copy + Eq + Hash> TypeSums<K> {
     fn add(&mut self, of: u32, key: K, own_bytes: u64) {
-        self.0.entry((of, key)).or_default().add(own_bytes);
+        if self.rows.get(self.last).is_none_or(|row| (row.0, row.1) != (of, key)) {
+            self.last = *self.known.entry((of, key)).or_insert_with(|| {
+                self.rows.push((of, key, ObjectSum::default()));
+                self.rows.len() - 1
+            });
+        }
+        self.rows[self.last].2.add(own_bytes);
     }
 
     fn sums(self) -> impl Iterator<Item = (u32, K, ObjectSum)> {
-        self.0.into_iter().map(|((of, key), sum)| (of, key, sum))
+        self.rows.into_iter()
     }
 }
 

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use memtrack_format::objects::{PictureCause, PictureHead};
+use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::ObjectPicture;
 
 use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
@@ -22,7 +22,9 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
     let file = Request { without_columns: true, ..Request::default() }.open(path)?;
     let is_meant = |head: &PictureHead| at.is_some_and(|at| at.is_of(head));
     let moment = find_picture(&file, at.is_some().then_some(&is_meant))?;
-    let stored = file.picture(&moment)?;
+    let needs_references = options.retained || options.json || options.why.is_some();
+    let extent = if needs_references { PictureExtent::Whole } else { PictureExtent::Objects };
+    let stored = file.picture(&moment, extent)?;
     let stored = stored.with_context(|| damaged(&file))?;
     let (pause_ns, resident, is_consistent) = (stored.pause_ns, stored.resident, stored.is_consistent);
     let picture = ObjectPicture::of_stored(stored);

@@ -13,10 +13,9 @@ pub(crate) struct FieldWriter(pub(crate) Vec<u8>);
 
 impl FieldWriter {
     pub(crate) fn number(&mut self, value: u64) {
-        let at = self.0.len();
-        self.0.resize(at + varint::MAX_LEN, 0);
-        let end = varint::write(&mut self.0, at, value).unwrap_or(at);
-        self.0.truncate(end);
+        let mut bytes = [0; varint::MAX_LEN];
+        let end = varint::write(&mut bytes, 0, value).unwrap_or(0);
+        self.0.extend_from_slice(bytes.get(..end).unwrap_or_default());
     }
 
     pub(crate) fn numbers(&mut self, values: &[u64]) {

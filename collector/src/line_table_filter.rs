@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use memtrack_format::lines::{PositionCursor, SourcePosition};
-use memtrack_format::record::{CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record, StackStop};
+use memtrack_format::record::{CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
+use memtrack_format::record_columns::{StackStop, pass_stacks};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Maximum size of the line tables that are kept for one stream. Further tables pass into the file, so that a program that
@@ -130,7 +131,7 @@ impl CodeLocations {
         };
         loop {
             let last_seen = &self.last_seen;
-            match self.decoder.pass_stacks(bytes, at, |frame| last_seen.has(frame)) {
+            match pass_stacks(&mut self.decoder, bytes, at, |frame| last_seen.has(frame)) {
                 Ok(StackStop::Frame { at: start, next }) => {
                     if let Some((frame, place)) = self.new_location() {
                         pass_until(&mut passed, start, start, out);

@@ -40,7 +40,6 @@ mod group_encoder;
 mod group_model;
 mod location;
 mod stack_tops;
-mod stack_walk;
 
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
@@ -48,7 +47,6 @@ pub use encode::{AllocStep, Encoder, PendingAlloc};
 pub use field_source::{FieldSource, RecordBytes};
 pub use group_encoder::GroupEncoder;
 pub use location::LocationEncoder;
-pub use stack_walk::StackStop;
 
 pub use crate::lines::LineTableFormat;
 use crate::lines::SourcePosition;

@@ -24,11 +24,13 @@ mod join;
 mod read;
 mod skip;
 mod split;
+mod stacks;
 
 pub use join::join;
 pub use read::{ColumnPlace, ColumnReader, RecordColumns};
 pub use skip::skip_blocks;
 pub use split::ColumnSplitter;
+pub use stacks::{StackStop, pass_stacks};
 
 use crate::Allocator;
 use crate::record::{column, extra, tag};

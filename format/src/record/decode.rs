@@ -65,12 +65,6 @@ macro_rules! stack_tags {
     };
 }
 
-/// Whether a record with this first byte changes the stack, or names a part of it.
-#[inline(always)]
-pub(super) const fn is_of_stack(first: u8) -> bool {
-    matches!(first, stack_tags!())
-}
-
 impl Decoder {
     /// A decoder at the start of a segment.
     #[must_use]
@@ -147,15 +141,34 @@ impl Decoder {
                     Some(block) => return Ok(Some((offset, block))),
                     None => return Err(damaged(offset, first)),
                 },
-                stack_tags!() => {
-                    if self.stack_record(fields, first).is_none() {
-                        return Err(damaged(offset, first));
-                    }
-                }
+                stack_tags!() => self.read_stack_change(fields, first)?,
                 _ => break,
             }
         }
         Ok(None)
+    }
+
+    /// Whether a record with this first byte changes the stack, or names a part of it.
+    #[inline(always)]
+    pub(crate) const fn is_of_stack(first: u8) -> bool {
+        matches!(first, stack_tags!())
+    }
+
+    /// Reads a record of the stack, whose first byte is `first`.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    #[inline(always)]
+    pub(crate) fn read_stack_change<'a>(
+        &mut self,
+        fields: &mut impl FieldSource<'a>,
+        first: u8,
+    ) -> Result<(), DecodeError> {
+        let offset = fields.offset();
+        if self.stack_record(fields, first).is_none() {
+            return Err(damaged(offset, first));
+        }
+        Ok(())
     }
 
     /// How many of the oldest frames of the stack have not changed since the last call.
@@ -217,7 +230,7 @@ impl Decoder {
     }
 
     #[inline(always)]
-    pub(super) fn stack_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
+    fn stack_record<'a>(&mut self, input: &mut impl FieldSource<'a>, first: u8) -> Option<Record<'a>> {
         input.pass_first();
         input.note_stack_change();
         if first & tag::MOVE != 0 {
@@ -459,6 +472,6 @@ impl Decoder {
 
 /// The error at a record that cannot be decoded.
 #[cold]
-pub(super) const fn damaged(offset: usize, first: u8) -> DecodeError {
+const fn damaged(offset: usize, first: u8) -> DecodeError {
     DecodeError { offset, found: if first == 0 { "no record" } else { "a damaged record" } }
 }

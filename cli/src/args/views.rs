@@ -20,9 +20,9 @@ pub(crate) struct ExplainArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Leave out the least important findings where the text would be longer than N characters
-    #[arg(long, value_name = "N", default_value = "4000")]
-    pub(crate) budget: usize,
+    /// Leave out the least important findings where the report would be longer than N characters [default: 4000; of JSON, none]
+    #[arg(long, value_name = "N")]
+    pub(crate) budget: Option<usize>,
     #[command(flatten)]
     pub(crate) colors: Colors,
     #[command(flatten)]

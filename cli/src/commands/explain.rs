@@ -19,6 +19,9 @@ use crate::reports::explain::{Explanation, LargeBlocks, MOMENTS, least_copy};
 use crate::reports::resident::ResidentReport;
 use crate::reports::source::Sources;
 
+/// Characters of the text, if nothing else was asked for.
+const TEXT_BUDGET: usize = 4000;
+
 /// Prints the findings.
 ///
 /// # Errors
@@ -33,10 +36,10 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let explanation = Explanation::of(&capture, &blocks, report.as_ref(), &types);
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     if options.json {
-        writeln!(out, "{:#}", explanation.json(options.budget))?;
+        writeln!(out, "{:#}", explanation.json(options.budget.unwrap_or(usize::MAX)))?;
     } else {
         let format = options.colors.text_format(&out);
-        explanation.text(options.budget, format, &mut out)?;
+        explanation.text(options.budget.unwrap_or(TEXT_BUDGET), format, &mut out)?;
     }
     out.finish()?;
     capture.info.note_missing_stacks();

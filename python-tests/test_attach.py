@@ -444,3 +444,21 @@ def test_children_that_are_forked_later_are_followed(executable, tmp_path):
     assert counts[0] == counts[1] and 500 <= counts[0] <= 1010, counts
     child = figures(executable, captures[1])["capture"]
     assert child["forked"] and child["complete"] and child["unmatched_frees"] == 0
+
+
+@pytest.mark.parametrize("ends", ["detached", "exits"])
+def test_objects_at_the_end_of_the_recording(executable, target, tmp_path, ends):
+    """Whether the program ends or runs on."""
+    capture = tmp_path / "attached.bin"
+    attached = Attached(executable, target.pid, "-o", capture, "--trace-python-allocators", "--objects-at", "end")
+    assert target.grow(30) == "done 30\n"
+    if ends == "exits":
+        target.end()
+    attached.end(by=None if ends == "exits" else signal.SIGINT)
+    told = json.loads(subprocess.check_output([executable, "objects", "--json", capture], text=True))
+    [arrays] = [row for row in told["types"] if row["type"] == "builtins.bytearray"]
+    [place] = [place for place in arrays["places"] if place["function"] == "grow"]
+    assert place["count"] == 30 and place["own_bytes"] > 3_000_000, place
+    if ends == "detached":
+        assert target.grow(1) == "done 31\n"
+        target.end()

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use memtrack_collector::{PictureOptions, PictureReader, PictureRequest};
-use memtrack_format::objects::{PictureCause, PictureHead, StoredPicture};
+use memtrack_format::objects::{PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 
@@ -85,7 +85,7 @@ fn stopped(
         let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
         Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX), cost.was_ready))
     };
-    let hold = request.cause == PictureCause::End;
+    let hold = !request.runs_on;
     match freeze(request.pid, hold, &ready, read) {
         // Where it may not start a process, it stands still for as long as it is read.
         Err(Refusal::Seccomp(..)) if !hold => freeze(request.pid, true, &ready, read),

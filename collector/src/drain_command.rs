@@ -32,6 +32,9 @@ pub(crate) enum DrainCommand {
     Mark(String, Sender<Option<u64>>),
     /// Take the ticket of the present moment.
     Position(Sender<Option<RecordingMoment>>),
+    /// Read the objects of the process, if they are to be read at the end of the recording, which comes although it runs on. The
+    /// sender is dropped when it is done.
+    PictureOfEnd(Sender<()>),
     /// Write out everything up to now, of which this span is wanted; the answer says where it is.
     Snapshot(TicketSpan, Sender<io::Result<SnapshotCopy>>),
     /// End the recording.
@@ -119,10 +122,15 @@ impl CommandSender {
 
     /// Sends a command whose answer is waited for, but not for long: `None` if the thread has ended or is too busy.
     pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Option<T> {
+        self.ask_for(PATIENCE, command)
+    }
+
+    /// The same, and so long is waited for the answer.
+    pub(crate) fn ask_for<T>(&self, patience: Duration, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Option<T> {
         let (answer, answered) = bounded(1);
         self.commands.send_timeout(command(answer), PATIENCE).ok()?;
         self.waker.wake();
-        answered.recv_timeout(PATIENCE).ok()
+        answered.recv_timeout(patience).ok()
     }
 
     /// Sends a command; without effect if the thread has ended.

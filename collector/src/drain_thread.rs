@@ -103,6 +103,11 @@ impl DrainThread {
                 // As above.
                 let _ = answer.send(session.map(|session| session.position(&self.queue)));
             }
+            DrainCommand::PictureOfEnd(answer) => {
+                if let Some(session) = self.session.as_mut().filter(|_| !self.over) {
+                    session.picture_of_end(answer);
+                }
+            }
             DrainCommand::Snapshot(span, answer) => {
                 if let Some(session) = &mut self.session {
                     session.snapshot(span, answer, &mut self.queue);

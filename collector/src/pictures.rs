@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use memtrack_format::objects::PictureCause;
@@ -27,7 +27,7 @@ const MOST_ORDERS: usize = 64;
 /// How long a process stands still until its moment has a ticket.
 const MOMENT_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of a recording waits for pictures, and how long between looks.
-const LAST_PATIENCE_NS: u64 = 120_000_000_000;
+pub(crate) const LAST_PATIENCE: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(1);
 /// A new maximum is this part, and these bytes, above the last one that was pictured.
 const GROWTH_PART: u64 = 20;
@@ -49,6 +49,8 @@ pub struct PictureRequest {
     pub resident: u64,
     /// Whether the thread that executes the interpreter waits, so that the process need not be made to stand still.
     pub waits: bool,
+    /// Whether the process runs on afterwards.
+    pub runs_on: bool,
 }
 
 /// Reads the objects of processes.
@@ -118,6 +120,8 @@ pub(crate) struct PictureScheduler {
     holds: bool,
     /// That of the end was ordered.
     has_end: bool,
+    /// Who waits for it, before the recording of a process ends that runs on; dropped when it was read.
+    told_of_end: Option<Sender<()>>,
     /// The process has come to its end: what it frees from now on is no matter of its own.
     is_ending: bool,
     /// Resident memory at the last picture of a maximum, and that picture, until there is another.
@@ -140,6 +144,7 @@ impl PictureScheduler {
             outstanding: 0,
             holds: false,
             has_end: false,
+            told_of_end: None,
             is_ending: false,
             most: 0,
             peak: None,
@@ -196,8 +201,9 @@ impl PictureScheduler {
         } else {
             (self.most, self.last_ns) = (resident, monotonic_ns());
         }
-        let request =
-            PictureRequest { pid: self.pid, cause, mark: String::new(), resident, waits: tick.is_some() && finalizes };
+        let waits = tick.is_some() && finalizes;
+        let runs_on = cause != PictureCause::End;
+        let request = PictureRequest { pid: self.pid, cause, mark: String::new(), resident, waits, runs_on };
         self.send(PictureOrder { request, tick, marked: None });
     }
 
@@ -211,8 +217,20 @@ impl PictureScheduler {
             return;
         }
         let (pid, cause, mark) = (self.pid, PictureCause::Mark, name.to_owned());
-        let request = PictureRequest { pid, cause, mark, resident, waits: false };
+        let request = PictureRequest { pid, cause, mark, resident, waits: false, runs_on: true };
         self.send(PictureOrder { request, tick: None, marked: Some((answer, time_ns)) });
+    }
+
+    /// Orders that of the end, if there is to be one, although the process runs on. Who asks is told when it was read: the
+    /// sender is dropped.
+    pub(crate) fn end_of_recording(&mut self, resident: u64, answer: Sender<()>) {
+        if self.has_end || self.options.as_ref().is_none_or(|options| !options.at_end) {
+            return;
+        }
+        (self.has_end, self.told_of_end) = (true, Some(answer));
+        let (pid, cause, mark) = (self.pid, PictureCause::End, String::new());
+        let request = PictureRequest { pid, cause, mark, resident, waits: false, runs_on: true };
+        self.send(PictureOrder { request, tick: None, marked: None });
     }
 
     fn send(&mut self, order: PictureOrder) {
@@ -226,6 +244,7 @@ impl PictureScheduler {
             self.outstanding += 1;
         } else {
             self.fails(cause, "too many were asked for at once, or there was no thread for it".into());
+            self.told_of_end.take_if(|_| cause == PictureCause::End);
             self.holds &= self.outstanding > 0;
         }
     }
@@ -250,6 +269,7 @@ impl PictureScheduler {
                 Ok(payloads) => payloads.into_iter().for_each(|payload| queue.objects(payload, ticket)),
                 Err(reason) => self.fails(cause, reason),
             }
+            self.told_of_end.take_if(|_| cause == PictureCause::End);
         }
     }
 
@@ -260,8 +280,8 @@ impl PictureScheduler {
 
     /// Waits for pictures that are outstanding, and passes on that of the last maximum.
     pub(crate) fn end(&mut self, mut tick: impl FnMut() -> Tick, queue: &SinkQueue) {
-        let begun = monotonic_ns();
-        while self.outstanding > 0 && monotonic_ns().saturating_sub(begun) < LAST_PATIENCE_NS {
+        let begun = Instant::now();
+        while self.outstanding > 0 && begun.elapsed() < LAST_PATIENCE {
             self.round(&mut tick, queue);
             std::thread::sleep(LOOK);
         }

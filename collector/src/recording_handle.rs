@@ -8,6 +8,7 @@ use std::time::Duration;
 use memtrack_transport::clock::monotonic_ns;
 
 use crate::drain_command::{DrainCommand, RecordingMoment, TicketSpan};
+use crate::pictures::LAST_PATIENCE;
 use crate::recorded_children::RecordedChildren;
 use crate::recording_access::{RecordedProcess, RecordingAccess};
 use crate::sink::SnapshotCopy;
@@ -60,6 +61,14 @@ impl RecordingHandle {
             Some(first) => Ok((*first, times.len() as u64)),
             None if cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
             None => Err("no recorded process is running any more".into()),
+        }
+    }
+
+    /// Before the recording ends while the processes run on: reads their objects, if they are to be read at its end.
+    pub fn picture_ends(&self) {
+        for (_, access) in self.all().iter().filter(|(_, access)| !access.progress.has_ended()) {
+            // Its sender is dropped where the process ends meanwhile.
+            let _ = access.commands.ask_for(LAST_PATIENCE, DrainCommand::PictureOfEnd);
         }
     }
 

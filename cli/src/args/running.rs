@@ -209,6 +209,10 @@ pub(crate) struct AttachArgs {
     /// 'auto': at most 100 samples a second in each process; 'auto:N', at most N
     #[arg(long, value_name = "BYTES|auto[:N]", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB")]
     pub(crate) sample: Option<SampleOption>,
+    /// Also store a picture of the Python objects, for 'memtrack objects CAPTURE': at the end of the recording, at new maxima of
+    /// resident memory (the last one is kept), or whenever 'memtrack mark NAME' is set; several with commas
+    #[arg(long, value_name = "end|peak|mark:NAME", value_delimiter = ',')]
+    pub(crate) objects_at: Vec<super::objects::ObjectsMoment>,
     /// Store the source lines of Python frames in the capture
     #[arg(long)]
     pub(crate) embed_sources: bool,
@@ -246,7 +250,7 @@ impl AttachArgs {
             sample: self.sample,
             live: false,
             dormant: false,
-            objects_at: Vec::new(),
+            objects_at: self.objects_at.clone(),
             embed_sources: self.embed_sources,
             compress: self.compress,
             snapshot_interval: self.snapshot_interval,

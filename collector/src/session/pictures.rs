@@ -4,6 +4,7 @@
 
 use std::sync::atomic::Ordering::Acquire;
 
+use crossbeam_channel::Sender;
 use memtrack_format::objects::PictureCause;
 use memtrack_transport::layout::image;
 
@@ -25,6 +26,12 @@ impl Session {
             self.dirty = true;
             self.pictures.order(cause, tick, resident);
         }
+    }
+
+    /// The recording is about to end while the process runs on.
+    pub(crate) fn picture_of_end(&mut self, answer: Sender<()>) {
+        self.pictures.end_of_recording(self.observer.last_rss(), answer);
+        self.dirty = true;
     }
 
     /// Waits for what is outstanding.

@@ -11,6 +11,7 @@ use std::collections::hash_map::Entry;
 use rustc_hash::FxHashMap;
 
 use super::intervals::{Intervals, MomentRow, PackedRows};
+use super::moment_index::MomentIndex;
 use super::{LiveBlock, Tally};
 use crate::event::Snapshot;
 
@@ -28,6 +29,7 @@ pub(super) struct IntervalTracker {
     /// Of this number of neighbouring snapshots one is a moment.
     step: u32,
     moments: Vec<SnapshotMoment>,
+    index: MomentIndex,
     /// How many of the last moment's neighbours were seen, itself included; 0: all of them.
     neighbours: u32,
     /// The waiting blocks, by group and first moment.
@@ -35,8 +37,6 @@ pub(super) struct IntervalTracker {
     ended: PackedRows,
     /// Blocks counted in `ended` whose end was undone, by group, first moment and end.
     undone: FxHashMap<(u32, u32, u32), Tally>,
-    /// The result of the last look-up: blocks that end together were mostly allocated together.
-    last_found: u32,
 }
 
 impl IntervalTracker {
@@ -46,11 +46,11 @@ impl IntervalTracker {
         Self {
             step: u32::try_from(step).unwrap_or(u32::MAX),
             moments: Vec::new(),
+            index: MomentIndex::default(),
             neighbours: 0,
             waiting: FxHashMap::default(),
             ended: PackedRows::default(),
             undone: FxHashMap::default(),
-            last_found: 0,
         }
     }
 
@@ -61,6 +61,7 @@ impl IntervalTracker {
             Some(last) if self.neighbours > 0 => {
                 if heap_bytes > last.heap_bytes {
                     self.moments.pop();
+                    self.index.pop();
                     self.end(moment);
                 }
             }
@@ -80,18 +81,19 @@ impl IntervalTracker {
             }
         }
         self.moments.push(moment);
+        self.index.push(moment.order);
     }
 
     /// Counts the end of a block, or of a part of it, that was allocated before the last moment.
     #[inline]
     pub(super) fn add(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
-        let first = self.first(block.order);
+        let first = self.moment_after(block.order);
         self.waiting.entry((block.group, first)).or_default().add(bytes, count);
     }
 
     /// Undoes the end that the event of this order counted.
     pub(super) fn take_back(&mut self, block: &LiveBlock, bytes: u64, count: u64, order: u64) {
-        let (first, end) = (self.first(block.order), self.moment_after(order));
+        let (first, end) = (self.moment_after(block.order), self.moment_after(order));
         if end == self.number() {
             if let Some(sum) = self.waiting.get_mut(&(block.group, first)) {
                 subtract(sum, bytes, count);
@@ -102,8 +104,8 @@ impl IntervalTracker {
     }
 
     /// The row of a block, or of a part of it, that is live at the end.
-    pub(super) fn survivor(&mut self, block: &LiveBlock, bytes: u64, count: u64) -> MomentRow {
-        MomentRow { group: block.group, first: self.first(block.order), end: None, bytes, count }
+    pub(super) fn survivor(&self, block: &LiveBlock, bytes: u64, count: u64) -> MomentRow {
+        MomentRow { group: block.group, first: self.moment_after(block.order), end: None, bytes, count }
     }
 
     /// The intervals of the ended blocks and of the surviving ones; `snapshots`: how many there were.
@@ -119,26 +121,10 @@ impl IntervalTracker {
         Intervals { step: self.step, moments: moments.filter(|_| self.step > 1).collect(), rows: self.ended }
     }
 
-    /// The first moment that can show a block allocated at this order.
+    /// The first moment that can show a block that is allocated at this order, and does not show one that ends there.
     #[inline]
-    fn first(&mut self, order: u64) -> u32 {
-        if !self.is_first(self.last_found, order) {
-            self.last_found = self.moment_after(order);
-        }
-        self.last_found
-    }
-
-    #[inline]
-    fn is_first(&self, number: u32, order: u64) -> bool {
-        let at = |number: usize| self.moments.get(number).map(|moment| moment.order);
-        let number = number as usize;
-        at(number).is_some_and(|shown| order < shown)
-            && number.checked_sub(1).and_then(at).is_none_or(|before| before <= order)
-    }
-
     fn moment_after(&self, order: u64) -> u32 {
-        // No more than snapshots.
-        self.moments.partition_point(|moment| moment.order <= order) as u32
+        self.index.after(order)
     }
 
     /// The number of the moment that comes next.

@@ -26,6 +26,7 @@ mod intervals;
 mod lifetimes;
 mod live_block;
 mod merge;
+mod moment_index;
 mod options;
 pub mod ordering;
 mod own;

@@ -127,6 +127,11 @@ impl LiveHeap {
         &self.row[place.0 as usize]
     }
 
+    /// Number of blocks, with those that are removed and not vacated.
+    pub(super) fn len(&self) -> usize {
+        self.row.len() - 1 - self.vacant.len()
+    }
+
     /// All blocks with their addresses, which ascend.
     pub(super) fn blocks_at(&self) -> impl Iterator<Item = (u64, &LiveBlock)> {
         self.places.entries().filter_map(|(address, place)| Some((address, self.row.get(place as usize)?)))

@@ -6,6 +6,8 @@
 //!
 //! Invariant: each block that was live at the moment is live, or in `ended`, or in both (where its free was undone).
 
+use rayon::slice::ParallelSliceMut;
+
 use super::heap::LiveHeap;
 use super::mappings::Mappings;
 use crate::analysis::{LiveBlock, Tally};
@@ -42,15 +44,21 @@ impl KeptMoment {
     /// What was live at the moment, by address, and the heap's sum.
     pub(super) fn take(self, heap: &LiveHeap) -> (Vec<LiveExtent>, Tally) {
         let Self { before, ended: mut all, mapped, live } = self;
+        all.reserve(heap.len());
         let older = heap.blocks_at().filter(|(_, block)| block.order < before);
-        all.extend(older.map(|(address, block)| block_extent(address, block)));
-        all.sort_unstable_by_key(|extent| extent.start);
+        older.for_each(|(address, block)| all.push(block_extent(address, block)));
+        all.par_sort_unstable_by_key(|extent| extent.start);
         // A free that was undone: at one moment one block was live at an address.
         all.dedup_by_key(|extent| extent.start);
-        all.extend(mapped);
-        all.sort_by_key(|extent| extent.start);
-        (all, live)
+        (with_mapped(all, mapped.into_iter()), live)
     }
+}
+
+/// Blocks and mappings together, each by address before.
+pub(super) fn with_mapped(mut all: Vec<LiveExtent>, mapped: impl Iterator<Item = LiveExtent>) -> Vec<LiveExtent> {
+    all.extend(mapped);
+    all.sort_by_key(|extent| extent.start);
+    all
 }
 
 /// A live block.

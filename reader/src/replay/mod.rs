@@ -25,7 +25,7 @@ use memtrack_format::{Allocator, MapClass};
 
 use self::addresses::Bottom;
 use self::heap::{BlockIndex, LiveHeap};
-use self::kept_moment::{KeptMoment, block_extent, mapped_extents};
+use self::kept_moment::{KeptMoment, block_extent, mapped_extents, with_mapped};
 use self::mappings::{Cut, Mappings};
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
@@ -249,9 +249,12 @@ impl Replay {
         self.sums.live()
     }
 
-    /// All live blocks and mappings, unordered.
+    /// All live blocks and mappings, by address.
     pub(crate) fn live_extents(&self) -> Vec<LiveExtent> {
-        self.live_blocks().chain(mapped_extents(&self.mappings)).collect()
+        let mut all = Vec::with_capacity(self.heap.len());
+        // There are millions: the loop is inside of the iterator.
+        self.live_blocks().for_each(|block| all.push(block));
+        with_mapped(all, mapped_extents(&self.mappings))
     }
 
     /// All live blocks; their addresses ascend.

@@ -5,6 +5,10 @@
 //!
 //! Invariant: the classes of a moment add up to what its account has resident.
 
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
 use memtrack_format::resident::ResidentAccount;
 
 use super::allocator_trace::AllocatorTrace;
@@ -14,6 +18,8 @@ use crate::replay::Replay;
 
 /// Live blocks that are walked over in all.
 const MOST_BLOCKS: u64 = 4 << 20;
+/// Live blocks to walk over which takes longer than to start a thread.
+const MANY_BLOCKS: u64 = if cfg!(test) { 4 } else { 1 << 14 };
 
 /// Resident bytes at one moment, by class.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +40,23 @@ pub(super) struct BandScan {
     room: u64,
     share: u64,
     found: Vec<ClassesAt>,
+    /// The moment that is divided while the replay goes on.
+    running: Option<JoinHandle<ClassesAt>>,
+}
+
+/// What is divided at a moment.
+struct BandMoment {
+    time_ns: u64,
+    account: ResidentAccount,
+    live: LiveMoment,
+    knows_all: bool,
+}
+
+impl BandMoment {
+    fn classes(&self) -> ClassesAt {
+        let found = ResidentBreakdown::of(&self.account, &self.live, self.knows_all);
+        ClassesAt { time_ns: self.time_ns, bytes: MemoryClass::ALL.map(|class| found.bytes(class)) }
+    }
 }
 
 impl BandScan {
@@ -58,14 +81,35 @@ impl BandScan {
                 continue;
             }
             self.room -= blocks;
-            let moment = LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace);
-            let found = ResidentBreakdown::of(&account, &moment, self.knows_all);
-            self.found.push(ClassesAt { time_ns, bytes: MemoryClass::ALL.map(|class| found.bytes(class)) });
+            // One at a time: each has a copy of all live blocks.
+            self.wait();
+            let live = LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace);
+            self.divide(BandMoment { time_ns, account, live, knows_all: self.knows_all });
+        }
+    }
+
+    /// Divides resident memory at a moment, beside the replay if that takes longer than to start a thread.
+    fn divide(&mut self, moment: BandMoment) {
+        let moment = Arc::new(moment);
+        let beside = Arc::clone(&moment);
+        let has_many = moment.live.live.count > MANY_BLOCKS;
+        let started = has_many.then(|| Builder::new().spawn(move || beside.classes()).ok()).flatten();
+        if started.is_none() {
+            self.found.push(moment.classes());
+        }
+        self.running = started;
+    }
+
+    /// Waits for the moment that is divided.
+    fn wait(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.found.push(running.join().unwrap_or_else(|panic| resume_unwind(panic)));
         }
     }
 
     /// By time.
-    pub(super) fn finish(self) -> Vec<ClassesAt> {
+    pub(super) fn finish(mut self) -> Vec<ClassesAt> {
+        self.wait();
         self.found
     }
 }

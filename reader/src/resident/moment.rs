@@ -59,10 +59,8 @@ impl MomentScan {
 impl LiveMoment {
     /// What is live now; `cached`: by threads.
     pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>, trace: &AllocatorTrace) -> Self {
-        let mut extents = replay.live_extents();
-        extents.sort_unstable_by_key(|extent| extent.start);
         Self {
-            extents,
+            extents: replay.live_extents(),
             cached,
             groups: replay.group_keys().map(|(stack, allocator, _)| (stack, allocator)).collect(),
             live: replay.live(),

@@ -41,7 +41,7 @@ impl Replay {
             passed.pass(self, end, &event);
         }
         if let Some(peak) = self.sums.peak_since(first.order) {
-            for block in live_at(sums, peak, &event) {
+            for block in live_at(sums, peak, length as u64, &event) {
                 self.sums.ends_after_peak(&block);
             }
         }
@@ -73,15 +73,41 @@ impl PassedStretches<'_> {
     }
 }
 
-/// The allocations of short-lived blocks that are live after the event of this number.
-fn live_at(sums: &ShortLivedSums, number: u64, event: &impl Fn(usize) -> Event) -> impl Iterator<Item = Event> {
-    let mut others = sums.others.iter().map(|&other| u64::from(other)).peekable();
-    let mut live = [None; PLACES];
-    for at in 0..=number {
-        if others.next_if_eq(&at).is_none() {
-            let event = event(at as usize);
-            live[place(event.address)] = matches!(event.kind, EventKind::Alloc(_)).then_some(at as u32);
+/// The allocations of short-lived blocks that are live after the event of this number, of a run of so many events.
+///
+/// While memory grows, the peak is near the end of each run. So what ends behind it is looked at first, and then only as many
+/// events before it as it takes to find what ends.
+fn live_at(sums: &ShortLivedSums, number: u64, length: u64, event: &impl Fn(usize) -> Event) -> Vec<Event> {
+    let (before, behind) = sums.others.split_at(sums.others.partition_point(|&other| u64::from(other) <= number));
+    let (mut ends, mut begun, mut left) = ([false; PLACES], [false; PLACES], 0);
+    each_short_lived(number + 1..length, behind.iter(), |at| {
+        let event = event(at);
+        let place = place(event.address);
+        if matches!(event.kind, EventKind::Alloc(_)) {
+            begun[place] = true;
+        } else if !begun[place] {
+            ends[place] = true;
+            left += 1;
         }
-    }
-    live.into_iter().flatten().map(|at| event(at as usize))
+        true
+    });
+    let mut live = Vec::with_capacity(left);
+    each_short_lived((0..=number).rev(), before.iter().rev(), |at| {
+        let event = event(at);
+        if matches!(event.kind, EventKind::Alloc(_)) && std::mem::take(&mut ends[place(event.address)]) {
+            live.push(event);
+        }
+        live.len() < left
+    });
+    live
+}
+
+/// The numbers of short-lived blocks' events among these, without those of others, until `go_on` says no.
+fn each_short_lived<'a>(
+    mut numbers: impl Iterator<Item = u64>,
+    others: impl Iterator<Item = &'a u32>,
+    mut go_on: impl FnMut(usize) -> bool,
+) {
+    let mut others = others.map(|&other| u64::from(other)).peekable();
+    _ = numbers.all(|at| others.next_if_eq(&at).is_some() || go_on(at as usize));
 }

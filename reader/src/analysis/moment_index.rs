@@ -1,7 +1,7 @@
 //! The moments of intervals by their orders: which one comes first after an event.
 //!
-//! It is asked for nearly each block that ends, and a search among hundreds of moments takes longer than all else that is
-//! done with the block. So orders are divided into steps, for each of which it is known how many moments come before.
+//! It is asked for nearly each block that ends, and a search among hundreds of moments takes longer than all else that
+//! is done with the block. So orders are divided into steps, for each of which it is known how many moments are before.
 //!
 //! Invariant: there are steps up to that of the last moment, and at most [`MOST_STEPS`].
 

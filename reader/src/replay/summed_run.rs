@@ -75,8 +75,8 @@ impl PassedStretches<'_> {
 
 /// The allocations of short-lived blocks that are live after the event of this number, of a run of so many events.
 ///
-/// While memory grows, the peak is near the end of each run. So what ends behind it is looked at first, and then only as many
-/// events before it as it takes to find what ends.
+/// While memory grows, the peak is near the end of each run. So what ends behind it is looked at first, and then only
+/// as many events before it as it takes to find what ends.
 fn live_at(sums: &ShortLivedSums, number: u64, length: u64, event: &impl Fn(usize) -> Event) -> Vec<Event> {
     let (before, behind) = sums.others.split_at(sums.others.partition_point(|&other| u64::from(other) <= number));
     let (mut ends, mut begun, mut left) = ([false; PLACES], [false; PLACES], 0);

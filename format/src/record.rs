@@ -43,6 +43,7 @@ mod stack_tops;
 
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
 pub use decode::{DecodeError, Decoder};
+pub use delta_state::CallSite;
 pub use encode::{AllocStep, Encoder, PendingAlloc};
 pub use field_source::{FieldSource, RecordBytes};
 pub use group_encoder::GroupEncoder;

@@ -32,8 +32,35 @@ const BIN_DEPTH: usize = 8;
 const SITES: usize = 64;
 /// Sizes that are kept, by a hash of call site and last size.
 const SIZES: usize = 512;
-/// Length of the arrays that are indexed by call site, as for size classes.
-const SITE_ROOM: usize = 256;
+
+/// The newest frame, as a place that allocates and calls.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CallSite {
+    pub(crate) frame: RawFrame,
+    /// What it adds to the place in `sizes`.
+    hash: u32,
+    /// Its place in `callees`.
+    place: u32,
+}
+
+impl CallSite {
+    /// Of no frame.
+    const NONE: Self = Self { frame: RawFrame::NONE, hash: 0, place: 0 };
+
+    /// Of a stack with this newest frame.
+    #[inline]
+    #[must_use]
+    pub const fn of(frame: RawFrame) -> Self {
+        let hash = frame.code.wrapping_mul(0x9e37).wrapping_add(frame.instruction.wrapping_mul(0x2c9));
+        Self { frame, hash: hash.wrapping_mul(0x9e37_79b1), place: (hash >> 3) % SITES as u32 }
+    }
+
+    #[inline]
+    const fn place(&self) -> usize {
+        self.place as usize % SITES
+    }
+}
 
 /// The state of the predictor, which is reset at the start of each segment.
 #[derive(Debug)]
@@ -51,17 +78,15 @@ pub(crate) struct DeltaState {
     /// Code id of the last push.
     pub(crate) last_code: u32,
     /// The newest frame.
-    pub(crate) top: RawFrame,
-    site: u8,
-    /// What call site and last size add to the place in `sizes`.
-    site_hash: u32,
+    pub(crate) top: CallSite,
+    /// What the last size adds to the place in `sizes`.
     size_hash: u32,
     last_of: [u64; BIN_ROOM],
     /// [`BIN_DEPTH`] of each class.
     freed: [u64; BIN_ROOM * BIN_DEPTH],
     freed_next: [u32; BIN_ROOM],
     sizes: [u64; SIZES],
-    callees: [RawFrame; SITE_ROOM],
+    callees: [RawFrame; SITES],
 }
 
 impl DeltaState {
@@ -75,15 +100,13 @@ impl DeltaState {
             ticket: 0,
             last_clock_us: 0,
             last_code: 0,
-            top: RawFrame::NONE,
-            site: 0,
-            site_hash: 0,
+            top: CallSite::NONE,
             size_hash: 0,
             last_of: [0; BIN_ROOM],
             freed: [0; BIN_ROOM * BIN_DEPTH],
             freed_next: [0; BIN_ROOM],
             sizes: [0; SIZES],
-            callees: [RawFrame::NONE; SITE_ROOM],
+            callees: [RawFrame::NONE; SITES],
         }
     }
 
@@ -91,35 +114,31 @@ impl DeltaState {
     pub(crate) fn reset(&mut self, ticket: u64, time: u64) {
         (self.last_freed, self.last_mapped) = (0, 0);
         (self.ticket, self.last_time, self.last_clock_us) = (ticket, time, 0);
-        (self.last_code, self.top, self.site) = (0, RawFrame::NONE, 0);
-        (self.site_hash, self.size_hash) = (0, 0);
+        (self.last_code, self.top, self.size_hash) = (0, CallSite::NONE, 0);
         self.last_of[..BINS].fill(0);
         self.freed[..BINS * BIN_DEPTH].fill(0);
         self.freed_next[..BINS].fill(0);
         self.sizes.fill(0);
-        self.callees[..SITES].fill(RawFrame::NONE);
+        self.callees.fill(RawFrame::NONE);
     }
 
     /// Sets the newest frame.
     #[inline]
-    pub(crate) fn set_top(&mut self, frame: RawFrame) {
-        self.top = frame;
-        let hash = frame.code.wrapping_mul(0x9e37).wrapping_add(frame.instruction.wrapping_mul(0x2c9));
-        self.site = ((hash >> 3) as usize % SITES) as u8;
-        self.site_hash = hash.wrapping_mul(0x9e37_79b1);
+    pub(crate) const fn set_top(&mut self, frame: RawFrame) {
+        self.top = CallSite::of(frame);
     }
 
     /// The place of the predicted size, by call site and last size.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn size_place(&self) -> usize {
-        (self.site_hash.wrapping_add(self.size_hash) >> (u32::BITS - SIZES.ilog2())) as usize
+        (self.top.hash.wrapping_add(self.size_hash) >> (u32::BITS - SIZES.ilog2())) as usize
     }
 
     /// The same in segments of version 3 or earlier: by call site alone.
     #[must_use]
-    pub(crate) fn size_place_by_site(&self) -> usize {
-        usize::from(self.site)
+    pub(crate) const fn size_place_by_site(&self) -> usize {
+        self.top.place()
     }
 
     /// Whether the size that was predicted at this place is this one; stores the size.
@@ -170,13 +189,13 @@ impl DeltaState {
     #[inline]
     #[must_use]
     pub(crate) fn expected_callee(&self) -> RawFrame {
-        self.callees[usize::from(self.site)]
+        self.callees[self.top.place()]
     }
 
     /// Notes a call from the newest frame to this one, which becomes the newest.
     #[inline]
     pub(crate) fn pushed(&mut self, frame: RawFrame) {
-        self.callees[usize::from(self.site)] = frame;
+        self.callees[self.top.place()] = frame;
         self.last_code = frame.code;
         self.set_top(frame);
     }

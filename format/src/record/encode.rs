@@ -12,7 +12,7 @@ mod varied;
 use std::hint::cold_path;
 
 use super::byte_writer::{AllocHead, ByteWriter, address_delta, open};
-use super::delta_state::{AgeByAddress, DeltaState, bin};
+use super::delta_state::{AgeByAddress, CallSite, DeltaState, bin};
 use super::{RawFrame, extra, tag};
 use crate::varint::zigzag;
 use crate::{Allocator, MapClass, WritableBytes};
@@ -363,7 +363,7 @@ impl Encoder {
         Some(out.at())
     }
 
-    /// See [`super::Record::ReplaceTop`]; `newest` is the frame that is the newest then. The number is below
+    /// See [`super::Record::ReplaceTop`]; `newest` is of the frame that is the newest then. The number is below
     /// [`STACK_TOPS`](super::STACK_TOPS).
     #[inline(always)]
     pub fn replace_top(
@@ -372,7 +372,7 @@ impl Encoder {
         at: usize,
         popped: u32,
         number: u32,
-        newest: RawFrame,
+        newest: CallSite,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
         if popped < 4 {
@@ -384,7 +384,7 @@ impl Encoder {
             out.number(u64::from(number))?;
             out.number(u64::from(popped))?;
         }
-        self.state.set_top(newest);
+        self.state.top = newest;
         Some(out.at())
     }
 

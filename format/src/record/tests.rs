@@ -1,7 +1,7 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
 use super::{
-    AllocHead, BlockRecord, CodeHead, DecodeError, Decoder, Encoder, FieldSource, LineTableFormat, MAX_TOP, RawFrame,
+    AllocHead, BlockRecord, CallSite, CodeHead, DecodeError, Decoder, Encoder, FieldSource, LineTableFormat, MAX_TOP, RawFrame,
     Record, RecordBytes, STACK_TOPS,
 };
 use crate::{Allocator, MapClass};
@@ -167,7 +167,7 @@ fn encode_one(
         Record::Pop { count } => encoder.pop(bytes, at, count, newest),
         Record::Move { instruction } => encoder.move_top(bytes, at, instruction),
         Record::DefineTop { number, frames } => encoder.define_top(bytes, at, number, frames),
-        Record::ReplaceTop { number, popped } => encoder.replace_top(bytes, at, popped, number, newest),
+        Record::ReplaceTop { number, popped } => encoder.replace_top(bytes, at, popped, number, CallSite::of(newest)),
         Record::Switch { ticket } => encoder.switch(bytes, at, ticket),
         Record::Clock { monotonic_us } => encoder.clock(bytes, at, monotonic_us),
         Record::FreeUndo => encoder.free_undo(bytes, at),
@@ -349,12 +349,12 @@ fn a_top_that_is_too_large_or_unknown_is_damage() {
     let at = begin(&mut encoder, &mut bytes);
     let at = encoder.define_top(&mut bytes, at, 3, 16).unwrap();
     for (number, popped, is_there) in [(3, 0, true), (3, 17, true), (3, 18, false), (2, 0, false), (4, 1, false)] {
-        let after = encoder.replace_top(&mut bytes, at, popped, number, RawFrame::NONE).unwrap();
+        let after = encoder.replace_top(&mut bytes, at, popped, number, CallSite::default()).unwrap();
         assert_eq!(decode(&bytes[..after]).1, is_there, "{number} {popped}");
     }
     // Tops belong to their segment.
     let after = encoder.begin(&mut bytes, at, 0, 0, 1).unwrap();
-    let after = encoder.replace_top(&mut bytes, after, 0, 3, RawFrame::NONE).unwrap();
+    let after = encoder.replace_top(&mut bytes, after, 0, 3, CallSite::default()).unwrap();
     assert!(!decode(&bytes[..after]).1);
 }
 

@@ -77,6 +77,8 @@ impl RingSegment {
     const NONE: Self = Self { header: &NOWHERE, room: NonNull::dangling(), at: usize::MAX };
     /// The last place at which a record may begin.
     const LAST: usize = SEGMENT_ROOM - MAX_RECORD;
+    /// The last place at which two may follow each other.
+    const LAST_OF_TWO: usize = Self::LAST - MAX_RECORD;
 
     const fn is_some(&self) -> bool {
         self.at <= SEGMENT_ROOM

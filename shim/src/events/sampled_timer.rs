@@ -5,7 +5,7 @@
 //! [`SAMPLED_ONE_IN`], estimates that of all.
 
 /// Sampling interval: a prime, so that it does not keep step with the program's loops.
-pub(crate) const SAMPLED_ONE_IN: u32 = 17;
+pub(crate) const SAMPLED_ONE_IN: u32 = 61;
 /// Counts up to the next one that is timed. Zero is its beginning.
 #[derive(Debug)]
 pub(crate) struct SampledTimer {

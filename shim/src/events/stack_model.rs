@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use memtrack_format::lines::LineTableFormat;
-use memtrack_format::record::{MAX_TOP, RawFrame};
+use memtrack_format::record::{CallSite, MAX_TOP, RawFrame};
 
 /// Most frames on the written stack; of a deeper one the oldest `MAX_DEPTH - 1` and the newest are written.
 pub(crate) const MAX_DEPTH: u32 = 8000;
@@ -56,11 +56,16 @@ pub(crate) struct StackTop<const N: usize = TOP_FRAMES> {
     pub(crate) length: usize,
     /// The frames, the oldest first.
     pub(crate) frames: [RawFrame; N],
+    /// Of the newest of them.
+    pub(crate) newest: CallSite,
 }
+
+/// A stack top with its number.
+pub(crate) type NumberedTop<'a> = (u32, &'a StackTop);
 
 impl<const N: usize> Default for StackTop<N> {
     fn default() -> Self {
-        Self { below: 0, defined: 0, length: 0, frames: [RawFrame::NONE; N] }
+        Self { below: 0, defined: 0, length: 0, frames: [RawFrame::NONE; N], newest: CallSite::default() }
     }
 }
 
@@ -84,11 +89,6 @@ pub(crate) trait StackWriter {
     /// All but the oldest `top.below` frames leave, and the frames of the top enter. The number is the top's as long as
     /// `top` is the same.
     fn replace_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>);
-    /// The same, if that takes no call. `false`: nothing has been done.
-    #[must_use]
-    fn replace_top_at_once<const N: usize>(&mut self, _number: u32, _top: &StackTop<N>) -> bool {
-        false
-    }
     /// From here on the stacks are cut (`true`) or whole (`false`).
     fn set_truncated(&mut self, truncated: bool);
     /// The fast comparison was inconclusive, and the stack was looked at closer; `changed`: more than the newest frame's instruction had changed.

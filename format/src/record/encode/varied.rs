@@ -56,7 +56,7 @@ impl Encoder {
         }
         cold_path();
         let mut out = open(bytes, at, 0)?;
-        let top = self.state.top;
+        let top = self.state.top.frame;
         out.byte(tag::MOVE_FAR)?;
         out.number(zigzag(i64::from(instruction) - i64::from(top.instruction)))?;
         self.state.set_top(RawFrame { instruction, ..top });
@@ -73,7 +73,7 @@ impl Encoder {
         instruction: u32,
     ) -> Option<usize> {
         open(bytes, at, 0)?;
-        let top = self.state.top;
+        let top = self.state.top.frame;
         let delta = i64::from(instruction) - i64::from(top.instruction);
         let units = zigzag(delta >> 1);
         let far = zigzag(delta);

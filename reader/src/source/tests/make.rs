@@ -6,7 +6,7 @@ use memtrack_format::block::{BlockHeader, BlockKind, Codec};
 use memtrack_format::header;
 use memtrack_format::meta::{EndTimes, Process, RecordedClock, StartTimes};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
-use memtrack_format::record::{AllocationCount, CodeHead, Encoder, LineTableFormat, RawFrame};
+use memtrack_format::record::{AllocationCount, CallSite, CodeHead, Encoder, LineTableFormat, RawFrame};
 use memtrack_format::record_columns::ColumnSplitter;
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
@@ -188,7 +188,7 @@ impl TestStream {
             Act::ReplaceTop(popped) if !self.top.is_empty() && self.stack.len() >= popped as usize => {
                 self.stack.truncate(self.stack.len() - popped as usize);
                 self.stack.extend(&self.top);
-                encoder.replace_top(bytes, at, popped, 5, *self.top.last().unwrap())
+                encoder.replace_top(bytes, at, popped, 5, CallSite::of(*self.top.last().unwrap()))
             }
             Act::Cut => {
                 self.cut(out);

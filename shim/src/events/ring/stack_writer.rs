@@ -5,11 +5,11 @@
 use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_format::record::{CodeHead, MAX_TEXT, RawFrame};
+use memtrack_format::record::{AllocHead, CodeHead, MAX_TEXT, RawFrame};
 use memtrack_transport::segment_chain;
 
 use super::{Ring, RingSegment, SegmentRoom};
-use crate::events::stack_model::{CodeObject, StackTop, StackWriter};
+use crate::events::stack_model::{CodeObject, NumberedTop, StackTop, StackWriter};
 
 impl Ring {
     /// As [`StackWriter::move_top`], if that takes no call. `false`: nothing has been done.
@@ -27,6 +27,42 @@ impl Ring {
             None => cold_path(),
         }
         true
+    }
+
+    /// Whether [`Ring::alloc_with_top`] can follow.
+    #[inline(always)]
+    pub(crate) const fn has_room_for(&self, top: &StackTop) -> bool {
+        // A segment that began since does not know the number.
+        self.has_top(top) && self.segment.at <= RingSegment::LAST_OF_TWO
+    }
+
+    /// As [`StackWriter::replace_top`], and writes an allocation with the stack that is there then.
+    #[inline(always)]
+    pub(crate) fn alloc_with_top(
+        &mut self,
+        (number, top): NumberedTop<'_>,
+        head: AllocHead,
+        block: (u64, u64),
+        time: Option<u64>,
+    ) {
+        let (at, room) = (self.segment.at, &mut SegmentRoom(self.segment.room));
+        let Some(popped) = self.enter_top(top) else { return };
+        let at = self.encoder.replace_top(room, at, popped, number, top.newest);
+        if let Some(at) = at.and_then(|at| self.encoder.alloc_varied(room, at, head, block, time)) {
+            self.written(at);
+        }
+    }
+
+    /// The frames of a top take the place of those above the ones below it; gives how many these were. `None`: there is no
+    /// room for them, and nothing has been done.
+    #[inline(always)]
+    fn enter_top<const N: usize>(&mut self, top: &StackTop<N>) -> Option<u32> {
+        let below = top.below as usize;
+        // All of them, whose number the compiler knows: what is copied too much stands above the newest frame.
+        *self.wire.get_mut(below..)?.first_chunk_mut()? = top.frames;
+        let popped = self.depth.wrapping_sub(below) as u32;
+        self.depth = below.wrapping_add(top.length);
+        Some(popped)
     }
 
     /// Writes the frames of a top one by one, and gives them the number.
@@ -83,33 +119,15 @@ impl StackWriter for Ring {
 
     #[inline(always)]
     fn replace_top<const N: usize>(&mut self, number: u32, top: &mut StackTop<N>) {
-        if !self.replace_top_at_once(number, top) {
+        let (at, room) = (self.segment.at, &mut SegmentRoom(self.segment.room));
+        let is_known = self.has_top(top) && at <= RingSegment::LAST;
+        let Some(popped) = is_known.then(|| self.enter_top(top)).flatten() else {
             cold_path();
-            self.define_top(number, top);
-        }
-    }
-
-    #[inline(always)]
-    fn replace_top_at_once<const N: usize>(&mut self, number: u32, top: &StackTop<N>) -> bool {
-        let below = top.below as usize;
-        let Some(newest) = top.length.checked_sub(1).and_then(|last| top.frames.get(last)).copied() else {
-            return false;
+            return self.define_top(number, top);
         };
-        // A segment that began since does not know the number.
-        if top.defined != self.number || self.segment.at > RingSegment::LAST {
-            cold_path();
-            return false;
-        }
-        let Some(wire) = self.wire.get_mut(below..).and_then(<[_]>::first_chunk_mut) else { return false };
-        // All of them, whose number the compiler knows: what is copied too much stands above the newest frame.
-        *wire = top.frames;
-        let popped = self.depth.wrapping_sub(below) as u32;
-        self.depth = below.wrapping_add(top.length);
-        let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
-        if let Some(at) = self.encoder.replace_top(room, at, popped, number, newest) {
+        if let Some(at) = self.encoder.replace_top(room, at, popped, number, top.newest) {
             self.segment.at = at;
         }
-        true
     }
 
     fn set_truncated(&mut self, truncated: bool) {

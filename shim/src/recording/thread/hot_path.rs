@@ -37,6 +37,7 @@ use super::unknown::unknown;
 use super::{RecordingState, StateAccess};
 use crate::events::event_time::EventTime;
 use crate::events::order::EventBlock;
+use crate::events::stack_model::StackWriter;
 use crate::recording::deferred_block::DeferredBlock;
 use crate::recording::sampling;
 use crate::stacks::python::{self, FastComparison, ForVersion, NameLookup, Version};
@@ -140,8 +141,8 @@ impl StateAccess<'_> {
             FastComparison::Moved(position) => {
                 return self.alloc_frame_moved::<V, TIMED>(head, address, size, time, position);
             }
-            FastComparison::Unknown(state) => {
-                return self.alloc_other_top::<V, TIMED>(head, address, size, time, state);
+            FastComparison::Unknown(newest) => {
+                return self.alloc_other_top::<V, TIMED>(head, address, size, time, newest);
             }
             FastComparison::Unasked => return self.alloc_slow::<V, TIMED>(head, address, size, time),
         }
@@ -177,15 +178,16 @@ impl StateAccess<'_> {
         address: usize,
         size: usize,
         time: EventTime,
-        thread_state: usize,
+        newest: usize,
     ) -> usize {
-        let state = self.state();
-        if thread_state == 0 || !state.chain.recall_top_at_once::<V>(thread_state, &mut state.ring) {
+        let RecordingState { chain, ring, .. } = self.state();
+        let block = (address as u64, size as u64);
+        let Some(found) = chain.find_top_at_once::<V>(newest, |top| ring.has_room_for(top)) else {
             return self.alloc_full_compare::<V, TIMED>(head, address, size, time);
-        }
-        if !state.write_varied::<TIMED>(head, address, size, time) {
-            return self.alloc_new_segment::<TIMED>(head, address, size, time);
-        }
+        };
+        ring.compared_full(true);
+        ring.alloc_with_top(chain.top(found), head, block, time.recorded::<TIMED>());
+        chain.take_top::<V>(found);
         self.leave_tail(address)
     }
 

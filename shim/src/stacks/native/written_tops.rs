@@ -8,7 +8,7 @@
 
 use std::hint::cold_path;
 
-use memtrack_format::record::{MAX_TOP, RawFrame, STACK_TOPS};
+use memtrack_format::record::{CallSite, MAX_TOP, RawFrame, STACK_TOPS};
 
 use super::merge::{EvaluationEntries, HEAD};
 use super::native_frame::{NativeFrame, Replaced};
@@ -321,7 +321,8 @@ impl WrittenTops {
         if !self.list.grow(TOPS) {
             return None;
         }
-        let mut written = StackTop { below: wire as u32, defined: 0, length: count, frames: [RawFrame::NONE; MAX_TOP] };
+        let newest = CallSite::of(ring.frame_at(ring.depth().wrapping_sub(1))?);
+        let mut written = StackTop { below: wire as u32, length: count, newest, ..StackTop::default() };
         for (at, place) in written.frames.get_mut(..count)?.iter_mut().enumerate() {
             *place = ring.frame_at(wire.wrapping_add(at))?;
         }

@@ -94,7 +94,7 @@ pub(crate) struct Chain {
     details: MappedVec<FrameDetail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: MappedVec<u32>,
-    /// So many frames have room in these three, and are not too many to be written.
+    /// So many frames have room in these three, and are not too many to be written; 0 while the stack is cut.
     room: usize,
     /// The frames that [`Chain::follow_near`] has found to be new.
     entered: [EnteredFrame; MOST],
@@ -436,6 +436,9 @@ impl Chain {
     }
 
     fn truncate(&mut self, truncated: bool, writer: &mut impl StackWriter) {
+        if truncated {
+            self.room = 0;
+        }
         if self.truncated != truncated {
             self.truncated = truncated;
             writer.set_truncated(truncated);

@@ -58,12 +58,6 @@ impl CodeIds {
         freed_code_objects::count() == self.seen
     }
 
-    /// Deaths that are known.
-    #[inline(always)]
-    pub(super) const fn deaths(&self) -> u64 {
-        self.seen
-    }
-
     /// Forgets everything: the next use of any code object describes it again.
     pub(super) fn clear(&mut self) {
         self.entries.as_mut_slice().fill(CodeEntry::default());

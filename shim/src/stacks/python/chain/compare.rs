@@ -9,7 +9,7 @@ use super::super::interpreter::Interpreter;
 use super::super::layout::{SentinelKind, Version};
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
-use super::links::ChainLink;
+use super::links::{ChainLink, MOST};
 use super::{Chain, FrameDetail};
 
 /// How the cached chain compares with the present one.
@@ -191,11 +191,16 @@ impl Chain {
             return;
         }
         let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
+        let mut is_known = false;
         let whole = self.codes.catch_up(|id| {
+            is_known = true;
             for detail in details.iter_mut().filter(|detail| detail.id == id) {
                 detail.executable = usize::MAX;
             }
         });
+        if is_known || !whole {
+            self.tops.forget();
+        }
         for (position, detail) in details.iter_mut().enumerate() {
             if (!whole && detail.id != 0) || detail.executable == usize::MAX {
                 detail.executable = usize::MAX;
@@ -233,6 +238,38 @@ pub(super) fn matching<V: Version>(links: &[ChainLink], details: &[FrameDetail],
         *address = link.previous_from_cache();
     }
     0
+}
+
+/// As [`matching`], of a few frames, written out so that only the branch that ends it is taken: the address of the frame
+/// below them. `None`: they are not equal, or too many.
+#[inline(always)]
+pub(super) fn few_matching<V: Version>(
+    links: &[ChainLink],
+    details: &[FrameDetail],
+    mut address: usize,
+) -> Option<usize> {
+    let count = links.len();
+    macro_rules! compare {
+        ($($nth:literal)*) => {
+            $(
+                if count < $nth {
+                    return Some(address);
+                }
+                let link = links.get(count.wrapping_sub($nth))?;
+                // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+                let frame = unsafe { PythonFrame::<V>::new(address) };
+                if frame.previous() != link.previous || frame.position() != link.position {
+                    return None;
+                }
+                if V::L.position_needs_code() && !same_code(&frame, details.get(count.wrapping_sub($nth))?) {
+                    return None;
+                }
+                address = link.previous_from_cache();
+            )*
+        };
+    }
+    compare!(1 2 3 4 5 6 7 8 9 10 11 12 13);
+    (count == MOST.wrapping_add(1)).then_some(address)
 }
 
 /// Where a position does not tell the code object: whether that is the same, too.

@@ -40,7 +40,7 @@ impl ComparedSpan {
     /// The place of the oldest of the frames and the sentinels up to there, if the span is known and that is below `place`.
     #[inline(always)]
     pub(super) const fn floor_below(&self, place: usize) -> Option<(usize, usize)> {
-        if self.older <= MOST && self.floor < place { Some((self.floor, self.sentinels)) } else { None }
+        if self.floor < place { Some((self.floor, self.sentinels)) } else { None }
     }
 
     /// Whether the sentinel is as it was left.
@@ -73,7 +73,8 @@ pub(crate) enum FastComparison {
     Same,
     /// The same but for the newest frame's position.
     Moved(usize),
-    /// Unknown: more has to be compared. The thread's state.
+    /// Unknown: more has to be compared. The newest frame's address, or 0 where no sentinel counts, a code object has died
+    /// since, or there is no frame.
     Unknown(usize),
     /// The thread's state is not known without asking.
     Unasked,
@@ -90,7 +91,7 @@ impl Chain {
         };
         if state == 0 {
             cold_path();
-            return if self.newest == 0 { FastComparison::Same } else { FastComparison::Unknown(state) };
+            return if self.newest == 0 { FastComparison::Same } else { FastComparison::Unknown(0) };
         }
         // SAFETY: the interpreter says that this is the calling thread's own state, and nobody else is freeing it.
         let newest = unsafe { OwnThreadState::<V>::new(state) }.newest();
@@ -100,19 +101,19 @@ impl Chain {
     /// Compares the frames of the span with memory, `newest` being the newest frame of the thread's state.
     #[inline(always)]
     pub(super) fn compare_fast_from<V: Version>(&self, state: usize, newest: usize) -> FastComparison {
-        if newest != self.newest || !self.codes.is_current() {
+        // SAFETY: the state from which the newest frame was reached.
+        if unsafe { OwnThreadState::<V>::new(state) }.is_tracing() || !self.codes.is_current() {
+            // No sentinel counts then. Without a trace function the full comparison does not take that much longer.
             cold_path();
-            return FastComparison::Unknown(state);
+            return FastComparison::Unknown(0);
+        }
+        if newest != self.newest {
+            cold_path();
+            return FastComparison::Unknown(newest);
         }
         if self.span.older > MOST {
             cold_path();
-            return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown(state) };
-        }
-        // SAFETY: the state from which the newest frame was reached.
-        if unsafe { OwnThreadState::<V>::new(state) }.is_tracing() {
-            // No sentinel counts then. Without a trace function the full comparison does not take that much longer.
-            cold_path();
-            return FastComparison::Unknown(state);
+            return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown(newest) };
         }
         // SAFETY: of the chain's links; who gives them another length forgets the span.
         let [older @ .., link] = unsafe { self.span.links.links() };
@@ -120,7 +121,7 @@ impl Chain {
         let frame = unsafe { PythonFrame::<V>::new(newest) };
         if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
             cold_path();
-            return FastComparison::Unknown(state);
+            return FastComparison::Unknown(newest);
         }
         let position = frame.position();
         let detail = self.newest_detail;
@@ -131,7 +132,7 @@ impl Chain {
         if is_shown_at(&frame, &detail, position) {
             FastComparison::Moved(position)
         } else {
-            FastComparison::Unknown(state)
+            FastComparison::Unknown(newest)
         }
     }
 

@@ -68,7 +68,7 @@ impl Chain {
     #[inline(always)]
     pub(super) fn follow_near<V: Version>(&mut self, newest: usize, writer: &mut impl StackWriter) -> bool {
         // In a copy of the bytecode that is the thread's own, a position takes more to understand.
-        if V::L.thread_local_bytecode.is_some() || self.length.wrapping_add(MOST) > self.room || self.truncated {
+        if V::L.thread_local_bytecode.is_some() || self.length.wrapping_add(MOST) > self.room {
             return false;
         }
         if !self.codes.is_current() || newest == 0 || self.is_tracing::<V>() {

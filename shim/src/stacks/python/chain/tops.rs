@@ -5,20 +5,20 @@
 //! chain, as always. What is saved is finding out what the frames are, and writing them one by one.
 //!
 //! Invariant: a top is taken over only where each of its frames is as it was, each frame below is proven equal to the
-//! cached one, and no code object has died since the top was noted.
+//! cached one, and none of the code objects has died since the top was noted.
 
 use std::hint::cold_path;
 
-use memtrack_format::record::{RawFrame, STACK_TOPS};
+use memtrack_format::record::{CallSite, RawFrame, STACK_TOPS};
 
-use super::super::frame::{OwnThreadState, PythonFrame};
+use super::super::frame::PythonFrame;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::{interpreter, verify_sentinels};
-use super::compare::matching;
+use super::compare::few_matching;
 use super::links::{ChainLink, MOST};
 use super::{Chain, FrameDetail};
-use crate::events::stack_model::{StackTop, StackWriter, TOP_FRAMES};
+use crate::events::stack_model::{NumberedTop, StackTop, StackWriter, TOP_FRAMES};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// Tops that are kept: a power of two.
@@ -30,15 +30,15 @@ const _: () = assert!(TOPS.is_power_of_two() && TOPS <= STACK_TOPS && TOP_FRAMES
 struct ChainTop {
     /// The newest frame's address; 0: none is kept here.
     newest: usize,
-    /// Deaths of code objects that were known.
-    deaths: u64,
     /// The place of its oldest frame in the chain.
     place: usize,
     /// How many frames it has.
     count: usize,
-    /// Its frames, the oldest first.
-    links: [ChainLink; TOP_FRAMES],
+    /// Its frames, the oldest first, and the link above them.
+    links: [ChainLink; TOP_FRAMES + 1],
     details: [FrameDetail; TOP_FRAMES],
+    /// Of the newest.
+    newest_detail: FrameDetail,
     /// What is written of it.
     written: StackTop,
 }
@@ -52,13 +52,19 @@ pub(super) struct ChainTops {
     list: MappedVec<ChainTop>,
     /// The top that was last seen at each place, and is noted when it is seen again: most are not.
     candidates: [u32; TOPS],
-    /// [`Chain::recall_top_at_once`] has found a top that takes more.
+    /// [`Chain::find_top_at_once`] has found a top that takes more.
     takes_more: bool,
 }
 
 impl ChainTops {
     pub(super) const fn new() -> Self {
         Self { list: MappedVec::new(), candidates: [0; TOPS], takes_more: false }
+    }
+
+    /// None is known: a code object has died.
+    #[cold]
+    pub(super) fn forget(&mut self) {
+        self.list.as_mut_slice().iter_mut().for_each(|top| top.newest = 0);
     }
 
     /// None is known: no segment defines any, and their code objects are not described.
@@ -85,9 +91,8 @@ impl ChainTop {
     /// Whether the thread's newest frames are those of the top; gives the address of the frame below them.
     #[inline(always)]
     fn compare<V: Version>(&self) -> Option<usize> {
-        let mut address = self.newest;
-        let links = self.links.get(..self.count)?;
-        (matching::<V>(links, &self.details, &mut address) == 0).then_some(address)
+        let (links, details) = (self.links.get(..self.count)?, self.details.get(..self.count)?);
+        few_matching::<V>(links, details, self.newest)
     }
 }
 
@@ -99,34 +104,47 @@ struct FoundTop {
     below: usize,
 }
 
+/// A known top that the chain of the thread's newest frame ends in: each frame is proven to be as it was.
+#[derive(Clone, Copy)]
+pub(crate) struct ProvenTop {
+    number: usize,
+    /// Sentinels that remain.
+    sentinels: usize,
+}
+
 impl Chain {
-    /// As [`Chain::recall_top`], if that takes no call and the change is not to be timed. `false`: nothing has been done.
+    /// The known top that [`Chain::recall_top`] would take over, if that takes no call and is not to be timed: the caller
+    /// writes it, which it `can_write` at once, and then takes it over by [`Chain::take_top`].
     #[inline(always)]
-    pub(crate) fn recall_top_at_once<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
-        if self.timer.is_due() {
+    pub(crate) fn find_top_at_once<V: Version>(
+        &mut self,
+        newest: usize,
+        can_write: impl FnOnce(&StackTop) -> bool,
+    ) -> Option<ProvenTop> {
+        if self.timer.is_due() || newest == 0 {
             cold_path();
-            return false;
+            return None;
         }
-        let Some(found) = self.find_top::<V>(state) else { return false };
-        let is_recalled = self.take_top_at_once::<V>(found, writer);
-        if !is_recalled {
+        let found = self.find_top::<V>(newest)?;
+        let proven = self.prove_top::<V>(found, can_write);
+        if proven.is_none() {
             cold_path();
             self.tops.takes_more = true;
         }
-        is_recalled
+        proven
     }
 
-    /// Takes over a known top, if the chain of the thread's state ends in one, and [`Chain::recall_top_at_once`] has not
-    /// said that there is none. `false`: nothing has been done.
+    /// As [`Chain::recall_top`], unless [`Chain::find_top_at_once`] has said that there is none.
     #[inline(always)]
-    pub(super) fn recall_top_left<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
-        std::mem::replace(&mut self.tops.takes_more, false) && self.recall_top::<V>(state, writer)
+    pub(super) fn recall_top_left<V: Version>(&mut self, newest: usize, writer: &mut impl StackWriter) -> bool {
+        std::mem::replace(&mut self.tops.takes_more, false) && self.recall_top::<V>(newest, writer)
     }
 
-    /// Takes over a known top, if the chain of the thread's state ends in one. `false`: nothing has been done.
+    /// Takes over a known top, if the chain of the thread's newest frame ends in one, each death of a code object is known,
+    /// and no trace function runs. `false`: nothing has been done.
     #[inline(never)]
-    pub(super) fn recall_top<V: Version>(&mut self, state: usize, writer: &mut impl StackWriter) -> bool {
-        let Some(FoundTop { number, below }) = self.find_top::<V>(state) else { return false };
+    pub(super) fn recall_top<V: Version>(&mut self, newest: usize, writer: &mut impl StackWriter) -> bool {
+        let Some(FoundTop { number, below }) = self.find_top::<V>(newest) else { return false };
         let Some(top) = self.tops.list.as_slice().get(number) else { return false };
         let place = top.place;
         let Some(floor) = self.floor_below(place) else { return false };
@@ -144,17 +162,10 @@ impl Chain {
         true
     }
 
-    /// The top that the chain of the thread's state ends in, if it is known, has the number of the frames below it that it
-    /// had, and there is room for it.
+    /// The top that the chain of the thread's newest frame ends in, if it is known, and has the number of the frames below
+    /// it that it had.
     #[inline(always)]
-    fn find_top<V: Version>(&self, state: usize) -> Option<FoundTop> {
-        // SAFETY: the caller has got the calling thread's own state from the interpreter, in this hook.
-        let thread = unsafe { OwnThreadState::<V>::new(state) };
-        let newest = thread.newest();
-        if newest == 0 || thread.is_tracing() || self.truncated || !self.codes.is_current() {
-            cold_path();
-            return None;
-        }
+    fn find_top<V: Version>(&self, newest: usize) -> Option<FoundTop> {
         // SAFETY: the newest frame of this thread.
         let frame = unsafe { PythonFrame::<V>::new(newest) };
         let caller = frame.previous();
@@ -166,8 +177,9 @@ impl Chain {
         let number = ChainTops::number(ChainTops::hash(newest, frame.position(), caller.position()));
         let top = self.tops.list.as_slice().get(number)?;
         let place = top.place;
-        let has_room = place <= self.length && place.wrapping_add(2 * MOST) <= self.room;
-        if top.newest != newest || top.deaths != self.codes.deaths() || !has_room {
+        // There was room for the top when it was noted; there is none of a stack that is cut.
+        let has_room = place <= self.length && place < self.room;
+        if top.newest != newest || !has_room {
             return None;
         }
         let below = top.compare::<V>()?;
@@ -178,59 +190,64 @@ impl Chain {
         (link.previous == below && detail.shown == top.written.below).then_some(FoundTop { number, below })
     }
 
-    /// Takes over a top, where the span reaches below it and the writer takes no call. `false`: nothing has been done.
+    /// Whether the frames below a top are the cached ones, where the span reaches below it.
     #[inline(always)]
-    fn take_top_at_once<V: Version>(&mut self, found: FoundTop, writer: &mut impl StackWriter) -> bool {
-        let FoundTop { number, mut below } = found;
-        let Some(top) = self.tops.list.as_slice().get(number) else { return false };
-        let Some((floor, sentinels)) = self.span.floor_below(top.place) else { return false };
+    fn prove_top<V: Version>(
+        &mut self,
+        FoundTop { number, below }: FoundTop,
+        can_write: impl FnOnce(&StackTop) -> bool,
+    ) -> Option<ProvenTop> {
+        // SAFETY: a top that was found.
+        let top = unsafe { self.tops.list.as_slice().get_unchecked(number) };
+        let (floor, sentinels) = self.span.floor_below(top.place)?;
         // SAFETY: the floor is below the top, which has room.
         let links = unsafe { self.links.between_unchecked(floor, top.place) };
         // SAFETY: as before.
         let details = unsafe { self.details.between_unchecked(floor, top.place) };
-        if matching::<V>(links, details, &mut below) != 0 || !self.span.is_proven::<V>() {
-            return false;
-        }
-        if sentinels != 0 && !self.sentinels.count_unaudited() {
-            return false;
-        }
-        if !writer.replace_top_at_once(number as u32, &top.written) {
-            return false;
-        }
-        writer.compared_full(true);
+        few_matching::<V>(links, details, below)?;
+        let may_count = self.span.is_proven::<V>() && can_write(&top.written);
+        let is_proven = may_count && (sentinels == 0 || self.sentinels.count_unaudited());
+        is_proven.then_some(ProvenTop { number, sentinels })
+    }
+
+    /// What is written of a top, and its number.
+    #[inline(always)]
+    pub(crate) fn top(&self, ProvenTop { number, .. }: ProvenTop) -> NumberedTop<'_> {
+        // SAFETY: a top that was found.
+        (number as u32, unsafe { &self.tops.list.as_slice().get_unchecked(number).written })
+    }
+
+    /// Takes over a top.
+    #[inline(always)]
+    pub(crate) fn take_top<V: Version>(&mut self, ProvenTop { number, sentinels }: ProvenTop) {
         self.sentinels.keep(sentinels);
         self.take_frames(number);
         // SAFETY: the chain, whose length is not 0, has room.
         let links = unsafe { self.links.newest_unchecked(self.length) };
         self.span.stretch(self.length.wrapping_sub(1), links);
         self.verify_top::<V>();
-        true
     }
 
     /// The frames of the top, which was found, take the place of the cached ones from its place on.
     #[inline(always)]
     fn take_frames(&mut self, number: usize) {
         let Self { tops, links, details, .. } = self;
-        let Some(top) = tops.list.as_slice().get(number) else { return };
+        // SAFETY: a top that was found.
+        let top = unsafe { tops.list.as_slice().get_unchecked(number) };
         // SAFETY: the top was found, so there is room for more frames than it has.
         let to_links = unsafe { links.top_unchecked_mut(top.place) };
         // SAFETY: as before.
         let to_details = unsafe { details.chunk_unchecked_mut(top.place) };
         // Some frames, whose number the compiler knows: what is copied too much stands above the newest frame.
-        const FEW: usize = 3;
-        copy_first::<_, FEW, _>(to_links, &top.links);
-        copy_first::<_, FEW, TOP_FRAMES>(to_details, &top.details);
-        if top.count > FEW {
+        const FEW: usize = 2;
+        if top.count <= FEW {
+            copy_first::<_, { FEW + 1 }, _>(to_links, &top.links);
+            copy_first::<_, FEW, TOP_FRAMES>(to_details, &top.details);
+        } else {
             cold_path();
-            copy_first::<_, TOP_FRAMES, _>(to_links, &top.links);
-            *to_details = top.details;
+            (*to_links, *to_details) = (top.links, top.details);
         }
-        if let Some(end) = to_links.get_mut(top.count) {
-            *end = ChainLink { previous: top.newest, position: 0 };
-        }
-        if let Some(newest) = top.count.checked_sub(1).and_then(|last| top.details.get(last)) {
-            self.newest_detail = *newest;
-        }
+        self.newest_detail = top.newest_detail;
         self.length = top.place.wrapping_add(top.count);
         self.newest = top.newest;
     }
@@ -264,33 +281,39 @@ impl Chain {
     #[inline(never)]
     fn keep_top<V: Version>(&mut self, number: usize, place: usize) {
         let count = self.length.wrapping_sub(place);
-        let (below, deaths) = (self.shown(place), self.codes.deaths());
-        let Self { tops, links, details, .. } = self;
-        if place == 0 || !tops.list.grow(TOPS) {
+        let below = self.shown(place);
+        let Self { tops, links, details, newest_detail, .. } = self;
+        if place == 0 || place.wrapping_add(2 * MOST) > self.room || !tops.list.grow(TOPS) {
             return;
         }
         let Some(top) = tops.list.as_mut_slice().get_mut(number) else { return };
-        let (mut shown, mut at) = (0_usize, place);
+        let (mut shown, mut at, mut newest) = (0_usize, place, RawFrame::NONE);
         for (kept_link, kept_detail) in top.links.iter_mut().zip(&mut top.details).take(count) {
             (*kept_link, *kept_detail) = (links.get(at), details.get(at));
             if kept_detail.id != 0
                 && let Some(frame) = top.written.frames.get_mut(shown)
             {
                 let instruction = V::L.inline_instruction(kept_detail.executable, kept_link.position);
-                *frame = RawFrame { code: kept_detail.id, instruction };
+                newest = RawFrame { code: kept_detail.id, instruction };
+                *frame = newest;
                 shown = shown.wrapping_add(1);
             }
             at = at.wrapping_add(1);
         }
-        (top.deaths, top.place, top.count) = (deaths, place, count);
+        (top.place, top.count) = (place, count);
+        if let Some(end) = top.links.get_mut(count) {
+            *end = ChainLink { previous: self.newest, position: 0 };
+        }
+        top.newest_detail = *newest_detail;
         (top.written.length, top.written.below, top.written.defined) = (shown, below, 0);
+        top.written.newest = CallSite::of(newest);
         // A top without a frame to be written would have no number.
         top.newest = if shown == 0 { 0 } else { self.newest };
     }
 }
 
 #[inline(always)]
-const fn copy_first<T: Copy, const N: usize, const M: usize>(to: &mut [T; M], from: &[T; TOP_FRAMES]) {
+const fn copy_first<T: Copy, const N: usize, const M: usize>(to: &mut [T; M], from: &[T; M]) {
     if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
         *to = *from;
     }

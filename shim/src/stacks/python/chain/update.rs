@@ -45,15 +45,20 @@ impl Chain {
             return NameLookup::Done;
         };
         let newest = self.newest_frame::<V>(python);
+        if newest == 0 {
+            // The thread may have no state.
+            return if self.newest == 0 { NameLookup::Done } else { self.compare_full::<V>(python, newest, writer) };
+        }
         match self.compare_fast_from::<V>(self.state, newest) {
             FastComparison::Same => NameLookup::Done,
             FastComparison::Moved(position) => self.move_newest::<V>(python, position, writer),
-            FastComparison::Unknown(_) | FastComparison::Unasked => {
-                if newest != 0 && !self.timer.is_due() && self.recall_top::<V>(self.state, writer) {
+            FastComparison::Unknown(known) => {
+                if !self.timer.is_due() && known != 0 && self.recall_top::<V>(known, writer) {
                     return self.naming;
                 }
                 self.compare_full::<V>(python, newest, writer)
             }
+            FastComparison::Unasked => self.compare_full::<V>(python, newest, writer),
         }
     }
 
@@ -124,7 +129,8 @@ impl Chain {
             self.asked = begun;
             self.naming = NameLookup::Due;
         }
-        let is_recalled = newest != 0 && self.recall_top::<V>(self.state, writer);
+        let may_recall = newest != 0 && !self.is_tracing::<V>() && self.codes.is_current();
+        let is_recalled = may_recall && self.recall_top::<V>(newest, writer);
         let naming = if is_recalled { self.naming } else { self.compare_and_write::<V>(python, newest, writer) };
         writer.compared_full_since(begun);
         naming
@@ -138,7 +144,7 @@ impl Chain {
         newest: usize,
         writer: &mut impl StackWriter,
     ) -> NameLookup {
-        if self.recall_top_left::<V>(self.state, writer) || self.follow_near::<V>(newest, writer) {
+        if self.recall_top_left::<V>(newest, writer) || self.follow_near::<V>(newest, writer) {
             return self.naming;
         }
         let comparison = if newest == self.newest && self.codes.is_current() {

@@ -12,19 +12,28 @@ use super::{Ring, RingSegment, SegmentRoom};
 use crate::events::stack_model::{CodeObject, NumberedTop, StackTop, StackWriter};
 
 impl Ring {
-    /// As [`StackWriter::move_top`], if that takes no call. `false`: nothing has been done.
+    /// As [`StackWriter::move_top`], and writes an allocation with the stack that is there then, if that takes no call.
+    /// `false`: nothing has been done.
     #[inline(always)]
-    pub(crate) fn move_top_at_once(&mut self, instruction: u32) -> bool {
-        if self.segment.at > RingSegment::LAST {
+    pub(crate) fn alloc_after_move(
+        &mut self,
+        instruction: u32,
+        head: AllocHead,
+        block: (u64, u64),
+        time: Option<u64>,
+    ) -> bool {
+        let (at, room) = (self.segment.at, &mut SegmentRoom(self.segment.room));
+        if at > RingSegment::LAST_OF_TWO {
             cold_path();
             return false;
         }
-        let (room, at) = (&mut SegmentRoom(self.segment.room), self.segment.at);
         let Some(at) = self.encoder.move_top_near(room, at, instruction) else { return false };
-        self.segment.at = at;
         match self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
             Some(place) => place.instruction = instruction,
             None => cold_path(),
+        }
+        if let Some(at) = self.encoder.alloc_varied(room, at, head, block, time) {
+            self.written(at);
         }
         true
     }

@@ -20,7 +20,7 @@
 //!   the size is not the expected one ............................. finish_size         the second step of the encoder
 //!   the address is not the expected one .......................... finish_address      the second step of the encoder
 //! Where the stack has changed, the record is written without a second step: size and address are rarely the expected ones,
-//! too; alloc_new_segment, if the segment has no room.
+//! too. If the segment has no room, the function that takes calls writes all of it.
 //! ```
 //!
 //! Without Python, `alloc_without_python` asks the same questions but for the stack; with native stacks, every
@@ -223,15 +223,13 @@ impl StateAccess<'_> {
         time: EventTime,
         position: usize,
     ) -> usize {
-        let state = self.state();
-        let instruction = state.chain.instruction_at::<V>(position);
-        if !instruction.is_some_and(|instruction| state.ring.move_top_at_once(instruction)) {
+        let RecordingState { chain, ring, .. } = self.state();
+        let (block, recorded) = ((address as u64, size as u64), time.recorded::<TIMED>());
+        let write = |instruction| ring.alloc_after_move(instruction, head, block, recorded);
+        if !chain.instruction_at::<V>(position).is_some_and(write) {
             return self.alloc_frame_moved_slow::<V, TIMED>(head, address, size, time, position);
         }
-        state.chain.take_position(position);
-        if !state.write_varied::<TIMED>(head, address, size, time) {
-            return self.alloc_new_segment::<TIMED>(head, address, size, time);
-        }
+        chain.take_position(position);
         self.leave_tail(address)
     }
 
@@ -249,20 +247,6 @@ impl StateAccess<'_> {
         let state = self.state();
         state.chain.update_moved::<V>(position, &mut state.ring);
         state.write_alloc::<TIMED>(head, address, size, time);
-        self.leave_tail(address)
-    }
-
-    /// The event has its place in the order, and the stack is written; the segment has no room.
-    #[cold]
-    #[inline(never)]
-    fn alloc_new_segment<const TIMED: bool>(
-        mut self,
-        head: AllocHead,
-        address: usize,
-        size: usize,
-        time: EventTime,
-    ) -> usize {
-        self.state().write_alloc::<TIMED>(head, address, size, time);
         self.leave_tail(address)
     }
 

@@ -84,6 +84,17 @@ impl Links {
         unsafe { self.list.chunk_unchecked_mut(place.wrapping_add(MOST)) }
     }
 
+    /// The newest of so many.
+    ///
+    /// # Safety
+    /// `length` must be at least 1, and there must be room for so many frames.
+    #[inline(always)]
+    pub(super) unsafe fn newest_unchecked_mut(&mut self, length: usize) -> &mut ChainLink {
+        // SAFETY: the caller's promise, and the padding.
+        let [newest] = unsafe { self.list.chunk_unchecked_mut(length.wrapping_sub(1).wrapping_add(MOST)) };
+        newest
+    }
+
     /// As [`Links::newest`].
     ///
     /// # Safety

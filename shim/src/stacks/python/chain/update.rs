@@ -85,10 +85,8 @@ impl Chain {
     /// The newest frame stands at this position, which is written.
     #[inline(always)]
     pub(crate) fn take_position(&mut self, position: usize) {
-        match self.links.get_mut(self.length.wrapping_sub(1)) {
-            Some(link) => link.position = position,
-            None => cold_path(),
-        }
+        // SAFETY: the comparison has just read that frame, so there is one, and all have room.
+        unsafe { self.links.newest_unchecked_mut(self.length) }.position = position;
     }
 
     /// As [`Chain::update_as`], after a fast comparison that has found the newest frame at another position.

@@ -375,6 +375,7 @@ impl Encoder {
         newest: CallSite,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
+        self.state.top = newest;
         if popped < 4 {
             // One store of four bytes; the next record begins at the last of them.
             out.three(u32::from(tag::REPLACE_TOP_AFTER) | popped | number << 8)?;
@@ -384,7 +385,6 @@ impl Encoder {
             out.number(u64::from(number))?;
             out.number(u64::from(popped))?;
         }
-        self.state.top = newest;
         Some(out.at())
     }
 

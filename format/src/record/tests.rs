@@ -1,8 +1,8 @@
 //! Round trips of record streams, and decoders on damaged ones.
 
 use super::{
-    AllocHead, BlockRecord, CallSite, CodeHead, DecodeError, Decoder, Encoder, FieldSource, LineTableFormat, MAX_TOP, RawFrame,
-    Record, RecordBytes, STACK_TOPS,
+    AllocHead, BlockRecord, CallSite, CodeHead, DecodeError, Decoder, Encoder, FieldSource, LineTableFormat, MAX_TOP,
+    RawFrame, Record, RecordBytes, STACK_TOPS,
 };
 use crate::{Allocator, MapClass};
 use proptest::prelude::*;

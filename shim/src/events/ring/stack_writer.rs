@@ -2,7 +2,7 @@
 //!
 //! Invariant: after each call `wire` and `depth` are the stack that a reader of the segment has.
 
-use std::hint::cold_path;
+use std::hint::{assert_unchecked, cold_path};
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{AllocHead, CodeHead, MAX_TEXT, RawFrame};
@@ -28,6 +28,8 @@ impl Ring {
             return false;
         }
         let Some(at) = self.encoder.move_top_near(room, at, instruction) else { return false };
+        // SAFETY: there was room for two records, each of which is at most so long.
+        unsafe { assert_unchecked(at <= RingSegment::LAST) };
         match self.depth.checked_sub(1).and_then(|level| self.wire.get_mut(level)) {
             Some(place) => place.instruction = instruction,
             None => cold_path(),
@@ -55,9 +57,16 @@ impl Ring {
         time: Option<u64>,
     ) {
         let (at, room) = (self.segment.at, &mut SegmentRoom(self.segment.room));
-        let Some(popped) = self.enter_top(top) else { return };
-        let at = self.encoder.replace_top(room, at, popped, number, top.newest);
-        if let Some(at) = at.and_then(|at| self.encoder.alloc_varied(room, at, head, block, time)) {
+        if at > RingSegment::LAST_OF_TWO {
+            cold_path();
+            return;
+        }
+        let popped = (self.depth as u32).wrapping_sub(top.below);
+        let Some(at) = self.encoder.replace_top(room, at, popped, number, top.newest) else { return };
+        self.enter_top(top);
+        // SAFETY: there was room for two records, each of which is at most so long.
+        unsafe { assert_unchecked(at <= RingSegment::LAST) };
+        if let Some(at) = self.encoder.alloc_varied(room, at, head, block, time) {
             self.written(at);
         }
     }

@@ -185,8 +185,8 @@ impl StateAccess<'_> {
         let Some(found) = chain.find_top_at_once::<V>(newest, |top| ring.has_room_for(top)) else {
             return self.alloc_full_compare::<V, TIMED>(head, address, size, time);
         };
-        ring.compared_full(true);
         ring.alloc_with_top(chain.top(found), head, block, time.recorded::<TIMED>());
+        ring.compared_full(true);
         chain.take_top::<V>(found);
         self.leave_tail(address)
     }

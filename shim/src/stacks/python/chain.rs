@@ -91,18 +91,15 @@ pub(crate) struct Chain {
     proof: ThreadStateProof,
     /// One more than `length`: the last holds the newest frame's address.
     links: Links,
-    details: MappedVec<FrameDetail>,
     /// Where a frame address was last put; only a hint, always checked against `links`.
     index: MappedVec<u32>,
-    /// So many frames have room in these three, and are not too many to be written; 0 while the stack is cut.
+    /// So many frames have room in both, and are not too many to be written; 0 while the stack is cut.
     room: usize,
     /// The frames that [`Chain::follow_near`] has found to be new.
     entered: [EnteredFrame; MOST],
     tops: ChainTops,
     /// What is to be compared first.
     span: ComparedSpan,
-    /// Of the newest frame.
-    newest_detail: FrameDetail,
     timer: SampledTimer,
 }
 
@@ -130,13 +127,11 @@ impl Chain {
             state: 0,
             proof: ThreadStateProof::new(),
             links: Links::new(),
-            details: MappedVec::new(),
             index: MappedVec::new(),
             room: 0,
             entered: [EnteredFrame::NONE; MOST],
             tops: ChainTops::new(),
             span: ComparedSpan::UNKNOWN,
-            newest_detail: FrameDetail::NONE,
             timer: SampledTimer::new(),
         }
     }
@@ -178,7 +173,7 @@ impl Chain {
         (object, buffer): (&ThreadObject, &'a mut [u8; thread_name::LONGEST]),
     ) -> Option<&'a [u8]> {
         let python = interpreter::interpreter().filter(|python| python.is_attached(self.state))?;
-        let oldest = (0..self.length).find(|place| self.details.get(*place).id != 0)?;
+        let oldest = (0..self.length).find(|place| self.links.get(*place).detail.id != 0)?;
         let frame = self.links.get(oldest.wrapping_add(1)).previous;
         // SAFETY: a frame that was just reached from this thread's newest, while the thread holds the GIL.
         unsafe { thread_name::of_thread(python.layout, python, frame, tid, (object, buffer)) }
@@ -208,7 +203,7 @@ impl Chain {
         writer: &mut impl StackWriter,
     ) -> NameLookup {
         let last = self.length.wrapping_sub(1);
-        let executable = self.details.get(last).executable;
+        let executable = self.links.get(last).detail.executable;
         if let Some(link) = self.links.get_mut(last) {
             link.position = position;
         }
@@ -278,7 +273,8 @@ impl Chain {
     /// The join at a frame whose callers are unchanged: kept as it is, kept and moved, or replaced.
     fn join_at<V: Version>(&self, python: &Interpreter, frame: &PythonFrame<V>, position: usize, fresh: usize) -> Join {
         let kept = position.wrapping_add(1);
-        if frame.position() == self.links.get(position).position && same_code(frame, &self.details.get(position)) {
+        let link = self.links.get(position);
+        if frame.position() == link.position && same_code(frame, &link.detail) {
             Join { kept, moved: false, fresh }
         } else if self.remains(python, frame, position) {
             Join { kept, moved: true, fresh }
@@ -296,8 +292,8 @@ impl Chain {
     fn reserve(&mut self, length: usize) -> bool {
         self.span = ComparedSpan::UNKNOWN;
         let entries = length.wrapping_mul(INDEX_SHARE);
-        let enough = self.links.grow(length.wrapping_add(1)) && self.details.grow(length) && self.grow_index(entries);
-        let room = self.links.room().min(self.details.capacity()).min(self.index.capacity());
+        let enough = self.links.grow(length.wrapping_add(1)) && self.grow_index(entries);
+        let room = self.links.room().min(self.index.capacity());
         self.room = room.min(MAX_DEPTH.wrapping_sub(1) as usize);
         enough
     }
@@ -357,21 +353,20 @@ impl Chain {
 
     /// Shown frames among the first `length`.
     fn shown(&self, length: usize) -> u32 {
-        if length == 0 { 0 } else { self.details.get(length.wrapping_sub(1)).shown }
+        if length == 0 { 0 } else { self.links.get(length.wrapping_sub(1)).detail.shown }
     }
 
     /// Reads the frames from the newest down to position `from`.
     fn read_fresh<V: Version>(&mut self, newest: usize, from: usize) {
         let (mut address, mut position) = (newest, self.length);
         self.newest = newest;
-        let end = self.links.get(position).position;
-        self.links.set(position, ChainLink { previous: newest, position: end });
+        self.links.end_at(position, newest);
         while position > from {
             position = position.wrapping_sub(1);
             // SAFETY: the walk of `find_join` over the same frames, which stand still.
             let frame = unsafe { PythonFrame::<V>::new(address) };
-            self.links.set(position, ChainLink { previous: frame.previous(), position: frame.position() });
-            self.details.set(position, FrameDetail { executable: frame.executable(), ..FrameDetail::NONE });
+            let detail = FrameDetail { executable: frame.executable(), ..FrameDetail::NONE };
+            self.links.set(position, ChainLink { previous: frame.previous(), position: frame.position(), detail });
             self.index.set(self.index_of(address), position as u32);
             address = frame.previous();
         }
@@ -390,7 +385,8 @@ impl Chain {
     fn instruction<V: Version>(&self, python: &Interpreter, position: usize) -> u32 {
         // SAFETY: a frame that was just reached from this thread's newest.
         let frame = unsafe { PythonFrame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
-        frame.instruction(python, self.details.get(position).executable, self.links.get(position).position)
+        let link = self.links.get(position);
+        frame.instruction(python, link.detail.executable, link.position)
     }
 
     fn write_move<V: Version>(&self, python: &Interpreter, position: usize, writer: &mut impl StackWriter) {
@@ -407,11 +403,12 @@ impl Chain {
     ) {
         let mut shown = self.shown(from);
         for position in from..self.length {
-            let mut detail = self.details.get(position);
+            let mut link = self.links.get(position);
+            let detail = &mut link.detail;
             // SAFETY: a frame that was just reached from this thread's newest.
             let frame = unsafe { PythonFrame::<V>::new(self.links.get(position.wrapping_add(1)).previous) };
             (detail.setting, detail.shown_from) = (frame.setting(), frame.shown_from(python));
-            if self.links.get(position).position >= detail.shown_from {
+            if link.position >= detail.shown_from {
                 detail.id = self.codes.id(&V::L, python, detail.executable, writer);
                 shown = shown.wrapping_add(1);
                 if shown < MAX_DEPTH {
@@ -420,7 +417,7 @@ impl Chain {
                 }
             }
             detail.shown = shown;
-            self.details.set(position, detail);
+            self.links.set(position, link);
         }
         if shown > written {
             self.push_newest::<V>(python, writer);
@@ -430,8 +427,8 @@ impl Chain {
 
     /// Writes the newest shown frame.
     fn push_newest<V: Version>(&self, python: &Interpreter, writer: &mut impl StackWriter) {
-        if let Some(position) = (0..self.length).rev().find(|position| self.details.get(*position).id != 0) {
-            writer.push(self.details.get(position).id, self.instruction::<V>(python, position));
+        if let Some(position) = (0..self.length).rev().find(|position| self.links.get(*position).detail.id != 0) {
+            writer.push(self.links.get(position).detail.id, self.instruction::<V>(python, position));
         }
     }
 
@@ -440,6 +437,8 @@ impl Chain {
             self.room = 0;
         }
         if self.truncated != truncated {
+            // No top ends a stack that is cut.
+            self.tops.forget();
             self.truncated = truncated;
             writer.set_truncated(truncated);
         }

@@ -32,7 +32,7 @@ impl Chain {
             return ChainComparison::Different;
         }
         let position = frame.position();
-        if position == last.position && same_code(&frame, &self.details.get(newest)) {
+        if position == last.position && same_code(&frame, &last.detail) {
             return ChainComparison::Same;
         }
         if self.remains::<V>(python, &frame, newest) {
@@ -81,8 +81,7 @@ impl Chain {
     #[inline(always)]
     pub(super) fn matching_between<V: Version>(&self, floor: usize, length: usize, mut address: usize) -> usize {
         let links = self.links.between(floor, length);
-        let details = self.details.as_slice().get(floor..length).unwrap_or_default();
-        floor.wrapping_add(matching::<V>(links, details, &mut address))
+        floor.wrapping_add(matching::<V>(links, &mut address))
     }
 
     /// Whether the sentinel at `length` stands for what it should, as far as that is looked at; if not, there are no
@@ -106,12 +105,13 @@ impl Chain {
             // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
             let frame = unsafe { PythonFrame::<V>::new(address) };
             if frame.is_shown(python) {
-                let Some(place) = (0..length).rev().find(|place| self.details.get(*place).id != 0) else {
+                let Some(place) = (0..length).rev().find(|place| self.links.get(*place).detail.id != 0) else {
                     return false;
                 };
+                let link = self.links.get(place);
                 let same = self.links.get(place.wrapping_add(1)).previous == address
-                    && self.links.get(place).position == frame.position()
-                    && same_code(&frame, &self.details.get(place));
+                    && link.position == frame.position()
+                    && same_code(&frame, &link.detail);
                 if !same {
                     return false;
                 }
@@ -119,7 +119,7 @@ impl Chain {
             }
             address = frame.previous();
         }
-        (0..length).all(|place| self.details.get(place).id == 0)
+        (0..length).all(|place| self.links.get(place).detail.id == 0)
     }
 
     #[inline(always)]
@@ -161,13 +161,13 @@ impl Chain {
         let frame = unsafe { PythonFrame::<V>::new(address(place)) };
         // SAFETY: reached from this thread's newest frame by links that were just confirmed.
         let callee = unsafe { PythonFrame::<V>::new(address(place.wrapping_add(1))) };
-        self.details.get(place).id != 0 && self.sentinels.make(python.code_type, place, &frame, &callee)
+        self.links.get(place).detail.id != 0 && self.sentinels.make(python.code_type, place, &frame, &callee)
     }
 
     /// Whether the frame at `position` is the shown frame it was, at another instruction.
     #[inline(always)]
     pub(super) fn remains<V: Version>(&self, python: &Interpreter, frame: &PythonFrame<V>, position: usize) -> bool {
-        let detail = self.details.get(position);
+        let detail = self.links.get(position).detail;
         detail.id != 0 && frame.executable() == detail.executable && frame.is_shown(python)
     }
 
@@ -177,7 +177,7 @@ impl Chain {
         if V::L.thread_local_bytecode.is_none() {
             return;
         }
-        if let Some(detail) = self.details.as_mut_slice().get_mut(position) {
+        if let Some(ChainLink { detail, .. }) = self.links.get_mut(position) {
             let setting = frame.setting();
             if detail.setting != setting {
                 (detail.setting, detail.shown_from) = (setting, frame.shown_from(python));
@@ -190,23 +190,20 @@ impl Chain {
         if self.codes.is_current() {
             return;
         }
-        let details = self.details.as_mut_slice().get_mut(..self.length).unwrap_or_default();
+        let links = self.links.below_mut(self.length);
         let mut is_known = false;
         let whole = self.codes.catch_up(|id| {
             is_known = true;
-            for detail in details.iter_mut().filter(|detail| detail.id == id) {
-                detail.executable = usize::MAX;
+            for link in links.iter_mut().filter(|link| link.detail.id == id) {
+                link.detail.executable = usize::MAX;
             }
         });
         if is_known || !whole {
             self.tops.forget();
         }
-        for (position, detail) in details.iter_mut().enumerate() {
+        for ChainLink { position, detail, .. } in links {
             if (!whole && detail.id != 0) || detail.executable == usize::MAX {
-                detail.executable = usize::MAX;
-                if let Some(link) = self.links.get_mut(position) {
-                    link.position = usize::MAX;
-                }
+                (*position, detail.executable) = (usize::MAX, usize::MAX);
             }
         }
     }
@@ -217,22 +214,11 @@ impl Chain {
 /// address comes from the cache, where the comparison of the newer frame has just confirmed it, so the reads need not wait
 /// for each other.
 #[inline(always)]
-pub(super) fn matching<V: Version>(links: &[ChainLink], details: &[FrameDetail], address: &mut usize) -> usize {
-    if !V::L.position_needs_code() {
-        for (place, link) in links.iter().enumerate().rev() {
-            // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-            let frame = unsafe { PythonFrame::<V>::new(*address) };
-            if frame.previous() != link.previous || frame.position() != link.position {
-                return place.wrapping_add(1);
-            }
-            *address = link.previous_from_cache();
-        }
-        return 0;
-    }
-    for (place, (link, detail)) in links.iter().zip(details).enumerate().rev() {
+pub(super) fn matching<V: Version>(links: &[ChainLink], address: &mut usize) -> usize {
+    for (place, link) in links.iter().enumerate().rev() {
         // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
         let frame = unsafe { PythonFrame::<V>::new(*address) };
-        if frame.previous() != link.previous || frame.position() != link.position || !same_code(&frame, detail) {
+        if !is_same(&frame, link) {
             return place.wrapping_add(1);
         }
         *address = link.previous_from_cache();
@@ -243,25 +229,18 @@ pub(super) fn matching<V: Version>(links: &[ChainLink], details: &[FrameDetail],
 /// As [`matching`], of a few frames, written out so that only the branch that ends it is taken: the address of the frame
 /// below them. `None`: they are not equal, or too many.
 #[inline(always)]
-pub(super) fn few_matching<V: Version>(
-    links: &[ChainLink],
-    details: &[FrameDetail],
-    mut address: usize,
-) -> Option<usize> {
+pub(super) fn few_matching<V: Version>(links: &[ChainLink], mut address: usize) -> Option<usize> {
     let count = links.len();
     macro_rules! compare {
         ($($nth:literal)*) => {
+            const _: () = assert!([$($nth),*].len() == MOST + 1);
             $(
                 if count < $nth {
                     return Some(address);
                 }
                 let link = links.get(count.wrapping_sub($nth))?;
                 // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-                let frame = unsafe { PythonFrame::<V>::new(address) };
-                if frame.previous() != link.previous || frame.position() != link.position {
-                    return None;
-                }
-                if V::L.position_needs_code() && !same_code(&frame, details.get(count.wrapping_sub($nth))?) {
+                if !is_same(&unsafe { PythonFrame::<V>::new(address) }, link) {
                     return None;
                 }
                 address = link.previous_from_cache();
@@ -270,6 +249,12 @@ pub(super) fn few_matching<V: Version>(
     }
     compare!(1 2 3 4 5 6 7 8 9 10 11 12 13);
     (count == MOST.wrapping_add(1)).then_some(address)
+}
+
+/// Whether the frame has the caller and the position of the cached one.
+#[inline(always)]
+pub(super) fn is_same<V: Version>(frame: &PythonFrame<V>, link: &ChainLink) -> bool {
+    frame.previous() == link.previous && frame.position() == link.position && same_code(frame, &link.detail)
 }
 
 /// Where a position does not tell the code object: whether that is the same, too.

@@ -51,7 +51,7 @@ impl Chain {
         // SAFETY: a field of the thread's own state.
         let is_traced = layout.minor <= 10 && unsafe { half(self.state.wrapping_add(layout.tracing)) } != 0;
         for position in (0..self.length).rev() {
-            let detail = self.details.get(position);
+            let detail = self.links.get(position).detail;
             let frame = self.links.get(position.wrapping_add(1)).previous;
             let shown = detail.shown.wrapping_sub(u32::from(detail.id != 0));
             if detail.shown < from {
@@ -78,7 +78,7 @@ impl Chain {
     /// Whether the frame is no code's, but stands for an entry, in 3.12 and later.
     fn stands_for_entry(&self, layout: &Layout, position: usize, frame: usize) -> bool {
         let owner = layout.incomplete_frame.map_or(0, |fields| fields.owner);
-        let is_hidden = self.details.get(position).id == 0;
+        let is_hidden = self.links.get(position).detail.id == 0;
         // The thread state's own frame is no loop's.
         is_hidden
             && (layout.minor < FIRST_WITH_BASE || self.links.get(position).previous != 0)

@@ -11,7 +11,7 @@ use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::verify_sentinels;
 use super::Chain;
-use super::compare::{is_shown_at, same_code};
+use super::compare::{is_same, is_shown_at, same_code};
 use super::follow_near::ComparedFloor;
 use super::links::{ChainLink, MOST, Newest};
 use std::hint::cold_path;
@@ -41,6 +41,16 @@ impl ComparedSpan {
     #[inline(always)]
     pub(super) const fn floor_below(&self, place: usize) -> Option<(usize, usize)> {
         if self.floor < place { Some((self.floor, self.sentinels)) } else { None }
+    }
+
+    /// What is known of the frames, the newest last.
+    ///
+    /// # Safety
+    /// The span must be known, as it is after a comparison that found something in it.
+    #[inline(always)]
+    pub(super) const unsafe fn links<'a>(&self) -> &'a [ChainLink; MOST + 1] {
+        // SAFETY: of the chain's links; who gives them another length forgets the span.
+        unsafe { self.links.links() }
     }
 
     /// Whether the sentinel is as it was left.
@@ -115,8 +125,8 @@ impl Chain {
             cold_path();
             return if newest == 0 { FastComparison::Same } else { FastComparison::Unknown(newest) };
         }
-        // SAFETY: of the chain's links; who gives them another length forgets the span.
-        let [older @ .., link] = unsafe { self.span.links.links() };
+        // SAFETY: the span is known.
+        let [older @ .., link] = unsafe { self.span.links() };
         // SAFETY: the newest frame of this thread.
         let frame = unsafe { PythonFrame::<V>::new(newest) };
         if frame.previous() != link.previous || !self.are_unchanged::<V>(link, older) {
@@ -124,12 +134,11 @@ impl Chain {
             return FastComparison::Unknown(newest);
         }
         let position = frame.position();
-        let detail = self.newest_detail;
-        if position == link.position && same_code(&frame, &detail) {
+        if position == link.position && same_code(&frame, &link.detail) {
             return FastComparison::Same;
         }
         cold_path();
-        if is_shown_at(&frame, &detail, position) {
+        if is_shown_at(&frame, &link.detail, position) {
             FastComparison::Moved(position)
         } else {
             FastComparison::Unknown(newest)
@@ -150,7 +159,8 @@ impl Chain {
                             break 'all;
                         }
                         let Some(link) = older.get(MOST - $count) else { break 'all };
-                        if !self.is_unchanged::<V>(address, link, $count) {
+                        // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
+                        if !is_same(&unsafe { PythonFrame::<V>::new(address) }, link) {
                             cold_path();
                             return false;
                         }
@@ -172,18 +182,6 @@ impl Chain {
         is_proven
     }
 
-    /// Whether the frame at `address` is the one cached so many places below the newest, and unchanged.
-    #[inline(always)]
-    fn is_unchanged<V: Version>(&self, address: usize, link: &ChainLink, below: usize) -> bool {
-        // SAFETY: reached from this thread's newest frame by links that were just read or confirmed.
-        let frame = unsafe { PythonFrame::<V>::new(address) };
-        if frame.previous() != link.previous || frame.position() != link.position {
-            return false;
-        }
-        let place = self.length.wrapping_sub(1).wrapping_sub(below);
-        !V::L.position_needs_code() || same_code(&frame, &self.details.get(place))
-    }
-
     /// Decides what the next fast comparison reads, after the chain or its sentinels have changed.
     pub(super) fn update_compared_span<V: Version>(&mut self) {
         let newest = self.length.saturating_sub(1);
@@ -199,7 +197,6 @@ impl Chain {
             Some(links) if is_short && is_of_frame => ComparedSpan { older, links, floor, sentinels, sentinel },
             _ => ComparedSpan::UNKNOWN,
         };
-        self.newest_detail = self.details.get(newest);
     }
 }
 
@@ -216,6 +213,5 @@ impl Chain {
         if let Some(links) = self.links.newest(self.length) {
             self.span.stretch(newest, links);
         }
-        self.newest_detail = self.details.get(newest);
     }
 }

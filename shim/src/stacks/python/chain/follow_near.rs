@@ -14,7 +14,7 @@ use super::super::frame_sentinels::FrameSentinel;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::{interpreter, verify_sentinels};
-use super::compare::{is_shown_at, same_code};
+use super::compare::{is_same, is_shown_at};
 use super::links::{ChainLink, MOST};
 use super::{Chain, FrameDetail};
 use crate::events::stack_model::StackWriter;
@@ -23,14 +23,13 @@ use crate::events::stack_model::StackWriter;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EnteredFrame {
     address: usize,
-    link: ChainLink,
     /// But for the number of shown frames, which depends on the older ones.
-    detail: FrameDetail,
+    link: ChainLink,
 }
 
 impl EnteredFrame {
     pub(super) const NONE: Self =
-        Self { address: 0, link: ChainLink { previous: 0, position: 0 }, detail: FrameDetail::NONE };
+        Self { address: 0, link: ChainLink { previous: 0, position: 0, detail: FrameDetail::NONE } };
 }
 
 /// What remains of the cached chain, and how many frames are new.
@@ -103,7 +102,8 @@ impl Chain {
         loop {
             // SAFETY: reached from this thread's newest frame by links that were just read.
             let frame = unsafe { PythonFrame::<V>::new(address) };
-            let link = ChainLink { previous: frame.previous(), position: frame.position() };
+            let (previous, position) = (frame.previous(), frame.position());
+            let link = ChainLink { previous, position, detail: FrameDetail::NONE };
             if let Some(place) = self.cached_at(address, limit) {
                 limit = place;
                 if self.links.get(place).previous == link.previous {
@@ -134,12 +134,11 @@ impl Chain {
         mut entered: usize,
         floor: ComparedFloor,
     ) -> Option<NearJoin> {
-        let detail = self.details.as_slice().get(place)?;
-        let kept = place.wrapping_add(1);
-        if link.position == self.links.get(place).position && same_code(frame, detail) {
+        let (cached, kept) = (self.links.get(place), place.wrapping_add(1));
+        if is_same(frame, &cached) {
             return Some(NearJoin { kept, moved: None, entered, floor });
         }
-        if is_shown_at(frame, detail, link.position) {
+        if is_shown_at(frame, &cached.detail, link.position) {
             return Some(NearJoin { kept, moved: Some(link.position), entered, floor });
         }
         // Another frame at the same address.
@@ -188,15 +187,16 @@ impl Chain {
 
     /// Notes a frame that is new, if its code object is described.
     #[inline(always)]
-    fn enter<V: Version>(&mut self, frame: &PythonFrame<V>, link: ChainLink, entered: &mut usize) -> Option<()> {
+    fn enter<V: Version>(&mut self, frame: &PythonFrame<V>, mut link: ChainLink, entered: &mut usize) -> Option<()> {
         let (executable, setting) = (frame.executable(), frame.setting());
-        let mut detail = FrameDetail { executable, setting, shown_from: usize::MAX, ..FrameDetail::NONE };
+        let detail = &mut link.detail;
+        *detail = FrameDetail { executable, setting, shown_from: usize::MAX, ..FrameDetail::NONE };
         if frame.is_showable() {
             let code = self.codes.find(executable)?;
             detail.shown_from = frame.shown_from_code(executable, code.first_traceable);
             detail.id = if link.position >= detail.shown_from { code.id } else { 0 };
         }
-        *self.entered.get_mut(*entered)? = EnteredFrame { address: frame.address(), link, detail };
+        *self.entered.get_mut(*entered)? = EnteredFrame { address: frame.address(), link };
         *entered = entered.wrapping_add(1);
         Some(())
     }
@@ -215,22 +215,21 @@ impl Chain {
             if let Some(link) = self.links.get_mut(place) {
                 link.position = position;
             }
-            writer.move_top(V::L.inline_instruction(self.details.get(place).executable, position));
+            writer.move_top(V::L.inline_instruction(self.links.get(place).detail.executable, position));
         }
         let mut place = join.kept;
         for at in (0..join.entered).rev() {
-            let Some(EnteredFrame { address, link, mut detail }) = self.entered.get(at).copied() else { break };
-            self.links.set(place, link);
+            let Some(EnteredFrame { address, mut link }) = self.entered.get(at).copied() else { break };
             self.index.set(self.index_of(address), place as u32);
-            if detail.id != 0 {
+            if link.detail.id != 0 {
                 shown = shown.wrapping_add(1);
-                writer.push(detail.id, V::L.inline_instruction(detail.executable, link.position));
+                writer.push(link.detail.id, V::L.inline_instruction(link.detail.executable, link.position));
             }
-            detail.shown = shown;
-            self.details.set(place, detail);
+            link.detail.shown = shown;
+            self.links.set(place, link);
             place = place.wrapping_add(1);
         }
-        self.links.set(place, ChainLink { previous: newest, position: 0 });
+        self.links.end_at(place, newest);
         self.newest = newest;
         self.length = place;
     }

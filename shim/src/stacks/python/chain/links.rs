@@ -1,21 +1,23 @@
-//! The part of each cached frame that is compared, oldest first.
+//! What each cached frame is compared with, and what else is known of it, oldest first.
 //!
 //! The fast comparison reads the newest few as an array with places known at compile time, so there is padding below
 //! the oldest. Invariant: who asks for links by place never sees that padding.
 
 use std::ptr::NonNull;
 
+use super::FrameDetail;
 use crate::events::stack_model::TOP_FRAMES;
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// The most frames below the newest that the fast comparison reads.
 pub(super) const MOST: usize = 12;
 
-/// What is compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
+/// A frame as it was: its caller and where it stands are compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChainLink {
     pub(super) previous: usize,
     pub(super) position: usize,
+    pub(super) detail: FrameDetail,
 }
 
 // SAFETY: integers only.
@@ -58,6 +60,19 @@ impl Links {
         self.list.set(place.wrapping_add(MOST), link);
     }
 
+    /// A chain of so many frames ends with the one at this address.
+    #[inline]
+    pub(super) fn end_at(&mut self, length: usize, newest: usize) {
+        if let Some(end) = self.get_mut(length) {
+            end.previous = newest;
+        }
+    }
+
+    /// The oldest so many.
+    pub(super) fn below_mut(&mut self, length: usize) -> &mut [ChainLink] {
+        self.list.as_mut_slice().get_mut(MOST..length.wrapping_add(MOST)).unwrap_or_default()
+    }
+
     /// Those from `floor` on and below `length`.
     #[inline]
     pub(super) fn between(&self, floor: usize, length: usize) -> &[ChainLink] {
@@ -74,12 +89,12 @@ impl Links {
         unsafe { self.list.between_unchecked(floor.wrapping_add(MOST), length.wrapping_add(MOST)) }
     }
 
-    /// As many as a stack top has, and one more, from `place` on.
+    /// As many as a stack top has, from `place` on.
     ///
     /// # Safety
     /// There must be room for these and those below.
     #[inline(always)]
-    pub(super) unsafe fn top_unchecked_mut(&mut self, place: usize) -> &mut [ChainLink; TOP_FRAMES + 1] {
+    pub(super) unsafe fn top_unchecked_mut(&mut self, place: usize) -> &mut [ChainLink; TOP_FRAMES] {
         // SAFETY: the caller's promise, and the padding.
         unsafe { self.list.chunk_unchecked_mut(place.wrapping_add(MOST)) }
     }
@@ -95,14 +110,17 @@ impl Links {
         newest
     }
 
-    /// As [`Links::newest`].
+    /// As [`Links::newest`], and the newest is the frame at this address.
     ///
     /// # Safety
-    /// `length` must be at least 1, and there must be room for so many frames.
+    /// `length` must be at least 1, and there must be room for so many frames and one more.
     #[inline(always)]
-    pub(super) unsafe fn newest_unchecked(&mut self, length: usize) -> Newest {
+    pub(super) unsafe fn newest_before(&mut self, length: usize, newest: usize) -> Newest {
         // SAFETY: the caller's promise, and the padding.
-        Newest(NonNull::from(unsafe { self.list.chunk_unchecked_mut(length.wrapping_sub(1)) }))
+        let all: &mut [_; MOST + 2] = unsafe { self.list.chunk_unchecked_mut(length.wrapping_sub(1)) };
+        let [links @ .., end] = all;
+        end.previous = newest;
+        Newest(NonNull::from(links))
     }
 
     /// The newest of so many, last, and those below it, where there are any. `None`: there is none.

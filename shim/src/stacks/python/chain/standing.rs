@@ -30,7 +30,7 @@ impl Chain {
         let layout = interpreter::interpreter()?.layout;
         let position = self.links.get(place).position;
         let is_of_frame = sentinel.position == position || !matches!(layout.sentinel_kind, SentinelKind::ResultSlot(_));
-        let shown = self.details.get(place).shown;
+        let shown = self.links.get(place).detail.shown;
         // Where a trace function runs, none counts.
         let stands = is_of_frame && sentinel.stands_as(&layout.sentinel_kind)
             // SAFETY: a field of the state from which this update reached its frames.

@@ -15,9 +15,9 @@ use super::super::frame::PythonFrame;
 use super::super::layout::Version;
 #[cfg(feature = "verify-marks")]
 use super::super::{interpreter, verify_sentinels};
+use super::Chain;
 use super::compare::few_matching;
-use super::links::{ChainLink, MOST};
-use super::{Chain, FrameDetail};
+use super::links::{ChainLink, MOST, Newest};
 use crate::events::stack_model::{NumberedTop, StackTop, StackWriter, TOP_FRAMES};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
@@ -34,11 +34,8 @@ struct ChainTop {
     place: usize,
     /// How many frames it has.
     count: usize,
-    /// Its frames, the oldest first, and the link above them.
-    links: [ChainLink; TOP_FRAMES + 1],
-    details: [FrameDetail; TOP_FRAMES],
-    /// Of the newest.
-    newest_detail: FrameDetail,
+    /// Its frames, the oldest first.
+    links: [ChainLink; TOP_FRAMES],
     /// What is written of it.
     written: StackTop,
 }
@@ -91,8 +88,7 @@ impl ChainTop {
     /// Whether the thread's newest frames are those of the top; gives the address of the frame below them.
     #[inline(always)]
     fn compare<V: Version>(&self) -> Option<usize> {
-        let (links, details) = (self.links.get(..self.count)?, self.details.get(..self.count)?);
-        few_matching::<V>(links, details, self.newest)
+        few_matching::<V>(self.links.get(..self.count)?, self.newest)
     }
 }
 
@@ -153,7 +149,7 @@ impl Chain {
         }
         writer.compared_full(true);
         self.sentinels.keep(floor.sentinels);
-        self.take_frames(number);
+        let _span = self.take_frames(number);
         if let Some(top) = self.tops.list.as_mut_slice().get_mut(number) {
             writer.replace_top(number as u32, &mut top.written);
         }
@@ -177,17 +173,17 @@ impl Chain {
         let number = ChainTops::number(ChainTops::hash(newest, frame.position(), caller.position()));
         let top = self.tops.list.as_slice().get(number)?;
         let place = top.place;
-        // There was room for the top when it was noted; there is none of a stack that is cut.
-        let has_room = place <= self.length && place < self.room;
-        if top.newest != newest || !has_room {
+        // There was room for the top when it was noted.
+        if top.newest != newest || place > self.length {
             return None;
         }
         let below = top.compare::<V>()?;
         // SAFETY: there is room, and a known top has a frame below it.
-        let link = unsafe { self.links.between_unchecked(place, place.wrapping_add(1)) }.first()?;
-        // SAFETY: as before.
-        let detail = unsafe { self.details.between_unchecked(place.wrapping_sub(1), place) }.first()?;
-        (link.previous == below && detail.shown == top.written.below).then_some(FoundTop { number, below })
+        let [under, link] = (unsafe { self.links.between_unchecked(place.wrapping_sub(1), place.wrapping_add(1)) })
+        else {
+            return None;
+        };
+        (link.previous == below && under.detail.shown == top.written.below).then_some(FoundTop { number, below })
     }
 
     /// Whether the frames below a top are the cached ones, where the span reaches below it.
@@ -202,9 +198,7 @@ impl Chain {
         let (floor, sentinels) = self.span.floor_below(top.place)?;
         // SAFETY: the floor is below the top, which has room.
         let links = unsafe { self.links.between_unchecked(floor, top.place) };
-        // SAFETY: as before.
-        let details = unsafe { self.details.between_unchecked(floor, top.place) };
-        few_matching::<V>(links, details, below)?;
+        few_matching::<V>(links, below)?;
         let may_count = self.span.is_proven::<V>() && can_write(&top.written);
         let is_proven = may_count && (sentinels == 0 || self.sentinels.count_unaudited());
         is_proven.then_some(ProvenTop { number, sentinels })
@@ -221,35 +215,31 @@ impl Chain {
     #[inline(always)]
     pub(crate) fn take_top<V: Version>(&mut self, ProvenTop { number, sentinels }: ProvenTop) {
         self.sentinels.keep(sentinels);
-        self.take_frames(number);
-        // SAFETY: the chain, whose length is not 0, has room.
-        let links = unsafe { self.links.newest_unchecked(self.length) };
+        let links = self.take_frames(number);
         self.span.stretch(self.length.wrapping_sub(1), links);
         self.verify_top::<V>();
     }
 
-    /// The frames of the top, which was found, take the place of the cached ones from its place on.
+    /// The frames of the top, which was found, take the place of the cached ones from its place on. Gives the newest links.
     #[inline(always)]
-    fn take_frames(&mut self, number: usize) {
-        let Self { tops, links, details, .. } = self;
+    fn take_frames(&mut self, number: usize) -> Newest {
+        let Self { tops, links, .. } = self;
         // SAFETY: a top that was found.
         let top = unsafe { tops.list.as_slice().get_unchecked(number) };
+        let (place, count, newest) = (top.place, top.count, top.newest);
         // SAFETY: the top was found, so there is room for more frames than it has.
-        let to_links = unsafe { links.top_unchecked_mut(top.place) };
-        // SAFETY: as before.
-        let to_details = unsafe { details.chunk_unchecked_mut(top.place) };
+        let frames = unsafe { links.top_unchecked_mut(place) };
         // Some frames, whose number the compiler knows: what is copied too much stands above the newest frame.
         const FEW: usize = 2;
-        if top.count <= FEW {
-            copy_first::<_, { FEW + 1 }, _>(to_links, &top.links);
-            copy_first::<_, FEW, TOP_FRAMES>(to_details, &top.details);
+        if count <= FEW {
+            copy_first::<FEW>(frames, &top.links);
         } else {
             cold_path();
-            (*to_links, *to_details) = (top.links, top.details);
+            *frames = top.links;
         }
-        self.newest_detail = top.newest_detail;
-        self.length = top.place.wrapping_add(top.count);
-        self.newest = top.newest;
+        (self.length, self.newest) = (place.wrapping_add(count), newest);
+        // SAFETY: as before.
+        unsafe { links.newest_before(self.length, newest) }
     }
 
     #[inline(always)]
@@ -282,29 +272,25 @@ impl Chain {
     fn keep_top<V: Version>(&mut self, number: usize, place: usize) {
         let count = self.length.wrapping_sub(place);
         let below = self.shown(place);
-        let Self { tops, links, details, newest_detail, .. } = self;
+        let Self { tops, links, .. } = self;
         if place == 0 || place.wrapping_add(2 * MOST) > self.room || !tops.list.grow(TOPS) {
             return;
         }
         let Some(top) = tops.list.as_mut_slice().get_mut(number) else { return };
         let (mut shown, mut at, mut newest) = (0_usize, place, RawFrame::NONE);
-        for (kept_link, kept_detail) in top.links.iter_mut().zip(&mut top.details).take(count) {
-            (*kept_link, *kept_detail) = (links.get(at), details.get(at));
-            if kept_detail.id != 0
+        for link in top.links.iter_mut().take(count) {
+            *link = links.get(at);
+            if link.detail.id != 0
                 && let Some(frame) = top.written.frames.get_mut(shown)
             {
-                let instruction = V::L.inline_instruction(kept_detail.executable, kept_link.position);
-                newest = RawFrame { code: kept_detail.id, instruction };
+                let instruction = V::L.inline_instruction(link.detail.executable, link.position);
+                newest = RawFrame { code: link.detail.id, instruction };
                 *frame = newest;
                 shown = shown.wrapping_add(1);
             }
             at = at.wrapping_add(1);
         }
         (top.place, top.count) = (place, count);
-        if let Some(end) = top.links.get_mut(count) {
-            *end = ChainLink { previous: self.newest, position: 0 };
-        }
-        top.newest_detail = *newest_detail;
         (top.written.length, top.written.below, top.written.defined) = (shown, below, 0);
         top.written.newest = CallSite::of(newest);
         // A top without a frame to be written would have no number.
@@ -313,7 +299,7 @@ impl Chain {
 }
 
 #[inline(always)]
-const fn copy_first<T: Copy, const N: usize, const M: usize>(to: &mut [T; M], from: &[T; M]) {
+const fn copy_first<const N: usize>(to: &mut [ChainLink; TOP_FRAMES], from: &[ChainLink; TOP_FRAMES]) {
     if let (Some(to), Some(from)) = (to.first_chunk_mut::<N>(), from.first_chunk::<N>()) {
         *to = *from;
     }

@@ -79,7 +79,9 @@ impl Chain {
         if V::L.thread_local_bytecode.is_some() {
             return None;
         }
-        Some(V::L.inline_instruction(self.newest_detail.executable, position))
+        // SAFETY: the comparison has just read them.
+        let [.., newest] = unsafe { self.span.links() };
+        Some(V::L.inline_instruction(newest.detail.executable, position))
     }
 
     /// The newest frame stands at this position, which is written.

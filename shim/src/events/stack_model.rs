@@ -61,7 +61,7 @@ pub(crate) struct StackTop<const N: usize = TOP_FRAMES> {
 }
 
 /// A stack top with its number.
-pub(crate) type NumberedTop<'a> = (u32, &'a StackTop);
+pub(crate) type WritableTop<'a> = (u32, &'a StackTop);
 
 impl<const N: usize> Default for StackTop<N> {
     fn default() -> Self {

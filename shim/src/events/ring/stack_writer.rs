@@ -9,7 +9,7 @@ use memtrack_format::record::{AllocHead, CodeHead, MAX_TEXT, RawFrame};
 use memtrack_transport::segment_chain;
 
 use super::{Ring, RingSegment, SegmentRoom};
-use crate::events::stack_model::{CodeObject, NumberedTop, StackTop, StackWriter};
+use crate::events::stack_model::{CodeObject, StackTop, StackWriter, WritableTop};
 
 impl Ring {
     /// As [`StackWriter::move_top`], and writes an allocation with the stack that is there then, if that takes no call.
@@ -51,7 +51,7 @@ impl Ring {
     #[inline(always)]
     pub(crate) fn alloc_with_top(
         &mut self,
-        (number, top): NumberedTop<'_>,
+        (number, top): WritableTop<'_>,
         head: AllocHead,
         block: (u64, u64),
         time: Option<u64>,

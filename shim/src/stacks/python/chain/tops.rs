@@ -18,7 +18,7 @@ use super::super::{interpreter, verify_sentinels};
 use super::Chain;
 use super::compare::few_matching;
 use super::links::{ChainLink, MOST, Newest};
-use crate::events::stack_model::{NumberedTop, StackTop, StackWriter, TOP_FRAMES};
+use crate::events::stack_model::{StackTop, StackWriter, TOP_FRAMES, WritableTop};
 use crate::platform::mapped_vec::{MappedVec, Zeroable};
 
 /// Tops that are kept: a power of two.
@@ -206,7 +206,7 @@ impl Chain {
 
     /// What is written of a top, and its number.
     #[inline(always)]
-    pub(crate) fn top(&self, ProvenTop { number, .. }: ProvenTop) -> NumberedTop<'_> {
+    pub(crate) fn top(&self, ProvenTop { number, .. }: ProvenTop) -> WritableTop<'_> {
         // SAFETY: a top that was found.
         (number as u32, unsafe { &self.tops.list.as_slice().get_unchecked(number).written })
     }

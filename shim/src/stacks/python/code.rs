@@ -43,13 +43,15 @@ pub(super) struct CodeIds {
     text: MappedVec<u8>,
     /// The id given to what is no code object, 0 before the first.
     unknown: u32,
+    /// Ids were given to what is not in the table: its death says nothing about them.
+    has_unlisted: bool,
     /// The deaths up to this number are removed.
     seen: u64,
 }
 
 impl CodeIds {
     pub(super) const fn new() -> Self {
-        Self { entries: MappedVec::new(), used: 0, text: MappedVec::new(), unknown: 0, seen: 0 }
+        Self { entries: MappedVec::new(), used: 0, text: MappedVec::new(), unknown: 0, has_unlisted: false, seen: 0 }
     }
 
     /// Whether every death is known.
@@ -58,11 +60,17 @@ impl CodeIds {
         freed_code_objects::count() == self.seen
     }
 
+    /// Whether something may have died that has an id, although no death of a known code object says so.
+    pub(super) const fn has_unlisted(&self) -> bool {
+        self.has_unlisted
+    }
+
     /// Forgets everything: the next use of any code object describes it again.
     pub(super) fn clear(&mut self) {
         self.entries.as_mut_slice().fill(CodeEntry::default());
         self.used = 0;
         self.unknown = 0;
+        self.has_unlisted = false;
     }
 
     /// Removes what has died since the last call and gives each removed id. False when all had to go.
@@ -116,6 +124,7 @@ impl CodeIds {
     }
 
     fn unknown(&mut self, writer: &mut impl StackWriter) -> u32 {
+        self.has_unlisted = true;
         if self.unknown == 0 {
             self.unknown = new_id();
             writer.define_code(self.unknown, &UNKNOWN);
@@ -162,6 +171,7 @@ impl CodeIds {
     fn insert(&mut self, entry: CodeEntry) {
         if (self.used.wrapping_add(1)).saturating_mul(4) > self.entries.capacity().saturating_mul(3) && !self.widen() {
             // Without memory the code object is described again at its next use.
+            self.has_unlisted = true;
             return;
         }
         self.place(entry);

@@ -198,7 +198,7 @@ impl Chain {
                 link.detail.executable = usize::MAX;
             }
         });
-        if is_known || !whole {
+        if is_known || !whole || self.codes.has_unlisted() {
             self.tops.forget();
         }
         for ChainLink { position, detail, .. } in links {

@@ -529,6 +529,22 @@ def case_code_at_one_address():
         names.clear()
 
 
+def case_known_stacks_of_code_at_one_address():
+    """Each function is called in turn with another, until their stacks are known, and makes room for the next."""
+
+    def other():
+        return mark()
+
+    for number in range(60):
+        name = f"turn_{number}"
+        names = {"mark": mark}
+        exec(compile(f"def {name}():\n    return mark()\n", f"<turn {number}>", "exec"), names)
+        for _ in range(6):
+            names[name]()
+            other()
+        names.clear()
+
+
 def case_names_beyond_ascii():
     for name, file in (
         ("naïve", "<Latin-1 é>"),

@@ -95,3 +95,36 @@ def test_how_many_stacks_were_cut_is_told(memtrack, options, tmp_path):
 
     assert cut(DEEPEST - 100, 5000) == 0
     assert cut(DEEPEST + 1, 5000) - cut(DEEPEST + 1, 0) == 5000
+
+
+# Two call paths in turn, which become known, before and after calls that go deeper than is recorded.
+RETURNING = """
+import sys
+sys.setrecursionlimit(200_000)
+
+def one():
+    return bytearray(700)
+
+def other():
+    return bytearray(700)
+
+def down(depth, blocks):
+    if depth > 0:
+        return down(depth - 1, blocks)
+    for _ in range(blocks):
+        one(), other()
+
+for _ in range(5):
+    down(10, int(sys.argv[2]))
+    down(int(sys.argv[1]), 5)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--native",)], ids=["plain", "native"])
+@pytest.mark.parametrize("version", ["3.8", "3.11", "3.13"])
+def test_known_stacks_are_whole_again_after_a_cut_one(memtrack, version, options, tmp_path):
+    def cut(blocks):
+        words = (interpreter_path(version), DEEPEST + 50, blocks)
+        return record(memtrack, tmp_path, RETURNING, *words, options=options).stats()["account"]["truncated_stacks"]
+
+    assert cut(200) == cut(0) > 0

@@ -5,6 +5,7 @@
 use std::io::Write;
 
 use anyhow::Result;
+use memtrack_objects::TypeSum;
 use serde_json::{Value, json};
 
 use super::places::{ObjectAge, ObjectPlace, ObjectSum, ObjectThread};
@@ -159,10 +160,17 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
     let mut table = TextTable::new(titles);
     for of in read.types.iter().take(rows) {
         let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
-        let made = has_places.then(|| of.made.places.first().map(place_text).unwrap_or_default());
+        let made =
+            has_places.then(|| of.made.places.first().map(|place| most_made_at(place, &of.sum)).unwrap_or_default());
         table.row(cells.chain([count(of.sum.count), short(&of.sum.name)]).chain(made).map(Into::into));
     }
     table
+}
+
+/// The place that made most objects of a type; how many, where these are less than half of them.
+fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> String {
+    let text = place_text(place);
+    if place.count < all.count.div_ceil(2) { format!("{} in {text}", count(place.count)) } else { text }
 }
 
 fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {

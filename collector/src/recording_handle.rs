@@ -65,7 +65,7 @@ impl RecordingHandle {
     }
 
     /// Before the recording ends while the processes run on: reads their objects, if they are to be read at its end.
-    pub fn picture_ends(&self) {
+    pub fn take_pictures_of_end(&self) {
         for (_, access) in self.all().iter().filter(|(_, access)| !access.progress.has_ended()) {
             // Its sender is dropped where the process ends meanwhile.
             let _ = access.commands.ask_for(LAST_PATIENCE, DrainCommand::PictureOfEnd);

@@ -60,7 +60,7 @@ pub(crate) struct StackTop<const N: usize = TOP_FRAMES> {
     pub(crate) newest: CallSite,
 }
 
-/// A stack top with its number.
+/// A stack top, behind the number by which records name it.
 pub(crate) type WritableTop<'a> = (u32, &'a StackTop);
 
 impl<const N: usize> Default for StackTop<N> {

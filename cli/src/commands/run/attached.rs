@@ -168,7 +168,7 @@ impl AttachedRecording {
 
     /// Ends it: the processes are put back as they were, and the captures are completed.
     pub(super) fn end(self) -> EndedRecording {
-        self.handle().picture_ends();
+        self.handle().take_pictures_of_end();
         let processes = self.handle().processes();
         for child in processes.iter().filter(|process| process.number > 0 && !process.ended) {
             let pid = child.process.as_ref().and_then(|process| process.pid);

@@ -12,7 +12,8 @@ use crate::platform::mapped_vec::{MappedVec, Zeroable};
 /// The most frames below the newest that the fast comparison reads.
 pub(super) const MOST: usize = 12;
 
-/// A frame as it was: its caller and where it stands are compared each time. The address of the frame at position `i` is `previous` of the link at `i + 1`.
+/// A frame as it was: its caller and where it stands are compared each time. The address of the frame at position `i` is
+/// `previous` of the link at `i + 1`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ChainLink {
     pub(super) previous: usize,

@@ -76,8 +76,7 @@ def test_retained_is_what_malloc_trim_gives_back_after_the_interpreters_end(memt
 
 def test_what_jemalloc_gives_back_is_advised(memtrack, tmp_path):
     jemalloc = ctypes.util.find_library("jemalloc") or pytest.skip("jemalloc is not installed")
-    # Free memory goes back with time, too.
-    environment = {"LD_PRELOAD": jemalloc, "MALLOC_CONF": "dirty_decay_ms:-1,muzzy_decay_ms:-1"}
+    environment = {"LD_PRELOAD": jemalloc, "MALLOC_CONF": KEEPING}
     purged, capture = given_back(memtrack, tmp_path, [], environment)
     report = json.loads(memtrack("resident", "--json", "--at", "mark:here", capture).stdout)
     [advised] = [advice["bytes"] for advice in report["advice"] if "jemalloc" in advice["text"]]
@@ -87,3 +86,76 @@ def test_what_jemalloc_gives_back_is_advised(memtrack, tmp_path):
     beside = classes.pop("untouched") + classes.pop("swapped")
     assert beside >= 0 and sum(classes.values()) == sum(report["rss"].values())
     assert classes["unexplained"] < 1_000_000
+
+
+# Six threads that live on, each of which has freed what it held before the next one begins.
+THREADS = """
+import ctypes, threading
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+turns = [threading.Event() for _ in range(7)]
+over = threading.Event()
+
+def work(number):
+    turns[number].wait()
+    blocks = [libc.malloc(2000 + at % 3000) for at in range(8000)]
+    for at, block in enumerate(blocks):
+        ctypes.memset(block, 1, 2000 + at % 3000)
+        if at % 50:
+            libc.free(block)
+    turns[number + 1].set()
+    over.wait()
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+for thread in threads: thread.start()
+turns[0].set()
+turns[6].wait()
+over.set()
+for thread in threads: thread.join()
+"""
+
+
+# Free memory goes back with time, too.
+KEEPING = "dirty_decay_ms:-1,muzzy_decay_ms:-1"
+
+
+def most_resident(environment):
+    """What is resident of THREADS at its most, in bytes."""
+    printing = THREADS + "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
+    output = subprocess.run([sys.executable, "-c", printing], env={**os.environ, **environment}, check=True, capture_output=True)
+    return int(output.stdout) * 1024
+
+
+def test_what_if_is_what_another_setting_and_another_allocator_come_to(memtrack, tmp_path):
+    jemalloc = ctypes.util.find_library("jemalloc") or pytest.skip("jemalloc is not installed")
+    capture = tmp_path / "capture.bin"
+    memtrack("run", "-q", "-o", capture, sys.executable, "-c", THREADS)
+    options = ["--what-if", "MALLOC_ARENA_MAX=1", "--what-if", f"jemalloc MALLOC_CONF={KEEPING}"]
+    report = json.loads(memtrack("resident", "--json", *options, capture).stdout)
+    arena, other = report["what_if"]
+    assert (arena["setting"], arena["library"]) == ("MALLOC_ARENA_MAX=1", None)
+    assert "jemalloc" in other["library"]
+    plain = most_resident({})
+    for setting, environment in [(arena, {"MALLOC_ARENA_MAX": "1"}), (other, {"LD_PRELOAD": jemalloc, "MALLOC_CONF": KEEPING})]:
+        change = most_resident(environment) - plain
+        assert abs(change) > 10_000_000
+        assert abs(setting["change_bytes"] - change) <= plain / 50, (setting, change, plain)
+        assert setting["resident_bytes"] == sum(report["rss"].values()) + setting["change_bytes"]
+    text = memtrack("resident", "--what-if", "MALLOC_ARENA_MAX=1", capture).stdout
+    assert b"MALLOC_ARENA_MAX=1" in text and b"as recorded" in text
+
+
+def test_what_if_refuses_what_is_no_allocator_and_samples(memtrack, tmp_path):
+    capture, samples = tmp_path / "capture.bin", tmp_path / "samples.bin"
+    memtrack("run", "-q", "-o", capture, sys.executable, "-c", PROGRAM)
+    for setting, status, text in [
+        ("/nowhere.so", 1, "/nowhere.so cannot be loaded"),
+        ("libm.so.6", 1, "libm.so.6 has no malloc"),
+        ("jemaloc", 2, "neither jemalloc"),
+        ("", 2, "name an allocator"),
+    ]:
+        refused = memtrack("resident", "--what-if", setting, capture)
+        assert refused.status == status and text.encode() in refused.stderr, (setting, refused.stderr)
+    memtrack("run", "-q", "--sample", "-o", samples, sys.executable, "-c", PROGRAM)
+    assert memtrack("resident", "--what-if", "MALLOC_ARENA_MAX=1", samples).status == 1

@@ -149,6 +149,9 @@ pub(crate) enum Command {
     Completions(shell::CompletionsArgs),
     /// Write manual pages
     Man(shell::ManArgs),
+    /// Make the calls of malloc, realloc and free that standard input holds: for `resident --what-if`
+    #[command(hide = true)]
+    ReplayHeap,
     /// Record the process at the other end of standard input, a socket, when it asks for it
     #[command(hide = true)]
     Recorder,

@@ -39,6 +39,7 @@ mod target;
 mod terminal;
 mod text;
 mod units;
+mod what_if;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -111,6 +112,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Completions(completions) => commands::shell::completions(&completions),
         Command::Man(man) => commands::shell::man(&man),
         Command::AwaitProgram(program) => commands::run::await_program::run(&program),
+        Command::ReplayHeap => commands::replay_heap::run(),
         Command::Recorder => commands::run::recorder::run(),
         Command::Help(help) => commands::help::run(&help),
         Command::Parse(parse) => commands::parse::run(&parse),

@@ -96,7 +96,10 @@ pub(crate) fn resident_memory(
 }
 
 /// The account of a moment.
-fn account_at(
+///
+/// # Errors
+/// As for [`resident_memory`].
+pub(crate) fn account_at(
     file: &source::CaptureReader,
     paths: &[PathBuf],
     moment: &AccountMoment,

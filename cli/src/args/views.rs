@@ -11,6 +11,7 @@ use super::{Colors, OutputArgs, TextArgs};
 use crate::load::Request;
 use crate::reports::summary::SummaryOrder;
 use crate::resident_memory::AccountMoment;
+use crate::what_if::Setting;
 
 /// `memtrack explain`.
 #[derive(Debug, Args)]
@@ -42,6 +43,12 @@ pub(crate) struct ResidentArgs {
     /// Show all stacks whose blocks alone keep pages, those that keep most first
     #[arg(long)]
     pub(crate) pinned: bool,
+    /// Show what resident memory would be with another allocator (jemalloc, mimalloc, tcmalloc or the path of its library), or
+    /// with NAME=VALUE in the environment, such as MALLOC_ARENA_MAX=1; several words in one SETTING go together, and several
+    /// of these options are compared. The calls of the capture are made again, in a process of their own, which takes as much
+    /// memory as the program's heap did
+    #[arg(long, value_name = "SETTING")]
+    pub(crate) what_if: Vec<Setting>,
     /// Print JSON, with all rows
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,14 +4,15 @@
 
 use std::io::Write;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::args::ResidentArgs;
 use crate::load::{Request, of_one_recording, search};
 use crate::output::ReportOutput;
 use crate::reports::display::DisplayOptions;
 use crate::reports::resident::ResidentReport;
-use crate::resident_memory::{no_account, resident_memory};
+use crate::resident_memory::{AccountMoment, account_at, no_account, resident_memory};
+use crate::what_if;
 
 /// Prints the report.
 ///
@@ -28,7 +29,15 @@ pub(crate) fn run(options: &ResidentArgs) -> Result<u8> {
     let file = request.open(path)?;
     let Some((capture, memory)) = resident_memory(&file, &request, &options.at)? else { match no_account(&file)? {} };
     capture.info.warn();
-    let report = ResidentReport::new(&capture, &memory);
+    let what_if = match &options.what_if[..] {
+        [] => None,
+        settings => {
+            let account = account_at(&file, request.paths, &options.at)?.context("the account is gone")?;
+            let at_peak = options.at == AccountMoment::Peak;
+            Some(what_if::measure(&file, &account, at_peak, capture.analysis.totals.peak.bytes, settings)?)
+        }
+    };
+    let report = ResidentReport::new(&capture, &memory).with_what_if(what_if);
     let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
     if options.json {
         writeln!(out, "{:#}", report.json())?;

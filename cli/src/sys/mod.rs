@@ -10,6 +10,7 @@ mod early_signals;
 #[cfg(not(feature = "external-shim"))]
 mod file_checks;
 pub(crate) mod hangup;
+mod heap_blocks;
 mod initial_state;
 mod limits;
 mod peer_process;
@@ -26,6 +27,7 @@ pub(crate) use abort::{await_after_abort, end_with};
 pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};
+pub(crate) use heap_blocks::{HeapBlocks, file_of_malloc};
 pub(crate) use limits::{ResourceLimits, VirtualSizes};
 pub(crate) use peer_process::{PeerProcess, standard_input_socket};
 pub(crate) use process::{Child, Reaped, Spawn, shell_status};

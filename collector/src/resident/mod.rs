@@ -35,6 +35,8 @@ const ALLOWANCE_NS: u64 = 5_000_000;
 const ASKED_ALLOWANCE_NS: u64 = 500_000_000;
 /// Growth that asks for a new account: a part of the last one, and bytes.
 const GROWTH_PART: u64 = 50;
+/// The same while accounts have taken more than their part of the time: a young process grows tenfold in a moment.
+const EARLY_GROWTH_PART: u64 = 10;
 const LEAST_GROWTH: u64 = 256 << 10;
 /// A process that is younger than this has its first account at its end, unless it is larger.
 const YOUNG_NS: u64 = 30_000_000;
@@ -120,8 +122,9 @@ impl AccountScheduler {
             account_request::AT_FINALIZATION => return Some(AccountCause::Finalizing),
             _ => {}
         }
-        let has_grown = resident > self.most.saturating_add((self.most / GROWTH_PART).max(LEAST_GROWTH));
         let age = now.saturating_sub(self.begun_ns);
+        let part = if self.is_affordable(age, 0) { GROWTH_PART } else { EARLY_GROWTH_PART };
+        let has_grown = resident > self.most.saturating_add((self.most / part).max(LEAST_GROWTH));
         let is_old = now.saturating_sub(self.last_ns) >= LEAST_PAUSE_NS.max(age / AGE_PART);
         let is_due = (has_grown && (age >= YOUNG_NS || resident >= LARGE)) || is_old;
         if !is_due || !self.is_affordable(age, ALLOWANCE_NS) {
@@ -271,6 +274,11 @@ mod tests {
     #[test]
     fn accounts_of_growth_take_a_hundredth_of_the_time() {
         let mut accounts = scheduler();
+        accounts.most = 100 << 20;
+        accounts.last_ns = 100 * MILLISECOND;
+        (accounts.spent_ns, accounts.last_cost_ns) = (MILLISECOND, MILLISECOND);
+        assert_eq!(accounts.due(100 * MILLISECOND, 109 << 20), None, "of the allowance");
+        assert_eq!(accounts.due(100 * MILLISECOND, 111 << 20), Some(AccountCause::Growth));
         (accounts.spent_ns, accounts.last_cost_ns) = (50 * MILLISECOND, 50 * MILLISECOND);
         assert_eq!(accounts.due(9_000 * MILLISECOND, 1 << 30), None);
         assert_eq!(accounts.due(10_000 * MILLISECOND, 1 << 30), Some(AccountCause::Growth));

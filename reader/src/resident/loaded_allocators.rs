@@ -10,7 +10,17 @@ const ALLOCATORS: [(&[u8], &str); 3] =
 
 /// The allocator whose library the process has loaded.
 pub(super) fn loaded_allocator(account: &ResidentAccount) -> Option<&'static str> {
-    account.paths.iter().find_map(|path| named(path.rsplit(|byte| *byte == b'/').next()?.strip_prefix(b"lib")?))
+    account.paths.iter().find_map(|path| of_library(path))
+}
+
+/// The path of that library.
+#[must_use]
+pub fn allocator_file(account: &ResidentAccount) -> Option<&[u8]> {
+    account.paths.iter().find(|path| of_library(path).is_some()).map(|path| &path[..])
+}
+
+fn of_library(path: &[u8]) -> Option<&'static str> {
+    named(path.rsplit(|byte| *byte == b'/').next()?.strip_prefix(b"lib")?)
 }
 
 /// The allocator whose name this begins with.

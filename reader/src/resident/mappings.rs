@@ -17,7 +17,7 @@ const STACK_BYTES: u64 = 8 << 20;
 /// Blocks of this size may have a mapping of their own.
 const LARGE_BLOCK: u64 = 64 << 10;
 /// The largest block that Python's allocator cuts from its arenas; mimalloc of free-threaded builds cuts larger ones.
-const LARGEST_OBJECT: u64 = 512;
+pub(super) const LARGEST_OBJECT: u64 = 512;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,7 +52,7 @@ impl ResidentMoment {
                 found.arena_excess.min(self.retained_by_other_arenas()),
                 format!(
                     "at most: MALLOC_ARENA_MAX=1 or 2 in the environment: {arenas} arenas for {} held most at different times, and none \
-                     uses pages that another has freed",
+                     uses pages that another has freed ('memtrack resident --what-if MALLOC_ARENA_MAX=1' measures it)",
                     plural(self.threads as u64, "thread", "threads"),
                 ),
             );

@@ -5,6 +5,7 @@
 mod advice;
 mod sentence;
 mod text;
+mod what_if;
 
 use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, SizeSpread};
 use serde_json::{Value, json};
@@ -14,6 +15,7 @@ use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
 pub(crate) use text::meaning;
+pub(crate) use what_if::{SettingResult, WhatIf};
 
 /// The name of glibc's malloc among allocators.
 const GLIBC: &str = "glibc";
@@ -24,6 +26,7 @@ pub(crate) struct ResidentReport<'a> {
     capture: &'a Capture,
     memory: &'a ResidentMoment,
     pinned: Vec<PinnedRow>,
+    what_if: Option<WhatIf>,
 }
 
 /// Pages that only blocks of one stack keep.
@@ -66,7 +69,12 @@ impl<'a> ResidentReport<'a> {
             place: Place::of(capture, capture.stack(pages.stack), &mut sources),
             pages: *pages,
         });
-        Self { capture, memory, pinned: pinned.collect() }
+        Self { capture, memory, pinned: pinned.collect(), what_if: None }
+    }
+
+    /// With what other settings come to.
+    pub(crate) fn with_what_if(self, what_if: Option<WhatIf>) -> Self {
+        Self { what_if, ..self }
     }
 
     pub(crate) fn memory(&self) -> &ResidentMoment {
@@ -103,6 +111,7 @@ impl<'a> ResidentReport<'a> {
         };
         let reserve =
             breakdown.exception_reserve.map(|(bytes, resident)| json!({"bytes": bytes, "resident_bytes": resident}));
+        let what_if = self.what_if.iter().flat_map(|settings| settings.json(breakdown.rss.total()));
         json!({
             "schema": "memtrack-resident",
             "version": 1,
@@ -118,6 +127,7 @@ impl<'a> ResidentReport<'a> {
             "sizes": breakdown.sizes.iter().map(spread).collect::<Vec<_>>(),
             "huge_pages": {"bytes": breakdown.huge.bytes, "zero_bytes": breakdown.huge.zeroes},
             "exception_reserve": reserve,
+            "what_if": what_if.collect::<Vec<_>>(),
             "advice": advice.iter().map(|one| json!({"bytes": one.bytes, "text": one.text})).collect::<Vec<_>>(),
         })
     }

@@ -41,6 +41,10 @@ impl ResidentReport<'_> {
         } else if self.pinned.len() > shown {
             lines.push(left_out((self.pinned.len() - shown) as u64));
         }
+        if let Some(what_if) = &self.what_if {
+            lines.extend([String::new(), format.heading("What if")]);
+            lines.extend(what_if.lines(self.memory.breakdown.rss.total(), format));
+        }
         lines.extend([String::new(), format.heading("What would help")]);
         let advice = self.memory.advice(self.capture.info.process.python_version.is_some());
         if advice.is_empty() {

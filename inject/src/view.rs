@@ -47,6 +47,12 @@ impl ProcessView {
         self.mappings.find(address).filter(|mapping| mapping.readable).map(|mapping| mapping.end)
     }
 
+    /// The ranges of addresses that can be read and written, ascending.
+    pub fn writable(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let writable = self.mappings.iter().filter(|mapping| mapping.readable && mapping.writable);
+        writable.map(|mapping| mapping.start..mapping.end)
+    }
+
     /// The first loaded object that exports data with the first of these names: the addresses of all names, and its path.
     pub fn exported_data(&self, names: &[&[u8]]) -> Option<(Vec<Option<u64>>, String)> {
         let objects = self.mappings.iter().filter(|mapping| {

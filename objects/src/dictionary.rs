@@ -109,7 +109,8 @@ pub(crate) struct Dictionary {
 
 impl Dictionary {
     pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
-        let word = |at: u64| memory.u64(address.checked_add(at)?);
+        let fields = layout.fields(address);
+        let word = |at: u64| memory.u64(fields.checked_add(at)?);
         let keys = KeyTable::read(memory, layout, word(32)?)?;
         let values = word(40)?;
         let values = if values == 0 { 0 } else { values_start(layout, values) };
@@ -159,6 +160,7 @@ pub(crate) struct TextLayout {
 
 impl TextLayout {
     pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
+        let address = layout.fields(address);
         let length = memory.u64(address.checked_add(16)?)?;
         let state = memory.u32(address.checked_add(32)?)?;
         let (width, is_compact, is_ascii) = (u64::from(state >> 2 & 7), state >> 5 & 1 == 1, state >> 6 & 1 == 1);

@@ -42,10 +42,11 @@ impl PythonRuntime {
         let told = found.get(2).copied().flatten().and_then(word).map(|version| (version >> 16) as u8);
         let minor = told.or_else(|| minor_in(&path)).ok_or_else(|| ObjectsError::UnknownVersion(path.clone()))?;
         // The third word of a table of offsets tells builds without a global lock.
-        if word(address) == Some(OFFSETS_COOKIE) && word(address + 16) != Some(0) {
-            return Err(ObjectsError::FreeThreaded);
-        }
-        let known = ObjectLayout::of(minor).ok_or(ObjectsError::Version(minor))?;
+        let is_free_threaded = word(address) == Some(OFFSETS_COOKIE) && word(address + 16) != Some(0);
+        let known = ObjectLayout::of(minor, is_free_threaded).ok_or(match is_free_threaded {
+            true => ObjectsError::FreeThreaded(minor),
+            false => ObjectsError::Version(minor),
+        })?;
         let layout = known.as_told(|at| word(address + at)).ok_or(ObjectsError::OtherLayout(minor))?;
         Ok(Self { layout, address, type_type })
     }

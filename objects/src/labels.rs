@@ -116,7 +116,7 @@ impl<'a> LabelReader<'a> {
     /// The name of what a thread's frame holds.
     pub(crate) fn root(&mut self, frame: u64, place: ReferencePlace) -> u32 {
         let layout = self.reader.layout;
-        let code = layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0));
+        let code = layout.fields(layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0)));
         let named = |at: u64| {
             let at = self.memory.u64(code.wrapping_add(at))?;
             text_of(self.memory, layout, at)
@@ -172,7 +172,7 @@ impl<'a> LabelReader<'a> {
 
     /// A key of a dictionary.
     fn key(&mut self, key: u64) -> (HolderKind, u64) {
-        let of = self.memory.u64(key.wrapping_add(8)).and_then(|at| self.types.number(at));
+        let of = self.reader.layout.type_of(self.memory, key).and_then(|at| self.types.number(at));
         let of = of.and_then(|number| self.types.get(number));
         match of {
             Some(of) if of.kind == ObjectKind::Text => {
@@ -199,7 +199,10 @@ impl<'a> LabelReader<'a> {
         let is_module = of.name == "builtins.module" && offset == 16;
         let is_of_type = of.kind == ObjectKind::Type && offset == DICTIONARY;
         self.is_dictionary(held)
-            && (is_module || is_of_type || offset == 0 || offset.cast_signed() == of.dictionary_offset)
+            && (is_module
+                || is_of_type
+                || offset == 0
+                || self.reader.layout.fields(offset).cast_signed() == of.dictionary_offset)
     }
 
     fn is_dictionary(&self, object: u64) -> bool {
@@ -207,7 +210,7 @@ impl<'a> LabelReader<'a> {
     }
 
     fn kind_of(&self, object: u64) -> Option<ObjectKind> {
-        let number = self.memory.u64(object.wrapping_add(8)).and_then(|at| self.types.number(at))?;
+        let number = self.reader.layout.type_of(self.memory, object).and_then(|at| self.types.number(at))?;
         self.types.get(number).map(|of| of.kind)
     }
 
@@ -216,9 +219,12 @@ impl<'a> LabelReader<'a> {
         if let Some(name) = field_of_builtin(self.reader.layout.minor, of, offset) {
             return name.into();
         }
+        let layout = self.reader.layout;
+        let offset = layout.fields(offset);
         let mut at = of.address;
         for _ in 0..MOST_BASES {
-            let members = self.memory.u64(at.wrapping_add(MEMBERS)).unwrap_or(0);
+            let word = |at: u64, offset: u64| self.memory.u64(layout.fields(at).wrapping_add(offset));
+            let members = word(at, MEMBERS).unwrap_or(0);
             for number in (0..MOST_MEMBERS).take_while(|_| members != 0) {
                 let member = members.wrapping_add(number * MEMBER);
                 let name = self.memory.u64(member).filter(|name| *name != 0);
@@ -229,7 +235,7 @@ impl<'a> LabelReader<'a> {
                     return cut(&name);
                 }
             }
-            match self.memory.u64(at.wrapping_add(BASE)) {
+            match word(at, BASE) {
                 Some(base) if base != 0 => at = base,
                 _ => break,
             }
@@ -241,8 +247,8 @@ impl<'a> LabelReader<'a> {
     fn local_of(&self, of: &ObjectType, holder: u64, number: u64) -> String {
         let layout = self.reader.layout;
         let frame = match of.kind {
-            ObjectKind::Generator => Some(holder.wrapping_add(layout.generator_frame)),
-            ObjectKind::Frame if layout.has_light_frames() => self.memory.u64(holder.wrapping_add(24)),
+            ObjectKind::Generator => Some(layout.fields(holder).wrapping_add(layout.generator_frame)),
+            ObjectKind::Frame if layout.has_light_frames() => self.memory.u64(layout.fields(holder).wrapping_add(24)),
             _ => Some(holder),
         };
         frame.and_then(|frame| self.local(frame, number)).unwrap_or_else(|| format!("<local {number}>"))
@@ -250,8 +256,8 @@ impl<'a> LabelReader<'a> {
 
     fn local(&self, frame: u64, number: u64) -> Option<String> {
         let layout = self.reader.layout;
-        let code = layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code))?);
-        let names = self.memory.u64(code.wrapping_add(layout.code_locals))?;
+        let code = layout.fields(layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code))?));
+        let names = layout.fields(self.memory.u64(code.wrapping_add(layout.code_locals))?);
         if number >= self.memory.u64(names.wrapping_add(16))? {
             return None;
         }
@@ -261,6 +267,7 @@ impl<'a> LabelReader<'a> {
 
     /// An integer of at most two digits of 30 bits.
     fn small_integer(&self, at: u64) -> Option<i64> {
+        let at = self.reader.layout.fields(at);
         let head = self.memory.u64(at.wrapping_add(16))?;
         let (digits, sign) = if self.reader.layout.minor >= 12 {
             (head >> 3, if head & 3 == 2 { -1 } else { 1 })

@@ -2,15 +2,24 @@
 //!
 //! They come from `offsetof` compiled with the headers of each version. From 3.13 on interpreters have a table of their own,
 //! `_Py_DebugOffsets`: where their state is, which differs by how they were built, is taken from it, and the rest must agree
-//! with it. Invariant: an interpreter of a version without a table here is not read.
+//! with it. Free-threaded builds have a larger head before the fields of every object, and no collector's header before it:
+//! see [`ObjectLayout::fields`]. Invariant: an interpreter of a version without a table here is not read.
+
+use crate::memory::ObjectMemory;
 
 /// What the first word of a runtime with a table of offsets says.
 pub(crate) const OFFSETS_COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 
-/// Offsets in bytes, of one version. Those that no version has changed are constants beside their use.
+/// Where an object has its type.
+const TYPE_OF_OBJECT: u64 = 8;
+
+/// Offsets in bytes, of one version. Those that no version has changed are constants beside their use. Offsets in objects are
+/// those of builds with a global lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ObjectLayout {
     pub(crate) minor: u8,
+    /// How much larger the head of an object is than in builds with a global lock; 0 in those.
+    pub(crate) larger_head: u64,
     /// In the runtime.
     pub(crate) interpreters_head: u64,
     /// In an interpreter.
@@ -51,6 +60,7 @@ pub(crate) struct ObjectLayout {
 
 const V3_8: ObjectLayout = ObjectLayout {
     minor: 8,
+    larger_head: 0,
     interpreters_head: 32,
     interpreter_next: 0,
     threads_head: 8,
@@ -147,6 +157,8 @@ const V3_13: ObjectLayout = ObjectLayout {
     code_extra: 192,
     ..V3_12
 };
+/// `ob_tid`, locks, bits of the collector and a count before the shared count and the type.
+const V3_13T: ObjectLayout = ObjectLayout { larger_head: 16, ..V3_13 };
 
 const V3_14: ObjectLayout = ObjectLayout {
     minor: 14,
@@ -178,7 +190,7 @@ const V3_15: ObjectLayout = ObjectLayout {
     ..V3_14
 };
 
-const ALL: [ObjectLayout; 8] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_14, V3_15];
+const ALL: [ObjectLayout; 9] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_13T, V3_14, V3_15];
 
 /// A field of a layout.
 type LayoutField = fn(&ObjectLayout) -> u64;
@@ -200,7 +212,18 @@ const OWN_3_13: OwnTable = OwnTable {
     threads_head: 72,
     collector: 80,
     modules: 88,
-    equal: &[(184, |own| own.current_frame), (280, |own| own.code_file), (288, |own| own.code_name)],
+    equal: &[
+        (184, |own| own.current_frame),
+        (232, |own| own.frame_previous),
+        (240, |own| own.frame_code),
+        (256, |own| own.frame_locals),
+        (264, |own| own.frame_owner),
+        (280, |own| own.fields(own.code_file)),
+        (288, |own| own.fields(own.code_name)),
+        (328, |own| own.fields(own.code_locals)),
+        (360, |own| own.fields(TYPE_OF_OBJECT)),
+        (408, |own| own.fields(own.tuple_items)),
+    ],
 };
 const OWN_3_14: OwnTable = OwnTable {
     collector: 88,
@@ -237,8 +260,24 @@ const OWN_3_15: OwnTable = OwnTable {
 
 impl ObjectLayout {
     /// The layout of a version 3.`minor`.
-    pub(crate) fn of(minor: u8) -> Option<&'static Self> {
-        ALL.iter().find(|layout| layout.minor == minor)
+    pub(crate) fn of(minor: u8, is_free_threaded: bool) -> Option<&'static Self> {
+        ALL.iter().find(|layout| layout.minor == minor && layout.is_free_threaded() == is_free_threaded)
+    }
+
+    /// Whether threads execute it without a global lock.
+    pub(crate) fn is_free_threaded(&self) -> bool {
+        self.larger_head != 0
+    }
+
+    /// From where the offsets in an object count, given its address; or an offset in it, given that of other builds. What
+    /// stands before an object is as far from there as in other builds, too, since these have a collector's header in between.
+    pub(crate) fn fields(&self, of: u64) -> u64 {
+        of.wrapping_add(self.larger_head)
+    }
+
+    /// The address of an object's type.
+    pub(crate) fn type_of(&self, memory: &ObjectMemory<'_>, object: u64) -> Option<u64> {
+        memory.u64(self.fields(object).wrapping_add(TYPE_OF_OBJECT))
     }
 
     /// This layout with the offsets that the interpreter's own table has; `None`: it differs in what it must not. `word` reads
@@ -298,7 +337,10 @@ mod tests {
 
     #[test]
     fn every_version_has_its_table() {
-        assert!((8..=15).all(|minor| ObjectLayout::of(minor).is_some_and(|layout| layout.minor == minor)));
-        assert_eq!((ObjectLayout::of(7), ObjectLayout::of(16)), (None, None));
+        let has = |minor, is_free_threaded| {
+            ObjectLayout::of(minor, is_free_threaded).map(|layout| layout.minor) == Some(minor)
+        };
+        assert!((8..=15).all(|minor| has(minor, false)) && has(13, true));
+        assert!(!has(7, false) && !has(16, false) && !has(14, true));
     }
 }

@@ -1,6 +1,7 @@
 //! The objects of a CPython process, read from outside: types, sizes as `sys.getsizeof` has them, references.
 //!
-//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`]; [`picture_reader`] follows them and the
+//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`], and [`mimalloc`] the blocks of builds that
+//! have none; [`picture_reader`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
 //! and [`size`] say what an object is and how large, [`addresses`] where objects are; [`dictionary`] reads dictionaries. [`graph`] finds paths to objects and what
 //! would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
@@ -16,6 +17,7 @@ mod interpreter;
 mod labels;
 mod layout;
 mod memory;
+mod mimalloc;
 mod paths;
 mod picture;
 mod picture_reader;
@@ -46,7 +48,7 @@ pub enum ObjectsError {
         "this build of CPython 3.{0} has its state at other offsets than releases have, so its objects cannot be read"
     )]
     OtherLayout(u8),
-    /// Without a global lock.
-    #[error("objects of free-threaded builds cannot be read: they have no lists of objects")]
-    FreeThreaded,
+    /// Without a global lock, and no table for it.
+    #[error("objects of free-threaded builds of CPython 3.{0} cannot be read; those of 3.13 can")]
+    FreeThreaded(u8),
 }

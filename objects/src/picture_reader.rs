@@ -9,7 +9,9 @@ use crate::addresses::AddressTable;
 use crate::graph::Holders;
 use crate::interpreter::PythonRuntime;
 use crate::labels::{LabelReader, LabelTexts};
+use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
+use crate::mimalloc;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::size::own_bytes;
@@ -18,6 +20,14 @@ use crate::types::TypeTable;
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
 const HEADER: u64 = 16;
 const POINTER: u64 = !3;
+/// In an object of a free-threaded build: bits of the collector, the counts of references, and the count of what never ends.
+const COLLECTOR_BITS: u64 = 11;
+const LOCAL_COUNT: u64 = 12;
+const SHARED_COUNT: u64 = 16;
+const TRACKED: u8 = 1;
+const UNREACHABLE: u8 = 4;
+const FROZEN: u8 = 8;
+const IMMORTAL: u32 = u32::MAX;
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = 1 << 30;
 /// Counts of references above this are none: those of objects that never end are below.
@@ -40,6 +50,7 @@ type FoundRoot = (u32, Option<(u64, ReferencePlace)>);
 
 struct PictureBuilder<'a> {
     memory: &'a ObjectMemory<'a>,
+    layout: &'a ObjectLayout,
     types: TypeTable<'a>,
     objects: Vec<PicturedObject>,
     by_address: AddressTable,
@@ -52,14 +63,19 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout };
     let mut builder = PictureBuilder {
         memory: &memory,
+        layout: &runtime.layout,
         types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
         objects: Vec::new(),
         by_address: AddressTable::default(),
         unreadable: 0,
     };
-    let lists = runtime.lists(&memory);
-    for (number, head) in lists.iter().enumerate() {
-        builder.list(*head, number % 4 != 3);
+    if runtime.layout.is_free_threaded() {
+        builder.blocks(view, runtime);
+    } else {
+        let lists = runtime.lists(&memory);
+        for (number, head) in lists.iter().enumerate() {
+            builder.list(*head, number % 4 != 3);
+        }
     }
     let (roots, early_roots) = builder.roots(runtime, reader);
     let (first_reference, references) = builder.follow(runtime, reader);
@@ -148,21 +164,63 @@ impl PictureBuilder<'_> {
         }
     }
 
+    /// The objects in the blocks of free-threaded builds, which have no lists.
+    fn blocks(&mut self, view: &ProcessView, runtime: &PythonRuntime) {
+        let memory = self.memory;
+        let Some(known) = runtime.module_tables(memory).first().copied() else {
+            self.unreadable += 1;
+            return;
+        };
+        let found = mimalloc::collected_blocks(memory, mimalloc::places(view), known, |address| {
+            if self.objects.len() >= MOST_OBJECTS {
+                self.unreadable += 1;
+                return;
+            }
+            let bits = memory.u8(address.wrapping_add(COLLECTOR_BITS)).unwrap_or(0);
+            if bits & TRACKED == 0 {
+                // What never ends is not tracked, but an object as any other.
+                if memory.u32(address.wrapping_add(LOCAL_COUNT)) == Some(IMMORTAL) {
+                    self.number(address);
+                }
+                return;
+            }
+            // Those without a reference wait for their thread to take them down.
+            let of = self.layout.type_of(memory, address).and_then(|of| self.types.number(of));
+            match of.filter(|_| self.by_address.get(address).is_none()) {
+                Some(of) => {
+                    self.add(address, of, bits & (UNREACHABLE | FROZEN) == 0);
+                }
+                None => self.unreadable += 1,
+            }
+        });
+        self.unreadable += found.unreadable;
+    }
+
     /// The type of the object at this address, if there is one.
     fn type_at(&self, address: u64) -> Option<u32> {
         if !address.is_multiple_of(8) || !(4096..1 << 47).contains(&address) {
             return None;
         }
-        let mut head = [0; 16];
-        self.memory.read(address, &mut head)?;
-        let (references, of) = head.split_at(8);
-        let word = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
-        // Above the count are flags from 3.14 on.
-        let references = word(references) & COUNT;
+        let references = if self.layout.is_free_threaded() {
+            self.references_of_two_counts(address)?
+        } else {
+            // Above the count are flags from 3.14 on.
+            self.memory.u64(address)? & COUNT
+        };
         if references == 0 || references >= MOST_REFERENCES {
             return None;
         }
-        self.types.number(word(of))
+        self.types.number(self.layout.type_of(self.memory, address)?)
+    }
+
+    /// References of an object that has a count for its own thread, and one for all others, which has two flags below.
+    fn references_of_two_counts(&self, address: u64) -> Option<u64> {
+        let local = self.memory.u32(address.wrapping_add(LOCAL_COUNT))?;
+        let shared = self.memory.u64(address.wrapping_add(SHARED_COUNT))?.cast_signed() >> 2;
+        if local == IMMORTAL {
+            return Some(1);
+        }
+        u64::try_from(i64::from(local) + shared).ok()
     }
 
     fn add(&mut self, address: u64, type_number: u32, is_tracked: bool) -> u32 {
@@ -244,7 +302,7 @@ impl PictureBuilder<'_> {
             let begin = references.len();
             references.extend(held.iter().filter_map(|address| self.number(*address)));
             // The object's type is kept by it, too, where types are objects of the program.
-            if let Some(own) = self.memory.u64(address.wrapping_add(8)).and_then(|own| self.number(own)) {
+            if let Some(own) = self.layout.type_of(self.memory, address).and_then(|own| self.number(own)) {
                 references.push(own);
             }
             references[begin..].sort_unstable();

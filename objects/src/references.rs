@@ -67,17 +67,19 @@ impl ReferenceReader<'_> {
             ObjectKind::Set => self.set(address, each) & self.fields(of, address, 200, each),
             ObjectKind::Deque => self.deque(address, each) & self.fields(of, address, 72, each),
             ObjectKind::Frame if self.layout.has_light_frames() => {
-                let frame = self.memory.u64(address.wrapping_add(24));
+                let frame = self.memory.u64(self.layout.fields(address).wrapping_add(24));
                 frame.is_some_and(|frame| self.frame(frame, each)) & self.fields(of, address, 32, each)
             }
             ObjectKind::Generator if self.layout.has_light_frames() => {
                 let frame = self.layout.generator_frame;
-                self.field_words(of, address, 16, frame, each) & self.frame(address.wrapping_add(frame), each)
+                self.field_words(of, address, 16, frame, each)
+                    & self.frame(self.layout.fields(address).wrapping_add(frame), each)
             }
             ObjectKind::Frame => self.frame_object(of, address, each),
             ObjectKind::WeakReference => {
-                // Not the object, nor the neighbours in its list of weak references.
-                self.field_words(of, address, 24, 32, each) & self.fields(of, address, 64, each)
+                // Not the object, nor the neighbours in its list of weak references, nor that list's lock.
+                let own = if self.layout.is_free_threaded() { 72 } else { 64 };
+                self.field_words(of, address, 24, 32, each) & self.fields(of, address, own, each)
             }
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
@@ -90,7 +92,7 @@ impl ReferenceReader<'_> {
     /// Where the fields of a class derived from a type without references begin.
     fn own_fields(&self, of: &ObjectType) -> u64 {
         if !of.is_heap_type {
-            return of.basic_size;
+            return self.fixed(of);
         }
         match of.kind {
             ObjectKind::Text if self.layout.minor >= 12 => 64,
@@ -101,9 +103,14 @@ impl ReferenceReader<'_> {
         }
     }
 
+    /// Where the fixed part ends, as an offset.
+    fn fixed(&self, of: &ObjectType) -> u64 {
+        of.basic_size.saturating_sub(self.layout.larger_head)
+    }
+
     /// The words of the fixed part from an offset on.
     fn fields(&self, of: &ObjectType, address: u64, from: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        self.field_words(of, address, from, of.basic_size, each)
+        self.field_words(of, address, from, self.fixed(of), each)
     }
 
     fn field_words(
@@ -116,8 +123,8 @@ impl ReferenceReader<'_> {
     ) -> bool {
         let mut offset = from;
         let count = (to.saturating_sub(from) / 8).min(MOST_FIELDS);
-        self.memory.words(address.wrapping_add(from), count, |word| {
-            if offset.cast_signed() != of.weak_list || of.weak_list == 0 {
+        self.memory.words(self.layout.fields(address).wrapping_add(from), count, |word| {
+            if self.layout.fields(offset).cast_signed() != of.weak_list || of.weak_list == 0 {
                 each(ReferencePlace::Field(offset), word);
             }
             offset += 8;
@@ -127,11 +134,12 @@ impl ReferenceReader<'_> {
     /// Fields and items: all words of fixed and variable part.
     fn items(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let items = self.layout.tuple_items;
-        let (first, base) = if of.kind == ObjectKind::Tuple { (items, items) } else { (16, of.basic_size) };
+        let (first, base) = if of.kind == ObjectKind::Tuple { (items, items) } else { (16, self.fixed(of)) };
         let fixed = self.field_words(of, address, first, base, each);
         if of.item_size != 8 {
             return fixed;
         }
+        let address = self.layout.fields(address);
         let Some(count) = self.memory.u64(address.wrapping_add(16)) else { return false };
         let count = count.cast_signed().unsigned_abs();
         let mut index = 0;
@@ -147,7 +155,7 @@ impl ReferenceReader<'_> {
         if !of.has_managed_dictionary {
             return of.dictionary_offset >= 0 || self.dictionary_at_end(of, address, each);
         }
-        let word = |before: u64| self.memory.u64(address.wrapping_sub(before));
+        let word = |before: u64| self.memory.u64(self.layout.fields(address).wrapping_sub(before));
         let (dictionary, values) = match self.layout.minor {
             11 => (word(24), word(32)),
             12 => match word(24) {
@@ -181,7 +189,7 @@ impl ReferenceReader<'_> {
 
     /// The dictionary behind the items of a class derived from a type of variable size.
     fn dictionary_at_end(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(items) = self.memory.u64(address.wrapping_add(16)) else { return false };
+        let Some(items) = self.memory.u64(self.layout.fields(address).wrapping_add(16)) else { return false };
         let items = items.cast_signed().unsigned_abs().saturating_mul(of.item_size);
         let size = of.basic_size.saturating_add(items).saturating_add(7) & !7;
         let Some(at) = address.checked_add(size).and_then(|end| end.checked_add_signed(of.dictionary_offset)) else {
@@ -203,7 +211,7 @@ impl ReferenceReader<'_> {
     }
 
     fn list(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(count), Some(items)) = (word(16), word(24)) else { return false };
         let mut index = 0;
         self.memory.words(items, count, |word| {
@@ -213,7 +221,7 @@ impl ReferenceReader<'_> {
     }
 
     fn set(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(mask), Some(table)) = (word(32), word(40)) else { return false };
         let Some(words) = mask.checked_add(1).and_then(|size| size.checked_mul(2)) else { return false };
         let mut index = 0_u64;
@@ -226,7 +234,7 @@ impl ReferenceReader<'_> {
     }
 
     fn deque(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(count), Some(mut block), Some(left)) = (word(16), word(24), word(40)) else { return false };
         let (mut done, mut place) = (0, left % DEQUE_ITEMS);
         for _ in 0..MOST_BLOCKS {
@@ -265,7 +273,8 @@ impl ReferenceReader<'_> {
             }
             offset += 8;
         });
-        let Some(locals) = self.memory.u32(code.wrapping_add(self.layout.local_slots)) else { return head };
+        let locals = self.memory.u32(self.layout.fields(code).wrapping_add(self.layout.local_slots));
+        let Some(locals) = locals else { return head };
         let mut index = 0;
         head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), locals.min(1 << 16).into(), |value| {
             each(ReferencePlace::Local(index), self.layout.untagged(value));
@@ -288,7 +297,7 @@ impl ReferenceReader<'_> {
     /// Slots of a frame object before 3.11 that are in use: its variables, and what is on its stack if it is suspended. While it
     /// runs, nobody else knows how far its stack goes, and behind that stand addresses of what was there before.
     fn slots_in_use(&self, address: u64) -> Option<u64> {
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let first = address.checked_add(self.layout.frame_data)?;
         let (all, stack) = (word(16)?, word(VALUE_STACK)?);
         let end = if self.layout.minor >= 10 {
@@ -302,11 +311,12 @@ impl ReferenceReader<'_> {
 
     /// A type's own fields, and the keys that its instances share.
     fn type_fields(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(flags) = self.memory.u64(address.wrapping_add(168)) else { return false };
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
+        let Some(flags) = word(168) else { return false };
         let is_heap_type = flags >> 9 & 1 == 1;
         let size = if is_heap_type { self.layout.heap_type } else { self.layout.static_type };
         let is_whole = self.field_words(of, address, 24, size, each);
-        let keys = self.memory.u64(address.wrapping_add(self.layout.cached_keys)).filter(|_| is_heap_type);
+        let keys = word(self.layout.cached_keys).filter(|_| is_heap_type);
         let keys = keys.filter(|keys| *keys != 0).and_then(|at| KeyTable::read(self.memory, self.layout, at));
         is_whole & keys.is_none_or(|keys| keys.each(self.memory, |_, key, _| each(ReferencePlace::Key, key)))
     }

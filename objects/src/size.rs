@@ -32,18 +32,19 @@ pub(crate) fn own_bytes(
     let prefix = if kind.has_prefix && layout.minor >= 11 { PREFIX } else { 0 };
     // Types that are no objects of the heap have no header; 3.11 and 3.12 count one all the same.
     let has_no_header =
-        kind.kind == ObjectKind::Type && !matches!(layout.minor, 11 | 12) && !is_heap_type(memory, address);
+        kind.kind == ObjectKind::Type && !matches!(layout.minor, 11 | 12) && !is_heap_type(memory, layout, address);
     let is_collected = kind.is_collected && !has_no_header;
-    let header = if is_collected { COLLECTOR_HEADER } else { 0 };
+    let header = if is_collected && !layout.is_free_threaded() { COLLECTOR_HEADER } else { 0 };
     own.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
 }
 
-fn is_heap_type(memory: &ObjectMemory<'_>, address: u64) -> bool {
-    memory.u64(address.wrapping_add(168)).is_some_and(|flags| flags >> 9 & 1 == 1)
+fn is_heap_type(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> bool {
+    memory.u64(layout.fields(address).wrapping_add(168)).is_some_and(|flags| flags >> 9 & 1 == 1)
 }
 
 fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &ObjectType, address: u64) -> Option<u64> {
-    let word = |at: u64| memory.u64(address.checked_add(at)?);
+    let fields = layout.fields(address);
+    let word = |at: u64| memory.u64(fields.checked_add(at)?);
     let basic = kind.basic_size;
     match kind.kind {
         ObjectKind::Array => {
@@ -63,7 +64,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             let caches = match layout.minor {
                 ..11 if word(160)? != 0 => {
                     let instructions = memory.u64(word(48)?.checked_add(16)?)? / 2;
-                    instructions.checked_add(u64::from(memory.u8(address.checked_add(172)?)?) * OPCODE_CACHE)?
+                    instructions.checked_add(u64::from(memory.u8(fields.checked_add(172)?)?) * OPCODE_CACHE)?
                 }
                 _ => 0,
             };
@@ -86,7 +87,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
         ObjectKind::Frame if layout.has_light_frames() => {
             let frame = word(24)?;
             let slots = slots(memory, layout, memory.u64(frame.checked_add(layout.frame_code)?)?)?;
-            Some(layout.frame_data + layout.frame_locals + slots * 8)
+            Some(layout.fields(layout.frame_data) + layout.frame_locals + slots * 8)
         }
         ObjectKind::Frame => {
             let code = word(layout.frame_code)?;
@@ -96,7 +97,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
         }
         ObjectKind::Generator if layout.has_light_frames() => {
             let code = word(layout.generator_frame + layout.frame_code)?;
-            Some(layout.generator_frame + layout.frame_locals + slots(memory, layout, code)? * 8)
+            Some(layout.fields(layout.generator_frame) + layout.frame_locals + slots(memory, layout, code)? * 8)
         }
         ObjectKind::Integer => {
             let digits = match layout.minor {
@@ -104,22 +105,22 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
                 11 => word(16)?.cast_signed().unsigned_abs().max(1),
                 12.. => (word(16)? >> 3).max(1),
             };
-            Some(24 + digits.checked_mul(4)?)
+            Some(layout.fields(24) + digits.checked_mul(4)?)
         }
         ObjectKind::List => basic.checked_add(word(32)?.checked_mul(8)?),
         ObjectKind::Set => {
-            let is_small = word(40)? == address + 64;
+            let is_small = word(40)? == fields + 64;
             let table = if is_small { 0 } else { word(32)?.checked_add(1)?.checked_mul(16)? };
             basic.checked_add(table)
         }
         ObjectKind::Text => text(memory, layout, address),
         ObjectKind::Type => {
-            if !is_heap_type(memory, address) {
-                return Some(layout.static_type);
+            if !is_heap_type(memory, layout, address) {
+                return Some(layout.fields(layout.static_type));
             }
             let keys = word(layout.cached_keys)?;
             let keys = if keys == 0 { 0 } else { KeyTable::read(memory, layout, keys)?.bytes };
-            Some(layout.heap_type + keys)
+            Some(layout.fields(layout.heap_type) + keys)
         }
         _ => variable(kind, word(16)?),
     }
@@ -142,18 +143,18 @@ fn dictionary(memory: &ObjectMemory<'_>, layout: &ObjectLayout, basic: u64, addr
 
 /// Slots of a frame that executes this code.
 fn slots(memory: &ObjectMemory<'_>, layout: &ObjectLayout, code: u64) -> Option<u64> {
-    let code = layout.untagged(code);
+    let code = layout.fields(layout.untagged(code));
     let number = |at: u64| memory.u32(code.checked_add(at)?).map(u64::from);
     Some(number(layout.local_slots)? + number(layout.stack_slots)?)
 }
 
 fn text(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<u64> {
     let read = TextLayout::read(memory, layout, address)?;
-    let word = |at: u64| memory.u64(address.checked_add(at)?);
+    let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
     let characters = read.length.checked_add(1)?.checked_mul(read.width)?;
     let compact = if layout.minor >= 12 { 56 } else { 72 };
     let fields = if read.is_compact { read.header } else { compact + 8 };
-    let mut bytes = fields.checked_add(if read.data == 0 { 0 } else { characters })?;
+    let mut bytes = layout.fields(fields).checked_add(if read.data == 0 { 0 } else { characters })?;
     // The same text in UTF-8, if somebody has asked for it.
     if !(read.is_compact && read.is_ascii) {
         let (length, utf8) = if layout.minor >= 12 { (word(40)?, word(48)?) } else { (word(48)?, word(56)?) };

@@ -117,6 +117,11 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().iter().map(|of| make(&of.name)).collect()
     }
 
+    /// A word of a type.
+    fn word(&self, of: u64, offset: u64) -> Option<u64> {
+        self.memory.u64(self.layout.fields(of).wrapping_add(offset))
+    }
+
     fn is_type(&self, address: u64, depth: u32) -> bool {
         if address == self.type_type {
             return true;
@@ -124,8 +129,8 @@ impl<'a> TypeTable<'a> {
         if !address.is_multiple_of(8) || address == 0 || depth > MOST_METATYPES {
             return false;
         }
-        let Some(metatype) = self.memory.u64(address.wrapping_add(8)) else { return false };
-        let is_metatype = |at: u64| self.memory.u64(at.wrapping_add(FLAGS)).is_some_and(|flags| flags >> 31 & 1 == 1);
+        let Some(metatype) = self.layout.type_of(self.memory, address) else { return false };
+        let is_metatype = |at: u64| self.word(at, FLAGS).is_some_and(|flags| flags >> 31 & 1 == 1);
         metatype == self.type_type || metatype != address && is_metatype(metatype) && self.is_type(metatype, depth + 1)
     }
 
@@ -133,7 +138,7 @@ impl<'a> TypeTable<'a> {
         if !self.is_type(address, 0) {
             return None;
         }
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.word(address, at);
         let flags = word(FLAGS)?;
         let basic_size = word(BASIC_SIZE).filter(|size| (16..=MOST_BASIC).contains(size))?;
         let item_size = word(ITEM_SIZE).filter(|size| *size <= MOST_BASIC)?;
@@ -165,7 +170,7 @@ impl<'a> TypeTable<'a> {
         if !is_heap_type {
             return if short.contains('.') { short.to_owned() } else { format!("builtins.{short}") };
         }
-        let word = |at: u64| self.memory.u64(address.wrapping_add(at));
+        let word = |at: u64| self.word(address, at);
         let last = short.rsplit('.').next().unwrap_or(short).to_owned();
         let qualname = word(self.layout.qualname).and_then(|at| text_of(self.memory, self.layout, at)).unwrap_or(last);
         let dictionary = word(DICTIONARY).and_then(|at| Dictionary::read(self.memory, self.layout, at));
@@ -185,9 +190,9 @@ impl<'a> TypeTable<'a> {
         let mut flags_of_first = None;
         let mut at = address;
         for _ in 0..MOST_BASES {
-            let Some(flags) = self.memory.u64(at.wrapping_add(FLAGS)) else { break };
+            let Some(flags) = self.word(at, FLAGS) else { break };
             flags_of_first.get_or_insert(flags);
-            let name = self.memory.u64(at.wrapping_add(NAME)).and_then(|name| self.memory.text(name, MOST_NAME));
+            let name = self.word(at, NAME).and_then(|name| self.memory.text(name, MOST_NAME));
             let name = name.unwrap_or_default();
             // Names without a module are those of types of the program, too, if they are heap types.
             if (flags & HEAP_TYPE == 0 || name.contains('.'))
@@ -195,7 +200,7 @@ impl<'a> TypeTable<'a> {
             {
                 return kind;
             }
-            match self.memory.u64(at.wrapping_add(BASE)) {
+            match self.word(at, BASE) {
                 Some(base) if base != 0 => at = base,
                 _ => break,
             }

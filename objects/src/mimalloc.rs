@@ -1,0 +1,306 @@
+//! The blocks in which free-threaded builds have the objects that their collector knows: those of mimalloc's pages with its tags.
+//!
+//! The pages are found from the segments that they are in, which lie at multiples of their size and are told by a cookie, and
+//! not from the heaps of threads: a thread may have been stopped while it moved a page from one of a heap's lists to another,
+//! and pages of threads that have ended are in no heap. Invariant: a page that does not make sense is counted with what it
+//! says to have, and none of its blocks is passed on.
+
+use memtrack_inject::ProcessView;
+
+use crate::memory::ObjectMemory;
+
+/// Segments lie at multiples of this, and consist of slices.
+const SEGMENT: u64 = 32 << 20;
+const SLICE: u64 = 64 << 10;
+/// Slices that a segment has entries for, and the bytes of one that may be in use.
+const MOST_SLICES: u64 = SEGMENT / SLICE;
+const MOST_SEGMENT_SLICES: u64 = 1 << 28;
+/// Offsets in a segment.
+const COOKIE: u64 = 216;
+const SEGMENT_SLICES: u64 = 224;
+const HEAD_SLICES: u64 = 232;
+const KIND: u64 = 240;
+const ENTRIES: u64 = 248;
+const SLICES: u64 = 264;
+/// Bytes of a slice's entry, which is a page's head if it is a page's first.
+const ENTRY: usize = 96;
+/// Block sizes from this one on are not said: there is one block.
+const HUGE: u64 = 2 << 30;
+/// Heaps of objects that the collector knows, without and with pointers before each.
+const COLLECTED: u8 = 2;
+const COLLECTED_WITH_PREFIX: u8 = 3;
+const PREFIX: u64 = 16;
+/// Second word of a block, if the interpreter checks what is written to blocks: `o`, and seven bytes of a guard. The block of
+/// the object begins behind it.
+const GUARD: u64 = u64::from_le_bytes(*b"o\xfd\xfd\xfd\xfd\xfd\xfd\xfd");
+const GUARDED: u64 = 16;
+
+/// What was found besides the blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FoundBlocks {
+    /// Objects that cannot be known because their page or segment makes no sense, at least.
+    pub(crate) unreadable: u64,
+}
+
+/// Words of a process: from its memory, or made up.
+pub(crate) trait Words {
+    fn word(&self, address: u64) -> Option<u64>;
+}
+
+impl Words for ObjectMemory<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        self.u64(address)
+    }
+}
+
+/// Where segments may be: multiples of their size in memory that can be written.
+pub(crate) fn places(view: &ProcessView) -> impl Iterator<Item = u64> {
+    let first = |range: std::ops::Range<u64>| range.start.checked_next_multiple_of(SEGMENT).map(|at| at..range.end);
+    view.writable().filter_map(first).flat_map(|range| range.step_by(SEGMENT as usize))
+}
+
+/// Calls `each` with the address of every object in use at these places that the collector may know. `known` is the address
+/// of one of them: memory of another allocator of this kind has another cookie.
+pub(crate) fn collected_blocks(
+    words: &impl Words,
+    places: impl Iterator<Item = u64>,
+    known: u64,
+    mut each: impl FnMut(u64),
+) -> FoundBlocks {
+    let mut found = FoundBlocks::default();
+    let Some(own) = Segment::read(words, known & !(SEGMENT - 1)) else { return FoundBlocks { unreadable: 1 } };
+    for segment in places.filter_map(|at| Segment::read(words, at)).filter(|segment| segment.key == own.key) {
+        segment.pages(words, &mut found, &mut each);
+    }
+    found
+}
+
+struct Segment {
+    address: u64,
+    /// What the cookies of all segments of an allocator have in common.
+    key: u64,
+    head: u64,
+    entries: u64,
+}
+
+impl Segment {
+    fn read(words: &impl Words, address: u64) -> Option<Self> {
+        let word = |at: u64| words.word(address.checked_add(at)?);
+        let (slices, head, entries) = (word(SEGMENT_SLICES)?, word(HEAD_SLICES)?, word(ENTRIES)?);
+        let is_one = slices <= MOST_SEGMENT_SLICES
+            && (1..=MOST_SLICES).contains(&entries)
+            && entries <= slices
+            && (1..=entries).contains(&head)
+            && word(KIND)? as u32 <= 1;
+        is_one.then_some(Self { address, key: word(COOKIE)? ^ address, head, entries })
+    }
+
+    fn pages(&self, words: &impl Words, found: &mut FoundBlocks, each: &mut impl FnMut(u64)) {
+        let mut slice = self.head;
+        while slice < self.entries {
+            let Some(page) = Page::read(words, self.address, slice) else {
+                found.unreadable += 1;
+                return;
+            };
+            // Free slices are in pieces as pages are, too.
+            let is_piece = page.offset_of_first == 0 && page.slices > 0;
+            let is_whole = is_piece && page.visit(words, each);
+            found.unreadable += if is_whole { 0 } else { page.used.clamp(1, page.most.max(1)) };
+            slice += if is_piece { page.slices } else { 1 };
+        }
+    }
+}
+
+/// The head of a page.
+#[derive(Clone, Copy)]
+struct Page {
+    /// Where its first slice begins.
+    address: u64,
+    slices: u64,
+    offset_of_first: u32,
+    tag: u8,
+    /// Blocks that were in use once.
+    capacity: u64,
+    /// Blocks for which there is room.
+    most: u64,
+    used: u64,
+    block: u64,
+    /// Lists of free blocks.
+    free: [u64; 3],
+}
+
+impl Page {
+    fn read(words: &impl Words, segment: u64, slice: u64) -> Option<Self> {
+        let at = segment.checked_add(SLICES + slice * ENTRY as u64)?;
+        let word = |number: u64| words.word(at.checked_add(number * 8)?);
+        let (first, flags, free, sizes) = (word(0)?, word(1)?.to_le_bytes(), word(2)?, word(3)?);
+        Some(Self {
+            address: segment.checked_add(slice * SLICE)?,
+            slices: u64::from(first as u32),
+            offset_of_first: (first >> 32) as u32,
+            tag: flags[0] >> 3 & 15,
+            capacity: u16::from_le_bytes([flags[2], flags[3]]).into(),
+            most: u16::from_le_bytes([flags[4], flags[5]]).into(),
+            used: u64::from(sizes as u32),
+            block: sizes >> 32,
+            free: [free, word(4)?, word(5)? & !3],
+        })
+    }
+
+    /// Calls `each` with the objects in its blocks in use, if it is a page of such; returns whether it makes sense.
+    fn visit(&self, words: &impl Words, each: &mut impl FnMut(u64)) -> bool {
+        let prefix = match self.tag {
+            COLLECTED => 0,
+            COLLECTED_WITH_PREFIX => PREFIX,
+            _ => return true,
+        };
+        if self.block == 0 || self.capacity == 0 || self.used == 0 {
+            return true;
+        }
+        let Some(is_free) = self.free_blocks(words) else { return false };
+        for number in (0..self.capacity).filter(|number| is_free.get(*number as usize) == Some(&false)) {
+            let block = self.first() + number * self.block;
+            let is_guarded = words.word(block.wrapping_add(8)) == Some(GUARD);
+            each(block + prefix + if is_guarded { GUARDED } else { 0 });
+        }
+        true
+    }
+
+    /// The first block: blocks of small sizes do not begin where the slice does.
+    fn first(&self) -> u64 {
+        self.address
+            + match self.block {
+                8..=64 => 3 * self.block,
+                65..=512 => self.block,
+                _ => 0,
+            }
+    }
+
+    /// Which blocks are free; `None`: one of its lists leaves the page or has no end.
+    fn free_blocks(&self, words: &impl Words) -> Option<Vec<bool>> {
+        let room = (self.address + self.slices * SLICE).checked_sub(self.first())?;
+        if self.capacity > self.most || self.block < HUGE && self.capacity.checked_mul(self.block)? > room {
+            return None;
+        }
+        let mut is_free = vec![false; self.capacity as usize];
+        for mut block in self.free {
+            let mut count = 0;
+            while block != 0 {
+                let offset = block.checked_sub(self.first())?;
+                *is_free.get_mut((offset / self.block) as usize).filter(|_| offset.is_multiple_of(self.block))? = true;
+                count += 1;
+                (count <= self.capacity).then_some(())?;
+                block = words.word(block)?;
+            }
+        }
+        Some(is_free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::{
+        COLLECTED, COLLECTED_WITH_PREFIX, COOKIE, ENTRIES, ENTRY, FoundBlocks, GUARD, HEAD_SLICES, SEGMENT,
+        SEGMENT_SLICES, SLICE, SLICES, Words, collected_blocks,
+    };
+
+    const KEY: u64 = 0x1234_5678_9abc;
+    const AT: u64 = 8 * SEGMENT;
+
+    /// Words that are not there are 0 in segments, and cannot be read outside.
+    #[derive(Default)]
+    struct Made(HashMap<u64, u64>);
+
+    impl Words for Made {
+        fn word(&self, address: u64) -> Option<u64> {
+            self.0.get(&address).copied().or((AT..AT + 4 * SEGMENT).contains(&address).then_some(0))
+        }
+    }
+
+    impl Made {
+        /// A segment of free slices.
+        fn segment(&mut self, at: u64, key: u64) {
+            let words = [(COOKIE, key ^ at), (SEGMENT_SLICES, 512), (HEAD_SLICES, 1), (ENTRIES, 512)];
+            self.0.extend(words.map(|(offset, word)| (at + offset, word)));
+            self.0.insert(at + SLICES + ENTRY as u64, 511);
+        }
+
+        /// A page in its second slice, of blocks of 1 KiB.
+        fn page(&mut self, at: u64, tag: u8, capacity: u64, used: u64, free: [u64; 3]) {
+            let head = at + SLICES + ENTRY as u64;
+            let flags = u64::from(tag) << 3 | capacity << 16 | 64 << 32;
+            let words = [1, flags, free[0], used | 1024 << 32, free[1], free[2]];
+            self.0.extend(words.into_iter().zip(0..).map(|(word, number)| (head + number * 8, word)));
+            self.0.insert(head + ENTRY as u64, 510);
+        }
+
+        fn found(&self, places: &[u64]) -> (Vec<u64>, FoundBlocks) {
+            let mut objects = Vec::new();
+            let found = collected_blocks(self, places.iter().copied(), AT + 4096, |at| objects.push(at));
+            (objects, found)
+        }
+    }
+
+    fn block(number: u64) -> u64 {
+        AT + SLICE + number * 1024
+    }
+
+    #[test]
+    fn objects_are_in_blocks_that_are_in_no_list() {
+        let mut made = Made::default();
+        made.segment(AT, KEY);
+        made.page(AT, COLLECTED, 6, 4, [block(1), block(4), block(0) | 2]);
+        made.0.insert(block(1), block(3));
+        made.0.insert(block(5) + 8, GUARD);
+        assert_eq!(made.found(&[AT, AT + SEGMENT]), (vec![block(2), block(5) + 16], FoundBlocks { unreadable: 0 }));
+        made.page(AT, COLLECTED_WITH_PREFIX, 2, 2, [0; 3]);
+        assert_eq!(made.found(&[AT]).0, [block(0) + 16, block(1) + 16]);
+        made.page(AT, 1, 2, 2, [0; 3]);
+        assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 0 }));
+    }
+
+    #[test]
+    fn segments_of_another_allocator_are_left_out() {
+        let mut made = Made::default();
+        made.segment(AT, KEY);
+        made.segment(AT + SEGMENT, KEY + 1);
+        made.page(AT + SEGMENT, COLLECTED, 6, 6, [0; 3]);
+        assert_eq!(made.found(&[AT, AT + SEGMENT]), (vec![], FoundBlocks { unreadable: 0 }));
+    }
+
+    #[test]
+    fn a_torn_page_has_unreadable_objects_and_no_others() {
+        let torn = [
+            // A list that leaves the page, lies between blocks, or has no end.
+            (6, [AT, 0, 0]),
+            (6, [block(1) + 8, 0, 0]),
+            (6, [0, 0, block(2)]),
+            // More blocks than there is room for.
+            (65, [0; 3]),
+        ];
+        for (capacity, free) in torn {
+            let mut made = Made::default();
+            made.segment(AT, KEY);
+            made.page(AT, COLLECTED, capacity, 5, free);
+            made.0.insert(block(2), block(2));
+            assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 5 }));
+        }
+    }
+
+    #[test]
+    fn a_torn_segment_ends() {
+        let mut made = Made::default();
+        made.segment(AT, KEY);
+        // Slices of nothing.
+        made.0.insert(AT + SLICES + ENTRY as u64, 0);
+        assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 511 }));
+        // A piece that claims more than there is.
+        made.0.insert(AT + SLICES + ENTRY as u64, u32::MAX.into());
+        assert_eq!(made.found(&[AT]).1, FoundBlocks { unreadable: 0 });
+        // What is known is in no segment.
+        made.0.insert(AT + ENTRIES, 513);
+        assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 1 }));
+    }
+}

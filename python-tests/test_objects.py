@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from conftest import OBJECT_VERSIONS, flat, interpreter_path
+from conftest import FREE_THREADED, OBJECT_VERSIONS, flat, interpreter_path
 
 PROGRAM = """
 import gc, sys, types
@@ -147,3 +147,63 @@ def test_a_program_without_python_is_refused(executable):
         done = subprocess.run([str(executable), "objects", str(process.pid)], capture_output=True, text=True, check=False)
         process.kill()
     assert done.returncode == 1 and "CPython" in done.stderr
+
+
+AT_ONCE = """
+import random, sys, threading
+class Kept:
+    def __init__(self, number):
+        self.held = [number]
+class Slots:
+    __slots__ = ("held",)
+class Gone(Kept): pass
+KEPT = [[] for number in range(4)]
+def fill(into):
+    for number in range(5000):
+        into.append(Kept(number))
+        Gone(number)
+        slots = Slots()
+        slots.held = (number, [number])
+        into.append(slots)
+def churn():
+    while True:
+        some = [Gone(number) for number in range(random.randrange(300))]
+        table = {number: [number] for number in range(random.randrange(300))}
+        del some[::2]
+def end_often():
+    while True:
+        thread = threading.Thread(target=lambda: len([Gone(number) for number in range(100)]))
+        thread.start()
+        thread.join()
+threads = [threading.Thread(target=fill, args=(into,)) for into in KEPT]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+KEPT.append((None,) * 2_200_000)
+for work in (churn, churn, churn, end_often): threading.Thread(target=work, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.readline()
+import os
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])
+@pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version in FREE_THREADED])
+def test_threads_that_allocate_at_once_leave_nothing_out(executable, tmp_path, version, options):
+    """What four threads that have ended made lies between what others make and free while the picture is taken."""
+    script = tmp_path / "app.py"
+    script.write_text(AT_ONCE)
+    command = flat([interpreter_path(version), *options, script])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        for _ in range(8):
+            told = objects(executable, process)
+            # An object that is just being changed may have parts that make no sense.
+            assert told["unreadable"] <= 2 and told["consistent"]
+            rows = {row["type"]: row for row in told["types"]}
+            counts = [(rows[name]["count"], rows[name]["tracked"]) for name in ("__main__.Kept", "__main__.Slots")]
+            assert counts == [(20000, 20000), (20000, 20000)]
+            assert rows["builtins.tuple"]["own_bytes"] > 2_200_000 * 8
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(10) == 0

@@ -53,10 +53,15 @@ impl Words for ObjectMemory<'_> {
     }
 }
 
-/// Where segments may be: multiples of their size in memory that can be written.
+/// Where segments may be: multiples of their size in memory that can be written, if it says something of slices. Of a program
+/// with terabytes of it, only a word is read in most places.
 pub(crate) fn places(view: &ProcessView) -> impl Iterator<Item = u64> {
     let first = |range: std::ops::Range<u64>| range.start.checked_next_multiple_of(SEGMENT).map(|at| at..range.end);
-    view.writable().filter_map(first).flat_map(|range| range.step_by(SEGMENT as usize))
+    let all = view.writable().filter_map(first).flat_map(|range| range.step_by(SEGMENT as usize));
+    all.filter(|at| {
+        let mut slices = [0; 8];
+        view.read(at + SEGMENT_SLICES, &mut slices).is_ok() && slices != [0; 8]
+    })
 }
 
 /// Calls `each` with the address of every object in use at these places that the collector may know. `known` is the address

@@ -28,6 +28,9 @@ const TRACKED: u8 = 1;
 const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
 const IMMORTAL: u32 = u32::MAX;
+/// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
+const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
+const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = 1 << 30;
 /// Counts of references above this are none: those of objects that never end are below.
@@ -184,9 +187,12 @@ impl PictureBuilder<'_> {
                 }
                 return;
             }
+            let of = self.layout.type_of(memory, address);
+            if matches!(of, Some(NOT_YET_MADE | TAKEN_DOWN)) {
+                return;
+            }
             // Those without a reference wait for their thread to take them down.
-            let of = self.layout.type_of(memory, address).and_then(|of| self.types.number(of));
-            match of.filter(|_| self.by_address.get(address).is_none()) {
+            match of.and_then(|of| self.types.number(of)).filter(|_| self.by_address.get(address).is_none()) {
                 Some(of) => {
                     self.add(address, of, bits & (UNREACHABLE | FROZEN) == 0);
                 }

@@ -1,6 +1,7 @@
 """`memtrack run --objects-at` and `memtrack objects CAPTURE`: pictures of objects, joined with the stacks that made them."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -235,6 +236,37 @@ def test_a_program_that_is_not_recorded_has_no_places(objects):
 def test_a_program_that_does_not_finalize_has_its_end(recorded, objects):
     text = "import os\nclass Last: pass\nkept = [Last() for number in range(12)]\nos._exit(0)\n"
     assert row(objects(recorded(text, "--objects-at", "end")), "__main__.Last")["count"] == 12
+
+
+ENDINGS = {
+    "raise_signal": ("signal.raise_signal(signal.SIGTERM)", 128 + signal.SIGTERM),
+    "kill": ("os.kill(os.getpid(), signal.SIGUSR1)", 128 + signal.SIGUSR1),
+    "kill_for_good": ("os.kill(os.getpid(), signal.SIGKILL)", 128 + signal.SIGKILL),
+    # As servers do: the handler's own signal again, once all is shut down.
+    "again": (
+        "signal.signal(15, lambda *given: None); signal.raise_signal(15); kept.pop()\n"
+        "signal.signal(15, signal.SIG_DFL); signal.raise_signal(15)",
+        128 + signal.SIGTERM,
+    ),
+    "interrupted": ("kept.pop(); raise KeyboardInterrupt", 128 + signal.SIGINT),
+    "goes_on": (
+        "os.kill(os.getpid(), 0); signal.raise_signal(signal.SIGWINCH)\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [15]); signal.raise_signal(15); kept.pop()",
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_a_program_that_sends_itself_a_signal_has_its_end(memtrack, plain, objects, tmp_path, name):
+    text, status = ENDINGS[name]
+    (tmp_path / "app.py").write_text(
+        f"import os, signal\nclass Last: pass\nkept = [Last() for number in range(12)]\n{text}\n"
+    )
+    command = (sys.executable, tmp_path / "app.py")
+    outcome, capture = memtrack.run(*command, options=("--objects-at", "end"))
+    assert outcome == plain(*command) and outcome.status == status
+    assert row(objects(capture.path), "__main__.Last")["count"] == (11 if "pop" in text else 12)
 
 
 def test_children_have_their_own(recorded, objects):

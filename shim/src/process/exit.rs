@@ -1,6 +1,7 @@
 //! The end of the process: its memory stays until the collector has read which pages of it are resident.
 //!
-//! `exit` calls this library's destructor after all others; `_exit` is a hook. Invariant: nothing is asked of the collector by
+//! `exit` calls this library's destructor after all others; `_exit` is a hook, and so are the functions by which a process
+//! sends itself a signal (see [`super::own_signal`]). Invariant: nothing is asked of the collector by
 //! a process that is not recorded, as the child of a vfork is, or whose threads may not live longer.
 
 use std::ffi::c_int;
@@ -17,7 +18,8 @@ use crate::recording::finalize_barrier;
 #[cfg_attr(not(miri), unsafe(link_section = ".fini_array"))]
 static DESTRUCTOR: extern "C" fn() = before_end;
 
-extern "C" fn before_end() {
+/// Waits until the collector has seen the process's last state, if it is recorded.
+pub(super) extern "C" fn before_end() {
     if recording_switch::is_on() && recorded_process::is_this() && !has_stray_threads() {
         wait_for_account(account_request::AT_END);
     }

@@ -3,7 +3,7 @@
 //! It is in the top layer because hooks come from `interposition` and `process`; `got` receives it as an argument.
 //! Invariant: each name occurs once.
 
-use super::{exec, exit, spawn};
+use super::{exec, exit, own_signal, spawn};
 use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};
 use crate::interposition::hooks::{cxx, heap, jumps, loader, mapping, other_allocators, prctl, threads};
 
@@ -77,6 +77,8 @@ table! {
         "popen" => spawn::popen, POPEN;
         "_exit" => exit::exit_at_once, EXIT_AT_ONCE;
         "_Exit" => exit::exit_at_once_c99, EXIT_AT_ONCE_C99;
+        "raise" => own_signal::raise, RAISE;
+        "kill" => own_signal::kill, KILL;
     }
     Cxx {
         "_Znwm" => cxx::new, NEW;

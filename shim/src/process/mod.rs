@@ -8,6 +8,7 @@ pub(crate) mod exec;
 mod exit;
 pub(crate) mod fork;
 mod hook_table;
+mod own_signal;
 pub(crate) mod preinit;
 pub(crate) mod preload_check;
 mod recorded_process;

@@ -7,6 +7,7 @@ use memtrack_inject::ProcessView;
 use crate::ObjectsError;
 use crate::layout::{OFFSETS_COOKIE, ObjectLayout};
 use crate::memory::ObjectMemory;
+use crate::mimalloc;
 
 /// Interpreters and threads that are read at most.
 const MOST_INTERPRETERS: usize = 1 << 10;
@@ -48,7 +49,17 @@ impl PythonRuntime {
             false => ObjectsError::Version(minor),
         })?;
         let layout = known.as_told(|at| word(address + at)).ok_or(ObjectsError::OtherLayout(minor))?;
-        Ok(Self { layout, address, type_type })
+        let runtime = Self { layout, address, type_type };
+        let has_blocks = || {
+            let mut modules =
+                runtime.interpreters(&word).into_iter().filter_map(|at| word(at.wrapping_add(layout.modules)));
+            modules.next().is_none_or(|known| known == 0 || mimalloc::holds(view, known))
+        };
+        // Of the allocator the table says nothing.
+        if layout.is_free_threaded() && !has_blocks() {
+            return Err(ObjectsError::OtherLayout(minor));
+        }
+        Ok(runtime)
     }
 
     /// The version's second number.

@@ -47,6 +47,13 @@ pub(crate) trait Words {
     fn word(&self, address: u64) -> Option<u64>;
 }
 
+impl Words for ProcessView {
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+    }
+}
+
 impl Words for ObjectMemory<'_> {
     fn word(&self, address: u64) -> Option<u64> {
         self.u64(address)
@@ -58,10 +65,7 @@ impl Words for ObjectMemory<'_> {
 pub(crate) fn places(view: &ProcessView) -> impl Iterator<Item = u64> {
     let first = |range: std::ops::Range<u64>| range.start.checked_next_multiple_of(SEGMENT).map(|at| at..range.end);
     let all = view.writable().filter_map(first).flat_map(|range| range.step_by(SEGMENT as usize));
-    all.filter(|at| {
-        let mut slices = [0; 8];
-        view.read(at + SEGMENT_SLICES, &mut slices).is_ok() && slices != [0; 8]
-    })
+    all.filter(|at| view.word(at + SEGMENT_SLICES).is_some_and(|slices| slices != 0))
 }
 
 /// Calls `each` with the address of every object in use at these places that the collector may know. `known` is the address
@@ -78,6 +82,21 @@ pub(crate) fn collected_blocks(
         segment.pages(words, &mut found, &mut each);
     }
     found
+}
+
+/// Whether an object that the collector knows is where it would be by what is known here of segments and pages.
+pub(crate) fn holds(words: &impl Words, known: u64) -> bool {
+    let found = || {
+        let segment = Segment::read(words, known & !(SEGMENT - 1))?;
+        let slice = (known - segment.address) / SLICE;
+        let before = Page::read(words, segment.address, slice)?.offset_of_first / ENTRY as u32;
+        let page = Page::read(words, segment.address, slice.checked_sub(before.into())?)?;
+        let offset = known.checked_sub(page.first())?.checked_sub(page.prefix()?)?;
+        let number = offset.checked_div(page.block)?;
+        let is_its_begin = matches!(offset % page.block, 0 | GUARDED);
+        Some(is_its_begin && number < page.capacity && page.used > 0 && page.used <= page.most)
+    };
+    found().unwrap_or(false)
 }
 
 struct Segment {
@@ -152,13 +171,18 @@ impl Page {
         })
     }
 
+    /// Bytes before an object in a block; `None`: these are blocks of something else.
+    fn prefix(&self) -> Option<u64> {
+        match self.tag {
+            COLLECTED => Some(0),
+            COLLECTED_WITH_PREFIX => Some(PREFIX),
+            _ => None,
+        }
+    }
+
     /// Calls `each` with the objects in its blocks in use, if it is a page of such; returns whether it makes sense.
     fn visit(&self, words: &impl Words, each: &mut impl FnMut(u64)) -> bool {
-        let prefix = match self.tag {
-            COLLECTED => 0,
-            COLLECTED_WITH_PREFIX => PREFIX,
-            _ => return true,
-        };
+        let Some(prefix) = self.prefix() else { return true };
         if self.block == 0 || self.capacity == 0 || self.used == 0 {
             return true;
         }
@@ -184,7 +208,12 @@ impl Page {
     /// Which blocks are free; `None`: one of its lists leaves the page or has no end.
     fn free_blocks(&self, words: &impl Words) -> Option<Vec<bool>> {
         let room = (self.address + self.slices * SLICE).checked_sub(self.first())?;
-        if self.capacity > self.most || self.block < HUGE && self.capacity.checked_mul(self.block)? > room {
+        // A block of an unknown size is the only one.
+        let is_too_much = match self.block {
+            HUGE.. => self.capacity > 1,
+            block => !block.is_multiple_of(8) || self.capacity.checked_mul(block)? > room,
+        };
+        if is_too_much || self.capacity > self.most {
             return None;
         }
         let mut is_free = vec![false; self.capacity as usize];
@@ -208,7 +237,7 @@ mod tests {
 
     use super::{
         COLLECTED, COLLECTED_WITH_PREFIX, COOKIE, ENTRIES, ENTRY, FoundBlocks, GUARD, HEAD_SLICES, SEGMENT,
-        SEGMENT_SLICES, SLICE, SLICES, Words, collected_blocks,
+        SEGMENT_SLICES, SLICE, SLICES, Words, collected_blocks, holds,
     };
 
     const KEY: u64 = 0x1234_5678_9abc;
@@ -264,6 +293,19 @@ mod tests {
         assert_eq!(made.found(&[AT]).0, [block(0) + 16, block(1) + 16]);
         made.page(AT, 1, 2, 2, [0; 3]);
         assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 0 }));
+    }
+
+    #[test]
+    fn an_object_is_where_its_page_has_blocks() {
+        let mut made = Made::default();
+        made.segment(AT, KEY);
+        made.page(AT, COLLECTED, 2, 2, [0; 3]);
+        let all = [block(0), block(1), block(1) + 16, block(1) + 8, block(2), AT + 8, AT + SEGMENT, 16];
+        assert_eq!(all.map(|at| holds(&made, at)), [true, true, true, false, false, false, false, false]);
+        made.page(AT, COLLECTED_WITH_PREFIX, 2, 2, [0; 3]);
+        assert!(holds(&made, block(0) + 16) && !holds(&made, block(0)));
+        made.page(AT, 1, 2, 2, [0; 3]);
+        assert!(!holds(&made, block(0)));
     }
 
     #[test]

@@ -22,6 +22,9 @@ const ALARMING_PART: u64 = 20;
 /// allocator it is not known how much was freed again in them, nor by whom: they alone say too little.
 const LONG_NS: u64 = 60_000_000_000;
 const KEPT_PERCENT: u64 = 50;
+/// Growth of this size weighs as much as it comes to in so many seconds: a server that was recorded for a moment has imports, which
+/// stay what they are.
+const AHEAD_SECONDS: u64 = 60;
 
 /// The lines that grow most.
 pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
@@ -42,7 +45,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
         let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
         let keeps = keeps_most || growth.span_ns >= LONG_NS;
-        let alarming = growth.is_steady && keeps && growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
+        let is_large = growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
+        let alarming = growth.is_steady && keeps && is_large;
+        let ahead = if is_large && !is_of_arenas { growth.bytes_per_second().saturating_mul(AHEAD_SECONDS) } else { 0 };
         let in_arenas = match is_of_arenas {
             true => {
                 ", mostly arenas of Python's allocator, which have objects of other lines, too: run --trace-python-allocators says whose"
@@ -55,7 +60,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             severity: if alarming { Severity::Warning } else { Severity::Note },
             title: format!("{} goes on growing, by {} a second", row.name(capture), size(growth.bytes_per_second())),
             bytes: growth.bytes,
-            weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }),
+            weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
             evidence: vec![Evidence {
                 text: format!(
                     "{} more in {}{}; {} in {} live {}{in_arenas}",

@@ -218,7 +218,7 @@ pub(crate) struct RunArgs {
     /// With --flamegraph: show the page in the browser
     #[arg(long, requires = "flamegraph")]
     pub(crate) open: bool,
-    /// Suppress the summary after the run
+    /// Suppress the summary after the run, but not the word that nothing was recorded
     #[arg(short, long)]
     pub(crate) quiet: bool,
     #[command(flatten)]

@@ -102,7 +102,7 @@ pub(super) fn report(
     let captures = finish_children(quiet, &summary, children);
     then(&captures);
     if let Some(nothing) = &summary.nothing {
-        if !quiet {
+        if !quiet || summary.process.is_none() {
             message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.display()));
         }
         // The capture of a program that allocated nothing is kept, since scripts expect it.

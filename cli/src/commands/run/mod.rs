@@ -91,9 +91,9 @@ pub(crate) fn run(options: &args::RunArgs) -> Result<u8> {
         None => record(options, &target, &program),
     };
     let status = match run {
-        Err(error) if error.is::<NoPlace>() => return Err(replaced_by(options, &program, &error, "")),
+        Err(error) if error.is::<NoPlace>() => return Err(replaced_by(&program, &error, "")),
         Err(error) if let Some(remedy) = limit(&error) => {
-            return Err(replaced_by(options, &program, &error, &format!("; {remedy}")));
+            return Err(replaced_by(&program, &error, &format!("; {remedy}")));
         }
         run => run?,
     };
@@ -112,11 +112,9 @@ fn limit(error: &anyhow::Error) -> Option<&'static str> {
 }
 
 /// Executes the program in place of memtrack, which lacks the resources to record it. Returns only on failure.
-fn replaced_by(options: &args::RunArgs, program: &TargetFile, error: &anyhow::Error, remedy: &str) -> anyhow::Error {
-    if !options.quiet {
-        let path = program.path.display();
-        message::warning(format_args!("running {path} without recording: {error:#}{remedy}"));
-    }
+fn replaced_by(program: &TargetFile, error: &anyhow::Error, remedy: &str) -> anyhow::Error {
+    let path = program.path.display();
+    message::warning(format_args!("running {path} without recording: {error:#}{remedy}"));
     match Spawn::new(&program.path, &program.arguments, program.environment.clone()) {
         Ok(spawn) => not_started(program, &spawn.replace()).into(),
         Err(error) => not_started(program, &error).into(),
@@ -160,9 +158,8 @@ fn run_untracked(options: &args::RunArgs, program: &TargetFile, reason: &str) ->
     let child = start(program, program.environment.clone())?;
     signals.pass_on(&child, options.target.len());
     let status = child.reap()?.status;
-    if !options.quiet {
-        message::warning(format_args!("{} ran without recording: {reason}", program.path.display()));
-    }
+    // With --quiet, too, which leaves out the summary: there is no capture.
+    message::warning(format_args!("{} ran without recording: {reason}", program.path.display()));
     Ok(status)
 }
 

@@ -39,6 +39,7 @@ mod field_source;
 mod group_encoder;
 mod group_model;
 mod location;
+mod repeat;
 mod stack_tops;
 
 pub use byte_writer::{AllocHead, MAX_RECORD, MAX_TEXT};
@@ -48,6 +49,7 @@ pub use encode::{AllocStep, Encoder, PendingAlloc};
 pub use field_source::{FieldSource, RecordBytes};
 pub use group_encoder::GroupEncoder;
 pub use location::LocationEncoder;
+pub use repeat::DecoderImage;
 
 pub use crate::lines::LineTableFormat;
 use crate::lines::SourcePosition;

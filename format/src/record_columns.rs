@@ -28,7 +28,7 @@ mod stacks;
 
 pub use join::join;
 pub use read::{ColumnPlace, ColumnReader, RecordColumns};
-pub use skip::skip_blocks;
+pub use skip::{repeatable_blocks, skip_blocks};
 pub use split::ColumnSplitter;
 pub use stacks::{StackStop, pass_stacks};
 

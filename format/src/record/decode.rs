@@ -28,17 +28,17 @@ pub struct DecodeError {
 /// Decodes the records of one segment, given whole or in pieces.
 #[derive(Debug)]
 pub struct Decoder {
-    state: DeltaState,
-    recent: BlockByAge,
+    pub(super) state: DeltaState,
+    pub(super) recent: BlockByAge,
     /// In a group whose addresses are written by it.
-    group: Option<Box<GroupModel>>,
-    timed: bool,
+    pub(super) group: Option<Box<GroupModel>>,
+    pub(super) timed: bool,
     /// A segment of version 3 or earlier: sizes are predicted by the call site alone.
     sizes_by_site: bool,
-    stack: Vec<RawFrame>,
+    pub(super) stack: Vec<RawFrame>,
     tops: StackTops,
     /// How many of its oldest frames have not changed since the last call of `take_unchanged_frames`.
-    unchanged_frames: usize,
+    pub(super) unchanged_frames: usize,
     located: LastLocation,
 }
 

@@ -19,7 +19,7 @@ use super::RawFrame;
 use crate::varint::unzigzag;
 
 /// Ages that can be encoded; also the number of slots of the encoder's address table.
-const RECENT: usize = 512;
+pub(super) const RECENT: usize = 512;
 /// Upper bound of size class numbers; not every number below it is a class.
 const BINS: usize = LARGE as usize + 64;
 /// The class of large blocks, beside the binary logarithm of their size.
@@ -34,7 +34,7 @@ const SITES: usize = 64;
 const SIZES: usize = 512;
 
 /// The newest frame, as a place that allocates and calls.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct CallSite {
     pub(crate) frame: RawFrame,
@@ -63,7 +63,7 @@ impl CallSite {
 }
 
 /// The state of the predictor, which is reset at the start of each segment.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeltaState {
     /// Address of the last free that was written out.
     pub(crate) last_freed: u64,
@@ -300,6 +300,17 @@ impl BlockByAge {
             *block = (address, bin as u8);
         }
         self.count = self.count.wrapping_add(1);
+    }
+
+    /// Allocations so far.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The last so many allocations come so many times more.
+    pub(super) fn repeat(&mut self, last: usize, times: usize) {
+        let pattern: Vec<_> = (0..last).rev().filter_map(|age| self.at(age)).collect();
+        pattern.iter().cycle().take(pattern.len() * times).for_each(|&(address, bin)| self.allocated(address, bin));
     }
 
     /// Address and class of the block of this age, if there is one.

@@ -14,6 +14,13 @@ pub(super) const WINDOW: usize = 1 << 17;
 /// Freed addresses that are kept for each size class.
 const DEPTH: usize = 16;
 
+/// What its next addresses depend on, but for its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FreedImage {
+    freed: Vec<FreedAddresses>,
+    last_freed: u64,
+}
+
 /// The blocks of a group, and the freed addresses of each size class.
 #[derive(Debug)]
 pub(super) struct GroupModel {
@@ -25,7 +32,7 @@ pub(super) struct GroupModel {
 }
 
 /// The addresses of a class.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct FreedAddresses {
     /// The last freed first; 0: none.
     list: [u64; DEPTH],
@@ -84,8 +91,19 @@ impl GroupModel {
         self.block(age).map(|block| block >> 8)
     }
 
+    pub(super) fn freed_image(&self) -> FreedImage {
+        FreedImage { freed: self.freed.clone(), last_freed: self.last_freed }
+    }
+
+    /// The last so many allocations come so many times more.
+    pub(super) fn repeat(&mut self, last: usize, times: usize) {
+        let pattern: Vec<_> = (0..last).rev().filter_map(|age| self.block(age)).collect();
+        pattern.iter().cycle().take(pattern.len() * times).for_each(|&block| self.add(block));
+    }
+
+    /// The block of this age: its address, and its class below.
     #[inline]
-    fn block(&self, age: usize) -> Option<u64> {
+    pub(super) fn block(&self, age: usize) -> Option<u64> {
         if age >= self.blocks.len() {
             return None;
         }
@@ -114,13 +132,17 @@ impl GroupModel {
 
     #[inline]
     fn allocated(&mut self, bin: usize, address: u64) {
-        let block = address << 8 | (bin % BIN_ROOM) as u64;
+        self.add(address << 8 | (bin % BIN_ROOM) as u64);
+        self.freed[bin % BIN_ROOM].last = address;
+    }
+
+    #[inline]
+    fn add(&mut self, block: u64) {
         match self.blocks.get_mut(self.count % WINDOW) {
             Some(place) => *place = block,
             None => self.blocks.push(block),
         }
         self.count += 1;
-        self.freed[bin % BIN_ROOM].last = address;
     }
 }
 

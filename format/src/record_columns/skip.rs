@@ -2,8 +2,9 @@
 //!
 //! Invariant: the position that [`skip_blocks`] gives is the start of a record, or where the bytes end within one.
 
-use super::fields::{EVENT_ALLOC, row};
+use super::fields::{EVENT_ALLOC, STACK_CHANGE, row};
 use super::{FieldMover, RecordWalk};
+use crate::record::tag;
 use crate::varint;
 
 /// The position of the first record at `at` or after it that is neither an Alloc nor a Free. `timed`: the segment has times.
@@ -18,6 +19,24 @@ pub fn skip_blocks(records: &[u8], at: usize, timed: bool) -> usize {
             return start;
         }
     }
+}
+
+/// Whether these bytes are whole records of allocations, frees and changes of the stack, without times, whose frees name none
+/// but the youngest blocks: then how many of them.
+#[must_use]
+pub fn repeatable_blocks(records: &[u8]) -> Option<usize> {
+    let (mut skipping, mut walk) = (Skipping { records, at: 0 }, RecordWalk::new(false));
+    let mut blocks = 0;
+    while let Some(&first) = records.get(skipping.at) {
+        if row(first).class < STACK_CHANGE || matches!(first, tag::FREE_OLDER | tag::DEFINE_TOP) {
+            return None;
+        }
+        if first >= tag::FREE_YOUNG {
+            blocks = blocks.max(usize::from(first - tag::FREE_YOUNG) + 1);
+        }
+        walk.record(&mut skipping)?;
+    }
+    (skipping.at == records.len()).then_some(blocks)
 }
 
 struct Skipping<'a> {

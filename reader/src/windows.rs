@@ -10,6 +10,7 @@ use crate::analysis::{GroupFlow, Options, SiteWindow, Tally};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
 use crate::replay::Replay;
+use crate::replay::repeated::round;
 use crate::source::Consumer;
 
 /// Replays events and cuts them into windows, the first from the beginning of the recording.
@@ -143,6 +144,14 @@ impl Consumer for WindowReplay {
             self.replay.events(events);
         } else {
             events.for_each(|event| self.event(&event, frames));
+        }
+    }
+
+    fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
+        if self.has_all(events.clone()) {
+            self.replay.repeated(times, events);
+        } else {
+            (0..times).for_each(|number| self.events(round(&events, number), frames));
         }
     }
 

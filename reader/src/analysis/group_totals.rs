@@ -153,8 +153,8 @@ impl GroupTotals {
     /// Whether only the sums of groups are asked for, of everything, by events that stand for themselves: then
     /// [`GroupTotals::allocate`] and [`GroupTotals::release`] need not look at anything else.
     pub(crate) fn is_sums_only(&self) -> bool {
-        let GroupFigures { details, ended, window_peaks, .. } = &self.figures;
-        let extra = details.is_some() || ended.is_some() || window_peaks.is_some();
+        let GroupFigures { details, window_peaks, .. } = &self.figures;
+        let extra = details.is_some() || window_peaks.is_some();
         !extra && self.selection.is_none() && self.distances.is_none()
     }
 
@@ -450,8 +450,8 @@ impl GroupTotals {
     fn drop_live<const SUMS_ONLY: bool>(&mut self, block: &LiveBlock, bytes: u64, count: u64) {
         self.live_bytes = self.live_bytes.wrapping_sub(bytes);
         self.live_count = self.live_count.wrapping_sub(count);
+        self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));
         if !SUMS_ONLY {
-            self.ended(block.group).into_iter().for_each(|ended| ended.add(bytes, count));
             self.detail(block.group, |detail| detail.shrink(bytes, count));
         }
         if block.order < self.peak_end {

@@ -3,6 +3,7 @@
 //! Invariant: each event of the run is in one of the stretches or one of the others.
 
 use super::SizeHistogram;
+use crate::event::Event;
 
 /// The sums of a run. Its events are numbered from 0.
 #[derive(Debug, Default)]
@@ -42,6 +43,14 @@ pub(crate) struct Stretch {
     pub(crate) top_at: u32,
     /// By how much it and those before it have changed what is live.
     pub(crate) top: (i64, i64),
+}
+
+/// A block of a round of a loop, whose rounds all do the same.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundBlock {
+    pub(crate) allocation: Event,
+    /// It ends so soon that it is temporary.
+    pub(crate) temporary: bool,
 }
 
 impl ShortLivedGroup {

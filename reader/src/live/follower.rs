@@ -20,7 +20,7 @@ use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
-use crate::source::{CaptureReader, DataLoss, FollowStep, FollowedCapture, MergeReader, first_process};
+use crate::source::{CaptureReader, Consumer, DataLoss, FollowStep, FollowedCapture, MergeReader, first_process};
 
 /// Blocks or runs that are read between two looks at the clock.
 const TOGETHER: usize = 16;
@@ -85,10 +85,10 @@ impl LiveFollower {
             FollowInput::Sums(Box::new(FollowedSums::new(path.to_owned(), capture)))
         } else if capture.complete() {
             capture.ignore_names();
-            let (reading, left) = (capture.reading_alone()?, capture.total_record_bytes());
+            let (reading, left) = (capture.reading_alone(state.short_lived_threshold())?, capture.total_record_bytes());
             FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
         } else {
-            FollowInput::Growing(Box::new(FollowedCapture::open(path)?))
+            FollowInput::Growing(Box::new(FollowedCapture::open(path, state.short_lived_threshold())?))
         };
         Ok(Self { path: path.to_owned(), input, state, ended: false })
     }

@@ -11,8 +11,9 @@ use std::time::Duration;
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
+use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::analysis::{Analysis, GroupFlow, Options, UnknownBlocks};
-use crate::event::{Event, Snapshot};
+use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
 use crate::source::Consumer;
@@ -179,6 +180,30 @@ impl Consumer for LiveState {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
         self.replay.events(events);
+    }
+
+    #[inline]
+    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, frames: &Frames) {
+        Consumer::run_events(&mut self.replay, events, frames);
+    }
+
+    fn short_lived_threshold(&self) -> Option<u32> {
+        self.replay.short_lived_threshold()
+    }
+
+    #[inline]
+    fn summed_run(
+        &mut self,
+        sums: &ShortLivedSums,
+        length: usize,
+        event: impl Fn(usize) -> Event + Clone,
+        _frames: &Frames,
+    ) {
+        self.replay.summed_run(sums, length, event);
+    }
+
+    fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
+        self.replay.repeated(times, events);
     }
 
     fn snapshot(&mut self, snapshot: &Snapshot) {

@@ -110,6 +110,16 @@ impl LiveHeap {
         self.vacant.push(place);
     }
 
+    /// The block at an address.
+    pub(super) fn at(&mut self, address: u64) -> Option<&mut LiveBlock> {
+        let [mut bottom] = [Bottom::UNKNOWN];
+        self.places.bottoms(&[address], std::slice::from_mut(&mut bottom));
+        match self.places.get(address, bottom) {
+            0 => None,
+            place => self.row.get_mut(place as usize),
+        }
+    }
+
     /// Restores the removed block of this place at its address; `None` if another block is there now.
     pub(super) fn bring_back(&mut self, place: BlockIndex, address: u64) -> Option<&LiveBlock> {
         let number = self.places.number(address, Bottom::UNKNOWN);

@@ -14,6 +14,7 @@ mod mapping_events;
 pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
+pub(crate) mod repeated;
 mod roomy;
 pub(crate) mod short_lived;
 mod summed_run;

@@ -52,14 +52,15 @@ pub(crate) struct FollowedCapture {
     symbols: Vec<ModuleSymbols>,
     sources: Vec<FileLines>,
     lost: DataLoss,
+    threshold: Option<u32>,
     ended: bool,
     /// What was found, once the capture has ended.
     found: (Frames, Vec<Thread>),
 }
 
 impl FollowedCapture {
-    /// Opens the capture; nothing but its header needs to be written.
-    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+    /// Opens the capture; nothing but its header needs to be written. `threshold`: see [`Consumer::short_lived_threshold`].
+    pub(crate) fn open(path: &Path, threshold: Option<u32>) -> Result<Self, Error> {
         Ok(Self {
             file: members::open(path)?,
             at: header::LEN as u64,
@@ -70,6 +71,7 @@ impl FollowedCapture {
             symbols: Vec::new(),
             sources: Vec::new(),
             lost: DataLoss::default(),
+            threshold,
             ended: false,
             found: Default::default(),
         })
@@ -238,7 +240,10 @@ impl FollowedCapture {
         let before = self.process.start;
         let intact = self.process.update(payload);
         match &mut self.online {
-            None => self.online = Some(Online::new(self.process.start.monotonic_ns.unwrap_or(0))),
+            None => {
+                let online = Online::new(self.process.start.monotonic_ns.unwrap_or(0));
+                self.online = Some(online.marking(self.threshold));
+            }
             Some(online) if first_ticket > self.image_ticket => online.replaced(first_ticket),
             Some(_) => {}
         }

@@ -153,7 +153,7 @@ impl Merger {
 
     /// Emits the cursor's next run, if it has one; of a run with times, the events up to `until`, in ticks.
     pub(super) fn give_run<C: Consumer>(&mut self, cursor: &mut Cursor, until: u64, consumer: &mut C) {
-        let Some(&TicketRun { ticket, began_us, .. }) = cursor.batch.runs.get(cursor.run) else { return };
+        let Some(&TicketRun { ticket, began_us, again, .. }) = cursor.batch.runs.get(cursor.run) else { return };
         self.pass(ticket, consumer);
         if let Some(began_us) = began_us {
             consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
@@ -164,8 +164,8 @@ impl Merger {
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&RunPosition { ticket, thread: cursor.thread, tid: cursor.tid });
         let times = batch.times.get(range).unwrap_or_default();
-        let first = self.events;
-        self.events += events.len() as u64;
+        let (first, count) = (self.events, events.len() as u64);
+        self.events += count * (1 + again);
         self.timeline.given(!events.is_empty() && times.is_empty());
         let event = |(i, compact): (usize, &Compact)| Event {
             kind: compact.kind,
@@ -179,13 +179,17 @@ impl Merger {
         // Other threads' events may come between two parts of a run.
         if let Some(sums) = batch.sums.get(run).and_then(Option::as_ref).filter(|_| whole) {
             consumer.summed_run(sums, events.len(), |i| event((i, &events[i])), &self.tables.frames);
-            return;
+        } else {
+            let run_event = |(i, compact): (usize, &Compact)| RunEvent {
+                event: event((i, compact)),
+                short_lived: whole && compact.short_lived,
+            };
+            consumer.run_events(events.iter().enumerate().map(run_event), &self.tables.frames);
         }
-        let run_event = |(i, compact): (usize, &Compact)| RunEvent {
-            event: event((i, compact)),
-            short_lived: whole && compact.short_lived,
-        };
-        consumer.run_events(events.iter().enumerate().map(run_event), &self.tables.frames);
+        if again > 0 {
+            let next = |event: Event| Event { order: event.order + count, ..event };
+            consumer.repeated(again, events.iter().enumerate().map(event).map(next), &self.tables.frames);
+        }
     }
 
     /// The time of the cursor's next event, once everything before it was emitted.

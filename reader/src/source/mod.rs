@@ -22,6 +22,7 @@ mod online;
 mod pictures;
 mod read;
 mod repack;
+mod repeats;
 mod segment;
 mod short_lived;
 mod short_lived_sums;
@@ -41,13 +42,12 @@ use memtrack_format::block::BlockKind;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
+pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub use self::members::{Members, members};
 pub use self::online::Online;
 pub use self::pictures::PictureMoment;
-pub use self::repack::Pack;
-
-pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub(crate) use self::read::MergeReader;
+pub use self::repack::Pack;
 
 use self::ahead::AheadLimits;
 use self::file::OpenCaptureFile;
@@ -58,7 +58,7 @@ use crate::error::Error;
 use crate::event::{Event, RunEvent, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::native::NativeModule;
-use crate::replay::Replay;
+use crate::replay::{Replay, repeated::round};
 use crate::symbols::{DebugFileSearch, Symbolizer};
 
 /// A consumer of events. What it does not need passes it by.
@@ -94,6 +94,10 @@ pub trait Consumer {
         frames: &Frames,
     ) {
         self.events((0..length).map(event), frames);
+    }
+    /// These events, of one run and time, have come, and come so many times more, from these numbers on; no free is undone.
+    fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
+        (0..times).for_each(|number| self.events(round(&events, number), frames));
     }
     /// This number of further allocations have truncated stacks.
     fn truncated_stacks(&mut self, _count: u64) {}
@@ -143,6 +147,10 @@ impl Consumer for Replay {
         _frames: &Frames,
     ) {
         Self::summed_run(self, sums, length, event);
+    }
+
+    fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
+        Self::repeated(self, times, events);
     }
 
     fn truncated_stacks(&mut self, count: u64) {
@@ -479,9 +487,9 @@ impl CaptureReader {
         read::read(self, consumer, &mut progress)
     }
 
-    /// The same step by step.
-    pub(crate) fn reading_alone(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(self, AheadLimits::ALONE, None)
+    /// The same step by step. `threshold`: see [`Consumer::short_lived_threshold`].
+    pub(crate) fn reading_alone(&self, threshold: Option<u32>) -> Result<MergeReader, Error> {
+        MergeReader::new(self, AheadLimits::ALONE, threshold)
     }
 
     /// The same step by step, for several captures that are read together.

@@ -11,16 +11,22 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
-use memtrack_format::record::RecordBytes;
 use rustc_hash::FxHashMap;
 
 use super::merge::{Cursor, Merger, RunTurn};
+use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
+use super::short_lived::ShortLivedMarker;
 use super::timeline::Timeline;
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
+
+/// Events of a batch that is decoded: it fits into a processor's own cache.
+const BATCH: usize = 16 << 10;
+/// Batches that are kept for what comes next.
+const MOST_SPARE: usize = 16;
 
 /// The position in one stream.
 #[derive(Debug, Default)]
@@ -35,37 +41,67 @@ struct OnlineStream {
 }
 
 impl OnlineStream {
-    fn decode(&mut self, segment: u32, offset: u32, bytes: &[u8], lost: &mut DataLoss) {
+    fn decode(&mut self, (segment, offset): (u32, u32), bytes: &[u8], decoding: &mut OnlineDecoding) {
         if offset == 0 {
             self.reader = SegmentReader::default();
             self.at = Some((segment, 0));
         }
         if self.at != Some((segment, offset)) {
             self.at = None;
-            lost.add(1, bytes.len() as u64);
+            decoding.lost.add(1, bytes.len() as u64);
             return;
         }
-        let mut batch = Batch::default();
-        let progress = self.reader.decode(&mut RecordBytes::at(bytes, 0), &mut batch, usize::MAX);
         self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
-        if let DecodeProgress::Damaged { left } = progress {
-            lost.add(1, left as u64);
-            self.at = None;
+        let mut place = PiecePlace::default();
+        loop {
+            let mut batch = decoding.spare.pop().unwrap_or_default();
+            let progress = self.reader.decode_rounds(bytes, &mut place, &mut batch, BATCH);
+            if let Some(marker) = &decoding.marker {
+                marker.mark(&mut batch);
+            }
+            self.past = self.past.max(batch.last_ticket);
+            self.batches.push_back(batch);
+            match progress {
+                DecodeProgress::Full => {}
+                DecodeProgress::End => break,
+                DecodeProgress::Damaged { left } => {
+                    decoding.lost.add(1, left as u64);
+                    self.at = None;
+                    break;
+                }
+            }
         }
-        self.past = self.past.max(batch.last_ticket);
-        self.batches.push_back(batch);
     }
 
     /// The turn of the next run; loads the batch that contains it.
-    fn next<C: Consumer>(&mut self, merger: &mut Merger, consumer: &mut C) -> Result<Option<RunTurn>, Error> {
+    fn next<C: Consumer>(
+        &mut self,
+        merger: &mut Merger,
+        spare: &mut Vec<Batch>,
+        consumer: &mut C,
+    ) -> Result<Option<RunTurn>, Error> {
         loop {
             if let Some(turn) = self.cursor.next() {
                 return Ok(Some(turn));
             }
             let Some(batch) = self.batches.pop_front() else { return Ok(None) };
-            merger.load(&mut self.cursor, batch, consumer)?;
+            let mut used = merger.load(&mut self.cursor, batch, consumer)?;
+            if spare.len() < MOST_SPARE {
+                used.clear();
+                spare.push(used);
+            }
         }
     }
+}
+
+/// What the streams share while their records are decoded.
+#[derive(Debug, Default)]
+struct OnlineDecoding {
+    /// Batches whose memory is used again.
+    spare: Vec<Batch>,
+    /// Marks short-lived blocks, where the consumer looks at the marks.
+    marker: Option<ShortLivedMarker>,
+    lost: DataLoss,
 }
 
 /// The merge of streams that are being recorded.
@@ -73,7 +109,7 @@ impl OnlineStream {
 pub struct Online {
     streams: FxHashMap<u32, OnlineStream>,
     merger: Merger,
-    lost: DataLoss,
+    decoding: OnlineDecoding,
     /// All events of streams that are not known yet have later tickets than this.
     floor: u64,
 }
@@ -89,13 +125,20 @@ impl Online {
         Self { merger, ..Self::default() }
     }
 
+    /// The same for a consumer that looks at marks of short-lived blocks; `threshold`: see
+    /// [`Consumer::short_lived_threshold`].
+    pub(super) fn marking(mut self, threshold: Option<u32>) -> Self {
+        self.decoding.marker = Some(ShortLivedMarker::new(threshold));
+        self
+    }
+
     /// Adds bytes of a stream: those from `offset` on of this segment, which begin and end between two records. Bytes
     /// after a gap are lost, and counted.
     pub fn records(&mut self, stream: u32, segment: u32, offset: u32, bytes: &[u8]) {
         let floor = self.floor;
         let stream =
             self.streams.entry(stream).or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
-        stream.decode(segment, offset, bytes, &mut self.lost);
+        stream.decode((segment, offset), bytes, &mut self.decoding);
     }
 
     /// Adds an observation of the collector, in the order of tickets.
@@ -147,7 +190,7 @@ impl Online {
     /// [`Error::TooMany`] when ids run out.
     pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
         self.give(u64::MAX, consumer)?;
-        Ok(self.merger.finish(self.lost))
+        Ok(self.merger.finish(self.decoding.lost))
     }
 
     /// By how much the times of the events so far may be too early, in nanoseconds.
@@ -172,14 +215,15 @@ impl Online {
     fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
         let mut heap = BinaryHeap::new();
         for (&number, stream) in &mut self.streams {
-            heap.extend(stream.next(&mut self.merger, consumer)?.map(|turn| Reverse((turn, number))));
+            let next = stream.next(&mut self.merger, &mut self.decoding.spare, consumer)?;
+            heap.extend(next.map(|turn| Reverse((turn, number))));
         }
         while let Some(Reverse((turn, number))) = heap.pop().filter(|Reverse((turn, _))| turn.ticket <= bound) {
             let until = turn.until(heap.peek().map(|&Reverse((next, _))| next));
             let Some(stream) = self.streams.get_mut(&number) else { break };
             self.merger.give_run(&mut stream.cursor, until, consumer);
             // Tickets rise in a stream.
-            let next = stream.next(&mut self.merger, consumer)?;
+            let next = stream.next(&mut self.merger, &mut self.decoding.spare, consumer)?;
             heap.extend(next.map(|next| Reverse((next.not_before(turn), number))));
         }
         self.merger.pass(bound, consumer);

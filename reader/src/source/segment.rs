@@ -42,6 +42,14 @@ pub(super) struct TicketRun {
     pub(super) start: usize,
     /// CLOCK_MONOTONIC, if the run says that it began at this time.
     pub(super) began_us: Option<NonZeroU64>,
+    /// How many times more its events come, one time behind the other.
+    pub(super) again: u64,
+}
+
+impl TicketRun {
+    pub(super) const fn new(ticket: u64, start: usize) -> Self {
+        Self { ticket, start, began_us: None, again: 0 }
+    }
 }
 
 /// A node of the segment's stack tree.
@@ -213,14 +221,14 @@ fn hash(node: &SegmentNode) -> u64 {
 /// The state between the batches of one segment.
 #[derive(Debug, Default)]
 pub(super) struct SegmentReader {
-    decoder: Decoder,
+    pub(super) decoder: Decoder,
     nodes: Nodes,
     /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
-    path: Vec<u32>,
+    pub(super) path: Vec<u32>,
     /// The newest of them; 0: there is none.
     node: u32,
-    begin: Option<Begin>,
-    ticket: u64,
+    pub(super) begin: Option<Begin>,
+    pub(super) ticket: u64,
     ticks: u64,
     truncated: bool,
 }
@@ -239,7 +247,7 @@ impl SegmentReader {
         limit: usize,
     ) -> DecodeProgress {
         if batch.runs.is_empty() {
-            batch.runs.push(TicketRun { ticket: self.ticket, start: 0, began_us: None });
+            batch.runs.push(TicketRun::new(self.ticket, 0));
         }
         // Clones, of which no reference is passed on in the loop: they stay in registers.
         let mut fields = records.clone();
@@ -406,7 +414,7 @@ impl SegmentReader {
         let start = batch.events.len();
         match batch.runs.last_mut() {
             Some(run) if run.start == start && run.began_us.is_none() => run.ticket = ticket,
-            _ => batch.runs.push(TicketRun { ticket, start, began_us: None }),
+            _ => batch.runs.push(TicketRun::new(ticket, start)),
         }
     }
 
@@ -414,7 +422,7 @@ impl SegmentReader {
         let (start, began_us) = (batch.events.len(), NonZeroU64::new(monotonic_us));
         match batch.runs.last_mut() {
             Some(run) if run.start == start && run.ticket == self.ticket => run.began_us = began_us,
-            _ => batch.runs.push(TicketRun { ticket: self.ticket, start, began_us }),
+            _ => batch.runs.push(TicketRun { began_us, ..TicketRun::new(self.ticket, start) }),
         }
     }
 }
@@ -482,7 +490,6 @@ mod tests {
         let kinds: Vec<_> = batch.events.iter().map(|event| event.kind).collect();
         assert_eq!(kinds, [EventKind::Alloc(Allocator::Malloc), EventKind::Alloc(Allocator::Calloc)]);
         assert_eq!(batch.times, [110, 130]);
-        let run = |ticket, start| TicketRun { ticket, start, began_us: None };
-        assert_eq!(batch.runs, [run(1, 0), run(5, 1)]);
+        assert_eq!(batch.runs, [TicketRun::new(1, 0), TicketRun::new(5, 1)]);
     }
 }

@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 
 use super::{GroupKey, GroupTotals};
 use crate::analysis::groups::OptionalSum;
-use crate::analysis::short_lived_sums::{ShortLivedGroup, ShortLivedSums, Stretch};
+use crate::analysis::short_lived_sums::{RoundBlock, ShortLivedGroup, ShortLivedSums, Stretch};
 use crate::analysis::{Moment, Peak};
 use crate::event::{Event, EventKind};
 
@@ -30,6 +30,8 @@ impl GroupTotals {
     pub(crate) fn allocate_short_lived(&mut self, sum: &ShortLivedGroup, event: &Event, start: u64) {
         let group = self.group::<true>(key_of(event));
         self.figures.groups.row_mut(group).allocate(sum.allocated, event.order, event.time_ns);
+        // In the same run.
+        self.ended(group).into_iter().for_each(|ended| ended.add(sum.allocated.0, sum.allocated.1));
         let (bytes, count) = sum.temporary;
         if count > 0 {
             let order = start.saturating_add(u64::from(sum.first_temporary));
@@ -52,6 +54,26 @@ impl GroupTotals {
         }
         self.live_bytes = self.live_bytes.wrapping_add_signed(stretch.change.0);
         self.live_count = self.live_count.wrapping_add_signed(stretch.change.1);
+    }
+
+    /// Counts further rounds of so many events with these blocks, each of which begins and ends once in a round.
+    pub(crate) fn repeat(&mut self, blocks: &[RoundBlock], events: u64, rounds: u64) {
+        for RoundBlock { allocation, temporary } in blocks {
+            let group = self.group::<true>(key_of(allocation));
+            let bytes = allocation.size.saturating_mul(rounds);
+            self.figures.groups.row_mut(group).allocate((bytes, rounds), allocation.order, allocation.time_ns);
+            self.ended(group).into_iter().for_each(|ended| ended.add(bytes, rounds));
+            self.totals.size_histogram.add(allocation.size, rounds);
+            let nth = self.count_of_thread(allocation.thread);
+            *nth = nth.wrapping_add(rounds as u32);
+            if *temporary {
+                let sum = self.figures.groups.part_mut(group, OptionalSum::Temporary);
+                sum.add(bytes, rounds, allocation.order, allocation.time_ns);
+            }
+        }
+        let totals = &mut self.totals;
+        totals.events = totals.events.saturating_add(events.saturating_mul(rounds));
+        totals.deallocations = totals.deallocations.saturating_add(rounds.saturating_mul(blocks.len() as u64));
     }
 
     /// How many events after this order the peak came, if it did not come before.

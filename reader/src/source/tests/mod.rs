@@ -3,6 +3,7 @@
 mod accounts;
 mod fixture;
 mod make;
+mod repeats;
 mod short_lived;
 
 use crc32fast::hash as crc32;

@@ -148,7 +148,7 @@ struct Engine {
 
 impl Engine {
     fn run(&mut self) {
-        crate::sys::yield_to_others();
+        crate::sys::yield_in_part();
         loop {
             let (arrived, ending) = {
                 let mut state = lock(&self.shared);

@@ -41,7 +41,7 @@ pub(crate) fn run(options: &LiveArgs) -> Result<u8> {
         return Err(Failure::usage("the view needs a terminal; --jsonl prints JSON lines for other programs").into());
     }
     // The program comes first, also where processors are scarce.
-    crate::sys::yield_to_others();
+    crate::sys::yield_in_part();
     let mut source = LiveSource::find(options.target.as_deref())?;
     if options.jsonl {
         lines::run(&mut source, options.every, options.all)?;

@@ -108,6 +108,29 @@ def test_they_are_those_of_a_capture_of_events(executable, tmp_path):
     assert abs(allocated - expected) < expected * 0.02 and abs(freed - expected_freed) < expected_freed * 0.02
 
 
+def test_windows_of_samples_say_how_exact_they_are(executable, tmp_path):
+    capture = recorded(executable, tmp_path, "--window", "200ms", "--sample=65536")
+    ask = windows_of(executable, capture)
+    within = "$windows w join (select distinct frame, function from $frames) f on f.frame = w.own_frame"
+    for function, held in [("early", 10 * 300_000), ("late", 1_000_000)]:
+        live, variance = max(ask(
+            "select sum(live_bytes), sum(live_bytes_variance) from $windows w "
+            "join (select distinct frame, function from $frames) f on f.frame = w.own_frame "
+            f"where function like '{function}%' group by window_number"
+        ), key=lambda row: row[0])
+        # Blocks that are several times the distance are sampled nearly always.
+        assert 0 < variance < (held / 4) ** 2
+        assert abs(live - held) <= 5 * variance**0.5 + 1000, (function, live, variance)
+    # Samples are independent: the variances of all windows add up to that of the whole.
+    [(windows, whole)] = ask(
+        "select (select sum(allocated_bytes_variance) from $windows), (select sum(allocated_bytes_variance) from $sites)"
+    )
+    assert whole > 0 and abs(windows - whole) <= whole / 1000
+    (tmp_path / "all").mkdir()
+    ask = windows_of(executable, recorded(executable, tmp_path / "all", "--window", "200ms"))
+    assert ask("select count(live_bytes_variance) from $windows") == [(0,)]
+
+
 def test_a_killed_program_keeps_its_windows(executable, tmp_path):
     (tmp_path / "killed.py").write_text(PROGRAM.replace("until(7)", "until(30)\nimport os; os.kill(os.getpid(), 9)").replace("* 0.2", "* 0.02"))
     capture = tmp_path / "capture.bin"

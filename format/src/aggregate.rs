@@ -18,7 +18,8 @@
 //! variances  for each AggregateSum of a group in order: 4 numbers   how exact the sums are, in recordings of samples; see [`AggregateVariances`]
 //! counts     bytes count                                           what each of threads has allocated, as it was counted; as before
 //! windows    from to rows                                          what groups did in spans of time (`run --window`); as before. A row: group,
-//!                                                                  then bytes and count of what was allocated, freed, live at the end, and most of it
+//!                                                                  then bytes and count of what was allocated, freed, live at the end, and most of it;
+//!                                                                  then, if any is an estimate, the 3 variances of each row as above
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -195,6 +196,7 @@ impl Aggregate {
         }
         if !self.windows.is_empty() {
             out.rows(&self.windows, write_window);
+            windows::write_variances(&mut out, &self.windows);
         }
         out.0
     }
@@ -238,10 +240,13 @@ impl Aggregate {
         let places = if input.is_at_end() { Vec::new() } else { input.rows(places)? };
         let failed = |input: &mut FieldReader<'_>| read_failed(input, &stack, &thread);
         let failed = if input.is_at_end() { Vec::new() } else { input.rows(failed)? };
-        let variances = if input.is_at_end() { Vec::new() } else { input.rows(read_variances)? };
+        let variances = if input.is_at_end() { Vec::new() } else { input.rows(read_bits::<SUMS>)? };
         let count = |input: &mut FieldReader<'_>| Some((input.number()?, input.number()?));
         let counts = if input.is_at_end() { Vec::new() } else { input.rows(count)? };
-        let windows = if input.is_at_end() { Vec::new() } else { read_windows(&mut input, &below(groups.len()))? };
+        let mut windows = if input.is_at_end() { Vec::new() } else { read_windows(&mut input, &below(groups.len()))? };
+        if !input.is_at_end() {
+            windows::read_variances(&mut input, &mut windows)?;
+        }
         Some(Self {
             names,
             frames,
@@ -262,8 +267,9 @@ impl Aggregate {
     }
 }
 
-fn read_variances(input: &mut FieldReader<'_>) -> Option<AggregateVariances> {
-    let mut row = AggregateVariances::default();
+/// The bits of so many times four floating-point numbers.
+fn read_bits<const N: usize>(input: &mut FieldReader<'_>) -> Option<[[u32; 4]; N]> {
+    let mut row = [[0; 4]; N];
     for bits in row.as_flattened_mut() {
         *bits = input.small()?;
     }
@@ -367,7 +373,11 @@ mod tests {
             windows: vec![AggregateWindow {
                 from_ns: 0,
                 to_ns: 1 << 34,
-                rows: vec![AggregateWindowRow { group: 1, sums: [(u64::MAX, 3), (1, 1), (2, 2), (9, 3)] }],
+                rows: vec![AggregateWindowRow {
+                    group: 1,
+                    sums: [(u64::MAX, 3), (1, 1), (2, 2), (9, 3)],
+                    variances: [[4, 5, 6, u32::MAX]; 3],
+                }],
             }],
         }
     }
@@ -392,6 +402,21 @@ mod tests {
         let end = before_places.encode().len() - empty;
         assert_eq!(Aggregate::decode(&bytes[..end]), Some(before_places));
         assert_eq!(Aggregate::decode(&bytes[..end - columns]), Some(before_columns));
+    }
+
+    #[test]
+    fn windows_of_exact_sums_are_written_without_variances() {
+        let mut exact = example();
+        exact.windows[0].rows[0].variances = [[0; 4]; 3];
+        assert_eq!(Aggregate::decode(&exact.encode()), Some(exact.clone()));
+        let bytes = example().encode();
+        let more = bytes.len() - exact.encode().len();
+        assert!(more > 12);
+        // Without the last of them they are too few.
+        assert_eq!(Aggregate::decode(&bytes[..bytes.len() - 1]), None);
+        let mut without_rows = bytes[..bytes.len() - more].to_vec();
+        without_rows.push(0);
+        assert_eq!(Aggregate::decode(&without_rows), None);
     }
 
     #[test]

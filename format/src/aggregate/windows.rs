@@ -2,6 +2,7 @@
 //!
 //! Invariant: each row is of a group that there is.
 
+use super::read_bits;
 use crate::fields::{FieldReader, FieldWriter};
 
 /// Windows that a payload may have: several times as many as a recording keeps.
@@ -25,6 +26,8 @@ pub struct AggregateWindowRow {
     pub group: u32,
     /// Bytes and number of what was allocated, what was freed, what was live at the end, and the most that was live at a moment.
     pub sums: [(u64, u64); 4],
+    /// How exact the first three are, as [`AggregateVariances`](super::AggregateVariances) have it; zeroes where they are exact.
+    pub variances: [[u32; 4]; 3],
 }
 
 pub(super) fn write_window(out: &mut FieldWriter, window: &AggregateWindow) {
@@ -33,6 +36,25 @@ pub(super) fn write_window(out: &mut FieldWriter, window: &AggregateWindow) {
         out.number(row.group.into());
         row.sums.iter().for_each(|&(bytes, count)| out.numbers(&[bytes, count]));
     });
+}
+
+/// How exact the rows are, behind all windows, if any of them is an estimate.
+pub(super) fn write_variances(out: &mut FieldWriter, windows: &[AggregateWindow]) {
+    let rows: Vec<_> = windows.iter().flat_map(|window| &window.rows).map(|row| row.variances).collect();
+    if rows.iter().any(|row| *row != <[[u32; 4]; 3]>::default()) {
+        out.rows(&rows, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
+    }
+}
+
+/// `None` where they are not as many as the rows.
+pub(super) fn read_variances(input: &mut FieldReader<'_>, windows: &mut [AggregateWindow]) -> Option<()> {
+    let all = input.rows(read_bits::<3>)?;
+    let rows = windows.iter_mut().flat_map(|window| &mut window.rows);
+    let mut left = all.into_iter();
+    for row in rows {
+        row.variances = left.next()?;
+    }
+    left.next().is_none().then_some(())
 }
 
 /// `None` where there are more than [`MOST_WINDOWS`], too: reports give each group that holds something a row in each of them.

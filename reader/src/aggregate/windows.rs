@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 use memtrack_format::aggregate::{Aggregate, AggregateWindow, AggregateWindowRow};
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{Analysis, GroupFlow, SiteWindow, Tally};
+use crate::analysis::{Analysis, GroupFlow, SiteWindow, Tally, Variance};
 use crate::event::{StackId, ThreadId};
 
 /// The rows of groups that did something.
@@ -21,7 +21,9 @@ pub(super) fn save(analysis: &Analysis) -> Vec<AggregateWindow> {
         let sums = [flow.allocated, flow.freed, flow.live, flow.peak.unwrap_or(flow.live)];
         let is_idle = sums[..2].iter().all(|tally| (tally.bytes, tally.count) == (0, 0));
         let group = *numbers.get(&(flow.stack, flow.allocator, flow.thread)).filter(|_| !is_idle)?;
-        Some(AggregateWindowRow { group, sums: sums.map(|tally| (tally.bytes, tally.count)) })
+        let [allocated, freed, live, _] = sums.map(|tally| tally.variance.numbers().map(f32::to_bits));
+        let variances = [allocated, freed, live];
+        Some(AggregateWindowRow { group, sums: sums.map(|tally| (tally.bytes, tally.count)), variances })
     };
     let windows = analysis.windows.iter();
     windows
@@ -38,13 +40,15 @@ pub(super) fn restore(aggregate: &Aggregate, stack: impl Fn(u32) -> StackId) -> 
     let row = |row: &AggregateWindowRow| {
         let group = aggregate.groups.get(row.group as usize)?;
         let [allocated, freed, live, peak] = row.sums.map(tally);
+        let [of_allocated, of_freed, of_live] =
+            row.variances.map(|bits| Variance::of_numbers(bits.map(f32::from_bits)));
         Some(GroupFlow {
             stack: stack(group.stack),
             thread: ThreadId(group.thread),
             allocator: Allocator::from_number(group.allocator)?,
-            allocated,
-            freed,
-            live,
+            allocated: Tally { variance: of_allocated, ..allocated },
+            freed: Tally { variance: of_freed, ..freed },
+            live: Tally { variance: of_live, ..live },
             peak: Some(peak),
         })
     };

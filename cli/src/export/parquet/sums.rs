@@ -4,7 +4,7 @@
 
 use anyhow::Result;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{Group, SiteWindow, Tally};
+use memtrack_reader::analysis::{Group, SiteWindow, Tally, Variance};
 use memtrack_reader::origin::whose;
 use memtrack_reader::windows::complete;
 use memtrack_reader::{FrameId, StackId};
@@ -13,7 +13,7 @@ use rustc_hash::FxHashSet;
 use super::TableWriter;
 use super::table::{ParquetCell, ParquetTable};
 
-const SITES: [(&str, &str); 16] = [
+const SITES: [(&str, &str); 24] = [
     ("process", "i64"),
     ("stack", "i64"),
     ("own_frame", "i64"),
@@ -30,9 +30,17 @@ const SITES: [(&str, &str); 16] = [
     ("leaked_at_exit_count", "i64"),
     ("temporary_bytes", "i64"),
     ("temporary_count", "i64"),
+    ("allocated_bytes_variance", "f64"),
+    ("allocated_count_variance", "f64"),
+    ("peak_bytes_variance", "f64"),
+    ("peak_count_variance", "f64"),
+    ("leaked_bytes_variance", "f64"),
+    ("leaked_count_variance", "f64"),
+    ("leaked_at_exit_bytes_variance", "f64"),
+    ("leaked_at_exit_count_variance", "f64"),
 ];
 
-pub(super) const WINDOWS: [(&str, &str); 16] = [
+pub(super) const WINDOWS: [(&str, &str); 22] = [
     ("process", "i64"),
     ("window_number", "i64"),
     ("start_ns", "i64"),
@@ -49,6 +57,12 @@ pub(super) const WINDOWS: [(&str, &str); 16] = [
     ("live_count", "i64"),
     ("peak_bytes", "i64"),
     ("peak_count", "i64"),
+    ("allocated_bytes_variance", "f64"),
+    ("allocated_count_variance", "f64"),
+    ("freed_bytes_variance", "f64"),
+    ("freed_count_variance", "f64"),
+    ("live_bytes_variance", "f64"),
+    ("live_count_variance", "f64"),
 ];
 
 pub(super) const SNAPSHOTS: [(&str, &str); 6] = [
@@ -90,6 +104,12 @@ const PROCESSES: [(&str, &str); 27] = [
     ("time_uncertainty_ns", "i64"),
 ];
 
+/// The variances of bytes and count of a figure; null where it is exact.
+fn variances<'a>(variance: Variance) -> [ParquetCell<'a>; 2] {
+    let [bytes, _, count, _] = variance.numbers();
+    [bytes, count].map(|number| ParquetCell::Double((variance != Variance::EXACT).then_some(number.into())))
+}
+
 /// A number that is there.
 fn number<'a>(value: u64) -> ParquetCell<'a> {
     ParquetCell::Number(Some(value))
@@ -124,11 +144,15 @@ impl TableWriter<'_> {
 
     fn sites(&self, mut table: ParquetTable) -> Result<()> {
         let whose = whose(&self.source.capture.frames);
-        for group in self.source.capture.analysis.groups.iter() {
+        let analysis = &self.source.capture.analysis;
+        for (at, group) in analysis.groups.iter().enumerate() {
             let Group { stack, allocator, thread, .. } = group;
             let [allocated, peak, leaked, at_exit, temporary] =
                 [View::Allocated, View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Temporary]
                     .map(|view| group.sum(view).tally());
+            let [of_allocated, of_peak, of_leaked, of_exit] =
+                [View::Allocated, View::HighWaterMark, View::Leaks, View::LeaksAtExit]
+                    .map(|view| variances(analysis.variance(at, view)));
             table.row([
                 self.process_key(),
                 ParquetCell::Bits(self.keys.stack(stack)),
@@ -146,6 +170,14 @@ impl TableWriter<'_> {
                 number(at_exit.count),
                 number(temporary.bytes),
                 number(temporary.count),
+                of_allocated[0],
+                of_allocated[1],
+                of_peak[0],
+                of_peak[1],
+                of_leaked[0],
+                of_leaked[1],
+                of_exit[0],
+                of_exit[1],
             ])?;
         }
         table.finish()
@@ -175,6 +207,7 @@ impl TableWriter<'_> {
             }
             let [allocated, freed, live] = [flow.allocated, flow.freed, flow.live];
             let peak = flow.peak.unwrap_or(live);
+            let [of_allocated, of_freed, of_live] = [allocated, freed, live].map(|tally| variances(tally.variance));
             table.row([
                 self.process_key(),
                 number(place),
@@ -192,6 +225,12 @@ impl TableWriter<'_> {
                 number(live.count),
                 number(peak.bytes),
                 number(peak.count),
+                of_allocated[0],
+                of_allocated[1],
+                of_freed[0],
+                of_freed[1],
+                of_live[0],
+                of_live[1],
             ])?;
         }
         Ok(())

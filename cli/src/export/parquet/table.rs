@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use parquet::basic::{Compression, Encoding};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type, Int64Type};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
@@ -26,6 +26,7 @@ enum ParquetColumn {
     Bool(ColumnValues<bool>),
     Int32(ColumnValues<i32>),
     Int64(ColumnValues<i64>),
+    Double(ColumnValues<f64>),
     Text(ColumnValues<ByteArray>),
 }
 
@@ -66,6 +67,7 @@ pub(super) enum ParquetCell<'a> {
     Bits(Option<u64>),
     /// A number of a column with sign; [`i64::MAX`] stands for larger ones, which only a forged capture has.
     Number(Option<u64>),
+    Double(Option<f64>),
     Text(Option<&'a str>),
     /// One of a few texts, see [`StringPool`].
     Word(Option<&'static str>),
@@ -108,6 +110,7 @@ impl ParquetTable {
             "i32" => format!("optional int32 {column};"),
             "u64" => format!("optional int64 {column} (INTEGER(64, false));"),
             "i64" => format!("optional int64 {column};"),
+            "f64" => format!("optional double {column};"),
             "bool" => format!("optional boolean {column};"),
             _ => format!("optional binary {column} (UTF8);"),
         };
@@ -132,6 +135,7 @@ impl ParquetTable {
         let column = |(_, kind): &(&str, &str)| match *kind {
             "u32" | "i32" => ParquetColumn::Int32(ColumnValues::default()),
             "u64" | "i64" => ParquetColumn::Int64(ColumnValues::default()),
+            "f64" => ParquetColumn::Double(ColumnValues::default()),
             "bool" => ParquetColumn::Bool(ColumnValues::default()),
             _ => ParquetColumn::Text(ColumnValues::default()),
         };
@@ -150,6 +154,7 @@ impl ParquetTable {
                 (ParquetColumn::Int64(values), ParquetCell::Number(value)) => {
                     values.push(value.map(|number| i64::try_from(number).unwrap_or(i64::MAX)));
                 }
+                (ParquetColumn::Double(values), ParquetCell::Double(value)) => values.push(value),
                 (ParquetColumn::Bool(values), ParquetCell::Bool(value)) => values.push(Some(value)),
                 (ParquetColumn::Text(values), ParquetCell::Text(value)) => values.push(value.map(ByteArray::from)),
                 (ParquetColumn::Text(values), ParquetCell::Word(value)) => {
@@ -174,6 +179,7 @@ impl ParquetTable {
                 ParquetColumn::Bool(values) => values.flush::<BoolType>(&mut writer)?,
                 ParquetColumn::Int32(values) => values.flush::<Int32Type>(&mut writer)?,
                 ParquetColumn::Int64(values) => values.flush::<Int64Type>(&mut writer)?,
+                ParquetColumn::Double(values) => values.flush::<DoubleType>(&mut writer)?,
                 ParquetColumn::Text(values) => values.flush::<ByteArrayType>(&mut writer)?,
             }
             writer.close()?;

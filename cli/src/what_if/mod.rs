@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use memtrack_collector::control_groups::memory_limit;
 use memtrack_format::resident::ResidentAccount;
 use memtrack_reader::resident::{HeapCall, HeapCalls, ThreadEnds, allocator_file};
 use memtrack_reader::source::{CaptureReader, ReadSummary};
@@ -76,10 +77,11 @@ fn read(file: &CaptureReader, consumer: &mut impl memtrack_reader::source::Consu
 fn check_memory(live: u64) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let kibibytes = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")?.trim().strip_suffix(" kB"));
-    let available = kibibytes.and_then(|text| text.parse::<u64>().ok()).map_or(u64::MAX, |kibibytes| kibibytes * 1024);
+    let available = kibibytes.and_then(|text| text.parse::<u64>().ok()).map(|kibibytes| kibibytes.saturating_mul(1024));
+    let available = available.into_iter().chain(memory_limit()).min().unwrap_or(u64::MAX);
     if live > available / 100 * MOST_MEMORY_PERCENT {
         bail!(
-            "--what-if allocates what the program did, {} at once, and {} is left: use a machine with more",
+            "--what-if allocates what the program did, {} at once, and there is room for {}: use a machine with more memory",
             size(live),
             size(available)
         );
@@ -120,7 +122,7 @@ impl ReplaySource<'_> {
         let program = std::env::current_exe().context("cannot determine the path of the memtrack executable")?;
         let mut command = Command::new(program);
         command.arg("replay-heap").env_remove("LD_PRELOAD").envs(self.pace.environment());
-        command.envs(setting.environment());
+        command.envs(setting.environment().map(|(name, value)| (name, self.pace.with(name, value))));
         if let Some(library) = library {
             command.env("LD_PRELOAD", library);
         }

@@ -15,6 +15,8 @@ const ALLOCATORS: [(&str, &[&str]); 3] = [
 
 /// Real time of a replay at most, in nanoseconds: that of a longer recording passes faster.
 const LONGEST_NS: u64 = 5_000_000_000;
+/// jemalloc's settings, of which the last one of a name counts.
+const CONFIGURATION: &str = "MALLOC_CONF";
 /// How long jemalloc and mimalloc keep unused pages, in milliseconds.
 const JEMALLOC_DECAY_MS: u64 = 10_000;
 const MIMALLOC_DELAY_MS: u64 = 10;
@@ -104,6 +106,12 @@ impl Pace {
         u64::try_from(scaled).unwrap_or(u64::MAX)
     }
 
+    /// The value of a variable with what tells allocators that time passes faster, which the value itself may overrule.
+    pub(super) fn with(self, name: &str, value: &str) -> String {
+        let own = self.environment().into_iter().find(|(known, _)| *known == name && name == CONFIGURATION);
+        own.map_or_else(|| value.to_owned(), |(_, own)| format!("{own},{value}"))
+    }
+
     /// What tells allocators that time passes faster, unless the environment has other settings for them.
     pub(super) fn environment(self) -> Vec<(&'static str, String)> {
         if self.replayed_ns == self.recorded_ns {
@@ -112,7 +120,7 @@ impl Pace {
         let decay = self.scaled(JEMALLOC_DECAY_MS).max(1);
         let delay = self.scaled(MIMALLOC_DELAY_MS).max(1);
         let settings =
-            [("MALLOC_CONF", format!("dirty_decay_ms:{decay}")), ("MIMALLOC_PURGE_DELAY", delay.to_string())];
+            [(CONFIGURATION, format!("dirty_decay_ms:{decay}")), ("MIMALLOC_PURGE_DELAY", delay.to_string())];
         settings.into_iter().filter(|(name, _)| std::env::var_os(name).is_none()).collect()
     }
 }
@@ -141,6 +149,8 @@ mod tests {
         assert_eq!((pace.scaled(1_000), pace.environment().len()), (1_000, 0));
         let pace = Pace::of(50_000_000_000);
         assert_eq!(pace.scaled(50_000_000_000), 5_000_000_000);
+        assert_eq!(pace.with("MALLOC_CONF", "narenas:1"), "dirty_decay_ms:1000,narenas:1");
+        assert_eq!(pace.with("MALLOC_ARENA_MAX", "1"), "1");
         assert!(pace.environment().iter().all(|(_, value)| value == "dirty_decay_ms:1000" || value == "1"));
     }
 }

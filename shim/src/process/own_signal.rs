@@ -68,7 +68,7 @@ fn is_default(signal: c_int) -> bool {
 fn is_blocked(signal: c_int) -> bool {
     let mut blocked = MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: nothing is set, and there is room for what is told.
-    let told = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) };
+    let told = unsafe { libc::sigprocmask(libc::SIG_BLOCK, std::ptr::null(), blocked.as_mut_ptr()) };
     // SAFETY: it was filled in if the call succeeded.
     told != 0 || unsafe { libc::sigismember(blocked.as_ptr(), signal) } != 0
 }

@@ -25,6 +25,8 @@ const KEPT_PERCENT: u64 = 50;
 /// Growth of this size weighs as much as it comes to in so many seconds: a server that was recorded for a moment has imports, which
 /// stay what they are.
 const AHEAD_SECONDS: u64 = 60;
+/// Growth for a shorter time says nothing of a minute: a table is being filled.
+const LEAST_SPAN_NS: u64 = 2_000_000_000;
 
 /// The lines that grow most.
 pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
@@ -47,7 +49,8 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         let keeps = keeps_most || growth.span_ns >= LONG_NS;
         let is_large = growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
         let alarming = growth.is_steady && keeps && is_large;
-        let ahead = if is_large && !is_of_arenas { growth.bytes_per_second().saturating_mul(AHEAD_SECONDS) } else { 0 };
+        let goes_ahead = is_large && !is_of_arenas && growth.span_ns >= LEAST_SPAN_NS;
+        let ahead = if goes_ahead { growth.bytes_per_second().saturating_mul(AHEAD_SECONDS) } else { 0 };
         let in_arenas = match is_of_arenas {
             true => {
                 ", mostly arenas of Python's allocator, which have objects of other lines, too: run --trace-python-allocators says whose"

@@ -162,8 +162,8 @@ impl TextLayout {
     pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
         let address = layout.fields(address);
         let length = memory.u64(address.checked_add(16)?)?;
-        let state = memory.u32(address.checked_add(32)?)?;
-        let (width, is_compact, is_ascii) = (u64::from(state >> 2 & 7), state >> 5 & 1 == 1, state >> 6 & 1 == 1);
+        let flags = layout.text_flags(memory.u32(address.checked_add(32)?)?);
+        let (width, is_compact, is_ascii) = (u64::from(flags & 7), flags >> 3 & 1 == 1, flags >> 4 & 1 == 1);
         let (ascii, compact) = if layout.minor >= 12 { (40, 56) } else { (48, 72) };
         let header = if is_ascii { ascii } else { compact };
         let data = if is_compact { address + header } else { memory.u64(address.checked_add(compact)?)? };

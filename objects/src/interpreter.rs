@@ -56,7 +56,7 @@ impl PythonRuntime {
             modules.next().is_none_or(|known| known == 0 || mimalloc::holds(view, known))
         };
         // Of the allocator the table says nothing.
-        if layout.is_free_threaded() && !has_blocks() {
+        if !layout.has_classes_of(type_type, word) || layout.is_free_threaded() && !has_blocks() {
             return Err(ObjectsError::OtherLayout(minor));
         }
         Ok(runtime)

@@ -10,8 +10,9 @@ use crate::memory::ObjectMemory;
 /// What the first word of a runtime with a table of offsets says.
 pub(crate) const OFFSETS_COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 
-/// Where an object has its type.
+/// Where an object has its type, and a type the size of its objects.
 const TYPE_OF_OBJECT: u64 = 8;
+const SIZE_OF_OBJECTS: u64 = 32;
 
 /// Offsets in bytes, of one version. Those that no version has changed are constants beside their use. Offsets in objects are
 /// those of builds with a global lock.
@@ -174,6 +175,8 @@ const V3_14: ObjectLayout = ObjectLayout {
     code_extra: 200,
     ..V3_13
 };
+/// Besides the larger head: numbers of objects that threads count on their own, and of the thread's own code.
+const V3_14T: ObjectLayout = ObjectLayout { larger_head: 16, heap_type: 944, frame_owner: 78, ..V3_14 };
 const V3_15: ObjectLayout = ObjectLayout {
     minor: 15,
     interpreters_head: 936,
@@ -189,8 +192,10 @@ const V3_15: ObjectLayout = ObjectLayout {
     cached_keys: 888,
     ..V3_14
 };
+const V3_15T: ObjectLayout = ObjectLayout { larger_head: 16, heap_type: 952, frame_owner: 78, ..V3_15 };
 
-const ALL: [ObjectLayout; 9] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_13T, V3_14, V3_15];
+const ALL: [ObjectLayout; 11] =
+    [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_13T, V3_14, V3_14T, V3_15, V3_15T];
 
 /// A field of a layout.
 type LayoutField = fn(&ObjectLayout) -> u64;
@@ -232,13 +237,14 @@ const OWN_3_14: OwnTable = OwnTable {
         (208, |own| own.current_frame),
         (280, |own| own.frame_locals),
         (288, |own| own.frame_owner),
-        (320, |own| own.code_file),
-        (328, |own| own.code_name),
-        (368, |own| own.code_locals),
-        (416, |own| own.static_type),
-        (456, |own| own.tuple_items),
+        (320, |own| own.fields(own.code_file)),
+        (328, |own| own.fields(own.code_name)),
+        (368, |own| own.fields(own.code_locals)),
+        (408, |own| own.fields(TYPE_OF_OBJECT)),
+        (416, |own| own.fields(own.static_type)),
+        (456, |own| own.fields(own.tuple_items)),
         (656, |own| own.collecting),
-        (680, |own| own.generator_frame),
+        (680, |own| own.fields(own.generator_frame)),
     ],
     ..OWN_3_13
 };
@@ -247,13 +253,14 @@ const OWN_3_15: OwnTable = OwnTable {
         (208, |own| own.current_frame),
         (344, |own| own.frame_locals),
         (352, |own| own.frame_owner),
-        (384, |own| own.code_file),
-        (392, |own| own.code_name),
-        (432, |own| own.code_locals),
-        (480, |own| own.static_type),
-        (552, |own| own.tuple_items),
+        (384, |own| own.fields(own.code_file)),
+        (392, |own| own.fields(own.code_name)),
+        (432, |own| own.fields(own.code_locals)),
+        (472, |own| own.fields(TYPE_OF_OBJECT)),
+        (480, |own| own.fields(own.static_type)),
+        (552, |own| own.fields(own.tuple_items)),
         (760, |own| own.collecting),
-        (808, |own| own.generator_frame),
+        (808, |own| own.fields(own.generator_frame)),
     ],
     ..OWN_3_14
 };
@@ -311,6 +318,12 @@ impl ObjectLayout {
             .then_some(told)
     }
 
+    /// Whether classes are as large as here by what the type of types says, of which the interpreter's own table says nothing.
+    pub(crate) fn has_classes_of(&self, type_type: u64, word: impl Fn(u64) -> Option<u64>) -> bool {
+        let size = || word(self.fields(type_type).wrapping_add(SIZE_OF_OBJECTS));
+        self.minor < 13 || size() == Some(self.fields(self.heap_type))
+    }
+
     /// Where the collector's state is in an interpreter, from 3.13 on: before its lists, by version.
     fn collector(&self) -> u64 {
         self.generations - if self.minor >= 15 { 8 } else { 24 }
@@ -323,6 +336,12 @@ impl ObjectLayout {
             1 if self.minor >= 14 => word & !1,
             _ => word,
         }
+    }
+
+    /// What a string's state says, from the width of its characters on: before it stands whether the string is interned, which
+    /// is a byte where threads change it at once.
+    pub(crate) fn text_flags(&self, state: u32) -> u32 {
+        state >> if self.is_free_threaded() && self.minor >= 14 { 8 } else { 2 }
     }
 
     /// Whether the interpreter has frames that are no objects: from 3.11 on.
@@ -340,7 +359,7 @@ mod tests {
         let has = |minor, is_free_threaded| {
             ObjectLayout::of(minor, is_free_threaded).map(|layout| layout.minor) == Some(minor)
         };
-        assert!((8..=15).all(|minor| has(minor, false)) && has(13, true));
-        assert!(!has(7, false) && !has(16, false) && !has(14, true));
+        assert!((8..=15).all(|minor| has(minor, false)) && (13..=15).all(|minor| has(minor, true)));
+        assert!(!has(7, false) && !has(16, false) && !has(12, true) && !has(16, true));
     }
 }

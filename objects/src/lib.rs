@@ -49,6 +49,6 @@ pub enum ObjectsError {
     )]
     OtherLayout(u8),
     /// Without a global lock, and no table for it.
-    #[error("objects of free-threaded builds of CPython 3.{0} cannot be read; those of 3.13 can")]
+    #[error("objects of free-threaded builds of CPython 3.{0} cannot be read; those of 3.13 to 3.15 can")]
     FreeThreaded(u8),
 }

@@ -97,6 +97,7 @@ impl ReferenceReader<'_> {
         match of.kind {
             ObjectKind::Text if self.layout.minor >= 12 => 64,
             ObjectKind::Text => 80,
+            ObjectKind::ByteArray if self.layout.minor >= 15 => 64,
             ObjectKind::ByteArray => 56,
             ObjectKind::Array => 64,
             _ => 24,

@@ -13,6 +13,8 @@ use crate::types::{ObjectKind, ObjectType};
 const MOST: u64 = 1 << 46;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
+/// What a bytes object has besides its bytes.
+const BYTES_HEAD: u64 = 33;
 /// A block of a deque, and its items.
 const DEQUE_BLOCK: u64 = 528;
 const DEQUE_ITEMS: u64 = 64;
@@ -51,7 +53,12 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             let size = memory.u32(word(40)?.checked_add(4)?)?;
             basic.checked_add(word(32)?.checked_mul(size.into())?)
         }
-        ObjectKind::ByteArray => basic.checked_add(word(24)?),
+        ObjectKind::ByteArray => {
+            let room = word(24)?;
+            // From 3.15 on they are in an object of their own, which nothing else refers to.
+            let head = if layout.minor >= 15 && room > 0 { layout.fields(BYTES_HEAD) } else { 0 };
+            basic.checked_add(head)?.checked_add(room)
+        }
         ObjectKind::Code => {
             let extra = word(layout.code_extra)?;
             let extra = if extra == 0 { 0 } else { memory.u64(extra)?.checked_mul(8)?.checked_add(8)? };

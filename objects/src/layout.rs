@@ -194,8 +194,7 @@ const V3_15: ObjectLayout = ObjectLayout {
 };
 const V3_15T: ObjectLayout = ObjectLayout { larger_head: 16, heap_type: 952, frame_owner: 78, ..V3_15 };
 
-const ALL: [ObjectLayout; 11] =
-    [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_13T, V3_14, V3_14T, V3_15, V3_15T];
+const ALL: [ObjectLayout; 11] = [V3_8, V3_9, V3_10, V3_11, V3_12, V3_13, V3_13T, V3_14, V3_14T, V3_15, V3_15T];
 
 /// A field of a layout.
 type LayoutField = fn(&ObjectLayout) -> u64;

@@ -27,9 +27,11 @@ const SHARED_COUNT: u64 = 16;
 const TRACKED: u8 = 1;
 const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
+/// No bit of the collector: what a block is filled with has it.
+const FILLED: u8 = 128;
 const IMMORTAL: u32 = u32::MAX;
-/// A shared count from this one on is that of an object whose references are counted late: the interpreter adds twice as many.
-const COUNTED_LATE: i64 = 1 << 59;
+/// What is added to the shared count of an object whose references are counted late.
+const COUNTED_LATE: i64 = i64::MAX / 8;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
@@ -182,6 +184,9 @@ impl PictureBuilder<'_> {
                 return;
             }
             let bits = memory.u8(address.wrapping_add(COLLECTOR_BITS)).unwrap_or(0);
+            if bits & FILLED != 0 {
+                return;
+            }
             if bits & TRACKED == 0 {
                 // What never ends is not tracked, but an object as any other.
                 if memory.u32(address.wrapping_add(LOCAL_COUNT)) == Some(IMMORTAL) {
@@ -225,7 +230,7 @@ impl PictureBuilder<'_> {
     fn references_of_two_counts(&self, address: u64) -> Option<u64> {
         let local = self.memory.u32(address.wrapping_add(LOCAL_COUNT))?;
         let shared = self.memory.u64(address.wrapping_add(SHARED_COUNT))?.cast_signed() >> 2;
-        if local == IMMORTAL || shared >= COUNTED_LATE {
+        if local == IMMORTAL || shared.abs_diff(COUNTED_LATE) < MOST_REFERENCES {
             return Some(1);
         }
         u64::try_from(i64::from(local) + shared).ok()

@@ -134,7 +134,7 @@ def python():
 
 
 #: Code of programs that record themselves: `keep` makes blocks that the interpreter requests from malloc one by one, 1 byte
-#: larger than asked for. Without the GIL, objects are in mimalloc.
+#: larger than asked for. Without the GIL, objects are in mimalloc, from 3.15 on all that Python allocates: blocks of C++ are not.
 KEEP = """
 import os, signal, sys, threading, time
 import memtrack
@@ -144,7 +144,8 @@ def keep(count, size=70_001):
 
 if not getattr(sys, "_is_gil_enabled", lambda: True)():
     import ctypes
-    allocate, release = ctypes.pythonapi.PyMem_RawMalloc, ctypes.pythonapi.PyMem_RawFree
+    library = ctypes.CDLL("libstdc++.so.6")
+    allocate, release = library._Znwm, library._ZdlPv
     allocate.argtypes, allocate.restype, release.argtypes, release.restype = [ctypes.c_size_t], ctypes.c_void_p, [ctypes.c_void_p], None
 
     class Block:

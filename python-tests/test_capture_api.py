@@ -287,7 +287,7 @@ def test_types():
                 assert outcome.status == 0, outcome.stdout.decode()
 
 
-@pytest.mark.parametrize("version", ["3.8", "3.13"])
+@pytest.mark.parametrize("version", ["3.8", "3.13", "3.14t", "3.15t"])
 def test_on_other_interpreters(recorded, version, tmp_path):
     from conftest import interpreter_path
 

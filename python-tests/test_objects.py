@@ -187,6 +187,41 @@ os._exit(0)
 """
 
 
+UNLISTED = """
+import array, json, sys
+class Array(array.array): pass
+class Bytes(bytes): pass
+class Float(float): pass
+class Number(int): pass
+class Room(bytearray): pass
+class Text(str): pass
+class Table(dict): pass
+ALL = [Array("i", range(50)), Bytes(), Bytes(b"abc" * 9), Float(1), Number(0), Number(5), Number(-(10**30)), Room(), Room(b"x" * 999)]
+ALL += [Room(5), Text("a"), Text("\\xe9" * 10), Text("\\u20ac" * 10), Text("\\U0001f600" * 7), Table(), Table(a=1, b=2)]
+ALL[-5].encode()
+ALL[-7].extend(b"x" * 77)
+sizes = {}
+for one in ALL:
+    known = sizes.get(type(one).__name__, (0, 0))
+    sizes[type(one).__name__] = (known[0] + 1, known[1] + sys.getsizeof(one))
+print(json.dumps(sizes), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_sizes_of_texts_numbers_and_bytes(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(UNLISTED)
+    command = flat([interpreter_path(version), script])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        expected = {f"__main__.{name}": sizes for name, sizes in json.loads(process.stdout.readline()).items()}
+        told = objects(executable, process)
+        process.stdin.write("\n")
+    assert told["unreadable"] == 0
+    assert {row["type"]: [row["count"], row["own_bytes"]] for row in told["types"] if row["type"] in expected} == expected
+
+
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])
 @pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version in FREE_THREADED])
 def test_threads_that_allocate_at_once_leave_nothing_out(executable, tmp_path, version, options):

@@ -317,7 +317,7 @@ impl ObjectLayout {
             .then_some(told)
     }
 
-    /// Whether classes are as large as here by what the type of types says, of which the interpreter's own table says nothing.
+    /// Whether classes are as large as here by what the type of types says; the interpreter's own table does not say it.
     pub(crate) fn has_classes_of(&self, type_type: u64, word: impl Fn(u64) -> Option<u64>) -> bool {
         let size = || word(self.fields(type_type).wrapping_add(SIZE_OF_OBJECTS));
         self.minor < 13 || size() == Some(self.fields(self.heap_type))
@@ -337,8 +337,8 @@ impl ObjectLayout {
         }
     }
 
-    /// What a string's state says, from the width of its characters on: before it stands whether the string is interned, which
-    /// is a byte where threads change it at once.
+    /// What a string's state says, from the width of its characters on. Before it stands whether the string is interned,
+    /// which is a byte where threads change it at once.
     pub(crate) fn text_flags(&self, state: u32) -> u32 {
         state >> if self.is_free_threaded() && self.minor >= 14 { 8 } else { 2 }
     }

@@ -151,7 +151,7 @@ pub(crate) enum Command {
     Man(shell::ManArgs),
     /// Make the calls of malloc, realloc and free that standard input holds: for `resident --what-if`
     #[command(hide = true)]
-    ReplayHeap,
+    RerunHeap,
     /// Record the process at the other end of standard input, a socket, when it asks for it
     #[command(hide = true)]
     Recorder,

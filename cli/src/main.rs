@@ -112,7 +112,7 @@ fn run() -> anyhow::Result<u8> {
         Command::Completions(completions) => commands::shell::completions(&completions),
         Command::Man(man) => commands::shell::man(&man),
         Command::AwaitProgram(program) => commands::run::await_program::run(&program),
-        Command::ReplayHeap => commands::replay_heap::run(),
+        Command::RerunHeap => commands::rerun_heap::run(),
         Command::Recorder => commands::run::recorder::run(),
         Command::Help(help) => commands::help::run(&help),
         Command::Parse(parse) => commands::parse::run(&parse),

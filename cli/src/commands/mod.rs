@@ -12,7 +12,7 @@ pub(crate) mod objects;
 pub(crate) mod parse;
 pub(crate) mod ps;
 pub(crate) mod query;
-pub(crate) mod replay_heap;
+pub(crate) mod rerun_heap;
 pub(crate) mod resident;
 pub(crate) mod rewrite;
 pub(crate) mod run;

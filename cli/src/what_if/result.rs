@@ -1,4 +1,4 @@
-//! What a replay says: how much of its memory is resident.
+//! What a rerun says: how much of its memory is resident.
 //!
 //! Invariant: each resident page is anonymous or of one file.
 
@@ -7,17 +7,17 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What a replay prints, as JSON.
+/// What a rerun prints, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ReplayResult {
-    pub(crate) resident: ReplayedMemory,
+pub(crate) struct RerunResult {
+    pub(crate) resident: RerunMemory,
     /// The file that `malloc` was of.
     pub(crate) file: PathBuf,
 }
 
-/// Resident memory of a replay, in bytes.
+/// Resident memory of a rerun, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct ReplayedMemory {
+pub(crate) struct RerunMemory {
     pub(crate) anonymous: u64,
     /// All that was resident at its most.
     pub(crate) peak: u64,
@@ -25,7 +25,7 @@ pub(crate) struct ReplayedMemory {
     pub(crate) files: BTreeMap<String, u64>,
 }
 
-impl ReplayedMemory {
+impl RerunMemory {
     /// Reads the texts of /proc/PID/smaps and /proc/PID/status.
     pub(crate) fn of(smaps: &str, status: &str) -> Self {
         let peak = status.lines().find_map(|line| kibibytes(line, "VmHWM:")).unwrap_or(0) * 1024;
@@ -59,7 +59,7 @@ impl ReplayedMemory {
 }
 
 /// The value of a line with this name.
-fn kibibytes(line: &str, name: &str) -> Option<u64> {
+pub(super) fn kibibytes(line: &str, name: &str) -> Option<u64> {
     line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok()
 }
 
@@ -73,14 +73,14 @@ fn path_of_mapping(line: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
-    use super::ReplayedMemory;
+    use super::RerunMemory;
 
     #[test]
     fn anonymous_pages_and_those_of_files_are_told_apart() {
         let text = "55d0-55e0 r-xp 00002000 fe:01 77 /usr/lib/with space.so\nSize: 64 kB\nRss: 12 kB\nAnonymous: 4 kB\n\
                     55e0-55f0 rw-p 00000000 00:00 0 \nRss: 8 kB\nAnonymous: 8 kB\nVmFlags: rd wr\n\
                     55f0-5600 rw-p 00000000 00:00 0                          [heap]\nRss: 20 kB\nAnonymous: 16 kB\n";
-        let memory = ReplayedMemory::of(text, "VmPeak:\t 99 kB\nVmHWM:\t  80 kB\n");
+        let memory = RerunMemory::of(text, "VmPeak:\t 99 kB\nVmHWM:\t  80 kB\n");
         assert_eq!(memory.anonymous, 28 << 10);
         assert_eq!(memory.bytes(true, |_| false), 72 << 10);
         assert_eq!(memory.bytes(false, |path| path.starts_with("/usr/lib")), 36 << 10);

@@ -13,7 +13,7 @@ const ALLOCATORS: [(&str, &[&str]); 3] = [
     ("tcmalloc", &["libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so"]),
 ];
 
-/// Real time of a replay at most, in nanoseconds: that of a longer recording passes faster.
+/// Real time of a rerun at most, in nanoseconds: that of a longer recording passes faster.
 const LONGEST_NS: u64 = 5_000_000_000;
 /// jemalloc's settings, of which the last one of a name counts.
 const CONFIGURATION: &str = "MALLOC_CONF";
@@ -87,22 +87,22 @@ impl Setting {
     }
 }
 
-/// How fast the time of a recording passes in its replay: allocators give back what was unused for some time.
+/// How fast the time of a recording passes in its rerun: allocators give back what was unused for some time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     recorded_ns: u64,
-    replayed_ns: u64,
+    rerun_ns: u64,
 }
 
 impl Pace {
     /// For calls up to this time after the start.
     pub(super) fn of(recorded_ns: u64) -> Self {
-        Self { recorded_ns: recorded_ns.max(1), replayed_ns: recorded_ns.clamp(1, LONGEST_NS) }
+        Self { recorded_ns: recorded_ns.max(1), rerun_ns: recorded_ns.clamp(1, LONGEST_NS) }
     }
 
-    /// When something of this time happens in the replay.
+    /// When something of this time happens in the rerun.
     pub(super) fn scaled(self, time_ns: u64) -> u64 {
-        let scaled = u128::from(time_ns) * u128::from(self.replayed_ns) / u128::from(self.recorded_ns);
+        let scaled = u128::from(time_ns) * u128::from(self.rerun_ns) / u128::from(self.recorded_ns);
         u64::try_from(scaled).unwrap_or(u64::MAX)
     }
 
@@ -114,7 +114,7 @@ impl Pace {
 
     /// What tells allocators that time passes faster, unless the environment has other settings for them.
     pub(super) fn environment(self) -> Vec<(&'static str, String)> {
-        if self.replayed_ns == self.recorded_ns {
+        if self.rerun_ns == self.recorded_ns {
             return Vec::new();
         }
         let decay = self.scaled(JEMALLOC_DECAY_MS).max(1);

@@ -1,4 +1,4 @@
-//! The steps of a replay as they go through the pipe to the process that replays: 16 bytes each.
+//! The steps of a rerun as they go through the pipe to the process that reruns: 16 bytes each.
 //!
 //! Invariant: what [`encode`] makes, [`decode`] gives back.
 

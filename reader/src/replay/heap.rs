@@ -112,7 +112,7 @@ impl LiveHeap {
 
     /// The block at an address.
     pub(super) fn at(&mut self, address: u64) -> Option<&mut LiveBlock> {
-        let [mut bottom] = [Bottom::UNKNOWN];
+        let mut bottom = Bottom::UNKNOWN;
         self.places.bottoms(&[address], std::slice::from_mut(&mut bottom));
         match self.places.get(address, bottom) {
             0 => None,

@@ -82,6 +82,15 @@ impl ThreadEnds {
     }
 }
 
+/// What a thread has freed last.
+#[derive(Clone, Copy, Debug, Default)]
+struct PendingFree {
+    /// Address and number of the block, unless it is known that no realloc follows.
+    block: Option<(u64, u32)>,
+    /// Whether the thread is among those that wait.
+    is_waiting: bool,
+}
+
 /// A consumer of events that calls `sink` with each call up to a moment.
 #[derive(Debug)]
 pub struct HeapCalls<S> {
@@ -94,9 +103,9 @@ pub struct HeapCalls<S> {
     /// Numbers so far, and those of them that no block has.
     blocks: u32,
     unused: Vec<u32>,
-    /// Blocks that threads have freed last, address and number, unless it is known that no realloc follows.
-    freed: Vec<Option<(u64, u32)>>,
-    /// Threads that have one.
+    /// What threads have freed last.
+    freed: Vec<PendingFree>,
+    /// Threads that may have one, each once.
     waiting: Vec<ThreadId>,
     /// Python's allocator cuts larger blocks, too.
     has_mimalloc: bool,
@@ -136,7 +145,7 @@ impl<S: FnMut(HeapCall)> HeapCalls<S> {
 
     /// The thread's last free, if it was not made.
     fn take_freed(&mut self, thread: ThreadId) -> Option<(u64, u32)> {
-        self.freed.get_mut(thread.0 as usize)?.take()
+        self.freed.get_mut(thread.0 as usize)?.block.take()
     }
 
     /// Makes the thread's last free, which no realloc has followed.
@@ -150,7 +159,10 @@ impl<S: FnMut(HeapCall)> HeapCalls<S> {
 
     fn free_waiting(&mut self) {
         let mut waiting = std::mem::take(&mut self.waiting);
-        waiting.drain(..).for_each(|thread| self.free_last(thread));
+        for thread in waiting.drain(..) {
+            self.free_last(thread);
+            self.freed[thread.0 as usize].is_waiting = false;
+        }
         self.waiting = waiting;
     }
 
@@ -191,10 +203,13 @@ impl<S: FnMut(HeapCall)> HeapCalls<S> {
         let Some(block) = self.numbers.remove(&event.address) else { return };
         let index = event.thread.0 as usize;
         if index >= self.freed.len() {
-            self.freed.resize(index + 1, None);
+            self.freed.resize(index + 1, PendingFree::default());
         }
-        self.freed[index] = Some((event.address, block));
-        self.waiting.push(event.thread);
+        let last = &mut self.freed[index];
+        last.block = Some((event.address, block));
+        if !std::mem::replace(&mut last.is_waiting, true) {
+            self.waiting.push(event.thread);
+        }
     }
 
     /// Whether the C library's allocator serves such a request.

@@ -1,6 +1,6 @@
-//! What resident memory would be with other allocators or settings: the figures of replays.
+//! What resident memory would be with other allocators or settings: the figures of reruns.
 //!
-//! Invariant: a figure is the resident memory of the account, changed by the difference of two replays.
+//! Invariant: a figure is the resident memory of the account, changed by the difference of two reruns.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::units::size;
 /// What the settings of one report come to.
 #[derive(Clone, Debug)]
 pub(crate) struct WhatIf {
-    /// Anonymous memory of the replay with the allocator of the recording, in bytes.
+    /// Anonymous memory of the rerun with the allocator of the recording, in bytes.
     pub(crate) as_recorded: u64,
     pub(crate) results: Vec<SettingResult>,
 }
@@ -24,7 +24,7 @@ pub(crate) struct SettingResult {
     pub(crate) setting: String,
     /// The library that `malloc` was of; `None`: the C library.
     pub(crate) library: Option<PathBuf>,
-    /// Anonymous memory of the replay, and what is resident of the files that the setting has brought, in bytes.
+    /// Anonymous memory of the rerun, and what is resident of the files that the setting has brought, in bytes.
     pub(crate) bytes: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `memtrack replay-heap`: makes the calls of malloc, realloc and free that standard input holds, and says how much memory this
+//! `memtrack rerun-heap`: makes the calls of malloc, realloc and free that standard input holds, and says how much memory this
 //! process then has.
 //!
 //! Each recorded thread is a thread here, since allocators keep caches and arenas by thread; they take turns, in the recorded
@@ -18,7 +18,7 @@ use anyhow::{Context, Result};
 use memtrack_reader::resident::HeapCall;
 
 use crate::sys::{HeapBlocks, file_of_malloc};
-use crate::what_if::result::{ReplayResult, ReplayedMemory};
+use crate::what_if::result::{RerunMemory, RerunResult};
 use crate::what_if::step::{STEP_BYTES, decode};
 
 /// Stack of a thread: it calls the allocator only.
@@ -40,16 +40,16 @@ pub(crate) fn run() -> Result<u8> {
         ended: None,
         result: None,
     };
-    let replay = Arc::new(HeapReplay { state: Mutex::new(state), turn: AtomicU32::new(0) });
-    work(&replay, 0);
-    let resident = replay.with(|state| state.result.take()).context("the replay has no result")??;
+    let rerun = Arc::new(HeapRerun { state: Mutex::new(state), turn: AtomicU32::new(0) });
+    work(&rerun, 0);
+    let resident = rerun.with(|state| state.result.take()).context("the rerun has no result")??;
     let file = file_of_malloc().context("malloc is of no file")?;
-    serde_json::to_writer(io::stdout(), &ReplayResult { resident, file })?;
+    serde_json::to_writer(io::stdout(), &RerunResult { resident, file })?;
     Ok(0)
 }
 
 /// What the threads share.
-struct HeapReplay {
+struct HeapRerun {
     state: Mutex<State>,
     /// The thread that makes the calls.
     turn: AtomicU32,
@@ -63,7 +63,7 @@ struct State {
     /// A thread that is ending.
     ended: Option<JoinHandle<()>>,
     /// What is resident when all calls were made.
-    result: Option<Result<ReplayedMemory>>,
+    result: Option<Result<RerunMemory>>,
 }
 
 struct Worker {
@@ -82,7 +82,7 @@ enum Next {
     Over,
 }
 
-impl HeapReplay {
+impl HeapRerun {
     fn with<T>(&self, access: impl FnOnce(&mut State) -> T) -> T {
         access(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -97,8 +97,8 @@ impl HeapReplay {
             if let Some(worker) = &state.workers[index] {
                 return Ok(worker.thread.clone());
             }
-            let replay = Arc::clone(self);
-            let handle = thread::Builder::new().stack_size(STACK).spawn(move || work(&replay, number))?;
+            let rerun = Arc::clone(self);
+            let handle = thread::Builder::new().stack_size(STACK).spawn(move || work(&rerun, number))?;
             let thread = handle.thread().clone();
             state.workers[index] = Some(Worker { thread: thread.clone(), handle: Some(handle) });
             io::Result::Ok(thread)
@@ -109,7 +109,7 @@ impl HeapReplay {
     }
 
     /// All calls were made, or could not be.
-    fn end(&self, result: Result<ReplayedMemory>) {
+    fn end(&self, result: Result<RerunMemory>) {
         self.with(|state| {
             state.result = Some(result);
             self.turn.store(OVER, Release);
@@ -119,9 +119,9 @@ impl HeapReplay {
 }
 
 /// A thread: makes calls when it is its turn.
-fn work(replay: &Arc<HeapReplay>, me: u32) {
+fn work(rerun: &Arc<HeapRerun>, me: u32) {
     loop {
-        match replay.turn.load(Acquire) {
+        match rerun.turn.load(Acquire) {
             OVER => return,
             turn if turn != me => {
                 thread::park();
@@ -129,16 +129,16 @@ fn work(replay: &Arc<HeapReplay>, me: u32) {
             }
             _ => {}
         }
-        let next = replay.with(|state| state.make_calls(me));
+        let next = rerun.with(|state| state.make_calls(me));
         let passed = match next {
-            Ok(Next::Over) => return replay.end(resident_memory()),
-            Ok(Next::Turn { to, has_ended }) => replay.pass_to(to).map(|()| has_ended),
+            Ok(Next::Over) => return rerun.end(resident_memory()),
+            Ok(Next::Turn { to, has_ended }) => rerun.pass_to(to).map(|()| has_ended),
             Err(error) => Err(error),
         };
         match passed {
             Ok(true) => return,
             Ok(false) => {}
-            Err(error) => replay.end(Err(error)),
+            Err(error) => rerun.end(Err(error)),
         }
     }
 }
@@ -195,12 +195,12 @@ impl Steps {
         }
         let step = self.buffer[self.taken..].first_chunk().context("no step")?;
         self.taken += STEP_BYTES;
-        decode(*step).context("not a step of a replay").map(Some)
+        decode(*step).context("not a step of a rerun").map(Some)
     }
 }
 
 /// What is resident of this process, and was at its most.
-fn resident_memory() -> Result<ReplayedMemory> {
+fn resident_memory() -> Result<RerunMemory> {
     let read = |path: &str| std::fs::read_to_string(path).with_context(|| format!("cannot read {path}"));
-    Ok(ReplayedMemory::of(&read("/proc/self/smaps")?, &read("/proc/self/status")?))
+    Ok(RerunMemory::of(&read("/proc/self/smaps")?, &read("/proc/self/status")?))
 }

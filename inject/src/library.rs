@@ -88,16 +88,19 @@ fn no_memory() -> Refusal {
     Refusal::Own { what: "shared memory cannot be created", error: io::ErrorKind::OutOfMemory.into() }
 }
 
-/// Calls `memtrack_detach` in a process, and returns its result.
+/// Calls `memtrack_detach` in a process, and returns its result. `only_abandoned`: a recording whose collector answers goes
+/// on.
 ///
 /// # Errors
 /// Why it was not called.
-pub fn detach(pid: i32) -> Result<i32, Refusal> {
+pub fn detach(pid: i32, only_abandoned: bool) -> Result<i32, Refusal> {
     on_own_thread(|| {
         let target = TargetProcess::inspect(pid)?;
         check_threads(&target)?;
         let library = find(&target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)?;
-        with_thread(&target, |thread| Ok(thread.call("memtrack_detach", library.detach, [0, 0])? as i32))
+        with_thread(&target, |thread| {
+            Ok(thread.call("memtrack_detach", library.detach, [only_abandoned.into(), 0])? as i32)
+        })
     })
 }
 

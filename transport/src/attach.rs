@@ -4,13 +4,14 @@
 //! The numbers are the calls' results as the target gives them; whoever made the call reads them here. Invariant: a number
 //! is never given another meaning.
 
-/// The result of `int32_t memtrack_attach(int32_t memory_fd, uint32_t slots)` or `int32_t memtrack_detach(void)`.
+/// The result of `int32_t memtrack_attach(int32_t memory_fd, uint32_t slots)` or
+/// `int32_t memtrack_detach(uint32_t only_abandoned)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttachStatus {
     /// Recording began, or has ended.
     Done = 0,
-    /// Attach: the process is being recorded.
+    /// Attach: the process is being recorded. Detach of an abandoned recording: its collector answers.
     AlreadyRecorded = -1,
     /// Attach: the memory behind the descriptor cannot be mapped.
     NotMapped = -2,

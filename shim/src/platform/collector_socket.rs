@@ -50,8 +50,18 @@ pub(crate) fn connect() -> Option<UnixStream> {
 /// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records
 /// for long.
 pub(crate) fn is_listening() -> bool {
+    !matches!(try_connect(), Some(libc::ECONNREFUSED))
+}
+
+/// Whether a process certainly listens there. Does not wait.
+pub(crate) fn answers() -> bool {
+    matches!(try_connect(), Some(0 | libc::EAGAIN))
+}
+
+/// The error number of a connection, 0 for none; `None` where system calls are forbidden.
+fn try_connect() -> Option<libc::c_int> {
     if seccomp::has_seccomp_filter() {
-        return true;
+        return None;
     }
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -64,8 +74,8 @@ pub(crate) fn is_listening() -> bool {
     let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: a live address of the length that is given.
     let connected = unsafe { libc::connect(socket, (&raw const address).cast(), length) };
-    let error = std::io::Error::last_os_error().raw_os_error();
+    let error = if connected == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) };
     // SAFETY: closes what was opened above, or nothing.
     unsafe { libc::close(socket) };
-    connected == 0 || error != Some(libc::ECONNREFUSED)
+    Some(error)
 }

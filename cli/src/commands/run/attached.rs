@@ -198,16 +198,32 @@ impl AttachedRecording {
 ///
 /// # Errors
 /// Why it was not done. The process does not record any more, at the latest when its memory is closed.
-pub(crate) fn detach(pid: i32) -> Result<bool> {
+fn detach(pid: i32) -> Result<bool> {
+    end_recording(pid, false)
+}
+
+/// Puts a process back in which the library is active although its recorder has ended; `false`: the process has ended.
+///
+/// # Errors
+/// So for [`detach`]; or the recorder answers the library, and the recording goes on.
+pub(super) fn restore(pid: i32) -> Result<bool> {
+    end_recording(pid, true)
+}
+
+fn end_recording(pid: i32, only_abandoned: bool) -> Result<bool> {
     use memtrack_inject::Refusal;
     for _ in 0..TRIES {
-        match memtrack_inject::detach(pid) {
+        match memtrack_inject::detach(pid, only_abandoned) {
             Err(Refusal::NoProcess | Refusal::Zombie | Refusal::Gone) => return Ok(false),
             Err(Refusal::NoLibrary) => return Ok(true),
             Err(refusal) => bail!("memtrack's library stays active in process {pid}, without recording: {refusal}"),
             Ok(number) => match AttachStatus::from_number(number) {
                 Some(AttachStatus::Done | AttachStatus::NotRecorded) => return Ok(true),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
+                Some(AttachStatus::AlreadyRecorded) => bail!(
+                    "process {pid} is being recorded, but 'memtrack ps' does not find its recorder: nothing was \
+                     changed; does another user record it, or with another XDG_RUNTIME_DIR?"
+                ),
                 status => bail!("process {pid} stopped recording, but was not put back wholly: {}", text(status)),
             },
         }

@@ -264,7 +264,7 @@ fn wait_for_nothing() -> ChildrenWait {
 /// # Errors
 /// Why that was not possible.
 pub(crate) fn restore(pid: i32) -> Result<()> {
-    attached::detach(pid).map(drop)
+    attached::restore(pid).map(drop)
 }
 
 /// Waits for recorded children that outlive the program: their captures are complete only when they have ended.

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
 use memtrack_collector::{RecordingEnd, TicketSpan};
 use serde::Deserialize;
@@ -133,12 +134,14 @@ impl PeerRecorder {
         Ok(match serde_json::from_str(line).context("not a request")? {
             ProgramRequest::Begin { options, memory } => {
                 self.begin(&options)?;
+                // Before the answer, so that whatever the program starts then finds its recording.
+                let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
                 let slots = self.give(memory, answer);
                 if slots.is_err() {
                     self.discard();
                 }
                 let slots = slots?;
-                self.publish();
+                self.serve(socket);
                 json!({ "slots": slots })
             }
             ProgramRequest::Give { memory } => json!({ "slots": self.give(memory, answer)? }),
@@ -195,12 +198,11 @@ impl PeerRecorder {
         Ok(())
     }
 
-    /// Lets other programs reach the recording. The process does not wait for it.
-    fn publish(&mut self) {
+    /// Answers other programs. The process does not wait for it.
+    fn serve(&mut self, socket: Option<ControlSocket>) {
         let Some(active) = &mut self.active else { return };
         let (recording, kinds) = (&active.recording, super::recorded_kinds(&active.options));
         let commands = RecordingCommands::new(recording.handle(), Arc::clone(&active.paths), self.pid, kinds);
-        let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
         active.server = socket.and_then(|socket| commands.begun_by_program().serve(socket));
     }
 

@@ -222,6 +222,101 @@ def test_sizes_of_texts_numbers_and_bytes(executable, tmp_path, version):
     assert {row["type"]: [row["count"], row["own_bytes"]] for row in told["types"] if row["type"] in expected} == expected
 
 
+GENERATIONS = """
+import gc, json, sys
+class Frozen: pass
+class Old: pass
+class Middle: pass
+class Young: pass
+KINDS = (Frozen, Old, Middle, Young)
+gc.disable()
+FROZEN = [Frozen() for number in range(7)]
+gc.collect()
+gc.freeze()
+OLD = [Old() for number in range(30)]
+gc.collect()
+MIDDLE = [Middle() for number in range(20)]
+gc.collect(0)
+YOUNG = [Young() for number in range(10)]
+MORE = OLD[:10] + OLD[:5]
+def told():
+    made = {}
+    for generation in range(3):
+        for one in gc.get_objects(generation=generation):
+            if type(one) in KINDS:
+                made.setdefault(type(one).__name__, [0, 0, 0])[generation] += 1
+        one = None
+    return made
+print(json.dumps(told()), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_generations_and_references_by_type(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(GENERATIONS)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        expected = json.loads(process.stdout.readline())
+        told = objects(executable, process)
+        text = subprocess.run(
+            [str(executable), "objects", str(process.pid), "--generations", "-n0"], capture_output=True, text=True, check=True
+        )
+        process.stdin.write("\n")
+    rows = {row["type"].removeprefix("__main__."): row for row in told["types"]}
+    made = {name: rows[name] for name in ("Frozen", "Old", "Middle", "Young")}
+    assert [row["frozen"] for row in made.values()] == [7, 0, 0, 0]
+    assert [row["references"] for row in made.values()] == [7, 30 + 15, 20, 10]
+    assert [row["immortal"] for row in made.values()] == [0, 0, 0, 0]
+    if version in FREE_THREADED:
+        assert all(row["generations"] is None for row in told["types"])
+        assert "Listed" in text.stdout and "Gen 0" not in text.stdout
+    else:
+        assert {name: row["generations"] for name, row in made.items() if name != "Frozen"} == expected
+        assert made["Frozen"]["generations"] == [0, 0, 0] and sum(map(sum, expected.values())) == 60
+        old = next(line.split() for line in text.stdout.splitlines() if line.endswith("__main__.Old"))
+        assert old[-7:] == [*map(str, expected["Old"]), "0", "0", "45", "__main__.Old"]
+
+
+HELD_BY_C = """
+import ctypes, json, sys
+class Blob(bytes): __slots__ = ()
+class Name(str): __slots__ = ()
+class Number(int): __slots__ = ()
+sizes = {}
+def forget(one):
+    known = sizes.get(type(one).__name__, (0, 0))
+    sizes[type(one).__name__] = (known[0] + 1, known[1] + sys.getsizeof(one))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+for number in range(100):
+    forget(Blob(b"x" * number))
+    forget(Name("name %d%s" % (number, "\\u20ac" * (number % 2))))
+    forget(Number(10 ** number))
+print(json.dumps(sizes), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_a_forgotten_decref_leaves_is_found(executable, tmp_path, version, options):
+    """No list of the collector has texts, bytes and numbers, and nothing refers to these."""
+    script = tmp_path / "app.py"
+    script.write_text(HELD_BY_C)
+    with subprocess.Popen(
+        flat([interpreter_path(version), *options, script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        expected = {f"__main__.{name}": sizes for name, sizes in json.loads(process.stdout.readline()).items()}
+        told = objects(executable, process)
+        why = objects(executable, process, "--why", "__main__.Name")["why"]
+        process.stdin.write("\n")
+    assert told["unreadable"] == 0
+    assert {row["type"]: [row["count"], row["own_bytes"]] for row in told["types"] if row["type"] in expected} == expected
+    assert [(path["pattern"], path["count"]) for path in why] == [("<__main__.Name that C code holds>", 100)]
+
+
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])
 @pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version in FREE_THREADED])
 def test_threads_that_allocate_at_once_leave_nothing_out(executable, tmp_path, version, options):

@@ -11,27 +11,38 @@
 //! ```text
 //! time cause mark minor pause resident consistent unreadable
 //! texts: count, (length bytes)…       names of types, attributes, keys, variables
-//! types: count, text…                 module and qualified name
+//! types: count, (text << 1 | conservative)…
+//!                                     module and qualified name
 //! objects: count, address+…           ascending
-//!          (own_bytes << 1 | tracked)… type…
+//!          (own_bytes << 1 | tracked)… type… (references << 3 | list)…
 //! holders: (kind parent~ value)…      of each object: the one before it on its shortest path, and how that refers to it;
 //!                                     kinds 0 and 12, which stand alone: none
 //! references: count…, (object~)…      of each object; the first relative to it, the others to the one before
 //! roots: count, (object text+1)…      what modules (0) and frames, which the text names, hold
 //! ```
 //!
-//! `+` marks a difference to the previous row, `~` a zigzag difference. The collector takes a tick of that time, as for a mark
+//! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
+//! `list` and `conservative` are there; in older pictures a type is a text. The collector takes a tick of that time, as for a mark
 //! (see [`crate::marks`]), so a picture has a place in the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
 //! every number in what it returns is one of a row that is there.
 
+mod collector_list;
+mod holder;
+
 use crate::fields::{FieldReader, FieldWriter};
+
+pub use self::collector_list::CollectorList;
+pub use self::holder::{HolderKind, PicturedHolder};
 
 /// Bytes of a part.
 const PART: usize = 4 << 20;
 /// Parts of a picture at most.
 const MOST_PARTS: u64 = 1 << 16;
+/// Bits of the number that says whether a picture is consistent.
+const CONSISTENT: u64 = 1;
+const WITH_LISTS: u64 = 2;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,41 +66,8 @@ pub struct PicturedObject {
     pub own_bytes: u64,
     /// A row of [`StoredPicture::types`].
     pub type_number: u32,
-    /// Whether the garbage collector lists it.
-    pub is_tracked: bool,
-}
-
-/// How an object refers to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-pub enum HolderKind {
-    /// Nothing is known to hold it.
-    #[default]
-    None = 0,
-    /// It is the dictionary of the holder's attributes.
-    Namespace = 1,
-    /// The value of the key that is this text.
-    TextKey = 2,
-    /// The value of the key that is this number, zigzag.
-    NumberKey = 3,
-    /// The value of another key, which the text describes.
-    OtherKey = 4,
-    /// The attribute with this name.
-    Attribute = 5,
-    /// The item with this number.
-    Item = 6,
-    /// A member of a set.
-    Member = 7,
-    /// A key.
-    Key = 8,
-    /// The local variable with this name.
-    Local = 9,
-    /// The field with this name.
-    Field = 10,
-    /// Its class.
-    Class = 11,
-    /// Nothing is known to hold it, but that it is in a ring which only holds itself.
-    Ring = 12,
+    /// Where the garbage collector has it.
+    pub list: CollectorList,
 }
 
 /// What of a picture is read.
@@ -101,15 +79,14 @@ pub enum PictureExtent {
     Whole,
 }
 
-/// Who holds an object, on its shortest path.
+/// A type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PicturedHolder {
-    /// The holder's row.
-    pub parent: u32,
-    /// How it refers to the object.
-    pub kind: HolderKind,
-    /// A text's row or a number, as the kind says; else 0.
-    pub value: u64,
+pub struct PicturedType {
+    /// A row of [`StoredPicture::texts`]: module and qualified name.
+    pub text: u32,
+    /// Whether its objects have fields of C code, of which nothing is known: every word that is the address of an object counts
+    /// as a reference.
+    pub is_conservative: bool,
 }
 
 /// An object that modules or frames hold.
@@ -138,10 +115,13 @@ pub struct StoredPicture {
     pub unreadable: u64,
     /// Names.
     pub texts: Vec<String>,
-    /// Rows of `texts`: the names of types.
-    pub types: Vec<u32>,
+    /// By number.
+    pub types: Vec<PicturedType>,
     /// By address.
     pub objects: Vec<PicturedObject>,
+    /// Of each object the references that the interpreter counts, at most `u32::MAX`; 0: it does not count them, since the
+    /// object never ends. Empty in pictures that have none.
+    pub reference_counts: Vec<u32>,
     /// Of each object.
     pub holders: Vec<PicturedHolder>,
     /// Where the references of each object begin; one more than there are objects.
@@ -173,16 +153,19 @@ impl StoredPicture {
         let mut out = FieldWriter::default();
         out.numbers(&[self.head.time_ns, self.head.cause as u64]);
         out.bytes(self.head.mark.as_bytes());
-        out.numbers(&[self.minor.into(), self.pause_ns, self.resident, self.is_consistent.into(), self.unreadable]);
+        let state = if self.is_consistent { CONSISTENT } else { 0 } | WITH_LISTS;
+        out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
-        out.rows(&self.types, |out, text| out.number((*text).into()));
+        out.rows(&self.types, |out, of| out.number(u64::from(of.text) << 1 | u64::from(of.is_conservative)));
         let mut last = 0;
         out.rows(&self.objects, |out, object| {
             out.number(object.address.wrapping_sub(last));
             last = object.address;
         });
-        self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.is_tracked)));
+        self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.list.is_tracked())));
         self.objects.iter().for_each(|one| out.number(one.type_number.into()));
+        let counts = self.reference_counts.iter().copied().chain(std::iter::repeat(0));
+        self.objects.iter().zip(counts).for_each(|(one, count)| out.number(u64::from(count) << 3 | one.list as u64));
         for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
             out.number(holder.kind as u64);
             if !holder.kind.is_first() {
@@ -211,23 +194,26 @@ impl StoredPicture {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let head = PictureHead::read(&mut input)?;
         let minor = u8::try_from(input.number()?).ok()?;
-        let (pause_ns, resident, is_consistent) = (input.number()?, input.number()?, input.number()? == 1);
+        let (pause_ns, resident, state) = (input.number()?, input.number()?, input.number()?);
         let unreadable = input.number()?;
         let texts = input.rows(|input| Some(text(input.bytes()?)))?;
-        let types = input.rows(|input| input.small().filter(|row| (*row as usize) < texts.len()))?;
+        let has_lists = state & WITH_LISTS != 0;
+        let types = input.rows(|input| read_type(input, texts.len(), has_lists))?;
         let mut objects = read_objects(&mut input, types.len())?;
         let count = objects.len();
         objects.shrink_to_fit();
+        let reference_counts = if has_lists { read_lists(&mut input, &mut objects)? } else { Vec::new() };
         let mut picture = Self {
             head,
             minor,
             pause_ns,
             resident,
-            is_consistent,
+            is_consistent: state & CONSISTENT != 0,
             unreadable,
             texts,
             types,
             objects,
+            reference_counts,
             ..Self::default()
         };
         if extent == PictureExtent::Objects {
@@ -299,39 +285,6 @@ impl PictureCause {
     }
 }
 
-impl HolderKind {
-    fn of(number: u64) -> Option<Self> {
-        let all = [
-            Self::None,
-            Self::Namespace,
-            Self::TextKey,
-            Self::NumberKey,
-            Self::OtherKey,
-            Self::Attribute,
-            Self::Item,
-            Self::Member,
-            Self::Key,
-            Self::Local,
-            Self::Field,
-            Self::Class,
-            Self::Ring,
-        ];
-        all.into_iter().find(|kind| *kind as u64 == number)
-    }
-
-    /// Whether no object is before it.
-    #[must_use]
-    pub const fn is_first(self) -> bool {
-        matches!(self, Self::None | Self::Ring)
-    }
-
-    /// Whether the value is a text's row.
-    #[must_use]
-    pub const fn has_text(self) -> bool {
-        matches!(self, Self::TextKey | Self::OtherKey | Self::Attribute | Self::Local | Self::Field)
-    }
-}
-
 fn zigzag(before: u64, value: u64) -> u64 {
     let difference = value.wrapping_sub(before).cast_signed();
     (difference << 1 ^ difference >> 63).cast_unsigned()
@@ -356,12 +309,31 @@ fn read_objects(input: &mut FieldReader<'_>, types: usize) -> Option<Vec<Picture
     })?;
     for object in &mut objects {
         let bytes = input.number()?;
-        (object.own_bytes, object.is_tracked) = (bytes >> 1, bytes & 1 == 1);
+        let list = if bytes & 1 == 1 { CollectorList::Listed } else { CollectorList::Unlisted };
+        (object.own_bytes, object.list) = (bytes >> 1, list);
     }
     for object in &mut objects {
         object.type_number = input.small().filter(|row| (*row as usize) < types)?;
     }
     Some(objects)
+}
+
+fn read_type(input: &mut FieldReader<'_>, texts: usize, has_lists: bool) -> Option<PicturedType> {
+    let number = input.number()?;
+    let (text, is_conservative) = if has_lists { (number >> 1, number & 1 == 1) } else { (number, false) };
+    let text = u32::try_from(text).ok().filter(|row| (*row as usize) < texts)?;
+    Some(PicturedType { text, is_conservative })
+}
+
+/// The list of each object; returns the references that are counted.
+fn read_lists(input: &mut FieldReader<'_>, objects: &mut [PicturedObject]) -> Option<Vec<u32>> {
+    let mut counts = Vec::with_capacity(objects.len());
+    for object in objects {
+        let number = input.number()?;
+        object.list = CollectorList::of(number & 7)?;
+        counts.push(u32::try_from(number >> 3).ok()?);
+    }
+    Some(counts)
 }
 
 fn read_holder(input: &mut FieldReader<'_>, own: usize, count: usize, texts: usize) -> Option<PicturedHolder> {
@@ -394,18 +366,13 @@ fn read_references(input: &mut FieldReader<'_>, count: usize) -> Option<(Vec<u64
 #[cfg(test)]
 mod tests {
     use super::{
-        HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart, PicturedHolder, PicturedObject,
-        PicturedRoot, StoredPicture,
+        CollectorList, HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart, PicturedHolder,
+        PicturedObject, PicturedRoot, PicturedType, StoredPicture,
     };
     use proptest::prelude::*;
 
     fn example() -> StoredPicture {
-        let object = |address, own_bytes, type_number, is_tracked| PicturedObject {
-            address,
-            own_bytes,
-            type_number,
-            is_tracked,
-        };
+        let object = |address, own_bytes, type_number, list| PicturedObject { address, own_bytes, type_number, list };
         let holder = |parent, kind, value| PicturedHolder { parent, kind, value };
         StoredPicture {
             head: PictureHead { time_ns: 1 << 50, cause: PictureCause::Mark, mark: "loaded".into() },
@@ -415,12 +382,16 @@ mod tests {
             is_consistent: true,
             unreadable: 3,
             texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
-            types: vec![0, 1],
-            objects: vec![
-                object(4096, 64, 0, true),
-                object(1 << 46, 1 << 33, 1, false),
-                object((1 << 46) + 8, 0, 1, false),
+            types: vec![
+                PicturedType { text: 0, is_conservative: false },
+                PicturedType { text: 1, is_conservative: true },
             ],
+            objects: vec![
+                object(4096, 64, 0, CollectorList::Oldest),
+                object(1 << 46, 1 << 33, 1, CollectorList::Unlisted),
+                object((1 << 46) + 8, 0, 1, CollectorList::Frozen),
+            ],
+            reference_counts: vec![3, 0, u32::MAX],
             holders: vec![
                 holder(0, HolderKind::None, 0),
                 holder(0, HolderKind::TextKey, 2),

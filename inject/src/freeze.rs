@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::library::on_own_thread;
+use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
@@ -45,8 +45,7 @@ pub fn freeze<T: Send>(
     work: impl FnOnce(&ProcessView, FreezeCost) -> T + Send,
 ) -> Result<T, Refusal> {
     on_own_thread(|| {
-        let target = TargetProcess::inspect(pid)?;
-        crate::library::check_threads(&target)?;
+        let target = inspect_untraced(pid)?;
         if target.facts.seccomp != 0 && !hold {
             return Err(Refusal::Seccomp("a filter", "clone and wait4, or pass --hold".into()));
         }

@@ -42,8 +42,8 @@ mod view;
 #[cfg(target_arch = "x86_64")]
 pub use freeze::{FreezeCost, freeze};
 #[cfg(target_arch = "x86_64")]
-pub use library::{SharedFile, attach, detach, find_library};
+pub use library::{SharedFile, attach, detach, detach_abandoned, find_library};
 pub use refusal::{Busy, Refusal};
 #[cfg(not(target_arch = "x86_64"))]
-pub use unsupported::{FreezeCost, SharedFile, attach, detach, find_library, freeze};
+pub use unsupported::{FreezeCost, SharedFile, attach, detach, detach_abandoned, find_library, freeze};
 pub use view::ProcessView;

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 use crate::filter;
 use crate::library_image;
@@ -17,6 +18,10 @@ use crate::remote_call::RemoteThread;
 use crate::stop::stop_safely;
 use crate::target::{LoaderFunctions, TargetProcess};
 
+/// How the thread that traces is called, and how long one of another memtrack is waited for.
+const TRACER: &str = "memtrack-inject";
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(2);
 /// How the files are called in /proc/PID/maps.
 const LIBRARY_NAME: &[u8] = b"libmemtrack_shim.so\0";
 const MEMORY_NAME: &[u8] = b"memtrack\0";
@@ -58,8 +63,7 @@ pub fn attach(
     share: &mut (dyn FnMut(SharedFile) -> io::Result<Option<u32>> + Send),
 ) -> Result<i32, Refusal> {
     on_own_thread(|| {
-        let target = TargetProcess::inspect(pid)?;
-        check_threads(&target)?;
+        let target = inspect_untraced(pid)?;
         let mappings = target.mappings()?;
         let loader = target.loader_functions(&mappings)?;
         let loaded = find(&target, &mappings)?;
@@ -88,15 +92,25 @@ fn no_memory() -> Refusal {
     Refusal::Own { what: "shared memory cannot be created", error: io::ErrorKind::OutOfMemory.into() }
 }
 
-/// Calls `memtrack_detach` in a process, and returns its result. `only_abandoned`: a recording whose collector answers goes
-/// on.
+/// Calls `memtrack_detach` in a process, and returns its result.
 ///
 /// # Errors
 /// Why it was not called.
-pub fn detach(pid: i32, only_abandoned: bool) -> Result<i32, Refusal> {
+pub fn detach(pid: i32) -> Result<i32, Refusal> {
+    call_detach(pid, false)
+}
+
+/// The same so that a recording whose collector answers goes on.
+///
+/// # Errors
+/// Why it was not called.
+pub fn detach_abandoned(pid: i32) -> Result<i32, Refusal> {
+    call_detach(pid, true)
+}
+
+fn call_detach(pid: i32, only_abandoned: bool) -> Result<i32, Refusal> {
     on_own_thread(|| {
-        let target = TargetProcess::inspect(pid)?;
-        check_threads(&target)?;
+        let target = inspect_untraced(pid)?;
         let library = find(&target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)?;
         with_thread(&target, |thread| {
             Ok(thread.call("memtrack_detach", library.detach, [only_abandoned.into(), 0])? as i32)
@@ -116,15 +130,29 @@ pub fn find_library(pid: i32) -> Result<bool, Refusal> {
 /// The kernel lets go of everything that is traced when the tracing thread ends, however that happens.
 pub(crate) fn on_own_thread<T: Send>(work: impl FnOnce() -> Result<T, Refusal> + Send) -> Result<T, Refusal> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("memtrack-inject".into()).spawn_scoped(scope, work);
+        let thread = std::thread::Builder::new().name(TRACER.into()).spawn_scoped(scope, work);
         let thread = thread.map_err(|error| Refusal::Own { what: "a thread cannot be started", error })?;
         let panicked = || Refusal::Own { what: "internal error", error: io::ErrorKind::Other.into() };
         thread.join().unwrap_or_else(|_| Err(panicked()))
     })
 }
 
+/// The process, once no thread of it is traced. Waits for another memtrack, which traces it for a moment.
+pub(crate) fn inspect_untraced(pid: i32) -> Result<TargetProcess, Refusal> {
+    let begun = Instant::now();
+    loop {
+        let target = TargetProcess::inspect(pid).and_then(|target| check_threads(&target).map(|()| target));
+        match target {
+            Err(Refusal::Traced { name, .. }) if name == TRACER && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
 /// Refuses a process one of whose threads is traced.
-pub(crate) fn check_threads(target: &TargetProcess) -> Result<(), Refusal> {
+fn check_threads(target: &TargetProcess) -> Result<(), Refusal> {
     for tid in target.threads() {
         if let Some((pid, name)) = ProcessFacts::read(tid).and_then(|facts| facts.tracer()) {
             return Err(Refusal::Traced { pid, name });

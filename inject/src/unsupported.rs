@@ -35,7 +35,15 @@ pub fn attach(
 ///
 /// # Errors
 /// Always.
-pub fn detach(_pid: i32, _only_abandoned: bool) -> Result<i32, Refusal> {
+pub fn detach(_pid: i32) -> Result<i32, Refusal> {
+    Err(Refusal::Architecture)
+}
+
+/// Refused.
+///
+/// # Errors
+/// Always.
+pub fn detach_abandoned(_pid: i32) -> Result<i32, Refusal> {
     Err(Refusal::Architecture)
 }
 

@@ -21,6 +21,8 @@ mod mimalloc;
 mod paths;
 mod picture;
 mod picture_reader;
+mod pymalloc;
+mod reference_count;
 mod references;
 mod size;
 mod types;
@@ -28,7 +30,7 @@ mod types;
 pub use graph::Holders;
 pub use interpreter::PythonRuntime;
 pub use paths::HolderPath;
-pub use picture::{ObjectPicture, TypeSum};
+pub use picture::{ListSums, ObjectPicture, TypeSum};
 pub use picture_reader::{PictureDetail, read_objects};
 
 /// Why there is no picture.

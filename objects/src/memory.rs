@@ -94,6 +94,29 @@ impl Piece {
     }
 }
 
+/// Second word of a block, if the interpreter checks what is written to blocks: `o`, and seven bytes of a guard. What was
+/// requested begins behind it. Blocks that are for no objects have another letter.
+pub(crate) const GUARD: u64 = u64::from_le_bytes(*b"o\xfd\xfd\xfd\xfd\xfd\xfd\xfd");
+pub(crate) const GUARDED: u64 = 16;
+
+/// Words of a process: from its memory, or made up.
+pub(crate) trait Words {
+    fn word(&self, address: u64) -> Option<u64>;
+}
+
+impl Words for ProcessView {
+    fn word(&self, address: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(address, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
+    }
+}
+
+impl Words for ObjectMemory<'_> {
+    fn word(&self, address: u64) -> Option<u64> {
+        self.u64(address)
+    }
+}
+
 impl<'a> ObjectMemory<'a> {
     pub(crate) fn new(view: &'a ProcessView) -> Self {
         Self { view, pieces: RefCell::default() }

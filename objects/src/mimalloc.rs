@@ -1,4 +1,4 @@
-//! The blocks in which free-threaded builds have the objects that their collector knows: those of mimalloc's pages with its tags.
+//! The blocks in which free-threaded builds have objects: those of mimalloc's pages with the tags for them.
 //!
 //! The pages are found from the segments that they are in, which lie at multiples of their size and are told by a cookie, and
 //! not from the heaps of threads: a thread may have been stopped while it moved a page from one of a heap's lists to another,
@@ -7,7 +7,7 @@
 
 use memtrack_inject::ProcessView;
 
-use crate::memory::ObjectMemory;
+use crate::memory::{GUARD, GUARDED, Words};
 
 /// Segments lie at multiples of this, and consist of slices.
 const SEGMENT: u64 = 32 << 20;
@@ -26,38 +26,17 @@ const SLICES: u64 = 264;
 const ENTRY: usize = 96;
 /// Block sizes from this one on are not said: there is one block.
 const HUGE: u64 = 2 << 30;
-/// Heaps of objects that the collector knows, without and with pointers before each.
+/// Heaps of objects that the collector does not know, and of those that it does, without and with pointers before each.
+const UNCOLLECTED: u8 = 1;
 const COLLECTED: u8 = 2;
 const COLLECTED_WITH_PREFIX: u8 = 3;
 const PREFIX: u64 = 16;
-/// Second word of a block, if the interpreter checks what is written to blocks: `o`, and seven bytes of a guard. The block of
-/// the object begins behind it.
-const GUARD: u64 = u64::from_le_bytes(*b"o\xfd\xfd\xfd\xfd\xfd\xfd\xfd");
-const GUARDED: u64 = 16;
 
 /// What was found besides the blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoundBlocks {
     /// Objects that cannot be known because their page or segment makes no sense, at least.
     pub(crate) unreadable: u64,
-}
-
-/// Words of a process: from its memory, or made up.
-pub(crate) trait Words {
-    fn word(&self, address: u64) -> Option<u64>;
-}
-
-impl Words for ProcessView {
-    fn word(&self, address: u64) -> Option<u64> {
-        let mut bytes = [0; 8];
-        self.read(address, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
-    }
-}
-
-impl Words for ObjectMemory<'_> {
-    fn word(&self, address: u64) -> Option<u64> {
-        self.u64(address)
-    }
 }
 
 /// Where segments may be: multiples of their size in memory that can be written, if it says something of slices. Of a program
@@ -68,13 +47,24 @@ pub(crate) fn places(view: &ProcessView) -> impl Iterator<Item = u64> {
     all.filter(|at| view.word(at + SEGMENT_SLICES).is_some_and(|slices| slices != 0))
 }
 
-/// Calls `each` with the address of every object in use at these places that the collector may know. `known` is the address
-/// of one of them: memory of another allocator of this kind has another cookie.
-pub(crate) fn collected_blocks(
+/// A block in use in which an object may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObjectBlock {
+    /// Where the object is, if there is one.
+    pub(crate) object: u64,
+    /// Bytes from there on.
+    pub(crate) room: u64,
+    /// Whether the collector knows such objects; of others, blocks of the same size may be anything.
+    pub(crate) is_collected: bool,
+}
+
+/// Calls `each` with every block in use at these places in which an object may be. `known` is the address of an object that
+/// the collector knows: memory of another allocator of this kind has another cookie.
+pub(crate) fn object_blocks(
     words: &impl Words,
     places: impl Iterator<Item = u64>,
     known: u64,
-    mut each: impl FnMut(u64),
+    mut each: impl FnMut(ObjectBlock),
 ) -> FoundBlocks {
     let mut found = FoundBlocks::default();
     let Some(own) = Segment::read(words, known & !(SEGMENT - 1)) else { return FoundBlocks { unreadable: 1 } };
@@ -119,7 +109,7 @@ impl Segment {
         is_one.then_some(Self { address, key: word(COOKIE)? ^ address, head, entries })
     }
 
-    fn pages(&self, words: &impl Words, found: &mut FoundBlocks, each: &mut impl FnMut(u64)) {
+    fn pages(&self, words: &impl Words, found: &mut FoundBlocks, each: &mut impl FnMut(ObjectBlock)) {
         let mut slice = self.head;
         while slice < self.entries {
             let Some(page) = Page::read(words, self.address, slice) else {
@@ -171,7 +161,7 @@ impl Page {
         })
     }
 
-    /// Bytes before an object in a block; `None`: these are blocks of something else.
+    /// Bytes before an object that the collector knows in a block; `None`: these are blocks of something else.
     fn prefix(&self) -> Option<u64> {
         match self.tag {
             COLLECTED => Some(0),
@@ -181,8 +171,9 @@ impl Page {
     }
 
     /// Calls `each` with the objects in its blocks in use, if it is a page of such; returns whether it makes sense.
-    fn visit(&self, words: &impl Words, each: &mut impl FnMut(u64)) -> bool {
-        let Some(prefix) = self.prefix() else { return true };
+    fn visit(&self, words: &impl Words, each: &mut impl FnMut(ObjectBlock)) -> bool {
+        let is_collected = self.tag != UNCOLLECTED;
+        let Some(prefix) = self.prefix().or((!is_collected).then_some(0)) else { return true };
         if self.block == 0 || self.capacity == 0 || self.used == 0 {
             return true;
         }
@@ -190,7 +181,8 @@ impl Page {
         for number in (0..self.capacity).filter(|number| is_free.get(*number as usize) == Some(&false)) {
             let block = self.first() + number * self.block;
             let is_guarded = words.word(block.wrapping_add(8)) == Some(GUARD);
-            each(block + prefix + if is_guarded { GUARDED } else { 0 });
+            let before = prefix + if is_guarded { GUARDED } else { 0 };
+            each(ObjectBlock { object: block + before, room: self.block.saturating_sub(before), is_collected });
         }
         true
     }
@@ -237,7 +229,7 @@ mod tests {
 
     use super::{
         COLLECTED, COLLECTED_WITH_PREFIX, COOKIE, ENTRIES, ENTRY, FoundBlocks, GUARD, HEAD_SLICES, SEGMENT,
-        SEGMENT_SLICES, SLICE, SLICES, Words, collected_blocks, holds,
+        SEGMENT_SLICES, SLICE, SLICES, UNCOLLECTED, Words, holds, object_blocks,
     };
 
     const KEY: u64 = 0x1234_5678_9abc;
@@ -272,7 +264,7 @@ mod tests {
 
         fn found(&self, places: &[u64]) -> (Vec<u64>, FoundBlocks) {
             let mut objects = Vec::new();
-            let found = collected_blocks(self, places.iter().copied(), AT + 4096, |at| objects.push(at));
+            let found = object_blocks(self, places.iter().copied(), AT + 4096, |block| objects.push(block.object));
             (objects, found)
         }
     }
@@ -291,7 +283,9 @@ mod tests {
         assert_eq!(made.found(&[AT, AT + SEGMENT]), (vec![block(2), block(5) + 16], FoundBlocks { unreadable: 0 }));
         made.page(AT, COLLECTED_WITH_PREFIX, 2, 2, [0; 3]);
         assert_eq!(made.found(&[AT]).0, [block(0) + 16, block(1) + 16]);
-        made.page(AT, 1, 2, 2, [0; 3]);
+        made.page(AT, UNCOLLECTED, 2, 1, [block(0), 0, 0]);
+        assert_eq!(made.found(&[AT]), (vec![block(1)], FoundBlocks { unreadable: 0 }));
+        made.page(AT, 0, 2, 2, [0; 3]);
         assert_eq!(made.found(&[AT]), (vec![], FoundBlocks { unreadable: 0 }));
     }
 
@@ -304,7 +298,7 @@ mod tests {
         assert_eq!(all.map(|at| holds(&made, at)), [true, true, true, false, false, false, false, false]);
         made.page(AT, COLLECTED_WITH_PREFIX, 2, 2, [0; 3]);
         assert!(holds(&made, block(0) + 16) && !holds(&made, block(0)));
-        made.page(AT, 1, 2, 2, [0; 3]);
+        made.page(AT, UNCOLLECTED, 2, 2, [0; 3]);
         assert!(!holds(&made, block(0)));
     }
 

@@ -171,7 +171,9 @@ fn followed(objects: &[u32]) -> impl Iterator<Item = &u32> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
-    use memtrack_format::objects::{HolderKind, PicturedHolder, PicturedObject, PicturedRoot, StoredPicture};
+    use memtrack_format::objects::{
+        HolderKind, PicturedHolder, PicturedObject, PicturedRoot, PicturedType, StoredPicture,
+    };
 
     use crate::ObjectPicture;
 
@@ -182,7 +184,7 @@ mod tests {
         let none = PicturedHolder::default();
         ObjectPicture::of_stored(StoredPicture {
             texts: ["app.cache", "SESSIONS", "request", "it's"].map(Into::into).into(),
-            types: vec![0],
+            types: vec![PicturedType::default()],
             objects: (0..=steps.len() as u64).map(object).collect(),
             holders: [none].into_iter().chain(holders).collect(),
             roots: vec![PicturedRoot { object: 0, text: None }],

@@ -2,7 +2,7 @@
 //!
 //! Invariant: each address is one object, and objects stand in the order of their addresses.
 
-use memtrack_format::objects::{PicturedObject, StoredPicture};
+use memtrack_format::objects::{CollectorList, PicturedObject, StoredPicture};
 
 /// All objects of a process at one moment, and what they refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,18 +13,47 @@ pub struct ObjectPicture {
 }
 
 /// The objects of one type.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TypeSum {
     /// Module and qualified name.
     pub name: String,
     /// The number of the type in the picture.
     pub number: u32,
+    /// Whether its objects have fields of C code, whose references are found conservatively.
+    pub is_conservative: bool,
     /// Objects.
     pub count: u64,
     /// Objects that `gc.get_objects()` would list.
     pub tracked: u64,
     /// The sum of `sys.getsizeof`.
     pub own_bytes: u64,
+    /// Where the garbage collector has them; all 0 where the picture does not say so.
+    pub lists: ListSums,
+    /// References that the interpreter counts for all of them; 0 where the picture does not say so.
+    pub references: u64,
+    /// Objects that never end, whose references are not counted.
+    pub immortal: u64,
+}
+
+/// Objects in the lists of the garbage collector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListSums {
+    /// Generations, the youngest first.
+    pub generations: [u64; 3],
+    /// Those that `gc.freeze` has set aside.
+    pub frozen: u64,
+}
+
+impl ListSums {
+    fn add(&mut self, list: CollectorList) {
+        match list {
+            CollectorList::Youngest => self.generations[0] += 1,
+            CollectorList::Middle => self.generations[1] += 1,
+            CollectorList::Oldest => self.generations[2] += 1,
+            CollectorList::Frozen => self.frozen += 1,
+            CollectorList::Unlisted | CollectorList::Listed => {}
+        }
+    }
 }
 
 impl ObjectPicture {
@@ -47,6 +76,16 @@ impl ObjectPicture {
     /// Objects that could not be read.
     pub fn unreadable(&self) -> u64 {
         self.stored.unreadable
+    }
+
+    /// Whether it says where the collector has objects, and how many references each has.
+    pub fn has_reference_counts(&self) -> bool {
+        !self.stored.reference_counts.is_empty()
+    }
+
+    /// Whether its interpreter's collector has generations, and the picture says which objects are in each.
+    pub fn has_generations(&self) -> bool {
+        self.has_reference_counts() && !self.stored.objects.iter().any(|object| object.list == CollectorList::Listed)
     }
 
     /// All objects, by address.
@@ -73,16 +112,19 @@ impl ObjectPicture {
         let sum = |number: u32| TypeSum {
             name: self.type_name(number).to_owned(),
             number,
-            count: 0,
-            tracked: 0,
-            own_bytes: 0,
+            is_conservative: self.stored.types.get(number as usize).is_some_and(|of| of.is_conservative),
+            ..TypeSum::default()
         };
         let mut sums: Vec<TypeSum> = (0..self.stored.types.len() as u32).map(sum).collect();
-        for object in &self.stored.objects {
+        let counts = self.stored.reference_counts.iter().copied().map(Some).chain(std::iter::repeat(None));
+        for (object, references) in self.stored.objects.iter().zip(counts) {
             if let Some(sum) = sums.get_mut(object.type_number as usize) {
                 sum.count += 1;
-                sum.tracked += u64::from(object.is_tracked);
+                sum.tracked += u64::from(object.list.is_tracked());
                 sum.own_bytes += object.own_bytes;
+                sum.lists.add(object.list);
+                sum.references += u64::from(references.unwrap_or(0));
+                sum.immortal += u64::from(references == Some(0));
             }
         }
         sums.retain(|sum| sum.count > 0);
@@ -92,7 +134,7 @@ impl ObjectPicture {
 
     /// Module and qualified name of a type.
     pub(crate) fn type_name(&self, number: u32) -> &str {
-        let text = self.stored.types.get(number as usize).and_then(|text| self.stored.texts.get(*text as usize));
+        let text = self.stored.types.get(number as usize).and_then(|of| self.stored.texts.get(of.text as usize));
         text.map_or("?", |text| text)
     }
 

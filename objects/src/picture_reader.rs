@@ -2,7 +2,7 @@
 //!
 //! Invariant: each address is one object; what is no object, or cannot be read, is counted.
 
-use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, StoredPicture};
+use memtrack_format::objects::{CollectorList, HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
@@ -10,16 +10,20 @@ use crate::graph::Holders;
 use crate::interpreter::PythonRuntime;
 use crate::labels::{LabelReader, LabelTexts};
 use crate::layout::ObjectLayout;
-use crate::memory::ObjectMemory;
+use crate::memory::{GUARD, GUARDED, ObjectMemory};
 use crate::mimalloc;
 use crate::picture::ObjectPicture;
+use crate::pymalloc::PoolLayout;
+use crate::reference_count::{IMMORTAL, MOST_REFERENCES, ReferenceCount};
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::size::own_bytes;
-use crate::types::TypeTable;
+use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
 const HEADER: u64 = 16;
 const POINTER: u64 = !3;
+/// Bytes of the pointers before that, in objects of types that have such.
+const PREFIX: u64 = 16;
 /// In an object of a free-threaded build: bits of the collector, the counts of references, and the count of what never ends.
 const COLLECTOR_BITS: u64 = 11;
 const LOCAL_COUNT: u64 = 12;
@@ -29,16 +33,13 @@ const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
 /// No bit of the collector: what a block is filled with has it.
 const FILLED: u8 = 128;
-const IMMORTAL: u32 = u32::MAX;
-/// What is added to the shared count of an object whose references are counted late.
-const COUNTED_LATE: i64 = i64::MAX / 8;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
+/// Bytes of the smallest text.
+const LEAST_TEXT: u64 = 40;
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = 1 << 30;
-/// Counts of references above this are none: those of objects that never end are below.
-const MOST_REFERENCES: u64 = 1 << 33;
 const COUNT: u64 = (1 << 48) - 1;
 
 /// What is read of a process besides types and sizes.
@@ -60,6 +61,7 @@ struct PictureBuilder<'a> {
     layout: &'a ObjectLayout,
     types: TypeTable<'a>,
     objects: Vec<PicturedObject>,
+    reference_counts: Vec<u32>,
     by_address: AddressTable,
     unreadable: u64,
 }
@@ -73,6 +75,7 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         layout: &runtime.layout,
         types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
         objects: Vec::new(),
+        reference_counts: Vec::new(),
         by_address: AddressTable::default(),
         unreadable: 0,
     };
@@ -81,21 +84,23 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
     } else {
         let lists = runtime.lists(&memory);
         for (number, head) in lists.iter().enumerate() {
-            builder.list(*head, number % 4 != 3);
+            builder.list(*head, CollectorList::of_generation(number % 4));
         }
     }
     let (roots, early_roots) = builder.roots(runtime, reader);
     let (first_reference, references) = builder.follow(runtime, reader);
     let new_rows = builder.sort();
-    let PictureBuilder { types, objects, by_address, unreadable, .. } = builder;
+    let PictureBuilder { types, objects, reference_counts, by_address, unreadable, .. } = builder;
     let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
     let mut texts = LabelTexts::default();
-    let type_texts = types.names(|name| texts.row(name));
+    let pictured_types =
+        types.each(|of| PicturedType { text: texts.row(&of.name), is_conservative: of.is_conservative });
     let stored = StoredPicture {
         minor: runtime.layout.minor,
         unreadable,
-        types: type_texts,
+        types: pictured_types,
         objects,
+        reference_counts,
         first_reference,
         references,
         ..StoredPicture::default()
@@ -145,7 +150,7 @@ fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32]) -> (Vec<u64>,
 
 impl PictureBuilder<'_> {
     /// The objects of a list of the collector.
-    fn list(&mut self, head: u64, is_tracked: bool) {
+    fn list(&mut self, head: u64, list: CollectorList) {
         let mut at = head;
         loop {
             let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else {
@@ -162,8 +167,8 @@ impl PictureBuilder<'_> {
                 return;
             }
             match self.type_at(address) {
-                Some(type_number) => {
-                    self.add(address, type_number, is_tracked);
+                Some((type_number, count)) => {
+                    self.add(PicturedObject { address, type_number, list, ..PicturedObject::default() }, count);
                 }
                 None => self.unreadable += 1,
             }
@@ -178,7 +183,12 @@ impl PictureBuilder<'_> {
             self.unreadable += 1;
             return;
         };
-        let found = mimalloc::collected_blocks(memory, mimalloc::places(view), known, |address| {
+        let found = mimalloc::object_blocks(memory, mimalloc::places(view), known, |block| {
+            let address = block.object;
+            if !block.is_collected {
+                self.find_object(address, block.room, |of| !of.is_collected);
+                return;
+            }
             if self.objects.len() >= MOST_OBJECTS {
                 self.unreadable += 1;
                 return;
@@ -200,8 +210,14 @@ impl PictureBuilder<'_> {
             }
             // Those without a reference wait for their thread to take them down.
             match of.and_then(|of| self.types.number(of)).filter(|_| self.by_address.get(address).is_none()) {
-                Some(of) => {
-                    self.add(address, of, bits & (UNREACHABLE | FROZEN) == 0);
+                Some(type_number) => {
+                    let count = self.reference_count(address).unwrap_or(ReferenceCount::Counted(0)).stored();
+                    let list = match bits & (UNREACHABLE | FROZEN) {
+                        0 => CollectorList::Listed,
+                        FROZEN => CollectorList::Frozen,
+                        _ => CollectorList::Unlisted,
+                    };
+                    self.add(PicturedObject { address, type_number, list, ..PicturedObject::default() }, count);
                 }
                 None => self.unreadable += 1,
             }
@@ -209,38 +225,76 @@ impl PictureBuilder<'_> {
         self.unreadable += found.unreadable;
     }
 
-    /// The type of the object at this address, if there is one.
-    fn type_at(&self, address: u64) -> Option<u32> {
+    /// The type of the object at this address, if there is one, and its references as they are stored.
+    fn type_at(&self, address: u64) -> Option<(u32, u32)> {
         if !address.is_multiple_of(8) || !(4096..1 << 47).contains(&address) {
             return None;
         }
-        let references = if self.layout.is_free_threaded() {
-            self.references_of_two_counts(address)?
-        } else {
-            // Above the count are flags from 3.14 on.
-            self.memory.u64(address)? & COUNT
-        };
-        if references == 0 || references >= MOST_REFERENCES {
+        let count = self.reference_count(address)?;
+        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
             return None;
         }
-        self.types.number(self.layout.type_of(self.memory, address)?)
+        Some((self.types.number(self.layout.type_of(self.memory, address)?)?, count.stored()))
     }
 
-    /// References of an object that has a count for its own thread, and one for all others, which has two flags below.
-    fn references_of_two_counts(&self, address: u64) -> Option<u64> {
-        let local = self.memory.u32(address.wrapping_add(LOCAL_COUNT))?;
-        let shared = self.memory.u64(address.wrapping_add(SHARED_COUNT))?.cast_signed() >> 2;
-        if local == IMMORTAL || shared.abs_diff(COUNTED_LATE) < MOST_REFERENCES {
-            return Some(1);
+    fn reference_count(&self, address: u64) -> Option<ReferenceCount> {
+        if self.layout.is_free_threaded() {
+            let local = self.memory.u32(address.wrapping_add(LOCAL_COUNT))?;
+            let shared = self.memory.u64(address.wrapping_add(SHARED_COUNT))?;
+            return ReferenceCount::of_two(local, shared);
         }
-        u64::try_from(i64::from(local) + shared).ok()
+        // Above the count are flags from 3.14 on.
+        Some(ReferenceCount::of_one(self.memory.u64(address)? & COUNT, self.layout.minor))
     }
 
-    fn add(&mut self, address: u64, type_number: u32, is_tracked: bool) -> u32 {
+    fn add(&mut self, object: PicturedObject, reference_count: u32) -> u32 {
         let number = self.objects.len() as u32;
-        self.objects.push(PicturedObject { address, own_bytes: 0, type_number, is_tracked });
-        self.by_address.insert(address, number);
+        self.objects.push(object);
+        self.reference_counts.push(reference_count);
+        self.by_address.insert(object.address, number);
         number
+    }
+
+    /// The objects in blocks of pools in which none is known: those that C code holds, and the collector does not list.
+    fn pools(&mut self) {
+        let (memory, layout) = (self.memory, PoolLayout::of(self.layout.minor));
+        let known: Vec<u64> = self.objects.iter().map(|object| object.address).collect();
+        layout.blocks(memory, known.into_iter(), |block, size| {
+            let guard = memory.u64(block.wrapping_add(8)).unwrap_or(0);
+            let begin = block + if guard == GUARD { GUARDED } else { 0 };
+            let is_of_no_object = guard != GUARD && guard >> 8 == GUARD >> 8;
+            let mut places = [0, HEADER, HEADER + PREFIX].into_iter().map(|before| begin + before);
+            if is_of_no_object || places.any(|at| self.by_address.get(at).is_some()) {
+                return;
+            }
+            let room = (block + size).saturating_sub(begin);
+            let has_no_header = |of: &ObjectType| !of.is_collected;
+            let has_header = |of: &ObjectType| of.is_collected && !of.has_prefix;
+            let has_prefix = |of: &ObjectType| of.is_collected && of.has_prefix;
+            let _ = self.find_object(begin, room, has_no_header)
+                || self.find_object(begin + HEADER, room.saturating_sub(HEADER), has_header)
+                || self.find_object(begin + HEADER + PREFIX, room.saturating_sub(HEADER + PREFIX), has_prefix);
+        });
+    }
+
+    /// Adds the object at this address, if there is one of a type that is expected there and as small as it must be; returns
+    /// whether there is one.
+    fn find_object(&mut self, address: u64, room: u64, is_expected: impl Fn(&ObjectType) -> bool) -> bool {
+        if self.by_address.get(address).is_some() {
+            return true;
+        }
+        let found = self.type_at(address).filter(|_| self.objects.len() < MOST_OBJECTS);
+        let least = |of: &ObjectType| match of.kind {
+            // Texts of one byte for each character have no more than that.
+            ObjectKind::Text => of.basic_size.min(self.layout.fields(LEAST_TEXT)),
+            _ => of.basic_size,
+        };
+        let fits = |of: &ObjectType| least(of) <= room && is_expected(of);
+        let Some((type_number, count)) = found.filter(|(of, _)| self.types.get(*of).is_some_and(|of| fits(&of))) else {
+            return false;
+        };
+        self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count);
+        true
     }
 
     /// The number of the object at this address, which is added if it is new.
@@ -254,21 +308,23 @@ impl PictureBuilder<'_> {
         if self.objects.len() >= MOST_OBJECTS {
             return None;
         }
-        let type_number = self.type_at(address)?;
-        Some(self.add(address, type_number, false))
+        let (type_number, count) = self.type_at(address)?;
+        Some(self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count))
     }
 
     /// Puts the objects in the order of their addresses; returns the new row of each.
     fn sort(&mut self) -> Vec<u32> {
         let mut new_rows = vec![0; self.objects.len()];
         let mut sorted = Vec::with_capacity(self.objects.len());
+        let mut counts = Vec::with_capacity(self.objects.len());
         self.by_address.renumber(|old| {
             if let (Some(row), Some(object)) = (new_rows.get_mut(old as usize), self.objects.get(old as usize)) {
                 *row = sorted.len() as u32;
                 sorted.push(*object);
+                counts.extend(self.reference_counts.get(old as usize));
             }
         });
-        self.objects = sorted;
+        (self.objects, self.reference_counts) = (sorted, counts);
         new_rows
     }
 
@@ -282,7 +338,7 @@ impl PictureBuilder<'_> {
             let mut held = Vec::new();
             if runtime.layout.has_light_frames() {
                 reader.frame(frame, &mut |place, address| held.push((place, address)));
-            } else if let Some(of) = self.type_at(frame).and_then(|of| self.types.get(of)) {
+            } else if let Some(of) = self.type_at(frame).and_then(|(of, _)| self.types.get(of)) {
                 held.push((ReferencePlace::Field(0), frame));
                 reader.each(&of, frame, &mut |place, address| held.push((place, address)));
             }
@@ -301,8 +357,23 @@ impl PictureBuilder<'_> {
     /// Measures all objects and follows their references, those of objects that are found on the way included.
     fn follow(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
+        self.follow_rest(runtime, reader, (&mut first, &mut references));
+        if !self.layout.is_free_threaded() {
+            self.pools();
+            self.follow_rest(runtime, reader, (&mut first, &mut references));
+        }
+        (first, references)
+    }
+
+    /// The same for those that have no row in `first` yet.
+    fn follow_rest(
+        &mut self,
+        runtime: &PythonRuntime,
+        reader: ReferenceReader<'_>,
+        (first, references): (&mut Vec<u64>, &mut Vec<u32>),
+    ) {
         let mut held = Vec::new();
-        let mut object = 0;
+        let mut object = first.len() - 1;
         while let Some(PicturedObject { address, type_number, .. }) = self.objects.get(object).copied() {
             held.clear();
             let of = self.types.get(type_number);
@@ -330,6 +401,5 @@ impl PictureBuilder<'_> {
             first.push(references.len() as u64);
             object += 1;
         }
-        (first, references)
     }
 }

@@ -64,6 +64,8 @@ pub(crate) struct ObjectType {
     /// With its module.
     pub(crate) name: String,
     pub(crate) kind: ObjectKind,
+    /// Whether its objects have fields that only C code knows.
+    pub(crate) is_conservative: bool,
     pub(crate) basic_size: u64,
     pub(crate) item_size: u64,
     pub(crate) weak_list: i64,
@@ -112,9 +114,9 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Rc::clone)
     }
 
-    /// What is made of the names of all types so far, by number.
-    pub(crate) fn names<T>(&self, mut make: impl FnMut(&str) -> T) -> Vec<T> {
-        self.all.borrow().iter().map(|of| make(&of.name)).collect()
+    /// What is made of all types so far, by number.
+    pub(crate) fn each<T>(&self, mut make: impl FnMut(&ObjectType) -> T) -> Vec<T> {
+        self.all.borrow().iter().map(|of| make(of)).collect()
     }
 
     /// A word of a type.
@@ -147,10 +149,12 @@ impl<'a> TypeTable<'a> {
         let has = |bit: u64, since: u8| self.layout.minor >= since && flags & bit != 0;
         let has_managed_dictionary = has(MANAGED_DICTIONARY, 11);
         let cached_keys = if is_heap_type { word(self.layout.cached_keys)? } else { 0 };
+        let kind = self.kind(address);
         Some(ObjectType {
             address,
             name: self.full_name(address, is_heap_type, &short),
-            kind: self.kind(address),
+            kind,
+            is_conservative: kind == ObjectKind::Fields && self.has_fields_of_c(address),
             basic_size,
             item_size,
             weak_list: word(WEAK_LIST)?.cast_signed(),
@@ -183,6 +187,20 @@ impl<'a> TypeTable<'a> {
             (None, Some((module, _))) => format!("{module}.{qualname}"),
             (None, None) => format!("builtins.{qualname}"),
         }
+    }
+
+    /// Whether it, or a base, is a type of a C module that adds fields. Only those have a name with a module.
+    fn has_fields_of_c(&self, address: u64) -> bool {
+        let mut at = address;
+        for _ in 0..MOST_BASES {
+            let Some(base) = self.word(at, BASE).filter(|base| *base != 0) else { break };
+            let name = self.word(at, NAME).and_then(|name| self.memory.text(name, MOST_NAME)).unwrap_or_default();
+            if name.contains('.') && self.word(at, BASIC_SIZE) > self.word(base, BASIC_SIZE) {
+                return true;
+            }
+            at = base;
+        }
+        false
     }
 
     /// The kind that its flags say, or that of the nearest known base.

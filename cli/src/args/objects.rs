@@ -78,6 +78,10 @@ pub(crate) struct ObjectsArgs {
     /// The same with a row for each type and age of its objects: how long before the picture their blocks were allocated
     #[arg(long, conflicts_with_all = ["why", "places", "threads", "diff"])]
     pub(crate) ages: bool,
+    /// Show for each type how many of its objects each generation of the garbage collector has, how many gc.freeze has set aside
+    /// and how many the collector does not list, and the references that Python counts for all of them
+    #[arg(long, conflicts_with_all = ["why", "places", "threads", "ages", "diff"])]
+    pub(crate) generations: bool,
     /// Show what has grown from A to B, by type; with --places by type and place. Each is a capture, or a program that runs, by
     /// its number
     #[arg(long, value_names = ["A", "B"], num_args = 2, conflicts_with_all = ["target", "why", "hold"])]

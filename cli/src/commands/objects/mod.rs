@@ -28,9 +28,31 @@ struct ObjectsRead {
     objects: u64,
     own_bytes: u64,
     unreadable: u64,
+    known: KnownOfCollector,
     moment: PictureOrigin,
     /// `None`: no capture was looked at.
     placed: Option<PlacedShare>,
+}
+
+/// What a picture says of the garbage collector, besides which objects it lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KnownOfCollector {
+    /// Nothing: it was stored by an earlier version.
+    Nothing,
+    /// References of objects; the interpreter has no generations.
+    References,
+    /// References, and the generation of each object.
+    Generations,
+}
+
+impl KnownOfCollector {
+    fn of(picture: &ObjectPicture) -> Self {
+        match (picture.has_reference_counts(), picture.has_generations()) {
+            (false, _) => Self::Nothing,
+            (true, false) => Self::References,
+            (true, true) => Self::Generations,
+        }
+    }
 }
 
 /// The objects of one type.
@@ -139,6 +161,7 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
         objects: picture.count() as u64,
         own_bytes: types.iter().map(|of| of.sum.own_bytes).sum(),
         unreadable: picture.unreadable(),
+        known: KnownOfCollector::of(picture),
         types,
         moment,
         placed: None,
@@ -158,6 +181,11 @@ fn check_found(options: &ObjectsArgs, read: &ObjectsRead, of: &str) -> Result<()
     if let (Some(wanted), Some([])) = (&options.why, read.paths.as_deref()) {
         bail!(
             "{of}: there is no object of a type or at an address '{wanted}'; 'memtrack objects -n 0' lists all types"
+        );
+    }
+    if options.generations && read.known == KnownOfCollector::Nothing {
+        bail!(
+            "{of}: the picture was stored by an earlier version of memtrack, which kept no generations and references"
         );
     }
     Ok(())

@@ -9,7 +9,7 @@ use memtrack_objects::TypeSum;
 use serde_json::{Value, json};
 
 use super::places::{ObjectAge, ObjectPlace, ObjectSum, ObjectThread};
-use super::{HolderPath, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin, PlacedShare};
+use super::{HolderPath, KnownOfCollector, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin, PlacedShare};
 use crate::message;
 use crate::reports::capture_info::visible;
 use crate::terminal::TextFormat;
@@ -28,6 +28,7 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Wr
         None if options.places => table_of_places(read, rows),
         None if options.threads => table_of_threads(read, rows),
         None if options.ages => table_of_ages(read, rows),
+        None if options.generations => (table_of_generations(read, rows), read.types.len()),
         None => (table_of_types(read, rows), read.types.len()),
     };
     for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
@@ -85,11 +86,18 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
 
 /// The report as JSON.
 pub(super) fn as_json(read: &ObjectsRead) -> Value {
+    let has_references = read.known != KnownOfCollector::Nothing;
+    let has_generations = read.known == KnownOfCollector::Generations;
     let row = |of: &ObjectsOfType| {
         json!({
             "type": of.sum.name,
             "count": of.sum.count,
             "tracked": of.sum.tracked,
+            "generations": has_generations.then_some(of.sum.lists.generations),
+            "frozen": has_references.then_some(of.sum.lists.frozen),
+            "references": has_references.then_some(of.sum.references),
+            "immortal": has_references.then_some(of.sum.immortal),
+            "conservative": has_references.then_some(of.sum.is_conservative),
             "own_bytes": of.sum.own_bytes,
             "retained_bytes": of.retained,
             "places": of.made.places.iter().map(place_as_json).collect::<Vec<_>>(),
@@ -165,6 +173,29 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
         table.row(cells.chain([count(of.sum.count), short(&of.sum.name)]).chain(made).map(Into::into));
     }
     table
+}
+
+fn table_of_generations(read: &ObjectsRead, rows: usize) -> TextTable {
+    let has_generations = read.known == KnownOfCollector::Generations;
+    let has_frozen = read.types.iter().any(|of| of.sum.lists.frozen > 0);
+    let listed = if has_generations { ["Gen 0", "Gen 1", "Gen 2"].as_slice() } else { &["Listed"] };
+    let titles = ["Own bytes", "Objects"].iter().chain(listed).chain(has_frozen.then_some(&"Frozen"));
+    let titles = titles.chain(&["Unlisted", "References"]).map(|title| column(title));
+    let mut table = TextTable::new(titles.chain([column("Type").cut()]));
+    for ObjectsOfType { sum, .. } in read.types.iter().take(rows) {
+        let listed = if has_generations { sum.lists.generations.to_vec() } else { vec![sum.tracked] };
+        let frozen = has_frozen.then_some(sum.lists.frozen);
+        let unlisted = sum.count.saturating_sub(sum.tracked + sum.lists.frozen);
+        let counts = [sum.count].into_iter().chain(listed).chain(frozen).chain([unlisted]);
+        let cells = [size(sum.own_bytes)].into_iter().chain(counts.map(count)).chain([references(sum)]);
+        table.row(cells.chain([short(&sum.name)]).map(Into::into));
+    }
+    table
+}
+
+/// References of the objects that end.
+fn references(sum: &TypeSum) -> String {
+    if sum.immortal == sum.count { "immortal".into() } else { count(sum.references) }
 }
 
 /// The place that made most objects of a type; how many, where these are less than half of them.

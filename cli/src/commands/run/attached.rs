@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use memtrack_collector::{
     AttachStatus, Collector, Error, ProcessExit, RecordingEnd, RecordingHandle, RecordingSummary,
 };
+use memtrack_inject::Refusal;
 
 use super::children::Children;
 use super::private_directory::PrivateDirectory;
@@ -199,7 +200,7 @@ impl AttachedRecording {
 /// # Errors
 /// Why it was not done. The process does not record any more, at the latest when its memory is closed.
 fn detach(pid: i32) -> Result<bool> {
-    end_recording(pid, false)
+    end_recording(pid, memtrack_inject::detach)
 }
 
 /// Puts a process back in which the library is active although its recorder has ended; `false`: the process has ended.
@@ -207,13 +208,12 @@ fn detach(pid: i32) -> Result<bool> {
 /// # Errors
 /// So for [`detach`]; or the recorder answers the library, and the recording goes on.
 pub(super) fn restore(pid: i32) -> Result<bool> {
-    end_recording(pid, true)
+    end_recording(pid, memtrack_inject::detach_abandoned)
 }
 
-fn end_recording(pid: i32, only_abandoned: bool) -> Result<bool> {
-    use memtrack_inject::Refusal;
+fn end_recording(pid: i32, detach: impl Fn(i32) -> Result<i32, Refusal>) -> Result<bool> {
     for _ in 0..TRIES {
-        match memtrack_inject::detach(pid, only_abandoned) {
+        match detach(pid) {
             Err(Refusal::NoProcess | Refusal::Zombie | Refusal::Gone) => return Ok(false),
             Err(Refusal::NoLibrary) => return Ok(true),
             Err(refusal) => bail!("memtrack's library stays active in process {pid}, without recording: {refusal}"),
@@ -235,7 +235,7 @@ fn text(status: Option<AttachStatus>) -> &'static str {
     status.map_or("memtrack's library in it is of another version", AttachStatus::text)
 }
 
-fn refused(pid: i32, refusal: &memtrack_inject::Refusal) -> anyhow::Error {
+fn refused(pid: i32, refusal: &Refusal) -> anyhow::Error {
     anyhow::anyhow!("process {pid} cannot be recorded: {refusal}")
 }
 

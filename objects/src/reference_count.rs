@@ -1,0 +1,71 @@
+//! How many references an interpreter counts for an object.
+//!
+//! Invariant: an object that never ends has no count, whatever stands there.
+
+/// Counts of references from this on are none: those of objects that never end are below.
+pub(crate) const MOST_REFERENCES: u64 = 1 << 33;
+/// The own count of what never ends, in a free-threaded build.
+pub(crate) const IMMORTAL: u32 = u32::MAX;
+/// The sign of the count of what never ends, from 3.12 on in builds with a global lock; references to it may have been counted.
+const NEVER_ENDS: u64 = 1 << 31;
+const FIRST_WITH_IMMORTALS: u8 = 12;
+/// What is added to the shared count of an object whose references are counted late.
+const COUNTED_LATE: i64 = i64::MAX / 8;
+
+/// The references of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReferenceCount {
+    /// So many.
+    Counted(u64),
+    /// The object never ends.
+    Immortal,
+}
+
+impl ReferenceCount {
+    /// From the one count of builds with a global lock, version 3.`minor`.
+    pub(crate) fn of_one(count: u64, minor: u8) -> Self {
+        let is_immortal = minor >= FIRST_WITH_IMMORTALS && count & NEVER_ENDS != 0 && count < MOST_REFERENCES;
+        if is_immortal { Self::Immortal } else { Self::Counted(count) }
+    }
+
+    /// From the count of an object's own thread, and that of all others, which has two flags below; `None`: they make no sense.
+    pub(crate) fn of_two(local: u32, shared: u64) -> Option<Self> {
+        if local == IMMORTAL {
+            return Some(Self::Immortal);
+        }
+        let shared = shared.cast_signed() >> 2;
+        if shared.abs_diff(COUNTED_LATE) < MOST_REFERENCES {
+            // References of frames are not counted, so there may be none.
+            let counted = (i64::from(local) + (shared - COUNTED_LATE)).max(1);
+            return Some(Self::Counted(counted.cast_unsigned()));
+        }
+        u64::try_from(i64::from(local) + shared).ok().map(Self::Counted)
+    }
+
+    /// As it is stored: 0 for what never ends.
+    pub(crate) fn stored(self) -> u32 {
+        match self {
+            Self::Counted(count) => u32::try_from(count).unwrap_or(u32::MAX),
+            Self::Immortal => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ReferenceCount::{Counted, Immortal};
+    use super::{COUNTED_LATE, ReferenceCount};
+
+    #[test]
+    fn counts_of_all_builds() {
+        assert_eq!(ReferenceCount::of_one(1 << 31, 11), Counted(1 << 31));
+        let immortal = [u64::from(u32::MAX), 3 << 30, (3 << 30) + 7].map(|count| ReferenceCount::of_one(count, 14));
+        assert_eq!(immortal, [Immortal; 3]);
+        assert_eq!(ReferenceCount::of_one(0xcdcd_cdcd_cdcd, 12), Counted(0xcdcd_cdcd_cdcd));
+        assert_eq!(ReferenceCount::of_two(2, 3 << 2 | 1), Some(Counted(5)));
+        assert_eq!(ReferenceCount::of_two(2, (-1_i64 << 2).cast_unsigned()), Some(Counted(1)));
+        assert_eq!(ReferenceCount::of_two(1, (-3_i64 << 2).cast_unsigned()), None);
+        assert_eq!(ReferenceCount::of_two(1, ((COUNTED_LATE + 4) << 2).cast_unsigned()), Some(Counted(5)));
+        assert_eq!(ReferenceCount::of_two(u32::MAX, 0), Some(Immortal));
+    }
+}

@@ -280,6 +280,46 @@ def test_generations_and_references_by_type(executable, tmp_path, version):
         assert old[-7:] == [*map(str, expected["Old"]), "0", "0", "45", "__main__.Old"]
 
 
+ARRAYS = """
+import json, sys, types
+import numpy
+class Row: pass
+module = types.ModuleType("app_data")
+sys.modules["app_data"] = module
+module.NUMBERS = numpy.ones((1000, 100))
+module.VIEW = module.NUMBERS[::2, 1:]
+module.ROWS = numpy.array([Row() for number in range(7)], dtype=object)
+module.OTHERS = [numpy.array(5.0), numpy.zeros((3, 0, 5)), numpy.arange(10, dtype="i1"), numpy.asfortranarray(numpy.ones((4, 5, 6)))]
+module.OTHERS += [numpy.zeros(3, dtype=[("a", "f4"), ("b", "S9")]), module.NUMBERS.T]
+class Kept(numpy.ndarray): pass
+module.KEPT = numpy.ones(1000).view(Kept).copy()
+every = [module.NUMBERS, module.VIEW, module.ROWS, *module.OTHERS]
+print(json.dumps([sys.getsizeof(one) for one in (*every, module.KEPT)]), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_arrays_of_numpy_have_the_block_that_they_own_and_the_objects_in_it(executable, python, tmp_path):
+    pytest.importorskip("numpy")
+    script = tmp_path / "app.py"
+    script.write_text(ARRAYS)
+    with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        *sizes, kept = json.loads(process.stdout.readline())
+        told = objects(executable, process)
+        why = {row["pattern"]: row["count"] for row in objects(executable, process, "--why", "__main__.Row")["why"]}
+        why_array = objects(executable, process, "--why", "numpy.ndarray")["why"]
+        process.stdin.write("\n")
+    assert told["unreadable"] == 0
+    rows = {row["type"]: row for row in told["types"]}
+    # NumPy has some of its own, without data.
+    array = rows["numpy.ndarray"]
+    others = array["count"] - len(sizes)
+    assert sum(sizes) <= array["own_bytes"] <= sum(sizes) + others * 200 and others < 50
+    assert rows["__main__.Kept"]["own_bytes"] == kept
+    assert why == {"app_data.ROWS[…]": 7}
+    assert {"app_data.NUMBERS", "app_data.VIEW", "app_data.OTHERS[…]"} <= {row["pattern"] for row in why_array}
+
+
 HELD_BY_C = """
 import ctypes, json, sys
 class Blob(bytes): __slots__ = ()

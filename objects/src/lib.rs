@@ -18,6 +18,7 @@ mod labels;
 mod layout;
 mod memory;
 mod mimalloc;
+mod numpy_array;
 mod paths;
 mod picture;
 mod picture_reader;

@@ -9,6 +9,9 @@ pub(crate) const IMMORTAL: u32 = u32::MAX;
 /// The sign of the count of what never ends, from 3.12 on in builds with a global lock; references to it may have been counted.
 const NEVER_ENDS: u64 = 1 << 31;
 const FIRST_WITH_IMMORTALS: u8 = 12;
+/// What the objects of frozen modules begin with in 3.11, about which references come and go.
+const FROZEN: u64 = 999_999_999;
+const FROZEN_COUNTS: std::ops::Range<u64> = FROZEN / 2..FROZEN / 2 * 3;
 /// What is added to the shared count of an object whose references are counted late.
 const COUNTED_LATE: i64 = i64::MAX / 8;
 
@@ -24,7 +27,11 @@ pub(crate) enum ReferenceCount {
 impl ReferenceCount {
     /// From the one count of builds with a global lock, version 3.`minor`.
     pub(crate) fn of_one(count: u64, minor: u8) -> Self {
-        let is_immortal = minor >= FIRST_WITH_IMMORTALS && count & NEVER_ENDS != 0 && count < MOST_REFERENCES;
+        let is_immortal = match minor {
+            FIRST_WITH_IMMORTALS.. => count & NEVER_ENDS != 0 && count < MOST_REFERENCES,
+            11 => FROZEN_COUNTS.contains(&count),
+            _ => false,
+        };
         if is_immortal { Self::Immortal } else { Self::Counted(count) }
     }
 
@@ -59,6 +66,8 @@ mod tests {
     #[test]
     fn counts_of_all_builds() {
         assert_eq!(ReferenceCount::of_one(1 << 31, 11), Counted(1 << 31));
+        assert_eq!(ReferenceCount::of_one(1_000_000_004, 11), Immortal);
+        assert_eq!(ReferenceCount::of_one(999_999_999, 10), Counted(999_999_999));
         let immortal = [u64::from(u32::MAX), 3 << 30, (3 << 30) + 7].map(|count| ReferenceCount::of_one(count, 14));
         assert_eq!(immortal, [Immortal; 3]);
         assert_eq!(ReferenceCount::of_one(0xcdcd_cdcd_cdcd, 12), Counted(0xcdcd_cdcd_cdcd));

@@ -7,6 +7,7 @@
 use crate::dictionary::{Dictionary, KeyTable, values_start};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
+use crate::numpy_array::{self, NumpyArray};
 use crate::types::{ObjectKind, ObjectType};
 
 /// Slots of a frame before its locals, in words.
@@ -65,6 +66,12 @@ impl ReferenceReader<'_> {
             }
             ObjectKind::List => self.list(address, each) & self.fields(of, address, 40, each),
             ObjectKind::Set => self.set(address, each) & self.fields(of, address, 200, each),
+            ObjectKind::NumpyArray => {
+                let (from, to) = (numpy_array::REFERENCES.start, numpy_array::REFERENCES.end);
+                self.field_words(of, address, from, to, each)
+                    & self.fields(of, address, numpy_array::LATER_FIELDS, each)
+                    & self.objects_of_array(address, each)
+            }
             ObjectKind::Deque => self.deque(address, each) & self.fields(of, address, 72, each),
             ObjectKind::Frame if self.layout.has_light_frames() => {
                 let frame = self.memory.u64(self.layout.fields(address).wrapping_add(24));
@@ -199,6 +206,18 @@ impl ReferenceReader<'_> {
         let found = self.memory.u64(at);
         each(ReferencePlace::Field(0), found.unwrap_or(0));
         found.is_some()
+    }
+
+    /// The objects that a NumPy array owns.
+    fn objects_of_array(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let Some(read) = NumpyArray::read(self.memory, self.layout, address) else { return false };
+        let mut index = 0;
+        read.objects.is_none_or(|(data, count)| {
+            self.memory.words(data, count, |word| {
+                each(ReferencePlace::Item(index), word);
+                index += 1;
+            })
+        })
     }
 
     fn dictionary(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {

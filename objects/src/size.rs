@@ -7,6 +7,7 @@
 use crate::dictionary::{Dictionary, KeyTable, TextLayout};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
+use crate::numpy_array::NumpyArray;
 use crate::types::{ObjectKind, ObjectType};
 
 /// The largest object that is believed.
@@ -115,6 +116,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             Some(layout.fields(24) + digits.checked_mul(4)?)
         }
         ObjectKind::List => basic.checked_add(word(32)?.checked_mul(8)?),
+        ObjectKind::NumpyArray => basic.checked_add(NumpyArray::read(memory, layout, address)?.extra),
         ObjectKind::Set => {
             let is_small = word(40)? == fields + 64;
             let table = if is_small { 0 } else { word(32)?.checked_add(1)?.checked_mul(16)? };

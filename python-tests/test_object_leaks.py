@@ -164,3 +164,90 @@ def test_the_path_of_a_planted_leak(all_paths, name):
         # Fields without a name are called by their offsets, and the heads of objects are larger.
         expected = [re.sub(r"\+(\d+)>", lambda offset: f"+{int(offset[1]) + 16}>", pattern) for pattern in expected]
     assert path["pattern"] in expected, (version, path)
+
+
+#: Each leaves rings of objects in which `held` is, and nothing else that holds them.
+RINGS = """
+import collections, contextlib, ctypes, functools, gc, itertools, sys, types, weakref
+gc.disable()
+class Held: pass
+class Node: pass
+class Slots: __slots__ = ("own", "held", "__weakref__")
+def instance(held): one = Node(); one.own, one.held = one, held
+def two(held): one, other = Node(), Node(); one.next, other.next, other.held = other, one, held
+def slots(held): one = Slots(); one.own, one.held = one, held
+def a_list(held): one = [held]; one.append(one)
+def a_dict(held): one = {"held": held}; one["own"] = one
+def a_set(held):
+    class Hashed(set): __hash__ = object.__hash__
+    one = Hashed([held]); one.add(one)
+def a_deque(held): one = collections.deque([held]); one.append(one)
+def ordered(held): one = collections.OrderedDict(held=held); one["own"] = one
+def default(held): one = collections.defaultdict(list, held=held); one["own"] = one
+def closure(held):
+    def again(): return again, held
+def method(held): one = Node(); one.call = types.MethodType(lambda own: held, one)
+def bound(held):
+    class Bound:
+        def call(self): pass
+    one = Bound(); one.call, one.held = one.call, held
+def a_class(held):
+    class Local: kept = held
+def subclass(held):
+    class Base: pass
+    class Local(Base): kept = held
+    Local.one = Local()
+def generator(held):
+    def make():
+        own = yield
+        yield own, held
+    one = make(); next(one); one.send(one)
+def coroutine(held):
+    async def make(box, held): await Never(box, held)
+    class Never:
+        def __init__(self, box, held): self.box, self.held = box, held
+        def __await__(self): yield self
+    box = []; one = make(box, held); box.append(one); one.send(None)
+def traceback(held):
+    try: raise ValueError(held)
+    except ValueError as error: kept = error
+def partial(held): one = Node(); one.call, one.held = functools.partial(print, one), held
+def simple(held): one = types.SimpleNamespace(held=held); one.own = one
+def module(held): one = types.ModuleType("gone"); one.own, one.held = one, held
+def a_property(held): one = Node(); one.own = property(lambda own: (one, held))
+def cell(held): one = types.CellType() if hasattr(types, "CellType") else None; one.cell_contents = [one, held]
+def chain(held): box = [held]; one = itertools.chain(box, box); box.append(one); next(one)
+def weak(held): one = Slots(); one.held = [one, held, weakref.ref(one, held.__eq__)]
+def stack(held): one = contextlib.ExitStack(); one.callback(print, one, held)
+def cached(held):
+    @functools.lru_cache(maxsize=None)
+    def find(key): return find, held
+    find(1)
+ALL = [one for name, one in list(globals().items()) if isinstance(one, types.FunctionType)]
+KEPT = range(3)
+for make in ALL:
+    make(Held())
+for held in [Held() for make in KEPT]:
+    one = Node(); one.own, one.held = one, held
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+one = held = make = None
+print(len(ALL), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_rings_that_only_hold_themselves_and_those_that_c_code_holds(executable, tmp_path, version):
+    """Of the latter an object has more references than objects have to it, as after a forgotten decref."""
+    script = tmp_path / "app.py"
+    script.write_text(RINGS)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        count = int(process.stdout.readline())
+        command = [str(executable), "objects", str(process.pid), "--json", "--why", "Held"]
+        found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["why"]
+        process.stdin.write("\n")
+    by_c = {path["pattern"]: path["count"] for path in found if " in a ring that only holds itself>" not in path["pattern"]}
+    assert by_c == {"<__main__.Node that C code holds>.held": 3}
+    assert sum(path["count"] for path in found) == count + 3

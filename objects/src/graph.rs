@@ -1,7 +1,7 @@
 //! Who keeps what alive: which objects are reached from modules and threads, by which path, and what would go with a type.
 //!
-//! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that nothing known
-//! refers to (C code holds those), or on one of a ring that only holds itself.
+//! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that have references of
+//! something unknown (C code holds those), or on one of a ring that only holds itself.
 
 use rustc_hash::FxHashSet;
 
@@ -71,7 +71,8 @@ impl<'a> Holders<'a> {
         }
     }
 
-    /// What neither modules nor threads reach: first what nothing refers to, then rings.
+    /// What neither modules nor threads reach: first what nothing refers to, then what has references that no object has,
+    /// then rings.
     fn reach_rest(&mut self) {
         // One of those that refer to each.
         let mut holders = vec![NONE; self.parents.len()];
@@ -84,9 +85,15 @@ impl<'a> Holders<'a> {
             }
         }
         let before = self.order.len();
-        let unheld = holders.iter().zip(0..).filter(|(holder, _)| **holder == NONE);
+        let is_counted = |object: u32| self.picture.uncounted.binary_search(&object).is_err();
+        let unheld = holders.iter().zip(0..).filter(|(holder, object)| **holder == NONE && is_counted(*object));
         unheld.for_each(|(_, object)| self.begin(object));
         self.reach(before);
+        for &object in &self.picture.unexplained {
+            let before = self.order.len();
+            self.begin(object);
+            self.reach(before);
+        }
         for object in 0..self.parents.len() as u32 {
             if self.parents.get(object as usize) == Some(&NONE) {
                 let before = self.order.len();

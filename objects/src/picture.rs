@@ -10,6 +10,11 @@ pub struct ObjectPicture {
     pub(crate) stored: StoredPicture,
     /// So many roots come before the others, whose paths are the worse names: globals of frames, for example.
     pub(crate) early_roots: usize,
+    /// Objects to which there are more references than those of objects, ascending; none in a picture that was stored.
+    pub(crate) unexplained: Vec<u32>,
+    /// Objects that none refers to, and whose count of references says nothing, ascending: what is not held waits for the
+    /// collector as rings do.
+    pub(crate) uncounted: Vec<u32>,
 }
 
 /// The objects of one type.
@@ -60,7 +65,7 @@ impl ObjectPicture {
     /// A picture that was stored.
     pub fn of_stored(stored: StoredPicture) -> Self {
         let early_roots = stored.roots.len();
-        Self { stored, early_roots }
+        Self { stored, early_roots, unexplained: Vec::new(), uncounted: Vec::new() }
     }
 
     /// What is stored of it; whoever stores it adds when and why it was taken.

@@ -31,6 +31,7 @@ const SHARED_COUNT: u64 = 16;
 const TRACKED: u8 = 1;
 const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
+const COUNTED_LATE: u8 = 64;
 /// No bit of the collector: what a block is filled with has it.
 const FILLED: u8 = 128;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
@@ -62,6 +63,8 @@ struct PictureBuilder<'a> {
     types: TypeTable<'a>,
     objects: Vec<PicturedObject>,
     reference_counts: Vec<u32>,
+    /// References to each that were found.
+    found_counts: Vec<u32>,
     by_address: AddressTable,
     unreadable: u64,
 }
@@ -76,6 +79,7 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
         objects: Vec::new(),
         reference_counts: Vec::new(),
+        found_counts: Vec::new(),
         by_address: AddressTable::default(),
         unreadable: 0,
     };
@@ -89,6 +93,7 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
     }
     let (roots, early_roots) = builder.roots(runtime, reader);
     let (first_reference, references) = builder.follow(runtime, reader);
+    let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let new_rows = builder.sort();
     let PictureBuilder { types, objects, reference_counts, by_address, unreadable, .. } = builder;
     let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
@@ -105,7 +110,13 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         references,
         ..StoredPicture::default()
     };
-    let mut picture = ObjectPicture { stored, early_roots };
+    let renumbered = |old: Vec<u32>| {
+        let mut new: Vec<u32> = old.iter().map(|old| new_rows[*old as usize]).collect();
+        new.sort_unstable();
+        new
+    };
+    let (unexplained, uncounted) = (renumbered(unexplained), renumbered(uncounted));
+    let mut picture = ObjectPicture { stored, early_roots, unexplained, uncounted };
     let mut labels = LabelReader::new(reader, &types, &by_address, texts);
     let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
     let named = roots.into_iter().map(|(object, frame)| PicturedRoot {
@@ -251,6 +262,7 @@ impl PictureBuilder<'_> {
         let number = self.objects.len() as u32;
         self.objects.push(object);
         self.reference_counts.push(reference_count);
+        self.found_counts.push(0);
         self.by_address.insert(object.address, number);
         number
     }
@@ -310,6 +322,25 @@ impl PictureBuilder<'_> {
         }
         let (type_number, count) = self.type_at(address)?;
         Some(self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count))
+    }
+
+    /// The objects that have more references than were found, so that something holds them that is no object.
+    fn unexplained(&self) -> Vec<u32> {
+        let counts = self.reference_counts.iter().zip(&self.found_counts).zip(0_u32..);
+        let more = counts.filter(|((counted, found), _)| counted > found).map(|(_, object)| object);
+        more.filter(|object| !self.is_counted_late(self.objects[*object as usize].address)).collect()
+    }
+
+    /// The objects to which no references were found, and whose count does not tell whether there are any.
+    fn uncounted(&self) -> Vec<u32> {
+        let lone = self.found_counts.iter().zip(0_u32..).filter(|(found, _)| **found == 0).map(|(_, object)| object);
+        lone.filter(|object| self.is_counted_late(self.objects[*object as usize].address)).collect()
+    }
+
+    /// Whether threads count the references to the object each on its own, or not at all while they are on their stacks.
+    fn is_counted_late(&self, address: u64) -> bool {
+        let bits = || self.memory.u8(address.wrapping_add(COLLECTOR_BITS)).unwrap_or(0);
+        self.layout.is_free_threaded() && bits() & COUNTED_LATE != 0
     }
 
     /// Puts the objects in the order of their addresses; returns the new row of each.
@@ -388,6 +419,9 @@ impl PictureBuilder<'_> {
             // The object's type is kept by it, too, where types are objects of the program.
             if let Some(own) = self.layout.type_of(self.memory, address).and_then(|own| self.number(own)) {
                 references.push(own);
+            }
+            for held in &references[begin..] {
+                self.found_counts[*held as usize] = self.found_counts[*held as usize].saturating_add(1);
             }
             references[begin..].sort_unstable();
             let mut kept = begin;

@@ -12,7 +12,10 @@ use crate::types::{ObjectKind, ObjectType};
 
 /// Slots of a frame before its locals, in words.
 const FRAME_WORDS: u64 = 8;
-/// Frames of owners from this number on execute nothing of the program, from 3.12 on.
+/// And where it has the position of its stack.
+const STACK_POSITION: u64 = 64;
+/// The owner of a frame that is within a generator; frames of owners from a number on execute nothing of the program, from 3.12 on.
+const OWNED_BY_GENERATOR: u8 = 1;
 const FRAMES_OF_INTERPRETER: u8 = 3;
 /// Offsets in frame objects before 3.11: where the stack begins and ends (from 3.10 on, how many it has).
 const VALUE_STACK: u64 = 64;
@@ -293,13 +296,31 @@ impl ReferenceReader<'_> {
             }
             offset += 8;
         });
-        let locals = self.memory.u32(self.layout.fields(code).wrapping_add(self.layout.local_slots));
-        let Some(locals) = locals else { return head };
+        let Some(slots) = self.slots_of_frame(frame, self.layout.fields(code), owner) else { return head };
         let mut index = 0;
-        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), locals.min(1 << 16).into(), |value| {
+        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(1 << 16), |value| {
             each(ReferencePlace::Local(index), self.layout.untagged(value));
             index += 1;
         })
+    }
+
+    /// Slots in use of a frame that executes this code: its variables, and what is on its stack, unless the frame is just being
+    /// executed, when nobody else knows how far its stack goes.
+    fn slots_of_frame(&self, frame: u64, code: u64, owner: Option<u8>) -> Option<u64> {
+        let number = |at: u64| self.memory.u32(code.wrapping_add(at)).map(u64::from);
+        let (locals, stack) = (number(self.layout.local_slots)?, number(self.layout.stack_slots)?);
+        let position = self.memory.u64(frame.wrapping_add(STACK_POSITION)).unwrap_or(0);
+        let in_use = match self.layout.minor {
+            // An address; that of an earlier moment while the frame is being executed, so that of no frame of a thread is taken.
+            14.. if owner == Some(OWNED_BY_GENERATOR) => {
+                position.saturating_sub(frame.wrapping_add(self.layout.frame_locals)) / 8
+            }
+            14.. => 0,
+            // A number of 32 bits, -1 while the frame is being executed.
+            _ => u64::try_from((position as u32).cast_signed()).unwrap_or(0),
+        };
+        let is_sound = in_use <= locals + stack;
+        Some(if is_sound { in_use.max(locals) } else { locals })
     }
 
     /// A frame object before 3.11.

@@ -320,6 +320,23 @@ def test_arrays_of_numpy_have_the_block_that_they_own_and_the_objects_in_it(exec
     assert {"app_data.NUMBERS", "app_data.VIEW", "app_data.OTHERS[…]"} <= {row["pattern"] for row in why_array}
 
 
+TABLES = """
+import sys
+class Meta(type): pass
+class Never(metaclass=Meta): pass
+class NeverText(str, metaclass=Meta): __slots__ = ()
+BOTH = (Never, NeverText)
+LISTS = [[None, one] * length for length in range(1, 30) for one in BOTH]
+LISTS += [[other, one] for other in (int, str, print, sys, 5, "text", (), LISTS) for one in BOTH]
+TABLES = [{one: None for one in (*BOTH, *range(length))} for length in range(30)]
+TABLES += [{one: other for one in BOTH for other in BOTH} for length in range(30)]
+SETS = [{*BOTH, *range(length)} for length in range(30)]
+class Values: pass
+VALUES = [Values() for number in range(5)]
+for one in VALUES: one.a, one.b, one.c, one.d = None, Never, None, NeverText
+print("ready", flush=True)
+sys.stdin.readline()
+"""
 HELD_BY_C = """
 import ctypes, json, sys
 class Blob(bytes): __slots__ = ()
@@ -337,6 +354,22 @@ for number in range(100):
 print(json.dumps(sizes), flush=True)
 sys.stdin.readline()
 """
+
+
+@pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_tables_of_types_are_no_objects(executable, tmp_path, version, options):
+    """In the items of a list and the keys of a dictionary an address or a hash stands before the address of a type."""
+    script = tmp_path / "app.py"
+    script.write_text(TABLES)
+    with subprocess.Popen(
+        flat([interpreter_path(version), *options, script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        told = objects(executable, process)
+        process.stdin.write("\n")
+    counts = {row["type"]: row["count"] for row in told["types"] if row["type"].startswith("__main__.")}
+    assert counts == {"__main__.Meta": 2, "__main__.Values": 5}
 
 
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])

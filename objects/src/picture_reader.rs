@@ -37,6 +37,8 @@ const FILLED: u8 = 128;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
+/// The hash of an object without one of its own is its address, shifted.
+const HASH_SHIFT: u32 = 4;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
 /// Objects that are read at most.
@@ -269,44 +271,60 @@ impl PictureBuilder<'_> {
 
     /// The objects in blocks of pools in which none is known: those that C code holds, and the collector does not list.
     fn pools(&mut self) {
-        let (memory, layout) = (self.memory, PoolLayout::of(self.layout.minor));
+        let (memory, layout) = (self.memory, self.layout);
         let known: Vec<u64> = self.objects.iter().map(|object| object.address).collect();
-        layout.blocks(memory, known.into_iter(), |block, size| {
+        PoolLayout::of(layout.minor).blocks(memory, known.into_iter(), |block, size| {
             let guard = memory.u64(block.wrapping_add(8)).unwrap_or(0);
             let begin = block + if guard == GUARD { GUARDED } else { 0 };
             let is_of_no_object = guard != GUARD && guard >> 8 == GUARD >> 8;
-            let mut places = [0, HEADER, HEADER + PREFIX].into_iter().map(|before| begin + before);
-            if is_of_no_object || places.any(|at| self.by_address.get(at).is_some()) {
+            let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
+            if is_of_no_object || places.iter().any(|at| self.by_address.get(*at).is_some()) {
                 return;
             }
-            let room = (block + size).saturating_sub(begin);
-            let has_no_header = |of: &ObjectType| !of.is_collected;
-            let has_header = |of: &ObjectType| of.is_collected && !of.has_prefix;
-            let has_prefix = |of: &ObjectType| of.is_collected && of.has_prefix;
-            let _ = self.find_object(begin, room, has_no_header)
-                || self.find_object(begin + HEADER, room.saturating_sub(HEADER), has_header)
-                || self.find_object(begin + HEADER + PREFIX, room.saturating_sub(HEADER + PREFIX), has_prefix);
+            // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
+            let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
+            if let Some(at) = places.into_iter().find(is_of_a_type) {
+                let before = at - begin;
+                let is_expected = |of: &ObjectType| match before {
+                    0 => !of.is_collected,
+                    HEADER => of.is_collected && !of.has_prefix,
+                    _ => of.is_collected && of.has_prefix,
+                };
+                self.find_object(at, (block + size).saturating_sub(at), is_expected);
+            }
         });
     }
 
-    /// Adds the object at this address, if there is one of a type that is expected there and as small as it must be; returns
-    /// whether there is one.
-    fn find_object(&mut self, address: u64, room: u64, is_expected: impl Fn(&ObjectType) -> bool) -> bool {
+    /// Whether it is the address of a known object that is a type.
+    fn is_type(&self, address: u64) -> bool {
+        let object = self.by_address.get(address).and_then(|number| self.objects.get(number as usize));
+        object.and_then(|object| self.types.get(object.type_number)).is_some_and(|of| of.kind == ObjectKind::Type)
+    }
+
+    /// Adds the object at this address, if there is one of a type that is expected there and as small as it must be.
+    fn find_object(&mut self, address: u64, room: u64, is_expected: impl Fn(&ObjectType) -> bool) {
         if self.by_address.get(address).is_some() {
-            return true;
+            return;
         }
-        let found = self.type_at(address).filter(|_| self.objects.len() < MOST_OBJECTS);
+        let found = self.type_at(address).filter(|_| self.objects.len() < MOST_OBJECTS && !self.is_table(address));
         let least = |of: &ObjectType| match of.kind {
             // Texts of one byte for each character have no more than that.
             ObjectKind::Text => of.basic_size.min(self.layout.fields(LEAST_TEXT)),
             _ => of.basic_size,
         };
         let fits = |of: &ObjectType| least(of) <= room && is_expected(of);
-        let Some((type_number, count)) = found.filter(|(of, _)| self.types.get(*of).is_some_and(|of| fits(&of))) else {
-            return false;
+        if let Some((type_number, count)) = found.filter(|(of, _)| self.types.get(*of).is_some_and(|of| fits(&of))) {
+            self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count);
+        }
+    }
+
+    /// Whether the word before what looks like the address of a type is no count, but the address of an object, as in the
+    /// items of a list, or the type's hash, as in the keys of a dictionary. In programs with low addresses such words are small.
+    fn is_table(&self, address: u64) -> bool {
+        let (Some(first), Some(of)) = (self.memory.u64(address), self.layout.type_of(self.memory, address)) else {
+            return true;
         };
-        self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count);
-        true
+        !self.layout.is_free_threaded() && (first == of >> HASH_SHIFT || self.type_at(first).is_some())
     }
 
     /// The number of the object at this address, which is added if it is new.

@@ -18,7 +18,7 @@ use super::file::OpenCaptureFile;
 use super::group_records::GroupRecords;
 use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::short_lived::ShortLivedMarker;
+use super::short_lived::{ReplayPlace, ShortLivedMarker};
 use crate::error::Error;
 
 /// Limits of decoding ahead.
@@ -114,7 +114,7 @@ impl DecodePool {
             index,
             room,
             used: Mutex::default(),
-            marker: ShortLivedMarker::new(threshold),
+            marker: ShortLivedMarker::new(threshold, ReplayPlace::OtherThread),
             open: AtomicUsize::new(0),
         }
     }

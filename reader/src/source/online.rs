@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::short_lived::ShortLivedMarker;
+use super::short_lived::{ReplayPlace, ShortLivedMarker};
 use super::timeline::Timeline;
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
@@ -32,6 +32,8 @@ const MOST_SPARE: usize = 16;
 #[derive(Debug, Default)]
 struct OnlineStream {
     reader: SegmentReader,
+    /// How far the last piece was decoded.
+    place: PiecePlace,
     /// The segment that is being decoded, and how many bytes of it have come; `None`: the rest of it cannot be decoded.
     at: Option<(u32, u32)>,
     batches: VecDeque<Batch>,
@@ -52,10 +54,10 @@ impl OnlineStream {
             return;
         }
         self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
-        let mut place = PiecePlace::default();
+        self.place.begin();
         loop {
             let mut batch = decoding.spare.pop().unwrap_or_default();
-            let progress = self.reader.decode_rounds(bytes, &mut place, &mut batch, BATCH);
+            let progress = self.reader.decode_rounds(bytes, &mut self.place, &mut batch, BATCH);
             if let Some(marker) = &decoding.marker {
                 marker.mark(&mut batch);
             }
@@ -128,7 +130,7 @@ impl Online {
     /// The same for a consumer that looks at marks of short-lived blocks; `threshold`: see
     /// [`Consumer::short_lived_threshold`].
     pub(super) fn marking(mut self, threshold: Option<u32>) -> Self {
-        self.decoding.marker = Some(ShortLivedMarker::new(threshold));
+        self.decoding.marker = Some(ShortLivedMarker::new(threshold, ReplayPlace::ThisThread));
         self
     }
 

@@ -63,8 +63,15 @@ fn same_from(one: &[u8], other: &[u8]) -> usize {
 #[derive(Debug, Default)]
 pub(super) struct PiecePlace {
     at: usize,
-    /// Events that are decoded before the next search.
+    /// Events that are decoded before the next search. What was not found in one piece is not searched as often in the next.
     pause: usize,
+}
+
+impl PiecePlace {
+    /// At the beginning of the next piece of the stream.
+    pub(super) fn begin(&mut self) {
+        self.at = 0;
+    }
 }
 
 impl SegmentReader {

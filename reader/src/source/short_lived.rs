@@ -33,32 +33,46 @@ const UNCLEAR: u64 = FREE - 1;
 const PASSED_OVER: u32 = 7;
 /// Of so many events one must be marked, else it is little.
 const LITTLE: usize = 8;
+/// Of so many events one may be of another block, else sums are not worth it: they stand for the few events between two others.
+const OTHERS: usize = if cfg!(test) { 1 } else { 5 };
+
+/// Where the marked events are replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplayPlace {
+    /// In another thread, which has the most to do: any mark spares it something.
+    OtherThread,
+    /// In this one: marks without sums take as long as they spare.
+    ThisThread,
+}
 
 /// Which batches are worth a look.
 #[derive(Debug)]
 pub(super) struct ShortLivedMarker {
     /// How many further allocations of its thread a temporary block may outlive; `None`: no sums are asked for.
     threshold: Option<u32>,
+    replayed_in: ReplayPlace,
     /// Batches that are passed over from now on.
     passed_over: AtomicU32,
 }
 
 impl ShortLivedMarker {
-    pub(super) const fn new(threshold: Option<u32>) -> Self {
-        Self { threshold, passed_over: AtomicU32::new(0) }
+    pub(super) const fn new(threshold: Option<u32>, replayed_in: ReplayPlace) -> Self {
+        Self { threshold, replayed_in, passed_over: AtomicU32::new(0) }
     }
 
-    /// Marks the short-lived blocks of a batch, or none of them, and sums them up if asked. The batch is whole: what follows
+    /// Marks the short-lived blocks of a batch, or none of them, and sums them up if asked and worth it. The batch is whole: what follows
     /// in its segment is another one.
     pub(super) fn mark(&self, batch: &mut Batch) {
         let one_less = |left: u32| left.checked_sub(1);
         if self.passed_over.try_update(Relaxed, Relaxed, one_less).is_ok() {
             return;
         }
-        if mark(batch) < batch.events.len() / LITTLE {
-            self.passed_over.store(PASSED_OVER, Relaxed);
-        } else if let Some(threshold) = self.threshold.filter(|_| batch.times.is_empty()) {
+        let (marked, events) = (mark(batch), batch.events.len());
+        let is_worth_it = marked > 0 && (events - marked) * OTHERS <= events && batch.times.is_empty();
+        if let Some(threshold) = self.threshold.filter(|_| is_worth_it) {
             sum(batch, ShortLivedSummer::new(threshold));
+        } else if marked < events / LITTLE || self.replayed_in == ReplayPlace::ThisThread {
+            self.passed_over.store(PASSED_OVER, Relaxed);
         }
     }
 }

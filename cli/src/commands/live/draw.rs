@@ -75,11 +75,8 @@ impl LiveStyles {
             };
             spans.push(Span::styled(format!(" {state} "), style));
             spans.push(Span::raw(duration(board.totals.time_ns)));
-            let Lag { bytes, events, ms } = board.lag;
-            if bytes > BEHIND_BYTES {
-                let late = if ms > 0 { format!("{} behind: ", duration(ms * 1_000_000)) } else { String::new() };
-                let text = format!("  {late}{} events to replay", count(events));
-                spans.push(Span::styled(text, self.in_color(Color::Yellow)));
+            if is_behind(board.lag) {
+                spans.push(Span::styled(behind(board), self.in_color(Color::Yellow)));
             }
         }
         if !view.whose.is_empty() {
@@ -93,7 +90,7 @@ impl LiveStyles {
         let (totals, live) = (&board.totals, board.live());
         let resident = if totals.rss_bytes == 0 { "not sampled".into() } else { size(totals.rss_bytes) };
         // What is replayed is the state of an earlier moment.
-        let moment = match board.lag.bytes > BEHIND_BYTES {
+        let moment = match is_behind(board.lag) {
             true => format!("at {}: ", duration(totals.time_ns)),
             false => String::new(),
         };
@@ -317,8 +314,22 @@ impl LiveStyles {
     }
 }
 
-/// More than this is worth a word.
+/// More than this is worth a word. A loop at full rate writes few bytes, so time counts, too.
 const BEHIND_BYTES: u64 = 8 << 20;
+const BEHIND_MS: u64 = 3000;
+
+fn is_behind(lag: Lag) -> bool {
+    lag.bytes > BEHIND_BYTES || lag.ms > BEHIND_MS
+}
+
+/// How much of the recording is replayed, and what is not.
+fn behind(board: &Board) -> String {
+    let Lag { bytes: _, events, ms } = board.lag;
+    let (replayed, all) = (board.totals.events, board.totals.events.saturating_add(events));
+    let part = u128::from(replayed) * 100 / u128::from(all.max(1));
+    let late = if ms > 0 { format!("{} behind, ", duration(ms * 1_000_000)) } else { String::new() };
+    format!("  catching up, {part} %: {late}{} events to replay", count(events))
+}
 
 /// A column: its name and width.
 type Column = (&'static str, usize);

@@ -120,6 +120,22 @@ fn golden_screens() {
 }
 
 #[test]
+fn a_view_that_is_behind_says_by_how_much() {
+    let title = |lag| {
+        let mut board = Arc::into_inner(board(&LINES, &mut GrowthRecord::default())).unwrap();
+        board.lag = lag;
+        let mut view = LiveView::default();
+        view.update(Arc::new(board));
+        screen(&mut view, 120, 24).remove(0)
+    };
+    assert!(!title(Lag { bytes: 1 << 20, events: 20_000, ms: 900 }).contains("catching up"));
+    let late = title(Lag { bytes: 1 << 10, events: 20_000, ms: 4_200 });
+    assert!(late.contains("catching up, 20 %: 4.20 s behind, 20,000 events to replay"), "{late}");
+    let large = title(Lag { bytes: 9 << 20, events: 0, ms: 0 });
+    assert!(large.contains("catching up, 100 %: 0 events to replay"), "{large}");
+}
+
+#[test]
 fn tabs_have_the_rows_that_they_are_named_after() {
     let mut view = view(&LINES);
     assert_eq!(named(&mut view), ["900 kB Cache.put", "300 kB load", "1.00 kB parse"]);

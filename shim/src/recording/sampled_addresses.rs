@@ -1,8 +1,8 @@
 //! The addresses of the blocks whose allocations were sampled, so that their frees are recorded, and no others.
 //!
 //! A free asks first how many such blocks begin on its page of 4 KiB: one load, which for neighbours is of one cache line.
-//! Where the answer is not 0, the address is looked up in tables of buckets, which are tried in turn, so that few samples
-//! touch little memory. Where all three buckets of an address are full, every free on its page is recorded from then on,
+//! Where the answer is not 0, the address is looked up in tables of buckets, which are tried in turn, and of which only those
+//! are touched that ever had to be, so that few samples touch little memory. Where all three buckets of an address are full, every free on its page is recorded from then on,
 //! which costs time and bytes, and changes no figure: the reader knows which blocks are live.
 //!
 //! The memory is mapped when recording begins, and never grows. Invariant: an address that was added and not removed is
@@ -25,6 +25,8 @@ const BYTES: usize = PAGES + (TABLES[0] + TABLES[1] + TABLES[2]) * BUCKET * size
 
 /// Null until they are needed first.
 static MEMORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+/// So many of the tables may hold addresses; the others are not touched.
+static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
 /// Makes sure that there is memory, without addresses. No hook may run meanwhile. `false`: there is none, and every free
 /// has to be recorded.
@@ -35,6 +37,7 @@ pub(crate) fn begin() -> bool {
         MEMORY.store(memory.as_ptr(), Release);
         return true;
     }
+    IN_USE.store(0, Release);
     // SAFETY: the mapping that `map_zeroed` made, which nobody reads meanwhile; its pages are zeroes again.
     unsafe { libc::madvise(memory.cast(), BYTES, libc::MADV_DONTNEED) == 0 }
 }
@@ -50,7 +53,11 @@ pub(crate) fn add(address: usize) {
     let Some(page) = page(address) else { return };
     // Before the address is there to be found.
     let _ = page.fetch_update(AcqRel, Relaxed, |count| Some(count.saturating_add(1)));
-    let is_stored = places(address).any(|place| place.compare_exchange(0, address, AcqRel, Relaxed).is_ok());
+    let is_stored = (1..=TABLES.len()).any(|tables| {
+        // Before the address is there to be found.
+        IN_USE.fetch_max(tables, AcqRel);
+        change(address, 0, address, tables)
+    });
     if !is_stored {
         page.store(ALL, Release);
     }
@@ -59,7 +66,7 @@ pub(crate) fn add(address: usize) {
 /// Removes an address; whether its free has to be recorded.
 pub(crate) fn remove(address: usize) -> bool {
     let Some(page) = page(address) else { return true };
-    let is_removed = places(address).any(|place| place.compare_exchange(address, 0, AcqRel, Relaxed).is_ok());
+    let is_removed = change(address, address, 0, IN_USE.load(Relaxed));
     if is_removed {
         let _ = page.fetch_update(AcqRel, Relaxed, |count| (count != ALL).then(|| count.saturating_sub(1)));
     }
@@ -73,19 +80,37 @@ fn page(address: usize) -> Option<&'static AtomicU8> {
     if memory.is_null() {
         return None;
     }
+    // SAFETY: just seen.
+    Some(unsafe { page_in(memory, address) })
+}
+
+/// # Safety
+/// There is memory, and this is where it begins.
+#[inline(always)]
+unsafe fn page_in(memory: *mut u8, address: usize) -> &'static AtomicU8 {
     // SAFETY: the first bytes of the mapping are the counters, and this is one of them.
     let counter = unsafe { memory.add((address >> 12) & (PAGES - 1)) };
     // SAFETY: memory that is never given back, of which any byte is a counter.
-    Some(unsafe { AtomicU8::from_ptr(counter) })
+    unsafe { AtomicU8::from_ptr(counter) }
 }
 
-/// Where an address may stand, in the order in which it is tried.
-fn places(address: usize) -> impl Iterator<Item = &'static AtomicUsize> {
+/// Changes the first word of an address's places that is `from`, in tables that may hold addresses; whether there is one.
+/// Others are only read: most frees on a sample's page are of other blocks.
+fn change(address: usize, from: usize, to: usize, tables: usize) -> bool {
+    (0..tables).any(|table| {
+        places(address, table)
+            .any(|place| place.load(Relaxed) == from && place.compare_exchange(from, to, AcqRel, Relaxed).is_ok())
+    })
+}
+
+/// The bucket where an address may stand in one of the tables.
+fn places(address: usize, table: usize) -> impl Iterator<Item = &'static AtomicUsize> {
+    const STARTS: [usize; 3] = [0, TABLES[0], TABLES[0] + TABLES[1]];
     let mixed = ((address as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize;
     let memory = MEMORY.load(Relaxed).wrapping_add(PAGES);
-    let starts = [0, TABLES[0], TABLES[0] + TABLES[1]];
-    TABLES.into_iter().zip(starts).flat_map(move |(buckets, start)| {
-        let bucket = start.wrapping_add(mixed & (buckets - 1));
+    let (start, buckets) = (STARTS.get(table), TABLES.get(table));
+    let bucket = start.zip(buckets).map(|(start, buckets)| start.wrapping_add(mixed & buckets.wrapping_sub(1)));
+    bucket.into_iter().flat_map(move |bucket| {
         (0..BUCKET).map(move |place| {
             let at = bucket.wrapping_mul(BUCKET).wrapping_add(place).wrapping_mul(size_of::<usize>());
             // SAFETY: a word of the tables, aligned as the mapping and the number of counters are; there is memory, since
@@ -97,7 +122,7 @@ fn places(address: usize) -> impl Iterator<Item = &'static AtomicUsize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALL, BUCKET, TABLES, add, begin, may_hold, page, remove};
+    use super::{ALL, BUCKET, IN_USE, TABLES, add, begin, may_hold, page, remove};
     use std::sync::atomic::Ordering::Relaxed;
 
     /// One test for all, since the memory is one for the process.
@@ -110,13 +135,13 @@ mod tests {
         add(address(1));
         assert!(may_hold(address(1)) && may_hold(address(2)), "on one page");
         assert!(!remove(address(2)) && remove(address(1)) && !remove(address(1)));
-        assert!(!may_hold(address(1)));
+        assert!(!may_hold(address(1)) && IN_USE.load(Relaxed) == 1);
         // More than there are places.
         let count = 2 * BUCKET * TABLES.iter().sum::<usize>();
         let far = |number: usize| 0x10_0000_0000 + number * 16;
         (0..count).for_each(|number| add(far(number)));
         assert!((0..count).all(|number| may_hold(far(number)) && remove(far(number))));
         assert!((0..count).any(|number| page(far(number)).is_some_and(|page| page.load(Relaxed) == ALL)));
-        assert!(begin() && !may_hold(far(0)));
+        assert!(IN_USE.load(Relaxed) == TABLES.len() && begin() && !may_hold(far(0)));
     }
 }

@@ -61,6 +61,54 @@ def test_counts_are_exact_and_intervals_cover_the_truth(executable, tmp_path):
     assert covered >= 16
 
 
+CXX_PROGRAM = r"""
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <thread>
+static uint64_t counts[2], sums[2];
+static void work(int number) {
+    uint64_t state = number + 88172645463325252u;
+    auto next = [&] { return (state = state * 6364136223846793005u + 1442695040888963407u) >> 33; };
+    void *blocks[500] = {};
+    int kinds[500] = {};
+    for (int i = 0; i < 100000; i++) {
+        int place = next() % 500, kind = next() % 4;
+        if (kinds[place] == 1) operator delete(blocks[place]);
+        else if (kinds[place] == 2) operator delete[](blocks[place]);
+        else free(blocks[place]);
+        size_t size = next() % 700;
+        blocks[place] = kind == 0 ? malloc(size) : kind == 1 ? operator new(size) : kind == 2 ? operator new[](size) : calloc(1, size);
+        kinds[place] = kind;
+        counts[number]++, sums[number] += size;
+    }
+}
+int main() {
+    std::thread first(work, 0), second(work, 1);
+    first.join(), second.join();
+    for (int i = 0; i < 2; i++) fprintf(stderr, "%lu %lu\n", counts[i], sums[i]);
+}
+"""
+
+
+def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, tmp_path):
+    source, program, capture = tmp_path / "p.cc", tmp_path / "p", tmp_path / "s.bin"
+    source.write_text(CXX_PROGRAM)
+    subprocess.run(["g++", "-O1", "-pthread", "-o", program, source], check=True)
+    command = [executable, "run", "-q", "--sample=64KiB", "-o", capture, program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    expected = {tuple(map(int, line.split())) for line in run.stderr.splitlines()}
+    found = {(thread["count"], thread["bytes"]) for thread in json.loads(stats.stdout)["threads"]}
+    assert expected <= found and len(found) == 3
+    # The samples are of the functions that the program calls: half of all are of operator new.
+    by_allocator = {row["allocator"]: row["bytes"] for row in json.loads(stats.stdout)["allocators"]}
+    total = sum(size for _, size in expected)
+    assert abs(by_allocator["operator_new"] - total / 2) < total / 8
+    assert abs(by_allocator["malloc"] - total / 4) < total / 10
+
+
 def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, capture = sampled(executable, tmp_path, "--sample")
     for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["explain"], ["query", "size > 1"]):

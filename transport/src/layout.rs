@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 14;
+pub const LAYOUT_VERSION: u32 = 15;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -256,14 +256,19 @@ pub struct SlotHeader {
     pub waiting: AtomicU32,
     /// Number of threads that have owned this slot so far; target.
     pub owners: AtomicU32,
+    /// Where allocations are sampled, the owner's allocations in this stretch, sampled or not; target. Beside `busy`, so that
+    /// such an allocation touches one line of the header.
+    pub allocations: AtomicU64,
+    /// Their bytes; target.
+    pub allocated_bytes: AtomicU64,
     /// Native frames that were unchanged since the previous record; target.
     pub native_kept: AtomicU64,
-    /// Native frames that were unwound; target.
-    pub native_unwound: AtomicU64,
     /// How often the fast comparison of the Python stack could not tell what had changed; target.
     pub python_compared: AtomicU64,
     /// How often, of these, more than the newest frame's instruction had changed; target.
     pub python_changed: AtomicU64,
+    /// Native frames that were unwound; target.
+    pub native_unwound: AtomicU64,
     /// How often the native stack had changed since the previous record; target.
     pub native_changed: AtomicU64,
     /// Native frames that were then written or compared; target.
@@ -277,10 +282,6 @@ pub struct SlotHeader {
     /// Where allocations are sampled, the number of this owner's stretch: see
     /// `AllocationCount` of the format; target.
     pub stretch: AtomicU64,
-    /// The owner's allocations in this stretch, sampled or not; target.
-    pub allocations: AtomicU64,
-    /// Their bytes; target.
-    pub allocated_bytes: AtomicU64,
     /// Sampled allocations; target.
     pub samples: AtomicU64,
 }

@@ -34,8 +34,13 @@ static OWN: u8 = 0;
 
 /// The path that the loader has of this library.
 pub(crate) fn own_path() -> Option<&'static [u8]> {
-    let (info, _) = describe((&raw const OWN) as usize, LINK_MAP)?;
-    // SAFETY: the loader's string, which it keeps as long as the library, which is never unloaded.
+    path_at((&raw const OWN) as usize)
+}
+
+/// The path that the loader has of the object that holds an address. It is that object's memory: not for long.
+pub(crate) fn path_at(address: usize) -> Option<&'static [u8]> {
+    let (info, _) = describe(address, LINK_MAP)?;
+    // SAFETY: the loader's string, which it keeps as long as the object.
     (!info.dli_fname.is_null()).then(|| unsafe { std::ffi::CStr::from_ptr(info.dli_fname) }.to_bytes())
 }
 

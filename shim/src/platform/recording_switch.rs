@@ -7,12 +7,14 @@
 //! Invariant: while it is off, no hook touches the shared memory.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 #[repr(C, align(4096))]
 struct SwitchPage {
     on: AtomicU32,
-    rest: [u8; 4092],
+    /// While it is [`UNGUARDED`]: what frees look at first.
+    counters: AtomicPtr<u8>,
+    rest: [u8; 4080],
 }
 
 /// Nothing is recorded.
@@ -20,18 +22,25 @@ const OFF: u32 = 0;
 /// Hooks record.
 const ON: u32 = 1;
 /// Hooks record, and first reinstall the wrappers of Python's allocators if needed.
-const WATCHING: u32 = 2;
+const WATCHING: u32 = 4;
 /// Hooks record what is sampled.
-const SAMPLING: u32 = 3;
-/// The bit that [`ON`] and [`SAMPLING`] have, and no other.
+const SAMPLING: u32 = RECORDS | SAMPLES;
+/// The same; and the real free calls no hook, so that one which is not recorded needs no guard.
+const UNGUARDED: u32 = SAMPLING | 8;
+/// The bit that [`ON`], [`SAMPLING`] and [`UNGUARDED`] have, and no other.
 const RECORDS: u32 = 1;
+/// The bit that [`SAMPLING`] and [`UNGUARDED`] have, and no other.
+const SAMPLES: u32 = 2;
 
-const _: () = assert!(ON & SAMPLING & RECORDS != 0 && (OFF | WATCHING) & RECORDS == 0, "one bit says it");
+const _: () = assert!(ON & RECORDS != 0 && (OFF | WATCHING) & (RECORDS | SAMPLES) == 0 && ON & SAMPLES == 0);
 
-static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
+static PAGE: SwitchPage =
+    SwitchPage { on: AtomicU32::new(OFF), counters: AtomicPtr::new(std::ptr::null_mut()), rest: [0; 4080] };
 
-/// What the switch is when it is on: [`ON`] or [`SAMPLING`].
+/// What the switch is when it is on: [`ON`], [`SAMPLING`] or [`UNGUARDED`].
 static WHEN_ON: AtomicU32 = AtomicU32::new(ON);
+/// What its page's counters are then.
+static COUNTERS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether a handler turns the switch off in children.
 static HAS_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -56,12 +65,25 @@ pub(crate) fn is_on_without_checks() -> bool {
 /// Whether hooks record what is sampled, without further checks.
 #[inline(always)]
 pub(crate) fn is_sampling() -> bool {
-    PAGE.on.load(Acquire) == SAMPLING
+    PAGE.on.load(Acquire) & SAMPLES != 0
+}
+
+/// What frees look at first, where only samples are recorded and the real free calls no hook.
+#[inline(always)]
+pub(crate) fn unguarded_counters() -> Option<*mut u8> {
+    (PAGE.on.load(Acquire) == UNGUARDED).then(|| PAGE.counters.load(Relaxed))
 }
 
 /// What is recorded from the next [`on`] on: samples or everything.
 pub(crate) fn set_sampling(sampling: bool) {
     WHEN_ON.store(if sampling { SAMPLING } else { ON }, Relaxed);
+}
+
+/// Where samples are recorded, from the next [`on`] on: the real free calls no hook. These are what frees look at first.
+pub(crate) fn set_unguarded(counters: *mut u8) {
+    COUNTERS.store(counters, Relaxed);
+    // Fails where everything is recorded.
+    let _ = WHEN_ON.compare_exchange(SAMPLING, UNGUARDED, Relaxed, Relaxed);
 }
 
 /// Whether hooks have to check the wrappers of Python's allocators first.
@@ -93,6 +115,7 @@ pub(crate) fn forget_children() {
 
 /// Recording begins.
 pub(crate) fn on() {
+    PAGE.counters.store(COUNTERS.load(Relaxed), Relaxed);
     PAGE.on.store(WHEN_ON.load(Relaxed), Release);
 }
 

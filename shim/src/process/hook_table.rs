@@ -3,13 +3,16 @@
 //! It is in the top layer because hooks come from `interposition` and `process`; `got` receives it as an argument.
 //! Invariant: each name occurs once.
 
+use std::sync::atomic::AtomicBool;
+
 use super::{exec, exit, own_signal, spawn};
 use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};
 use crate::interposition::hooks::{cxx, heap, jumps, loader, mapping, other_allocators, prctl, threads};
 
-/// The table: the group, then each imported name with its function and the original's place.
+/// The table: the group, then each imported name with its function and the original's place; and the function for slots where
+/// samples are recorded, if that is another.
 macro_rules! table {
-    ($($group:ident { $($name:literal => $module:ident::$function:ident, $original:ident;)* })*) => {
+    ($($group:ident { $($name:literal => $module:ident::$function:ident, $original:ident $(, $sampled:ident)?;)* })*) => {
         const NAMES: &[&str] = &[$($($name),*),*];
 
         static ROWS: [Hook; NAMES.len()] = [$($(
@@ -19,6 +22,8 @@ macro_rules! table {
                     Err(_) => panic!("a name with a zero in it"),
                 },
                 target: HookTarget($module::$function as *const ()),
+                sampled: [$(Some(HookTarget($module::$sampled as *const ())),)? None][0],
+                is_sampled: AtomicBool::new(false),
                 original: $module::$original.word(),
                 group: HookGroup::$group,
                 name_leads: NameLeads::new(),
@@ -32,11 +37,11 @@ pub(super) static HOOKS: HookTable = HookTable::new(&ROWS, NAMES);
 
 table! {
     C {
-        "malloc" => heap::malloc, MALLOC;
-        "calloc" => heap::calloc, CALLOC;
+        "malloc" => heap::malloc, MALLOC, malloc_sampled;
+        "calloc" => heap::calloc, CALLOC, calloc_sampled;
         "realloc" => heap::realloc, REALLOC;
         "reallocarray" => heap::reallocarray, REALLOCARRAY;
-        "free" => heap::free, FREE;
+        "free" => heap::free, FREE, free_sampled;
         "cfree" => heap::cfree, CFREE;
         "free_sized" => heap::free_sized, FREE_SIZED;
         "free_aligned_sized" => heap::free_aligned_sized, FREE_ALIGNED_SIZED;
@@ -81,22 +86,22 @@ table! {
         "kill" => own_signal::kill, KILL;
     }
     Cxx {
-        "_Znwm" => cxx::new, NEW;
-        "_Znam" => cxx::new_array, NEW_ARRAY;
+        "_Znwm" => cxx::new, NEW, new_sampled;
+        "_Znam" => cxx::new_array, NEW_ARRAY, new_array_sampled;
         "_ZnwmSt11align_val_t" => cxx::new_aligned, NEW_ALIGNED;
         "_ZnamSt11align_val_t" => cxx::new_array_aligned, NEW_ARRAY_ALIGNED;
         "_ZnwmRKSt9nothrow_t" => cxx::new_nothrow, NEW_NOTHROW;
         "_ZnamRKSt9nothrow_t" => cxx::new_array_nothrow, NEW_ARRAY_NOTHROW;
         "_ZnwmSt11align_val_tRKSt9nothrow_t" => cxx::new_aligned_nothrow, NEW_ALIGNED_NOTHROW;
         "_ZnamSt11align_val_tRKSt9nothrow_t" => cxx::new_array_aligned_nothrow, NEW_ARRAY_ALIGNED_NOTHROW;
-        "_ZdlPv" => cxx::delete, DELETE;
-        "_ZdlPvm" => cxx::delete_sized, DELETE_SIZED;
+        "_ZdlPv" => cxx::delete, DELETE, delete_sampled;
+        "_ZdlPvm" => cxx::delete_sized, DELETE_SIZED, delete_sized_sampled;
         "_ZdlPvRKSt9nothrow_t" => cxx::delete_nothrow, DELETE_NOTHROW;
         "_ZdlPvSt11align_val_t" => cxx::delete_aligned, DELETE_ALIGNED;
         "_ZdlPvmSt11align_val_t" => cxx::delete_sized_aligned, DELETE_SIZED_ALIGNED;
         "_ZdlPvSt11align_val_tRKSt9nothrow_t" => cxx::delete_aligned_nothrow, DELETE_ALIGNED_NOTHROW;
-        "_ZdaPv" => cxx::delete_array, DELETE_ARRAY;
-        "_ZdaPvm" => cxx::delete_array_sized, DELETE_ARRAY_SIZED;
+        "_ZdaPv" => cxx::delete_array, DELETE_ARRAY, delete_array_sampled;
+        "_ZdaPvm" => cxx::delete_array_sized, DELETE_ARRAY_SIZED, delete_array_sized_sampled;
         "_ZdaPvRKSt9nothrow_t" => cxx::delete_array_nothrow, DELETE_ARRAY_NOTHROW;
         "_ZdaPvSt11align_val_t" => cxx::delete_array_aligned, DELETE_ARRAY_ALIGNED;
         "_ZdaPvmSt11align_val_t" => cxx::delete_array_sized_aligned, DELETE_ARRAY_SIZED_ALIGNED;

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
 use crate::platform::mapped_vec::map_zeroed;
+use crate::platform::recording_switch;
 
 /// Counters of pages; pages that far apart share one. Less under Miri, which is a thousand times slower.
 const PAGES: usize = if cfg!(miri) { 1 << 8 } else { 1 << 20 };
@@ -40,6 +41,20 @@ pub(crate) fn begin() -> bool {
     IN_USE.store(0, Release);
     // SAFETY: the mapping that `map_zeroed` made, which nobody reads meanwhile; its pages are zeroes again.
     unsafe { libc::madvise(memory.cast(), BYTES, libc::MADV_DONTNEED) == 0 }
+}
+
+/// The counters of pages, for [`recording_switch::set_unguarded`]; null where there is no memory.
+pub(crate) fn counters() -> *mut u8 {
+    MEMORY.load(Relaxed)
+}
+
+/// Whether a free is recorded neither now nor by any other hook, and needs no guard.
+#[inline(always)]
+pub(crate) fn needs_nothing(address: usize) -> bool {
+    recording_switch::unguarded_counters().is_some_and(|counters| {
+        // SAFETY: what `counters` gave: while the switch is so, there is memory.
+        unsafe { page_in(counters, address) }.load(Relaxed) == 0
+    })
 }
 
 /// Whether the free of this address may have to be recorded.

@@ -10,6 +10,8 @@
 //! Invariant: what decides about an allocation depends on nothing but its size, the thread's own random numbers, and what was
 //! recorded before.
 
+use std::cell::Cell;
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -36,6 +38,11 @@ pub(crate) fn begin(control: &'static AtomicU64, varies: bool) {
     recording_switch::set_sampling(mean != 0 && sampled_addresses::begin());
 }
 
+/// The real free calls no hook. After [`begin`], before recording is on.
+pub(crate) fn frees_call_no_hook() {
+    recording_switch::set_unguarded(sampled_addresses::counters());
+}
+
 /// Whether only samples are recorded.
 #[inline(always)]
 pub(crate) fn is_on() -> bool {
@@ -51,12 +58,37 @@ fn next_mean() -> u64 {
     if changed == 0 { MEAN.load(Relaxed) } else { changed }
 }
 
+/// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation looks at
+/// it.
+#[derive(Debug)]
+pub(super) struct NextHit(Cell<u64>);
+
+impl NextHit {
+    /// Of a thread that has not begun.
+    pub(super) const fn new() -> Self {
+        Self(Cell::new(0))
+    }
+
+    /// The distance was drawn when so many bytes were allocated.
+    pub(super) fn set(&self, distance: u64, allocated: u64) {
+        self.0.set(allocated.wrapping_add(distance));
+    }
+
+    /// Whether an allocation of this size is sampled, with whose bytes so many are allocated.
+    #[inline(always)]
+    pub(super) fn takes(&self, size: usize, allocated: u64) -> bool {
+        if size == 0 {
+            cold_path();
+            self.0.set(self.0.get().wrapping_sub(1));
+        }
+        allocated >= self.0.get()
+    }
+}
+
 /// What a thread needs to sample. Zeroes are one that has not begun.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    /// The next hit is this many bytes away, itself counted.
-    distance: u64,
-    /// The mean that it was drawn with.
+    /// The mean that the present distance was drawn with.
     mean: u64,
     random: u64,
     /// The block whose free was recorded last; 0: it was not recorded.
@@ -66,7 +98,7 @@ pub(super) struct Sampler {
 impl Sampler {
     /// One that has not begun.
     pub(super) const fn new() -> Self {
-        Self { distance: 0, mean: 0, random: 0, last_freed: 0 }
+        Self { mean: 0, random: 0, last_freed: 0 }
     }
 
     /// Begins with random numbers of its own; the number of this beginning.
@@ -76,27 +108,15 @@ impl Sampler {
         self.random =
             mixed(monotonic_ns() ^ here.rotate_left(24) ^ u64::from(tid.cast_unsigned()) << 40 ^ number << 20);
         self.last_freed = 0;
-        self.distance = self.draw();
         mixed(self.random ^ number)
     }
 
-    /// Whether the next allocation, of this size, is sampled.
-    #[inline(always)]
-    pub(super) fn takes(&mut self, size: usize) -> bool {
-        let size = (size as u64).max(1);
-        if size < self.distance {
-            self.distance = self.distance.wrapping_sub(size);
-            return false;
-        }
-        true
-    }
-
-    /// The allocation at this address is sampled: notes it, and begins anew.
-    pub(super) fn note(&mut self, address: usize, size: usize) {
+    /// The allocation at this address is sampled: notes it; the next distance.
+    pub(super) fn note(&mut self, address: usize, size: usize) -> u64 {
         sampled_addresses::add(address);
         probes::alloc(address, size, || weight(size, self.mean));
         // The distances have no memory: what lies beyond the hit in this allocation needs no look.
-        self.distance = self.draw();
+        self.draw()
     }
 
     /// By which mean the present distance was drawn, where it changes.
@@ -123,8 +143,8 @@ impl Sampler {
         address != 0
     }
 
-    /// Bytes up to the next hit.
-    fn draw(&mut self) -> u64 {
+    /// Draws the bytes up to the next hit, itself counted.
+    pub(super) fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         // In (0, 1], of 53 bits.
         let uniform = ((mixed(self.random) >> 11).wrapping_add(1)) as f64 * (1.0 / (1_u64 << 53) as f64);
@@ -182,7 +202,7 @@ fn logarithm(number: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{MEAN, Relaxed, Sampler, logarithm, weight};
+    use super::{MEAN, NextHit, Relaxed, Sampler, logarithm, weight};
 
     #[test]
     fn logarithms_are_those_of_the_standard_library() {
@@ -206,17 +226,19 @@ mod tests {
     fn an_allocation_is_sampled_with_the_probability_of_its_size() {
         const MEAN_BYTES: u64 = 1000;
         MEAN.store(MEAN_BYTES, Relaxed);
-        let mut sampler = Sampler::new();
+        let (mut sampler, next_hit, mut allocated) = (Sampler::new(), NextHit::new(), 7);
         sampler.begin(1);
-        for size in [1_usize, 10, 300, 1000, 2500] {
+        next_hit.set(sampler.draw(), allocated);
+        for size in [0_usize, 1, 10, 300, 1000, 2500] {
             let (mut taken, rounds) = (0_u32, if cfg!(miri) { 100 } else { 400_000 });
             for _ in 0..rounds {
-                if sampler.takes(size) {
+                allocated += size as u64;
+                if next_hit.takes(size, allocated) {
                     taken += 1;
-                    sampler.distance = sampler.draw();
+                    next_hit.set(sampler.draw(), allocated);
                 }
             }
-            let p = 1.0 - (-(size as f64) / MEAN_BYTES as f64).exp();
+            let p = 1.0 - (-(size.max(1) as f64) / MEAN_BYTES as f64).exp();
             let (expected, deviation) = (p * f64::from(rounds), (p * (1.0 - p) * f64::from(rounds)).sqrt());
             assert!((f64::from(taken) - expected).abs() < 5.0 * deviation + 1.0, "{size}: {taken}, not {expected}");
         }

@@ -30,7 +30,7 @@ use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
-use crate::recording::sampling::{self, Sampler};
+use crate::recording::sampling::{self, NextHit, Sampler};
 use crate::recording::{finalize_barrier, sampled_addresses};
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
@@ -63,9 +63,11 @@ pub(crate) struct RecordingThread {
     python_block: Cell<usize>,
     /// What it does with it.
     python_call: Cell<PythonCall>,
+    /// Where its next sample is, where samples are recorded.
+    next_hit: NextHit,
+    state: UnsafeCell<RecordingState>,
     /// The ticket that was taken for a fork; 0 for none.
     fork_ticket: Cell<u64>,
-    state: UnsafeCell<RecordingState>,
 }
 
 /// What the hook that has the guard uses.
@@ -323,14 +325,32 @@ pub(crate) fn free_fast(address: usize) -> FreeOutcome {
     }
 }
 
+/// As [`enter`], where samples are recorded; it makes no call. `None`: [`enter`] has to decide.
+#[inline(always)]
+pub(crate) fn enter_sampling() -> Option<Recorder> {
+    if !recording_switch::is_sampling() {
+        return None;
+    }
+    of_word(tls::get()).filter(|thread| !thread.is_busy()).map(begin)
+}
+
 /// Begins the free of a block that was not sampled, where samples are recorded; it makes no call. `None`: the block may
 /// have been sampled, or [`enter`] has to decide.
 #[inline(always)]
 pub(crate) fn enter_unsampled_free(address: usize) -> Option<Recorder> {
-    if !recording_switch::is_sampling() || sampled_addresses::may_hold(address) {
-        return None;
-    }
-    of_word(tls::get()).filter(|thread| !thread.is_busy()).map(begin)
+    if sampled_addresses::may_hold(address) { None } else { enter_sampling() }
+}
+
+/// Whether an allocation of this size is not sampled, so that a hook beneath this one may count it.
+#[inline(always)]
+pub(crate) fn passes_alloc(size: usize) -> bool {
+    recording_switch::is_sampling() && of_word(tls::get()).is_some_and(|thread| thread.passes(size))
+}
+
+/// Whether nothing is to be done for the free of this address, not even a guard for what the real function calls.
+#[inline(always)]
+pub(crate) fn passes_free(address: usize) -> bool {
+    sampled_addresses::needs_nothing(address)
 }
 
 /// What happens inside of the free of a block by one of Python's allocators, [`enter`] having said no: what is not about

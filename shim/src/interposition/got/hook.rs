@@ -4,7 +4,7 @@
 //! hook's function only after its original was stored, so a hook that runs always finds its original.
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 
 /// The function a hook stands in for, of the function pointer type `F`; empty until it is found.
 #[repr(transparent)]
@@ -76,6 +76,10 @@ pub(crate) struct Hook {
     pub(crate) name: &'static std::ffi::CStr,
     /// Our function.
     pub(crate) target: HookTarget,
+    /// Our function in slots of a program of which samples are recorded, if it is another.
+    pub(crate) sampled: Option<HookTarget>,
+    /// Whether slots get that one.
+    pub(crate) is_sampled: AtomicBool,
     /// Where the address of the function it stands in for is kept; 0 means unknown.
     pub(crate) original: &'static AtomicUsize,
     /// The library it belongs to.
@@ -126,8 +130,46 @@ impl Hook {
         self.original.load(Ordering::Acquire)
     }
 
-    /// The value a patched slot holds.
+    /// Where its name leads.
     pub(crate) fn target(&self) -> usize {
         self.target.0 as usize
+    }
+
+    /// The value that slots get.
+    pub(super) fn slot_target(&self) -> usize {
+        self.sampled().filter(|_| self.is_sampled.load(Ordering::Acquire)).unwrap_or(self.target())
+    }
+
+    /// Whether a slot that holds this leads to the hook.
+    pub(super) fn is_target(&self, value: usize) -> bool {
+        value == self.target() || Some(value) == self.sampled()
+    }
+
+    fn sampled(&self) -> Option<usize> {
+        self.sampled.map(|function| function.0 as usize)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AtomicBool, AtomicUsize, Hook, HookGroup, HookTarget, NameLeads, Ordering};
+
+    #[test]
+    fn slots_get_the_function_for_samples_while_those_are_recorded() {
+        static ORIGINAL: AtomicUsize = AtomicUsize::new(3);
+        let [target, sampled] = [1, 2].map(std::ptr::without_provenance::<()>);
+        let hook = Hook {
+            name: c"malloc",
+            target: HookTarget(target),
+            sampled: Some(HookTarget(sampled)),
+            is_sampled: AtomicBool::new(false),
+            original: &ORIGINAL,
+            group: HookGroup::C,
+            name_leads: NameLeads::new(),
+        };
+        assert_eq!(hook.slot_target(), 1);
+        hook.is_sampled.store(true, Ordering::Release);
+        assert_eq!((hook.slot_target(), hook.target()), (2, 1));
+        assert!(hook.is_target(1) && hook.is_target(2) && !hook.is_target(3));
     }
 }

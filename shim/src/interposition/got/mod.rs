@@ -80,20 +80,25 @@ pub(crate) struct ObjectWatcher {
     pub(crate) removed: fn(usize),
 }
 
-/// Looks up the originals of `hooks` and patches everything that is loaded. Called when recording begins, outside of
+/// Looks up the originals of `hooks` and patches everything that is loaded, for everything to be recorded or samples. Called when recording begins, outside of
 /// hooks; other threads may run.
-pub(crate) fn install(hooks: &'static HookTable, watcher: ObjectWatcher) {
+pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
     hook_lookup::set(hooks);
     // The first caller is the only one.
     let _ = STATE.watcher.set(watcher);
-    originals::c_library();
+    originals::c_library(samples);
     STATE.removing.store(false, Ordering::Release);
     patch(None);
 }
 
+/// Whether the real `free` calls no hook. After [`install`].
+pub(crate) fn frees_call_no_hook() -> bool {
+    originals::is_free_the_c_librarys()
+}
+
 /// As [`install`], where other threads may have been binding slots meanwhile, each of which writes what it has found.
-pub(crate) fn install_among_threads(hooks: &'static HookTable, watcher: ObjectWatcher) {
-    install(hooks, watcher);
+pub(crate) fn install_among_threads(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
+    install(hooks, samples, watcher);
     STATE.rewriting.store(true, Ordering::Release);
     patch(None);
 }

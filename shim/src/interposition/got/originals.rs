@@ -11,12 +11,12 @@
 )]
 
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use super::dlopen_scopes::{self, Scope};
 use super::hook::{Hook, HookGroup};
 use super::hook_lookup::hooks;
-use crate::platform::dladdr::{is_import_stub, object_at};
+use crate::platform::dladdr::{is_import_stub, object_at, path_at};
 use crate::platform::loaded_object::Range;
 use crate::platform::symbol_tables::is_defined;
 
@@ -31,12 +31,24 @@ unsafe extern "C" {
     fn dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void;
 }
 
-/// Stores the C library's originals. Called when recording begins.
-pub(super) fn c_library() {
+/// Whether samples are recorded.
+static SAMPLES: AtomicBool = AtomicBool::new(false);
+
+/// Stores the C library's originals. Called when recording begins, of everything or of samples.
+pub(super) fn c_library(samples: bool) {
+    SAMPLES.store(samples, Ordering::Release);
     for hook in hooks().iter().filter(|hook| hook.group == HookGroup::C) {
         hook.original.store(global(hook.name), Ordering::Release);
+        hook.is_sampled.store(samples, Ordering::Release);
     }
     state(HookGroup::C).store(READY, Ordering::Release);
+}
+
+/// Whether `free` is the C library's own, which calls no hooked function.
+pub(super) fn is_free_the_c_librarys() -> bool {
+    let library = object_at(libc::sysconf as *const () as usize);
+    let free = hooks().iter().find(|hook| hook.group == HookGroup::C && hook.name == c"free");
+    !library.is_null() && free.is_some_and(|free| object_at(free.original()) == library)
 }
 
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.
@@ -111,10 +123,12 @@ fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
     };
     let same_group = || hooks().iter().filter(|hook| hook.group == wanted.group);
     let allocating = same_group().filter(|hook| !only_passes_on(hook)).map(|hook| look_up(hook.name));
-    let home = object_at(allocating.into_iter().find(|&address| address != 0).unwrap_or(0));
+    let first = allocating.into_iter().find(|&address| address != 0).unwrap_or(0);
+    let home = object_at(first);
     if home.is_null() {
         return UNKNOWN;
     }
+    let is_sampled = SAMPLES.load(Ordering::Acquire) && is_cxx_library(first);
     for hook in same_group() {
         let address = look_up(hook.name);
         let is_elsewhere = address != 0 && object_at(address) != home;
@@ -123,8 +137,15 @@ fn group(wanted: &Hook, scopes: &[Scope]) -> u8 {
             return REFUSED;
         }
         hook.original.store(if is_elsewhere { 0 } else { address }, Ordering::Release);
+        hook.is_sampled.store(is_sampled, Ordering::Release);
     }
     READY
+}
+
+/// Whether an address lies in the C++ library, whose `operator new` and `operator delete` call malloc and free.
+fn is_cxx_library(address: usize) -> bool {
+    let name = path_at(address).and_then(|path| path.rsplit(|byte| *byte == b'/').next());
+    name.is_some_and(|name| name.starts_with(b"libstdc++.so"))
 }
 
 /// Whether this is an `operator delete`. mimalloc, for one, does not replace all of them: those of the C++ library call

@@ -75,7 +75,7 @@ impl<'a> Patcher<'a> {
             let current = slot.load(Ordering::Acquire);
             // Without a saved value the loader has bound it to the hook, since that is where the name led.
             let before = patcher.saved(address).unwrap_or_else(|| hook.original());
-            if current == hook.target() && before != 0 && patcher.protection.make_writable(address) {
+            if hook.is_target(current) && before != 0 && patcher.protection.make_writable(address) {
                 // Fails when the program has changed it just now, which is then left.
                 let _ = slot.compare_exchange(current, before, Ordering::AcqRel, Ordering::Relaxed);
             }
@@ -117,18 +117,23 @@ impl<'a> Patcher<'a> {
     fn visit(&mut self, relocation: &DynRela, hook: &'static Hook) {
         let Some((address, slot)) = self.slot(relocation) else { return };
         let mut before = slot.load(Ordering::Acquire);
-        if before == hook.target() {
+        let target = hook.slot_target();
+        if hook.is_target(before) {
             // Bound to the hook by the loader, or patched by an earlier scan.
+            if before != target && self.protection.make_writable(address) {
+                // Fails when the program has changed it just now, which is then left.
+                let _ = slot.compare_exchange(before, target, Ordering::AcqRel, Ordering::Relaxed);
+            }
             before = self.saved(address).unwrap_or_else(|| hook.original());
         } else {
             if !self.calls_original(relocation, hook, before) || !self.protection.make_writable(address) {
                 return;
             }
             // Another thread may bind it just now: then it holds what it was bound to.
-            before = slot.swap(hook.target(), Ordering::AcqRel);
+            before = slot.swap(target, Ordering::AcqRel);
         }
         self.outcome.saved.push(SavedSlot { address, before, hook });
-        self.outcome.slot = Some(PatchedSlot { address, value: hook.target() });
+        self.outcome.slot = Some(PatchedSlot { address, value: target });
     }
 
     /// Whether the slot leads to the hook's original, at once or when it is bound at the first call.

@@ -35,9 +35,9 @@ impl SavedSlot {
         // SAFETY: an aligned word of an object that is loaded; others read and write it as one word.
         let slot = unsafe { &*(self.address as *const AtomicUsize) };
         let current = slot.load(Ordering::Acquire);
-        if current == self.hook.original() && current != self.hook.target() && protection.make_writable(self.address) {
+        if current == self.hook.original() && !self.hook.is_target(current) && protection.make_writable(self.address) {
             // Fails when it was changed once more, which is then left.
-            let _ = slot.compare_exchange(current, self.hook.target(), Ordering::AcqRel, Ordering::Relaxed);
+            let _ = slot.compare_exchange(current, self.hook.slot_target(), Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use memtrack_format::Allocator;
 
-use super::hook_macros::{allocates, frees, throws};
+use super::hook_macros::{allocates, frees, frees_sampled, throws, throws_sampled};
 use super::trampoline::attempt_or_jump;
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
@@ -25,6 +25,14 @@ allocates!(new_array_aligned_nothrow = NEW_ARRAY_ALIGNED_NOTHROW(size, alignment
 
 frees!(fast delete = DELETE(address));
 frees!(fast delete_sized = DELETE_SIZED(address, size));
+// The C++ library's own only, which call malloc and free once, and nothing else that is hooked.
+throws_sampled!(new_sampled, try_new_sampled = NEW or try_new);
+throws_sampled!(new_array_sampled, try_new_array_sampled = NEW_ARRAY or try_new_array);
+frees_sampled!(delete_sampled = DELETE(address) or delete);
+frees_sampled!(delete_sized_sampled = DELETE_SIZED(address, size) or delete_sized);
+frees_sampled!(delete_array_sampled = DELETE_ARRAY(address) or delete_array);
+frees_sampled!(delete_array_sized_sampled = DELETE_ARRAY_SIZED(address, size) or delete_array_sized);
+
 frees!(delete_nothrow = DELETE_NOTHROW(address, tag));
 frees!(delete_aligned = DELETE_ALIGNED(address, alignment));
 frees!(delete_sized_aligned = DELETE_SIZED_ALIGNED(address, size, alignment));

@@ -207,4 +207,55 @@ macro_rules! throws {
     };
 }
 
-pub(super) use {allocates, frees, reallocates, stores, throws};
+/// The same function, for slots of a program of which samples are recorded: `name = ORIGINAL(arguments) or usual -> Allocator,
+/// requested bytes`. What is not the common case goes on in the usual one, which records whatever is recorded.
+macro_rules! allocates_sampled {
+    ($name:ident = $original:ident($($argument:ident),+) or $usual:ident -> $allocator:ident, $size:expr) => {
+        pub(crate) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
+            let Some(recorder) = thread::enter_sampling() else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { $usual($($argument),+) };
+            };
+            let size = $size;
+            // SAFETY: the caller's arguments, for the function it meant.
+            let result = unsafe { $original.get()($($argument),+) };
+            if result == 0 {
+                std::hint::cold_path();
+                return recorder.failed(Allocator::$allocator, size);
+            }
+            recorder.alloc_sampling(Allocator::$allocator, result, size)
+        }
+    };
+}
+
+/// The same of a function that frees a block: `name = ORIGINAL(address, arguments) or usual`. It must be one that calls no
+/// hooked function but those that free.
+macro_rules! frees_sampled {
+    ($name:ident = $original:ident($address:ident $(, $argument:ident)*) or $usual:ident) => {
+        pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
+            if thread::passes_free($address) {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { $original.get()($address $(, $argument)*) };
+            }
+            // SAFETY: the caller's arguments, for the function it meant.
+            unsafe { $usual($address $(, $argument)*) };
+        }
+    };
+}
+
+/// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled is left to
+/// the malloc beneath, whose hook counts it.
+macro_rules! throws_sampled {
+    ($name:ident, $attempt:ident = $original:ident or $usual:ident) => {
+        #[unsafe(naked)]
+        pub(crate) unsafe extern "C" fn $name(size: usize) -> usize {
+            attempt_or_jump!($attempt, $original)
+        }
+
+        extern "C" fn $attempt(size: usize) -> usize {
+            if thread::passes_alloc(size) { 0 } else { $usual(size) }
+        }
+    };
+}
+
+pub(super) use {allocates, allocates_sampled, frees, frees_sampled, reallocates, stores, throws, throws_sampled};

@@ -56,6 +56,14 @@ impl Recorder {
         alloc_and_leave(access, AllocHead::of(allocator), address, size)
     }
 
+    /// As [`Recorder::alloc`], where samples are recorded.
+    #[inline(always)]
+    pub(crate) fn alloc_sampling(self, allocator: Allocator, address: usize, size: usize) -> usize {
+        let this = ManuallyDrop::new(self);
+        let access = StateAccess { thread: this.access.thread, borrow: PhantomData };
+        access.alloc_sampling_here(AllocHead::of(allocator), address, size)
+    }
+
     /// A block is about to be freed.
     #[inline(always)]
     pub(crate) fn free(&mut self, address: usize) {

@@ -3,23 +3,36 @@
 //! The counts stand in the slot's shared header, so that they outlive the process; the collector reads them there. A slot's
 //! next owner writes those of the one before, which the collector may not have met.
 //!
+//! The functions for slots where samples are recorded (`hook_macros`, `allocates_sampled` and below) do the common case alone. An
+//! `operator new` of the C++ library is left to the malloc beneath unless it is hit, which is decided by the same count.
+//!
 //! Invariant: every allocation that a hook reports is counted once, sampled or not.
 
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_format::record::{AllocHead, AllocationCount};
+use memtrack_transport::layout::SlotHeader;
+use memtrack_transport::segment_chain;
 
-use super::StateAccess;
+use super::{RecordingThread, StateAccess};
 use crate::events::ring;
 
 impl StateAccess<'_> {
     /// Any allocation; the hook ends.
-    pub(super) fn alloc_sampling(mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.count(size);
-        if self.state().sampler.takes(size) {
+    pub(super) fn alloc_sampling(self, head: AllocHead, address: usize, size: usize) -> usize {
+        self.alloc_sampling_here(head, address, size)
+    }
+
+    #[inline(always)]
+    pub(super) fn alloc_sampling_here(self, head: AllocHead, address: usize, size: usize) -> usize {
+        let slot = self.thread.slot;
+        if self.thread.counts_and_takes(slot, size) {
+            cold_path();
             return self.alloc_sample(head, address, size);
         }
-        self.leave(address)
+        segment_chain::leave_hook(slot);
+        address
     }
 
     /// An allocation that is sampled.
@@ -33,8 +46,7 @@ impl StateAccess<'_> {
 
     /// Counts an allocation; whether it is sampled.
     pub(super) fn samples(&mut self, address: usize, size: usize) -> bool {
-        self.count(size);
-        let is_sampled = self.state().sampler.takes(size);
+        let is_sampled = self.thread.counts_and_takes(self.thread.slot, size);
         if is_sampled {
             self.take_sample(address, size);
         }
@@ -43,19 +55,20 @@ impl StateAccess<'_> {
 
     /// The allocation whose record follows is sampled.
     fn take_sample(&mut self, address: usize, size: usize) {
-        ring::add(&self.thread.slot.samples, 1);
+        let RecordingThread { slot, next_hit, .. } = self.thread;
         let state = self.state();
         if let Some(mean) = state.sampler.changing_mean() {
             // Of each sample: a lost block of the file then costs no weights.
             state.ring.next_place_and_time();
             state.ring.put(move |encoder, bytes, at| encoder.sample_distance(bytes, at, mean));
         }
-        state.sampler.note(address, size);
+        ring::add(&slot.samples, 1);
+        next_hit.set(state.sampler.note(address, size), slot.allocated_bytes.load(Relaxed));
     }
 
     /// The slot has a new owner, or the owner begins anew: writes what was counted before.
     pub(super) fn begin_stretch(&mut self, tid: i32) {
-        let slot = self.thread.slot;
+        let RecordingThread { slot, next_hit, .. } = self.thread;
         let [stretch, allocations, bytes] =
             [&slot.stretch, &slot.allocations, &slot.allocated_bytes].map(|word| word.swap(0, Relaxed));
         let before = AllocationCount { stretch, allocations, bytes };
@@ -65,13 +78,26 @@ impl StateAccess<'_> {
             state.ring.publish();
         }
         let number = state.sampler.begin(tid);
+        next_hit.set(state.sampler.draw(), 0);
         slot.stretch.store(number << 32 | u64::from(tid.cast_unsigned()), Relaxed);
     }
+}
 
+impl RecordingThread {
+    /// Counts an allocation; whether it is sampled. The slot is this thread's.
     #[inline(always)]
-    fn count(&self, size: usize) {
-        let slot = self.thread.slot;
+    fn counts_and_takes(&self, slot: &SlotHeader, size: usize) -> bool {
+        let allocated = slot.allocated_bytes.load(Relaxed).wrapping_add(size as u64);
+        slot.allocated_bytes.store(allocated, Relaxed);
         ring::add(&slot.allocations, 1);
-        ring::add(&slot.allocated_bytes, size as u64);
+        self.next_hit.takes(size, allocated)
+    }
+
+    /// Whether an allocation of this size would not be sampled, nor would one of the size that is made of it.
+    #[inline(always)]
+    pub(super) fn passes(&self, size: usize) -> bool {
+        let allocated = self.slot.allocated_bytes.load(Relaxed).wrapping_add(size as u64);
+        // In place of 0 bytes the C++ library asks for 1.
+        size != 0 && !self.next_hit.takes(size, allocated)
     }
 }

@@ -39,7 +39,7 @@ table! {
     C {
         "malloc" => heap::malloc, MALLOC, malloc_sampled;
         "calloc" => heap::calloc, CALLOC, calloc_sampled;
-        "realloc" => heap::realloc, REALLOC;
+        "realloc" => heap::realloc, REALLOC, realloc_sampled;
         "reallocarray" => heap::reallocarray, REALLOCARRAY;
         "free" => heap::free, FREE, free_sampled;
         "cfree" => heap::cfree, CFREE;

@@ -6,7 +6,9 @@ use std::ffi::c_int;
 
 use memtrack_format::Allocator;
 
-use super::hook_macros::{allocates, allocates_sampled, frees, frees_sampled, reallocates, stores};
+use super::hook_macros::{
+    allocates, allocates_sampled, frees, frees_sampled, reallocates, reallocates_sampled, stores,
+};
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
 use crate::recording::thread::{self, FreeOutcome};
@@ -17,6 +19,7 @@ allocates_sampled!(malloc_sampled = MALLOC(size) or malloc -> Malloc, size);
 allocates!(calloc = CALLOC(count, size) -> Calloc, count.wrapping_mul(size));
 allocates_sampled!(calloc_sampled = CALLOC(count, size) or calloc -> Calloc, count.wrapping_mul(size));
 reallocates!(realloc = REALLOC(address, size) -> Realloc, Some(size));
+reallocates_sampled!(realloc_sampled = REALLOC(address, size) or realloc -> Realloc);
 reallocates!(reallocarray = REALLOCARRAY(address, count, size) -> Reallocarray, count.checked_mul(size));
 stores!(posix_memalign = POSIX_MEMALIGN -> PosixMemalign);
 allocates!(aligned_alloc = ALIGNED_ALLOC(alignment, size) -> AlignedAlloc, size);

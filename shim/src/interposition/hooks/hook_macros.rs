@@ -243,6 +243,26 @@ macro_rules! frees_sampled {
     };
 }
 
+/// The same of a function that moves a block: `name = ORIGINAL(address, size) or usual -> Allocator`.
+macro_rules! reallocates_sampled {
+    ($name:ident = $original:ident($address:ident, $size:ident) or $usual:ident -> $allocator:ident) => {
+        pub(crate) unsafe extern "C" fn $name($address: usize, $size: usize) -> usize {
+            let Some(recorder) = thread::enter_unsampled_free($address) else {
+                // SAFETY: the caller's arguments, for the function it meant.
+                return unsafe { $usual($address, $size) };
+            };
+            // SAFETY: the caller's arguments, for the function it meant.
+            let result = unsafe { $original.get()($address, $size) };
+            if result == 0 {
+                std::hint::cold_path();
+                // With a size of 0 it has freed the block.
+                return if $size == 0 { 0 } else { recorder.failed(Allocator::$allocator, $size) };
+            }
+            recorder.alloc_sampling(Allocator::$allocator, result, $size)
+        }
+    };
+}
+
 /// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled is left to
 /// the malloc beneath, whose hook counts it.
 macro_rules! throws_sampled {
@@ -258,4 +278,7 @@ macro_rules! throws_sampled {
     };
 }
 
-pub(super) use {allocates, allocates_sampled, frees, frees_sampled, reallocates, stores, throws, throws_sampled};
+pub(super) use {
+    allocates, allocates_sampled, frees, frees_sampled, reallocates, reallocates_sampled, stores, throws,
+    throws_sampled,
+};

@@ -256,7 +256,8 @@ pub struct SlotHeader {
     pub waiting: AtomicU32,
     /// Number of threads that have owned this slot so far; target.
     pub owners: AtomicU32,
-    /// Where allocations are sampled, the owner's allocations in this stretch, sampled or not; target. Beside `busy`, so that
+    /// Where allocations are sampled, the owner's allocations in this stretch, sampled or not; target. Beside `busy`,
+    /// so that
     /// such an allocation touches one line of the header.
     pub allocations: AtomicU64,
     /// Their bytes; target.

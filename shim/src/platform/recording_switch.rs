@@ -79,7 +79,8 @@ pub(crate) fn set_sampling(sampling: bool) {
     WHEN_ON.store(if sampling { SAMPLING } else { ON }, Relaxed);
 }
 
-/// Where samples are recorded, from the next [`on`] on: the real free calls no hook. These are what frees look at first.
+/// Where samples are recorded, from the next [`on`] on: the real free calls no hook. These are what frees look at
+/// first.
 pub(crate) fn set_unguarded(counters: *mut u8) {
     COUNTERS.store(counters, Relaxed);
     // Fails where everything is recorded.

@@ -58,7 +58,8 @@ fn next_mean() -> u64 {
     if changed == 0 { MEAN.load(Relaxed) } else { changed }
 }
 
-/// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation looks at
+/// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation
+/// looks at
 /// it.
 #[derive(Debug)]
 pub(super) struct NextHit(Cell<u64>);

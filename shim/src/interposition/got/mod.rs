@@ -80,7 +80,8 @@ pub(crate) struct ObjectWatcher {
     pub(crate) removed: fn(usize),
 }
 
-/// Looks up the originals of `hooks` and patches everything that is loaded, for everything to be recorded or samples. Called when recording begins, outside of
+/// Looks up the originals of `hooks` and patches everything that is loaded, for everything to be recorded or samples.
+/// Called when recording begins, outside of
 /// hooks; other threads may run.
 pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
     hook_lookup::set(hooks);

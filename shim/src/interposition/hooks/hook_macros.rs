@@ -207,7 +207,8 @@ macro_rules! throws {
     };
 }
 
-/// The same function, for slots of a program of which samples are recorded: `name = ORIGINAL(arguments) or usual -> Allocator,
+/// The same function, for slots of a program of which samples are recorded: `name = ORIGINAL(arguments) or usual ->
+/// Allocator,
 /// requested bytes`. What is not the common case goes on in the usual one, which records whatever is recorded.
 macro_rules! allocates_sampled {
     ($name:ident = $original:ident($($argument:ident),+) or $usual:ident -> $allocator:ident, $size:expr) => {
@@ -228,7 +229,8 @@ macro_rules! allocates_sampled {
     };
 }
 
-/// The same of a function that frees a block: `name = ORIGINAL(address, arguments) or usual`. It must be one that calls no
+/// The same of a function that frees a block: `name = ORIGINAL(address, arguments) or usual`. It must be one that
+/// calls no
 /// hooked function but those that free.
 macro_rules! frees_sampled {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*) or $usual:ident) => {
@@ -263,7 +265,8 @@ macro_rules! reallocates_sampled {
     };
 }
 
-/// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled is left to
+/// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled
+/// is left to
 /// the malloc beneath, whose hook counts it.
 macro_rules! throws_sampled {
     ($name:ident, $attempt:ident = $original:ident or $usual:ident) => {

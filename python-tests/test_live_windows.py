@@ -152,6 +152,33 @@ def test_windows_have_what_reports_have_for_the_same_span(memtrack, program):
     assert sum(w["events"] for w, _ in again) == sum(w["events"] for w, _ in windows)
 
 
+SLOW = """
+import threading, time
+def work(kept):
+    for number in range(30):
+        kept.append(bytearray(2000 + number))
+        bytes(300000)
+        time.sleep(0.03)
+threads = [threading.Thread(target=work, args=([],)) for _ in range(2)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+@pytest.mark.parametrize("options", [["--allocation-timestamps"], ["--sample=1"], []], ids=["exact", "sampled", "ticks"])
+def test_a_program_that_mostly_waits_has_windows_of_the_same_length(memtrack, options):
+    """The collector sleeps, too, and makes ticks seldom: a window closes before an event with a later time of its own."""
+    path = memtrack.directory / "a.bin"
+    memtrack("run", "-q", "-o", path, *options, "--", sys.executable, "-c", SLOW)
+    windows, _ = windows_of(Capture(memtrack, path).reading("live", "--jsonl", "--every", "100ms", path).splitlines())
+    spans = [(window["t0_ms"], window["t1_ms"]) for window, _ in windows]
+    working = [(begin, end) for begin, end in spans if 200 <= begin and end <= spans[-1][0] - 100]
+    assert len(working) >= 5 and all(end - begin == 100 for begin, end in working), spans
+    for window, _ in windows:
+        span = ["--from", f"{window['t0_ms']}ms", "--to", f"{window['t1_ms']}ms"]
+        assert Capture(memtrack, path).stats(*span)["allocations"]["bytes"] == window["allocated"]["bytes"], span
+
+
 def test_windows_of_an_aggregated_recording_are_the_times_between_its_sums(memtrack):
     path = memtrack.directory / "sums.bin"
     process = start(memtrack, [sys.executable, "-c", PYTHON.replace("2.2", "4.5")], path, "--aggregate")

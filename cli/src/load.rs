@@ -134,6 +134,9 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
         note_filtered(kept, all);
+        // They are of all allocations, and it is not known how many of those are kept.
+        let threads = captures.iter_mut().flat_map(|(capture, _)| &mut capture.threads);
+        threads.for_each(|thread| thread.counted = None);
     }
     let mut capture = match (captures.pop(), several) {
         (Some((only, _)), None) => only,

@@ -257,8 +257,7 @@ pub struct SlotHeader {
     /// Number of threads that have owned this slot so far; target.
     pub owners: AtomicU32,
     /// Where allocations are sampled, the owner's allocations in this stretch, sampled or not; target. Beside `busy`,
-    /// so that
-    /// such an allocation touches one line of the header.
+    /// so that such an allocation touches one line of the header.
     pub allocations: AtomicU64,
     /// Their bytes; target.
     pub allocated_bytes: AtomicU64,

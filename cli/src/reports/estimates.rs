@@ -10,7 +10,7 @@ use memtrack_reader::analysis::{SampleWeights, Tally, unseen_bytes};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
-use super::stats::{allocated, freed};
+use super::stats::{allocated, freed, is_counted};
 use crate::units::{count, count_within, size, size_within};
 
 impl Capture {
@@ -40,9 +40,9 @@ impl From<Tally> for RangedTally {
 }
 
 impl RangedTally {
-    /// What is left of an exact sum without this.
-    fn rest_of(self, all: Tally, tally: Tally) -> Self {
-        let rest = |all: u64, (low, high): (u64, u64)| (all.saturating_sub(high), all.saturating_sub(low));
+    /// What is left of another figure without this.
+    fn rest_of(self, all: Self, tally: Tally) -> Self {
+        let rest = |all: (u64, u64), (low, high): (u64, u64)| (all.0.saturating_sub(high), all.1.saturating_sub(low));
         Self { tally, bytes: rest(all.bytes, self.bytes), count: rest(all.count, self.count) }
     }
 
@@ -84,6 +84,8 @@ impl RangedTally {
 /// The sums of a whole capture.
 #[derive(Debug)]
 pub(super) struct WholeFigures {
+    /// Exact where it was counted.
+    pub(super) allocated: RangedTally,
     pub(super) freed: RangedTally,
     pub(super) live: RangedTally,
     pub(super) peak: RangedTally,
@@ -93,19 +95,24 @@ pub(super) struct WholeFigures {
 impl WholeFigures {
     pub(super) fn of(capture: &Capture, leaks: View) -> Self {
         let (totals, all) = (&capture.analysis.totals, allocated(capture));
+        let variance = || capture.analysis.whole_variance(View::Allocated);
+        let variance = (!is_counted(capture)).then(variance).unwrap_or_default();
+        let estimated = RangedTally::from(Tally { variance, ..all });
+        let most = Tally { bytes: estimated.bytes.1, count: estimated.count.1, ..all };
         let weights = capture.sample_bytes().map(SampleWeights::new);
         let ranged = |tally: Tally, view: View| {
             let variance = capture.analysis.whole_variance(view);
             let figure = RangedTally::from(Tally { variance, ..tally });
             weights.map_or(figure, |weights| {
-                figure.widened(weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default()), all)
+                figure.widened(weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default()), most)
             })
         };
         let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
         let live = ranged(totals.leaked_at_exit, View::LeaksAtExit);
         let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
         Self {
-            freed: live.rest_of(all, freed(capture)),
+            allocated: estimated,
+            freed: live.rest_of(estimated, freed(capture)),
             live,
             peak: ranged(peak, View::HighWaterMark),
             leaked: ranged(leaked, leaks),
@@ -124,10 +131,10 @@ pub(crate) fn samples(capture: &Capture) -> Option<String> {
     let rate =
         capture.info.process.sample_rate.map(|rate| format!(" at most, for at most {} a second", count(rate.into())));
     Some(format!(
-        "{} apart on the average{}; figures are estimates with 95 % intervals, but for the number of allocations and threads. An \
-         estimated peak is rather too high than too low",
+        "{} apart on the average{}; figures are estimates with 95 % intervals{}. An estimated peak is rather too high than too low",
         size(bytes.get()),
         rate.unwrap_or_default(),
+        if is_counted(capture) { ", but for the number of allocations and threads" } else { "" },
     ))
 }
 
@@ -179,7 +186,10 @@ pub(super) fn put_figures(report: &mut Value, capture: &Capture, leaks: View) {
     if !capture.is_sampled() {
         return;
     }
-    let WholeFigures { freed, live, peak, leaked } = WholeFigures::of(capture, leaks);
+    let WholeFigures { allocated, freed, live, peak, leaked } = WholeFigures::of(capture, leaks);
+    if !is_counted(capture) {
+        allocated.put(&mut report["allocations"], ["bytes", "count"]);
+    }
     report["deallocations"]["count"] = freed.tally.count.into();
     report["deallocations"]["count_low"] = freed.count.0.into();
     report["deallocations"]["count_high"] = freed.count.1.into();

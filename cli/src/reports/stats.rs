@@ -38,7 +38,7 @@ impl StatsRows {
         let all = Breakdown::of(capture.analysis.rows(view), &capture.frames);
         let functions = all.allocators_by(Allocator::function);
         let Breakdown { whole, frames, modules, allocators, mut threads } = all;
-        if capture.is_sampled() && view == View::Allocated {
+        if is_counted(capture) && view == View::Allocated {
             threads = counted_threads(capture);
         }
         Self {
@@ -52,6 +52,11 @@ impl StatsRows {
             modules_by_count: top(modules, limit, |row| number(&row.tally)),
         }
     }
+}
+
+/// Whether everything that was allocated was counted, although only samples were recorded, and no filter selects some of it.
+pub(crate) fn is_counted(capture: &Capture) -> bool {
+    capture.is_sampled() && capture.threads.iter().any(|thread| thread.counted.is_some())
 }
 
 /// What a thread has allocated, as it was counted.
@@ -74,10 +79,10 @@ fn counted_threads(capture: &Capture) -> Vec<ThreadRow> {
     rows
 }
 
-/// Everything that was allocated: counted, where the rest is estimated.
+/// Everything that was allocated, or that filters select of it: counted if possible, where the rest is estimated.
 pub(crate) fn allocated(capture: &Capture) -> Tally {
     let totals = &capture.analysis.totals;
-    if !capture.is_sampled() {
+    if !is_counted(capture) {
         return totals.allocations;
     }
     let mut counted: Tally = capture.threads.iter().map(counted).sum();

@@ -14,7 +14,7 @@ use super::failed;
 use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;
 use super::processes;
-use super::stats::{StatsRows, allocated, freed, leaks, traces_python_allocators};
+use super::stats::{StatsRows, allocated, freed, is_counted, leaks, traces_python_allocators};
 use super::view::name;
 
 /// Writes the report, with at most `limit` frames and modules.
@@ -81,8 +81,8 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "threads": rows.threads.iter().map(|row| {
             let (tid, name) = capture.thread(row.thread);
             let mut value = json!({"tid": tid, "name": name, "count": row.tally.count, "bytes": row.tally.bytes});
-            // Everything ever allocated is counted by thread.
-            if view != View::Allocated {
+            // Everything ever allocated may be counted by thread.
+            if view != View::Allocated || !is_counted(capture) {
                 estimates::put_ranges(&mut value, capture, "", row.tally);
             }
             value

@@ -14,7 +14,7 @@ use super::display::DisplayOptions;
 use super::estimates::{self, RangedTally, WholeFigures};
 use super::leak_parts::LeakParts;
 use super::own_lines::{OwnLineRow, rows_by_own_line, top_rows};
-use super::stats::{StatsRows, allocated, leaks};
+use super::stats::{StatsRows, leaks};
 use super::{arenas, failed, processes};
 use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share_of};
@@ -129,9 +129,8 @@ fn figures(
     if let Some(unseen) = estimates::unseen(capture) {
         line("  unseen", unseen)?;
     }
-    let all = allocated(capture);
-    line("Allocations", format!("{}, {}", count(all.count), size(all.bytes)))?;
-    let WholeFigures { freed, live, peak: at_peak, .. } = WholeFigures::of(capture, leaks);
+    let WholeFigures { allocated, freed, live, peak: at_peak, .. } = WholeFigures::of(capture, leaks);
+    line("Allocations", format!("{}, {}", allocated.number(), allocated.size()))?;
     line("  freed", format!("{}, {}", freed.number(), freed.size()))?;
     let has_ended = !info.process.snapshot && !info.process.ran_on && !info.growing;
     line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", live.number(), live.size()))?;

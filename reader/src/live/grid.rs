@@ -112,6 +112,12 @@ impl WindowGrid {
         (end > self.from_ns && end > passed_ns && !self.held).then_some(end)
     }
 
+    /// Where the open window ends, if that is known.
+    pub(super) fn next_end(&self) -> Option<u64> {
+        let end = self.fixed_ns.unwrap_or((self.from_ns / self.every_ns + 1).saturating_mul(self.every_ns));
+        (!self.at_once && !self.held).then_some(end)
+    }
+
     /// Where the open window ends, if it does: everything up to this time is known, and nothing of a moment between the last
     /// window's end and it.
     pub(super) fn end_of_known(&self, time_ns: u64, has_begun: bool) -> Option<u64> {

@@ -1,8 +1,8 @@
 //! The state of the live heap after the events so far, and the windows that have closed.
 //!
-//! A window closes when a tick shows that all coming events are later. Invariant: windows follow one another without gaps,
-//! each event is in the window of its time, and what is live at the end of a window is what all windows so far have
-//! allocated and not freed.
+//! A window closes when a tick, or an event with an exact time, shows that all coming events are later. Invariant: windows
+//! follow one another without gaps, each event is in the window of its time, and what is live at the end of a window is what
+//! all windows so far have allocated and not freed.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
@@ -213,6 +213,10 @@ impl Consumer for LiveState {
 
     fn tick(&mut self, _ticket: u64, time_ns: u64) {
         self.pass(time_ns);
+    }
+
+    fn boundary_ns(&self) -> u64 {
+        self.grids.iter().filter_map(WindowGrid::next_end).min().unwrap_or(u64::MAX)
     }
 
     fn truncated_stacks(&mut self, count: u64) {

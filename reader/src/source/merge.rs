@@ -159,7 +159,7 @@ impl Merger {
             consumer.tick(ticket, self.timeline.begin_run(began_us.get().saturating_mul(1000)));
         }
         let run = cursor.run;
-        let (whole, range) = cursor.take(until);
+        let (whole, range) = cursor.take(self.before_boundary(cursor, until, consumer));
         let batch = &cursor.batch;
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&RunPosition { ticket, thread: cursor.thread, tid: cursor.tid });
@@ -190,6 +190,22 @@ impl Merger {
             let next = |event: Event| Event { order: event.order + count, ..event };
             consumer.repeated(again, events.iter().enumerate().map(event).map(next), &self.tables.frames);
         }
+    }
+
+    /// Where events with exact times stop in front of the consumer's boundary, in ticks; at least one comes before. Times rise
+    /// from event to event, so one that is not before the boundary has none after it that is.
+    fn before_boundary<C: Consumer>(&self, cursor: &Cursor, until: u64, consumer: &mut C) -> u64 {
+        let Some(&first) = cursor.batch.times.get(cursor.given) else { return until };
+        let boundary_ns = consumer.boundary_ns();
+        if boundary_ns == u64::MAX {
+            return until;
+        }
+        let first_ns = self.timeline.time(Some(first));
+        if first_ns >= boundary_ns {
+            let ticket = cursor.batch.runs.get(cursor.run).map_or(0, |run| run.ticket);
+            consumer.tick(ticket, first_ns);
+        }
+        until.min(self.timeline.ticks(consumer.boundary_ns().saturating_sub(1)).max(first))
     }
 
     /// The time of the cursor's next event, once everything before it was emitted.

@@ -106,6 +106,11 @@ pub trait Consumer {
     /// A tick: this ticket was taken at this time, in nanoseconds since the start, after all events so far, by the
     /// collector or by the thread of the next run.
     fn tick(&mut self, _ticket: u64, _time_ns: u64) {}
+
+    /// Events with exact times of this time or later are given apart from those before it, after a tick of the time of the first.
+    fn boundary_ns(&self) -> u64 {
+        u64::MAX
+    }
     /// The process replaced its image: coming events are of one with an empty heap.
     fn replaced(&mut self) {}
     /// A code object is described, before the events that run it in one stream: its id, name and file.

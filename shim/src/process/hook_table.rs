@@ -9,9 +9,8 @@ use super::{exec, exit, own_signal, spawn};
 use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};
 use crate::interposition::hooks::{cxx, heap, jumps, loader, mapping, other_allocators, prctl, threads};
 
-/// The table: the group, then each imported name with its function and the original's place; and the function for
-/// slots where
-/// samples are recorded, if that is another.
+/// The table: the group, then each imported name with its function and the original's place; and the function for slots
+/// where samples are recorded, if that is another.
 macro_rules! table {
     ($($group:ident { $($name:literal => $module:ident::$function:ident, $original:ident $(, $sampled:ident)?;)* })*) => {
         const NAMES: &[&str] = &[$($($name),*),*];

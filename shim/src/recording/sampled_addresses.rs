@@ -1,11 +1,10 @@
 //! The addresses of the blocks whose allocations were sampled, so that their frees are recorded, and no others.
 //!
-//! A free asks first how many such blocks begin on its page of 4 KiB: one load, which for neighbours is of one cache line.
-//! Where the answer is not 0, the address is looked up in tables of buckets, which are tried in turn, and of which
-//! only those
-//! are touched that ever had to be, so that few samples touch little memory. Where all three buckets of an address are
-//! full, every free on its page is recorded from then on,
-//! which costs time and bytes, and changes no figure: the reader knows which blocks are live.
+//! A free asks first how many such blocks begin on its page of 4 KiB: one load, which for neighbours is of one cache
+//! line. Where the answer is not 0, the address is looked up in tables of buckets, which are tried in turn, and of
+//! which only those are touched that ever had to be, so that few samples touch little memory. Where all three buckets
+//! of an address are full, every free on its page is recorded from then on, which costs time and bytes, and changes no
+//! figure: the reader knows which blocks are live.
 //!
 //! The memory is mapped when recording begins, and never grows. Invariant: an address that was added and not removed is
 //! found.
@@ -112,8 +111,7 @@ unsafe fn page_in(memory: *mut u8, address: usize) -> &'static AtomicU8 {
 }
 
 /// Changes the first word of an address's places that is `from`, in tables that may hold addresses; whether there is
-/// one.
-/// Others are only read: most frees on a sample's page are of other blocks.
+/// one. Others are only read: most frees on a sample's page are of other blocks.
 fn change(address: usize, from: usize, to: usize, tables: usize) -> bool {
     (0..tables).any(|table| {
         places(address, table)

@@ -59,8 +59,7 @@ fn next_mean() -> u64 {
 }
 
 /// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation
-/// looks at
-/// it.
+/// looks at it.
 #[derive(Debug)]
 pub(super) struct NextHit(Cell<u64>);
 

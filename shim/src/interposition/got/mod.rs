@@ -81,8 +81,7 @@ pub(crate) struct ObjectWatcher {
 }
 
 /// Looks up the originals of `hooks` and patches everything that is loaded, for everything to be recorded or samples.
-/// Called when recording begins, outside of
-/// hooks; other threads may run.
+/// Called when recording begins, outside of hooks; other threads may run.
 pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
     hook_lookup::set(hooks);
     // The first caller is the only one.

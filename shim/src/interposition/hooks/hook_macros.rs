@@ -208,8 +208,8 @@ macro_rules! throws {
 }
 
 /// The same function, for slots of a program of which samples are recorded: `name = ORIGINAL(arguments) or usual ->
-/// Allocator,
-/// requested bytes`. What is not the common case goes on in the usual one, which records whatever is recorded.
+/// Allocator, requested bytes`. What is not the common case goes on in the usual one, which records whatever is
+/// recorded.
 macro_rules! allocates_sampled {
     ($name:ident = $original:ident($($argument:ident),+) or $usual:ident -> $allocator:ident, $size:expr) => {
         pub(crate) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
@@ -229,9 +229,8 @@ macro_rules! allocates_sampled {
     };
 }
 
-/// The same of a function that frees a block: `name = ORIGINAL(address, arguments) or usual`. It must be one that
-/// calls no
-/// hooked function but those that free.
+/// The same of a function that frees a block: `name = ORIGINAL(address, arguments) or usual`. It must be one that calls
+/// no hooked function but those that free.
 macro_rules! frees_sampled {
     ($name:ident = $original:ident($address:ident $(, $argument:ident)*) or $usual:ident) => {
         pub(crate) unsafe extern "C" fn $name($address: usize $(, $argument: usize)*) {
@@ -266,8 +265,7 @@ macro_rules! reallocates_sampled {
 }
 
 /// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled
-/// is left to
-/// the malloc beneath, whose hook counts it.
+/// is left to the malloc beneath, whose hook counts it.
 macro_rules! throws_sampled {
     ($name:ident, $attempt:ident = $original:ident or $usual:ident) => {
         #[unsafe(naked)]

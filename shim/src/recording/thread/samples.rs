@@ -3,10 +3,9 @@
 //! The counts stand in the slot's shared header, so that they outlive the process; the collector reads them there. A slot's
 //! next owner writes those of the one before, which the collector may not have met.
 //!
-//! The functions for slots where samples are recorded (`hook_macros`, `allocates_sampled` and below) do the common
-//! case alone. An
-//! `operator new` of the C++ library is left to the malloc beneath unless it is hit, which is decided by the same
-//! count.
+//! The functions for slots where samples are recorded (`hook_macros`, `allocates_sampled` and below) do the common case
+//! alone. An `operator new` of the C++ library is left to the malloc beneath unless it is hit, which is decided by the
+//! same count.
 //!
 //! Invariant: every allocation that a hook reports is counted once, sampled or not.
 

@@ -48,6 +48,8 @@ pub struct SharedFile {
 struct LoadedLibrary {
     attach: u64,
     detach: u64,
+    /// Libraries of earlier versions have none.
+    detach_abandoned: Option<u64>,
 }
 
 /// Loads the library if it is not there, and calls `memtrack_attach` in it with shared memory that `share` prepares: it
@@ -97,24 +99,22 @@ fn no_memory() -> Refusal {
 /// # Errors
 /// Why it was not called.
 pub fn detach(pid: i32) -> Result<i32, Refusal> {
-    call_detach(pid, false)
+    call_detach(pid, |library| library.detach)
 }
 
-/// The same so that a recording whose collector answers goes on.
+/// The same by `memtrack_detach_abandoned`, so that a recording whose collector answers goes on.
 ///
 /// # Errors
 /// Why it was not called.
 pub fn detach_abandoned(pid: i32) -> Result<i32, Refusal> {
-    call_detach(pid, true)
+    call_detach(pid, |library| library.detach_abandoned.unwrap_or(library.detach))
 }
 
-fn call_detach(pid: i32, only_abandoned: bool) -> Result<i32, Refusal> {
+fn call_detach(pid: i32, function: fn(LoadedLibrary) -> u64) -> Result<i32, Refusal> {
     on_own_thread(|| {
         let target = inspect_untraced(pid)?;
         let library = find(&target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)?;
-        with_thread(&target, |thread| {
-            Ok(thread.call("memtrack_detach", library.detach, [only_abandoned.into(), 0])? as i32)
-        })
+        with_thread(&target, |thread| Ok(thread.call("memtrack_detach", function(library), [0, 0])? as i32))
     })
 }
 
@@ -189,7 +189,7 @@ fn functions_at(target: &TargetProcess, base: u64) -> Result<LoadedLibrary, Refu
     let exports = object.exports(&target.memory);
     let attach = exports.find(b"memtrack_attach").ok_or(Refusal::OtherVersion)?;
     let detach = exports.find(b"memtrack_detach").ok_or(Refusal::OtherVersion)?;
-    Ok(LoadedLibrary { attach, detach })
+    Ok(LoadedLibrary { attach, detach, detach_abandoned: exports.find(b"memtrack_detach_abandoned") })
 }
 
 fn load(

@@ -54,18 +54,14 @@ class Library:
     def __init__(self, loaded: ctypes.PyDLL) -> None:
         try:
             self.attach: Callable[[int, int], int] = loaded.memtrack_attach
-            self._detach: Callable[[int], int] = loaded.memtrack_detach
+            self.detach: Callable[[], int] = loaded.memtrack_detach
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
             raise Error(status_text(-3)) from error
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
-        loaded.memtrack_detach.argtypes = [ctypes.c_uint32]
+        loaded.memtrack_detach.argtypes = []
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
-
-    def detach(self) -> int:
-        """Ends the recording, whether its recorder still answers or not."""
-        return self._detach(0)
 
     def start_recorder(self, program: str, arguments: List[str], environment: List[bytes], socket: int) -> None:
         """Starts a process that is no child of this one, with the socket as its standard input."""

@@ -4,8 +4,7 @@
 //! The numbers are the calls' results as the target gives them; whoever made the call reads them here. Invariant: a number
 //! is never given another meaning.
 
-/// The result of `int32_t memtrack_attach(int32_t memory_fd, uint32_t slots)` or `int32_t memtrack_detach(uint32_t
-/// only_abandoned)`.
+/// The result of `int32_t memtrack_attach(int32_t memory_fd, uint32_t slots)` or `int32_t memtrack_detach(void)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum AttachStatus {

@@ -29,19 +29,27 @@ extern "C" fn memtrack_attach(memory: c_int, slots: u32) -> i32 {
     exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done)) as i32
 }
 
-/// Ends recording; with `only_abandoned` other than 0 only where no collector answers any more. The library stays loaded,
-/// and passes on what the program calls by pointers that it has kept. The result is an [`AttachStatus`].
+/// Ends recording. The library stays loaded, and passes on what the program calls by pointers that it has kept. The
+/// result is an [`AttachStatus`].
 #[unsafe(no_mangle)]
-extern "C" fn memtrack_detach(only_abandoned: u32) -> i32 {
+extern "C" fn memtrack_detach() -> i32 {
     let _errno = Errno::keep();
-    let detach = || match shared_area::area().filter(|_| recorded_process::is_this()) {
-        Some(_) if only_abandoned != 0 && recording_switch::is_on() && collector_socket::answers() => {
-            AttachStatus::AlreadyRecorded
-        }
+    exclusively(detach) as i32
+}
+
+/// The same where no collector answers any more; else recording goes on.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_detach_abandoned() -> i32 {
+    let _errno = Errno::keep();
+    let is_recorded = || recorded_process::is_this() && recording_switch::is_on() && collector_socket::answers();
+    exclusively(|| if is_recorded() { AttachStatus::AlreadyRecorded } else { detach() }) as i32
+}
+
+fn detach() -> AttachStatus {
+    match shared_area::area().filter(|_| recorded_process::is_this()) {
         Some(area) => recording_span::end(area),
         None => AttachStatus::NotRecorded,
-    };
-    exclusively(detach) as i32
+    }
 }
 
 /// One call at a time, from outside of hooks. In a fork child the call of a thread that is not there may be unfinished.

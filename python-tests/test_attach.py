@@ -158,6 +158,23 @@ def test_a_recorder_that_was_killed_leaves_a_program_that_runs(executable, targe
     target.end()
 
 
+def test_a_recording_that_is_not_found_is_left_alone(executable, target, tmp_path, monkeypatch):
+    """Its recorder still answers the library, so 'detach' does not take it for one that was killed."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "one"))
+    attached = Attached(executable, target.pid, "-o", tmp_path / "a.bin")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
+    refused = subprocess.run([executable, "detach", str(target.pid)], capture_output=True, text=True)
+    assert refused.returncode == 1 and "nothing was changed" in refused.stderr, refused.stderr
+    target.grow(30)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "one"))
+    attached.end()
+    told = json.loads(subprocess.run([executable, "stats", "--json", tmp_path / "a.bin"], capture_output=True, check=True).stdout)
+    assert told["allocations"]["count"] >= 30
+    target.end()
+
+
 def test_refusals_name_the_reason(executable, target, tmp_path):
     def refused(pid, reason):
         run = subprocess.run([executable, "attach", str(pid)], capture_output=True, text=True, cwd=tmp_path)

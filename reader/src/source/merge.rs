@@ -192,8 +192,8 @@ impl Merger {
         }
     }
 
-    /// Where events with exact times stop in front of the consumer's boundary, in ticks; at least one comes before. Times rise
-    /// from event to event, so one that is not before the boundary has none after it that is.
+    /// Where events with exact times stop in front of the consumer's boundary, in ticks; at least one is given. Times rise from
+    /// event to event: where the next one is not before the boundary, no later one is, and the consumer gets a tick first.
     fn before_boundary<C: Consumer>(&self, cursor: &Cursor, until: u64, consumer: &mut C) -> u64 {
         let Some(&first) = cursor.batch.times.get(cursor.given) else { return until };
         let boundary_ns = consumer.boundary_ns();

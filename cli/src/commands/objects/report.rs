@@ -179,9 +179,10 @@ fn table_of_generations(read: &ObjectsRead, rows: usize) -> TextTable {
     let has_generations = read.known == KnownOfCollector::Generations;
     let has_frozen = read.types.iter().any(|of| of.sum.lists.frozen > 0);
     let listed = if has_generations { ["Gen 0", "Gen 1", "Gen 2"].as_slice() } else { &["Listed"] };
-    let titles = ["Own bytes", "Objects"].iter().chain(listed).chain(has_frozen.then_some(&"Frozen"));
-    let titles = titles.chain(&["Unlisted", "References"]).map(|title| column(title));
-    let mut table = TextTable::new(titles.chain([column("Type").cut()]));
+    let counts = ["Objects"].iter().chain(listed).chain(has_frozen.then_some(&"Frozen"));
+    let counts = counts.chain(&["Unlisted", "References"]).map(|title| column(title));
+    let bytes = column("Own bytes").optional(1);
+    let mut table = TextTable::new([bytes].into_iter().chain(counts).chain([column("Type").cut()]));
     for ObjectsOfType { sum, .. } in read.types.iter().take(rows) {
         let listed = if has_generations { sum.lists.generations.to_vec() } else { vec![sum.tracked] };
         let frozen = has_frozen.then_some(sum.lists.frozen);

@@ -53,6 +53,24 @@ impl ProcessView {
         writable.map(|mapping| mapping.start..mapping.end)
     }
 
+    /// The same without the program break and what is mapped from files.
+    pub fn anonymous(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
+        let writable = self.mappings.iter().filter(|mapping| mapping.readable && mapping.writable);
+        // Some programs name theirs, and the system those of huge pages.
+        let anonymous = writable.filter(|mapping| {
+            let has = |name: &[u8]| mapping.path.starts_with(name);
+            mapping.path.is_empty() || has(b"[anon") || has(b"/anon_hugepage")
+        });
+        anonymous.map(|mapping| mapping.start..mapping.end)
+    }
+
+    /// The addresses up to the program break, which advice about huge pages divides.
+    pub fn program_break(&self) -> Option<std::ops::Range<u64>> {
+        let mut parts = self.mappings.iter().filter(|mapping| mapping.path == b"[heap]");
+        let first = parts.next()?;
+        Some(first.start..parts.last().unwrap_or(first).end)
+    }
+
     /// The first loaded object that exports data with the first of these names: the addresses of all names, and its path.
     pub fn exported_data(&self, names: &[&[u8]]) -> Option<(Vec<Option<u64>>, String)> {
         let objects = self.mappings.iter().filter(|mapping| {

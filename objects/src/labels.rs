@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
 use crate::memory::ObjectMemory;
-use crate::references::{ReferencePlace, ReferenceReader};
+use crate::references::{FIRST_OF_CODE_KEPT, ReferencePlace, ReferenceReader};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Members of a type, and bases that are searched for one.
@@ -318,6 +318,10 @@ fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static 
     ];
     const EXCEPTION: [&str; 5] = ["__dict__", "args", "__traceback__", "__context__", "__cause__"];
     const SINCE_3_11: [&str; 6] = ["__dict__", "args", "__notes__", "__traceback__", "__context__", "__cause__"];
+    const CODE_KEPT: [&str; 4] = ["co_code", "co_varnames", "co_cellvars", "co_freevars"];
+    if of.kind == ObjectKind::Code && offset >= FIRST_OF_CODE_KEPT {
+        return CODE_KEPT.get(((offset - FIRST_OF_CODE_KEPT) / 8) as usize).copied();
+    }
     let names: &[&str] = match &*of.name {
         "builtins.cell" => &["cell_contents"],
         "builtins.function" if minor < 10 => &BEFORE_3_10,

@@ -11,11 +11,13 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod blocks;
 mod dictionary;
 mod graph;
 mod interpreter;
 mod labels;
 mod layout;
+mod malloc_chunks;
 mod memory;
 mod mimalloc;
 mod numpy_array;

@@ -104,6 +104,18 @@ pub(crate) trait Words {
     fn word(&self, address: u64) -> Option<u64>;
 }
 
+/// Words that are made up; those that are not there are 0.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct MadeWords(pub(crate) std::collections::HashMap<u64, u64>);
+
+#[cfg(test)]
+impl Words for MadeWords {
+    fn word(&self, address: u64) -> Option<u64> {
+        Some(self.0.get(&address).copied().unwrap_or(0))
+    }
+}
+
 impl Words for ProcessView {
     fn word(&self, address: u64) -> Option<u64> {
         let mut bytes = [0; 8];

@@ -6,6 +6,7 @@ use memtrack_format::objects::{CollectorList, HolderKind, PicturedObject, Pictur
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
+use crate::blocks::BlockPlaces;
 use crate::graph::Holders;
 use crate::interpreter::PythonRuntime;
 use crate::labels::{LabelReader, LabelTexts};
@@ -22,6 +23,8 @@ use crate::types::{ObjectKind, ObjectType, TypeTable};
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
 const HEADER: u64 = 16;
 const POINTER: u64 = !3;
+/// Bytes of an object up to and with its type.
+const HEAD: u64 = 16;
 /// Bytes of the pointers before that, in objects of types that have such.
 const PREFIX: u64 = 16;
 /// In an object of a free-threaded build: bits of the collector, the counts of references, and the count of what never ends.
@@ -94,7 +97,7 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         }
     }
     let (roots, early_roots) = builder.roots(runtime, reader);
-    let (first_reference, references) = builder.follow(runtime, reader);
+    let (first_reference, references) = builder.follow(view, runtime, reader);
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let new_rows = builder.sort();
     let PictureBuilder { types, objects, reference_counts, by_address, unreadable, .. } = builder;
@@ -269,30 +272,40 @@ impl PictureBuilder<'_> {
         number
     }
 
-    /// The objects in blocks of pools in which none is known: those that C code holds, and the collector does not list.
-    fn pools(&mut self) {
+    /// The objects in blocks in use in which none is known: those that C code holds, and the collector does not list.
+    fn other_blocks(&mut self, view: &ProcessView) {
+        let places = BlockPlaces::of(view, PoolLayout::of(self.layout.minor));
+        places.blocks(view, self.memory, |block, size| self.find_in_block(block, size));
+    }
+
+    /// Adds the object in a block, if there is one that is not known.
+    fn find_in_block(&mut self, block: u64, size: u64) {
         let (memory, layout) = (self.memory, self.layout);
-        let known: Vec<u64> = self.objects.iter().map(|object| object.address).collect();
-        PoolLayout::of(layout.minor).blocks(memory, known.into_iter(), |block, size| {
-            let guard = memory.u64(block.wrapping_add(8)).unwrap_or(0);
-            let begin = block + if guard == GUARD { GUARDED } else { 0 };
-            let is_of_no_object = guard != GUARD && guard >> 8 == GUARD >> 8;
-            let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
-            if is_of_no_object || places.iter().any(|at| self.by_address.get(*at).is_some()) {
-                return;
-            }
-            // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
-            let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
-            if let Some(at) = places.into_iter().find(is_of_a_type) {
-                let before = at - begin;
-                let is_expected = |of: &ObjectType| match before {
-                    0 => !of.is_collected,
-                    HEADER => of.is_collected && !of.has_prefix,
-                    _ => of.is_collected && of.has_prefix,
-                };
-                self.find_object(at, (block + size).saturating_sub(at), is_expected);
-            }
-        });
+        let guards = [0, GUARDED].map(|at| memory.u64((block + at).wrapping_add(8)).unwrap_or(0));
+        let is_guard = |word: u64| word >> 8 == GUARD >> 8;
+        let begin = match guards {
+            [GUARD, _] => block + GUARDED,
+            // What is too large for blocks of pools has a guard of each of the two allocators.
+            [other, GUARD] if is_guard(other) => block + 2 * GUARDED,
+            [other, _] if is_guard(other) => return,
+            _ => block,
+        };
+        let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
+        let mut places = places.into_iter().filter(|at| at + HEAD <= block + size);
+        if places.clone().any(|at| self.by_address.get(at).is_some()) {
+            return;
+        }
+        // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
+        let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
+        if let Some(at) = places.find(is_of_a_type) {
+            let before = at - begin;
+            let is_expected = |of: &ObjectType| match before {
+                0 => !of.is_collected,
+                HEADER => of.is_collected && !of.has_prefix,
+                _ => of.is_collected && of.has_prefix,
+            };
+            self.find_object(at, (block + size).saturating_sub(at), is_expected);
+        }
     }
 
     /// Whether it is the address of a known object that is a type.
@@ -404,11 +417,16 @@ impl PictureBuilder<'_> {
     }
 
     /// Measures all objects and follows their references, those of objects that are found on the way included.
-    fn follow(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<u64>, Vec<u32>) {
+    fn follow(
+        &mut self,
+        view: &ProcessView,
+        runtime: &PythonRuntime,
+        reader: ReferenceReader<'_>,
+    ) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
         self.follow_rest(runtime, reader, (&mut first, &mut references));
         if !self.layout.is_free_threaded() {
-            self.pools();
+            self.other_blocks(view);
             self.follow_rest(runtime, reader, (&mut first, &mut references));
         }
         (first, references)

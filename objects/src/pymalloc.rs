@@ -1,9 +1,8 @@
-//! The blocks in use of Python's allocator for small objects: those of the pools in which known objects are, and of the pools
-//! near them.
+//! The blocks in use of Python's allocator for small objects.
 //!
 //! No symbol tells where the allocator's arenas are, but a pool is told by its header: sizes that belong together, and as many
-//! blocks in use as its list of free blocks leaves. Pools lie at multiples of their size, and those of an arena side by side.
-//! Invariant: a pool that does not make sense is none, and every loop ends within what one pool has.
+//! blocks in use as its list of free blocks leaves. Pools lie at multiples of their size. Invariant: a pool that does not make
+//! sense is none, and every loop ends within what one pool has.
 
 use crate::memory::Words;
 
@@ -16,66 +15,34 @@ const HEADER: u64 = 48;
 /// Blocks are multiples of this, of so many sizes.
 const STEP: u64 = 16;
 const SIZE_CLASSES: u64 = 32;
-/// From this version on pools and arenas are larger.
+/// From this version on pools are larger.
 const LARGE_SINCE: u8 = 10;
 
-/// The sizes of pools and arenas of a version.
+/// The size of pools of a version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolLayout {
     pool: u64,
-    arena: u64,
 }
 
 impl PoolLayout {
-    /// Those of CPython 3.`minor`.
+    /// That of CPython 3.`minor`.
     pub(crate) fn of(minor: u8) -> Self {
-        if minor < LARGE_SINCE {
-            Self { pool: 4 << 10, arena: 256 << 10 }
-        } else {
-            Self { pool: 16 << 10, arena: 1 << 20 }
-        }
+        Self { pool: if minor < LARGE_SINCE { 4 << 10 } else { 16 << 10 } }
     }
 
-    /// Calls `each` with the address and the size of every block in use in the pools that have one of these addresses, and in
-    /// pools that are at most an arena away from a pool.
-    pub(crate) fn blocks(self, words: &impl Words, known: impl Iterator<Item = u64>, mut each: impl FnMut(u64, u64)) {
-        let mut pools: Vec<u64> = Vec::new();
-        for at in known.map(|address| address & !(self.pool - 1)) {
-            if pools.last() != Some(&at) {
-                pools.push(at);
-            }
-        }
-        pools.sort_unstable();
-        pools.dedup();
-        pools.retain(|at| Pool::read(words, self, *at).is_some());
-        let mut seen_up_to = 0;
-        for pool in pools {
-            if pool < seen_up_to {
-                continue;
-            }
-            let below = |at: u64| at.checked_sub(self.pool).filter(|below| *below >= seen_up_to);
-            self.walk(words, below(pool), below, &mut each);
-            seen_up_to = self.walk(words, Some(pool), |at| at.checked_add(self.pool), &mut each);
-        }
-    }
-
-    /// Visits the pools from an address on, until none is found within an arena; returns the end of the last one.
-    fn walk(
+    /// Calls `each` with the address and the size of every block in use of the pool that begins here, if one does; returns its
+    /// end. Of other places `probe` reads as good as nothing.
+    pub(crate) fn blocks(
         self,
-        words: &impl Words,
-        from: Option<u64>,
-        next: impl Fn(u64) -> Option<u64>,
+        (probe, words): (&impl Words, &impl Words),
+        at: u64,
         each: &mut impl FnMut(u64, u64),
-    ) -> u64 {
-        let (mut at, mut last) = (from, from.unwrap_or(0));
-        while let Some(here) = at.filter(|here| here.abs_diff(last) <= self.arena) {
-            if let Some(pool) = Pool::read(words, self, here) {
-                pool.visit(each);
-                last = here;
-            }
-            at = next(here);
-        }
-        last + self.pool
+    ) -> Option<u64> {
+        let is_pool = |next: u64| (SIZE_CLASSES * STEP..).contains(&(next >> 32)) && next >> 32 < self.pool;
+        let may_be = at.is_multiple_of(self.pool) && probe.word(at.checked_add(NEXT)?).is_some_and(is_pool);
+        let pool = may_be.then(|| Pool::read(words, self, at)).flatten()?;
+        pool.visit(each);
+        at.checked_add(self.pool)
     }
 }
 
@@ -121,32 +88,20 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::{FREE, HEADER, NEXT, PoolLayout, SIZE_CLASS, USED};
-    use crate::memory::Words;
+    use crate::memory::MadeWords;
 
     const POOL: u64 = 16 << 10;
     const AT: u64 = 0x7f00_0000_0000;
     const BLOCK: u64 = 64;
 
-    /// Words that are not there are 0.
-    #[derive(Default)]
-    struct Made(HashMap<u64, u64>);
-
-    impl Words for Made {
-        fn word(&self, address: u64) -> Option<u64> {
-            Some(self.0.get(&address).copied().unwrap_or(0))
-        }
-    }
-
     fn block(pool: u64, number: u64) -> u64 {
         pool + HEADER + number * BLOCK
     }
 
-    impl Made {
+    impl MadeWords {
         /// A pool with so many blocks of 64 bytes that were in use once, of which these are free.
-        fn pool(&mut self, at: u64, carved: u64, free: &[u64]) {
+        pub(crate) fn pool(&mut self, at: u64, carved: u64, free: &[u64]) {
             let next = HEADER + carved * BLOCK;
             let words = [
                 (USED, carved - free.len() as u64),
@@ -159,39 +114,34 @@ mod tests {
             self.0.extend(links);
         }
 
-        fn found(&self, known: &[u64]) -> Vec<u64> {
+        fn found(&self) -> Vec<u64> {
             let mut found = Vec::new();
-            let layout = PoolLayout::of(12);
-            layout.blocks(self, known.iter().copied(), |at, size| {
+            let end = PoolLayout::of(12).blocks((self, self), AT, &mut |at, size| {
                 assert_eq!(size, BLOCK);
                 found.push(at);
             });
-            found.sort_unstable();
+            assert_eq!(end, (!found.is_empty()).then_some(AT + POOL));
             found
         }
     }
 
     #[test]
-    fn blocks_are_those_of_pools_near_a_known_object() {
-        let mut made = Made::default();
+    fn blocks_are_those_that_are_not_free() {
+        let mut made = MadeWords::default();
+        assert!(made.found().is_empty());
         made.pool(AT, 4, &[2, 0]);
-        // In the arena below, and two arenas above.
-        made.pool(AT - (1 << 20), 2, &[]);
-        made.pool(AT + (2 << 20), 2, &[]);
-        let expected = [block(AT - (1 << 20), 0), block(AT - (1 << 20), 1), block(AT, 1), block(AT, 3)];
-        assert_eq!(made.found(&[block(AT, 3), block(AT, 1), 0x1000]), expected);
-        made.pool(AT + (1 << 20), 1, &[]);
-        assert_eq!(made.found(&[block(AT, 3), block(AT + (2 << 20), 1)]).len(), 2 + 2 + 1 + 2);
-        assert!(made.found(&[]).is_empty() && made.found(&[AT + POOL]).is_empty());
+        assert_eq!(made.found(), [block(AT, 1), block(AT, 3)]);
+        assert!(PoolLayout::of(9).blocks((&made, &made), AT, &mut |_, _| panic!()).is_none());
+        assert!(PoolLayout::of(12).blocks((&made, &made), AT - (4 << 10), &mut |_, _| panic!()).is_none());
     }
 
     #[test]
     fn a_pool_that_makes_no_sense_is_none() {
         let is_sound = |at: u64, word: u64| {
-            let mut made = Made::default();
+            let mut made = MadeWords::default();
             made.pool(AT, 4, &[2, 0]);
             made.0.insert(at, word);
-            !made.found(&[block(AT, 3)]).is_empty()
+            !made.found().is_empty()
         };
         // As it is; and with a thread stopped between the two changes for a block that it takes.
         assert!(is_sound(AT + USED, 2) && is_sound(AT + USED, 3));

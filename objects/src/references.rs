@@ -21,6 +21,14 @@ const FRAMES_OF_INTERPRETER: u8 = 3;
 const VALUE_STACK: u64 = 64;
 const STACK_TOP: u64 = 72;
 const STACK_DEPTH: u64 = 80;
+/// In a code object from 3.11 on: the end of its first references, and where those behind its numbers are.
+const CODE_NUMBERS: u64 = 48;
+const CODE_NAMES: std::ops::Range<u64> = 96..144;
+/// What a code object makes when it is asked for it: its bytes in 3.11, else the address of so many references, at an offset
+/// by version. They are called by offsets behind those of all fields.
+const CODE_KEPT: [u64; 3] = [152, 152, 160];
+const CODE_KEPT_FIELDS: u64 = 4;
+pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
 /// Blocks of a deque that are followed at most.
 const MOST_BLOCKS: u64 = 1 << 24;
 const DEQUE_ITEMS: u64 = 64;
@@ -92,6 +100,7 @@ impl ReferenceReader<'_> {
                 self.field_words(of, address, 24, 32, each) & self.fields(of, address, own, each)
             }
             ObjectKind::Type => self.type_fields(of, address, each),
+            ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
                 self.items(of, address, each)
             }
@@ -348,6 +357,24 @@ impl ReferenceReader<'_> {
             stack.max(word(STACK_TOP)?)
         };
         Some((end.checked_sub(first)? / 8).min(all))
+    }
+
+    /// A code object, whose other fields are numbers, some of them left as the memory was.
+    fn code(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let fields = self.field_words(of, address, 24, CODE_NUMBERS, each)
+            & self.field_words(of, address, CODE_NAMES.start, CODE_NAMES.end, each);
+        let kept = CODE_KEPT[usize::from(self.layout.minor.saturating_sub(11)).min(CODE_KEPT.len() - 1)];
+        let Some(kept) = self.memory.u64(self.layout.fields(address).wrapping_add(kept)) else { return false };
+        let mut offset = FIRST_OF_CODE_KEPT;
+        if self.layout.minor == 11 {
+            each(ReferencePlace::Field(offset), kept);
+        }
+        let is_more = kept != 0 && self.layout.minor > 11;
+        fields
+            & self.memory.words(kept, if is_more { CODE_KEPT_FIELDS } else { 0 }, |word| {
+                each(ReferencePlace::Field(offset), word);
+                offset += 8;
+            })
     }
 
     /// A type's own fields, and the keys that its instances share.

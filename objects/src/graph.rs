@@ -3,6 +3,7 @@
 //! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that have references of
 //! something unknown (C code holds those), or on one of a ring that only holds itself.
 
+use memtrack_format::objects::PicturedRoot;
 use rustc_hash::FxHashSet;
 
 use crate::picture::ObjectPicture;
@@ -34,20 +35,23 @@ impl<'a> Holders<'a> {
             first: Vec::new(),
             rings: Vec::new(),
         };
-        let roots = &picture.stored.roots;
-        let (early, late) = roots.split_at(picture.early_roots.min(roots.len()));
-        for roots in [early, late] {
-            let before = made.order.len();
-            roots.iter().for_each(|root| made.begin(root.object));
-            made.reach(before);
-        }
-        made.reach_rest();
+        let (rest, last) = picture.stored.roots.split_at(picture.late_roots.end);
+        let (early, late) = rest.split_at(picture.late_roots.start);
+        made.reach_from(early);
+        made.reach_from(late);
+        made.reach_rest(last);
         made
     }
 
     /// The object before each on its path; itself for the first of a path. Those of the latter that are in rings.
     pub(crate) fn into_parents(self) -> (Vec<u32>, Vec<u32>) {
         (self.parents, self.rings)
+    }
+
+    fn reach_from(&mut self, roots: &[PicturedRoot]) {
+        let before = self.order.len();
+        roots.iter().for_each(|root| self.begin(root.object));
+        self.reach(before);
     }
 
     fn begin(&mut self, object: u32) {
@@ -72,8 +76,8 @@ impl<'a> Holders<'a> {
     }
 
     /// What neither modules nor threads reach: first what nothing refers to, then what has references that no object has,
-    /// then rings.
-    fn reach_rest(&mut self) {
+    /// then what the last roots hold, then rings.
+    fn reach_rest(&mut self, last: &[PicturedRoot]) {
         // One of those that refer to each.
         let mut holders = vec![NONE; self.parents.len()];
         for object in 0..self.parents.len() as u32 {
@@ -85,7 +89,9 @@ impl<'a> Holders<'a> {
             }
         }
         let before = self.order.len();
-        let is_counted = |object: u32| self.picture.uncounted.binary_search(&object).is_err();
+        let is_last: FxHashSet<u32> = last.iter().map(|root| root.object).collect();
+        let is_counted =
+            |object: u32| self.picture.uncounted.binary_search(&object).is_err() && !is_last.contains(&object);
         let unheld = holders.iter().zip(0..).filter(|(holder, object)| **holder == NONE && is_counted(*object));
         unheld.for_each(|(_, object)| self.begin(object));
         self.reach(before);
@@ -94,6 +100,7 @@ impl<'a> Holders<'a> {
             self.begin(object);
             self.reach(before);
         }
+        self.reach_from(last);
         for object in 0..self.parents.len() as u32 {
             if self.parents.get(object as usize) == Some(&NONE) {
                 let before = self.order.len();

@@ -131,6 +131,11 @@ impl<'a> LabelReader<'a> {
         self.texts.row(&text)
     }
 
+    /// The row of a text.
+    pub(crate) fn row(&mut self, text: &str) -> u32 {
+        self.texts.row(text)
+    }
+
     /// All texts so far.
     pub(crate) fn texts(&self) -> Vec<String> {
         self.texts.all.clone()

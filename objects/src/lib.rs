@@ -13,7 +13,9 @@
 mod addresses;
 mod blocks;
 mod dictionary;
+mod found_objects;
 mod graph;
+mod interned;
 mod interpreter;
 mod labels;
 mod layout;

@@ -2,14 +2,17 @@
 //!
 //! Invariant: each address is one object, and objects stand in the order of their addresses.
 
+use std::ops::Range;
+
 use memtrack_format::objects::{CollectorList, PicturedObject, StoredPicture};
 
 /// All objects of a process at one moment, and what they refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectPicture {
     pub(crate) stored: StoredPicture,
-    /// So many roots come before the others, whose paths are the worse names: globals of frames, for example.
-    pub(crate) early_roots: usize,
+    /// The roots before these come first; the paths of these are the worse names: globals of frames, for example. Those behind
+    /// them hold what nothing else does: the interpreter's own.
+    pub(crate) late_roots: Range<usize>,
     /// Objects to which there are more references than those of objects, ascending; none in a picture that was stored.
     pub(crate) unexplained: Vec<u32>,
     /// Objects that none refers to, and whose count of references says nothing, ascending: what is not held waits for the
@@ -64,8 +67,8 @@ impl ListSums {
 impl ObjectPicture {
     /// A picture that was stored.
     pub fn of_stored(stored: StoredPicture) -> Self {
-        let early_roots = stored.roots.len();
-        Self { stored, early_roots, unexplained: Vec::new(), uncounted: Vec::new() }
+        let end = stored.roots.len();
+        Self { stored, late_roots: end..end, unexplained: Vec::new(), uncounted: Vec::new() }
     }
 
     /// What is stored of it; whoever stores it adds when and why it was taken.

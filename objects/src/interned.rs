@@ -1,0 +1,30 @@
+//! The dictionary in which the interpreter has interned texts: it is no object of the program, and holds none of them.
+//!
+//! Invariant: only a dictionary whose values all are its keys, and none of them another object than a text, is taken for it.
+
+use crate::dictionary::Dictionary;
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+
+/// Texts that an interpreter has interned at the least.
+const LEAST: usize = 64;
+
+/// The texts in this dictionary, if it is that of interned texts. References to them from there are not counted, unless
+/// they are immortal. `is_text` tells of known objects.
+pub(crate) fn interned_texts(
+    memory: &ObjectMemory<'_>,
+    layout: &ObjectLayout,
+    dictionary: u64,
+    is_text: impl Fn(u64) -> Option<bool>,
+) -> Option<Vec<u64>> {
+    let read = Dictionary::read(memory, layout, dictionary).filter(|read| read.used as usize >= LEAST)?;
+    let (mut texts, mut is_one) = (Vec::new(), true);
+    let is_whole = read.each(memory, |key, value| {
+        if value != 0 && is_one {
+            let is_text = is_text(key);
+            is_one = key == value && is_text != Some(false);
+            texts.extend(is_text.map(|_| key));
+        }
+    });
+    (is_one && is_whole && texts.len() >= LEAST).then_some(texts)
+}

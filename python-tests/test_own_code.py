@@ -168,6 +168,22 @@ def test_containers_are_not_the_place(memtrack, plain, compiler, name, source, t
     assert re.search(r"remember.* at .*shop\.(cc:7|rs:5)", rows(text)[0]), text
 
 
+@pytest.mark.parametrize("target", ["./tools/app.py", "tools/../tools/app.py", "./app.pyz", "./app"])
+def test_a_program_may_be_named_with_dots(memtrack, python, tmp_path, target):
+    """Python keeps them in the names of files, of which the directories of own code must know nothing."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "app" / "shop").mkdir(parents=True)
+    holding = f"kept = []\ndef hold():\n    kept.append(bytearray({3 * MB}))\n"
+    (tmp_path / "app" / "shop" / "deep.py").write_text(holding)
+    (tmp_path / "app" / "__main__.py").write_text("import shop.deep\nshop.deep.hold()\n")
+    (tmp_path / "tools" / "app.py").write_text(f"{holding}hold()\n")
+    zipapp.create_archive(tmp_path / "app", tmp_path / "app.pyz")
+    capture = memtrack.record(python, target)
+    own = capture.reading("table", "--own", "--function", "hold", capture.path)
+    place = "app.py" if target.endswith(".py") else "shop/deep.py"
+    assert re.search(rf"^  3\.00 MB .*hold at {place}:3$", own, re.MULTILINE), own
+
+
 def test_modules_of_archives_and_editable_installations(memtrack, python, tmp_path):
     """Files in no package of their own: the roots of their imports tell their names."""
     holding = f"kept = []\ndef hold():\n    kept.append(bytearray({3 * MB}))\n"

@@ -7,12 +7,16 @@ use std::borrow::Cow;
 
 use crate::frames::Frames;
 use crate::modules::{below_packages, below_standard_library};
+use crate::program::without_dots;
 
 /// The path of a source file or of a native object, shortened.
 #[must_use]
 pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
     if let Some(frozen) = path.strip_prefix("<frozen ").and_then(|rest| rest.strip_suffix('>')) {
         return format!("{}.py", frozen.replace('.', "/")).into();
+    }
+    if let Cow::Owned(plain) = &without_dots(path) {
+        return short(frames, plain).into_owned().into();
     }
     let own = || frames.programs().iter().find_map(|program| program.below_own(path));
     let is_executable = frames.programs().iter().any(|program| program.is_executable(path));
@@ -48,6 +52,8 @@ mod tests {
         frames.add_program(Program::of(&process).into());
         for (path, expected) in [
             ("/srv/shop/api.py", "shop/api.py"),
+            ("/srv/./shop/api.py", "shop/api.py"),
+            ("/srv/tools/../shop/api.py", "shop/api.py"),
             ("/srv/venv/lib/python3.11/site-packages/pandas/core/frame.py", "pandas/core/frame.py"),
             ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
             ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),

@@ -7,6 +7,8 @@
 //!
 //! Invariant: the result depends on the path and on the capture, never on files of this machine.
 
+use std::borrow::Cow;
+
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
 
@@ -103,11 +105,29 @@ impl Program {
     fn whole(&self, path: &str) -> Option<String> {
         match path {
             "" => None,
-            _ if path.starts_with('/') => Some(path.to_owned()),
+            _ if path.starts_with('/') => Some(without_dots(path).into_owned()),
             _ if path.starts_with('<') || self.directory.is_empty() => (!self.knows_own()).then(|| path.to_owned()),
-            _ => Some(format!("{}/{}", self.directory, path.trim_start_matches("./"))),
+            _ => Some(without_dots(&format!("{}/{path}", self.directory)).into_owned()),
         }
     }
+}
+
+/// The path without `.` and `..`, as the directories in captures are. Python leaves them in the file names of a script that
+/// is run as `./tools/app.py`, and of everything in an archive that is.
+pub(crate) fn without_dots(path: &str) -> Cow<'_, str> {
+    let is_dots = |part: &str| matches!(part, "." | "..");
+    if path.starts_with('<') || !path.split('/').any(is_dots) {
+        return Cow::Borrowed(path);
+    }
+    let mut parts: Vec<&str> = Vec::new();
+    for part in path.split('/') {
+        match (part, parts.last()) {
+            (".", _) | ("..", Some(&"")) => {}
+            ("..", Some(&last)) if last != ".." => _ = parts.pop(),
+            _ => parts.push(part),
+        }
+    }
+    parts.join("/").into()
 }
 
 /// Whether the path is what IPython or its kernel call a cell: `<ipython-input-3-…>` or `/tmp/ipykernel_71/2846.py`.
@@ -150,7 +170,7 @@ fn without_slash(path: &str) -> &str {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::Program;
+    use super::{Program, without_dots};
     use memtrack_format::meta::Process;
 
     /// A program whose own code lies in `/srv`, with these roots of imports and packages.
@@ -215,6 +235,20 @@ pub(crate) mod tests {
         assert!(Program::default().is_own("/anywhere/a.py"));
         let text = Program::of(&Process { script: Some(b"<string>".to_vec()), ..Process::default() });
         assert_eq!([text.is_own("<string>"), program.is_own("<string>")], [true, false]);
+    }
+
+    #[test]
+    fn dots_in_a_path_lead_where_they_lead_in_files() {
+        let program = program(&["/srv"], &["/srv/shop"]);
+        for path in ["/srv/./shop/api.py", "/srv/tools/../shop/api.py", "./shop/api.py", "/../srv/shop/./x/../api.py"] {
+            assert_eq!((program.is_own(path), program.module(path).as_deref()), (true, Some("shop.api")), "{path}");
+        }
+        // The script itself has no module's name.
+        assert_eq!((program.is_own("/srv/./manage.py"), program.module("/srv/./manage.py")), (true, None));
+        assert!(!program.is_own("/srv/../opt/api.py") && !program.is_own("../opt/api.py"));
+        for (path, plain) in [("../../a.c", "../../a.c"), ("a/../../b.c", "../b.c"), ("<a/./b>", "<a/./b>"), ("", "")] {
+            assert_eq!(without_dots(path), plain);
+        }
     }
 
     #[test]

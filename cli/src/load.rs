@@ -28,7 +28,7 @@ use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, View, a
 use self::bounds::TimeBound;
 use self::objects::{ObjectStacks, add_objects};
 use self::several::{combined, load_several, note_combined};
-use self::warnings::{LoadWarnings, warn, without_duplicates};
+use self::warnings::{LoadWarnings, without_duplicates};
 use self::widest::{ResidentFindings, widest_moment};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
@@ -120,7 +120,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
             load_several(several, &request, options, &mut problems).map(|(all, several)| (all, Some(several)))?
         }
     };
-    warn(&problems.warnings, paths.len());
+    problems.tell(paths.len());
     captures.iter().for_each(|(capture, _)| capture.info.note_growing());
     if !request.quiet {
         warn_unnamed(&without_duplicates(problems.unnamed));
@@ -278,7 +278,7 @@ fn load_one(
     options: &Options,
     problems: &mut LoadWarnings,
 ) -> Result<(Capture, Tally)> {
-    let (file, options) = opened(path, request, options)?;
+    let (file, options) = opened(path, request, options, &mut problems.samples)?;
     let (mut capture, all) = if file.aggregated() {
         restore(&file, request, &options, &mut problems.unnamed)?
     } else {
@@ -300,7 +300,7 @@ pub(crate) fn load_by<T: Default>(
     read: impl FnOnce(&source::CaptureReader, &Options) -> Result<(ReadSummary, Replay, T)>,
 ) -> Result<(source::CaptureReader, Capture, T)> {
     let mut problems = LoadWarnings::default();
-    let (file, options) = opened(path, request, options)?;
+    let (file, options) = opened(path, request, options, &mut problems.samples)?;
     let (capture, all, more) = if file.aggregated() {
         let (capture, all) = restore(&file, request, &options, &mut problems.unnamed)?;
         (capture, all, T::default())
@@ -310,22 +310,27 @@ pub(crate) fn load_by<T: Default>(
         (capture_from(info, read, replay.into_analysis(), &mut problems.unnamed), all, more)
     };
     let capture = finished(capture, all, file.file_bytes(), request, &mut problems)?;
-    warn(&problems.warnings, 1);
+    problems.tell(1);
     warn_unnamed(&without_duplicates(problems.unnamed));
     Ok((file, capture, more))
 }
 
-/// Opens a capture; returns it with the options for its replay.
-fn opened(path: &Path, request: &Request<'_>, options: &Options) -> Result<(source::CaptureReader, Options)> {
+/// Opens a capture; returns it with the options for its replay. `samples` gets what is to be said of one with samples.
+fn opened(
+    path: &Path,
+    request: &Request<'_>,
+    options: &Options,
+    samples: &mut Vec<(PathBuf, String)>,
+) -> Result<(source::CaptureReader, Options)> {
     let file = request.open_any(path)?;
     if let Some(bytes) = file.sample_bytes() {
-        message::note(format_args!(
-            "{}: figures are estimates from samples, {} apart on the average; a site without samples may have up to {} more; \
+        let note = format!(
+            "figures are estimates from samples, {} apart on the average; a site without samples may have up to {} more; \
              'memtrack stats' shows the 95 % intervals",
-            path.display(),
             size(bytes.get()),
             size(memtrack_reader::analysis::unseen_bytes(bytes)),
-        ));
+        );
+        samples.push((path.to_owned(), note));
     }
     if file.sample_bytes().is_some() && request.temporary {
         bail!(

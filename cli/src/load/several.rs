@@ -105,7 +105,7 @@ fn replay_together(
     let mut known: Vec<Option<(CaptureInfo, u64)>> = paths.iter().map(|_| None).collect();
     let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
     let open = |number: usize| {
-        let (file, options) = opened(&paths[number], request, options)?;
+        let (file, options) = opened(&paths[number], request, options, &mut problems.samples)?;
         known[number] = Some((capture_info(&file, DataLoss::default()), file.file_bytes()));
         anyhow::Ok((file, options))
     };

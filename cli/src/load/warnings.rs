@@ -18,20 +18,32 @@ pub(super) struct LoadWarnings {
     pub(super) unnamed: Vec<SymbolProblem>,
     /// Warnings, each with its capture.
     pub(super) warnings: Vec<(PathBuf, String)>,
+    /// How exact a capture with samples is.
+    pub(super) samples: Vec<(PathBuf, String)>,
 }
 
-/// Prints the warnings; a warning that several captures share is printed once.
-pub(super) fn warn(warnings: &[(PathBuf, String)], captures: usize) {
-    for (place, (path, warning)) in warnings.iter().enumerate() {
-        let is_same = |(_, other): &&(PathBuf, String)| other == warning;
-        if warnings.iter().take(place).any(|other| is_same(&other)) {
+impl LoadWarnings {
+    /// Prints what is said of so many captures; what several of them share is printed once.
+    pub(super) fn tell(&self, captures: usize) {
+        each_once(&self.samples, captures).iter().for_each(message::note);
+        each_once(&self.warnings, captures).iter().for_each(message::warning);
+    }
+}
+
+/// The sentences, each once, with the capture that it is said of or their number.
+fn each_once(said: &[(PathBuf, String)], captures: usize) -> Vec<String> {
+    let mut all = Vec::new();
+    for (place, (path, sentence)) in said.iter().enumerate() {
+        let is_same = |(_, other): &&(PathBuf, String)| other == sentence;
+        if said.iter().take(place).any(|other| is_same(&other)) {
             continue;
         }
-        match warnings.iter().filter(is_same).count() {
-            1 => message::warning(format_args!("{}: {warning}", path.display())),
-            number => message::warning(format_args!("{number} of {captures} captures: {warning}")),
-        }
+        all.push(match said.iter().filter(is_same).count() {
+            1 => format!("{}: {sentence}", path.display()),
+            number => format!("{number} of {captures} captures: {sentence}"),
+        });
     }
+    all
 }
 
 /// Warns about modules without symbols, with the reasons.
@@ -49,4 +61,15 @@ pub(super) fn without_duplicates(mut problems: Vec<SymbolProblem>) -> Vec<Symbol
     problems.sort_by(|a, b| (&a.module, &a.reason).cmp(&(&b.module, &b.reason)));
     problems.dedup();
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::each_once;
+
+    #[test]
+    fn what_captures_share_is_said_once() {
+        let said = ["cut", "sampled", "cut"].map(|sentence| ("a.bin".into(), sentence.to_owned()));
+        assert_eq!(each_once(&said, 4), ["2 of 4 captures: cut", "a.bin: sampled"]);
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, StdoutLock, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -189,7 +189,7 @@ impl CaptureFile {
     /// Opens the named file.
     ///
     /// # Errors
-    /// An existing file, if `force` is not set; a missing or unwritable directory.
+    /// As [`check_writable`].
     pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
         if path == Path::new("-") {
             bail!("-o -: standard output is used by the recorded program; name a file");
@@ -279,14 +279,26 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
         Ok(_) if !force => {
             bail!("{}: file exists; overwrite it with -f/--force, or name another with -o", path.display())
         }
+        Ok(metadata) if metadata.is_file() && is_being_recorded(path) => {
+            bail!(
+                "{}: a recording is writing it, which --force does not overwrite either; name another file",
+                path.display()
+            )
+        }
         _ => Ok(()),
     }
+}
+
+/// Whether a recorder has the file locked; those who read it share a lock.
+fn is_being_recorded(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Whether a file can be written there later, by renaming another one.
 ///
 /// # Errors
-/// An existing file, if `force` is not set; no regular file; a missing or unwritable directory.
+/// An existing file, if `force` is not set; one that a recording is writing; no regular file; a missing or unwritable
+/// directory.
 pub(crate) fn check_writable(path: &Path, force: bool) -> Result<()> {
     if is_device(path) {
         bail!("{}: is no regular file; name another", path.display());
@@ -338,7 +350,7 @@ fn cannot_write(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureFile, Destination, ReportOutput, derived};
+    use super::{CaptureFile, Destination, ReportOutput, check_writable, derived};
     use std::fs;
     use std::io::Write;
     use std::path::Path;
@@ -400,6 +412,25 @@ mod tests {
         assert!(error.contains("no directory /no/such"), "{error}");
         let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");
+    }
+
+    #[test]
+    fn what_a_recording_writes_is_not_overwritten() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("capture");
+        let (_, mut recording) = CaptureFile::named(&path, false).unwrap();
+        recording.write_all(b"records").unwrap();
+        let refused = [CaptureFile::named(&path, true).map(drop), check_writable(&path, true)];
+        for error in refused.map(|refused| format!("{:#}", refused.unwrap_err())) {
+            assert!(error.contains("a recording is writing it"), "{error}");
+        }
+        assert_eq!(fs::read(&path).unwrap(), b"records");
+        drop(recording);
+        // One that is only being read may be overwritten.
+        let reader = fs::File::open(&path).unwrap();
+        reader.try_lock_shared().unwrap();
+        CaptureFile::named(&path, true).unwrap();
+        assert!(fs::read(&path).unwrap().is_empty());
     }
 
     #[test]

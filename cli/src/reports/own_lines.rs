@@ -1,10 +1,10 @@
 //! Attributes a view's memory to lines of own code: the innermost own-code line, and the function that it called.
 //!
 //! A row is one line of own code, with all its calls, allocators and library functions; of the functions that it
-//! called, the one with the most bytes is named. Memory of an import is attributed to the importing line, in a row of
-//! its own. Stacks without own code have a row for their innermost frame. `run`, `stats`, `table` and `query` all use
-//! these rows. Invariant: the rows add up to the view's total, and the same line has the same name and bytes in each of
-//! these reports.
+//! called, the one with the most bytes is named, if it has more than the line itself. Memory of an import is attributed
+//! to the importing line, in a row of its own. Stacks without own code have a row for their innermost frame. `run`,
+//! `stats`, `table` and `query` all use these rows. Invariant: the rows add up to the view's total, and the same line has
+//! the same name and bytes in each of these reports.
 
 use std::cmp::Reverse;
 
@@ -49,6 +49,8 @@ pub(crate) struct OwnLineRow {
     allocators: FxHashMap<Allocator, u64>,
     /// Functions that the line called, if any, by function and file.
     through: FxHashMap<(NameId, NameId), CalleeBytes>,
+    /// Bytes that the line allocated by itself.
+    direct: u64,
 }
 
 /// Bytes that the line allocated through one function.
@@ -175,7 +177,8 @@ impl OwnLineKey {
 
 impl OwnLineRow {
     fn new(key: OwnLineKey) -> Self {
-        Self { key, tally: Tally::default(), allocators: FxHashMap::default(), through: FxHashMap::default() }
+        let (allocators, through) = (FxHashMap::default(), FxHashMap::default());
+        Self { key, tally: Tally::default(), allocators, through, direct: 0 }
     }
 
     fn add(&mut self, group: &GroupRow) {
@@ -185,7 +188,10 @@ impl OwnLineRow {
     }
 
     fn add_callee(&mut self, capture: &Capture, through: Option<FrameId>, bytes: u64) {
-        let Some(frame) = through.map(|id| capture.frames.frame(id)) else { return };
+        let Some(frame) = through.map(|id| capture.frames.frame(id)) else {
+            self.direct = self.direct.saturating_add(bytes);
+            return;
+        };
         let new = CalleeBytes { bytes: 0, line: frame.line };
         let known = self.through.entry((frame.function, frame.file)).or_insert(new);
         known.bytes = known.bytes.saturating_add(bytes);
@@ -218,6 +224,8 @@ impl OwnLineRow {
         };
         let (function, at) = named(line);
         let most = self.through.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
+        // What the line allocates by itself must not be put down to a function that allocates less.
+        let most = most.filter(|(_, through)| self.direct == 0 || through.bytes > self.direct);
         let Some((&(through, file), &CalleeBytes { line, .. })) = most else {
             return Label::new(function, at, self.key.whose == Whose::Own);
         };
@@ -312,6 +320,16 @@ mod tests {
             rows.iter().map(|row| (row.tally.bytes, row.allocators(), row.label(&capture).whole().words())).collect();
         let load = (70, "malloc +1".to_owned(), "load at /srv/report.py:7".to_owned());
         assert_eq!(rows, [load, (60, "malloc".to_owned(), "<module> at /srv/main.py:7".to_owned())]);
+    }
+
+    #[test]
+    fn a_function_that_allocates_less_than_its_line_is_not_named() {
+        let shown = |direct, through| {
+            let (line, called): (&[_], &[_]) = (&[LOAD], &[LOAD, COPY]);
+            rows(&mut of_stacks(&[(line, direct), (called, through)]), &DisplayOptions::default()).concat()
+        };
+        assert_eq!(shown(125, 1), "126 load at /srv/report.py:7");
+        assert_eq!(shown(1, 125), "126 load at /srv/report.py:7, via DataFrame.copy at pandas/core/frame.py:7");
     }
 
     #[test]

@@ -358,6 +358,14 @@ def test_wrong_markers_are_said_before_any_test_runs(tests, marker, said):
     assert said in result.stderr.str() and "test_shop.py::test_it" in result.stderr.str()
 
 
+def test_a_wrong_marker_fails_its_test_in_workers_of_xdist(tests):
+    pytest.importorskip("xdist")
+    code = "@pytest.mark.limit_memory('24 bananas')\ndef test_it():\n    pass\ndef test_other():\n    pass\n"
+    result = tests(code, "-n2")
+    assert outcomes(result) == {"passed": 1, "failed": 1}
+    result.stdout.fnmatch_lines(["*test_shop.py::test_it: '24 bananas' is no size; expected one such as 24 MB*"])
+
+
 def test_wrong_options_are_said(tests):
     for options, said in [
         (["--memtrack-limit=much"], "'much' is no size"),

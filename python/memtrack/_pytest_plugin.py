@@ -122,6 +122,9 @@ class MemtrackPlugin:
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
+        if hasattr(self.config, "workerinput"):
+            # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.
+            return
         for item in items:
             try:
                 self.limits(item)
@@ -154,7 +157,10 @@ class MemtrackPlugin:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        limits = self.limits(item)
+        try:
+            limits = self.limits(item)
+        except (TypeError, ValueError) as error:
+            pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
         if not limits and self.session is None:
             yield
             return

@@ -114,6 +114,16 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["explain"], ["query", "size > 1"]):
         run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=60)
         assert run.returncode != 0, command
+    # Several processes are no exception.
+    (tmp_path / "other").mkdir()
+    _, _, other = sampled(executable, tmp_path / "other", "--sample")
+    both = tmp_path / "both.bin"
+    subprocess.run([executable, "merge", "-o", both, capture, other], capture_output=True, check=True)
+    run = subprocess.run([executable, "explain", both], capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stdout) == (1, "") and "has samples of allocations only" in run.stderr
+    # What all captures of a report share is said once.
+    table = subprocess.run([executable, "table", both], capture_output=True, text=True, timeout=60, check=True)
+    assert table.stderr.count("estimates from samples") == 1, table.stderr
     table = subprocess.run([executable, "table", capture], capture_output=True, text=True, timeout=60, check=True)
     assert "estimates from samples" in table.stderr
     for options in (["--sample=0"], ["--sample=x"], ["--sample=auto:0"], ["--sample=auto:"]):

@@ -8,10 +8,11 @@ use std::io::Write;
 use anyhow::Result;
 use memtrack_reader::Options;
 use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, KeyMoments, Number};
+use memtrack_reader::source::CaptureReader;
 
 use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
-use crate::load::{Request, load, of_one_recording};
+use crate::load::{Request, expanded, load, of_one_recording, refuse_samples};
 use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
@@ -28,6 +29,7 @@ const TEXT_BUDGET: usize = 4000;
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let request = Request { without_columns: true, with_resident: true, ..Request::from(&options.input).for_people() };
+    refuse_sampled_events(&request)?;
     let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
     let (blocks, tables) = large_blocks(&capture, &request)?;
     let report = tables.as_ref().zip(capture.info.resident.as_ref());
@@ -44,6 +46,18 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     out.finish()?;
     capture.info.note_missing_stacks();
     Ok(0)
+}
+
+/// Refuses captures of samples, of several processes too: findings have no place for intervals. Sums and windows are
+/// explained as they are.
+fn refuse_sampled_events(request: &Request<'_>) -> Result<()> {
+    for path in expanded(request.paths)? {
+        let file = CaptureReader::open(&path)?;
+        if !file.aggregated() {
+            refuse_samples(&file)?;
+        }
+    }
+    Ok(())
 }
 
 /// The types of objects that grow, if the capture is one with pictures of objects.

@@ -114,6 +114,7 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["explain"], ["query", "size > 1"]):
         run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=60)
         assert run.returncode != 0, command
+        assert ("record with --window" in run.stderr) == (command[-1] == "parquet"), run.stderr
     # Several processes are no exception.
     (tmp_path / "other").mkdir()
     _, _, other = sampled(executable, tmp_path / "other", "--sample")

@@ -120,7 +120,13 @@ fn write_process(
     // As recorded, so that keys are those of every other process.
     let request = Request { split_domains: true, ..request.clone() };
     let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
-        refuse_samples(file)?;
+        if file.sample_bytes().is_some() {
+            bail!(
+                "{}: has single samples of allocations, of which there are no tables; record with --window 15s, or --aggregate, \
+                 beside --sample, for sums with their variances",
+                file.path().display()
+            );
+        }
         let mut replay = WindowReplay::new(replayed, Some(options.window));
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut replay, |bytes| progress.add(bytes))?;

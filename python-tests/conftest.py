@@ -13,6 +13,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import typing
 
 import pytest
 
@@ -235,6 +236,11 @@ class Capture:
     def stats(self, *options):
         return json.loads(self.reading("stats", "--json", self.path, *options))
 
+    def symbolized(self):
+        """The same with its native code's names in it, for many reports: each would look them up in the programs' files."""
+        self.reading("symbolize", "-f", self.path)
+        return self
+
     def speedscope(self, *options):
         return Profile(json.loads(self.reading("transform", "speedscope", self.path, "-o", "-", *options)))
 
@@ -285,8 +291,7 @@ class Frame:
     line: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Record:
+class Record(typing.NamedTuple):
     """One event; what its kind does not have is 0 or empty."""
 
     kind: str
@@ -301,6 +306,14 @@ class Record:
     stack: int = 0
 
 
+#: Lines of events and of stacks, nearly all that there are: each is read in one match, since captures have hundred thousands.
+EVENT = re.compile(
+    r"(\w+) time_ns=(\d+) order=(\d+) tid=(\d+)(?: address=(\w+))?(?: size=(\d+))?"
+    r"(?: allocator=(\w+))?(?: domain=(\w+))?(?: class=(\w+))?(?: stack=(\d+))?"
+)
+STACK = re.compile(r"STACK stack=(\d+) frame=(\d+) caller=(\d+)")
+
+
 class Records:
     """The lines of `memtrack parse`: the events in their order, and the tables that they refer to."""
 
@@ -308,21 +321,27 @@ class Records:
         self.events, self.frames, self.nodes = [], {}, {}
         self.snapshots = []  # how many events came before each
         for line in text.splitlines():
-            kind, values = line.split(" ", 1)
-            self.take(kind, dict(re.findall(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)', values)))
+            if event := EVENT.fullmatch(line):
+                self.take_event(*event.groups(""))
+            elif node := STACK.fullmatch(line):
+                stack, frame, caller = map(int, node.groups())
+                self.nodes[stack] = frame, caller
+            else:
+                kind, values = line.split(" ", 1)
+                self.take(kind, dict(re.findall(r'(\w+)=("(?:\\.|[^"\\])*"|\S*)', values)))
+
+    def take_event(self, kind, time_ns, order, tid, address, size, allocator, domain, map_class, stack):
+        numbers = int(time_ns), int(order), int(tid), int(address or "0", 16), int(size or 0)
+        self.events.append(Record(kind, *numbers, allocator, domain, map_class, int(stack or 0)))
 
     def take(self, kind, values):
         if kind == "FRAME":
             name, file = (values[key].strip('"') for key in ("function", "file"))
             self.frames[int(values["frame"])] = Frame(name, file, int(values["line"]))
-        elif kind == "STACK":
-            self.nodes[int(values["stack"])] = int(values["frame"]), int(values["caller"])
         elif kind == "SNAPSHOT":
             self.snapshots.append(len(self.events))
-        elif "order" in values:
-            values["map_class"] = values.pop("class", "")
-            numbers = {name: int(values[name], 0) for name in values.keys() - {"allocator", "domain", "map_class"}}
-            self.events.append(Record(kind, **{**values, **numbers}))
+        else:
+            assert kind != "STACK" and "order" not in values, f"other fields than known: {kind} {values}"
 
     def stack(self, number):
         """Root to leaf."""

@@ -89,9 +89,9 @@ def what_is_freed_is_gone(capture):
 
 def the_raw_domain_needs_no_gil(capture):
     found = made_in(capture, "without_gil")
+    raw = [event for event in capture.allocations() if event.domain == "raw"]
     for size in range(5_001, 5_001 + 2 * THREADS, 2):
         assert found["pymalloc_malloc", size] == found["pymalloc_realloc", size + 1] == ROUNDS
-        raw = [event for event in capture.allocations() if event.domain == "raw"]
         assert len({event.tid for event in raw if event.size in (size, size + 1)}) == 1
 
 

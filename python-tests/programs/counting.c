@@ -44,26 +44,29 @@ __attribute__((constructor)) static void count(int argc, char **argv) {
     if (tool == NULL) {
         return;
     }
-    char program[4096], out[4096];
+    char program[4096], out[4096], mark[64];
     ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
     if (length < 0) {
         _exit(126);
     }
     program[length] = 0;
     snprintf(out, sizeof out, "--callgrind-out-file=%s", getenv("INSTRUCTIONS_OUT"));
-    char **arguments = calloc((size_t)argc + 5, sizeof *arguments);
+    snprintf(mark, sizeof mark, "--dump-before=%s", getenv("INSTRUCTIONS_MARK"));
+    char **arguments = calloc((size_t)argc + 7, sizeof *arguments);
     arguments[0] = "valgrind";
     arguments[1] = "--tool=callgrind";
     arguments[2] = "--collect-jumps=yes";
-    arguments[3] = out;
-    arguments[4] = program;
+    arguments[3] = "--combine-dumps=yes";
+    arguments[4] = mark;
+    arguments[5] = out;
+    arguments[6] = program;
     for (int index = 1; index < argc; index++) {
-        arguments[index + 4] = argv[index];
+        arguments[index + 6] = argv[index];
     }
     setenv("LD_PRELOAD", getenv("INSTRUCTIONS_LIBRARY"), 1);
     setenv("VALGRIND_LAUNCHER", tool, 1);
     unsetenv("INSTRUCTIONS_TOOL");
-    fill_up(arguments + 4);
+    fill_up(arguments + 6);
     execve(tool, arguments, environ);
     perror(tool);
     _exit(126);

@@ -15,7 +15,8 @@ from conftest import PROGRAMS
 @pytest.fixture(scope="module", params=[[], ["--native"]], ids=["plain", "native"])
 def capture(module_memtrack, request):
     options = ["--allocation-timestamps", *request.param]
-    return module_memtrack.record(sys.executable, PROGRAMS / "handover.py", options=options)
+    capture = module_memtrack.record(sys.executable, PROGRAMS / "handover.py", options=options)
+    return capture.symbolized() if "--native" in options else capture
 
 
 FILTERS = {

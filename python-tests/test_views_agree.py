@@ -20,7 +20,7 @@ RECORDINGS = {
     "phases": ("phases.py", "threads"),
     "documents": ("documents.py",),
     "mappings": ("mappings.py",),
-    "every Python object": ("documents.py",),
+    "every Python object": ("documents.py", "5"),
     "aggregated": ("views.py",),
     "aggregated threads": ("threads.py",),
     "native": ("threads.py",),
@@ -40,7 +40,8 @@ OPTIONS = {
 def capture(request, module_memtrack):
     program, *arguments = RECORDINGS[request.param]
     options = OPTIONS.get(request.param, [])
-    return module_memtrack.record(sys.executable, PROGRAMS / program, *arguments, options=options)
+    capture = module_memtrack.record(sys.executable, PROGRAMS / program, *arguments, options=options)
+    return capture.symbolized() if "--native" in options else capture
 
 
 def report(capture, *words):

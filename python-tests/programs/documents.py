@@ -1,6 +1,7 @@
-"""JSON there and back, many times."""
+"""JSON there and back, many times: 40, or as often as the argument says."""
 
 import json
+import sys
 
 DOCUMENT = [
     {"name": f"entry {number}", "values": list(range(20)), "nested": {"deep": [None, True, 1.5]}}
@@ -14,4 +15,4 @@ def round_trip():
     return bytearray(len(text))
 
 
-print(sum(len(round_trip()) for _ in range(40)))
+print(sum(len(round_trip()) for _ in range(int(sys.argv[1]) if sys.argv[1:] else 40)))

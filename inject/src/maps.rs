@@ -33,8 +33,12 @@ impl Mappings {
 
     /// The mapping with this address.
     pub(crate) fn find(&self, address: u64) -> Option<&Mapping> {
-        let index = self.0.partition_point(|mapping| mapping.end <= address);
-        self.0.get(index).filter(|mapping| mapping.start <= address)
+        self.find_after(address).filter(|mapping| mapping.start <= address)
+    }
+
+    /// The mapping with this address, else the next one.
+    pub(crate) fn find_after(&self, address: u64) -> Option<&Mapping> {
+        self.0.get(self.0.partition_point(|mapping| mapping.end <= address))
     }
 
     /// The first mapping of the file that is mapped at this address: where its ELF header is.

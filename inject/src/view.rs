@@ -47,6 +47,11 @@ impl ProcessView {
         self.mappings.find(address).filter(|mapping| mapping.readable).map(|mapping| mapping.end)
     }
 
+    /// Whether anything is mapped from the first address up to the second.
+    pub fn has_mapping(&self, from: u64, to: u64) -> bool {
+        self.mappings.find_after(from).is_some_and(|mapping| mapping.start < to)
+    }
+
     /// The ranges of addresses that can be read and written, ascending.
     pub fn writable(&self) -> impl Iterator<Item = std::ops::Range<u64>> {
         let writable = self.mappings.iter().filter(|mapping| mapping.readable && mapping.writable);

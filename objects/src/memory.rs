@@ -73,14 +73,20 @@ impl KeptPieces {
 }
 
 impl Piece {
+    /// Nothing is asked of the system where nothing is mapped: most words that may be addresses are none.
     fn load(&mut self, view: &ProcessView) {
         let start = self.key * PIECE as u64;
-        self.pages = u16::MAX;
-        if view.read(start, &mut self.bytes).is_err() {
-            self.pages = 0;
+        let is_mapped = |at: u64, len: usize| view.has_mapping(at, at.saturating_add(len as u64));
+        self.pages = 0;
+        if !is_mapped(start, PIECE) {
+            return;
+        }
+        if view.read(start, &mut self.bytes).is_ok() {
+            self.pages = u16::MAX;
+        } else {
             for (index, page) in self.bytes.chunks_mut(PAGE).enumerate() {
                 let at = start + (index * PAGE) as u64;
-                if view.read(at, page).is_ok() {
+                if is_mapped(at, PAGE) && view.read(at, page).is_ok() {
                     self.pages |= 1 << index;
                 }
             }

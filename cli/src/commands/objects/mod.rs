@@ -9,7 +9,7 @@ mod report;
 mod running;
 mod stored;
 
-use std::io::{Write, stdout};
+use std::io::{BufWriter, Write, stdout};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -98,7 +98,8 @@ pub(crate) fn run(options: &ObjectsArgs) -> Result<u8> {
         None => ObjectsTarget::Capture(default_capture::captures()?.swap_remove(0)),
     };
     let read = target.read(options, options.at.first())?;
-    let mut out = stdout().lock();
+    // Not line by line, of which JSON has thousands.
+    let mut out = BufWriter::new(stdout().lock());
     if options.json {
         writeln!(out, "{:#}", report::as_json(&read))?;
     } else {

@@ -64,9 +64,9 @@ struct RecordPrinter<'a, W> {
     out: W,
     written: io::Result<()>,
     tid: i32,
-    /// Frames and stacks with ids below these have been printed.
-    frames: u32,
-    stacks: u32,
+    /// Which frames and stacks have been printed, by id.
+    frames: Vec<bool>,
+    stacks: Vec<bool>,
     modules: HashSet<NativeModule>,
     /// Marks that were not printed, with their times since the start, the last one first.
     marks: Vec<(u64, String)>,
@@ -75,7 +75,8 @@ struct RecordPrinter<'a, W> {
 impl<'a, W: Write> RecordPrinter<'a, W> {
     fn new(kept: &'a AllocationFilter, out: W) -> Self {
         let kept = KeptEvents::new(kept);
-        Self { kept, out, written: Ok(()), tid: 0, frames: 0, stacks: 1, modules: HashSet::new(), marks: Vec::new() }
+        let (frames, stacks) = (Vec::new(), vec![true]);
+        Self { kept, out, written: Ok(()), tid: 0, frames, stacks, modules: HashSet::new(), marks: Vec::new() }
     }
 
     fn head(&mut self, capture: &source::CaptureReader) -> io::Result<()> {
@@ -100,19 +101,29 @@ impl<'a, W: Write> RecordPrinter<'a, W> {
         }
     }
 
-    /// Prints the definition of a new stack, with its callers and their frames. Ids increase from caller to callee.
+    /// Prints the definition of a stack that is new, after those of its callers, each after its frame.
     fn describe(&mut self, stack: StackId, frames: &Frames) {
-        for number in self.stacks..=stack.0 {
-            let Some(node) = frames.node(StackId(number)) else { continue };
-            for frame in self.frames..=node.frame.0 {
-                self.print(|out| frame_line(out, FrameId(frame), frames));
-            }
-            self.frames = self.frames.max(node.frame.0.saturating_add(1));
-            let (frame, parent) = (node.frame.0, node.parent.0);
-            self.print(|out| writeln!(out, "STACK stack={number} frame={frame} caller={parent}"));
+        let (mut new, mut at) = (Vec::new(), stack);
+        while let Some(node) = frames.node(at).filter(|_| is_first(&mut self.stacks, at.0)) {
+            new.push((at.0, node.frame, node.parent));
+            at = node.parent;
         }
-        self.stacks = self.stacks.max(stack.0.saturating_add(1));
+        for (number, frame, parent) in new.into_iter().rev() {
+            if is_first(&mut self.frames, frame.0) {
+                self.print(|out| frame_line(out, frame, frames));
+            }
+            self.print(|out| writeln!(out, "STACK stack={number} frame={} caller={}", frame.0, parent.0));
+        }
     }
+}
+
+/// Whether the id was not asked for before.
+fn is_first(asked: &mut Vec<bool>, id: u32) -> bool {
+    let id = id as usize;
+    if asked.len() <= id {
+        asked.resize(id + 1, false);
+    }
+    !std::mem::replace(&mut asked[id], true)
 }
 
 impl<W: Write> Consumer for RecordPrinter<'_, W> {
@@ -255,6 +266,9 @@ mod tests {
             frames.frame_id(function, file, line).unwrap()
         };
         let (main, work) = (frame("main", 1), frame("work", 7));
+        // No event has this stack, and it is not described.
+        let other = frame("other", 3);
+        frames.stack_of(&[main, other]).unwrap();
         let stack = frames.stack_of(&[main, work]).unwrap();
         let kept = AllocationFilter::default();
         let mut printer = RecordPrinter::new(&kept, Vec::new());
@@ -268,10 +282,10 @@ mod tests {
 FRAME frame=0 function=main file=\"a b.py\" line=1
 STACK stack=1 frame=0 caller=0
 FRAME frame=1 function=work file=\"a b.py\" line=7
-STACK stack=2 frame=1 caller=1
-ALLOC time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=malloc stack=2
+STACK stack=3 frame=1 caller=1
+ALLOC time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=malloc stack=3
 FREE time_ns=1234 order=5 tid=42 address=0x7f00
-MAP time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=mmap class=heap stack=2
+MAP time_ns=1234 order=5 tid=42 address=0x7f00 size=64 allocator=mmap class=heap stack=3
 ";
         assert_eq!(String::from_utf8(printer.out).unwrap(), expected);
     }

@@ -194,7 +194,9 @@ fn recorded(
         ));
         return;
     }
-    message::line(format_args!("\nmemtrack: {} in {shown}, recorded in {took}", size(bytes)));
+    let events =
+        read.as_ref().and_then(|read| read.as_ref().ok()).and_then(|(capture, _)| events(capture)).unwrap_or_default();
+    message::line(format_args!("\nmemtrack: {events}{} in {shown}, recorded in {took}", size(bytes)));
     match read {
         Some(Ok((capture, parts))) => {
             figures((options, termination), (&capture, parts), all.len(), &names);
@@ -238,6 +240,12 @@ fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSear
     let parts = LeakParts::of(&capture, View::Leaks);
     capture.show(&DisplayOptions::default())?;
     Ok((capture, parts))
+}
+
+/// How many events the captures have; `None` of samples and sums, whose events are fewer than the program's.
+fn events(capture: &Capture) -> Option<String> {
+    let events = capture.analysis.totals.events;
+    (events > 0 && !capture.is_sampled() && !capture.info.aggregated).then(|| plural(events, "event", "events") + ", ")
 }
 
 /// Prints the figures. The lines of own code are omitted if the time for symbolization was not enough.

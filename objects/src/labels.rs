@@ -331,6 +331,7 @@ fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static 
         "builtins.cell" => &["cell_contents"],
         "builtins.function" if minor < 10 => &BEFORE_3_10,
         "builtins.function" => &SINCE_3_10,
+        "builtins.builtin_function_or_method" => &["<definition>", "__self__", "__module__"],
         "builtins.traceback" => &["tb_next", "tb_frame"],
         _ if of.kind == ObjectKind::NumpyArray => &["data", "ndim", "shape", "strides", "base", "dtype"],
         _ if of.is_exception && minor < 11 => &EXCEPTION,

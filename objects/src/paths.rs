@@ -21,6 +21,8 @@ pub struct HolderPath {
     pub pattern: String,
     /// Objects that have such a path; of very many objects estimated from a part of them.
     pub count: u64,
+    /// The sum of their `sys.getsizeof`, likewise.
+    pub own_bytes: u64,
     /// Whether modules or the frames of threads hold it, rather than C code, or a ring of objects itself.
     pub is_known: bool,
 }
@@ -55,18 +57,21 @@ enum PathContext {
 }
 
 impl ObjectPicture {
-    /// How the objects are held: the most frequent kind of path first. Needs a picture with their paths.
+    /// How the objects are held: the kind of path to most bytes first. Needs a picture with their paths.
     pub fn paths(&self, objects: &[u32]) -> Vec<HolderPath> {
         let roots: FxHashMap<u32, Option<u32>> =
             self.stored.roots.iter().rev().map(|root| (root.object, root.text)).collect();
         let mut by_pattern: FxHashMap<String, HolderPath> = FxHashMap::default();
         for object in followed(objects) {
             let (PathText { whole, pattern }, is_known) = self.path(*object, &roots);
-            let path = || HolderPath { example: whole, pattern: pattern.clone(), count: 0, is_known };
-            by_pattern.entry(pattern.clone()).or_insert_with(path).count += step(objects) as u64;
+            let own_bytes = self.stored.objects.get(*object as usize).map_or(0, |object| object.own_bytes);
+            let path = || HolderPath { example: whole, pattern: pattern.clone(), count: 0, own_bytes: 0, is_known };
+            let path = by_pattern.entry(pattern.clone()).or_insert_with(path);
+            path.count += step(objects) as u64;
+            path.own_bytes = path.own_bytes.saturating_add(own_bytes.saturating_mul(step(objects) as u64));
         }
         let mut all: Vec<HolderPath> = by_pattern.into_values().collect();
-        all.sort_by(|a, b| (b.count, &a.pattern).cmp(&(a.count, &b.pattern)));
+        all.sort_by(|a, b| (b.own_bytes, b.count, &a.pattern).cmp(&(a.own_bytes, a.count, &b.pattern)));
         all
     }
 

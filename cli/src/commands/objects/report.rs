@@ -105,7 +105,15 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "ages": of.made.ages.iter().map(age_as_json).collect::<Vec<_>>(),
         })
     };
-    let path = |path: &HolderPath| json!({"path": path.example, "pattern": path.pattern, "count": path.count, "known": path.is_known});
+    let path = |path: &HolderPath| {
+        json!({
+            "path": path.example,
+            "pattern": path.pattern,
+            "count": path.count,
+            "own_bytes": path.own_bytes,
+            "known": path.is_known,
+        })
+    };
     let (pause_ns, is_consistent) = match &read.moment {
         PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent),
         PictureOrigin::Stored { pause_ns, is_consistent, .. } => (Some(*pause_ns), *is_consistent),
@@ -265,9 +273,10 @@ fn age_text(age: &ObjectAge) -> String {
 }
 
 fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {
-    let mut table = TextTable::new([column("Objects"), column("Held by, for example").cut()]);
+    let mut table = TextTable::new([column("Own bytes"), column("Objects"), column("Held by, for example").cut()]);
     for path in paths.iter().take(rows) {
-        table.row([count(path.count), visible(&path.example).to_string()].map(Into::into));
+        let cells = [size(path.own_bytes), count(path.count), visible(&path.example).to_string()];
+        table.row(cells.map(Into::into));
     }
     table
 }

@@ -283,6 +283,11 @@ pub(crate) struct StartArgs {
     /// Overwrite an existing file
     #[arg(short, long)]
     pub(crate) force: bool,
+    /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them, as 'memtrack run'
+    /// does. 'auto': at most 100 samples a second in each process; 'auto:N', at most N. Without it the recording is as
+    /// 'memtrack run --dormant' has it, which may have --sample, too
+    #[arg(long, value_name = "BYTES|auto[:N]", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB")]
+    pub(crate) sample: Option<SampleOption>,
     /// Print nothing
     #[arg(short, long)]
     pub(crate) quiet: bool,

@@ -2,6 +2,7 @@
 //!
 //! Invariant: what is parsed can be recorded.
 
+use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
@@ -42,6 +43,16 @@ impl FromStr for SampleOption {
     }
 }
 
+/// As it is parsed.
+impl fmt::Display for SampleOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rate {
+            Some(rate) => write!(f, "auto:{rate}"),
+            None => write!(f, "{}", self.bytes),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::SampleOption;
@@ -52,6 +63,9 @@ mod tests {
             |text: &str| text.parse::<SampleOption>().map(|option| (option.bytes.get(), option.rate.map(u32::from)));
         assert_eq!(parsed("64KiB"), Ok((65536, None)));
         assert_eq!(parsed("auto"), Ok((512 << 10, Some(100))));
+        for text in ["65536", "auto:7"] {
+            assert_eq!(text.parse::<SampleOption>().unwrap().to_string(), text);
+        }
         assert_eq!(parsed("auto:7"), Ok((512 << 10, Some(7))));
         assert!(["0", "auto:0", "auto:", "auto7", "2TiB", "x"].into_iter().all(|text| parsed(text).is_err()));
     }

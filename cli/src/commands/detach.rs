@@ -44,7 +44,8 @@ pub(crate) fn start(options: &StartArgs) -> Result<u8> {
     let mut recording = recordings::of(options.pid)?;
     let output = options.output.as_deref().map(std::path::absolute).transpose();
     let output = output.context("the working directory no longer exists")?;
-    let answer: StartAnswer = recording.client.ask(ControlCommand::Start { output, force: options.force })?;
+    let sample = options.sample.map(|sample| sample.to_string());
+    let answer: StartAnswer = recording.client.ask(ControlCommand::Start { output, force: options.force, sample })?;
     if !options.quiet {
         let capture = quoted(&answer.capture.display().to_string());
         message::line(format_args!("memtrack: recording process {} into {capture}", recording.client.pid()));

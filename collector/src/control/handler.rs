@@ -27,9 +27,9 @@ pub trait CommandHandler: Send + Sync {
     /// Makes everything up to now readable.
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String>;
 
-    /// Begins to record a dormant process.
-    fn start(&self, output: Option<PathBuf>, force: bool) -> Result<StartAnswer, String> {
-        let _ = (output, force);
+    /// Begins to record a dormant process; `sample`: the value of `--sample`, if the recording is to have samples.
+    fn start(&self, output: Option<PathBuf>, force: bool, sample: Option<String>) -> Result<StartAnswer, String> {
+        let _ = (output, force, sample);
         Err("this process is being recorded already: only a program that was started by 'memtrack run --dormant' waits \
              for 'start'"
             .into())
@@ -86,7 +86,7 @@ pub(super) fn execute(
             value(&handler.mark(&name)?)
         }
         ControlCommand::Snapshot { pid } => value(&handler.snapshot(pid)?),
-        ControlCommand::Start { output, force } => value(&handler.start(output, force)?),
+        ControlCommand::Start { output, force, sample } => value(&handler.start(output, force, sample)?),
         ControlCommand::Stop => value(&handler.stop()?),
         ControlCommand::Detach => value(&handler.detach()?),
         ControlCommand::Begin(span) => handler.begin(span).map(nothing),

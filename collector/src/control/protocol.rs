@@ -67,6 +67,9 @@ pub enum ControlCommand {
         /// Whether to overwrite an existing file.
         #[serde(default)]
         force: bool,
+        /// Samples instead of all allocations, as `--sample` takes it; without it as the process was started.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sample: Option<String>,
     },
     /// Completes the capture and leaves the process dormant: answered by [`StopAnswer`].
     Stop,

@@ -158,14 +158,15 @@ impl CommandHandler for DormantCommands {
         self.with_active(|commands| commands.live(pid, every, subscriber))
     }
 
-    fn start(&self, output: Option<PathBuf>, force: bool) -> Result<StartAnswer, String> {
+    fn start(&self, output: Option<PathBuf>, force: bool, sample: Option<String>) -> Result<StartAnswer, String> {
         let mut active = self.lock();
         if active.is_some() {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
         }
         let force = force || (output.is_none() && self.options.force);
-        let options =
-            args::RunArgs { output: output.or_else(|| self.options.output.clone()), force, ..self.options.clone() };
+        let output = output.or_else(|| self.options.output.clone());
+        let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
+        let options = args::RunArgs { output, force, sample, ..self.options.clone() };
         let recording = AttachedRecording::begin(&options, self.pid).map_err(|error| format!("{error:#}"))?;
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));

@@ -333,6 +333,11 @@ def test_no_server_keeps_the_program_or_memtrack_for_long(memtrack, python, tmp_
         (("--push", "http://127.0.0.1:1", "--push-every", "0s"), "from 100ms"),
         (("--push", "http://127.0.0.1:1", "--push-label", "a"), "NAME=VALUE"),
         (("--push-format", "parca"), "--push"),
+        # What only servers and snapshots have is refused without them.
+        (("--push-every", "5s"), "--otlp"),
+        (("--push-label", "env=prod"), "--otlp"),
+        (("--snapshot-keep", "3"), "--snapshot-every"),
+        (("--snapshot-every", "5s", "--snapshot-keep", "0"), "expected a whole number from 1"),
         (("--otlp", "http://127.0.0.1:1", "--dormant"), "--otlp"),
     ],
 )

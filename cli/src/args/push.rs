@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use ureq::http::Uri;
 
 /// The shortest window: checkpoints come as often while somebody watches.
@@ -16,16 +16,17 @@ const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
 
 /// Where windows of the recording are sent.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("servers").args(["push", "otlp"]).multiple(true)))]
 pub(crate) struct PushArgs {
     /// Send a profile of each window of time to the Pyroscope server at URL, such as http://127.0.0.1:4040, while the program runs
     #[arg(long, value_name = "URL")]
     pub(crate) push: Option<ServerUrl>,
     /// The length of a window: 1s to a day
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = window)]
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = window, requires = "servers")]
     pub(crate) push_every: Duration,
     /// A label of the profiles, beside service, host and pid; may be repeated. `service` gives another name than the script or
     /// program
-    #[arg(long, value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = label, requires = "servers")]
     pub(crate) push_label: Vec<(String, String)>,
     /// What kind of server --push names
     #[arg(long, value_enum, default_value = "pyroscope", requires = "push")]

@@ -8,7 +8,7 @@ use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use memtrack_collector::Compression;
 use memtrack_reader::query::units::{size, span};
 
@@ -52,6 +52,7 @@ pub(crate) struct SnapshotArgs {
 
 /// Limits of `memtrack run`.
 #[derive(Clone, Copy, Debug, Args)]
+#[command(group(ArgGroup::new("snapshots").args(["snapshot_above", "snapshot_every"]).multiple(true)))]
 pub(crate) struct LimitArgs {
     /// Write a snapshot, and end the program by SIGTERM, when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB, or
     /// 90% of the smallest memory limit of its control groups, or of the machine's memory; a percentage is one of its address space
@@ -67,7 +68,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub(crate) snapshot_every: Option<Duration>,
     /// Of the snapshots of --snapshot-above and --snapshot-every, keep the newest N
-    #[arg(long, value_name = "N", default_value = "5")]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = number_kept, requires = "snapshots")]
     pub(crate) snapshot_keep: NonZeroUsize,
 }
 
@@ -104,6 +105,11 @@ impl LimitArgs {
     fn none() -> Self {
         Self { stop_above: None, snapshot_above: None, snapshot_every: None, snapshot_keep: NonZeroUsize::MIN }
     }
+}
+
+/// Parses how many snapshots are kept.
+fn number_kept(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "expected a whole number from 1".into())
 }
 
 /// Parses the time between snapshots.

@@ -6,6 +6,11 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
+
+import pytest
+
+from conftest import REPOSITORY
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -256,3 +261,84 @@ def test_sums_of_samples_have_intervals(executable, tmp_path):
     assert 0 <= stats["allocations"]["count"] - count < 10 and 0 <= stats["allocations"]["bytes"] - size < 100_000
     assert stats["live_at_exit"]["bytes_low"] < stats["live_at_exit"]["bytes"] < stats["live_at_exit"]["bytes_high"]
     assert stats["peak"]["bytes_low"] < stats["peak"]["bytes"] < stats["peak"]["bytes_high"]
+
+
+GROWS = """
+import sys
+blocks = []
+for line in sys.stdin:
+    blocks += [bytearray(100_001) for _ in range(int(line))]
+    print("done", flush=True)
+"""
+
+
+def test_start_of_a_dormant_program_takes_it_for_this_recording(executable, tmp_path):
+    command = [executable, "run", "-q", "--dormant", sys.executable, "-c", GROWS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as run:
+
+        def grow():
+            run.stdin.write("400\n")
+            run.stdin.flush()
+            assert run.stdout.readline() == "done\n"
+
+        grow()
+        children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
+        control = lambda name, *options: subprocess.run(
+            [executable, name, *options, children[0]], capture_output=True, text=True, timeout=60
+        )
+        for name, options in (("s", ["--sample"]), ("all", []), ("auto", ["--sample=auto:7"]), ("own", ["--sample=64KiB"])):
+            started = control("start", "-o", tmp_path / f"{name}.bin", *options)
+            assert started.returncode == 0, started.stderr
+            grow()
+            assert control("stop").returncode == 0
+        # What is there is not overwritten without being told, and what is wrong is said before anything is asked.
+        refused = control("start", "-o", tmp_path / "s.bin")
+        assert refused.returncode == 1 and "overwrite it with -f/--force" in refused.stderr
+        assert control("start", "--sample=0").returncode == 2
+        run.stdin.close()
+    about = {}
+    for name in ("s", "all", "auto", "own"):
+        stats = subprocess.run([executable, "stats", "--json", f"{name}.bin"], capture_output=True, text=True, cwd=tmp_path, check=True)
+        known = json.loads(stats.stdout)
+        about[name] = known["capture"].get("sample_bytes"), known["capture"].get("sample_rate")
+        peak = known["peak"]
+        low, high = peak.get("bytes_low", peak["bytes"]), peak.get("bytes_high", peak["bytes"])
+        assert low <= 400 * 100_058 * 1.02 and high >= 400 * 100_001, (name, peak)
+    assert about == {"s": (1 << 19, None), "all": (None, None), "auto": (about["auto"][0], 7), "own": (1 << 16, None)}
+
+
+def test_the_python_package_has_estimates_with_their_intervals(executable, tmp_path, monkeypatch):
+    monkeypatch.setenv("MEMTRACK", str(executable))
+    monkeypatch.syspath_prepend(str(REPOSITORY / "python"))
+    import memtrack
+
+    (_, truth, _, live), _, capture = sampled(executable, tmp_path, "--sample=64KiB")
+    of = memtrack.Capture(capture)
+    for view, expected in (("allocated", truth), ("leaks", live)):
+        (main,) = [found for found in of.allocations(view, function="main") if found.allocator == "malloc"]
+        assert main.bytes_low < main.bytes < main.bytes_high and main.count_low < main.count < main.count_high
+        # Twice the interval: one in 15,000 misses that.
+        assert abs(main.bytes - expected) < 2 * (main.bytes_high - main.bytes_low), view
+        rows = csv.DictReader(
+            subprocess.run(
+                [executable, "transform", "csv", f"--{view}", "--function", "main", "-o", "-", capture],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.splitlines()
+        )
+        ends = [tuple(int(row[name]) for name in ("size_low", "size_high", "num_allocations_low", "num_allocations_high")) for row in rows]
+        assert tuple(main.interval) in ends
+    merged = [found for found in of.get_leaked_allocation_records() if found.allocator == "malloc"]
+    assert all(found.bytes_low <= found.bytes <= found.bytes_high for found in merged) and merged
+    for needs_all in (of.events, of.snapshots, lambda: of.allocations("temporary")):
+        with pytest.raises(memtrack.Error, match="samples of allocations"):
+            list(needs_all())
+    # Where all were recorded, a figure is its own interval.
+    subprocess.run([executable, "run", "-q", "-o", tmp_path / "all.bin", tmp_path / "p"], capture_output=True, check=True)
+    exact = list(memtrack.Capture(tmp_path / "all.bin").allocations())
+    assert exact and all(
+        found.interval is None and (found.bytes_low, found.bytes_high, found.count_low, found.count_high)
+        == (found.bytes, found.bytes, found.count, found.count)
+        for found in exact
+    )

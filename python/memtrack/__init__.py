@@ -13,7 +13,7 @@ from memtrack._program import find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from memtrack._capture import Allocation, Capture, Event, Frame, Metadata, Snapshot
+    from memtrack._capture import Allocation, Capture, Event, Frame, Interval, Metadata, Snapshot
     from memtrack._tracker import Tracker, is_recording, mark
 
     __version__: str
@@ -24,6 +24,7 @@ _LATER = {
     "Capture": "_capture",
     "Event": "_capture",
     "Frame": "_capture",
+    "Interval": "_capture",
     "Metadata": "_capture",
     "Snapshot": "_capture",
     "load_ipython_extension": "_ipython",
@@ -40,6 +41,7 @@ __all__ = [
     "Error",
     "Event",
     "Frame",
+    "Interval",
     "Metadata",
     "Snapshot",
     "Tracker",

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import datetime
 import glob
+import itertools
 import json
 import os
 import tempfile
@@ -62,11 +63,24 @@ _VIEWS = {
 }  # type: Dict[str, List[str]]
 
 
+class Interval(NamedTuple):
+    """The ends of the 95 % intervals of two estimates."""
+
+    bytes_low: int
+    """The least that the bytes are."""
+    bytes_high: int
+    """The most."""
+    count_low: int
+    """The least that the number of allocations is."""
+    count_high: int
+    """The most."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Allocation:
     """What one call stack has allocated with one allocator in one thread, as far as it belongs to the view."""
 
-    __slots__ = ("bytes", "count", "allocator", "thread", "thread_name", "stack")
+    __slots__ = ("bytes", "count", "allocator", "thread", "thread_name", "stack", "interval")
 
     bytes: int
     """Bytes requested."""
@@ -80,6 +94,28 @@ class Allocation:
     """Its last name; empty where it has none."""
     stack: Stack
     """The call stack, innermost frame first; empty where none is known."""
+    interval: Optional[Interval]
+    """Of a recording with samples, of which `bytes` and `count` are estimates; None where every allocation was recorded."""
+
+    @property
+    def bytes_low(self) -> int:
+        """The least that `bytes` is with 95 %; `bytes` itself where every allocation was recorded. So for the next ones."""
+        return self.bytes if self.interval is None else self.interval.bytes_low
+
+    @property
+    def bytes_high(self) -> int:
+        """The most that `bytes` is."""
+        return self.bytes if self.interval is None else self.interval.bytes_high
+
+    @property
+    def count_low(self) -> int:
+        """The least that `count` is."""
+        return self.count if self.interval is None else self.interval.count_low
+
+    @property
+    def count_high(self) -> int:
+        """The most that `count` is."""
+        return self.count if self.interval is None else self.interval.count_high
 
     @property
     def size(self) -> int:
@@ -198,6 +234,10 @@ class Capture:
         end; `leaks-at-exit`: at the very end), what its thread freed after at most `temporary_threshold` further
         allocations (`temporary`), or everything (`allocated`).
 
+        Of a recording with samples (`Tracker(sample=…)`, `run --sample`) the figures are estimates, whose 95 % intervals are
+        `bytes_low` to `bytes_high` and `count_low` to `count_high`. What needs every allocation, which are `temporary` here,
+        `events()`, `snapshots()`, `to_arrow()` and `to_pandas()`, raises an error.
+
         >>> sum(leak.bytes for leak in Capture("app.bin").allocations("leaks", function="remember")) > 8_000_000
         True
         """
@@ -211,9 +251,11 @@ class Capture:
     def _allocations(self, options: List[str]) -> Iterator[Allocation]:
         with self._records("allocations", options) as (decoder, rows):
             for row in rows:
-                sizes, counts, allocators, tids, names, stacks = row.values
+                sizes, counts, allocators, tids, names, stacks, *ends = row.values
                 functions = map(decoder.allocators.__getitem__, allocators)
-                yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks))
+                # Only samples have them.
+                intervals = map(Interval, *ends[0]) if ends else itertools.repeat(None)
+                yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks), intervals)
 
     def events(self, **filters: "Unpack[Filters]") -> Iterator[Event]:
         """Every event, in the one order of all threads; several captures one after the other.
@@ -329,7 +371,7 @@ class Capture:
         """Every single allocation; frees are in `events()`."""
         for event in self.events():
             if event.kind in ("alloc", "map"):
-                yield Allocation(event.size, 1, event.allocator or "", event.thread, "", event.stack)
+                yield Allocation(event.size, 1, event.allocator or "", event.thread, "", event.stack, None)
 
     def get_memory_snapshots(self) -> Iterator[Snapshot]:
         """The same as `snapshots()`."""
@@ -381,13 +423,16 @@ def _threads_merged(records: Iterator[Allocation], merge: bool) -> Iterator[Allo
     if not merge:
         yield from records
         return
-    sums: Dict[Tuple[Stack, str], Tuple[int, int]] = {}
+    sums: Dict[Tuple[Stack, str], Tuple[int, int, Optional[Interval]]] = {}
     for record in records:
         key = (record.stack, record.allocator)
-        size, count = sums.get(key, (0, 0))
-        sums[key] = (size + record.bytes, count + record.count)
-    for (stack, allocator), (size, count) in sums.items():
-        yield Allocation(size, count, allocator, 0, "", stack)
+        size, count, interval = sums.get(key, (0, 0, record.interval and Interval(0, 0, 0, 0)))
+        if interval is not None and record.interval is not None:
+            # The sums of the ends hold in at least 95 %.
+            interval = Interval(*map(int.__add__, interval, record.interval))
+        sums[key] = (size + record.bytes, count + record.count, interval)
+    for (stack, allocator), (size, count, interval) in sums.items():
+        yield Allocation(size, count, allocator, 0, "", stack, interval)
 
 
-__all__ = ["Allocation", "Capture", "Event", "Frame", "Metadata", "Snapshot"]
+__all__ = ["Allocation", "Capture", "Event", "Frame", "Interval", "Metadata", "Snapshot"]

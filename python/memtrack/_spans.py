@@ -4,6 +4,7 @@ Invariant: spans are in nanoseconds of time.monotonic_ns(), in their order, and 
 """
 
 import contextlib
+import itertools
 import glob
 import os
 import re
@@ -54,7 +55,7 @@ def live_at_ends(files: Sequence[str], spans: Sequence[Span]) -> Iterator[Tuple[
         for row in rows:
             numbers, sizes, counts, allocators, tids, names, stacks = row.values
             functions = map(decoder.allocators.__getitem__, allocators)
-            yield from zip(numbers, map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks)))
+            yield from zip(numbers, map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks), itertools.repeat(None)))
 
 
 def at_their_peak(path: str, selects: Callable[[Allocation], bool]) -> List[Allocation]:
@@ -73,7 +74,7 @@ def _allocations(decoder: RecordDecoder, rows: Iterator[Columns]) -> Iterator[Al
     for row in rows:
         sizes, counts, allocators, tids, names, stacks = row.values
         functions = map(decoder.allocators.__getitem__, allocators)
-        yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks))
+        yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks), itertools.repeat(None))
 
 
 @contextlib.contextmanager

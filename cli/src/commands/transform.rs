@@ -163,9 +163,11 @@ fn write_records(options: &RecordsArgs) -> Result<u8> {
     let common = &options.common;
     let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
     let request = Request::from((&common.input, &common.view));
-    // The rows of these tables have no place for how exact they are.
-    for path in &expanded(request.paths)? {
-        refuse_samples(&CaptureReader::open(path)?)?;
+    // The rows of the other tables have no place for how exact they are.
+    if options.table != RecordTable::Allocations {
+        for path in &expanded(request.paths)? {
+            refuse_samples(&CaptureReader::open(path)?)?;
+        }
     }
     let load = |request| load(request, &common.view.reading());
     match (options.table, &options.spans) {

@@ -11,6 +11,7 @@ mod events;
 use std::io::{self, Write};
 
 use memtrack_format::Allocator;
+use memtrack_reader::analysis::GroupRow;
 use memtrack_reader::frames::NameId;
 use memtrack_reader::source::ReadSummary;
 use memtrack_reader::spans::{LiveRow, SpanSums};
@@ -35,17 +36,29 @@ pub(crate) fn write_allocations(capture: &Capture, view: View, out: impl Write) 
         let stacks: Vec<_> = rows.iter().map(|row| lines.stack(row.stack, &capture.frames)).collect();
         lines.flush(&capture.frames)?;
         let threads: Vec<_> = rows.iter().map(|row| capture.thread(row.thread)).collect();
-        lines.write(&(
-            "allocations",
-            rows.iter().map(|row| row.bytes).collect::<Vec<_>>(),
-            rows.iter().map(|row| row.count).collect::<Vec<_>>(),
-            rows.iter().map(|row| allocator_index(Some(row.allocator))).collect::<Vec<_>>(),
-            threads.iter().map(|(tid, _)| tid.unwrap_or(0)).collect::<Vec<_>>(),
-            threads.iter().map(|(_, name)| *name).collect::<Vec<_>>(),
-            stacks,
-        ))?;
+        let bytes: Vec<_> = rows.iter().map(|row| row.bytes).collect();
+        let counts: Vec<_> = rows.iter().map(|row| row.count).collect();
+        let allocators: Vec<_> = rows.iter().map(|row| allocator_index(Some(row.allocator))).collect();
+        let tids: Vec<_> = threads.iter().map(|(tid, _)| tid.unwrap_or(0)).collect();
+        let names: Vec<_> = threads.iter().map(|(_, name)| *name).collect();
+        if capture.is_sampled() {
+            lines.write(&("allocations", bytes, counts, allocators, tids, names, stacks, ends(rows)))?;
+        } else {
+            lines.write(&("allocations", bytes, counts, allocators, tids, names, stacks))?;
+        }
     }
     lines.end()
+}
+
+/// The ends of the 95 % intervals of rows of samples, of bytes and of counts.
+fn ends(rows: &[GroupRow]) -> [Vec<u64>; 4] {
+    let of = |end: fn(&GroupRow) -> u64| rows.iter().map(end).collect();
+    [
+        of(|row| row.tally().bytes_range().0),
+        of(|row| row.tally().bytes_range().1),
+        of(|row| row.tally().count_range().0),
+        of(|row| row.tally().count_range().1),
+    ]
 }
 
 /// Writes the memory snapshots.

@@ -277,7 +277,28 @@ def test_a_capture_whose_recorder_was_killed_is_read_to_its_last_block(memtrack,
     windows, records = windows_of(outcome.stdout.decode().splitlines())
     assert records[-1]["type"] == "end" and windows
     total = sum(window["allocated"]["bytes"] for window, _ in windows)
-    assert total == Capture(memtrack, path).stats()["allocations"]["bytes"] > 0
+    stats = Capture(memtrack, path).stats()
+    assert total == stats["allocations"]["bytes"] > 0
+    # How the program ended is not known, nor that it did.
+    assert stats["capture"]["complete"] is False and stats["leaked"]["moment"] == "recording-end"
+    told = memtrack("stats", path).stdout
+    assert b"at exit" not in told and b"when the recording ended" in told, told
+
+
+def test_sums_of_which_nothing_was_written_lack_no_histogram(memtrack, python):
+    path = memtrack.directory / "w.bin"
+    command = memtrack.command("run", "-q", "--window", "1s", "-o", path, python, "-c", "import time; time.sleep(1.5)")
+    with subprocess.Popen(command) as process:
+        deadline = time.monotonic() + 20
+        while not path.exists() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.kill()
+    outcome = memtrack("stats", path)
+    assert b"incomplete" in outcome.stderr and b"histogram" not in outcome.stderr, outcome.stderr
+    # Where it is left out, that is said.
+    whole = memtrack.directory / "whole.bin"
+    assert memtrack("run", "-q", "--window", "1s", "-o", whole, python, "-c", "pass").status == 0
+    assert b"histogram is omitted" in memtrack("stats", "--stdlib", whole).stderr
 
 
 def test_what_cannot_be_watched_is_said(memtrack):

@@ -381,7 +381,7 @@ fn finished(
     capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
         false if capture.info.process.snapshot => LeakMoment::Snapshot,
         false if capture.info.growing => LeakMoment::SoFar,
-        false if capture.info.process.ran_on => LeakMoment::RecordingEnd,
+        false if capture.info.process.ran_on || !capture.info.complete => LeakMoment::RecordingEnd,
         finalized => LeakMoment::of(finalized),
     };
     let (warnings, path) = (capture.info.warnings(), &capture.info.file);

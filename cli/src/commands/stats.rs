@@ -32,7 +32,10 @@ pub(crate) fn run(options: &args::StatsArgs) -> Result<u8> {
         ..request.about(view)
     };
     let mut capture = load(request, &options.which.reading())?;
-    if capture.info.aggregated && capture.analysis.totals.size_histogram == SizeHistogram::default() {
+    if capture.info.aggregated
+        && capture.info.narrowed
+        && capture.analysis.totals.size_histogram == SizeHistogram::default()
+    {
         message::warning("the size histogram is omitted: aggregated captures have one for the whole process only");
     }
     let lifetimes = if options.lifetimes { Some(lifetimes(options)?) } else { None };

@@ -132,8 +132,9 @@ fn figures(
     let WholeFigures { allocated, freed, live, peak: at_peak, .. } = WholeFigures::of(capture, leaks);
     line("Allocations", format!("{}, {}", allocated.number(), allocated.size()))?;
     line("  freed", format!("{}, {}", freed.number(), freed.size()))?;
-    let has_ended = !info.process.snapshot && !info.process.ran_on && !info.growing;
-    line(if has_ended { "  live at exit" } else { "  live" }, format!("{}, {}", live.number(), live.size()))?;
+    // What a killed recorder leaves does not know of the program's end.
+    let goes_on = info.process.snapshot || info.process.ran_on || info.growing || !info.complete;
+    line(if goes_on { "  live" } else { "  live at exit" }, format!("{}, {}", live.number(), live.size()))?;
     line("Peak", peak(capture, &at_peak))?;
     if capture.shown.folded && !capture.has_several_peaks() {
         own_line_rows(capture, View::HighWaterMark, format, out)?;

@@ -46,18 +46,22 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Reads the captures of what is recorded, for so long in all.
+/// Reads the captures of what is recorded, for so long in all: those with least records first, so that a large one keeps
+/// no other from its figures.
 fn count_what_is_live(all: &mut [RunningRecording]) {
     let deadline = Instant::now() + PATIENCE;
+    let mut processes = Vec::new();
     for RunningRecording { status, .. } in all {
-        for process in &mut status.processes {
-            let totals =
-                process.capture.as_ref().and_then(|capture| source::totals(capture, status.recorder, deadline));
-            if let Some(totals) = totals {
-                process.events = Some(totals.events);
-                process.live_bytes = Some(totals.live.bytes);
-                process.peak_bytes = Some(totals.peak_bytes);
-            }
+        let recorder = status.recorder;
+        processes.extend(status.processes.iter_mut().map(|process| (recorder, process)));
+    }
+    processes.sort_by_key(|(_, process)| process.record_bytes);
+    for (recorder, process) in processes {
+        let totals = process.capture.as_ref().and_then(|capture| source::totals(capture, recorder, deadline));
+        if let Some(totals) = totals {
+            process.events = Some(totals.events);
+            process.live_bytes = Some(totals.live.bytes);
+            process.peak_bytes = Some(totals.peak_bytes);
         }
     }
 }

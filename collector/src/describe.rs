@@ -12,7 +12,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason};
 
 use crate::options::RecordingOptions;
-use crate::{directories, procfs};
+use crate::{directories, own_malloc, procfs};
 
 /// The version that records.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
@@ -25,6 +25,7 @@ pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &Reco
     Process {
         command_line,
         executable,
+        own_malloc: own_malloc::is_defined(pid),
         pid: u32::try_from(pid).ok(),
         ppid: u32::try_from(ppid).ok(),
         start: StartTimes {

@@ -30,6 +30,7 @@ pub mod maps;
 mod memory_limit;
 mod observer;
 mod options;
+mod own_malloc;
 mod pack;
 mod packages;
 mod pictures;

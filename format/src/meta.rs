@@ -61,6 +61,8 @@ pub struct Process {
     pub began_late: bool,
     /// Whether the process ran on when its recording ended.
     pub ran_on: bool,
+    /// Whether the executable defines malloc itself: its own calls of that do not pass a slot, and are not recorded.
+    pub own_malloc: bool,
     /// Whether blocks of Python's allocators are recorded, in place of the memory that those take from the system.
     pub traces_python_allocators: bool,
     /// Whether stacks have native frames.
@@ -378,7 +380,7 @@ impl Process {
     }
 
     /// The fields that are flags, with their tags: a field with 1 where the flag is set.
-    fn flags(&mut self) -> [(u64, &mut bool); 8] {
+    fn flags(&mut self) -> [(u64, &mut bool); 9] {
         [
             (40, &mut self.timestamps),
             (48, &mut self.ended_by_exec),
@@ -387,6 +389,7 @@ impl Process {
             (72, &mut self.anonymized),
             (80, &mut self.began_late),
             (81, &mut self.ran_on),
+            (82, &mut self.own_malloc),
             (90, &mut self.snapshot),
         ]
     }

@@ -358,6 +358,9 @@ impl CaptureInfo {
         if let Some(note) = &process.python_note {
             warnings.push(format!("no Python frames: {}", text(note)));
         }
+        if process.own_malloc {
+            warnings.push(OWN_MALLOC.into());
+        }
         if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
             warnings.push(format!(
                 "{events} events not recorded: too many concurrent threads, or not enough address space for another thread's buffer"
@@ -366,6 +369,11 @@ impl CaptureInfo {
         warnings
     }
 }
+
+/// What an executable with an allocator linked into it allocates reaches no slot.
+pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an allocator is linked into it): its own calls of that are \
+                                     not recorded, only those of libraries: link the allocator as a shared library, or load it by \
+                                     LD_PRELOAD";
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: the new program is statically linked, set-user-ID, or \

@@ -55,6 +55,8 @@ struct TimeLimit {
     begun: OnceLock<Instant>,
     is_brief: AtomicBool,
     is_over: AtomicBool,
+    /// Whether the cause is a file that is too large, not the time.
+    is_too_large: AtomicBool,
 }
 
 /// What there is time for.
@@ -87,8 +89,8 @@ impl DebugFileSearch {
     /// found by then has no name. Clones share the limits.
     #[must_use]
     pub fn limited(whole: Duration, most: Duration) -> Self {
-        let (is_brief, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
-        let limit = TimeLimit { whole, most, begun: OnceLock::new(), is_brief, is_over };
+        let [is_brief, is_over, is_too_large] = [false; 3].map(AtomicBool::new);
+        let limit = TimeLimit { whole, most, begun: OnceLock::new(), is_brief, is_over, is_too_large };
         Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
     }
 
@@ -96,6 +98,12 @@ impl DebugFileSearch {
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.limit.as_ref().is_some_and(|limit| limit.is_over.load(Relaxed))
+    }
+
+    /// Whether a file was left out that is too large to be read within the limits.
+    #[must_use]
+    pub fn is_too_large(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.is_too_large.load(Relaxed))
     }
 
     /// Whether some names were looked up without lines and inlined functions.
@@ -127,6 +135,7 @@ impl DebugFileSearch {
         };
         match &self.limit {
             Some(limit) if is_large() => {
+                limit.is_too_large.store(true, Relaxed);
                 limit.is_over.store(true, Relaxed);
                 TimeLeft::Nothing
             }

@@ -21,7 +21,7 @@ use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
-use crate::reports::capture_info::{Capture, quoted};
+use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
@@ -40,9 +40,12 @@ const NATIVE: &str = "native, because the program does not run Python; --no-nati
 /// Larger in debug builds, which are about ten times slower.
 const LINES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20_000 } else { 450 });
 const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
-/// Notes for when the first time limit was exceeded, and for when both were.
-const BRIEF: &str = "some without line and inlined functions, which take long to resolve; the commands below do it";
-const UNNAMED: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
+/// Notes for when the first time limit was exceeded, when both were, whatever took the time, and for a binary that is too
+/// large to be opened within them.
+const BRIEF: &str =
+    "some without line and inlined functions, for which there was no time here; the commands below find them";
+const UNNAMED: &str = "not symbolized: there was no time for it here; the commands below do it";
+const TOO_LARGE: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
 
 /// Memory that the control group must allow for symbolization in the final summary.
 const MEMORY_FOR_NAMES: u64 = 128 << 20;
@@ -104,6 +107,9 @@ pub(super) fn report(
     if let Some(nothing) = &summary.nothing {
         if !quiet || summary.process.is_none() {
             message::warning(format_args!("no allocations of {} were recorded: {nothing}", program.display()));
+            if summary.process.as_ref().is_some_and(|process| process.own_malloc) {
+                message::warning(OWN_MALLOC);
+            }
         }
         // The capture of a program that allocated nothing is kept, since scripts expect it.
         if summary.process.is_none() {
@@ -202,6 +208,8 @@ fn recorded(
             figures((options, termination), (&capture, parts), all.len(), &names);
         }
         Some(Err(error)) => message::error(format_args!("{error:#}")),
+        // Else reading has warned of it.
+        None if summary.process.as_ref().is_some_and(|process| process.own_malloc) => message::warning(OWN_MALLOC),
         None => {}
     }
     if let Some(text) = termination.group_limits() {
@@ -285,7 +293,11 @@ fn figures(
     }
     let failed = failed::text(capture);
     let limits = failed.as_ref().and_then(|_| termination.memory_limits());
-    let symbols = if names.is_over() { Some(UNNAMED) } else { names.is_brief().then_some(BRIEF) };
+    let symbols = match names.is_over() {
+        true if names.is_too_large() => Some(TOO_LARGE),
+        true => Some(UNNAMED),
+        false => names.is_brief().then_some(BRIEF),
+    };
     let resident = capture.info.resident_sentence().map(|sentence| sentence.trim_start_matches("resident ").to_owned());
     for (label, text) in
         [("resident", resident), ("failed", failed), ("limit", limits), ("symbols", symbols.map(str::to_owned))]

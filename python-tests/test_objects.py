@@ -339,7 +339,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 """
 HELD_BY_C = """
-import ctypes, gc, json, sys, threading
+import ctypes, json, os, select, sys, threading
 forget_decref = ctypes.pythonapi.Py_IncRef
 forget_decref.argtypes = [ctypes.py_object]
 sizes, lock = {}, threading.Lock()
@@ -348,6 +348,13 @@ def forget(one):
         known = sizes.get(type(one).__name__, (0, 0))
         sizes[type(one).__name__] = (known[0] + 1, known[1] + sys.getsizeof(one))
         forget_decref(one)
+def wait():
+    # What is alive is the same from before the test reads the line until it goes on.
+    global told
+    told = json.dumps(sizes).encode().ljust(200) + b"\\n"
+    os.write(1, told)
+    select.select([0], [], [])
+    os.read(0, 100)
 def forget_some(numbers):
     for number in numbers:
         forget(b"x" * number)
@@ -364,11 +371,9 @@ def forget_in_threads(numbers):
 NUMBERS = [range(10, 100), range(300, 4000, 400), range(4000, 40000, 9000), range(200_000, 900_000, 300_000)]
 for _ in range(2):
     forget_in_threads(range(10, 12))
-    print(json.dumps(sizes), flush=True)
-    sys.stdin.readline()
+    wait()
 [forget_in_threads(numbers) for numbers in NUMBERS]
-print(json.dumps(sizes), flush=True)
-sys.stdin.readline()
+wait()
 """
 
 

@@ -305,6 +305,9 @@ def test_start_of_a_dormant_program_takes_it_for_this_recording(executable, tmp_
         # Three times as wide as the intervals of 95 %, which one recording in seven of three leaves.
         low, high = (peak["bytes"] + 3 * (peak.get(end, peak["bytes"]) - peak["bytes"]) for end in ("bytes_low", "bytes_high"))
         assert low <= 400 * 100_058 * 1.02 and high >= 400 * 100_001, (name, peak)
+        # What was allocated is counted, not estimated.
+        assert 400 <= known["allocations"]["count"] < 430, (name, known["allocations"])
+        assert 400 * 100_001 <= known["allocations"]["bytes"] < 400 * 100_058 * 1.001, (name, known["allocations"])
     assert about == {"s": (1 << 19, None), "all": (None, None), "auto": (about["auto"][0], 7), "own": (1 << 16, None)}
 
 

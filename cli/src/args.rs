@@ -18,6 +18,7 @@ pub(crate) mod transform;
 use std::ffi::OsString;
 use std::num::{NonZeroU32, ParseIntError};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use clap::{Args, Parser, Subcommand};
 use memtrack_collector::{Compression, NativeStacks};
@@ -68,6 +69,11 @@ fn rows(text: &str) -> Result<usize, ParseIntError> {
         0 => usize::MAX,
         rows => rows,
     })
+}
+
+/// Parses a number that is not 0, such as a `NonZeroU32`.
+fn from_one<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| "expected a whole number from 1".into())
 }
 
 /// The default number of rows as text.

@@ -1,4 +1,5 @@
-//! The dictionary in which the interpreter has interned texts: it is no object of the program, and holds none of them.
+//! The dictionary of interned strings, in which the interpreter has each once: it is no object of the program, and keeps none
+//! of them alive.
 //!
 //! Invariant: only a dictionary whose values all are its keys, and none of them another object than a text, is taken for it.
 
@@ -6,11 +7,11 @@ use crate::dictionary::Dictionary;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 
-/// Texts that an interpreter has interned at the least.
+/// The fewest strings that an interpreter has interned.
 const LEAST: usize = 64;
 
-/// The texts in this dictionary, if it is that of interned texts. References to them from there are not counted, unless
-/// they are immortal. `is_text` tells of known objects.
+/// The strings in this dictionary, if it is that of interned ones. Python does not count references to them from there, unless
+/// they are immortal. `is_text`: whether the known object at an address is a string; `None`: none is known there.
 pub(crate) fn interned_texts(
     memory: &ObjectMemory<'_>,
     layout: &ObjectLayout,

@@ -27,6 +27,7 @@ const PAGE: u64 = 4 << 10;
 const HEAP_SIZE: u64 = 16;
 /// Bytes of an arena's state: before glibc 2.26, before 2.43, and since, without fast bins.
 const STATE_BYTES: [u64; 3] = [2192, 2200, 2104];
+
 /// The blocks of the heap of the main arena.
 pub(crate) fn of_main_heap(words: &impl Words, heap: Range<u64>, each: &mut impl FnMut(u64, u64)) {
     chain(words, heap.start, heap.end, 0, each);

@@ -35,9 +35,9 @@ enum RootHolder {
     Modules,
     /// A frame, in a place of it.
     Frame(u64, ReferencePlace),
-    /// It is the dictionary of interned texts.
+    /// It is the dictionary of interned strings.
     Interned,
-    /// Nobody: it never ends.
+    /// Nothing needs to: it is immortal.
     Immortal,
 }
 
@@ -101,7 +101,7 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         let text = match holder {
             RootHolder::Modules => None,
             RootHolder::Frame(frame, place) => Some(labels.root(frame, place)),
-            RootHolder::Interned => Some(labels.row("<interned texts>")),
+            RootHolder::Interned => Some(labels.row("<interned strings>")),
             RootHolder::Immortal => {
                 let of = picture.stored.objects.get(object as usize).and_then(|of| types.get(of.type_number));
                 let name = of.map(|of| of.name.clone()).unwrap_or_default();
@@ -175,8 +175,8 @@ impl FoundObjects<'_> {
         (roots, early)
     }
 
-    /// What the interpreter has for itself, of what no object refers to: interned texts, whose references from there are taken
-    /// back, and what never ends.
+    /// Of what no object refers to, what the interpreter has for itself: the dictionary of interned strings, whose references
+    /// to them count no longer, and immortal objects.
     fn last_roots(&mut self) -> Vec<FoundRoot> {
         let mut roots = Vec::new();
         for object in 0..self.objects.len() {

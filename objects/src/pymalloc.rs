@@ -31,7 +31,7 @@ impl PoolLayout {
     }
 
     /// Calls `each` with the address and the size of every block in use of the pool that begins here, if one does; returns its
-    /// end. Of other places `probe` reads as good as nothing.
+    /// end. `probe` reads the one word that most other places are told by, `words` the pool.
     pub(crate) fn blocks(
         self,
         (probe, words): (&impl Words, &impl Words),

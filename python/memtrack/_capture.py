@@ -99,22 +99,22 @@ class Allocation:
 
     @property
     def bytes_low(self) -> int:
-        """The least that `bytes` is with 95 %; `bytes` itself where every allocation was recorded. So for the next ones."""
+        """The low end of the interval of `bytes`; `bytes` itself where every allocation was recorded."""
         return self.bytes if self.interval is None else self.interval.bytes_low
 
     @property
     def bytes_high(self) -> int:
-        """The most that `bytes` is."""
+        """The high end of the interval of `bytes`, or `bytes`."""
         return self.bytes if self.interval is None else self.interval.bytes_high
 
     @property
     def count_low(self) -> int:
-        """The least that `count` is."""
+        """The low end of the interval of `count`, or `count`."""
         return self.count if self.interval is None else self.interval.count_low
 
     @property
     def count_high(self) -> int:
-        """The most that `count` is."""
+        """The high end of the interval of `count`, or `count`."""
         return self.count if self.interval is None else self.interval.count_high
 
     @property

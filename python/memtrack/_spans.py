@@ -4,8 +4,8 @@ Invariant: spans are in nanoseconds of time.monotonic_ns(), in their order, and 
 """
 
 import contextlib
-import itertools
 import glob
+import itertools
 import os
 import re
 import tempfile

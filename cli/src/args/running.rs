@@ -14,7 +14,7 @@ use memtrack_reader::query::units::{size, span};
 
 use super::push::window;
 use super::sample::SampleOption;
-use super::{RunArgs, compression, milliseconds};
+use super::{RunArgs, compression, from_one, milliseconds};
 
 /// `memtrack mark`.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "TIME", value_parser = interval)]
     pub(crate) snapshot_every: Option<Duration>,
     /// Of the snapshots of --snapshot-above and --snapshot-every, keep the newest N
-    #[arg(long, value_name = "N", default_value = "5", value_parser = number_kept, requires = "snapshots")]
+    #[arg(long, value_name = "N", default_value = "5", value_parser = from_one::<NonZeroUsize>, requires = "snapshots")]
     pub(crate) snapshot_keep: NonZeroUsize,
 }
 
@@ -105,11 +105,6 @@ impl LimitArgs {
     fn none() -> Self {
         Self { stop_above: None, snapshot_above: None, snapshot_every: None, snapshot_keep: NonZeroUsize::MIN }
     }
-}
-
-/// Parses how many snapshots are kept.
-fn number_kept(text: &str) -> Result<NonZeroUsize, String> {
-    text.parse().map_err(|_| "expected a whole number from 1".into())
 }
 
 /// Parses the time between snapshots.

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use memtrack_reader::Options;
 
 use super::input::{FilterArgs, InputArgs};
-use super::{Colors, OutputArgs, TextArgs};
+use super::{Colors, OutputArgs, TextArgs, from_one};
 use crate::load::Request;
 use crate::reports::summary::SummaryOrder;
 use crate::resident_memory::AccountMoment;
@@ -118,7 +118,7 @@ pub(crate) struct ViewFlags {
     #[arg(long, conflicts_with = "allocated")]
     pub(crate) temporary: bool,
     /// With --temporary: freed after at most N further allocations by the same thread
-    #[arg(long, value_name = "N", requires = "temporary", default_value = "1", value_parser = threshold)]
+    #[arg(long, value_name = "N", requires = "temporary", default_value = "1", value_parser = from_one::<NonZeroU32>)]
     pub(crate) temporary_threshold: NonZeroU32,
     /// Everything that was ever allocated
     #[arg(long)]
@@ -354,11 +354,6 @@ fn limit(text: &str) -> Result<GrowthLimit, String> {
     let unit = UNITS.iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, *bytes)));
     let (figure, bytes) = unit.unwrap_or((text, 1.0));
     number(figure).map(|figure| GrowthLimit::Absolute((figure * bytes) as u64))
-}
-
-/// Parses a number of allocations.
-fn threshold(text: &str) -> Result<NonZeroU32, String> {
-    text.parse().map_err(|_| "expected a whole number from 1".into())
 }
 
 #[cfg(test)]

@@ -371,9 +371,9 @@ impl CaptureInfo {
 }
 
 /// What an executable with an allocator linked into it allocates reaches no slot.
-pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an allocator is linked into it): its own calls of that are \
-                                     not recorded, only those of libraries: link the allocator as a shared library, or load it by \
-                                     LD_PRELOAD";
+pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an allocator is linked into it): calls from the \
+                                     executable are not recorded, only those from libraries; link the allocator as a shared library, or \
+                                     load it by LD_PRELOAD";
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: the new program is statically linked, set-user-ID, or \

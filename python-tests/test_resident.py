@@ -54,6 +54,8 @@ def given_back(memtrack, tmp_path, options, environment):
     process = subprocess.Popen(command, env={**os.environ, **environment, "LD_PRELOAD": preload, "PROBE": str(tmp_path)})
     wait_for(tmp_path / "ready", process)
     pid = child(process.pid)
+    # It allocates now, so that its allocator is asked.
+    time.sleep(0.5)
     assert memtrack("mark", pid, "here").status == 0
     time.sleep(0.5)
     before = anonymous(pid)
@@ -86,6 +88,31 @@ def test_what_jemalloc_gives_back_is_advised(memtrack, tmp_path):
     beside = classes.pop("untouched") + classes.pop("swapped")
     assert beside >= 0 and sum(classes.values()) == sum(report["rss"].values())
     assert classes["unexplained"] < 1_000_000
+
+
+@pytest.mark.parametrize("allocator", ["jemalloc", "tcmalloc_minimal", "mimalloc"])
+def test_what_an_allocator_says_of_itself_stands_beside_its_pages(memtrack, tmp_path, allocator):
+    library = ctypes.util.find_library(allocator) or pytest.skip(f"{allocator} is not installed")
+    # Its free pages stay, so that the figures do.
+    released, capture = given_back(memtrack, tmp_path, [], {"LD_PRELOAD": library, "MALLOC_CONF": KEEPING})
+    own = json.loads((tmp_path / "figures").read_text())
+    report = json.loads(memtrack("resident", "--json", "--at", "mark:here", capture).stdout)
+    told = report["allocator_statistics"]
+    assert allocator.startswith(told["allocator"])
+    assert 0 <= told["age_ms"] < 5000
+    # It answers while the program has the one block that it allocates meanwhile, or has not.
+    assert all(abs(bytes - told[name]) <= 64 for name, bytes in own.items()), (own, told)
+    assert f"{told['allocator']} says of itself" in memtrack("resident", "--at", "mark:here", capture).stdout.decode()
+    if told["allocator"] == "tcmalloc":
+        [advised] = [advice["bytes"] for advice in report["advice"] if "tcmalloc" in advice["text"]]
+        # It was never written to some of them.
+        assert released <= advised <= released * 1.1, (advised, released)
+
+
+def test_glibc_says_nothing_of_itself(memtrack, tmp_path):
+    capture = tmp_path / "capture.bin"
+    memtrack("run", "-q", "-o", capture, sys.executable, "-c", PROGRAM)
+    assert json.loads(memtrack("resident", "--json", capture).stdout)["allocator_statistics"] is None
 
 
 # Six threads that live on, each of which has freed what it held before the next one begins.

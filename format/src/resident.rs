@@ -10,6 +10,7 @@
 //! mappings: count, (gap pages flags path runs: count, (gap pages state)…)…
 //! free: count, (gap pages runs: count, (gap pages)…)…    glibc's heaps whose chunks were read; absent in earlier payloads
 //! huge: bytes zeroes                  in huge pages, and of these in pages of zeroes; absent in earlier payloads
+//! statistics: source time (figure + 1)×6    what the allocator says of itself, 0 for an unknown figure; absent where it says nothing
 //! ```
 //!
 //! `gap` is the number of pages since the end of the previous mapping, or of the previous run of the same mapping; `+` marks a
@@ -20,7 +21,11 @@
 //! Invariant: `decode(encode(x))`, joined, is `x`; a decoder allocates no more rows than there are bytes; mappings of
 //! what it returns ascend and do not overlap, and runs ascend and lie in their mapping.
 
+mod allocator_statistics;
+
 use crate::fields::{FieldReader, FieldWriter};
+
+pub use allocator_statistics::{AllocatorFigures, AllocatorStatistics, StatisticsSource};
 
 /// Bytes after which a payload is divided.
 const PART: usize = 4 << 20;
@@ -142,6 +147,8 @@ pub struct ResidentAccount {
     pub free: Vec<HeapFreePages>,
     /// Anonymous memory in huge pages.
     pub huge: HugePages,
+    /// What the program's allocator last said of itself, if it says anything.
+    pub statistics: Option<AllocatorStatistics>,
 }
 
 /// What is in transparent huge pages.
@@ -232,6 +239,7 @@ impl ResidentAccount {
             });
         });
         out.numbers(&if is_first { [self.huge.bytes, self.huge.zeroes] } else { [0, 0] });
+        self.statistics.iter().filter(|_| is_first).for_each(|statistics| statistics.write(&mut out));
         out.0
     }
 
@@ -273,7 +281,9 @@ impl ResidentAccount {
         } else {
             HugePages { bytes: input.number()?, zeroes: input.number()? }
         };
-        input.is_at_end().then_some(Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings, free, huge })
+        let statistics = if input.is_at_end() { None } else { Some(AllocatorStatistics::read(&mut input)?) };
+        let account = Self { time_ns, cause, page_bytes, threads, heaps, paths, mappings, free, huge, statistics };
+        input.is_at_end().then_some(account)
     }
 
     /// Adds the next payload of the same account; `false`: it is of another one.
@@ -371,8 +381,8 @@ impl PageState {
 #[cfg(test)]
 mod tests {
     use super::{
-        AccountCause, AccountMapping, AccountThread, GlibcHeap, HeapFreePages, HugePages, PageRun, PageState,
-        ResidentAccount, flag,
+        AccountCause, AccountMapping, AccountThread, AllocatorFigures, AllocatorStatistics, GlibcHeap, HeapFreePages,
+        HugePages, PageRun, PageState, ResidentAccount, StatisticsSource, flag,
     };
     use proptest::prelude::*;
 
@@ -412,12 +422,17 @@ mod tests {
                 ],
             }],
             huge: HugePages { bytes: 4 << 20, zeroes: 5 << 12 },
+            statistics: Some(AllocatorStatistics {
+                source: StatisticsSource::Tcmalloc,
+                time_ns: (1 << 50) - 7,
+                figures: AllocatorFigures { allocated: Some(9), cached: Some(0), ..AllocatorFigures::default() },
+            }),
         }
     }
 
     #[test]
     fn a_payload_without_huge_or_free_pages_is_an_earlier_one() {
-        let account = ResidentAccount { free: Vec::new(), huge: HugePages::default(), ..example() };
+        let account = ResidentAccount { free: Vec::new(), huge: HugePages::default(), statistics: None, ..example() };
         let mut payload = account.encode().remove(0);
         payload.truncate(payload.len() - 2);
         assert_eq!(ResidentAccount::decode(&payload).as_ref(), Some(&account));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 15;
+pub const LAYOUT_VERSION: u32 = 16;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -101,6 +101,39 @@ pub mod account_request {
     pub const DONE: u32 = 3;
 }
 
+/// Values of [`AllocatorAnswer::state`].
+pub mod allocator_answer {
+    /// Nothing is asked; collector.
+    pub const NONE: u32 = 0;
+    /// The collector asks, and a thread of the target that allocates is to answer; collector.
+    pub const ASKED: u32 = 1;
+    /// A thread does so; target.
+    pub const BEGUN: u32 = 2;
+    /// The answer is there; target.
+    pub const DONE: u32 = 3;
+}
+
+/// What the target's allocator says of itself.
+#[repr(C)]
+#[derive(Debug)]
+pub struct AllocatorAnswer {
+    /// One of [`allocator_answer`].
+    pub state: AtomicU32,
+    /// Number of the allocator in the format (`StatisticsSource`); 0: none that can be asked; target.
+    pub source: AtomicU32,
+    /// When it was asked: CLOCK_MONOTONIC, in nanoseconds; target.
+    pub time_ns: AtomicU64,
+    /// Processor time that the answer took, in nanoseconds; target.
+    pub cost_ns: AtomicU64,
+    /// The figures in the order of the format (`AllocatorFigures`), in bytes; [`AllocatorAnswer::UNKNOWN`]: none; target.
+    pub figures: [AtomicU64; 6],
+}
+
+impl AllocatorAnswer {
+    /// The value of a figure that the allocator does not have.
+    pub const UNKNOWN: u64 = u64::MAX;
+}
+
 /// The first page. Each word names the side that writes it: target or collector.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -171,6 +204,8 @@ pub struct ControlPage {
     pub pictured_at_end: AtomicU32,
     /// 1: the collector changes `sample_bytes`, and the target says of each sample which distance it was taken by; collector.
     pub sample_varies: AtomicU32,
+    /// What the collector asks of the target's allocator.
+    pub allocator: AllocatorAnswer,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].
     pub questions: [Question; QUESTIONS],
     /// The ticket word, `sequence << 16 | writer`: the last run and its writer; both sides, by CAS.

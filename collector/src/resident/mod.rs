@@ -7,6 +7,7 @@
 //! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
 //! a process that waits at its end is always released.
 
+mod allocator;
 mod chunks;
 mod huge;
 mod memory;
@@ -20,10 +21,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::observe::Tick;
-use memtrack_format::resident::AccountCause;
+use memtrack_format::resident::{AccountCause, AllocatorStatistics};
 use memtrack_transport::layout::{account_request, image};
 use memtrack_transport::{Area, futex};
 
+use self::allocator::AllocatorAsker;
 use self::read::AccountReader;
 use crate::procfs;
 use crate::sink_queue::SinkQueue;
@@ -52,6 +54,8 @@ const LAST_PATIENCE: Duration = Duration::from_secs(3);
 struct AccountOrder {
     tick: Tick,
     cause: AccountCause,
+    /// What the process's allocator last said of itself.
+    statistics: Option<AllocatorStatistics>,
 }
 
 /// What it has read.
@@ -77,10 +81,11 @@ pub(crate) struct AccountScheduler {
     same_namespace: bool,
     area: Arc<Area>,
     thread: Option<AccountWorker>,
+    allocator: AllocatorAsker,
     /// An account was ordered and has not come.
     outstanding: bool,
     /// One that somebody has asked for meanwhile.
-    asked: Option<AccountOrder>,
+    asked: Option<(Tick, AccountCause)>,
     /// When the process connected.
     begun_ns: u64,
     spent_ns: u64,
@@ -101,6 +106,7 @@ impl AccountScheduler {
             same_namespace,
             area: Arc::clone(area),
             thread: None,
+            allocator: AllocatorAsker::default(),
             outstanding: false,
             asked: None,
             begun_ns: now,
@@ -114,6 +120,7 @@ impl AccountScheduler {
 
     /// Whether an account is due now, and why; `resident` is the process's resident memory.
     pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<AccountCause> {
+        self.allocator.ask(&self.area.control().allocator, now, resident);
         if self.outstanding {
             return None;
         }
@@ -141,7 +148,7 @@ impl AccountScheduler {
             return;
         }
         if self.outstanding {
-            self.asked = Some(AccountOrder { tick, cause });
+            self.asked = Some((tick, cause));
         } else {
             self.order(tick, cause);
         }
@@ -157,7 +164,8 @@ impl AccountScheduler {
             self.thread = start((self.pid, self.same_namespace), Arc::clone(&self.area)).ok();
         }
         self.last_ns = tick.time_ns;
-        let order = AccountOrder { tick, cause };
+        let statistics = self.allocator.last(&self.area.control().allocator);
+        let order = AccountOrder { tick, cause, statistics };
         self.outstanding = self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok());
         if !self.outstanding {
             release(&self.area);
@@ -179,7 +187,7 @@ impl AccountScheduler {
             Err(error) if is_gone(&error) => {}
             Err(error) => self.error_text = Some(error.to_string()),
         }
-        if let Some(AccountOrder { tick, cause }) = self.asked.take() {
+        if let Some((tick, cause)) = self.asked.take() {
             self.order(tick, cause);
         }
         !self.outstanding
@@ -214,7 +222,11 @@ fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<Acco
     Ok(AccountWorker { orders, answers })
 }
 
-fn answer(reader: &AccountReader, AccountOrder { tick, cause }: AccountOrder, area: &Area) -> AccountAnswer {
+fn answer(
+    reader: &AccountReader,
+    AccountOrder { tick, cause, statistics }: AccountOrder,
+    area: &Area,
+) -> AccountAnswer {
     let now = procfs::thread_processor_ns;
     let begun = now();
     // A program waits for two accounts at its end, of which the last one has what its allocator keeps.
@@ -228,7 +240,7 @@ fn answer(reader: &AccountReader, AccountOrder { tick, cause }: AccountOrder, ar
         release(area);
     }
     let payloads = account.map(|mut account| {
-        (account.time_ns, account.cause) = (tick.time_ns, cause);
+        (account.time_ns, account.cause, account.statistics) = (tick.time_ns, cause, statistics);
         account.encode()
     });
     AccountAnswer { ticket: tick.ticket, payloads, cost_ns: now().saturating_sub(begun) }

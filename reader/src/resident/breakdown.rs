@@ -9,7 +9,9 @@
 use memtrack_format::resident::{GLIBC_HEAP_BYTES, PageRun, PageState, ResidentAccount, flag};
 use memtrack_format::{Allocator, MapClass};
 
-use super::classes::{AllocatorArena, GLIBC, JEMALLOC, MemoryClass, PYMALLOC, ResidentBreakdown};
+use super::classes::{
+    AllocatorArena, AllocatorStatisticsAt, GLIBC, JEMALLOC, MemoryClass, PYMALLOC, ResidentBreakdown,
+};
 use super::free_pages::FreePages;
 use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
@@ -38,7 +40,12 @@ impl ResidentBreakdown {
             account,
             moment,
             knows_all,
-            result: Self { arena_excess: moment.arena_excess, huge: account.huge, ..Self::default() },
+            result: Self {
+                arena_excess: moment.arena_excess,
+                huge: account.huge,
+                statistics: AllocatorStatisticsAt::of(account),
+                ..Self::default()
+            },
             pinned: PinnedSums::default(),
             sizes: SpreadSums::default(),
             live_swapped: 0,

@@ -5,7 +5,7 @@
 use super::pinned::PinnedPages;
 use super::size_spread::SizeSpread;
 use crate::analysis::Tally;
-use memtrack_format::resident::HugePages;
+use memtrack_format::resident::{AllocatorFigures, AllocatorStatistics, HugePages, ResidentAccount};
 
 /// The name of glibc's malloc.
 pub(super) const GLIBC: &str = "glibc";
@@ -110,6 +110,25 @@ pub struct AllocatorArena {
     pub behind: u64,
 }
 
+/// What an allocator said of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AllocatorStatisticsAt {
+    /// Its name.
+    pub allocator: &'static str,
+    /// How long before the account, in nanoseconds; below 0: after it began.
+    pub age_ns: i64,
+    /// Its figures.
+    pub figures: AllocatorFigures,
+}
+
+impl AllocatorStatisticsAt {
+    pub(super) fn of(account: &ResidentAccount) -> Option<Self> {
+        let AllocatorStatistics { source, time_ns, figures } = account.statistics?;
+        let age_ns = account.time_ns.wrapping_sub(time_ns).cast_signed();
+        Some(Self { allocator: source.name(), age_ns, figures })
+    }
+}
+
 /// What an account and the live blocks of its moment say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResidentBreakdown {
@@ -133,6 +152,8 @@ pub struct ResidentBreakdown {
     pub python_arenas: u64,
     /// Anonymous memory in huge pages.
     pub huge: HugePages,
+    /// What the program's allocator last said of itself, if its library exports that.
+    pub statistics: Option<AllocatorStatisticsAt>,
     /// The reserve of libstdc++ from which exceptions are made when there is no memory: its bytes, and the resident ones.
     pub exception_reserve: Option<(u64, u64)>,
     /// Live bytes and the rest of their pages by the size of blocks, smallest first.

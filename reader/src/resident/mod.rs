@@ -29,7 +29,7 @@ mod tests;
 
 pub use allocator_trace::AllocatorTrace;
 pub use bands::ClassesAt;
-pub use classes::{AllocatorArena, MemoryClass, ResidentBreakdown, ResidentSizes};
+pub use classes::{AllocatorArena, AllocatorStatisticsAt, MemoryClass, ResidentBreakdown, ResidentSizes};
 pub use heap_calls::{HeapCall, HeapCalls, HeapFunction, ThreadEnds};
 pub use loaded_allocators::allocator_file;
 pub use moment::{LiveMoment, MomentScan};

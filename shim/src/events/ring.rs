@@ -21,6 +21,7 @@ use crate::events::event_time::EventTime;
 use crate::events::order::{EventBlock, WriterTurn};
 use crate::events::sampled_timer::SAMPLED_ONE_IN;
 use crate::events::stack_model::MAX_DEPTH;
+use crate::platform::allocator_statistics;
 use crate::platform::errno::Errno;
 
 mod next_segment;
@@ -302,6 +303,10 @@ impl Ring {
     #[cold]
     #[inline(never)]
     fn interrupted(&mut self, block: EventBlock) -> u64 {
+        let answer = &self.home.area.control().allocator;
+        if allocator_statistics::is_asked(answer) {
+            allocator_statistics::answer(answer);
+        }
         let now = self.home.clock.now();
         if self.time_is_missing(now) {
             return self.switch();

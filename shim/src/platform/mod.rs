@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here knows of events, stacks or hooks; it depends on no other layer.
 
+pub(crate) mod allocator_statistics;
 #[cfg(not(miri))]
 pub(crate) mod arena;
 pub(crate) mod collector_socket;

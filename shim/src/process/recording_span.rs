@@ -18,7 +18,7 @@ use memtrack_transport::{Area, barrier};
 use super::{child_environment, fork, hook_table, recorded_process};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::recording_switch;
+use crate::platform::{allocator_statistics, recording_switch};
 use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
@@ -68,6 +68,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if control.native.load(Relaxed) != 0 {
         native::start();
     }
+    allocator_statistics::start();
     if start == Start::Late {
         control.began_late.store(1, Relaxed);
         thread::begin_anew_in_all(area, recorded_process::is_forked());

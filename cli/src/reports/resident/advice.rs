@@ -4,6 +4,7 @@
 
 use memtrack_reader::resident::MemoryClass;
 
+use super::allocator_statistics::RECENT_NS;
 use super::{GLIBC, ResidentMoment};
 use crate::units::{plural, size};
 
@@ -68,7 +69,8 @@ impl ResidentMoment {
             self.bytes(MemoryClass::PythonFree),
             "dropping the objects that keep arenas of Python's allocator: their free pools are used for new objects only".into(),
         );
-        add(found.purgeable(), self.purge_text());
+        let (bytes, text) = self.purge();
+        add(bytes, text);
         add(
             self.bytes(MemoryClass::Stacks),
             format!("fewer threads than {}, or smaller stacks", plural(self.threads as u64, "thread", "threads")),
@@ -79,24 +81,41 @@ impl ResidentMoment {
         all
     }
 
-    /// How an allocator other than glibc's gives back what it keeps.
-    fn purge_text(&self) -> String {
+    /// What an allocator other than glibc's gives back when it is asked, and how.
+    fn purge(&self) -> (u64, String) {
+        let most = self.breakdown.purgeable();
         match self.keeper() {
-            "jemalloc" => {
+            "jemalloc" => (
+                most,
                 "mallctl thread.tcache.flush in each thread and then arena.4096.purge give back pages that jemalloc \
-                           keeps; a shorter dirty_decay_ms does so as time goes by"
-                    .into()
-            }
-            "mimalloc" => {
+                 keeps; a shorter dirty_decay_ms does so as time goes by"
+                    .into(),
+            ),
+            "mimalloc" => (
+                most,
                 "at most: mi_collect(true), or a shorter MIMALLOC_PURGE_DELAY; mimalloc gives back whole segments only"
-                    .into()
+                    .into(),
+            ),
+            "tcmalloc" => self.tcmalloc_purge(most),
+            _ => (most, "at most: what the program's allocator keeps, if it can be asked to give it back".into()),
+        }
+    }
+
+    /// tcmalloc gives back the pages that it says to be free; what its caches hold does not show in pages.
+    fn tcmalloc_purge(&self, most: u64) -> (u64, String) {
+        let recent = self.breakdown.statistics.as_ref().filter(|statistics| statistics.age_ns <= RECENT_NS);
+        match recent.and_then(|statistics| statistics.figures.free_pages) {
+            Some(free) => {
+                let text =
+                    "at most: MallocExtension_ReleaseFreeMemory() gives back pages that tcmalloc says to be free";
+                (free.min(most), text.into())
             }
-            "tcmalloc" => {
+            None => (
+                most,
                 "at most: MallocExtension_ReleaseFreeMemory() gives back pages that tcmalloc keeps, without what its \
-                           caches hold"
-                    .into()
-            }
-            _ => "at most: what the program's allocator keeps, if it can be asked to give it back".into(),
+                 caches hold"
+                    .into(),
+            ),
         }
     }
 

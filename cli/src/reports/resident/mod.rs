@@ -3,6 +3,7 @@
 //! Invariant: the classes add up to the resident memory that is stated.
 
 mod advice;
+mod allocator_statistics;
 mod sentence;
 mod text;
 mod what_if;
@@ -126,6 +127,7 @@ impl<'a> ResidentReport<'a> {
             "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
             "sizes": breakdown.sizes.iter().map(spread).collect::<Vec<_>>(),
             "huge_pages": {"bytes": breakdown.huge.bytes, "zero_bytes": breakdown.huge.zeroes},
+            "allocator_statistics": breakdown.statistics.as_ref().map(allocator_statistics::json),
             "exception_reserve": reserve,
             "what_if": what_if.collect::<Vec<_>>(),
             "advice": advice.iter().map(|one| json!({"bytes": one.bytes, "text": one.text})).collect::<Vec<_>>(),

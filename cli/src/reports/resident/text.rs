@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use memtrack_reader::resident::{AllocatorArena, MemoryClass, SizeSpread};
 
-use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport};
+use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport, allocator_statistics};
 use crate::reports::NO_STACK;
 use crate::terminal::TextFormat;
 use crate::text::{Style, Styled, TextTable, column, entry, left_out, paragraph, share};
@@ -33,6 +33,10 @@ impl ResidentReport<'_> {
         lines.extend(self.classes().lines(format));
         lines.extend(self.beside(format));
         self.section("Allocators", &self.arenas(rows), format, &mut lines);
+        let statistics = self.memory.breakdown.statistics.as_ref();
+        lines.extend(
+            statistics.iter().flat_map(|statistics| paragraph(&allocator_statistics::text(statistics), format)),
+        );
         self.section("Fragmentation by size of blocks", &self.sizes(rows), format, &mut lines);
         let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
         self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);

@@ -90,6 +90,48 @@ def test_releases_and_peaks(fleet):
     assert (peaks["processes"], peaks["hosts"]) == (4, 2)
 
 
+@pytest.fixture(scope="module")
+def sampled(executable, module_memtrack, tmp_path_factory):
+    """Two releases that hold the same, by samples; and how to ask."""
+    tables = tmp_path_factory.mktemp("sampled") / "tables"
+    server = tables.parent / "server.py"
+    server.write_text(SERVER.replace("range(40)", "range(150)"))
+    for release in RELEASES:
+        for host in HOSTS:
+            capture = module_memtrack.record(sys.executable, server, 20_000, options=["--sample=64k", "--window", "100ms"])
+            options = ["--host", host, "--release", release, "--service", "shop"]
+            outcome = capture.memtrack("transform", "parquet", "-o", tables, *options, capture.path)
+            assert outcome.status == 0, outcome.stderr
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+
+    def ask(*arguments):
+        return subprocess.run([executable, "fleet", tables, *arguments], capture_output=True, text=True, env={**os.environ, "PATH": path})
+
+    return ask
+
+
+def test_figures_of_samples_have_intervals_and_noise_is_no_regression(sampled):
+    between = rows(sampled("regression", "--before", "1.0", "--after", "2.0", "--json"))
+    # Mappings are exact.
+    assert all(row["more_bytes"] > row["more_bytes_margin"] >= 0 for row in between)
+    assert not any(row["more_bytes"] < 65536 and row["more_bytes_margin"] > 0 for row in between), "no more than one sample"
+    grown, *_ = rows(sampled("growth", "--json"))
+    truth, margin = 4 * 150 * 20_057, grown["grown_bytes_margin"]
+    # Three times the interval: no more than the samples' error, and the windows at both ends.
+    assert grown["function"] == "remember" and 0 < margin < truth / 2
+    assert truth / 2 - 3 * margin < grown["grown_bytes"] < truth + 3 * margin
+    for row in rows(sampled("leaks", "--json")):
+        assert 0 < row["leaked_bytes_margin"] < row["leaked_bytes"]
+    (peaks,) = rows(sampled("peaks", "--json"))
+    assert 0 < peaks["most_peak_bytes_margin"] < peaks["most_peak_bytes"]
+    assert " ± " in sampled("growth").stdout and " ± " in sampled("leaks").stdout
+
+
+def test_exact_figures_have_no_interval(fleet):
+    assert all(row["leaked_bytes_margin"] == 0 for row in rows(fleet("leaks", "--json")))
+    assert "±" not in fleet("leaks").stdout
+
+
 QUERIES = (("growth",), ("leaks",), ("peaks",), ("regression", "--before", "1.0", "--after", "2.0"))
 
 

@@ -113,7 +113,7 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
             format!("* from read_parquet('{table}/**/*.parquet', hive_partitioning = true, union_by_name = true)")
         } else {
             "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as own_frame, 0 as \
-             live_bytes where false"
+             live_bytes, 0.0 as live_bytes_variance where false"
                 .to_owned()
         };
         script += &format!("create temp view {table} as select {rows};\n");

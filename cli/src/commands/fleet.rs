@@ -60,18 +60,22 @@ fn table(query: FleetQuery, rows: &[FleetRow]) -> TextTable {
     let place_title = query.has_places().then(|| column("Line of own code"));
     let mut table = TextTable::new(titles.chain(place_title));
     for row in rows {
-        let cells = query.columns().iter().map(|(name, _)| cell(name, row.get(*name)));
+        let cells = query.columns().iter().map(|(name, _)| cell(name, row));
         table.row(cells.chain(query.has_places().then(|| place(row).into())));
     }
     table
 }
 
-fn cell(name: &str, value: Option<&Value>) -> TextCell {
+/// A figure of samples has the half of its 95 % interval beside it.
+fn cell(name: &str, row: &FleetRow) -> TextCell {
+    let value = row.get(name);
     let number = value.and_then(Value::as_f64);
+    let margin = row.get(&format!("{name}_margin")).and_then(Value::as_f64).filter(|margin| *margin > 0.0);
+    let margin = margin.map_or_else(String::new, |margin| format!(" ± {}", size(margin as u64)));
     match (number, value.and_then(Value::as_str)) {
         (Some(number), _) if name.contains("bytes") => {
             let sign = if number < 0.0 { "-" } else { "" };
-            format!("{sign}{}", size(number.abs() as u64)).into()
+            format!("{sign}{}{margin}", size(number.abs() as u64)).into()
         }
         (Some(number), _) => count(number as u64).into(),
         (None, Some(text)) => visible(text).to_string().into(),

@@ -1,4 +1,5 @@
--- What grew most between the first and the last whole window of each process, by line of own code, over all hosts.
+-- What grew most between the first and the last whole window of each process, by line of own code, over all hosts, beyond what samples
+-- leave open.
 with ends as (
     select w.process, min(w.window_number) as first_window, max(w.window_number) as last_window,
         max(w.end_ns) - min(w.end_ns) as lasted_ns
@@ -10,6 +11,8 @@ grown as (
     select w.process, w.service, w.host, w.own_frame,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end)
             - sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as bytes,
+        sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
+            as variance,
         max(e.lasted_ns) as lasted_ns
     from windows w join ends e on e.process = w.process
     where e.last_window > e.first_window
@@ -19,11 +22,13 @@ names as (
     select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
 )
 select g.service, cast(sum(g.bytes) as bigint) as grown_bytes,
+    1.96 * sqrt(sum(g.variance)) as grown_bytes_margin,
     sum(g.bytes) / (sum(g.lasted_ns) / 3.6e12) as bytes_per_hour_and_process,
     count(distinct g.host) as hosts, count(distinct g.process) as processes,
     n.function, n.file, n.line
 from grown g left join names n on n.frame = g.own_frame
 where g.bytes > 0
 group by g.service, n.function, n.file, n.line
+having sum(g.bytes) > 1.96 * sqrt(sum(g.variance))
 order by grown_bytes desc, n.function
 limit 20

@@ -1,4 +1,5 @@
 -- What a process of one release holds at its peak more than one of another, by line of own code; then what has no own code.
+-- What samples leave open is no difference.
 with counted as (
     select p.service, count(distinct case when p.release = r.before_release then p.process end) as processes_before,
         count(distinct case when p.release = r.after_release then p.process end) as processes_after
@@ -8,22 +9,30 @@ with counted as (
 held as (
     select p.service, s.own_frame, s.whose,
         sum(case when p.release = r.before_release then s.peak_bytes else 0 end) as before_bytes,
-        sum(case when p.release = r.after_release then s.peak_bytes else 0 end) as after_bytes
+        sum(case when p.release = r.after_release then s.peak_bytes else 0 end) as after_bytes,
+        sum(case when p.release = r.before_release then coalesce(s.peak_bytes_variance, 0) else 0 end) as before_variance,
+        sum(case when p.release = r.after_release then coalesce(s.peak_bytes_variance, 0) else 0 end) as after_variance
     from sites s join processes p on p.process = s.process cross join releases r
     where p.release in (r.before_release, r.after_release)
     group by p.service, s.own_frame, s.whose
 ),
 names as (
     select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
+),
+compared as (
+    select h.service, h.whose, n.function, n.file, n.line,
+        sum(h.before_bytes) / max(c.processes_before) as before_bytes,
+        sum(h.after_bytes) / max(c.processes_after) as after_bytes,
+        1.96 * sqrt(sum(h.before_variance) / power(max(c.processes_before), 2)
+            + sum(h.after_variance) / power(max(c.processes_after), 2)) as margin,
+        max(c.processes_before) as processes_before, max(c.processes_after) as processes_after
+    from held h join counted c on c.service = h.service left join names n on n.frame = h.own_frame
+    where c.processes_before > 0 and c.processes_after > 0
+    group by h.service, h.whose, n.function, n.file, n.line
 )
-select h.service, sum(h.after_bytes) / max(c.processes_after) - sum(h.before_bytes) / max(c.processes_before) as more_bytes,
-    sum(h.before_bytes) / max(c.processes_before) as before_bytes,
-    sum(h.after_bytes) / max(c.processes_after) as after_bytes,
-    max(c.processes_before) as processes_before, max(c.processes_after) as processes_after,
-    h.whose, n.function, n.file, n.line
-from held h join counted c on c.service = h.service left join names n on n.frame = h.own_frame
-where c.processes_before > 0 and c.processes_after > 0
-group by h.service, h.whose, n.function, n.file, n.line
-having sum(h.after_bytes) / max(c.processes_after) > sum(h.before_bytes) / max(c.processes_before)
-order by case when h.whose = 'own' then 0 else 1 end, more_bytes desc, n.function
+select service, after_bytes - before_bytes as more_bytes, margin as more_bytes_margin, before_bytes, after_bytes,
+    processes_before, processes_after, whose, function, file, line
+from compared
+where after_bytes - before_bytes > margin
+order by case when whose = 'own' then 0 else 1 end, more_bytes desc, function
 limit 20

@@ -116,7 +116,7 @@ def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, 
 
 def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, capture = sampled(executable, tmp_path, "--sample")
-    for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["explain"], ["query", "size > 1"]):
+    for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["query", "size > 1"]):
         run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=60)
         assert run.returncode != 0, command
         assert ("record with --window" in run.stderr) == (command[-1] == "parquet"), run.stderr
@@ -125,8 +125,6 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, other = sampled(executable, tmp_path / "other", "--sample")
     both = tmp_path / "both.bin"
     subprocess.run([executable, "merge", "-o", both, capture, other], capture_output=True, check=True)
-    run = subprocess.run([executable, "explain", both], capture_output=True, text=True, timeout=60)
-    assert (run.returncode, run.stdout) == (1, "") and "has samples of allocations only" in run.stderr
     # What all captures of a report share is said once.
     table = subprocess.run([executable, "table", both], capture_output=True, text=True, timeout=60, check=True)
     assert table.stderr.count("estimates from samples") == 1, table.stderr
@@ -135,6 +133,40 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     for options in (["--sample=0"], ["--sample=x"], ["--sample=auto:0"], ["--sample=auto:"]):
         run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=60)
         assert run.returncode == 2, options
+
+
+GROWING = """
+import time
+cache = []
+def remember():
+    cache.append(bytearray(20_000))
+def scratch():
+    return [bytes(1000) for _ in range(50)]
+for request in range(400):
+    remember()
+    scratch()
+    time.sleep(0.004)
+"""
+
+
+@pytest.mark.parametrize("options", [["--sample=16KiB"], ["--sample=16KiB", "--window", "100ms"]], ids=["events", "windows"])
+def test_explain_names_what_grows_by_samples_with_intervals(executable, tmp_path, options):
+    jsonschema = pytest.importorskip("jsonschema")
+    (tmp_path / "server.py").write_text(GROWING)
+    capture = tmp_path / "s.bin"
+    subprocess.run([executable, "run", "-q", *options, "-o", capture, sys.executable, tmp_path / "server.py"], timeout=60, check=True)
+    run = subprocess.run([executable, "explain", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    report = json.loads(run.stdout)
+    schema = json.loads((REPOSITORY / "docs/schemas/memtrack-explain-1.schema.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(report)
+    first = report["findings"][0]
+    assert (first["id"], first["title"].split(" at ")[0]) == ("growth", "remember") and " ± " in first["title"], first["title"]
+    [evidence] = first["evidence"]
+    noise = max(evidence["bytes_high"] - evidence["bytes"], evidence["bytes"] - evidence["bytes_low"])
+    # Three times the interval.
+    assert 0 < noise < 2_000_000 and abs(evidence["bytes"] - 400 * 20_000) < 3 * noise + 100_000
+    text = subprocess.run([executable, "explain", capture], capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "what is too small for samples" in text and "return [bytes" not in text
 
 
 def test_a_difference_within_its_interval_is_unchanged_and_fails_no_limit(executable, tmp_path):

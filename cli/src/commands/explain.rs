@@ -8,11 +8,10 @@ use std::io::Write;
 use anyhow::Result;
 use memtrack_reader::Options;
 use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, KeyMoments, Number};
-use memtrack_reader::source::CaptureReader;
 
 use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
-use crate::load::{Request, expanded, load, of_one_recording, refuse_samples};
+use crate::load::{Request, load, of_one_recording};
 use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
@@ -29,7 +28,6 @@ const TEXT_BUDGET: usize = 4000;
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let request = Request { without_columns: true, with_resident: true, ..Request::from(&options.input).for_people() };
-    refuse_sampled_events(&request)?;
     let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
     let (blocks, tables) = large_blocks(&capture, &request)?;
     let report = tables.as_ref().zip(capture.info.resident.as_ref());
@@ -48,18 +46,6 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Refuses captures of samples, of several processes too: findings have no place for intervals. Sums and windows are
-/// explained as they are.
-fn refuse_sampled_events(request: &Request<'_>) -> Result<()> {
-    for path in expanded(request.paths)? {
-        let file = CaptureReader::open(&path)?;
-        if !file.aggregated() {
-            refuse_samples(&file)?;
-        }
-    }
-    Ok(())
-}
-
 /// The types of objects that grow, if the capture is one with pictures of objects.
 fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
     let paths = of_one_recording(request.paths)?;
@@ -67,7 +53,7 @@ fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
     if request.narrows() || capture.info.aggregated {
         return Ok(Vec::new());
     }
-    growing_types(&request.open(path)?)
+    growing_types(&request.open_any(path)?)
 }
 
 /// The large blocks that were live at the peak or at the end, if the capture is one with events; and its tables without
@@ -76,7 +62,8 @@ fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<(LargeBlocks
     let mut blocks = LargeBlocks::default();
     let paths = of_one_recording(request.paths)?;
     let [path] = &paths[..] else { return Ok((blocks, None)) };
-    if capture.info.aggregated || capture.analysis.totals.peak.bytes == 0 {
+    // Samples have no single blocks.
+    if capture.info.aggregated || capture.is_sampled() || capture.analysis.totals.peak.bytes == 0 {
         return Ok((blocks, None));
     }
     let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));

@@ -2,9 +2,9 @@
 //!
 //! Invariant: the bytes are those of `table --allocated`.
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
 use crate::reports::source::Sources;
-use crate::units::{count, duration, plural, size};
+use crate::units::{count, duration};
 
 /// Number of lines.
 const MOST: usize = 2;
@@ -44,20 +44,22 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         Finding {
             kind: FindingKind::Churn,
             severity: Severity::Note,
-            title: format!("{} allocates {} a second", row.name(capture), size(rate(tally.bytes))),
+            title: format!(
+                "{} allocates {} a second",
+                row.name(capture),
+                size_about(rate(tally.bytes), rate(noise(tally)))
+            ),
             bytes: tally.bytes,
             weight: weight(row),
             evidence: vec![Evidence {
                 text: format!(
-                    "{} in {} in {}, {} blocks a second; {} of it live at the peak",
-                    size(tally.bytes),
-                    plural(tally.count, "block", "blocks"),
+                    "{} in {}, {} blocks a second; {} of it live at the peak",
+                    in_blocks(tally),
                     duration(span_ns),
                     count(rate(tally.count)),
-                    size(row.peak.tally.bytes)
+                    size_of(row.peak.tally)
                 ),
-                bytes: tally.bytes,
-                count: tally.count,
+                tally,
                 place,
             }],
             meaning:

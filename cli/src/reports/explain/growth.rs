@@ -5,9 +5,9 @@
 use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about};
 use crate::reports::source::Sources;
-use crate::units::{duration, plural, size};
+use crate::units::duration;
 
 /// Maximum number of lines.
 const MOST: usize = 3;
@@ -35,7 +35,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         // Imports grow while a program starts, which may be all that it does.
         let growth = UnendingGrowth::of(&series.times_ns, live).filter(|_| row.whose() != Whose::Imports)?;
         let is_much = growth.bytes >= LEAST.max(rows.peak.bytes / LEAST_PART);
-        (is_much && row.leaked.tally.bytes >= growth.bytes / 2).then_some((row, growth))
+        // What has grown is live: it is known as exactly as that.
+        let is_seen = growth.bytes > noise(row.leaked.tally);
+        (is_much && is_seen && row.leaked.tally.bytes >= growth.bytes / 2).then_some((row, growth))
     });
     let mut grows: Vec<_> = grows.collect();
     grows.sort_by_key(|(_, growth)| std::cmp::Reverse(growth.bytes));
@@ -44,6 +46,8 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
         let place = row.leaked.place(capture, sources);
         let live = row.leaked.tally;
+        let unsure = noise(live);
+        let a_second = |bytes: u64| (bytes as f64 * 1e9 / growth.span_ns.max(1) as f64) as u64;
         let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
         let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
         let keeps = keeps_most || growth.span_ns >= LONG_NS;
@@ -61,21 +65,23 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         Finding {
             kind: FindingKind::Growth,
             severity: if alarming { Severity::Warning } else { Severity::Note },
-            title: format!("{} goes on growing, by {} a second", row.name(capture), size(growth.bytes_per_second())),
+            title: format!(
+                "{} goes on growing, by {} a second",
+                row.name(capture),
+                size_about(growth.bytes_per_second(), a_second(unsure))
+            ),
             bytes: growth.bytes,
             weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
             evidence: vec![Evidence {
                 text: format!(
-                    "{} more in {}{}; {} in {} live {}{in_arenas}",
-                    size(growth.bytes),
+                    "{} more in {}{}; {} live {}{in_arenas}",
+                    size_about(growth.bytes, unsure),
                     duration(growth.span_ns),
                     if growth.is_steady { ", at a steady rate" } else { "" },
-                    size(live.bytes),
-                    plural(live.count, "block", "blocks"),
+                    in_blocks(live),
                     capture.info.leak_moment.when(),
                 ),
-                bytes: live.bytes,
-                count: live.count,
+                tally: live,
                 place,
             }],
             meaning:

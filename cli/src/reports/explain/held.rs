@@ -4,9 +4,9 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::source::Sources;
-use crate::units::{duration, percent, plural, size};
+use crate::units::{duration, percent};
 
 /// Number of lines.
 const MOST: usize = 3;
@@ -22,7 +22,8 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, others: &[Fin
     // Own code first: what the program can change.
     holders.sort_by_key(|row| std::cmp::Reverse((row.whose() == Whose::Own, row.peak.tally.bytes)));
     // Memory without a stack is the interpreter's own, from before any code ran.
-    holders.retain(|row| row.peak.tally.bytes >= least && row.has_line());
+    // What samples leave open is not named.
+    holders.retain(|row| row.peak.tally.bytes >= least && row.peak.tally.bytes_range().0 > 0 && row.has_line());
     let named = |row: &super::rows::LineRow| {
         let name = row.name(capture);
         others.iter().any(|finding| finding.title.starts_with(&name))
@@ -35,14 +36,8 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, others: &[Fin
             let tally = row.peak.tally;
             let name = row.name(capture);
             Evidence {
-                text: format!(
-                    "{} in {}, {} of the peak: {name}",
-                    size(tally.bytes),
-                    plural(tally.count, "block", "blocks"),
-                    percent(tally.bytes, rows.peak.bytes)
-                ),
-                bytes: tally.bytes,
-                count: tally.count,
+                text: format!("{}, {} of the peak: {name}", in_blocks(tally), percent(tally.bytes, rows.peak.bytes)),
+                tally,
                 place: row.peak.place(capture, sources),
             }
         })
@@ -57,7 +52,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, others: &[Fin
             "{} holds {} of the peak of {}{after}",
             first.name(capture),
             percent(first.peak.tally.bytes, rows.peak.bytes),
-            size(rows.peak.bytes)
+            size_of(rows.peak)
         ),
         bytes: first.peak.tally.bytes,
         weight: first.peak.tally.bytes,

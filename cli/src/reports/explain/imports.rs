@@ -4,11 +4,12 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::own_lines::rows_by_own_line;
 use crate::reports::source::Sources;
-use crate::units::{percent, plural, size};
+use crate::units::percent;
 use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
 
 /// Number of imports that are named.
 const MOST: usize = 3;
@@ -20,7 +21,8 @@ const LEAST_PERCENT: u64 = 20;
 pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
     let capture = rows.capture;
     let mut imports: Vec<_> = rows.rows.iter().filter(|row| row.whose() == Whose::Imports).collect();
-    let whole: u64 = imports.iter().map(|row| row.peak.tally.bytes).sum();
+    let tally: Tally = imports.iter().map(|row| row.peak.tally).sum();
+    let whole = tally.bytes;
     if whole < LEAST.max(rows.peak.bytes / 100 * LEAST_PERCENT) {
         return Vec::new();
     }
@@ -33,18 +35,13 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             let tally = row.peak.tally;
             let label = labels.iter().find(|label| row.is(label.key));
             let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
-            Evidence {
-                text: format!("{} in {}: {label}", size(tally.bytes), plural(tally.count, "block", "blocks")),
-                bytes: tally.bytes,
-                count: tally.count,
-                place: row.peak.place(capture, sources),
-            }
+            Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place: row.peak.place(capture, sources) }
         })
         .collect();
     vec![Finding {
         kind: FindingKind::Imports,
         severity: Severity::Note,
-        title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size(whole)),
+        title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size_of(tally)),
         bytes: whole,
         // Of like amounts, data can be changed more easily than what a program is made of.
         weight: whole / 2,

@@ -2,11 +2,14 @@
 //!
 //! Invariant: what held memory then is what was live at the last recorded moment.
 
+use memtrack_reader::View;
+use memtrack_reader::analysis::Tally;
+
 use super::copies::LargeBlock;
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
 use crate::reports::failed;
 use crate::reports::source::Sources;
-use crate::units::{duration, plural, size};
+use crate::units::{duration, size};
 
 /// The exit status of SIGKILL, as a shell gives it.
 const KILLED: u8 = 128 + 9;
@@ -26,11 +29,11 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
     // A program that goes on without the memory may have been prepared for that.
     let has_failed = capture.info.process.exit_status != Some(0);
     let totals = &capture.analysis.totals;
-    let live = totals.leaked_at_exit;
+    let live = Tally { variance: capture.analysis.whole_variance(View::LeaksAtExit), ..totals.leaked_at_exit };
     let title = match (is_killed, &failed) {
         (true, _) => {
             let reason = capture.info.end_reason().unwrap_or_else(|| "ended by SIGKILL".into());
-            format!("{reason}; {} live after {}", size(live.bytes), duration(totals.end_time_ns))
+            format!("{reason}; {} live after {}", size_of(live), duration(totals.end_time_ns))
         }
         (false, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
     };
@@ -42,7 +45,7 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
     }
     if totals.rss_last_bytes > 0 {
         let text = format!("resident memory {} at the last snapshot", size(totals.rss_last_bytes));
-        evidence.push(Evidence { text, bytes: totals.rss_last_bytes, ..Evidence::default() });
+        evidence.push(Evidence { text, tally: Evidence::exact(totals.rss_last_bytes, 0), place: None });
     }
     vec![Finding {
         kind: FindingKind::Killed,
@@ -72,9 +75,8 @@ fn holders(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Evidence> {
     all.sort_by_key(|row| std::cmp::Reverse(row.leaked.tally.bytes));
     let of = |row: &&super::rows::LineRow| {
         let tally = row.leaked.tally;
-        let text =
-            format!("held {} in {}: {}", size(tally.bytes), plural(tally.count, "block", "blocks"), row.name(capture));
-        Evidence { text, bytes: tally.bytes, count: tally.count, place: row.leaked.place(capture, sources) }
+        let text = format!("held {}: {}", in_blocks(tally), row.name(capture));
+        Evidence { text, tally, place: row.leaked.place(capture, sources) }
     };
     all.iter().take(MOST).map(of).collect()
 }
@@ -88,7 +90,12 @@ fn growing_last(rows: &LineRows<'_>, sources: &mut Sources) -> Option<Evidence> 
     let most = rows.rows.iter().zip(&series.parts).max_by_key(|(_, live)| grown(live))?;
     let (row, bytes) = (most.0, grown(most.1));
     let span = series.times_ns[last] - series.times_ns[from];
-    let text = format!("grew most in the last {}: {}, {}", duration(span), row.name(rows.capture), size(bytes));
+    let text = format!(
+        "grew most in the last {}: {}, {}",
+        duration(span),
+        row.name(rows.capture),
+        size_about(bytes, noise(row.leaked.tally))
+    );
     let place = row.leaked.place(rows.capture, sources);
-    (bytes > 0).then_some(Evidence { text, bytes, count: 0, place })
+    (bytes > noise(row.leaked.tally)).then_some(Evidence { text, tally: Evidence::exact(bytes, 0), place })
 }

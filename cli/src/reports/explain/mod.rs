@@ -19,6 +19,8 @@ mod write;
 
 use std::cmp::Reverse;
 
+use memtrack_reader::analysis::Tally;
+
 use super::place::Place;
 pub(crate) use copies::{LargeBlocks, least_copy};
 pub(crate) use rows::LineRows;
@@ -27,6 +29,7 @@ use super::capture_info::{Capture, quoted};
 use super::resident::ResidentReport;
 use super::source::Sources;
 use crate::object_growth::GrowingType;
+use crate::units::{count_within, size_within};
 
 /// Number of moments at which live bytes of each line are known.
 pub(crate) const MOMENTS: u32 = 128;
@@ -97,9 +100,16 @@ pub(crate) struct Finding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     text: String,
-    bytes: u64,
-    count: u64,
+    /// Bytes and blocks, with how exact they are.
+    tally: Tally,
     place: Option<Place>,
+}
+
+impl Evidence {
+    /// So many bytes and blocks, exactly.
+    fn exact(bytes: u64, count: u64) -> Tally {
+        Tally { bytes, count, ..Tally::default() }
+    }
 }
 
 /// The findings about a capture.
@@ -137,6 +147,28 @@ impl Explanation {
         findings.sort_by_key(|finding| Reverse(finding.weight));
         Self { findings, not_seen: not_seen::texts(capture, resident.is_some()) }
     }
+}
+
+/// `12.4 MB`, of samples with the interval.
+fn size_of(tally: Tally) -> String {
+    size_within(tally.bytes, tally.bytes_range())
+}
+
+/// `12.4 MB in 120 blocks`, of samples with the intervals.
+fn in_blocks(tally: Tally) -> String {
+    let count = count_within(tally.count, tally.count_range());
+    format!("{} in {count} {}", size_of(tally), if tally.count == 1 { "block" } else { "blocks" })
+}
+
+/// How many bytes more or less may be there than are known of; 0 of what is exact.
+fn noise(tally: Tally) -> u64 {
+    let (low, high) = tally.bytes_range();
+    tally.bytes.saturating_sub(low).max(high.saturating_sub(tally.bytes))
+}
+
+/// So many bytes, give or take this many.
+fn size_about(bytes: u64, noise: u64) -> String {
+    size_within(bytes, (bytes.saturating_sub(noise), bytes.saturating_add(noise)))
 }
 
 /// The command of a report about this capture.

@@ -17,6 +17,7 @@ pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
     say(info.growing, "what comes after this moment: the recording goes on");
     say(process.snapshot, "what came after the snapshot");
     say(process.began_late, "what was allocated before the recording began");
+    say(capture.is_sampled(), "copies, and what is too small for samples; record without --sample");
     let windows = capture.analysis.windows.len();
     let has_windows = windows > 0;
     say(

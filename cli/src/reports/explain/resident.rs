@@ -46,8 +46,8 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
             percent(bytes, total),
             duration(memory.time_ns)
         ),
-        bytes,
-        ..Evidence::default()
+        tally: Evidence::exact(bytes, 0),
+        place: None,
     }];
     evidence.extend(report.pinned().first().map(|row| evidence_of(row, memory)));
     Some(Finding {
@@ -107,8 +107,7 @@ fn evidence_of(row: &PinnedRow, memory: &ResidentMoment) -> Evidence {
             count(pages.blocks),
             size(pages.live_bytes)
         ),
-        bytes: pages.pinned_bytes,
-        count: pages.blocks,
+        tally: Evidence::exact(pages.pinned_bytes, pages.blocks),
         place: row.place.clone(),
     }
 }

@@ -3,7 +3,7 @@
 //! Arenas of Python's allocators count for the line that made Python ask for them. Invariant: the sums of a line are those
 //! of `table` in the same view, with arenas.
 
-use memtrack_reader::analysis::{LiveSeries, Tally};
+use memtrack_reader::analysis::{LiveSeries, Sum, Tally};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
@@ -68,14 +68,16 @@ impl<'a> LineRows<'a> {
             arenas: Tally::default(),
         };
         let mut rows: Vec<LineRow> = keys.into_iter().map(new).collect();
-        for (group, row) in capture.analysis.groups.iter().zip(&of_group) {
+        for (number, (group, row)) in capture.analysis.groups.iter().zip(&of_group).enumerate() {
             let row = &mut rows[*row as usize];
+            let tally = |sum: Sum, view| Tally { variance: capture.analysis.variance(number, view), ..sum.tally() };
+            let leaked = tally(group.leaked, View::Leaks);
             if group.allocator.is_python_arena() {
-                row.arenas += group.leaked.tally();
+                row.arenas += leaked;
             }
-            row.peak.add(group.peak.tally(), group.stack);
-            row.leaked.add(group.leaked.tally(), group.stack);
-            row.allocated.add(group.allocated.tally(), group.stack);
+            row.peak.add(tally(group.peak, View::HighWaterMark), group.stack);
+            row.leaked.add(leaked, group.stack);
+            row.allocated.add(tally(group.allocated, View::Allocated), group.stack);
         }
         let series = capture.analysis.live_series(&of_group, rows.len());
         let peak = capture.analysis.rows(View::HighWaterMark).map(|row| row.tally()).sum();

@@ -2,9 +2,9 @@
 //!
 //! Invariant: only lines whose blocks were live at the peak.
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, size_of};
 use crate::reports::source::Sources;
-use crate::units::{count, percent, size};
+use crate::units::{count, count_within, percent};
 
 /// Number of lines.
 const MOST: usize = 2;
@@ -20,7 +20,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let capture = rows.capture;
     let is_tiny = |row: &&super::rows::LineRow| {
         let tally = row.peak.tally;
-        tally.count >= LEAST
+        tally.count_range().0 >= LEAST
             && tally.bytes / tally.count <= SMALL
             && tally.bytes >= rows.peak.bytes / (100 / LEAST_PERCENT)
     };
@@ -40,13 +40,12 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             evidence: vec![Evidence {
                 text: format!(
                     "{} in {} blocks of {} bytes on average, {} of the peak",
-                    size(tally.bytes),
-                    count(tally.count),
+                    size_of(tally),
+                    count_within(tally.count, tally.count_range()),
                     tally.bytes / tally.count.max(1),
                     percent(tally.bytes, rows.peak.bytes)
                 ),
-                bytes: tally.bytes,
-                count: tally.count,
+                tally,
                 place,
             }],
             meaning: "Each block takes up to 16 bytes more than was asked for, and in Python a reference and often a \

@@ -4,9 +4,11 @@
 
 use std::io::{self, Write};
 
+use memtrack_reader::analysis::Variance;
 use serde_json::{Value, json};
 
 use super::{Evidence, Explanation, Finding, Severity};
+use crate::reports::estimates::RangedTally;
 use crate::terminal::TextFormat;
 use crate::text::{Style, Styled, entry};
 use crate::units::plural;
@@ -123,7 +125,10 @@ impl Evidence {
     }
 
     fn json(&self) -> Value {
-        let mut value = json!({"text": self.text, "bytes": self.bytes, "count": self.count});
+        let mut value = json!({"text": self.text, "bytes": self.tally.bytes, "count": self.tally.count});
+        if self.tally.variance != Variance::EXACT {
+            RangedTally::from(self.tally).put(&mut value, ["bytes", "count"]);
+        }
         let place = self.place.as_ref().map(super::Place::json).unwrap_or_default();
         for name in ["function", "file", "line", "source", "stack"] {
             value[name] = place.get(name).cloned().unwrap_or_default();

@@ -251,3 +251,71 @@ def test_rings_that_only_hold_themselves_and_those_that_c_code_holds(executable,
     by_c = {path["pattern"]: path["count"] for path in found if " in a ring that only holds itself>" not in path["pattern"]}
     assert by_c == {"<__main__.Node that C code holds>.held": 3}
     assert sum(path["count"] for path in found) == count + 3
+
+
+def paths(executable, process, wanted):
+    """The objects of a type by their paths."""
+    command = [str(executable), "objects", str(process.pid), "--json", "--why", wanted]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["why"]
+    return {path["pattern"]: path["count"] for path in found}
+
+
+STATIC_TYPES = """
+import datetime, json, operator, sys
+def resolve(path):
+    # Modules have dots in their names.
+    names = path.split(".")
+    known = max((".".join(names[:count]) for count in range(1, len(names)) if ".".join(names[:count]) in sys.modules), key=len)
+    found = sys.modules[known]
+    for name in names[known.count(".") + 1:]:
+        found = getattr(found, "__dict__", {}).get(name) or getattr(found, name)
+    return path if type(found).__name__ != "method_descriptor" else ""
+print("ready", flush=True)
+print(json.dumps([resolve(path) for path in json.loads(sys.stdin.readline())]), flush=True)
+sys.stdin.readline()
+"""
+SUBINTERPRETER = """
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+kept = interpreters.create()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_static_types_have_is_called_by_them(executable, tmp_path, version):
+    """From 3.12 on the interpreter has it, and not the type."""
+    script = tmp_path / "app.py"
+    script.write_text(STATIC_TYPES)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        methods = paths(executable, process, "builtins.method_descriptor")
+        texts = paths(executable, process, "builtins.str")
+        process.stdin.write(json.dumps(plain := [path for path in methods if re.fullmatch(r"[\w.]+", path)]) + "\n")
+        process.stdin.flush()
+        resolved = json.loads(process.stdout.readline())
+        process.stdin.write("\n")
+    assert all(any(path.endswith(name) for path in plain) for name in (".upper", ".datetime.isoformat"))
+    assert len(plain) > 300 and set(resolved) == {""}
+    assert not any("dict that C code holds" in path for path in methods)
+    assert "<immortal str>" not in texts and texts.get("<dict that C code holds> (a key)", 0) < 60
+    assert texts["<interned strings>[…]"] > 10
+
+
+@pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version not in ("3.8", "3.9", "3.10", "3.11")])
+def test_static_types_have_a_dictionary_in_each_interpreter(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(SUBINTERPRETER + "print('ready', flush=True)\ninput()\ninterpreters.destroy(kept)\n")
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        found = paths(executable, process, "builtins.dict")
+        process.stdin.write("\n")
+    assert {"builtins.str.__dict__", "builtins.float.__dict__"} <= set(found)
+    assert sum(count for path, count in found.items() if "<in a subinterpreter>" in path) > 100
+    # What remains are its own: of the interpreter, its threads and its codecs.
+    assert found.get("<dict that C code holds>", 0) < 30

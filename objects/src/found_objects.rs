@@ -13,7 +13,7 @@ use crate::layout::ObjectLayout;
 use crate::memory::{GUARD, GUARDED, ObjectMemory};
 use crate::mimalloc;
 use crate::pymalloc::PoolLayout;
-use crate::reference_count::{IMMORTAL, MOST_REFERENCES, ReferenceCount};
+use crate::reference_count::{MOST_REFERENCES, ReferenceCount};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
@@ -107,10 +107,9 @@ impl FoundObjects<'_> {
                 return;
             }
             if bits & TRACKED == 0 {
-                // What never ends is not tracked, but an object as any other.
-                if memory.u32(address.wrapping_add(LOCAL_COUNT)) == Some(IMMORTAL) {
-                    self.number(address);
-                }
+                // What never ends is not tracked, nor what can be part of no cycle: in 3.13 dictionaries of texts, too, as that
+                // of interned ones, to which no object refers.
+                self.find_object(address, block.room, |of| of.is_collected);
                 return;
             }
             let of = self.layout.type_of(memory, address);

@@ -62,17 +62,36 @@ impl<'a> Holders<'a> {
         }
     }
 
+    /// Follows references from these on; an object's own class comes last, since what else holds a class has a better name for it.
     fn reach(&mut self, from: usize) {
-        let mut at = from;
-        while let Some(&object) = self.order.get(at) {
-            for &held in self.picture.references_of(object) {
-                if let Some(parent) = self.parents.get_mut(held as usize).filter(|parent| **parent == NONE) {
-                    *parent = object;
-                    self.order.push(held);
+        let (mut at, mut classes) = (from, from);
+        while classes < self.order.len() {
+            while let Some(&object) = self.order.get(at) {
+                let class = self.class_of(object);
+                for &held in self.picture.references_of(object).iter().filter(|held| Some(**held) != class) {
+                    self.hold(object, held);
                 }
+                at += 1;
             }
-            at += 1;
+            while let Some(&object) = self.order.get(classes).filter(|_| classes < at) {
+                let class = self.class_of(object);
+                class.into_iter().for_each(|class| self.hold(object, class));
+                classes += 1;
+            }
         }
+    }
+
+    fn hold(&mut self, parent: u32, held: u32) {
+        if let Some(known) = self.parents.get_mut(held as usize).filter(|known| **known == NONE) {
+            *known = parent;
+            self.order.push(held);
+        }
+    }
+
+    /// The class of an object, if the picture knows which of its objects are classes, and the object refers to it.
+    fn class_of(&self, object: u32) -> Option<u32> {
+        let of = self.picture.stored.objects.get(object as usize)?.type_number;
+        self.picture.classes.get(of as usize).copied().flatten()
     }
 
     /// What neither modules nor threads reach: first what nothing refers to, then what has references that no object has,

@@ -8,6 +8,7 @@ use crate::ObjectsError;
 use crate::layout::{OFFSETS_COOKIE, ObjectLayout};
 use crate::memory::ObjectMemory;
 use crate::mimalloc;
+use crate::static_types::StaticTypes;
 
 /// Interpreters and threads that are read at most.
 const MOST_INTERPRETERS: usize = 1 << 10;
@@ -96,6 +97,12 @@ impl PythonRuntime {
             young.chain([at + self.layout.permanent])
         };
         collectors.into_iter().filter(|at| *at < 1 << 47).flat_map(of_one).collect()
+    }
+
+    /// Where interpreters have the dictionaries of static types.
+    pub(crate) fn static_types(&self, memory: &ObjectMemory<'_>) -> StaticTypes {
+        let interpreters = self.interpreters(&|at| memory.u64(at));
+        StaticTypes::find(memory, &self.layout, self.type_type, &interpreters)
     }
 
     /// The dictionaries of imported modules.

@@ -8,8 +8,11 @@ use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
+use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
-use crate::references::{FIRST_OF_CODE_KEPT, ReferencePlace, ReferenceReader};
+use crate::references::{
+    DICTIONARY, FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS, ReferencePlace, ReferenceReader, SUBCLASSES,
+};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Members of a type, and bases that are searched for one.
@@ -19,7 +22,6 @@ const MEMBER: u64 = 40;
 /// Offsets in types.
 const MEMBERS: u64 = 240;
 const BASE: u64 = 256;
-const DICTIONARY: u64 = 264;
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -221,7 +223,7 @@ impl<'a> LabelReader<'a> {
 
     /// The name of a field, which types tell of slots and of what C code shows.
     fn field(&self, of: &ObjectType, offset: u64) -> String {
-        if let Some(name) = field_of_builtin(self.reader.layout.minor, of, offset) {
+        if let Some(name) = field_of_builtin(self.reader.layout, of, offset) {
             return name.into();
         }
         let layout = self.reader.layout;
@@ -290,7 +292,7 @@ impl<'a> LabelReader<'a> {
 }
 
 /// Fields that no table of members names, since code shows them.
-fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static str> {
+fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
     /// Of a function, from `first` on.
     const BEFORE_3_10: [&str; 12] = [
         "__code__",
@@ -327,14 +329,31 @@ fn field_of_builtin(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static 
     if of.kind == ObjectKind::Code && offset >= FIRST_OF_CODE_KEPT {
         return CODE_KEPT.get(((offset - FIRST_OF_CODE_KEPT) / 8) as usize).copied();
     }
+    if of.kind == ObjectKind::Type {
+        // Some versions show these by code, others by a table of members.
+        return match offset {
+            336 => Some("__bases__"),
+            344 => Some("__mro__"),
+            SUBCLASSES => Some("<subclasses>"),
+            OF_SUBINTERPRETERS.. if offset == OF_SUBINTERPRETERS + SUBCLASSES => {
+                Some("<subclasses in a subinterpreter>")
+            }
+            OF_SUBINTERPRETERS.. => Some("<in a subinterpreter>"),
+            // Of a class of the program.
+            _ if offset + 16 == layout.qualname => Some("__name__"),
+            _ if offset + 8 == layout.qualname => Some("__slots__"),
+            _ if offset == layout.qualname => Some("__qualname__"),
+            _ => None,
+        };
+    }
     let names: &[&str] = match &*of.name {
         "builtins.cell" => &["cell_contents"],
-        "builtins.function" if minor < 10 => &BEFORE_3_10,
+        "builtins.function" if layout.minor < 10 => &BEFORE_3_10,
         "builtins.function" => &SINCE_3_10,
         "builtins.builtin_function_or_method" => &["<definition>", "__self__", "__module__"],
         "builtins.traceback" => &["tb_next", "tb_frame"],
         _ if of.kind == ObjectKind::NumpyArray => &["data", "ndim", "shape", "strides", "base", "dtype"],
-        _ if of.is_exception && minor < 11 => &EXCEPTION,
+        _ if of.is_exception && layout.minor < 11 => &EXCEPTION,
         _ if of.is_exception => &SINCE_3_11,
         _ => return None,
     };

@@ -30,6 +30,7 @@ mod pymalloc;
 mod reference_count;
 mod references;
 mod size;
+mod static_types;
 mod types;
 
 pub use graph::Holders;

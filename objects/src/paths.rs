@@ -111,6 +111,9 @@ impl ObjectPicture {
                 context = self.step(&mut text, holder, context);
             }
         }
+        if context == PathContext::Namespace {
+            text.push(".__dict__");
+        }
         (text, root.is_some())
     }
 
@@ -132,6 +135,10 @@ impl ObjectPicture {
     /// Adds a reference; returns what the next one belongs to.
     fn step(&self, text: &mut PathText, holder: &PicturedHolder, context: PathContext) -> PathContext {
         let name = || self.text(holder.value);
+        let is_module = matches!(holder.kind, HolderKind::TextKey | HolderKind::NumberKey | HolderKind::OtherKey);
+        if context == PathContext::Modules && !is_module {
+            text.push("sys.modules");
+        }
         match (holder.kind, context) {
             (HolderKind::TextKey, PathContext::Modules) => text.push(name()),
             (HolderKind::NumberKey | HolderKind::OtherKey, PathContext::Modules) => text.push("<module>"),
@@ -214,6 +221,9 @@ mod tests {
         assert_eq!(paths[0].pattern, "app.cache.SESSIONS[…].request[…][…]");
         assert!(paths[0].is_known && paths[0].count == 1);
         assert_eq!(picture(&steps).paths(&[0])[0].example, "sys.modules");
+        let class = picture(&[(HolderKind::Class, 0), (Namespace, 0), (TextKey, 2)]);
+        assert_eq!(class.paths(&[3])[0].example, "sys.modules.__class__.request");
+        assert_eq!(class.paths(&[2])[0].example, "sys.modules.__class__.__dict__");
     }
 
     #[test]

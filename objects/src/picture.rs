@@ -18,6 +18,8 @@ pub struct ObjectPicture {
     /// Objects that none refers to, and whose count of references says nothing, ascending: what is not held waits for the
     /// collector as rings do.
     pub(crate) uncounted: Vec<u32>,
+    /// The object that each type is, by number; none in a picture that was stored.
+    pub(crate) classes: Vec<Option<u32>>,
 }
 
 /// The objects of one type.
@@ -68,7 +70,7 @@ impl ObjectPicture {
     /// A picture that was stored.
     pub fn of_stored(stored: StoredPicture) -> Self {
         let end = stored.roots.len();
-        Self { stored, late_roots: end..end, unexplained: Vec::new(), uncounted: Vec::new() }
+        Self { stored, late_roots: end..end, unexplained: Vec::new(), uncounted: Vec::new(), classes: Vec::new() }
     }
 
     /// What is stored of it; whoever stores it adds when and why it was taken.

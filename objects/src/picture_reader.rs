@@ -35,6 +35,8 @@ enum RootHolder {
     Modules,
     /// A frame, in a place of it.
     Frame(u64, ReferencePlace),
+    /// The interpreter itself has it: it is a static type.
+    Interpreter,
     /// It is the dictionary of interned strings.
     Interned,
     /// Nothing needs to: it is immortal.
@@ -47,7 +49,8 @@ type FoundRoot = (u32, RootHolder);
 /// Reads the objects of a process that stands still.
 pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: PictureDetail<'_>) -> ObjectPicture {
     let memory = ObjectMemory::new(view);
-    let reader = ReferenceReader { memory: &memory, layout: &runtime.layout };
+    let static_types = runtime.static_types(&memory);
+    let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
     let mut builder = FoundObjects {
         memory: &memory,
         layout: &runtime.layout,
@@ -93,7 +96,8 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         new
     };
     let (unexplained, uncounted) = (renumbered(unexplained), renumbered(uncounted));
-    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted };
+    let classes = types.each(|of| by_address.get(of.address));
+    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes };
     let mut labels = LabelReader::new(reader, &types, &by_address, texts);
     let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
     let named = roots.into_iter().map(|(old, holder)| {
@@ -102,10 +106,13 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
             RootHolder::Modules => None,
             RootHolder::Frame(frame, place) => Some(labels.root(frame, place)),
             RootHolder::Interned => Some(labels.row("<interned strings>")),
+            RootHolder::Interpreter => {
+                let of = picture.stored.objects.get(object as usize).and_then(|of| types.number(of.address));
+                Some(labels.row(&format!("<static type {}>", types.short_name(of))))
+            }
             RootHolder::Immortal => {
-                let of = picture.stored.objects.get(object as usize).and_then(|of| types.get(of.type_number));
-                let name = of.map(|of| of.name.clone()).unwrap_or_default();
-                Some(labels.row(&format!("<immortal {}>", name.strip_prefix("builtins.").unwrap_or(&name))))
+                let of = picture.stored.objects.get(object as usize).map(|of| of.type_number);
+                Some(labels.row(&format!("<immortal {}>", types.short_name(of))))
             }
         };
         PicturedRoot { object, text }
@@ -169,6 +176,9 @@ impl FoundObjects<'_> {
                 let object = self.number(address);
                 into.extend(object.map(|object| (object, RootHolder::Frame(frame, place))));
             }
+        }
+        for address in reader.static_types.all(self.memory, self.layout) {
+            others.extend(self.number(address).map(|object| (object, RootHolder::Interpreter)));
         }
         let early = roots.len();
         roots.extend(others);

@@ -8,6 +8,7 @@ use crate::dictionary::{Dictionary, KeyTable, values_start};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::numpy_array::{self, NumpyArray};
+use crate::static_types::StaticTypes;
 use crate::types::{ObjectKind, ObjectType};
 
 /// Slots of a frame before its locals, in words.
@@ -29,6 +30,11 @@ const CODE_NAMES: std::ops::Range<u64> = 96..144;
 const CODE_KEPT: [u64; 3] = [152, 152, 160];
 const CODE_KEPT_FIELDS: u64 = 4;
 pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
+/// In a type: its dictionary, and that of its subclasses; and how they are called that a static type has in other interpreters
+/// than the main one.
+pub(crate) const DICTIONARY: u64 = 264;
+pub(crate) const SUBCLASSES: u64 = 360;
+pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;
 /// Blocks of a deque that are followed at most.
 const MOST_BLOCKS: u64 = 1 << 24;
 const DEQUE_ITEMS: u64 = 64;
@@ -59,6 +65,7 @@ pub(crate) enum ReferencePlace {
 pub(crate) struct ReferenceReader<'a> {
     pub(crate) memory: &'a ObjectMemory<'a>,
     pub(crate) layout: &'a ObjectLayout,
+    pub(crate) static_types: &'a StaticTypes,
 }
 
 impl ReferenceReader<'_> {
@@ -377,13 +384,20 @@ impl ReferenceReader<'_> {
             })
     }
 
-    /// A type's own fields, and the keys that its instances share.
+    /// A type's own fields, what interpreters have for it, and the keys that its instances share.
     fn type_fields(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let Some(flags) = word(168) else { return false };
         let is_heap_type = flags >> 9 & 1 == 1;
         let size = if is_heap_type { self.layout.heap_type } else { self.layout.static_type };
         let is_whole = self.field_words(of, address, 24, size, each);
+        if !is_heap_type {
+            for state in self.static_types.of(self.memory, self.layout, address) {
+                let offset = if state.is_main { 0 } else { OF_SUBINTERPRETERS };
+                each(ReferencePlace::Field(offset + DICTIONARY), state.dictionary);
+                each(ReferencePlace::Field(offset + SUBCLASSES), state.subclasses);
+            }
+        }
         let keys = word(self.layout.cached_keys).filter(|_| is_heap_type);
         let keys = keys.filter(|keys| *keys != 0).and_then(|at| KeyTable::read(self.memory, self.layout, at));
         is_whole & keys.is_none_or(|keys| keys.each(self.memory, |_, key, _| each(ReferencePlace::Key, key)))

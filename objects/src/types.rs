@@ -115,6 +115,12 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Rc::clone)
     }
 
+    /// The name of the type with this number, without the module of those that need none.
+    pub(crate) fn short_name(&self, number: Option<u32>) -> String {
+        let name = number.and_then(|number| self.get(number)).map(|of| of.name.clone()).unwrap_or_default();
+        name.strip_prefix("builtins.").map(Into::into).unwrap_or(name)
+    }
+
     /// What is made of all types so far, by number.
     pub(crate) fn each<T>(&self, mut make: impl FnMut(&ObjectType) -> T) -> Vec<T> {
         self.all.borrow().iter().map(|of| make(of)).collect()

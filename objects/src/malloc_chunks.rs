@@ -76,8 +76,10 @@ fn next(words: &impl Words, at: u64, end: u64, flags: u64) -> Option<(u64, bool)
 
 /// The block of the chunk that is mapped for itself here, if one is; returns its end.
 pub(crate) fn mapped(words: &impl Words, at: u64, most: u64, each: &mut impl FnMut(u64, u64)) -> Option<u64> {
-    let size = words.word(at + SIZE).filter(|size| size % PAGE == MAPPED)? - MAPPED;
-    let end = at.checked_add(size).filter(|end| size > 0 && *end <= most)?;
+    // From glibc 2.43 on its size is that of what comes behind the header.
+    let told = words.word(at + SIZE).filter(|size| size & FLAGS == MAPPED)? - MAPPED;
+    let size = if told.is_multiple_of(PAGE) { told } else { told.checked_add(HEADER)? };
+    let end = at.checked_add(size).filter(|end| size > 0 && size.is_multiple_of(PAGE) && *end <= most)?;
     if words.word(at)? != 0 {
         return None;
     }
@@ -151,7 +153,12 @@ mod tests {
             |made: &MadeWords, pages: u64| found(|mut each| _ = mapped(made, AT, AT + pages * PAGE, &mut each));
         assert_eq!(in_pages(&made, 3), [(AT + 0x10, 0x2ff0)]);
         assert_eq!(in_pages(&made, 2), []);
+        made.0.insert(AT + SIZE, 0x2ff2);
+        assert_eq!(in_pages(&made, 3), [(AT + 0x10, 0x2ff0)]);
         made.0.insert(AT, 1);
+        assert_eq!(in_pages(&made, 3), []);
+        made.0.insert(AT, 0);
+        made.0.insert(AT + SIZE, 0x2fe2);
         assert_eq!(in_pages(&made, 3), []);
         put(&mut made, AT + PAGE, &[0x3001]);
         assert_eq!(found(|mut each| _ = mapped(&made, AT + PAGE, AT + 8 * PAGE, &mut each)), []);

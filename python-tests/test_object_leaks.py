@@ -302,7 +302,7 @@ def test_what_static_types_have_is_called_by_them(executable, tmp_path, version)
     assert len(plain) > 300 and set(resolved) == {""}
     assert not any("dict that C code holds" in path for path in methods)
     assert "<immortal str>" not in texts and texts.get("<dict that C code holds> (a key)", 0) < 60
-    assert texts["<interned strings>[…]"] > 10
+    assert texts["<interned strings>[…]"] > 0
 
 
 @pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version not in ("3.8", "3.9", "3.10", "3.11")])

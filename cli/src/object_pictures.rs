@@ -11,6 +11,8 @@ use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 
 use crate::args::objects::ObjectsMoment;
+use crate::control::{recordings, snapshot};
+use crate::load::objects::blocks_at;
 
 /// When a recording takes pictures; `None`: never.
 pub(crate) fn picture_options(moments: &[ObjectsMoment]) -> Option<PictureOptions> {
@@ -37,7 +39,7 @@ impl PictureReader for CPythonPictures {
         let view = ProcessView::of_running(request.pid).map_err(|error| error.to_string())?;
         let runtime = PythonRuntime::find(&view).map_err(|error| error.to_string())?;
         let picture = if request.waits {
-            Ok(waiting(&view, &runtime, moment))
+            Ok(waiting(request.pid, &view, &runtime, moment))
         } else {
             stopped(request, &runtime, moment).map_err(|error| error.to_string())
         };
@@ -48,12 +50,12 @@ impl PictureReader for CPythonPictures {
 }
 
 /// Of a process whose interpreter waits: it finalizes.
-fn waiting(view: &ProcessView, runtime: &PythonRuntime, moment: TakeMoment<'_>) -> Option<StoredPicture> {
+fn waiting(pid: i32, view: &ProcessView, runtime: &PythonRuntime, moment: TakeMoment<'_>) -> Option<StoredPicture> {
     let begun = Instant::now();
     let time_ns = moment()?;
-    let picture = read_objects(view, runtime, PictureDetail::Paths).into_stored();
-    // What the collector works on at this point is garbage; lists of all else are whole.
-    Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX), true))
+    let blocks = &mut || recorded_blocks(pid, time_ns);
+    let picture = read_objects(view, runtime, PictureDetail::Paths, blocks).into_stored();
+    Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)))
 }
 
 /// Of a process that runs: of a copy of it, or at its end of itself.
@@ -80,10 +82,11 @@ fn stopped(
     let read = |view: &ProcessView, cost: FreezeCost| {
         let time_ns = note()?;
         let begun = Instant::now();
-        let picture = read_objects(view, runtime, PictureDetail::Paths).into_stored();
+        let blocks = &mut || recorded_blocks(request.pid, time_ns);
+        let picture = read_objects(view, runtime, PictureDetail::Paths, blocks).into_stored();
         // Without a copy it stands still until it is read.
         let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
-        Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX), cost.was_ready))
+        Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)))
     };
     let hold = !request.runs_on;
     match freeze(request.pid, hold, &ready, read) {
@@ -93,7 +96,15 @@ fn stopped(
     }
 }
 
-fn stored(picture: StoredPicture, time_ns: u64, pause_ns: u64, is_consistent: bool) -> StoredPicture {
+fn stored(picture: StoredPicture, time_ns: u64, pause_ns: u64) -> StoredPicture {
     let head = PictureHead { time_ns, ..picture.head };
-    StoredPicture { head, pause_ns, is_consistent, ..picture }
+    StoredPicture { head, pause_ns, ..picture }
+}
+
+/// The blocks in use at a moment, by the recording that goes on; none where it does not know them.
+pub(crate) fn recorded_blocks(pid: i32, time_ns: u64) -> Vec<(u64, u64)> {
+    let head = PictureHead { time_ns, ..PictureHead::default() };
+    let copied = recordings::of(u32::try_from(pid).ok()).and_then(|recording| snapshot::copy_of(recording, pid));
+    let blocks = copied.and_then(|(file, _copy)| Ok(blocks_at(&file, &head)?.1.all().collect()));
+    blocks.unwrap_or_default()
 }

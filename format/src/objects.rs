@@ -22,7 +22,7 @@
 //! ```
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
-//! `list` and `conservative` are there; in older pictures a type is a text. The collector takes a tick of that time, as for a mark
+//! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be missing. The collector takes a tick of that time, as for a mark
 //! (see [`crate::marks`]), so a picture has a place in the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
@@ -43,6 +43,7 @@ const MOST_PARTS: u64 = 1 << 16;
 /// Bits of the number that says whether a picture is consistent.
 const CONSISTENT: u64 = 1;
 const WITH_LISTS: u64 = 2;
+const MISSES_LARGE: u64 = 4;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,8 +110,10 @@ pub struct StoredPicture {
     pub pause_ns: u64,
     /// Resident memory, in bytes; 0: unknown.
     pub resident: u64,
-    /// Whether the garbage collector was at rest.
+    /// Whether the garbage collector was at rest, or what it had taken out of its lists is there all the same.
     pub is_consistent: bool,
+    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code holds.
+    pub misses_large: bool,
     /// Objects that could not be read.
     pub unreadable: u64,
     /// Names.
@@ -153,7 +156,8 @@ impl StoredPicture {
         let mut out = FieldWriter::default();
         out.numbers(&[self.head.time_ns, self.head.cause as u64]);
         out.bytes(self.head.mark.as_bytes());
-        let state = if self.is_consistent { CONSISTENT } else { 0 } | WITH_LISTS;
+        let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
+        let state = bit(self.is_consistent, CONSISTENT) | WITH_LISTS | bit(self.misses_large, MISSES_LARGE);
         out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
         out.rows(&self.types, |out, of| out.number(u64::from(of.text) << 1 | u64::from(of.is_conservative)));
@@ -209,6 +213,7 @@ impl StoredPicture {
             pause_ns,
             resident,
             is_consistent: state & CONSISTENT != 0,
+            misses_large: state & MISSES_LARGE != 0,
             unreadable,
             texts,
             types,
@@ -380,6 +385,7 @@ mod tests {
             pause_ns: 7_000_000,
             resident: 1 << 30,
             is_consistent: true,
+            misses_large: true,
             unreadable: 3,
             texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
             types: vec![

@@ -38,6 +38,8 @@ const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 /// The hash of an object without one of its own is its address, shifted.
 const HASH_SHIFT: u32 = 4;
+/// The largest block of the interpreter's own allocator.
+const MOST_OF_POOLS: u64 = 512;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
 /// Objects that are read at most.
@@ -55,33 +57,64 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) found_counts: Vec<u32>,
     pub(crate) by_address: AddressTable,
     pub(crate) unreadable: u64,
+    /// Whether no collector works.
+    pub(crate) is_at_rest: bool,
+    /// Known classes that large blocks begin with.
+    pub(crate) classes_in_blocks: usize,
 }
 
 impl FoundObjects<'_> {
-    /// The objects of a list of the collector.
-    pub(crate) fn list(&mut self, head: u64, list: CollectorList) {
+    /// The objects of the collector's lists, by their heads.
+    pub(crate) fn lists(&mut self, heads: &[u64]) {
+        for (head, number) in heads.iter().zip(0..) {
+            self.list(*head, CollectorList::of_generation(number % 4), heads);
+        }
+    }
+
+    /// While the collector works, lists change into one another, and some hang on its stack. What could not be followed to
+    /// there is found in other ways; see [`Self::complete_lists`].
+    fn list(&mut self, head: u64, list: CollectorList, heads: &[u64]) {
         let mut at = head;
         loop {
             let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else {
-                self.unreadable += 1;
+                self.unreadable += u64::from(self.is_at_rest);
                 return;
             };
-            if next == head || next == 0 {
+            if next == 0 || heads.contains(&next) {
                 return;
             }
             let address = next.wrapping_add(HEADER);
             // A ring that does not come back to its head ends where it was before.
             if self.by_address.get(address).is_some() || self.objects.len() >= MOST_OBJECTS {
-                self.unreadable += 1;
+                self.unreadable += u64::from(self.is_at_rest);
                 return;
             }
             match self.type_at(address) {
                 Some((type_number, count)) => {
                     self.add(PicturedObject { address, type_number, list, ..PicturedObject::default() }, count);
                 }
-                None => self.unreadable += 1,
+                None => self.unreadable += u64::from(self.is_at_rest),
             }
             at = next;
+        }
+    }
+
+    /// Says of the objects that were found otherwise, while the collector works, whether they are in one of its lists. In which
+    /// one nobody knows then.
+    pub(crate) fn complete_lists(&mut self) {
+        if self.is_at_rest || self.layout.is_free_threaded() {
+            return;
+        }
+        for number in 0..self.objects.len() {
+            let PicturedObject { address, type_number, list, .. } = self.objects[number];
+            let has_header = || match self.types.get(type_number) {
+                Some(of) if of.kind == ObjectKind::Type => self.types.is_heap_type(address),
+                of => of.is_some_and(|of| of.is_collected),
+            };
+            let is_listed = || self.memory.u64(address.wrapping_sub(HEADER)).is_some_and(|next| next & POINTER != 0);
+            if list == CollectorList::Unlisted && has_header() && is_listed() {
+                self.objects[number].list = CollectorList::Listed;
+            }
         }
     }
 
@@ -120,7 +153,9 @@ impl FoundObjects<'_> {
             match of.and_then(|of| self.types.number(of)).filter(|_| self.by_address.get(address).is_none()) {
                 Some(type_number) => {
                     let count = self.reference_count(address).unwrap_or(ReferenceCount::Counted(0)).stored();
-                    let list = match bits & (UNREACHABLE | FROZEN) {
+                    // While the collector works, what it has not reached yet is no garbage.
+                    let unreachable = if self.is_at_rest { UNREACHABLE } else { 0 };
+                    let list = match bits & (unreachable | FROZEN) {
                         0 => CollectorList::Listed,
                         FROZEN => CollectorList::Frozen,
                         _ => CollectorList::Unlisted,
@@ -170,6 +205,23 @@ impl FoundObjects<'_> {
         places.blocks(view, self.memory, |block, size| self.find_in_block(block, size));
     }
 
+    /// The same in blocks that somebody else knows to be in use.
+    pub(crate) fn blocks_in_use(&mut self, blocks: impl IntoIterator<Item = (u64, u64)>) {
+        self.classes_in_blocks = 0;
+        for (block, size) in blocks {
+            self.find_in_block(block, size);
+        }
+    }
+
+    /// Whether most blocks were not found that are too large for the interpreter's own allocator: classes are in such.
+    pub(crate) fn misses_large(&self) -> bool {
+        let is_class = |object: &&PicturedObject| {
+            self.types.get(object.type_number).is_some_and(|of| of.kind == ObjectKind::Type)
+                && self.types.is_heap_type(object.address)
+        };
+        self.classes_in_blocks < self.objects.iter().filter(is_class).count() / 2
+    }
+
     /// Adds the object in a block, if there is one that is not known.
     fn find_in_block(&mut self, block: u64, size: u64) {
         let (memory, layout) = (self.memory, self.layout);
@@ -184,7 +236,8 @@ impl FoundObjects<'_> {
         };
         let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
         let mut places = places.into_iter().filter(|at| at + HEAD <= block + size);
-        if places.clone().any(|at| self.by_address.get(at).is_some()) {
+        if let Some(known) = places.clone().find(|at| self.by_address.get(*at).is_some()) {
+            self.classes_in_blocks += usize::from(size > MOST_OF_POOLS && self.is_type(known));
             return;
         }
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.

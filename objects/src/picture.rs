@@ -88,6 +88,16 @@ impl ObjectPicture {
         self.stored.unreadable
     }
 
+    /// Whether all objects are there, or the collector had some that were not found.
+    pub fn is_consistent(&self) -> bool {
+        self.stored.is_consistent
+    }
+
+    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code holds.
+    pub fn misses_large(&self) -> bool {
+        self.stored.misses_large
+    }
+
     /// Whether it says where the collector has objects, and how many references each has.
     pub fn has_reference_counts(&self) -> bool {
         !self.stored.reference_counts.is_empty()

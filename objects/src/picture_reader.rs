@@ -2,7 +2,7 @@
 //!
 //! Invariant: the rows of a picture are its objects in the order of their addresses, whatever the order in which they were found.
 
-use memtrack_format::objects::{CollectorList, HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
+use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
@@ -46,8 +46,14 @@ enum RootHolder {
 /// A root whose name is not read yet.
 type FoundRoot = (u32, RootHolder);
 
-/// Reads the objects of a process that stands still.
-pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: PictureDetail<'_>) -> ObjectPicture {
+/// Reads the objects of a process that stands still. Where its allocator is not known, `recorded` is asked for address and size
+/// of all blocks in use, as a recording knows them.
+pub fn read_objects(
+    view: &ProcessView,
+    runtime: &PythonRuntime,
+    detail: PictureDetail<'_>,
+    recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
+) -> ObjectPicture {
     let memory = ObjectMemory::new(view);
     let static_types = runtime.static_types(&memory);
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
@@ -60,28 +66,31 @@ pub fn read_objects(view: &ProcessView, runtime: &PythonRuntime, detail: Picture
         found_counts: Vec::new(),
         by_address: AddressTable::default(),
         unreadable: 0,
+        is_at_rest: runtime.is_at_rest(view),
+        classes_in_blocks: 0,
     };
     if runtime.layout.is_free_threaded() {
         builder.blocks(view, runtime);
     } else {
-        let lists = runtime.lists(&memory);
-        for (number, head) in lists.iter().enumerate() {
-            builder.list(*head, CollectorList::of_generation(number % 4));
-        }
+        builder.lists(&runtime.lists(&memory));
     }
     let (mut roots, early) = builder.roots(runtime, reader);
     let late_roots = early..roots.len();
-    let (first_reference, references) = builder.follow(view, runtime, reader);
+    let (first_reference, references) = builder.follow(view, runtime, reader, recorded);
+    builder.complete_lists();
+    let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let new_rows = builder.sort();
-    let FoundObjects { types, objects, reference_counts, by_address, unreadable, .. } = builder;
+    let FoundObjects { types, objects, reference_counts, by_address, unreadable, is_at_rest, .. } = builder;
     let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
     let mut texts = LabelTexts::default();
     let pictured_types =
         types.each(|of| PicturedType { text: texts.row(&of.name), is_conservative: of.is_conservative });
     let stored = StoredPicture {
         minor: runtime.layout.minor,
+        is_consistent: is_at_rest || !misses_large,
+        misses_large,
         unreadable,
         types: pictured_types,
         objects,
@@ -219,11 +228,15 @@ impl FoundObjects<'_> {
         view: &ProcessView,
         runtime: &PythonRuntime,
         reader: ReferenceReader<'_>,
+        recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
     ) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
         self.follow_rest(runtime, reader, (&mut first, &mut references));
         if !self.layout.is_free_threaded() {
             self.other_blocks(view);
+            if self.misses_large() {
+                self.blocks_in_use(recorded());
+            }
             self.follow_rest(runtime, reader, (&mut first, &mut references));
         }
         (first, references)

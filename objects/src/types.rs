@@ -126,6 +126,11 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().iter().map(|of| make(of)).collect()
     }
 
+    /// Whether the type at this address is an object of the heap.
+    pub(crate) fn is_heap_type(&self, address: u64) -> bool {
+        self.word(address, FLAGS).is_some_and(|flags| flags & HEAP_TYPE != 0)
+    }
+
     /// A word of a type.
     fn word(&self, of: u64, offset: u64) -> Option<u64> {
         self.memory.u64(self.layout.fields(of).wrapping_add(offset))

@@ -56,6 +56,11 @@ impl PictureScan {
 }
 
 impl LiveBlocks {
+    /// Address and size of each.
+    pub fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.0.live_blocks().filter(|block| block.mapped.is_none()).map(|block| (block.start, block.bytes))
+    }
+
     /// The blocks of the objects at these addresses, which ascend.
     pub fn of_each(&self, addresses: impl Iterator<Item = u64>) -> impl Iterator<Item = Option<ObjectBlock>> {
         let groups: Vec<_> = self.0.group_keys().collect();

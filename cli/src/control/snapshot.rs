@@ -18,8 +18,10 @@ use memtrack_format::members;
 use memtrack_format::meta::Process;
 use memtrack_reader::rewrite::CaptureBlocks;
 use memtrack_reader::source::CaptureReader;
+use tempfile::NamedTempFile;
 
 use super::recordings::RunningRecording;
+use crate::load::Request;
 
 /// Where the capture of a process of the recording is, by the number of the process in the tree.
 pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
@@ -32,6 +34,21 @@ pub(crate) struct CopyableCapture {
     file: File,
     length: u64,
     tail: Vec<u8>,
+}
+
+/// What was recorded of a process so far: a copy in a file of its own, which goes with it.
+///
+/// # Errors
+/// It cannot be copied or read.
+pub(crate) fn copy_of(mut recording: RunningRecording, pid: i32) -> Result<(CaptureReader, NamedTempFile)> {
+    let answer: SnapshotAnswer = recording.client.ask(ControlCommand::Snapshot { pid: u32::try_from(pid).ok() })?;
+    let mut copy = NamedTempFile::with_prefix("memtrack-objects-").context("a copy of the capture cannot be made")?;
+    write(&mut [CopyableCapture::open(&answer, recording.client.recorder())?], &mut copy)?;
+    let file = Request { without_columns: true, ..Request::default() }.open(copy.path())?;
+    if file.aggregated() {
+        bail!("it is recorded with --aggregate, which keeps no blocks");
+    }
+    Ok((file, copy))
 }
 
 impl CopyableCapture {

@@ -28,6 +28,8 @@ struct ObjectsRead {
     objects: u64,
     own_bytes: u64,
     unreadable: u64,
+    is_consistent: bool,
+    misses_large: bool,
     known: KnownOfCollector,
     moment: PictureOrigin,
     /// `None`: no capture was looked at.
@@ -66,13 +68,12 @@ struct ObjectsOfType {
 /// Where a picture comes from.
 enum PictureOrigin {
     /// A running program; how long it stood still, if it was copied.
-    Running { pause_ns: Option<u64>, is_consistent: bool },
+    Running { pause_ns: Option<u64> },
     /// A capture.
     Stored {
         /// In words.
         when: String,
         pause_ns: u64,
-        is_consistent: bool,
     },
 }
 
@@ -162,6 +163,8 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
         objects: picture.count() as u64,
         own_bytes: types.iter().map(|of| of.sum.own_bytes).sum(),
         unreadable: picture.unreadable(),
+        is_consistent: picture.is_consistent(),
+        misses_large: picture.misses_large(),
         known: KnownOfCollector::of(picture),
         types,
         moment,

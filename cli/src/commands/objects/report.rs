@@ -44,25 +44,28 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Wr
 /// Says what the picture is, and what it cost.
 fn tell(read: &ObjectsRead) {
     let objects = count(read.objects);
-    let is_consistent = match &read.moment {
-        PictureOrigin::Running { pause_ns: Some(pause_ns), is_consistent } => {
+    match &read.moment {
+        PictureOrigin::Running { pause_ns: Some(pause_ns) } => {
             message::note(format_args!("{objects} objects; the program stood still for {}", duration(*pause_ns)));
-            *is_consistent
         }
-        PictureOrigin::Running { pause_ns: None, is_consistent } => {
+        PictureOrigin::Running { pause_ns: None } => {
             message::note(format_args!("{objects} objects; the program stood still while it was read"));
-            *is_consistent
         }
-        PictureOrigin::Stored { when, pause_ns, is_consistent } => {
+        PictureOrigin::Stored { when, pause_ns } => {
             let pause = duration(*pause_ns);
             message::note(format_args!("{objects} objects {when}; the program stood still for {pause}"));
-            *is_consistent
         }
-    };
+    }
     if let Some(placed) = read.placed {
         message::note(share(read, placed));
     }
-    if !is_consistent {
+    if read.misses_large {
+        message::note(
+            "the program's memory allocator is not glibc's: objects of more than 512 bytes that only C code holds are not \
+             found; they are if it is recorded from its start, by 'memtrack run'",
+        );
+    }
+    if !read.is_consistent {
         message::warning(
             "the garbage collector was at work each time that the program was stopped: objects may be missing; try again",
         );
@@ -114,16 +117,17 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "known": path.is_known,
         })
     };
-    let (pause_ns, is_consistent) = match &read.moment {
-        PictureOrigin::Running { pause_ns, is_consistent } => (*pause_ns, *is_consistent),
-        PictureOrigin::Stored { pause_ns, is_consistent, .. } => (Some(*pause_ns), *is_consistent),
+    let pause_ns = match &read.moment {
+        PictureOrigin::Running { pause_ns } => *pause_ns,
+        PictureOrigin::Stored { pause_ns, .. } => Some(*pause_ns),
     };
     let share = |placed: PlacedShare| json!({"count": placed.sum.count, "own_bytes": placed.sum.own_bytes, "exact": placed.is_exact});
     json!({
         "schema": "memtrack-objects",
         "version": 1,
         "pause_ns": pause_ns,
-        "consistent": is_consistent,
+        "consistent": read.is_consistent,
+        "misses_large": read.misses_large,
         "count": read.objects,
         "own_bytes": read.own_bytes,
         "placed": read.placed.map(share),

@@ -6,7 +6,6 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
-use memtrack_collector::control::protocol::{ControlCommand, SnapshotAnswer};
 use memtrack_collector::monotonic_ns;
 use memtrack_format::objects::PictureHead;
 use memtrack_inject::{FreezeCost, ProcessView, freeze};
@@ -17,9 +16,9 @@ use tempfile::NamedTempFile;
 use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
 use crate::args::objects::ObjectsArgs;
 use crate::control::recordings;
-use crate::control::snapshot::{self, CopyableCapture};
-use crate::load::Request;
+use crate::control::snapshot;
 use crate::message;
+use crate::object_pictures::recorded_blocks;
 
 /// Reads them.
 ///
@@ -36,10 +35,13 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
         time_ns.store(monotonic_ns(), Relaxed);
         runtime.is_at_rest(view)
     };
-    let work = |view: &ProcessView, cost: FreezeCost| (read_objects(view, &runtime, detail), cost);
+    let work = |view: &ProcessView, cost: FreezeCost| {
+        let blocks = &mut || recorded_blocks(pid, time_ns.load(Relaxed));
+        (read_objects(view, &runtime, detail, blocks), cost)
+    };
     let (picture, cost) = freeze(pid, options.hold, &ready, work).with_context(of_process)?;
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
-    let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns), is_consistent: cost.was_ready };
+    let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns) };
     let mut read = read_picture(options, &picture, moment);
     check_found(options, &read, &of_process())?;
     if options.why.is_none() {
@@ -55,18 +57,7 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
 fn recorded(pid: i32, is_needed: bool) -> Result<Option<(CaptureReader, NamedTempFile)>> {
     let found = recordings::of(u32::try_from(pid).ok());
     let read = match found {
-        Ok(_) => found.and_then(|mut recording| {
-            let answer: SnapshotAnswer =
-                recording.client.ask(ControlCommand::Snapshot { pid: u32::try_from(pid).ok() })?;
-            let mut copy =
-                NamedTempFile::with_prefix("memtrack-objects-").context("a copy of the capture cannot be made")?;
-            snapshot::write(&mut [CopyableCapture::open(&answer, recording.client.recorder())?], &mut copy)?;
-            let file = Request { without_columns: true, ..Request::default() }.open(copy.path())?;
-            if file.aggregated() {
-                bail!("it is recorded with --aggregate, which keeps no blocks");
-            }
-            Ok((file, copy))
-        }),
+        Ok(recording) => snapshot::copy_of(recording, pid),
         Err(_) if is_needed => {
             bail!(
                 "process {pid} is not being recorded, so it is not known which places made its objects: record it with \

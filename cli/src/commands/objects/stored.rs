@@ -26,13 +26,13 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
     let extent = if needs_references { PictureExtent::Whole } else { PictureExtent::Objects };
     let stored = file.picture(&moment, extent)?;
     let stored = stored.with_context(|| damaged(&file))?;
-    let (pause_ns, resident, is_consistent) = (stored.pause_ns, stored.resident, stored.is_consistent);
+    let (pause_ns, resident) = (stored.pause_ns, stored.resident);
     let picture = ObjectPicture::of_stored(stored);
     let mut when = when(&file, &moment.head);
     if let Some(most) = file.process().resident_peak.filter(|_| moment.head.cause == PictureCause::Peak) {
         when = format!("{when} (then {} resident, {} at the most)", size(resident), size(most));
     }
-    let mut read = read_picture(options, &picture, PictureOrigin::Stored { when, pause_ns, is_consistent });
+    let mut read = read_picture(options, &picture, PictureOrigin::Stored { when, pause_ns });
     // Who is asked for a path only wants no places.
     if options.why.is_none() {
         join(&mut read, &picture, &file, &moment.head)?;

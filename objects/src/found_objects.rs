@@ -13,7 +13,7 @@ use crate::layout::ObjectLayout;
 use crate::memory::{GUARD, GUARDED, ObjectMemory};
 use crate::mimalloc;
 use crate::pymalloc::PoolLayout;
-use crate::reference_count::{MOST_REFERENCES, ReferenceCount};
+use crate::reference_count::{IMMORTAL, MOST_REFERENCES, ReferenceCount};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
@@ -31,6 +31,8 @@ const TRACKED: u8 = 1;
 const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
 const COUNTED_LATE: u8 = 64;
+/// The first version without a global lock, and the only one in which dictionaries may be untracked.
+const FIRST_FREE_THREADED: u8 = 13;
 /// No bit of the collector: what a block is filled with has it.
 const FILLED: u8 = 128;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
@@ -140,9 +142,14 @@ impl FoundObjects<'_> {
                 return;
             }
             if bits & TRACKED == 0 {
-                // What never ends is not tracked, nor what can be part of no cycle: in 3.13 dictionaries of texts, too, as that
-                // of interned ones, to which no object refers.
-                self.find_object(address, block.room, |of| of.is_collected);
+                // What never ends is not tracked, nor are tuples that can be part of no cycle, and in 3.13 dictionaries of texts, as that
+                // of interned ones, to which no object refers. Of other types they are being made, or taken down.
+                let is_immortal = memory.u32(address.wrapping_add(LOCAL_COUNT)) == Some(IMMORTAL);
+                self.find_object(address, block.room, |of| match of.kind {
+                    ObjectKind::Tuple => true,
+                    ObjectKind::Dictionary => is_immortal || self.layout.minor == FIRST_FREE_THREADED,
+                    _ => is_immortal,
+                });
                 return;
             }
             let of = self.layout.type_of(memory, address);

@@ -26,6 +26,9 @@ module.SESSIONS = {number: Session(bytes(5000)) for number in range(1000, 1200)}
 module.PLAINS = [Plain(number) for number in range(300)]
 module.SLOTS = Slots()
 class InClosure: pass
+class Meta(type):
+    __module__ = property(lambda of: None)
+module.ODD = Meta("Odd", (), {"__module__": 5})()
 def make(held):
     return lambda: held
 module.CLOSURE = make(InClosure())
@@ -93,6 +96,7 @@ def test_counts_and_sizes_are_those_of_the_program(executable, program):
         known = found.get(row["type"], (0, 0, 0))
         found[row["type"]] = tuple(map(sum, zip(known, (row["tracked"], row["count"], row["own_bytes"]))))
     counts, sizes = expected
+    counts.pop("?")
     for name, count in counts.items():
         tracked, objects_of_type, own_bytes = found.get(name, (0, 0, 0))
         assert tracked == count, name
@@ -124,6 +128,9 @@ def test_paths_are_called_as_in_the_program(executable, program):
     assert "app_cache.SLOTS" in paths("Slots")
     assert any(pattern.startswith("app_cache.CLOSURE.__closure__[…]") for pattern in paths("InClosure"))
     assert any("serve" in pattern and pattern.endswith(".request") for pattern in paths("OnlyLocal"))
+    # A module that is no text is not taken for one, nor for none.
+    assert paths("Odd").keys() == {"app_cache.ODD"} and len(paths("Meta")) == 1
+    assert {row["type"] for row in objects(executable, process)["types"] if row["type"].endswith(("Odd", ".Meta"))} == {"Odd"}
 
 
 def test_what_a_type_retains_goes_with_it(executable, program):

@@ -190,15 +190,20 @@ impl<'a> TypeTable<'a> {
         let last = short.rsplit('.').next().unwrap_or(short).to_owned();
         let qualname = word(self.layout.qualname).and_then(|at| text_of(self.memory, self.layout, at)).unwrap_or(last);
         let dictionary = word(DICTIONARY).and_then(|at| Dictionary::read(self.memory, self.layout, at));
-        let module = dictionary.and_then(|dictionary| {
-            let named = dictionary.find(self.memory, self.layout, "__module__")?;
-            text_of(self.memory, self.layout, named)
-        });
+        let named = dictionary.and_then(|dictionary| dictionary.find(self.memory, self.layout, "__module__"));
+        let module = named.filter(|named| self.is_text(*named)).and_then(|at| text_of(self.memory, self.layout, at));
         match (module, short.rsplit_once('.')) {
             (Some(module), _) => format!("{module}.{qualname}"),
             (None, Some((module, _))) => format!("{module}.{qualname}"),
+            // Code says its module, a property for example, or it is anything else.
+            (None, None) if named.is_some() => qualname,
             (None, None) => format!("builtins.{qualname}"),
         }
+    }
+
+    fn is_text(&self, object: u64) -> bool {
+        let flags = self.layout.type_of(self.memory, object).and_then(|of| self.word(of, FLAGS));
+        flags.is_some_and(|flags| flags >> 28 & 1 == 1)
     }
 
     /// Whether it, or a base, is a type of a C module that adds fields. Only those have a name with a module.

@@ -22,8 +22,9 @@
 //! ```
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
-//! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be missing. The collector takes a tick of that time, as for a mark
-//! (see [`crate::marks`]), so a picture has a place in the order of events.
+//! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be
+//! missing. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
+//! the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
 //! every number in what it returns is one of a row that is there.
@@ -112,7 +113,8 @@ pub struct StoredPicture {
     pub resident: u64,
     /// Whether the garbage collector was at rest, or what it had taken out of its lists is there all the same.
     pub is_consistent: bool,
-    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code holds.
+    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code
+    /// holds.
     pub misses_large: bool,
     /// Objects that could not be read.
     pub unreadable: u64,

@@ -73,8 +73,8 @@ impl FoundObjects<'_> {
         }
     }
 
-    /// While the collector works, lists change into one another, and some hang on its stack. What could not be followed to
-    /// there is found in other ways; see [`Self::complete_lists`].
+    /// While the collector works, lists change into one another, and some hang on its stack. What is in those
+    /// is found in other ways; see [`Self::complete_lists`].
     fn list(&mut self, head: u64, list: CollectorList, heads: &[u64]) {
         let mut at = head;
         loop {
@@ -101,8 +101,8 @@ impl FoundObjects<'_> {
         }
     }
 
-    /// Says of the objects that were found otherwise, while the collector works, whether they are in one of its lists. In which
-    /// one nobody knows then.
+    /// Says of the objects that were found otherwise, while the collector works, whether they are in one of its lists.
+    /// In which one nobody knows then.
     pub(crate) fn complete_lists(&mut self) {
         if self.is_at_rest || self.layout.is_free_threaded() {
             return;
@@ -142,8 +142,9 @@ impl FoundObjects<'_> {
                 return;
             }
             if bits & TRACKED == 0 {
-                // What never ends is not tracked, nor are tuples that can be part of no cycle, and in 3.13 dictionaries of texts, as that
-                // of interned ones, to which no object refers. Of other types they are being made, or taken down.
+                // What never ends is not tracked, nor are tuples that can be part of no cycle, and in 3.13
+                // dictionaries of texts, as that of interned ones, to which no object refers. Others are being made,
+                // or taken down.
                 let is_immortal = memory.u32(address.wrapping_add(LOCAL_COUNT)) == Some(IMMORTAL);
                 self.find_object(address, block.room, |of| match of.kind {
                     ObjectKind::Tuple => true,

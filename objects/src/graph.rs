@@ -62,7 +62,8 @@ impl<'a> Holders<'a> {
         }
     }
 
-    /// Follows references from these on; an object's own class comes last, since what else holds a class has a better name for it.
+    /// Follows references from these on; an object's own class comes last, since what else holds it has a better name
+    /// for it.
     fn reach(&mut self, from: usize) {
         let (mut at, mut classes) = (from, from);
         while classes < self.order.len() {

@@ -93,7 +93,8 @@ impl ObjectPicture {
         self.stored.is_consistent
     }
 
-    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code holds.
+    /// Whether objects may be missing that are too large for the interpreter's own allocator and that only C code
+    /// holds.
     pub fn misses_large(&self) -> bool {
         self.stored.misses_large
     }

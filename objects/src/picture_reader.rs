@@ -46,8 +46,8 @@ enum RootHolder {
 /// A root whose name is not read yet.
 type FoundRoot = (u32, RootHolder);
 
-/// Reads the objects of a process that stands still. Where its allocator is not known, `recorded` is asked for address and size
-/// of all blocks in use, as a recording knows them.
+/// Reads the objects of a process that stands still. Where its allocator is not known, `recorded` is asked for address
+/// and size of all blocks in use, as a recording knows them.
 pub fn read_objects(
     view: &ProcessView,
     runtime: &PythonRuntime,

@@ -30,8 +30,8 @@ const CODE_NAMES: std::ops::Range<u64> = 96..144;
 const CODE_KEPT: [u64; 3] = [152, 152, 160];
 const CODE_KEPT_FIELDS: u64 = 4;
 pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
-/// In a type: its dictionary, and that of its subclasses; and how they are called that a static type has in other interpreters
-/// than the main one.
+/// In a type: its dictionary, and that of its subclasses; and how they are called that a static type has in other
+/// interpreters than the main one.
 pub(crate) const DICTIONARY: u64 = 264;
 pub(crate) const SUBCLASSES: u64 = 360;
 pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;

@@ -1,8 +1,9 @@
-//! What static types of CPython 3.12 or later have in each interpreter's state, and not in themselves: their dictionaries, and
-//! those of their subclasses.
+//! What static types of CPython 3.12 or later have in each interpreter's state, and not in themselves: their
+//! dictionaries, and those of their subclasses.
 //!
-//! Where the table of it is differs by version and by how an interpreter was built, so it is found by two types that stand
-//! in it as far from each other as their numbers say. Invariant: an entry counts only if it names the type that asks for it.
+//! Where the table of it is differs by version and by how an interpreter was built, so it is found by two types that
+//! stand in it as far from each other as their numbers say. Invariant: an entry counts only if it names the type that
+//! asks for it.
 
 use crate::layout::ObjectLayout;
 use crate::memory::Words;

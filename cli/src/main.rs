@@ -27,6 +27,7 @@ mod object_pictures;
 mod open;
 mod origin_names;
 mod output;
+mod owned_directory;
 mod push;
 mod report_mark;
 mod reports;

@@ -11,9 +11,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-
 use super::request::PushRequest;
+use crate::owned_directory::OwnedDirectory;
 
 /// Bytes of bodies that wait.
 pub(super) const MOST_BYTES: u64 = 64 << 20;
@@ -34,7 +33,7 @@ pub(super) struct QueuedPush {
 /// The queue of one server.
 #[derive(Debug)]
 pub(super) struct PushQueue {
-    directory: TempDir,
+    directory: OwnedDirectory,
     state: Mutex<PushQueueState>,
     changed: Condvar,
 }
@@ -57,8 +56,7 @@ impl PushQueue {
     /// # Errors
     /// It cannot be made.
     pub(super) fn new() -> io::Result<Self> {
-        let directory = tempfile::Builder::new().prefix("memtrack-push-").tempdir()?;
-        Ok(Self { directory, state: Mutex::default(), changed: Condvar::new() })
+        Ok(Self { directory: OwnedDirectory::for_pushes()?, state: Mutex::default(), changed: Condvar::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, PushQueueState> {

@@ -4,14 +4,13 @@
 //! Invariant: the directory is the user's alone, and gone when memtrack ends.
 
 use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use memtrack_collector::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
-use tempfile::TempDir;
 
+use crate::owned_directory::OwnedDirectory;
 use crate::shim::{NoPlace, SHIM_NAME, is_special};
 use crate::target::{Environment, set_variable};
 
@@ -21,7 +20,7 @@ const MAX_DIRECTORY_LEN: usize = 70;
 
 /// The private directory of one recording.
 #[derive(Debug)]
-pub(super) struct PrivateDirectory(TempDir);
+pub(super) struct PrivateDirectory(OwnedDirectory);
 
 impl PrivateDirectory {
     /// Creates it in TMPDIR if that path is usable for a socket, else in another directory for temporary files.
@@ -38,9 +37,7 @@ impl PrivateDirectory {
     fn new_in(parents: impl Iterator<Item = PathBuf>) -> Result<Self, NoPlace> {
         let mut tried = Vec::new();
         for parent in parents {
-            let mut builder = tempfile::Builder::new();
-            let private = builder.prefix("memtrack-").permissions(fs::Permissions::from_mode(0o700));
-            match private.tempdir_in(&parent) {
+            match OwnedDirectory::for_socket(&parent) {
                 Ok(directory) => return Ok(Self(directory)),
                 // Only the kind: the error's text contains the random name.
                 Err(error) => tried.push((parent, error.kind().into())),

@@ -1,0 +1,169 @@
+//! Directories for temporary files that only this user may enter, and those that were left behind when memtrack was killed.
+//!
+//! The owner of a directory has its file [`LOCK`] locked, which the kernel unlocks however it ends. An owner that ends
+//! removes what it finds beside its own directory. Invariant: removed is only what this user made here and nobody uses:
+//! with no other files than memtrack's, an unlocked lock, a socket at which nobody listens, and no younger than [`SETTLED`].
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::sys::effective_user;
+
+const LOCK: &str = "lock";
+const PREFIX: &str = "memtrack-";
+/// What follows the prefix in names of directories for pushes.
+const PUSHES: &str = "push-";
+/// Characters at the end of the names.
+const RANDOM: usize = 6;
+/// A directory that was changed more lately may be one that is being set up.
+const SETTLED: Duration = Duration::from_secs(60);
+/// Most entries that are looked at, so that a large directory for temporary files keeps no program waiting.
+const MOST_LOOKED_AT: usize = 10_000;
+
+/// A directory of this process.
+#[derive(Debug)]
+pub(crate) struct OwnedDirectory {
+    directory: TempDir,
+    /// `None` where files cannot be locked, and so nobody takes it for one that was left.
+    _lock: Option<File>,
+}
+
+impl OwnedDirectory {
+    /// Makes one for the socket of a recording.
+    ///
+    /// # Errors
+    /// So here and below: it cannot be made.
+    pub(crate) fn for_socket(parent: &Path) -> io::Result<Self> {
+        Self::new_in(parent, PREFIX)
+    }
+
+    /// Makes one for profiles that wait.
+    pub(crate) fn for_pushes() -> io::Result<Self> {
+        Self::new_in(&std::env::temp_dir(), &format!("{PREFIX}{PUSHES}"))
+    }
+
+    fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        let private = fs::Permissions::from_mode(0o700);
+        let directory = builder.prefix(prefix).rand_bytes(RANDOM).permissions(private).tempdir_in(parent)?;
+        let lock = File::create(directory.path().join(LOCK)).ok().filter(|lock| lock.try_lock().is_ok());
+        Ok(Self { directory, _lock: lock })
+    }
+
+    /// Its path.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for OwnedDirectory {
+    fn drop(&mut self) {
+        self.path().parent().into_iter().for_each(|parent| remove_left(parent, SETTLED));
+    }
+}
+
+/// Removes the directories of owners that were killed.
+fn remove_left(parent: &Path, settled: Duration) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten().take(MOST_LOOKED_AT);
+    for entry in entries.filter(|entry| is_named_here(&entry.file_name())) {
+        let directory = entry.path();
+        if let Some(files) = is_private(&directory, settled).then(|| files_left(&directory)).flatten() {
+            let _ = files.iter().try_for_each(fs::remove_file).and_then(|()| fs::remove_dir(&directory));
+        }
+    }
+}
+
+/// Digits alone are a user's id: the name of the directory for control sockets.
+fn is_named_here(name: &OsStr) -> bool {
+    let name = name.as_bytes().strip_prefix(PREFIX.as_bytes()).unwrap_or_default();
+    let random = name.strip_prefix(PUSHES.as_bytes()).unwrap_or(name);
+    random.len() == RANDOM
+        && random.iter().all(u8::is_ascii_alphanumeric)
+        && random.iter().any(|byte| !byte.is_ascii_digit())
+}
+
+/// Whether it is this user's alone, and was not changed lately.
+fn is_private(directory: &Path, settled: Duration) -> bool {
+    let Ok(found) = fs::symlink_metadata(directory) else { return false };
+    let age = found.modified().ok().and_then(|changed| changed.elapsed().ok());
+    found.is_dir()
+        && found.uid() == effective_user()
+        && found.mode() & 0o7777 == 0o700
+        && age.is_some_and(|age| age >= settled)
+}
+
+/// The files in a directory that nobody uses; `None`: somebody may. An empty one is not known to be memtrack's. A link to
+/// the library stays, since programs may be told to load it.
+fn files_left(directory: &Path) -> Option<Vec<PathBuf>> {
+    let files = fs::read_dir(directory).ok()?.map(|entry| Some(entry.ok()?.path())).collect::<Option<Vec<_>>>()?;
+    (!files.is_empty() && files.iter().all(|file| is_left(file))).then_some(files)
+}
+
+fn is_left(file: &Path) -> bool {
+    let Ok(kind) = fs::symlink_metadata(file).map(|found| found.file_type()) else { return false };
+    let name = file.file_name().unwrap_or_default();
+    if kind.is_socket() {
+        UnixStream::connect(file).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    } else if name == LOCK && kind.is_file() {
+        File::open(file).is_ok_and(|lock| lock.try_lock().is_ok())
+    } else {
+        kind.is_file() && name.as_bytes().iter().all(u8::is_ascii_digit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LOCK, OwnedDirectory, PREFIX, remove_left};
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::UnixListener;
+    use std::path::{Path, PathBuf};
+    use std::time::Duration;
+
+    /// A directory as one of memtrack, with these files.
+    fn made(parent: &Path, name: &str, mode: u32, files: &[&str]) -> PathBuf {
+        let directory = parent.join(format!("{PREFIX}{name}"));
+        fs::create_dir(&directory).unwrap();
+        files.iter().for_each(|file| drop(File::create(directory.join(file)).unwrap()));
+        fs::set_permissions(&directory, fs::Permissions::from_mode(mode)).unwrap();
+        directory
+    }
+
+    #[test]
+    fn what_a_killed_owner_left_is_removed_and_nothing_else() {
+        let parent = tempfile::tempdir().unwrap();
+        let parent = parent.path();
+        let left = [
+            made(parent, "aaaaa1", 0o700, &[LOCK]),
+            made(parent, "push-aaaaa2", 0o700, &[LOCK, "0", "17"]),
+            made(parent, "aaaaa3", 0o700, &[]),
+        ];
+        drop(UnixListener::bind(left[2].join("socket")).unwrap());
+        let others = [
+            made(parent, "100000", 0o700, &[LOCK]),
+            made(parent, "backup", 0o700, &[]),
+            made(parent, "aaaaa4", 0o700, &[LOCK, "letter.txt"]),
+            made(parent, "aaaaa5", 0o755, &[LOCK]),
+            made(parent, "aaaaa6", 0o700, &[]),
+            made(parent, "longer7", 0o700, &[LOCK]),
+        ];
+        let _listens = UnixListener::bind(others[4].join("socket")).unwrap();
+        let own = OwnedDirectory::new_in(parent, PREFIX).unwrap();
+        remove_left(parent, Duration::from_secs(60));
+        assert!(left.iter().all(|directory| directory.exists()), "one may be being set up");
+        remove_left(parent, Duration::ZERO);
+        assert!(left.iter().all(|directory| !directory.exists()), "{left:?}");
+        assert!(others.iter().all(|directory| directory.exists()) && own.path().exists(), "{others:?}");
+        let path = own.path().to_owned();
+        drop(own);
+        assert!(!path.exists());
+    }
+}

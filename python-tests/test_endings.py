@@ -139,3 +139,37 @@ def test_a_signal_to_memtrack_is_the_programs(memtrack, programs, tmp_path):
     assert process.communicate(timeout=PATIENCE) == (b"", b"")
     assert process.returncode == 6
     assert of_size(Capture(memtrack, tmp_path / "capture.bin"), SIZE) == 200
+
+
+PROCESSOR_TIME = """
+import resource, signal
+signal.signal(signal.SIGXCPU, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+while True:
+    pass
+"""
+
+
+def test_a_kill_for_processor_time_is_not_put_down_to_memory_alone(memtrack):
+    outcome, capture = memtrack.run(sys.executable, "-c", PROCESSOR_TIME)
+    assert outcome.status == 128 + 9
+    # Where processors are shared, the kernel counts time that others had: then it is said with a doubt.
+    assert "CPU time limit (ulimit -t) of 1 s" in capture.stats()["capture"]["end_reason"]
+
+
+def test_directories_of_killed_recorders_are_removed_by_the_next_one(executable, tmp_path):
+    temporary = tmp_path / "t"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    command = [executable, "run", "-q", "-o", tmp_path / "c.bin", "sh", "-c", "echo started; read line"]
+    running = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert running.stdout.readline() == b"started\n"
+    running.kill()
+    running.communicate(b"\n")
+    [left] = temporary.iterdir()
+    following = [executable, "run", "-q", "-f", "-o", tmp_path / "c.bin", "true"]
+    subprocess.run(following, env=environment, check=True)
+    assert left.exists(), "it may be one that is just being set up"
+    os.utime(left, (os.path.getmtime(left) - 100,) * 2)
+    subprocess.run(following, env=environment, check=True)
+    assert not list(temporary.iterdir())

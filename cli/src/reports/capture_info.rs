@@ -23,6 +23,9 @@ use super::recording_cost::RecordingCost;
 use super::resident_moment::ResidentMoment;
 use super::view::title;
 
+/// How the end of a process names the limit behind it, if that was one of processor time.
+pub(crate) const CPU_TIME_LIMIT: &str = "CPU time limit (ulimit -t)";
+
 /// A loaded capture, the input of reports.
 #[derive(Debug)]
 pub(crate) struct Capture {

@@ -5,8 +5,9 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use crate::reports::capture_info::CPU_TIME_LIMIT;
 use crate::sys::ResourceLimits;
-use crate::units::{count, size};
+use crate::units::{count, duration, size};
 
 /// How the program ended, and under which limits.
 #[derive(Clone, Copy, Debug)]
@@ -46,32 +47,42 @@ impl Termination {
     /// The reason why the system sent a signal, if it can be determined.
     fn signal_reason(&self, signal: i32) -> Option<String> {
         let limits = &self.limits;
-        let seconds = |seconds| format!("CPU time limit (ulimit -t) of {} s", count(seconds));
-        let is_over =
-            |limit: u64, inexact_ns: u64| self.cpu_ns.unwrap_or(0).saturating_add(inexact_ns) / SECOND_NS >= limit;
-        // SIGKILL can have any sender, so it is attributed to the CPU limit only if the CPU time used reached it; SIGXCPU
-        // always is.
-        let killed_at = limits.most_cpu_seconds.filter(|limit| is_over(*limit, TICKS_NS));
-        // When the kernel sends SIGXCPU, it raises the soft limit by one second.
-        let told_at =
-            limits.cpu_seconds.map(|raised| raised.saturating_sub(1)).filter(|limit| is_over(*limit, SECOND_NS / 2));
         Some(match signal {
             libc::SIGKILL if self.oom_kills > 0 => {
                 let limit = self.group_memory.map(|bytes| format!(", whose memory limit is {}", size(bytes)));
                 format!("the OOM killer killed a process in its cgroup{}", limit.unwrap_or_default())
             }
-            libc::SIGKILL => match killed_at {
-                Some(most) => seconds(most),
-                None => "sent by another process, or by the OOM killer".into(),
-            },
-            libc::SIGXCPU => told_at.map_or_else(|| "CPU time limit".into(), seconds),
-            libc::SIGXFSZ => {
-                let bytes = limits.file_size.map(|bytes| format!(" (ulimit -f), {}", size(bytes)));
-                format!("file size limit{}", bytes.unwrap_or_default())
+            libc::SIGKILL => self.reason_of_kill(),
+            libc::SIGXCPU => {
+                // When the kernel sends it, it raises the soft limit by one second.
+                let told_at = limits.cpu_seconds.map(|raised| raised.saturating_sub(1));
+                of_seconds(told_at.filter(|limit| self.has_used(*limit, SECOND_NS / 2))?)
             }
-            libc::SIGSYS => "forbidden system call (seccomp)".into(),
+            libc::SIGXFSZ => format!("file size limit (ulimit -f), {}", size(limits.file_size?)),
+            libc::SIGSYS => "forbidden system call (seccomp), or sent by another process".into(),
             _ => return None,
         })
+    }
+
+    /// SIGKILL can have any sender: it is put down to the limit of processor time only where as much was used.
+    fn reason_of_kill(&self) -> String {
+        const ANYBODY: &str = "sent by another process, or by the OOM killer";
+        match (self.limits.most_cpu_seconds, self.cpu_ns) {
+            (Some(limit), Some(_)) if self.has_used(limit, TICKS_NS) => of_seconds(limit),
+            (Some(limit), Some(used)) if self.has_used(limit, limit.saturating_mul(SECOND_NS / MISCOUNTED)) => {
+                format!(
+                    "at {} of a {}, which the kernel counts by ticks; or {ANYBODY}",
+                    duration(used),
+                    of_seconds(limit)
+                )
+            }
+            _ => ANYBODY.into(),
+        }
+    }
+
+    /// Whether it has used so many seconds of processor time, if that is inexact by so much.
+    fn has_used(&self, seconds: u64, inexact_ns: u64) -> bool {
+        self.cpu_ns.unwrap_or(0).saturating_add(inexact_ns) / SECOND_NS >= seconds
     }
 
     /// Effects of control-group limits that [`Self::signal_text`] does not mention.
@@ -104,6 +115,12 @@ impl Termination {
 const SECOND_NS: u64 = 1_000_000_000;
 /// The kernel enforces CPU limits in scheduler ticks, but reports exact CPU time; tolerance for the difference.
 const TICKS_NS: u64 = 50_000_000;
+/// Where processors are shared, 1/n of the ticks can be of time that others had (1/9 was seen on two busy processors).
+const MISCOUNTED: u64 = 5;
+
+fn of_seconds(limit: u64) -> String {
+    format!("{CPU_TIME_LIMIT} of {} s", count(limit))
+}
 
 /// Names of the signals that terminate programs.
 const SIGNALS: [(i32, &str); 16] = [
@@ -160,15 +177,20 @@ mod tests {
         let none = ResourceLimits::default();
         let cpu = "CPU time limit (ulimit -t) of 1 s)";
         assert_eq!(text(24, limits, false), format!("ended by signal 24 (SIGXCPU: {cpu}"));
-        assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU: CPU time limit)");
+        // Sent by a process: it ran under no such limit.
+        assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU)");
+        assert_eq!(text(25, none, false), "ended by signal 25 (SIGXFSZ)");
         assert_eq!(text(9, limits, false), format!("ended by signal 9 (SIGKILL: {cpu}"));
         assert!(text(9, none, false).ends_with("(SIGKILL: sent by another process, or by the OOM killer)"));
         assert!(text(9, none, true).contains("killed a process in its cgroup"));
         let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
-        assert!(text(9, longer, false).contains("sent by another process"));
+        assert!(text(9, longer, false).contains("(SIGKILL: sent by another process"));
         // Killed at 0.6 s by another process, under a limit of 1 s.
         let early = Termination { limits, cpu_ns: Some(600_000_000), ..termination(9) };
-        assert!(early.signal_text().unwrap().contains("sent by another process"));
+        assert!(early.signal_text().unwrap().contains("(SIGKILL: sent by another process"));
+        // The kernel counted ticks in which others ran.
+        let counted = Termination { limits, cpu_ns: Some(880_000_000), ..termination(9) }.signal_text().unwrap();
+        assert!(counted.contains("at 880 ms of a CPU time limit (ulimit -t) of 1 s") && counted.contains("or sent by"));
         assert!(text(25, limits, false).ends_with("file size limit (ulimit -f), 1.00 kB)"));
     }
 

@@ -1,4 +1,4 @@
-//! Programs that were ended by SIGKILL, and allocations that failed.
+//! Programs that were ended by SIGKILL, but for a limit of processor time, and allocations that failed.
 //!
 //! Invariant: what held memory then is what was live at the last recorded moment.
 
@@ -7,6 +7,7 @@ use memtrack_reader::analysis::Tally;
 
 use super::copies::LargeBlock;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
+use crate::reports::capture_info::CPU_TIME_LIMIT;
 use crate::reports::failed;
 use crate::reports::source::Sources;
 use crate::units::{duration, size};
@@ -22,7 +23,9 @@ const LAST: usize = 8;
 pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: &mut Sources) -> Vec<Finding> {
     let capture = rows.capture;
     let failed = failed::text(capture);
-    let is_killed = capture.info.process.exit_status == Some(KILLED);
+    let by_processor_time = format!("SIGKILL: {CPU_TIME_LIMIT}");
+    let is_killed = capture.info.process.exit_status == Some(KILLED)
+        && !capture.info.end_reason().is_some_and(|reason| reason.contains(&by_processor_time));
     if !is_killed && failed.is_none() {
         return Vec::new();
     }
@@ -55,8 +58,8 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
         weight: if has_failed { u64::MAX } else { live.bytes },
         evidence,
         meaning: if is_killed {
-            "The kernel kills so when a limit of memory is reached; a user or a supervisor can send the signal, too. The end \
-             of 'memtrack run' says which, where the control group tells."
+            "The kernel kills so when a limit of memory or of processor time is reached; a user or a supervisor can send the \
+             signal, too. The end of 'memtrack run' says which, where the system tells."
         } else {
             "A limit of address space, data, or the control group was reached, or the size asked for was wrong."
         }

@@ -44,3 +44,10 @@ def test_the_program_is_ended_before_memory_runs_out(memtrack, tmp_path, limit, 
     assert (ended.status, ended.stdout) == (128 + 15, b""), ended
     assert name in ended.stderr, ended
     assert peak(memtrack, tmp_path / "capture.snapshot1.bin") > 300 << 20
+
+
+@pytest.mark.parametrize("option", ["--stop-above", "--snapshot-above"])
+@pytest.mark.parametrize("limit", ["0", "0MB", "0%"])
+def test_a_limit_of_nothing_is_wrong_usage(memtrack, tmp_path, option, limit):
+    refused = execute(memtrack.command("run", option, limit, "true"), cwd=tmp_path)
+    assert refused.status == 2 and b" above 0" in refused.stderr, refused

@@ -94,7 +94,11 @@ impl MemoryBound {
 /// Parses a limit of resident memory.
 fn memory_bound(text: &str) -> Result<MemoryBound, String> {
     let Some(percent) = text.strip_suffix('%') else {
-        return size(text).map(MemoryBound::Bytes).map_err(|error| error.to_string());
+        return match size(text) {
+            Ok(0) => Err("a limit is above 0".into()),
+            Ok(bytes) => Ok(MemoryBound::Bytes(bytes)),
+            Err(error) => Err(error.to_string()),
+        };
     };
     let percent = percent.trim().parse().ok().filter(|percent| *percent > 0.0 && *percent <= 100.0);
     percent.map(MemoryBound::Percent).ok_or_else(|| "a percentage is above 0% and at most 100%".into())

@@ -5,6 +5,7 @@
 pub(crate) mod fleet;
 pub(crate) mod input;
 pub(crate) mod mcp;
+pub(crate) mod meant;
 pub(crate) mod objects;
 pub(crate) mod push;
 pub(crate) mod query;

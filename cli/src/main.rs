@@ -77,7 +77,7 @@ fn run() -> anyhow::Result<u8> {
             io::stdout().write_all(commands::version::text().as_bytes())?;
             return Ok(0);
         }
-        Err(answer) => answer.exit(),
+        Err(answer) => args::meant::without_far_suggestion(answer).exit(),
     };
     message::color(command.color());
     if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {

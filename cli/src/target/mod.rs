@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use clap::CommandFactory;
 
 use crate::args::Arguments;
+use crate::args::meant::is_meant;
 use crate::failure::Failure;
 
 /// The process's environment, in its order.
@@ -139,14 +140,11 @@ fn unknown_option(text: &str) -> String {
     }
     let likeness = |option: &String| strsim::jaro(option, typed);
     let nearest = run_options().into_iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)));
-    match nearest.filter(|option| likeness(option) > MEANT) {
+    match nearest.filter(|option| is_meant(option, typed)) {
         Some(option) => format!("unexpected argument '{text}'; did you mean '{option}'?"),
         None => format!("unexpected argument '{text}'; see 'memtrack run --help'"),
     }
 }
-
-/// Similarity above which an option is suggested; clap's threshold.
-const MEANT: f64 = 0.7;
 
 /// A note about options of memtrack after the program, which were passed to the program.
 pub(crate) fn misplaced_options(target: &Target) -> Option<String> {

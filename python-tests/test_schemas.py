@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -146,7 +147,7 @@ def test_a_capture_that_was_cut_satisfies_the_schema_too(capture, tmp_path):
 
 
 def test_ps_and_the_control_socket(executable, tmp_path):
-    command = [executable, "run", "-q", "-o", tmp_path / "c.bin", "sh", "-c", "echo started; read line"]
+    command = [executable, "run", "-q", "-o", tmp_path / "c.bin", sys.executable, "-c", "print('started', flush=True); input()"]
     running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert running.stdout.readline() == b"started\n"
@@ -160,6 +161,7 @@ def test_ps_and_the_control_socket(executable, tmp_path):
             {"id": 5, "command": "begin", "output": span, "needs": []},
             {"id": 6, "command": "copy", "span": span, "output": copy},
             {"id": 7, "command": "end", "span": span},
+            {"id": 8, "command": "count"},
         ]
         with socket.socket(socket.AF_UNIX) as client:
             runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -175,6 +177,15 @@ def test_ps_and_the_control_socket(executable, tmp_path):
                 answer = json.loads(lines.readline())
                 check.validate(answer)
                 assert answer["id"] == request["id"] and ("ok" in answer) == (request["command"] != "fly")
+            # The recording process counts by itself from "count" on, and 'ps' need not read the capture.
+            for number in range(9, 600):
+                lines.write(json.dumps({"id": number, "command": "status"}) + "\n")
+                lines.flush()
+                [process] = json.loads(lines.readline())["ok"]["processes"]
+                if process["events"]:
+                    break
+                time.sleep(0.05)
+            assert process["events"] > 0 and process["peak_bytes"] >= process["live_bytes"] > 0
     finally:
         running.communicate(b"\n")
 

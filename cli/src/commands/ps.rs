@@ -6,7 +6,7 @@ use std::io::{Write, stdout};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus};
 use serde_json::json;
 
 use crate::args::running::PsArgs;
@@ -46,23 +46,34 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Reads the captures of what is recorded, for so long in all: those with least records first, so that a large one keeps
-/// no other from its figures.
+/// Counts what the recording process does not: reads the captures, for so long in all, those with least records first, so
+/// that a large one keeps no other from its figures. Of those that take longer, the recording process is asked to count.
 fn count_what_is_live(all: &mut [RunningRecording]) {
     let deadline = Instant::now() + PATIENCE;
     let mut processes = Vec::new();
-    for RunningRecording { status, .. } in all {
-        let recorder = status.recorder;
-        processes.extend(status.processes.iter_mut().map(|process| (recorder, process)));
+    for (place, recording) in all.iter_mut().enumerate() {
+        let recorder = recording.status.recorder;
+        let unknown = recording.status.processes.iter_mut().filter(|process| process.events.is_none());
+        processes.extend(unknown.map(|process| (place, recorder, process)));
     }
-    processes.sort_by_key(|(_, process)| process.record_bytes);
-    for (recorder, process) in processes {
-        let totals = process.capture.as_ref().and_then(|capture| source::totals(capture, recorder, deadline));
-        if let Some(totals) = totals {
+    processes.sort_by_key(|(_, _, process)| process.record_bytes);
+    let mut too_large = Vec::new();
+    for (place, recorder, process) in processes {
+        let Some(capture) = &process.capture else { continue };
+        if let Some(totals) = source::totals(capture, recorder, deadline) {
             process.events = Some(totals.events);
             process.live_bytes = Some(totals.live.bytes);
             process.peak_bytes = Some(totals.peak_bytes);
+        } else if process.state == ProcessState::Recording {
+            too_large.push((place, process.pid));
         }
+    }
+    let asked = |(place, pid): &(usize, u32)| {
+        let client = &mut all[*place].client;
+        client.ask::<serde_json::Value>(ControlCommand::Count { pid: Some(*pid) }).is_ok()
+    };
+    if too_large.iter().map(asked).fold(false, |any, asked| any | asked) {
+        message::note("what could not be counted in a second is being counted now: ask again in a moment");
     }
 }
 
@@ -71,7 +82,7 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is not known stands as a dash: of a large capture, events and live bytes are not counted in [`PATIENCE`].
+/// What is not known stands as a dash: of a large capture, events and live bytes are not counted at once.
 fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
     let mut table = TextTable::new([
         column("PID"),

@@ -135,9 +135,17 @@ impl RecordingCommands {
         Ok(process.ok_or_else(|| format!("process {pid} is not recorded"))?.number)
     }
 
+    /// The number and the capture of a process, the first one without an id.
+    fn watched(&self, pid: Option<u32>) -> Result<(u32, PathBuf), String> {
+        let number = self.number_of(pid.unwrap_or(self.pid))?;
+        let capture = (self.captures)(number).ok_or("the recording has no capture yet: try again in a moment")?;
+        Ok((number, capture))
+    }
+
     fn process(&self, known: RecordedProcess) -> Option<ProcessStatus> {
         let RecordedProcess { number, process, ended, record_bytes, resident_bytes } = known;
         let process = process.unwrap_or_default();
+        let totals = self.engine.totals(number);
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
@@ -145,9 +153,9 @@ impl RecordingCommands {
             state: if ended { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),
             started_ns: process.start.realtime_ns,
-            events: None,
-            live_bytes: None,
-            peak_bytes: None,
+            events: totals.map(|totals| totals.events),
+            live_bytes: totals.map(|totals| totals.live.bytes),
+            peak_bytes: totals.map(|totals| totals.peak_bytes),
             resident_bytes,
             record_bytes,
             capture: (self.captures)(number),
@@ -162,6 +170,10 @@ impl CommandHandler for RecordingCommands {
         self.recording.follow_for(FOLLOWED);
         let processes = self.recording.processes().into_iter().filter_map(|known| self.process(known)).collect();
         RecordingStatus { recorder: std::process::id(), processes }
+    }
+
+    fn count(&self, pid: Option<u32>) -> Result<(), String> {
+        self.engine.count(self.watched(pid)?)
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
@@ -191,9 +203,7 @@ impl CommandHandler for RecordingCommands {
     }
 
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
-        let number = self.number_of(pid.unwrap_or(self.pid))?;
-        let capture = (self.captures)(number).ok_or("the recording has no capture yet: try again in a moment")?;
-        self.engine.watch((number, capture), every, subscriber)
+        self.engine.watch(self.watched(pid)?, every, subscriber)
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

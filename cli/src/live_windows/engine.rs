@@ -1,11 +1,12 @@
-//! Follows captures in the recording process, once for all viewers, while there are viewers.
+//! Follows captures in the recording process, once for all viewers, while there are viewers, or somebody asks for totals.
 //!
 //! One thread at the lowest priority replays the captures that are being watched, as they are written, and makes a
 //! line for each window. It begins with the first viewer and ends some time after the last one has gone.
 //!
 //! Invariant: neither the recording nor the control thread waits for it; it waits for no viewer.
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use memtrack_collector::RecordingHandle;
 use memtrack_collector::control::Subscriber;
-use memtrack_reader::live::{FollowProgress, LiveFollower};
+use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use super::message::WindowLine;
 
@@ -27,6 +28,10 @@ const LINGER: Duration = Duration::from_secs(10);
 const ASKED: Duration = Duration::from_secs(1);
 /// For how long they are.
 const FOLLOWED: Duration = Duration::from_secs(3);
+/// For how long a capture is followed after somebody asked for its totals.
+const COUNTED: Duration = Duration::from_secs(60);
+/// Totals that are older than this are not told.
+const FRESH: Duration = Duration::from_secs(2);
 /// Lines are made at most 1/n of the time.
 const TIME_PART: u32 = 5;
 /// The shortest window.
@@ -46,6 +51,10 @@ pub(crate) struct LiveEngine {
 #[derive(Default)]
 struct EngineState {
     arrived: Vec<Arrival>,
+    /// Processes whose totals were asked for, with their captures.
+    counted: Vec<(u32, PathBuf)>,
+    /// Totals of processes by their number, and when all of the capture was replayed.
+    totals: HashMap<u32, (Instant, LiveTotals)>,
     thread: Option<thread::JoinHandle<()>>,
     is_running: bool,
     /// When the recording ended.
@@ -75,13 +84,35 @@ impl LiveEngine {
         every: Duration,
         subscriber: Subscriber,
     ) -> Result<(), String> {
+        let mut state = self.running(&capture)?;
+        state.arrived.push(Arrival { number, capture, every: every.max(SHORTEST), subscriber });
+        Ok(())
+    }
+
+    /// Follows the process with this number in the tree for a time, so that [`Self::totals`] are known.
+    ///
+    /// # Errors
+    /// A text for the user.
+    pub(crate) fn count(&self, (number, capture): (u32, PathBuf)) -> Result<(), String> {
+        self.running(&capture)?.counted.push((number, capture));
+        Ok(())
+    }
+
+    /// The totals of a process, if it is followed, and all that was recorded until now is replayed.
+    pub(crate) fn totals(&self, number: u32) -> Option<LiveTotals> {
+        let known = lock(&self.shared).totals.get(&number).copied();
+        known.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, totals)| totals)
+    }
+
+    /// Starts the thread for this capture, unless it runs already.
+    fn running(&self, capture: &Path) -> Result<MutexGuard<'_, EngineState>, String> {
         let mut state = lock(&self.shared);
         if state.ending.is_some() {
             return Err("the recording has ended: read its capture".into());
         }
         if !state.is_running {
             // What cannot be followed is refused here.
-            LiveFollower::open(&capture, None).map_err(|error| error.to_string())?;
+            LiveFollower::open(capture, None).map_err(|error| error.to_string())?;
             let mut engine = Engine {
                 recording: self.recording.clone(),
                 shared: Arc::clone(&self.shared),
@@ -97,8 +128,7 @@ impl LiveEngine {
             state.thread = Some(started.map_err(|error| format!("no thread can be started: {error}"))?);
             state.is_running = true;
         }
-        state.arrived.push(Arrival { number, capture, every: every.max(SHORTEST), subscriber });
-        Ok(())
+        Ok(state)
     }
 
     /// The captures are complete: sends the last windows, if they are replayed in time, and ends.
@@ -150,17 +180,22 @@ impl Engine {
     fn run(&mut self) {
         crate::sys::yield_in_part();
         loop {
-            let (arrived, ending) = {
+            let (arrived, counted, ending) = {
                 let mut state = lock(&self.shared);
-                (std::mem::take(&mut state.arrived), state.ending)
+                (std::mem::take(&mut state.arrived), std::mem::take(&mut state.counted), state.ending)
             };
             arrived.into_iter().for_each(|arrival| self.add(arrival));
+            counted.into_iter().for_each(|(number, capture)| self.count(number, capture));
             self.ask();
             let mut is_done = true;
             // A capture that cannot be read any more loses its viewers, who go on by themselves.
             self.watched.retain_mut(|watched| {
                 let progress = watched.poll();
                 is_done &= matches!(progress, Ok(FollowProgress::CaughtUp | FollowProgress::Ended));
+                if let Ok(FollowProgress::CaughtUp | FollowProgress::Ended) = progress {
+                    let totals = (Instant::now(), watched.follower.state().totals());
+                    lock(&self.shared).totals.insert(watched.number, totals);
+                }
                 if let Err(error) = &progress {
                     watched.grids.iter().flat_map(|grid| &grid.viewers).for_each(|viewer| refuse(viewer, &error));
                 }
@@ -172,7 +207,7 @@ impl Engine {
             let is_over = |ending: Instant| self.watched.is_empty() || ending.elapsed() > END_LIMIT;
             if ending.is_some_and(is_over) || self.used.elapsed() > LINGER {
                 let mut state = lock(&self.shared);
-                if state.arrived.is_empty() || ending.is_some() {
+                if (state.arrived.is_empty() && state.counted.is_empty()) || ending.is_some() {
                     state.arrived.clear();
                     state.is_running = false;
                     return;
@@ -191,18 +226,28 @@ impl Engine {
         }
     }
 
+    /// A capture that cannot be followed any more has no totals.
+    fn count(&mut self, number: u32, capture: PathBuf) {
+        if let Ok(place) = self.follow(number, capture) {
+            self.watched[place].counted = Some(Instant::now());
+        }
+    }
+
+    /// The place of a capture among those that are watched.
+    fn follow(&mut self, number: u32, capture: PathBuf) -> Result<usize> {
+        if let Some(place) = self.watched.iter().position(|watched| watched.number == number) {
+            return Ok(place);
+        }
+        let follower = LiveFollower::open(capture, None)?;
+        self.watched.push(WatchedCapture { number, follower, is_behind: false, counted: None, grids: Vec::new() });
+        Ok(self.watched.len() - 1)
+    }
+
     fn add(&mut self, arrival: Arrival) {
         let Arrival { number, capture, every, subscriber } = arrival;
-        let known = self.watched.iter().position(|watched| watched.number == number);
-        let place = match known {
-            Some(place) => place,
-            None => match LiveFollower::open(capture, None) {
-                Ok(follower) => {
-                    self.watched.push(WatchedCapture { number, follower, is_behind: false, grids: Vec::new() });
-                    self.watched.len() - 1
-                }
-                Err(error) => return refuse(&subscriber, &error),
-            },
+        let place = match self.follow(number, capture) {
+            Ok(place) => place,
+            Err(error) => return refuse(&subscriber, &error),
         };
         let watched = &mut self.watched[place];
         if watched.follower.has_ended() {
@@ -234,6 +279,8 @@ struct WatchedCapture {
     number: u32,
     follower: LiveFollower,
     is_behind: bool,
+    /// When its totals were asked for.
+    counted: Option<Instant>,
     grids: Vec<GridViewers>,
 }
 
@@ -250,7 +297,7 @@ struct GridViewers {
 
 impl WatchedCapture {
     fn is_used(&self) -> bool {
-        !self.grids.is_empty()
+        !self.grids.is_empty() || self.counted.is_some_and(|asked| asked.elapsed() < COUNTED)
     }
 
     /// Replays what is new, and sends the windows that close.

@@ -18,10 +18,16 @@ pub trait CommandHandler: Send + Sync {
     /// Which processes are recorded.
     fn status(&self) -> RecordingStatus;
 
-    /// Names the present moment.
+    /// Counts from now on what a process holds.
     ///
     /// # Errors
     /// So here and below: a text for the user.
+    fn count(&self, pid: Option<u32>) -> Result<(), String> {
+        let _ = pid;
+        Err("this recording does not count what its processes hold".into())
+    }
+
+    /// Names the present moment.
     fn mark(&self, name: &str) -> Result<MarkAnswer, String>;
 
     /// Makes everything up to now readable.
@@ -81,6 +87,7 @@ pub(super) fn execute(
 ) -> Result<Value, String> {
     match command {
         ControlCommand::Status => value(&handler.status()),
+        ControlCommand::Count { pid } => handler.count(pid).map(nothing),
         ControlCommand::Mark { name } => {
             super::protocol::check_mark_name(&name)?;
             value(&handler.mark(&name)?)

@@ -48,6 +48,12 @@ pub struct ControlRequest {
 pub enum ControlCommand {
     /// Which processes are recorded: answered by [`RecordingStatus`].
     Status,
+    /// Counts from now on what a process holds, for [`RecordingStatus`]: answered by an empty object.
+    Count {
+        /// The recorded process; without it the first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+    },
     /// Names the present moment in the capture of each recorded process: answered by [`MarkAnswer`].
     Mark {
         /// Its name.
@@ -337,7 +343,12 @@ mod tests {
 
         #[test]
         fn what_is_written_is_read(id in any::<u64>(), name in ".{0,40}", every_ms in any::<u64>(), pid in any::<Option<u32>>()) {
-            let commands = [ControlCommand::Mark { name }, ControlCommand::Live { every_ms, pid: None }, ControlCommand::Snapshot { pid }];
+            let commands = [
+                ControlCommand::Mark { name },
+                ControlCommand::Live { every_ms, pid: None },
+                ControlCommand::Snapshot { pid },
+                ControlCommand::Count { pid },
+            ];
             for command in commands {
                 let request = ControlRequest { id, command };
                 let bytes = line(&request);

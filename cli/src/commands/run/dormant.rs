@@ -134,6 +134,10 @@ impl CommandHandler for DormantCommands {
         RecordingStatus { recorder: std::process::id(), processes: vec![dormant] }
     }
 
+    fn count(&self, pid: Option<u32>) -> Result<(), String> {
+        self.with_active(|commands| commands.count(pid))
+    }
+
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
         self.with_active(|commands| commands.mark(name))
     }

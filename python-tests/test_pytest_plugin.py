@@ -649,3 +649,58 @@ def test_a_hundred_leaks_fail_and_a_hundred_caches_pass(executable, tmp_path, ve
     said = done.stdout.decode()
     count = lambda outcome, tests: len(re.findall(rf"^{outcome} \S+::{tests}\[", said, re.MULTILINE))
     assert (count("FAILED", "test_leaks"), count("PASSED", "test_caches")) == (100, 100), said[-4000:]
+
+
+FORKS = """
+import os
+import pytest
+from _pytest.runner import runtestprotocol
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    if not item.get_closest_marker("forked"):
+        return None
+    process = os.fork()
+    if process == 0:
+        failed = [report.longreprtext for report in runtestprotocol(item, log=False) if report.failed]
+        print(*failed, flush=True)
+        os._exit(len(failed))
+    status = os.waitpid(process, 0)[1]
+    item.ihook.pytest_runtest_logreport(report=pytest.TestReport(
+        item.nodeid, item.location, {}, "failed" if status else "passed", None, "call",
+    ))
+    return True
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--memtrack"]])
+def test_limits_hold_in_processes_that_were_forked_for_their_tests(pytester, tests, options):
+    """As pytest-forked does it."""
+    pytester.makeconftest(FORKS)
+    result = tests(
+        """
+import pytest
+
+@pytest.mark.forked
+@pytest.mark.limit_memory("5 MB")
+def test_over():
+    kept = bytearray(9_000_000)
+
+@pytest.mark.forked
+@pytest.mark.limit_memory("5 MB")
+def test_within():
+    kept = bytearray(1_000_000)
+
+@pytest.mark.forked
+def test_without():
+    pass
+
+@pytest.mark.limit_memory("5 MB")
+def test_here():
+    kept = bytearray(1_000_000)
+""",
+        "-s",
+        *options,
+    )
+    result.assert_outcomes(passed=3, failed=1)
+    result.stdout.fnmatch_lines(["*limit_memory('5 MB'): the test held 9.0* MB at its high-water mark*"])

@@ -156,6 +156,15 @@ class MemtrackPlugin:
         return found
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
+        """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's."""
+        is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
+        if self.session is not None and is_forked:
+            has_limits = self.has_markers and (self.options.limit or any(map(item.get_closest_marker, _MARKERS)))
+            (self.session.pause if has_limits else self.session.begin)()
+        yield
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
         try:
             limits = self.limits(item)

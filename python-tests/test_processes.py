@@ -4,10 +4,12 @@ Worker n of programs/tree.py keeps n blocks of 100,000 + n bytes, which no other
 """
 
 import json
+import subprocess
+import sys
 
 import pytest
 
-from conftest import Capture
+from conftest import Capture, execute
 
 FOLLOW = ("--follow",)
 
@@ -207,3 +209,13 @@ def test_the_peak_of_a_tree_is_that_of_its_events_merged_by_time(memtrack, pytho
     flame = json.loads(memtrack("flamegraph", "--json", "-o", "-", *captures).stdout)
     assert [tree["total"] for tree in flame["trees"]] == [{"bytes": size, "count": number}]
     assert sum(call["own"]["bytes"] for tree in flame["trees"] for call in tree["calls"]) == size
+
+
+def test_the_end_of_run_names_lines_of_native_children(memtrack, tmp_path):
+    source, program = tmp_path / "child.c", tmp_path / "child"
+    source.write_text("#include <stdlib.h>\nint main(void) {\n    return !malloc(7000000);\n}\n")
+    subprocess.run(["gcc", "-g", "-O0", "-o", program, source], check=True)
+    code = f"import subprocess; subprocess.run([{str(program)!r}], check=True)"
+    command = memtrack.command("run", "--follow", "-o", tmp_path / "c.bin", sys.executable, "-c", code)
+    ended = execute(command, cwd=tmp_path)
+    assert ended.status == 0 and b"main at child.c:3" in ended.stderr, ended

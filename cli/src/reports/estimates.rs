@@ -69,7 +69,8 @@ impl RangedTally {
 
     /// Both, in a sentence.
     pub(crate) fn in_words(&self) -> String {
-        format!("{} in {} allocations", self.size(), self.number())
+        let number = self.number();
+        format!("{} in {number} {}", self.size(), if number == "1" { "allocation" } else { "allocations" })
     }
 
     /// The ends of the intervals, for a value that has the figures.

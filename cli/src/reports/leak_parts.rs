@@ -169,7 +169,7 @@ mod tests {
     fn what_is_all_leaked_is_one_line() {
         let none = Tally::default();
         let native = LeakParts { moment: LeakMoment::Exit, ..parts([tally(10, 1), none, none, none], none) };
-        assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocations, live at exit; all by own code".into())]);
+        assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocation, live at exit; all by own code".into())]);
         assert_eq!(native.excluded_text(), None);
     }
 }

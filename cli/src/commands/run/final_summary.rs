@@ -186,7 +186,8 @@ fn recorded(
     // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
     // lost.
     let has_memory = memory_limit().is_none_or(|limit| limit >= MEMORY_FOR_NAMES);
-    let native = has_memory && summary.process.as_ref().is_some_and(is_native);
+    let followed = summary.followed.iter().filter_map(|child| child.summary.as_ref().ok()?.process.as_ref());
+    let native = has_memory && summary.process.iter().chain(followed).any(is_native);
     let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE);
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
@@ -240,7 +241,7 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
 }
 
-/// Native frames are symbolized only for programs without other stacks, because it takes time.
+/// Native frames are symbolized only where a process has no other stacks, because it takes time.
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request =
         Request { paths: captures, quiet: true, without_names, search, with_resident: true, ..Request::default() };

@@ -60,6 +60,9 @@ def test_a_cell_shows_its_page_and_its_value(notebook, tmp_path):
     content = page(first)
     assert content.lower().startswith("<!doctype html>") and "https://" not in re.sub(r"www\.w3\.org", "", content.split("</head>")[0])
     assert "height:333px" in first[0].data["text/html"]
+    # Where no page can be shown.
+    table = first[0].data["text/plain"]
+    assert table.startswith("High-water mark: 5.00 MB in 5 allocations\n") and "  load" in table
     assert page(third) and not [each for each in third if each.output_type == "execute_result"]
     sys.path.insert(0, str(REPOSITORY / "python"))
     import memtrack

@@ -29,6 +29,12 @@ pub(crate) fn count_within(number: u64, range: (u64, u64)) -> String {
     within(count, number, range)
 }
 
+/// `12,345 ± 678 allocations`.
+pub(crate) fn allocations_within(number: u64, range: (u64, u64)) -> String {
+    let text = count_within(number, range);
+    format!("{text} {}", if text == "1" { "allocation" } else { "allocations" })
+}
+
 /// The interval may reach further up than down: the larger half is shown.
 fn within(text: fn(u64) -> String, figure: u64, (low, high): (u64, u64)) -> String {
     match figure.saturating_sub(low).max(high.saturating_sub(figure)) {

@@ -173,11 +173,14 @@ def _show_page(directory: str, path: str, options: List[str], height: int) -> No
 
     page = os.path.join(directory, "page.html")
     with quietly():
-        read_output(["flamegraph", *options, "-o", page, "--", *captures_at(path)])
+        captures = captures_at(path)
+        read_output(["flamegraph", *options, "-o", page, "--", *captures])
+        # For terminals, which show no page. The capture is gone by the time that it is read, unless it is kept.
+        table = read_output(["table", "--color", "never", "--", *captures]).decode().rstrip()
     with open(page, encoding="utf-8") as file:
         content = file.read()
     display(  # type: ignore[no-untyped-call,unused-ignore]
-        {"text/html": _frame(content, height), "text/plain": f"memtrack: {path}"}, raw=True
+        {"text/html": _frame(content, height), "text/plain": table}, raw=True
     )
 
 

@@ -14,7 +14,7 @@ use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 use crate::message;
 use crate::text::sized;
 pub(crate) use crate::text::visible;
-use crate::units::{at_most, count, count_within, duration, size};
+use crate::units::{allocations_within, at_most, count, duration, size};
 
 use super::leaked::LeakMoment;
 use super::picture_summary::PictureSummary;
@@ -56,8 +56,8 @@ impl Capture {
             View::Objects => return self.objects_headline(whole),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
-        let number = count_within(whole.count, whole.count_range());
-        format!("{}: {} in {number} allocations{moment}", self.title(view), sized(whole))
+        let number = allocations_within(whole.count, whole.count_range());
+        format!("{}: {} in {number}{moment}", self.title(view), sized(whole))
     }
 
     /// What the allocations of a view have in common; continues a sentence such as "12 allocations, ".

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::stats::{allocated, freed, is_counted};
-use crate::units::{count, count_within, size, size_within};
+use crate::units::{allocations_within, count, count_within, size, size_within};
 
 impl Capture {
     /// Whether only samples of its allocations were recorded.
@@ -69,8 +69,7 @@ impl RangedTally {
 
     /// Both, in a sentence.
     pub(crate) fn in_words(&self) -> String {
-        let number = self.number();
-        format!("{} in {number} {}", self.size(), if number == "1" { "allocation" } else { "allocations" })
+        format!("{} in {}", self.size(), allocations_within(self.tally.count, self.count))
     }
 
     /// The ends of the intervals, for a value that has the figures.

@@ -325,6 +325,16 @@ def test_no_server_keeps_the_program_or_memtrack_for_long(memtrack, python, tmp_
     assert took < 60
 
 
+def test_a_request_in_flight_is_waited_for_no_longer_than_others(memtrack, python):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        code = "import time; time.sleep(1); print(time.monotonic())"
+        run, _ = memtrack.run(python, "-c", code, options=("--push", url, *EVERY))
+        took = time.monotonic() - float(run.stdout)
+    # The request began in the first second, and has 10 s.
+    assert re.search("windows not delivered", told(run)) and 4 < took < 8, (took, told(run))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

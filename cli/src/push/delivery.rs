@@ -5,6 +5,8 @@
 //! Invariant: nothing that a server does or sends takes more than [`PATIENCE`] and [`MOST_ANSWER`] of memory for a request.
 
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ureq::Agent;
@@ -20,6 +22,8 @@ use crate::units::{plural, size};
 
 /// For how long a server may take over a request.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How often the one who waits for an answer looks whether the recording has ended meanwhile.
+const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of an answer that are read.
 const MOST_ANSWER: u64 = 64 << 10;
 /// Characters of an answer that are shown.
@@ -100,26 +104,30 @@ impl Delivery {
         };
         let left = self.queue.end().map(|end| end.saturating_duration_since(Instant::now()));
         let limit = left.map_or(PATIENCE, |left| left.min(PATIENCE)).max(Duration::from_millis(1));
-        match self.post(&request, limit) {
+        match self.answer(request, limit) {
             Ok((status, answer)) => self.judge(status, &answer),
-            Err(error) => Sent::Failed(error.to_string()),
+            Err(why) => Sent::Failed(why),
         }
     }
 
-    fn post(&self, request: &PushRequest, limit: Duration) -> Result<(StatusCode, Vec<u8>), ureq::Error> {
-        let url = format!("{}{}", self.url.root(), request.path);
-        let mut post = self.agent.post(&url).content_type(&request.content_type);
-        if request.gzip {
-            post = post.header("Content-Encoding", "gzip");
+    /// The server's answer. It is waited for on a thread of its own, which is left behind where the recording ends meanwhile
+    /// and the time for that is over.
+    fn answer(&self, request: PushRequest, limit: Duration) -> Result<(StatusCode, Vec<u8>), String> {
+        let (answer, answered) = channel();
+        let (agent, url) = (self.agent.clone(), self.url.clone());
+        let post = move || {
+            // Nobody may wait for it any more.
+            let _ = answer.send(post(&agent, &url, &request, limit));
+        };
+        let started = thread::Builder::new().name("memtrack-post".into()).spawn(post);
+        started.map_err(|error| format!("no thread can be started: {error}"))?;
+        loop {
+            match answered.recv_timeout(LOOK) {
+                Ok(answer) => return answer.map_err(|error| error.to_string()),
+                Err(RecvTimeoutError::Timeout) if self.queue.end().is_none_or(|end| Instant::now() < end) => {}
+                Err(_) => return Err("the server gives no answer".into()),
+            }
         }
-        if let Some(credentials) = self.url.authorization() {
-            post = post.header("Authorization", credentials);
-        }
-        let post = post.query_pairs(request.query.iter().map(|(name, value)| (*name, value.as_str())));
-        let mut answer = post.config().timeout_global(Some(limit)).build().send(&request.body)?;
-        let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
-        // What it says beyond its status is of use only for a message.
-        Ok((answer.status(), body.unwrap_or_default()))
     }
 
     fn judge(&self, status: StatusCode, answer: &[u8]) -> Sent {
@@ -134,4 +142,25 @@ impl Delivery {
             || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
         if is_passing { Sent::Failed(why) } else { Sent::Refused(why) }
     }
+}
+
+fn post(
+    agent: &Agent,
+    url: &ServerUrl,
+    request: &PushRequest,
+    limit: Duration,
+) -> Result<(StatusCode, Vec<u8>), ureq::Error> {
+    let path = format!("{}{}", url.root(), request.path);
+    let mut post = agent.post(&path).content_type(&request.content_type);
+    if request.gzip {
+        post = post.header("Content-Encoding", "gzip");
+    }
+    if let Some(credentials) = url.authorization() {
+        post = post.header("Authorization", credentials);
+    }
+    let post = post.query_pairs(request.query.iter().map(|(name, value)| (*name, value.as_str())));
+    let mut answer = post.config().timeout_global(Some(limit)).build().send(&request.body)?;
+    let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
+    // What it says beyond its status is of use only for a message.
+    Ok((answer.status(), body.unwrap_or_default()))
 }

@@ -239,3 +239,15 @@ def test_virtual_environment_of_the_shell(memtrack, environment, tmp_path):
     (tmp_path / "where.py").write_text("import sys\nprint(sys.prefix)\n")
     outcome, _ = memtrack.run("where.py", env={**environment, "VIRTUAL_ENV": str(directory)})
     assert outcome.stdout.decode().strip() == str(directory)
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",), ("--dormant",)], ids=" ".join)
+def test_a_service_manager_names_the_program(executable, tmp_path, options):
+    """Sockets of systemd are for the process whose id stands beside them."""
+    code = "import os; print(os.getpid(), os.environ['LISTEN_PID'], os.environ['WATCHDOG_PID'], os.environ['LISTEN_FDS'], flush=True)"
+    child = f"{code}; import subprocess, sys; subprocess.run([sys.executable, '-c', {code!r}])"
+    script = 'LISTEN_FDS=1 WATCHDOG_PID=1 LISTEN_PID=$$ exec "$@"'
+    command = [executable, "run", "-q", *options, "-o", tmp_path / "c.bin", sys.executable, "-c", child]
+    said = subprocess.run(["sh", "-c", script, "sh", *command], capture_output=True, text=True, check=True, timeout=PATIENCE)
+    [pid, *named], [_, *inherited] = (line.split() for line in said.stdout.splitlines())
+    assert named == inherited == [pid, "1", "1"]

@@ -78,7 +78,9 @@ pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEn
 pub use task_limits::room_for_tasks;
 
 // The variables of a target's environment, for callers that start it and do not use the transport.
-pub use memtrack_transport::handshake::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
+pub use memtrack_transport::handshake::{
+    DORMANT_VARIABLE, PID_DIGITS, PID_VARIABLES, PRELOAD_VARIABLE, SOCKET_VARIABLE,
+};
 // What the library in a running process answers.
 pub use memtrack_transport::attach::AttachStatus;
 // What tells whether a shim belongs to this program.

@@ -17,6 +17,11 @@ pub const SOCKET_VARIABLE: &str = "MEMTRACK_SOCKET";
 pub const DORMANT_VARIABLE: &str = "MEMTRACK_DORMANT";
 /// The environment variable with the program's own LD_PRELOAD; absent if that was not set.
 pub const PRELOAD_VARIABLE: &str = "MEMTRACK_LD_PRELOAD";
+/// Variables by which a service manager names the process that it has started, if that is memtrack: the program finds its own
+/// process id there.
+pub const PID_VARIABLES: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
+/// Digits of the place that these have for it.
+pub const PID_DIGITS: usize = 10;
 
 const HELLO: u32 = u32::from_le_bytes(*b"MThi");
 const WELCOME: u32 = u32::from_le_bytes(*b"MTok");

@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_char};
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_transport::handshake::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
+use memtrack_transport::handshake::{DORMANT_VARIABLE, PID_DIGITS, PID_VARIABLES, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
 /// An environment as exec functions take it: strings up to a null.
 pub(crate) type ExecEnvironment = *const *const c_char;
@@ -134,12 +134,45 @@ fn keep(entry: *mut c_char, text: &'static [u8], variables: &mut MemtrackVariabl
         variables.library = libraries.split(|byte| matches!(byte, b':' | b' ')).next();
         return None;
     }
+    if let Some(place) = PID_VARIABLES.iter().find_map(|name| value(text, name)).filter(|place| is_recorder(place)) {
+        // SAFETY: within the string.
+        let to = unsafe { entry.add(text.len() - place.len()) };
+        // SAFETY: the end of the string, which is writable and has as many digits.
+        unsafe { write_pid(to) };
+    }
     if value(text, PRELOAD_VARIABLE).is_some() {
         // "MEMTRACK_LD_PRELOAD=x" becomes "LD_PRELOAD=x".
         // SAFETY: the prefix is part of the string.
         return Some(unsafe { entry.add(PRELOAD_VARIABLE.len() - "LD_PRELOAD".len()) });
     }
     Some(entry)
+}
+
+/// Whether it is the place that memtrack has made in a variable that named it: its children are not named so.
+fn is_recorder(place: &[u8]) -> bool {
+    if place.len() != PID_DIGITS || !place.iter().all(u8::is_ascii_digit) {
+        return false;
+    }
+    let number = place.iter().fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
+    // SAFETY: no arguments, cannot fail.
+    i32::try_from(number) == Ok(unsafe { libc::getppid() })
+}
+
+/// Writes this process's id and the end of the string.
+///
+/// # Safety
+/// There is room for [`PID_DIGITS`] and the end.
+unsafe fn write_pid(to: *mut c_char) {
+    // SAFETY: no arguments, cannot fail.
+    let pid = unsafe { libc::getpid() }.unsigned_abs();
+    let from_each_place = (0..PID_DIGITS as u32).rev().map(|place| pid / 10_u32.pow(place));
+    let digits = from_each_place.skip_while(|rest| *rest == 0).map(|rest| b'0' + (rest % 10) as u8);
+    for (at, digit) in digits.chain([0]).enumerate() {
+        // SAFETY: at most the digits and the end, for which there is room.
+        let to = unsafe { to.add(at) }.cast::<u8>();
+        // SAFETY: as above.
+        unsafe { to.write(digit) };
+    }
 }
 
 fn value(text: &'static [u8], name: &str) -> Option<&'static [u8]> {

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{DORMANT_VARIABLE, PRELOAD_VARIABLE, SOCKET_VARIABLE};
+use memtrack_collector::{DORMANT_VARIABLE, PID_DIGITS, PID_VARIABLES, PRELOAD_VARIABLE, SOCKET_VARIABLE};
 
 use crate::owned_directory::OwnedDirectory;
 use crate::shim::{NoPlace, SHIM_NAME, is_special};
@@ -63,7 +63,8 @@ impl PrivateDirectory {
     }
 
     /// Adds variables to the program's environment: LD_PRELOAD for the loader, the socket's path for the shim (without one it
-    /// stays dormant), and the original LD_PRELOAD, which the shim restores.
+    /// stays dormant), and the original LD_PRELOAD, which the shim restores. Where a service manager has named memtrack as
+    /// the process that it started, the shim puts the program in its place.
     ///
     /// # Errors
     /// LD_PRELOAD cannot contain the library's path, and no link to it can be created.
@@ -78,6 +79,12 @@ impl PrivateDirectory {
             *name = PRELOAD_VARIABLE.into();
         }
         set_variable(environment, PRELOAD, preload);
+        let own = std::process::id();
+        for (name, value) in environment.iter_mut() {
+            if PID_VARIABLES.iter().any(|known| name == known) && value == &*own.to_string() {
+                *value = format!("{own:0PID_DIGITS$}").into();
+            }
+        }
         match socket {
             Some(socket) => set_variable(environment, SOCKET_VARIABLE, socket.into()),
             None => set_variable(environment, DORMANT_VARIABLE, "1".into()),
@@ -116,6 +123,16 @@ mod tests {
         let (_private, environment) = prepared(&[("LD_PRELOAD", "")], "/shim.so");
         assert_eq!(variable(&environment, PRELOAD_VARIABLE).unwrap(), "");
         assert_eq!(variable(&environment, "LD_PRELOAD").unwrap(), "/shim.so");
+    }
+
+    #[test]
+    fn there_is_room_for_the_pid_that_a_service_manager_knows() {
+        let own = std::process::id().to_string();
+        let (_private, environment) =
+            prepared(&[("LISTEN_PID", &own), ("WATCHDOG_PID", "1"), ("PID", &own)], "/shim.so");
+        let get = |name| variable(&environment, name).map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(get("LISTEN_PID"), Some(format!("{own:0>10}")));
+        assert_eq!((get("WATCHDOG_PID"), get("PID")), (Some("1".into()), Some(own)));
     }
 
     #[test]

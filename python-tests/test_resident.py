@@ -103,7 +103,8 @@ def test_what_an_allocator_says_of_itself_stands_beside_its_pages(memtrack, tmp_
     # It answers while the program has the one block that it allocates meanwhile, or has not.
     assert all(abs(bytes - told[name]) <= 64 for name, bytes in own.items()), (own, told)
     assert f"{told['allocator']} says of itself" in memtrack("resident", "--at", "mark:here", capture).stdout.decode()
-    if told["allocator"] == "tcmalloc":
+    # An older answer says nothing of this moment: on a machine that is busy with others the program may be late.
+    if told["allocator"] == "tcmalloc" and told["age_ms"] < 10:
         [advised] = [advice["bytes"] for advice in report["advice"] if "tcmalloc" in advice["text"]]
         # It was never written to some of them.
         assert released <= advised <= released * 1.1, (advised, released)

@@ -1,10 +1,10 @@
 //! Asks the process's allocator for its own statistics, and keeps the last answer.
 //!
 //! A thread of the process answers when it next allocates or frees, so an answer may come later, or never. It is asked for
-//! ahead, so that there is a recent one at each account.
+//! with each account, and ahead, since a process at its end no longer answers.
 //!
-//! Invariant: an answer is read only after the thread has written all of it; and answers take at most a two-hundredth of
-//! the process's time.
+//! Invariant: an answer is read only after the thread has written all of it; and those that are asked for ahead take at
+//! most a two-hundredth of the process's time.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -37,10 +37,19 @@ impl AllocatorAsker {
         let age = now.saturating_sub(self.asked_ns);
         let has_changed = resident.abs_diff(self.resident) > self.resident / CHANGED_PART;
         let is_due = (has_changed || age >= PAUSE_NS) && age >= self.cost_ns.saturating_mul(TIME_PART);
-        if is_due && !self.is_silent && answer.state.load(Relaxed) == allocator_answer::NONE {
-            (self.asked_ns, self.resident) = (now, resident);
+        if is_due && self.ask_now(answer, now) {
+            self.resident = resident;
+        }
+    }
+
+    /// Asks for an answer of this moment; whether that was possible.
+    pub(super) fn ask_now(&mut self, answer: &AllocatorAnswer, now: u64) -> bool {
+        let may = !self.is_silent && answer.state.load(Relaxed) == allocator_answer::NONE;
+        if may {
+            self.asked_ns = now;
             answer.state.store(allocator_answer::ASKED, Release);
         }
+        may
     }
 
     /// The last answer that has come.
@@ -55,7 +64,11 @@ impl AllocatorAsker {
     }
 }
 
-fn read(answer: &AllocatorAnswer) -> Option<AllocatorStatistics> {
+/// The answer, if it has come, and was not taken.
+pub(super) fn read(answer: &AllocatorAnswer) -> Option<AllocatorStatistics> {
+    if answer.state.load(Acquire) != allocator_answer::DONE {
+        return None;
+    }
     let source = StatisticsSource::from_number(answer.source.load(Relaxed).into())?;
     let figure = |at: usize| {
         let bytes = answer.figures.get(at)?.load(Relaxed);

@@ -120,10 +120,10 @@ impl AccountScheduler {
 
     /// Whether an account is due now, and why; `resident` is the process's resident memory.
     pub(crate) fn due(&mut self, now: u64, resident: u64) -> Option<AccountCause> {
-        self.allocator.ask(&self.area.control().allocator, now, resident);
         if self.outstanding {
             return None;
         }
+        self.allocator.ask(&self.area.control().allocator, now, resident);
         match self.area.control().account_request.load(Acquire) {
             account_request::AT_END => return Some(AccountCause::End),
             account_request::AT_FINALIZATION => return Some(AccountCause::Finalizing),
@@ -165,6 +165,7 @@ impl AccountScheduler {
         }
         self.last_ns = tick.time_ns;
         let statistics = self.allocator.last(&self.area.control().allocator);
+        self.allocator.ask_now(&self.area.control().allocator, tick.time_ns);
         let order = AccountOrder { tick, cause, statistics };
         self.outstanding = self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok());
         if !self.outstanding {
@@ -240,7 +241,8 @@ fn answer(
         release(area);
     }
     let payloads = account.map(|mut account| {
-        (account.time_ns, account.cause, account.statistics) = (tick.time_ns, cause, statistics);
+        (account.time_ns, account.cause) = (tick.time_ns, cause);
+        account.statistics = allocator::read(&area.control().allocator).or(statistics);
         account.encode()
     });
     AccountAnswer { ticket: tick.ticket, payloads, cost_ns: now().saturating_sub(begun) }

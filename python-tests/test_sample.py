@@ -116,10 +116,9 @@ def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, 
 
 def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, capture = sampled(executable, tmp_path, "--sample")
-    for command in (["parse"], ["transform", "parquet"], ["transform", "heaptrack"], ["query", "size > 1"]):
+    for command in (["parse"], ["transform", "heaptrack"], ["query", "size > 1"]):
         run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=60)
         assert run.returncode != 0, command
-        assert ("record with --window" in run.stderr) == (command[-1] == "parquet"), run.stderr
     # Several processes are no exception.
     (tmp_path / "other").mkdir()
     _, _, other = sampled(executable, tmp_path / "other", "--sample")
@@ -133,6 +132,26 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     for options in (["--sample=0"], ["--sample=x"], ["--sample=auto:0"], ["--sample=auto:"]):
         run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=60)
         assert run.returncode == 2, options
+
+
+def test_tables_have_the_figures_of_stats_with_their_variances(executable, tmp_path):
+    duckdb = pytest.importorskip("duckdb")
+    _, _, capture = sampled(executable, tmp_path, "--sample=16KiB")
+    tables = tmp_path / "tables"
+    subprocess.run([executable, "transform", "parquet", "-o", tables, capture], capture_output=True, timeout=60, check=True)
+    assert not (tables / "events").exists()
+    stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, timeout=60, check=True).stdout)
+    sums = duckdb.connect().execute(
+        f"select sum(peak_bytes), sqrt(sum(peak_bytes_variance)), sum(peak_count) from read_parquet('{tables}/sites/**/*.parquet')"
+    )
+    bytes, deviation, count = sums.fetchone()
+    peak = stats["peak"]
+    assert (bytes, count) == (peak["bytes"], peak["allocations"])
+    assert 1.96 * deviation == pytest.approx(peak["bytes"] - peak["bytes_low"], rel=0.2)
+    [(live, from_windows)] = duckdb.connect().execute(
+        f"select sum(live_bytes), sqrt(sum(live_bytes_variance)) from read_parquet('{tables}/windows/**/*.parquet')"
+    ).fetchall()
+    assert live == stats["live_at_exit"]["bytes"] and 0 < from_windows < live
 
 
 GROWING = """

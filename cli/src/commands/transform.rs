@@ -120,13 +120,6 @@ fn write_process(
     // As recorded, so that keys are those of every other process.
     let request = Request { split_domains: true, ..request.clone() };
     let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
-        if file.sample_bytes().is_some() {
-            bail!(
-                "{}: has single samples of allocations, of which there are no tables; record with --window 15s, or --aggregate, \
-                 beside --sample, for sums with their variances",
-                file.path().display()
-            );
-        }
         let mut replay = WindowReplay::new(replayed, Some(options.window));
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
@@ -148,7 +141,9 @@ fn write_process(
         window_ns: options.window,
     };
     let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept };
-    let events = (!options.no_events && !file.aggregated()).then_some(&file);
+    // What a sample stands for shows in sums only.
+    let has_events = !file.aggregated() && file.sample_bytes().is_none();
+    let events = (!options.no_events && has_events).then_some(&file);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");
     parquet::write(&source, events, directory, |bytes| progress.add(bytes)).map_err(|error| {
         // Of the errors of several crates around it, the system's says what has happened.

@@ -44,7 +44,7 @@ type ProcessInfo = unsafe extern "C" fn(
 /// `MallocExtension_GetNumericProperty`: name, and where to write the value; 0: there is none.
 type NumericProperty = unsafe extern "C" fn(*const c_char, *mut usize) -> c_int;
 
-/// Looks the function up; outside of hooks.
+/// Looks the function up; outside of hooks, before anything is recorded.
 pub(crate) fn start() {
     let malloc = dladdr::object_at(address_of(c"malloc"));
     for (name, source) in FUNCTIONS {
@@ -53,10 +53,9 @@ pub(crate) fn start() {
         if function != 0 && !malloc.is_null() && dladdr::object_at(function) == malloc {
             FUNCTION.store(function, Relaxed);
             SOURCE.store(source as u32, Release);
-            // The first call makes jemalloc set up what its names lead to: not in a hook.
-            if source == StatisticsSource::Jemalloc {
-                jemalloc(function);
-            }
+            // The first call makes jemalloc set up what its names lead to, and tcmalloc the object that answers: in a hook, that
+            // object would at times be among what the program allocates, and at times not.
+            let _ = figures();
             return;
         }
     }
@@ -87,21 +86,27 @@ pub(crate) fn answer(answer: &AllocatorAnswer) {
         return;
     }
     let _errno = Errno::keep();
-    let (number, function) = (SOURCE.load(Acquire), FUNCTION.load(Relaxed));
     let begun = thread_processor_ns();
     time_ns.store(monotonic_ns(), Relaxed);
-    let told = match StatisticsSource::from_number(number.into()) {
-        None => AllocatorFigures::default(),
-        Some(StatisticsSource::Jemalloc) => jemalloc(function),
-        Some(StatisticsSource::Mimalloc) => mimalloc(function),
-        Some(StatisticsSource::Tcmalloc) => tcmalloc(function),
-    };
+    let (number, told) = self::figures();
     for (place, figure) in figures.iter().zip(told.to_array()) {
         place.store(figure.unwrap_or(AllocatorAnswer::UNKNOWN), Relaxed);
     }
     cost_ns.store(thread_processor_ns().saturating_sub(begun), Relaxed);
     source.store(number, Relaxed);
     state.store(allocator_answer::DONE, Release);
+}
+
+/// The number of the source, and what it says.
+fn figures() -> (u32, AllocatorFigures) {
+    let (number, function) = (SOURCE.load(Acquire), FUNCTION.load(Relaxed));
+    let told = match StatisticsSource::from_number(number.into()) {
+        None => AllocatorFigures::default(),
+        Some(StatisticsSource::Jemalloc) => jemalloc(function),
+        Some(StatisticsSource::Mimalloc) => mimalloc(function),
+        Some(StatisticsSource::Tcmalloc) => tcmalloc(function),
+    };
+    (number, told)
 }
 
 fn jemalloc(function: usize) -> AllocatorFigures {

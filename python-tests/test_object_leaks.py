@@ -95,6 +95,13 @@ LEAKS = {
         "def RUN(): asyncio.new_event_loop().run_until_complete(main())",
         ["__main__.TASK.get_coro().cr_frame.item", "__main__.TASK.get_coro().item"],
     ),
+    # The coroutine that waits is a local variable of the event loop's callers, and has this module's globals.
+    "module_of_a_server_that_waits": (
+        "import asyncio\nLOG = []\nasync def serve():\n    LOG.append([Leak()])\n    await asyncio.sleep(0)\n    asyncio.get_running_loop().call_soon(stop)\n"
+        "    await asyncio.get_running_loop().create_future()\ndef start(coroutine): asyncio.new_event_loop().run_until_complete(coroutine)\n"
+        "def RUN(): start(serve())",
+        ["__main__.LOG[…][…]"],
+    ),
     "queue": ("import queue\nQUEUE = queue.Queue()\nQUEUE.put(Leak())", ["__main__.QUEUE.queue[…]"]),
     "iterator": ("ITERATOR = iter([1, Leak()])\nnext(ITERATOR)", ["__main__.ITERATOR.<list_iterator+24>[…]"]),
     "exit_stack": ("import contextlib\nSTACK = contextlib.ExitStack()\nSTACK.callback(print, Leak())", ["__main__.STACK._exit_callbacks[…][…].__closure__[…].cell_contents[…]"]),

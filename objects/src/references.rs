@@ -305,9 +305,12 @@ impl ReferenceReader<'_> {
         if code == 0 || owner.is_some_and(|owner| owner >= FRAMES_OF_INTERPRETER) {
             return true;
         }
+        // Globals and builtins of the function, which the frame only borrows from it: through them, each variable of a module
+        // would be called after a coroutine that was suspended in it.
+        let borrowed = if self.layout.minor == 11 { 8..24 } else { 24..40 };
         let mut offset = 0;
         let head = self.memory.words(frame, FRAME_WORDS, |value| {
-            if offset != self.layout.frame_previous {
+            if offset != self.layout.frame_previous && !borrowed.contains(&offset) {
                 each(ReferencePlace::Field(offset), self.layout.untagged(value));
             }
             offset += 8;

@@ -1,6 +1,6 @@
-//! If memtrack aborts, it still exits with the program's status.
+//! If memtrack aborts or crashes, it still exits with the program's status.
 //!
-//! Rust aborts when an allocation fails, as under `ulimit -v`; the program would then lose the process that forwards its
+//! Rust aborts when an allocation fails, as under `ulimit -v`, where a stack that cannot grow is a SIGSEGV; the program would then lose the process that forwards its
 //! signals and reports its exit status. While the program runs, memtrack replaces itself by a new image that only waits
 //! for it (`memtrack await-program`); after the program's end it exits with the stored status. Invariant: the handler
 //! makes system calls only, on memory that was prepared before.
@@ -10,6 +10,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering::Relaxed};
 
 use super::process::{Child, shell_status_of_signal};
+
+/// Address space that the image needs, with room to spare.
+const IMAGE_BYTES: libc::rlim_t = 128 << 20;
 
 /// The program while it runs; 0 before its start and after its end.
 static PROGRAM: AtomicI32 = AtomicI32::new(0);
@@ -40,11 +43,23 @@ pub(crate) fn end_with(status: u8) {
 
 fn handle_abort() {
     let handler: extern "C" fn(libc::c_int) = on_abort;
-    // SAFETY: the handler does nothing that a handler may not do.
-    unsafe { libc::signal(libc::SIGABRT, handler as libc::sighandler_t) };
+    // SAFETY: all zeroes is a valid value.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = handler as libc::sighandler_t;
+    // On the stack for signals, which each of Rust's threads has: its own may be at its end.
+    action.sa_flags = libc::SA_ONSTACK;
+    for signal in [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: the handler does nothing that a handler may not do.
+        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+    }
 }
 
-extern "C" fn on_abort(_signal: libc::c_int) {
+extern "C" fn on_abort(signal: libc::c_int) {
+    if signal != libc::SIGABRT {
+        let text = b"memtrack: crashed; the program is waited for, and its exit status is passed on\n";
+        // SAFETY: reads a constant.
+        unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    }
     let program = PROGRAM.load(Relaxed);
     let status = if program == 0 { STATUS.load(Relaxed) } else { await_in_new_image(program) };
     // SAFETY: ends the process at once.
@@ -62,8 +77,14 @@ fn await_in_new_image(program: libc::pid_t) -> i32 {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) };
     // SAFETY: reads a pointer; this process does not change its environment.
     let environment = unsafe { libc::environ };
-    // SAFETY: both arrays end with a null pointer, and nothing frees what they point to.
-    unsafe { libc::execve(c"/proc/self/exe".as_ptr(), ARGUMENTS.load(Relaxed), environment.cast()) };
+    // Where the address space is limited to less than an image takes, the kernel would kill this process on its way.
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to a live local.
+    let is_known = unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut limit) } == 0;
+    if is_known && limit.rlim_cur >= IMAGE_BYTES {
+        // SAFETY: both arrays end with a null pointer, and nothing frees what they point to.
+        unsafe { libc::execve(c"/proc/self/exe".as_ptr(), ARGUMENTS.load(Relaxed), environment.cast()) };
+    }
     let mut status = 0;
     // SAFETY: writes to a live local.
     while unsafe { libc::waitpid(program, &raw mut status, 0) } < 0 {

@@ -46,6 +46,8 @@ const LARGE: u64 = 32 << 20;
 /// An account is old after this part of the process's age, and this time.
 const AGE_PART: u64 = 5;
 const LEAST_PAUSE_NS: u64 = 1_000_000_000;
+/// Address space that the reading thread needs, in bytes: its stack, and what it reads of a usual process.
+const ROOM: usize = 32 << 20;
 /// How long the end of a recording waits for an account.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -160,7 +162,10 @@ impl AccountScheduler {
 
     /// Orders an account of the moment of this tick.
     pub(crate) fn order(&mut self, tick: Tick, cause: AccountCause) {
-        if self.thread.is_none() {
+        if self.thread.is_none() && !has_room() {
+            // So a limit of address space (ulimit -v) ends neither the recording nor the program.
+            self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
+        } else if self.thread.is_none() {
             self.thread = start((self.pid, self.same_namespace), Arc::clone(&self.area)).ok();
         }
         self.last_ns = tick.time_ns;
@@ -206,6 +211,15 @@ impl AccountScheduler {
     pub(crate) fn error_text(&self) -> Option<&str> {
         self.error_text.as_deref()
     }
+}
+
+/// Whether there is memory for the reading thread and what it reads: where there is none, starting a thread aborts.
+fn has_room() -> bool {
+    let (kind, none) = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, std::ptr::null_mut());
+    // SAFETY: an anonymous mapping where the kernel likes, which nobody touches.
+    let place = unsafe { libc::mmap(none, ROOM, libc::PROT_NONE, kind, -1, 0) };
+    // SAFETY: the mapping that was just made.
+    place != libc::MAP_FAILED && unsafe { libc::munmap(place, ROOM) } == 0
 }
 
 fn is_gone(error: &io::Error) -> bool {

@@ -1,10 +1,13 @@
 """However a program ends, it ends as without memtrack, and its capture holds what it allocated up to the last."""
 
 import os
+import pathlib
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -157,9 +160,10 @@ def test_a_kill_for_processor_time_is_not_put_down_to_memory_alone(memtrack):
     assert "CPU time limit (ulimit -t) of 1 s" in capture.stats()["capture"]["end_reason"]
 
 
-def test_directories_of_killed_recorders_are_removed_by_the_next_one(executable, tmp_path):
-    temporary = tmp_path / "t"
-    temporary.mkdir()
+def test_directories_of_killed_recorders_are_removed_by_the_next_one(executable, tmp_path, request):
+    # A short path: in a long one there is no room for the name of a socket.
+    temporary = pathlib.Path(tempfile.mkdtemp(prefix="mt-"))
+    request.addfinalizer(lambda: shutil.rmtree(temporary))
     environment = {**os.environ, "TMPDIR": str(temporary)}
     command = [executable, "run", "-q", "-o", tmp_path / "c.bin", "sh", "-c", "echo started; read line"]
     running = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

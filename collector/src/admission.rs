@@ -168,6 +168,13 @@ impl Admission {
         }
     }
 
+    /// Notes why the first process waits: the reason that is told if it does not get in.
+    pub(crate) fn note_waiting(&mut self, error: &io::Error) {
+        if self.next == 0 {
+            self.openers.first.send(DrainCommand::NoRoom(explained(error)));
+        }
+    }
+
     /// Adds a note for the first such child; the summary has their number.
     fn not_recorded(&mut self, error: impl std::fmt::Display) {
         if !std::mem::replace(&mut self.child_noted, true) {

@@ -110,8 +110,13 @@ fn run(admission: &Mutex<Admission>, listener: &UnixListener, asked: &UnixStream
             Err(error) if is_exhausted(&error) && refuse_next(listener, &mut reserve) => {
                 lock(admission).note_refused(&error)
             }
-            // It waits in line meanwhile.
-            Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            // It waits in line meanwhile, perhaps until it gives up.
+            Err(error) => {
+                if is_exhausted(&error) {
+                    lock(admission).note_waiting(&error);
+                }
+                std::thread::sleep(ACCEPT_PAUSE);
+            }
         }
     }
 }

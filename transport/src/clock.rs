@@ -72,12 +72,6 @@ pub fn realtime_ns() -> u64 {
     system_clock_ns(libc::CLOCK_REALTIME)
 }
 
-/// Processor time of this thread, in nanoseconds.
-#[must_use]
-pub fn thread_processor_ns() -> u64 {
-    system_clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
-}
-
 fn system_clock_ns(clock: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is written to a local.

@@ -119,11 +119,11 @@ pub mod allocator_answer {
 pub struct AllocatorAnswer {
     /// One of [`allocator_answer`].
     pub state: AtomicU32,
-    /// Number of the allocator in the format (`StatisticsSource`); 0: none that can be asked; target.
+    /// Number of the allocator in the format (`StatisticsSource`); 0: none that can be asked; target, before it records.
     pub source: AtomicU32,
     /// When it was asked: CLOCK_MONOTONIC, in nanoseconds; target.
     pub time_ns: AtomicU64,
-    /// Processor time that the answer took, in nanoseconds; target.
+    /// How long the answer took, in nanoseconds; target.
     pub cost_ns: AtomicU64,
     /// The figures in the order of the format (`AllocatorFigures`), in bytes; [`AllocatorAnswer::UNKNOWN`]: none; target.
     pub figures: [AtomicU64; 6],

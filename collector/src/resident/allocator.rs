@@ -16,6 +16,9 @@ const CHANGED_PART: u64 = 50;
 const PAUSE_NS: u64 = 100_000_000;
 /// The part of the time that answers may take.
 const TIME_PART: u64 = 200;
+/// An answer takes at least so long. One that took more than twice as long as the one before was interrupted, or others will
+/// take as long.
+const LEAST_COST_NS: u64 = 20_000;
 
 /// Asks one process.
 #[derive(Debug, Default)]
@@ -26,8 +29,6 @@ pub(super) struct AllocatorAsker {
     /// When it was asked for, and what was resident then.
     asked_ns: u64,
     resident: u64,
-    /// Whether the process has an allocator that does not answer.
-    is_silent: bool,
 }
 
 impl AllocatorAsker {
@@ -44,7 +45,7 @@ impl AllocatorAsker {
 
     /// Asks for an answer of this moment; whether that was possible.
     pub(super) fn ask_now(&mut self, answer: &AllocatorAnswer, now: u64) -> bool {
-        let may = !self.is_silent && answer.state.load(Relaxed) == allocator_answer::NONE;
+        let may = answer.source.load(Relaxed) != 0 && answer.state.load(Relaxed) == allocator_answer::NONE;
         if may {
             self.asked_ns = now;
             answer.state.store(allocator_answer::ASKED, Release);
@@ -56,8 +57,7 @@ impl AllocatorAsker {
     pub(super) fn last(&mut self, answer: &AllocatorAnswer) -> Option<AllocatorStatistics> {
         if answer.state.load(Acquire) == allocator_answer::DONE {
             self.last = read(answer);
-            self.is_silent = self.last.is_none();
-            self.cost_ns = answer.cost_ns.load(Relaxed);
+            self.cost_ns = answer.cost_ns.load(Relaxed).min(2 * self.cost_ns.max(LEAST_COST_NS));
             answer.state.store(allocator_answer::NONE, Relaxed);
         }
         self.last
@@ -89,7 +89,7 @@ mod tests {
     fn answer() -> AllocatorAnswer {
         AllocatorAnswer {
             state: AtomicU32::new(allocator_answer::NONE),
-            source: AtomicU32::new(0),
+            source: AtomicU32::new(StatisticsSource::Mimalloc as u32),
             time_ns: AtomicU64::new(0),
             cost_ns: AtomicU64::new(MILLISECOND),
             figures: [const { AtomicU64::new(AllocatorAnswer::UNKNOWN) }; 6],
@@ -106,7 +106,6 @@ mod tests {
         asker.ask(&shared, MILLISECOND, 1 << 20);
         assert_eq!(state(&shared), allocator_answer::ASKED);
         shared.state.store(allocator_answer::BEGUN, Relaxed);
-        shared.source.store(StatisticsSource::Mimalloc as u32, Relaxed);
         shared.figures[1].store(7, Relaxed);
         asker.ask(&shared, 300 * MILLISECOND, 1 << 30);
         assert_eq!((asker.last(&shared), state(&shared)), (None, allocator_answer::BEGUN));
@@ -114,20 +113,19 @@ mod tests {
         let figures = AllocatorFigures { committed: Some(7), ..AllocatorFigures::default() };
         let told = AllocatorStatistics { source: StatisticsSource::Mimalloc, time_ns: 0, figures };
         assert_eq!(asker.last(&shared), Some(told));
-        // Too soon after an answer that took a millisecond, and then not.
-        asker.ask(&shared, 200 * MILLISECOND, 1 << 30);
+        // Too soon after an answer that took 40 microseconds, as far as it was not interrupted, and then not.
+        asker.ask(&shared, 8 * MILLISECOND, 1 << 30);
         assert_eq!((asker.last(&shared), state(&shared)), (Some(told), allocator_answer::NONE));
-        asker.ask(&shared, 201 * MILLISECOND, 1 << 30);
+        asker.ask(&shared, 9 * MILLISECOND, 1 << 30);
         assert_eq!((asker.last(&shared), state(&shared)), (Some(told), allocator_answer::ASKED));
     }
 
     #[test]
-    fn an_allocator_that_cannot_be_asked_is_asked_once() {
+    fn an_allocator_that_cannot_be_asked_is_not() {
         let (shared, mut asker) = (answer(), AllocatorAsker::default());
+        shared.source.store(0, Relaxed);
         asker.ask(&shared, MILLISECOND, 1 << 20);
-        shared.state.store(allocator_answer::DONE, Relaxed);
-        assert_eq!(asker.last(&shared), None);
-        asker.ask(&shared, 1 << 40, 1 << 30);
-        assert_eq!(state(&shared), allocator_answer::NONE);
+        assert!(!asker.ask_now(&shared, 2 * MILLISECOND));
+        assert_eq!((asker.last(&shared), state(&shared)), (None, allocator_answer::NONE));
     }
 }

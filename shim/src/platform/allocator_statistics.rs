@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 
 use memtrack_format::resident::{AllocatorFigures, StatisticsSource};
-use memtrack_transport::clock::{monotonic_ns, thread_processor_ns};
+use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::{AllocatorAnswer, allocator_answer};
 
 use super::errno::Errno;
@@ -44,8 +44,8 @@ type ProcessInfo = unsafe extern "C" fn(
 /// `MallocExtension_GetNumericProperty`: name, and where to write the value; 0: there is none.
 type NumericProperty = unsafe extern "C" fn(*const c_char, *mut usize) -> c_int;
 
-/// Looks the function up; outside of hooks, before anything is recorded.
-pub(crate) fn start() {
+/// Looks the function up, and tells the collector whether there is one; outside of hooks, before anything is recorded.
+pub(crate) fn start(answer: &AllocatorAnswer) {
     let malloc = dladdr::object_at(address_of(c"malloc"));
     for (name, source) in FUNCTIONS {
         let function = address_of(name);
@@ -53,6 +53,7 @@ pub(crate) fn start() {
         if function != 0 && !malloc.is_null() && dladdr::object_at(function) == malloc {
             FUNCTION.store(function, Relaxed);
             SOURCE.store(source as u32, Release);
+            answer.source.store(source as u32, Relaxed);
             // The first call makes jemalloc set up what its names lead to, and tcmalloc the object that answers: in a hook, that
             // object would at times be among what the program allocates, and at times not.
             let _ = figures();
@@ -81,32 +82,30 @@ pub(crate) fn is_asked(answer: &AllocatorAnswer) -> bool {
 #[cold]
 #[inline(never)]
 pub(crate) fn answer(answer: &AllocatorAnswer) {
-    let AllocatorAnswer { state, source, time_ns, cost_ns, figures } = answer;
+    let AllocatorAnswer { state, time_ns, cost_ns, figures, .. } = answer;
     if state.compare_exchange(allocator_answer::ASKED, allocator_answer::BEGUN, AcqRel, Relaxed).is_err() {
         return;
     }
     let _errno = Errno::keep();
-    let begun = thread_processor_ns();
-    time_ns.store(monotonic_ns(), Relaxed);
-    let (number, told) = self::figures();
+    let begun = monotonic_ns();
+    time_ns.store(begun, Relaxed);
+    let told = self::figures();
     for (place, figure) in figures.iter().zip(told.to_array()) {
         place.store(figure.unwrap_or(AllocatorAnswer::UNKNOWN), Relaxed);
     }
-    cost_ns.store(thread_processor_ns().saturating_sub(begun), Relaxed);
-    source.store(number, Relaxed);
+    cost_ns.store(monotonic_ns().saturating_sub(begun), Relaxed);
     state.store(allocator_answer::DONE, Release);
 }
 
-/// The number of the source, and what it says.
-fn figures() -> (u32, AllocatorFigures) {
+/// What it says.
+fn figures() -> AllocatorFigures {
     let (number, function) = (SOURCE.load(Acquire), FUNCTION.load(Relaxed));
-    let told = match StatisticsSource::from_number(number.into()) {
+    match StatisticsSource::from_number(number.into()) {
         None => AllocatorFigures::default(),
         Some(StatisticsSource::Jemalloc) => jemalloc(function),
         Some(StatisticsSource::Mimalloc) => mimalloc(function),
         Some(StatisticsSource::Tcmalloc) => tcmalloc(function),
-    };
-    (number, told)
+    }
 }
 
 fn jemalloc(function: usize) -> AllocatorFigures {

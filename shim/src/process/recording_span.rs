@@ -68,7 +68,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if control.native.load(Relaxed) != 0 {
         native::start();
     }
-    allocator_statistics::start();
+    allocator_statistics::start(&control.allocator);
     if start == Start::Late {
         control.began_late.store(1, Relaxed);
         thread::begin_anew_in_all(area, recorded_process::is_forked());

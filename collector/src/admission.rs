@@ -169,7 +169,7 @@ impl Admission {
     }
 
     /// Notes why the first process waits: the reason that is told if it does not get in.
-    pub(crate) fn note_waiting(&mut self, error: &io::Error) {
+    pub(crate) fn note_waiting(&self, error: &io::Error) {
         if self.next == 0 {
             self.openers.first.send(DrainCommand::NoRoom(explained(error)));
         }

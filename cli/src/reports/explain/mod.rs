@@ -26,10 +26,11 @@ pub(crate) use copies::{LargeBlocks, least_copy};
 pub(crate) use rows::LineRows;
 
 use super::capture_info::{Capture, quoted};
+use super::estimates::RangedTally;
 use super::resident::ResidentReport;
 use super::source::Sources;
 use crate::object_growth::GrowingType;
-use crate::units::{count_within, size_within};
+use crate::units::size_within;
 
 /// Number of moments at which live bytes of each line are known.
 pub(crate) const MOMENTS: u32 = 128;
@@ -151,12 +152,12 @@ impl Explanation {
 
 /// `12.4 MB`, of samples with the interval.
 fn size_of(tally: Tally) -> String {
-    size_within(tally.bytes, tally.bytes_range())
+    RangedTally::from(tally).size()
 }
 
 /// `12.4 MB in 120 blocks`, of samples with the intervals.
 fn in_blocks(tally: Tally) -> String {
-    let count = count_within(tally.count, tally.count_range());
+    let count = RangedTally::from(tally).number();
     format!("{} in {count} {}", size_of(tally), if tally.count == 1 { "block" } else { "blocks" })
 }
 

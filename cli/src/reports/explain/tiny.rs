@@ -3,8 +3,9 @@
 //! Invariant: only lines whose blocks were live at the peak.
 
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, size_of};
+use crate::reports::estimates::RangedTally;
 use crate::reports::source::Sources;
-use crate::units::{count, count_within, percent};
+use crate::units::{count, percent};
 
 /// Number of lines.
 const MOST: usize = 2;
@@ -41,7 +42,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
                 text: format!(
                     "{} in {} blocks of {} bytes on average, {} of the peak",
                     size_of(tally),
-                    count_within(tally.count, tally.count_range()),
+                    RangedTally::from(tally).number(),
                     tally.bytes / tally.count.max(1),
                     percent(tally.bytes, rows.peak.bytes)
                 ),

@@ -4,13 +4,14 @@ import ctypes.util
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import time
 
 import pytest
 
-from conftest import PROGRAMS
+from conftest import PROGRAMS, interpreter_path
 
 PATIENCE = 60
 # Blocks of which one in 97 stays; and modules, which the loader allocates for.
@@ -65,6 +66,59 @@ def given_back(memtrack, tmp_path, options, environment):
     (tmp_path / "end").touch()
     assert process.wait(PATIENCE) == 0
     return bytes, capture
+
+
+# Objects of which one in 61 stays.
+OBJECTS = """
+class Session:
+    __slots__ = ("number", "name", "path")
+    def __init__(self, number):
+        self.number, self.name, self.path = number, str(number) * 3, [number]
+kept = [Session(number + 1000) for number in range(100000)][::61]
+print("ready", flush=True)
+input()
+"""
+
+
+def pools_in_memory(pid, arenas, pool_bytes):
+    """{bytes of a block: (pools, blocks)}: what the headers of pymalloc's pools say, read from outside."""
+    sums = {}
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+        mappings = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+        for start, end in [next(one for one in mappings if one[0] <= arena < one[1]) for arena in arenas]:
+            memory.seek(start)
+            bytes = memory.read(end - start)
+            for at in range(-start % pool_bytes, len(bytes) - pool_bytes + 1, pool_bytes):
+                blocks, size_class = struct.unpack_from("<I32xI", bytes, at)
+                # What else was mapped next to arenas has no such header.
+                if size_class < 32 and 0 < blocks <= pool_bytes // ((size_class + 1) * 16):
+                    pools, all_blocks = sums.get(size_class, (0, 0))
+                    sums[size_class] = (pools + 1, all_blocks + blocks)
+    return {(size_class + 1) * 16: both for size_class, both in sums.items()}
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "sid-3.14", "sid-3.15"])
+def test_pools_by_size_class_are_those_of_the_allocator(memtrack, tmp_path, version):
+    capture = tmp_path / "capture.bin"
+    python = interpreter_path(version)
+    command = memtrack.command("run", "-q", "--trace-python-allocators", "-o", capture, python, "-c", OBJECTS)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout.readline() == b"ready\n"
+    pid = child(process.pid)
+    assert memtrack("mark", pid, "here").status == 0
+    # The mark's account has come when a later snapshot is complete.
+    assert memtrack("snapshot", "-o", tmp_path / "snapshot.bin", pid).status == 0
+    found = json.loads(memtrack("resident", "--json", "--at", "mark:here", tmp_path / "snapshot.bin").stdout)
+    arenas = [arena for arena in found["arenas"] if arena["allocator"] == "pymalloc"]
+    pool_bytes = 4096 if version in ("3.8", "3.9") else 16384
+    expected = pools_in_memory(pid, [arena["address"] for arena in arenas], pool_bytes)
+    process.communicate(b"\n", PATIENCE)
+    assert {one["block_bytes"]: (one["pools"], one["blocks"]) for one in found["pools"]} == expected
+    classes = {one["class"]: one["bytes"] for one in found["classes"]}
+    in_pools = sum(one["resident_bytes"] for one in found["pools"])
+    assert sum(one["excess_bytes"] for one in found["pools"]) > 0.7 * in_pools
+    # Beside pools there are the ends of arenas, and large blocks that were mapped next to them.
+    assert 0.98 <= (in_pools + classes["python_free"]) / sum(arena["resident_bytes"] for arena in arenas) <= 1
 
 
 @pytest.mark.parametrize("options", [[], ["--trace-python-allocators"], ["--native"]], ids=lambda options: "".join(options) or "plain")

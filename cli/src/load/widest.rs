@@ -4,7 +4,9 @@
 
 use anyhow::Result;
 use memtrack_format::resident::ResidentAccount;
-use memtrack_reader::resident::{AccountOutline, AllocatorTrace, ClassesAt, LiveMoment, ResidentBreakdown, WidestScan};
+use memtrack_reader::resident::{
+    AccountOutline, AllocatorTrace, ClassesAt, LiveMoment, ProcessFacts, ResidentBreakdown, WidestScan,
+};
 use memtrack_reader::source::{self, ReadSummary};
 use memtrack_reader::{Options, Replay};
 
@@ -40,7 +42,7 @@ pub(crate) fn widest_moment(
         true
     })?;
     let bands = if with_bands { band_accounts(file, &accounts)? } else { Vec::new() };
-    let mut scan = WidestScan::new(options, accounts, trace).with_bands(bands, knows_all(file));
+    let mut scan = WidestScan::new(options, accounts, trace).with_bands(bands, ProcessFacts::of(file.process()));
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
     let (kept, bands, replay) = scan.finish();
@@ -77,19 +79,14 @@ fn band_accounts(file: &source::CaptureReader, all: &[AccountOutline]) -> Result
     Ok(taken)
 }
 
-/// No block is older than the recording.
-fn knows_all(file: &source::CaptureReader) -> bool {
-    let process = file.process();
-    !process.began_late && process.fork_ticket.is_none()
-}
-
 /// The account and the live blocks of a moment, joined.
 pub(crate) fn moment_of(file: &source::CaptureReader, account: &ResidentAccount, live: &LiveMoment) -> ResidentMoment {
+    let process = ProcessFacts::of(file.process());
     ResidentMoment {
         time_ns: file.account_ns(account),
         cause: account.cause,
-        breakdown: ResidentBreakdown::of(account, live, knows_all(file)),
+        breakdown: ResidentBreakdown::of(account, live, process),
         threads: account.threads.len(),
-        knows_all: knows_all(file),
+        knows_all: process.knows_all,
     }
 }

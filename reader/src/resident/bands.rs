@@ -14,6 +14,7 @@ use memtrack_format::resident::ResidentAccount;
 use super::allocator_trace::AllocatorTrace;
 use super::classes::{MemoryClass, ResidentBreakdown};
 use super::moment::LiveMoment;
+use super::process_facts::ProcessFacts;
 use crate::replay::Replay;
 
 /// Live blocks that are walked over in all.
@@ -31,11 +32,11 @@ pub struct ClassesAt {
 }
 
 /// Divides resident memory at the moments of these accounts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BandScan {
     /// Those to come, with their times in nanoseconds since recording began, the next one last.
     accounts: Vec<(u64, ResidentAccount)>,
-    knows_all: bool,
+    process: ProcessFacts,
     /// Blocks that may be walked over, and by how many more for each account.
     room: u64,
     share: u64,
@@ -49,22 +50,22 @@ struct BandMoment {
     time_ns: u64,
     account: ResidentAccount,
     live: LiveMoment,
-    knows_all: bool,
+    process: ProcessFacts,
 }
 
 impl BandMoment {
     fn classes(&self) -> ClassesAt {
-        let found = ResidentBreakdown::of(&self.account, &self.live, self.knows_all);
+        let found = ResidentBreakdown::of(&self.account, &self.live, self.process);
         ClassesAt { time_ns: self.time_ns, bytes: MemoryClass::ALL.map(|class| found.bytes(class)) }
     }
 }
 
 impl BandScan {
-    /// The accounts, by time; `knows_all`: no block is older than the recording.
-    pub(super) fn new(mut accounts: Vec<(u64, ResidentAccount)>, knows_all: bool) -> Self {
+    /// The accounts of a process, by time.
+    pub(super) fn new(mut accounts: Vec<(u64, ResidentAccount)>, process: ProcessFacts) -> Self {
         accounts.reverse();
         let share = MOST_BLOCKS / (accounts.len() as u64).max(1);
-        Self { accounts, knows_all, share, ..Self::default() }
+        Self { accounts, process, room: 0, share, found: Vec::new(), running: None }
     }
 
     /// None is to come.
@@ -84,7 +85,7 @@ impl BandScan {
             // One at a time: each has a copy of all live blocks.
             self.wait();
             let live = LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace);
-            self.divide(BandMoment { time_ns, account, live, knows_all: self.knows_all });
+            self.divide(BandMoment { time_ns, account, live, process: self.process });
         }
     }
 

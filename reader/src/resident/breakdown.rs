@@ -16,6 +16,8 @@ use super::free_pages::FreePages;
 use super::mappings::{KindRange, MappingKind, ranges};
 use super::moment::LiveMoment;
 use super::pinned::PinnedSums;
+use super::pools::PoolSums;
+use super::process_facts::ProcessFacts;
 use super::size_spread::SpreadSums;
 use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
@@ -29,17 +31,15 @@ const HEADER: u64 = 16;
 const IN_NEXT: u64 = 8;
 /// Bytes of a free chunk that malloc_trim keeps (`struct malloc_chunk`), without those of the chunk before it.
 const FREE_HEADER: u64 = 48 - IN_NEXT;
-/// A pool of Python's allocator, from 3.10 on.
-const POOL: u64 = 16 << 10;
 
 impl ResidentBreakdown {
-    /// Joins an account with what was live at its moment. `knows_all`: no block is older than the recording.
+    /// Joins an account with what was live at its moment.
     #[must_use]
-    pub fn of(account: &ResidentAccount, moment: &LiveMoment, knows_all: bool) -> Self {
+    pub fn of(account: &ResidentAccount, moment: &LiveMoment, process: ProcessFacts) -> Self {
         let mut join = PageJoin {
             account,
             moment,
-            knows_all,
+            process,
             result: Self {
                 arena_excess: moment.arena_excess,
                 huge: account.huge,
@@ -48,6 +48,7 @@ impl ResidentBreakdown {
             },
             pinned: PinnedSums::default(),
             sizes: SpreadSums::default(),
+            pools: PoolSums::new(process.pool_bytes),
             live_swapped: 0,
         };
         for number in 0..account.mappings.len() {
@@ -62,10 +63,11 @@ impl ResidentBreakdown {
 struct PageJoin<'a> {
     account: &'a ResidentAccount,
     moment: &'a LiveMoment,
-    knows_all: bool,
+    process: ProcessFacts,
     result: ResidentBreakdown,
     pinned: PinnedSums,
     sizes: SpreadSums,
+    pools: PoolSums,
     /// Bytes of live blocks in pages that are swapped out.
     live_swapped: u64,
 }
@@ -91,6 +93,7 @@ impl<'a> PageJoin<'a> {
         self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
         (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
         self.result.sizes = self.sizes.finish();
+        self.result.pools = self.pools.finish();
         self.result.exception_reserve = exception_reserve(self.account, self.moment);
         self.result.arenas.sort_by_key(|arena| arena.address);
         self.result
@@ -130,6 +133,9 @@ impl<'a> PageJoin<'a> {
     fn private(&mut self, range: KindRange, runs: &[PageRun]) {
         let mut arena = self.arena(range);
         let used = self.used_ranges(range);
+        if range.kind == MappingKind::PythonArenas && self.process.has_pools {
+            self.pools.add(runs, &used);
+        }
         let free = FreePages::of(self.account, range.start, self.top(range));
         let slabs_in_use = self.slabs_in_use(range);
         let (mut next, mut used_end) = (0, if self.is_within_heap(range) { 0 } else { range.start });
@@ -167,8 +173,8 @@ impl<'a> PageJoin<'a> {
             // Nothing is on them, up to where something is, or where memory is of another kind.
             let bounds = [
                 rest.first().map(|first| floor(first.start)),
-                rest.first().map(|first| first.start & !(POOL - 1)),
-                used_end.checked_next_multiple_of(POOL),
+                rest.first().map(|first| first.start & !(self.process.pool_bytes - 1)),
+                used_end.checked_next_multiple_of(self.process.pool_bytes),
                 used_end.checked_add(FREE_HEADER).map(|end| floor(end + page_bytes - 1)),
                 free.top.map(|top| floor(top + page_bytes - 1)),
             ];
@@ -212,10 +218,8 @@ impl<'a> PageJoin<'a> {
             _ if is_free == Some(true) => Some(MemoryClass::Retained),
             MappingKind::Stack => Some(MemoryClass::Stacks),
             MappingKind::Unknown => Some(MemoryClass::Unexplained),
-            _ if !self.knows_all => Some(MemoryClass::Unexplained),
-            MappingKind::PythonArenas => {
-                (!is_pool_used(span.start, span.used_end, rest)).then_some(MemoryClass::PythonFree)
-            }
+            _ if !self.process.knows_all => Some(MemoryClass::Unexplained),
+            MappingKind::PythonArenas => (!self.is_pool_used(span, rest)).then_some(MemoryClass::PythonFree),
             _ => {
                 let seems_free = span.start >= span.used_end.saturating_add(free_header(range.kind));
                 is_free.unwrap_or(seems_free).then_some(MemoryClass::Retained)
@@ -265,6 +269,13 @@ impl<'a> PageJoin<'a> {
             at = slab.1.min(end);
         }
         bytes + self.moment.block_pages.bytes(at, end)
+    }
+
+    /// Whether an object is live in the pool of these pages, on another page.
+    fn is_pool_used(&self, span: PageSpan, rest: &[UsedRange]) -> bool {
+        let bytes = self.process.pool_bytes;
+        let pool = span.start & !(bytes - 1);
+        span.used_end > pool || rest.first().is_some_and(|next| next.start < pool + bytes)
     }
 
     fn arena(&self, range: KindRange) -> Option<AllocatorArena> {
@@ -360,12 +371,6 @@ const fn chunk_end(address: u64, bytes: u64) -> u64 {
 /// Whether it counts as heap, as all blocks do.
 fn is_heap(extent: &LiveExtent) -> bool {
     extent.mapped.is_none_or(|class| class == MapClass::Heap)
-}
-
-/// Whether an object is live in the pool of this page, on another page.
-fn is_pool_used(page: u64, used_end: u64, rest: &[UsedRange]) -> bool {
-    let pool = page & !(POOL - 1);
-    used_end > pool || rest.first().is_some_and(|next| next.start < pool + POOL)
 }
 
 /// The reserve of libstdc++ for exceptions, which is a block of one of these sizes: in versions 5 to 12, and from 13 on.

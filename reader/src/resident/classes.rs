@@ -3,6 +3,7 @@
 //! Invariant: the classes are all there is: their bytes add up to what is resident.
 
 use super::pinned::PinnedPages;
+use super::pools::PoolClass;
 use super::size_spread::SizeSpread;
 use crate::analysis::Tally;
 use memtrack_format::resident::{AllocatorFigures, AllocatorStatistics, HugePages, ResidentAccount};
@@ -158,6 +159,8 @@ pub struct ResidentBreakdown {
     pub exception_reserve: Option<(u64, u64)>,
     /// Live bytes and the rest of their pages by the size of blocks, smallest first.
     pub sizes: Vec<SizeSpread>,
+    /// Pools of Python's allocator that have a live block, by size class; none without `--trace-python-allocators`.
+    pub pools: Vec<PoolClass>,
 }
 
 impl ResidentBreakdown {

@@ -1,12 +1,15 @@
 //! Made-up accounts and live blocks, and what they must be divided into.
 
+use memtrack_format::meta::Process;
 use memtrack_format::resident::{
     AccountMapping, AccountThread, GlibcHeap, HeapFreePages, PageRun, PageState, ResidentAccount, flag,
 };
 use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
-use super::{AccountOutline, AllocatorTrace, LiveMoment, MemoryClass, MomentScan, ResidentBreakdown, WidestScan};
+use super::{
+    AccountOutline, AllocatorTrace, LiveMoment, MemoryClass, MomentScan, ProcessFacts, ResidentBreakdown, WidestScan,
+};
 use crate::analysis::Options;
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
@@ -16,6 +19,15 @@ use crate::source::Consumer;
 const PAGE: u64 = 4096;
 const READ_WRITE: u64 = flag::READ | flag::WRITE;
 const HEAP: u64 = 0x5000_0000;
+
+/// A process that was recorded from its start on.
+fn recorded_whole() -> ProcessFacts {
+    ProcessFacts::of(&Process::default())
+}
+
+fn recorded_in_part() -> ProcessFacts {
+    ProcessFacts { knows_all: false, ..recorded_whole() }
+}
 
 #[derive(Default)]
 struct Made {
@@ -54,7 +66,7 @@ impl Made {
     }
 
     fn breakdown(&self) -> ResidentBreakdown {
-        let found = ResidentBreakdown::of(&self.account, &self.moment, true);
+        let found = ResidentBreakdown::of(&self.account, &self.moment, recorded_whole());
         let sum: u64 = MemoryClass::ALL.iter().map(|class| found.bytes(*class)).sum();
         assert_eq!((sum, found.rss.total()), (self.account.resident_bytes(), self.account.resident_bytes()));
         found
@@ -79,7 +91,7 @@ fn where_chunks_were_read_they_say_what_is_free() {
     assert_eq!(pages(&made.breakdown()), [("live", 0), ("slack", 1), ("retained", 6)]);
     made.block(page(5) + 16, 100, 1);
     assert_eq!(pages(&made.breakdown()), [("live", 0), ("slack", 2), ("retained", 5)]);
-    let found = ResidentBreakdown::of(&made.account, &made.moment, false);
+    let found = ResidentBreakdown::of(&made.account, &made.moment, recorded_in_part());
     assert_eq!(pages(&found), [("live", 0), ("slack", 1), ("retained", 4), ("unexplained", 2)]);
     // The same in a mapping that is divided.
     let of_one = made.breakdown();
@@ -273,7 +285,7 @@ fn one_block_in_64_pages_is_the_first_row_before_a_large_array() {
 fn blocks_from_before_the_recording_leave_pages_unexplained() {
     let mut made = Made::new();
     made.heap(4).block(HEAP + 16, 8, 0);
-    let found = ResidentBreakdown::of(&made.account, &made.moment, false);
+    let found = ResidentBreakdown::of(&made.account, &made.moment, recorded_in_part());
     assert_eq!((found.bytes(MemoryClass::Unexplained), found.bytes(MemoryClass::Retained)), (3 * PAGE, 0));
 }
 
@@ -312,7 +324,7 @@ proptest! {
         single.mappings[0].runs = single.mappings[0].runs.iter().flat_map(|run| {
             (run.start..run.end).step_by(PAGE as usize).map(|page| PageRun { start: page, end: page + PAGE, state: run.state })
         }).collect();
-        prop_assert_eq!(ResidentBreakdown::of(&single, &made.moment, true), found);
+        prop_assert_eq!(ResidentBreakdown::of(&single, &made.moment, recorded_whole()), found);
     }
 }
 

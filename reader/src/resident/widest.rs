@@ -10,6 +10,7 @@ use memtrack_format::resident::{AccountCause, PageRun, PageState, ResidentAccoun
 use super::allocator_trace::AllocatorTrace;
 use super::bands::{BandScan, ClassesAt};
 use super::moment::LiveMoment;
+use super::process_facts::ProcessFacts;
 use super::thread_cache::ThreadCaches;
 use crate::analysis::Options;
 use crate::event::{Event, RunEvent, Snapshot, Thread};
@@ -57,7 +58,7 @@ pub struct WidestScan {
     accounts: Vec<AccountOutline>,
     widest: Option<WidestMoment>,
     /// Moments at which resident memory is divided into classes.
-    bands: BandScan,
+    bands: Option<BandScan>,
     /// The time of the last tick, and the live bytes of the last snapshot.
     tick_ns: Option<u64>,
     live_bytes: u64,
@@ -75,27 +76,20 @@ impl WidestScan {
     #[must_use]
     pub fn new(options: &Options, mut accounts: Vec<AccountOutline>, trace: AllocatorTrace) -> Self {
         accounts.reverse();
-        Self {
-            replay: Replay::new(options),
-            trace,
-            accounts,
-            widest: None,
-            bands: BandScan::default(),
-            tick_ns: None,
-            live_bytes: 0,
-        }
+        Self { replay: Replay::new(options), trace, accounts, widest: None, bands: None, tick_ns: None, live_bytes: 0 }
     }
 
-    /// Divides resident memory into classes at these accounts, too, which are by time, in nanoseconds since recording began;
-    /// `knows_all`: no block is older than the recording.
+    /// Divides resident memory into classes at these accounts, too, which are by time, in nanoseconds since recording began.
     #[must_use]
-    pub fn with_bands(self, accounts: Vec<(u64, ResidentAccount)>, knows_all: bool) -> Self {
-        Self { bands: BandScan::new(accounts, knows_all), ..self }
+    pub fn with_bands(self, accounts: Vec<(u64, ResidentAccount)>, process: ProcessFacts) -> Self {
+        Self { bands: Some(BandScan::new(accounts, process)), ..self }
     }
 
     /// Judges the accounts before this time; the last events before them were replayed.
     fn judge_before(&mut self, time_ns: u64) {
-        self.bands.take_before(time_ns, &self.replay, &self.trace);
+        if let Some(bands) = &mut self.bands {
+            bands.take_before(time_ns, &self.replay, &self.trace);
+        }
         while let Some(account) = self.accounts.pop_if(|account| account.time_ns < time_ns) {
             self.judge(&account);
         }
@@ -138,7 +132,7 @@ impl WidestScan {
                 live: LiveMoment { extents, live, arena_excess, block_pages, ..LiveMoment::default() },
             }
         });
-        (kept, bands.finish(), replay)
+        (kept, bands.map(BandScan::finish).unwrap_or_default(), replay)
     }
 }
 
@@ -178,7 +172,7 @@ impl Consumer for WidestScan {
     #[inline]
     fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
         self.judge_ticked();
-        if self.accounts.is_empty() && self.bands.is_over() {
+        if self.accounts.is_empty() && self.bands.as_ref().is_none_or(BandScan::is_over) {
             return self.replay.run_and(events, |_, _| ());
         }
         let trace = &mut self.trace;

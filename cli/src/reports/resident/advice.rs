@@ -2,11 +2,11 @@
 //!
 //! Invariant: each figure is measured: the pages that the measure would free at this moment, or in this recording.
 
-use memtrack_reader::resident::MemoryClass;
+use memtrack_reader::resident::{MemoryClass, PoolClass};
 
 use super::allocator_statistics::RECENT_NS;
 use super::{GLIBC, ResidentMoment};
-use crate::units::{plural, size};
+use crate::units::{count, plural, size};
 
 /// Bytes, and the part of resident memory in percent, from which something is advised.
 const LEAST: u64 = 1 << 20;
@@ -69,6 +69,8 @@ impl ResidentMoment {
             self.bytes(MemoryClass::PythonFree),
             "dropping the objects that keep arenas of Python's allocator: their free pools are used for new objects only".into(),
         );
+        let (bytes, text) = self.pools();
+        add(bytes, text);
         let (bytes, text) = self.purge();
         add(bytes, text);
         add(
@@ -79,6 +81,19 @@ impl ResidentMoment {
         all.retain(|advice| advice.bytes >= least);
         all.sort_by_key(|advice| std::cmp::Reverse(advice.bytes));
         all
+    }
+
+    /// What Python's objects would free if they lay together.
+    fn pools(&self) -> (u64, String) {
+        let sum = |of: fn(&PoolClass) -> u64| self.breakdown.pools.iter().map(of).sum::<u64>();
+        let text = format!(
+            "at most: making long-lived Python objects apart from short-lived ones: {} lie in {} of Python's allocator, and would fit in {} \
+             (a pool serves one size only)",
+            plural(sum(|pool| pool.blocks), "object", "objects"),
+            plural(sum(|pool| pool.pools), "pool", "pools"),
+            count(sum(|pool| pool.needed)),
+        );
+        (sum(PoolClass::excess), text)
     }
 
     /// What an allocator other than glibc's gives back when it is asked, and how.

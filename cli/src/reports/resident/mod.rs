@@ -8,7 +8,7 @@ mod sentence;
 mod text;
 mod what_if;
 
-use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, SizeSpread};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolClass, SizeSpread};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
@@ -110,6 +110,16 @@ impl<'a> ResidentReport<'a> {
                 "rest_bytes": spread.rest,
             })
         };
+        let pool = |pool: &PoolClass| {
+            json!({
+                "block_bytes": pool.block_bytes,
+                "pools": pool.pools,
+                "blocks": pool.blocks,
+                "live_bytes": pool.live,
+                "resident_bytes": pool.resident,
+                "excess_bytes": pool.excess(),
+            })
+        };
         let reserve =
             breakdown.exception_reserve.map(|(bytes, resident)| json!({"bytes": bytes, "resident_bytes": resident}));
         let what_if = self.what_if.iter().flat_map(|settings| settings.json(breakdown.rss.total()));
@@ -126,6 +136,7 @@ impl<'a> ResidentReport<'a> {
             "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
             "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
             "sizes": breakdown.sizes.iter().map(spread).collect::<Vec<_>>(),
+            "pools": breakdown.pools.iter().map(pool).collect::<Vec<_>>(),
             "huge_pages": {"bytes": breakdown.huge.bytes, "zero_bytes": breakdown.huge.zeroes},
             "allocator_statistics": breakdown.statistics.as_ref().map(allocator_statistics::json),
             "exception_reserve": reserve,

@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::io::{self, Write};
 
-use memtrack_reader::resident::{AllocatorArena, MemoryClass, SizeSpread};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PoolClass, SizeSpread};
 
 use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport, allocator_statistics};
 use crate::reports::NO_STACK;
@@ -38,6 +38,7 @@ impl ResidentReport<'_> {
             statistics.iter().flat_map(|statistics| paragraph(&allocator_statistics::text(statistics), format)),
         );
         self.section("Fragmentation by size of blocks", &self.sizes(rows), format, &mut lines);
+        self.section("Pools of Python's allocator by size of blocks", &self.pools(rows), format, &mut lines);
         let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
         self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);
         if !pinned && self.pinned.len() > shown {
@@ -172,6 +173,21 @@ impl ResidentReport<'_> {
         for SizeSpread { sizes: (least, most), live, rest } in sizes {
             let name = Styled::from(format!("{} to {} bytes", count(least), count(most)));
             table.row([size(live).into(), size(rest).into(), name.into()]);
+        }
+        table.first(rows)
+    }
+
+    /// Size classes of pymalloc by the memory of their pools that no object uses, the largest first.
+    fn pools(&self, rows: usize) -> TextTable {
+        let free = |pool: &PoolClass| pool.resident.saturating_sub(pool.live);
+        let mut pools: Vec<&PoolClass> = self.memory.breakdown.pools.iter().collect();
+        pools.retain(|pool| free(pool) >= LEAST_REST);
+        pools.sort_by_key(|pool| Reverse(free(pool)));
+        let mut table = TextTable::new([column("live"), column("rest of pools"), column("pools"), column("blocks")]);
+        for pool in pools {
+            let least = count(pool.block_bytes.saturating_sub(15));
+            let name = Styled::from(format!("{} of {least} to {} bytes", count(pool.blocks), count(pool.block_bytes)));
+            table.row([size(pool.live).into(), size(free(pool)).into(), count(pool.pools).into(), name.into()]);
         }
         table.first(rows)
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::discovery::{reason, version_hex};
+use super::interpreter::build;
 use crate::platform::shared_area;
 
 /// Tells the collector about the interpreter; again whenever one was found after a dlopen.
@@ -15,6 +16,11 @@ pub(crate) fn tell_collector() {
     let note = reason().unwrap_or("").as_bytes();
     store_text(&control.python_note, note);
     control.python_note_len.store(note.len().min(size_of_val(&control.python_note)) as u32, Relaxed);
+    // Free-threaded builds have no pymalloc.
+    let is_free_threaded = build().is_some_and(|build| build.layout().is_free_threaded);
+    if is_free_threaded && control.python_allocator[0].load(Relaxed) == u64::from_le_bytes(*b"pymalloc") {
+        store_text(&control.python_allocator, b"mimalloc");
+    }
     control.python_version.store(version_hex(), Release);
 }
 

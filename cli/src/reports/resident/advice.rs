@@ -102,7 +102,7 @@ impl ResidentMoment {
         match self.keeper() {
             "jemalloc" => (
                 most,
-                "mallctl thread.tcache.flush in each thread and then arena.4096.purge give back pages that jemalloc \
+                "at most: mallctl thread.tcache.flush in each thread and then arena.4096.purge give back pages that jemalloc \
                  keeps; a shorter dirty_decay_ms does so as time goes by"
                     .into(),
             ),

@@ -36,9 +36,13 @@ class Steps {
   }
 }
 
-/** Resident memory, divided into classes at some moments, and stacked. */
+/** How far resident memory may be from the sum of an account's classes that are still shown: a part of it, and bytes. */
+const NEAR = 0.1;
+const NEAR_BYTES = 4e6;
+
+/** Resident memory, divided into classes at some moments, and stacked. `rss` and `end`: its steps, and the end of time. */
 class Bands {
-  constructor({ data }) {
+  constructor({ data }, rss, end) {
     this.time = undelta(data.bandTime);
     this.classes = data.bands.map(([name, meaning], at) => ({ name, meaning, bytes: data[`band${at}`] }));
     let below = this.time.map(() => 0);
@@ -47,6 +51,15 @@ class Bands {
       below = band.high;
     }
     this.most = below.reduce((most, value) => Math.max(most, value), 0);
+    this.until = this.time.map((from, at) => this.departure(rss, from, this.time[at + 1] ?? end, below[at]));
+  }
+
+  /** When resident memory is no longer near what an account has, at most until the next one. */
+  departure(rss, from, next, bytes) {
+    for (let at = Math.max(0, lowerBound(rss.time, from)); at < rss.time.length && rss.time[at] < next; at++) {
+      if (Math.abs(rss.bytes[at] - bytes) > bytes * NEAR + NEAR_BYTES) return rss.time[at];
+    }
+    return next;
   }
 
   /** The last moment at or before a time; -1 before the first. */
@@ -66,9 +79,9 @@ class Chart {
     Object.assign(this, { canvas, model, select, time });
     this.heap = new Steps(model.heapTime, data.heapBytes);
     this.rss = new Steps(undelta(data.rssTime), data.rssBytes);
-    this.bands = new Bands(model);
     this.first = Math.min(time[0], ...this.heap.time.slice(0, 1));
     this.last = Math.max(time[time.length - 1], ...this.heap.time.slice(-1));
+    this.bands = new Bands(model, this.rss, this.last);
     this.canSelect = !!model.liveGroup && time.length > 1;
     canvas.addEventListener("pointerdown", (event) => this.down(event));
     canvas.addEventListener("pointermove", (event) => this.move(event));
@@ -219,23 +232,17 @@ class Chart {
     context.fill();
   }
 
-  /** The classes, each as an area in steps: what an account says stands until the next one, as in the readout. */
+  /** The classes: what an account says stands until the next one, or until resident memory is another. */
   paintBands(context, color, y) {
-    const { time, classes } = this.bands;
-    const columns = [...time, this.last].map((us) => this.x(us));
+    const { time, until, classes } = this.bands;
+    const pixel = (us) => Math.round(this.x(us) * this.ratio) / this.ratio;
     context.globalAlpha = 0.45;
     for (const { name, low, high } of classes) {
       context.fillStyle = color(`band-${name}`);
-      const area = new Path2D();
-      time.forEach((_, at) => {
-        area.lineTo(columns[at], y(high[at]));
-        area.lineTo(columns[at + 1], y(high[at]));
+      time.forEach((from, at) => {
+        const left = pixel(from);
+        context.fillRect(left, y(high[at]), pixel(until[at]) - left, y(low[at]) - y(high[at]));
       });
-      for (let at = time.length - 1; at >= 0; at--) {
-        area.lineTo(columns[at + 1], y(low[at]));
-        area.lineTo(columns[at], y(low[at]));
-      }
-      context.fill(area);
     }
     context.globalAlpha = 1;
   }

@@ -42,6 +42,25 @@ inPage("the chart has the classes of resident memory as bands below its line", "
   assert.match(await page.textContent("#bands"), /live \d.*slack \d.*pages at \d/);
 });
 
+inPage("a class is shown no longer than resident memory is near what the account has", "pinned.html", async (page) => {
+  const { time, until, end, totals, rss } = await page.evaluate(() => {
+    const { bands, last, rss } = window.memtrack.chart;
+    return { time: bands.time, until: bands.until, end: last, totals: bands.classes.at(-1).high, rss };
+  });
+  const isNear = (at, bytes) => Math.abs(bytes - totals[at]) <= totals[at] / 10 + 4e6;
+  let gaps = 0;
+  for (let at = 0; at < time.length; at++) {
+    const next = time[at + 1] ?? end;
+    assert.ok(time[at] <= until[at] && until[at] <= next);
+    const within = rss.bytes.filter((_, step) => rss.time[step] >= time[at] && rss.time[step] < until[at]);
+    assert.ok(within.every((bytes) => isNear(at, bytes)));
+    if (until[at] === next) continue;
+    assert.ok(!isNear(at, rss.bytes[rss.time.indexOf(until[at])]));
+    gaps++;
+  }
+  assert.ok(gaps > 0 && gaps < time.length);
+});
+
 inPage("the view of objects has types below the stacks that made them", "objects.html", async (page) => {
   await pick(page, "views", "Objects");
   const type = await named(page, "__main__.Session objects");

@@ -241,3 +241,13 @@ def test_what_if_refuses_what_is_no_allocator_and_samples(memtrack, tmp_path):
         assert refused.status == status and text.encode() in refused.stderr, (setting, refused.stderr)
     memtrack("run", "-q", "--sample", "-o", samples, sys.executable, "-c", PROGRAM)
     assert memtrack("resident", "--what-if", "MALLOC_ARENA_MAX=1", samples).status == 1
+
+
+def test_of_a_merged_file_one_process_is_to_be_named(memtrack, tmp_path):
+    for name in ("first", "second"):
+        memtrack("run", "-q", "-o", tmp_path / f"{name}.bin", "true")
+    merged = tmp_path / "all.bin"
+    memtrack("merge", "-o", merged, tmp_path / "first.bin", tmp_path / "second.bin")
+    refused = memtrack("resident", merged)
+    assert refused.status == 1 and f"such as '{merged}#1'" in refused.stderr.decode()
+    assert memtrack("resident", f"{merged}#1").stdout == memtrack("resident", tmp_path / "first.bin").stdout

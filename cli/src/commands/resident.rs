@@ -24,7 +24,8 @@ pub(crate) fn run(options: &ResidentArgs) -> Result<u8> {
     let request = Request { paths: &options.captures, display, search, without_columns: true, ..Request::default() };
     let paths = of_one_recording(request.paths)?;
     let [path] = &paths[..] else {
-        bail!("resident shows one process at a time: pass one of the {} captures", paths.len());
+        let first = paths.first().map(|path| format!(", such as '{}'", path.display())).unwrap_or_default();
+        bail!("resident shows one process at a time: pass one of the {} captures{first}", paths.len());
     };
     let file = request.open(path)?;
     let Some((capture, memory)) = resident_memory(&file, &request, &options.at)? else { match no_account(&file)? {} };

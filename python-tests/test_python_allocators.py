@@ -115,6 +115,16 @@ def test_aggregated(memtrack, interpreter, programs):
             assert sum(part[key] for part in parts.values()) == row[key]
 
 
+def test_a_filter_takes_what_the_row_of_that_name_has(memtrack, python):
+    code = "import json\nheld = [bytearray(1000) for _ in range(1000)]"
+    _, capture = memtrack.run(python, "-c", code, options=TRACED)
+    rows = capture.stats()["allocators"]
+    names = ["pymalloc_malloc", "pymalloc_calloc", "pymalloc_realloc"]
+    for row in [row for row in rows if row["allocator"] in names]:
+        kept = capture.stats("--allocator", row["allocator"])["allocations"]
+        assert (kept["count"], kept["bytes"]) == (row["count"], row["bytes"])
+
+
 def test_children_of_a_fork_are_left_alone(memtrack, python):
     code = (
         "import os\nchild = os.fork()\nheld = [object() for _ in range(100_000)]\n"

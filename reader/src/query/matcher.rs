@@ -115,7 +115,7 @@ fn takes(
             AllocationOutcome::Freed { thread, .. } => at(threads, thread.0),
             AllocationOutcome::Live | AllocationOutcome::Lost { .. } => false,
         }),
-        MatchNode::Allocator(wanted) => allocator == *wanted,
+        MatchNode::Allocator(wanted) => allocator.function() == *wanted,
         MatchNode::Number(number, comparison, amount) => {
             life.is_some_and(|life| comparison.holds(number_of(*number, life), *amount))
         }
@@ -146,7 +146,7 @@ fn known_at_start(node: &MatchNode, start: &AllocationStart, moments: &KeyMoment
         MatchNode::Not(one) => inner(one).map(|known| !known),
         MatchNode::Stacks(stacks) => Some(at(stacks, start.stack.0)),
         MatchNode::Threads(threads) => Some(at(threads, start.thread.0)),
-        MatchNode::Allocator(wanted) => Some(start.allocator == *wanted),
+        MatchNode::Allocator(wanted) => Some(start.allocator.function() == *wanted),
         MatchNode::Number(Number::Bytes, comparison, amount) => Some(comparison.holds(start.size, *amount)),
         MatchNode::Number(Number::Time, comparison, amount) => Some(comparison.holds(start.time_ns, *amount)),
         MatchNode::Flag(Flag::Peak) => not_after(moments.peak),

@@ -182,3 +182,14 @@ fn what_cannot_match_from_its_start_changes_nothing() {
     }
     assert_eq!(passed, 7);
 }
+
+#[test]
+fn an_allocator_of_pythons_is_meant_with_all_its_domains() {
+    let frames = Frames::new();
+    let known = MatchContext { frames: &frames, threads: &[], duration_ns: 0 };
+    let matcher = Matcher::new(&"allocator = pymalloc_malloc".parse().unwrap(), &known);
+    let takes = |allocator| matcher.takes_group(StackId(0), allocator, ThreadId(0));
+    let domains = [Allocator::PymallocMalloc, Allocator::PymallocMallocMem, Allocator::PymallocMallocRaw];
+    assert_eq!(domains.map(takes), [true; 3]);
+    assert_eq!([Allocator::PymallocCallocMem, Allocator::Malloc].map(takes), [false; 2]);
+}

@@ -8,8 +8,6 @@ use std::io::{self, BufWriter, IntoInnerError};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
 use memtrack_reader::spans::{LiveAtEnds, SpanReplay, SpanSums, TimeSpan};
 use memtrack_reader::windows::WindowReplay;
@@ -17,6 +15,7 @@ use memtrack_reader::{Event, Frames, Options, Replay, View};
 
 use crate::allocation_filter::{AllocationFilter, KeptEvents};
 use crate::args::transform::{EventTransformArgs, ParquetArgs, RecordTable, RecordsArgs, Transform, TransformArgs};
+use crate::export::packed::Packed;
 use crate::export::{
     Collapsed, Csv, Dhat, Firefox, Gprof2dot, Jsonl, Pprof, Speedscope, SumsFormat, heaptrack, parquet, records,
 };
@@ -76,7 +75,7 @@ fn write_heaptrack(options: &EventTransformArgs) -> Result<u8> {
     let kept = AllocationFilter::new(&request, &file)?;
     let keep = |event: &Event| kept.takes(event);
     // Lines are short; passing each to the compressor would cost more than compressing its bytes.
-    let out = BufWriter::with_capacity(1 << 16, GzEncoder::new(out, Compression::fast()));
+    let out = BufWriter::with_capacity(1 << 16, Packed::named(options.output.output.as_deref(), out)?);
     let known = capture_info(&file, DataLoss::default());
     let mut writer = heaptrack::HeaptrackWriter::new(&known, &keep, out);
     let mut progress = Progress::new(file.total_record_bytes(), "writing");

@@ -14,6 +14,7 @@ mod json;
 mod jsonl;
 mod numbering;
 pub(crate) mod otlp;
+pub(crate) mod packed;
 pub(crate) mod parquet;
 mod pprof;
 pub(crate) mod records;

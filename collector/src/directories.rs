@@ -59,8 +59,8 @@ impl InterpreterArguments {
         while let Some(argument) = arguments.next() {
             match argument.as_slice() {
                 b"-" => break,
-                b"-c" => return text("<string>"),
-                b"-m" => return Self { script: None, own: here(), roots: here() },
+                b"-c" if !arguments.next().is_some_and(|code| starts_worker(code)) => return text("<string>"),
+                b"-c" | b"-m" => return Self { script: None, own: here(), roots: here() },
                 b"-W" | b"-X" | b"--check-hash-based-pycs" => _ = arguments.next(),
                 [b'-', b'-', ..] => {}
                 // Flags may be joined; -c and -m end them, and the rest of the argument belongs to these.
@@ -91,6 +91,12 @@ impl InterpreterArguments {
         let roots = if installed { [folders, own.clone()].concat() } else { folders };
         Self { script: Some(script.clone()), own, roots }
     }
+}
+
+/// Whether a library wrote this code, which `-c` gives, to start a process of its own: no line of it is the user's.
+fn starts_worker(code: &[u8]) -> bool {
+    let of: [&[u8]; 3] = [b"from multiprocessing.", b"from billiard.", b"from joblib.externals.loky."];
+    of.iter().any(|import| code.starts_with(import))
 }
 
 /// Whether scripts in this directory are written by installers.
@@ -262,6 +268,7 @@ mod tests {
             (&["-m", "pytest"][..], (None, vec![work.clone()])),
             (&["-Bm", "pytest"], (None, vec![work.clone()])),
             (&["-X", "dev", "-W", "error", "-c", "pass"], script("<string>", &work)),
+            (&["-B", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(3)"], (None, vec![work.clone()])),
             (&["-"], script("<stdin>", &work)),
             (&[], script("<stdin>", &work)),
             (

@@ -12,6 +12,10 @@ use std::borrow::Cow;
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
 
+/// The file of functions that cloudpickle has sent to another process, as joblib and dask do: it replaces the name, and
+/// sends what cannot be imported there, above all the script's own functions.
+const SENT: &str = "<dynamic-code>";
+
 /// The directories of one recorded process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
@@ -51,7 +55,7 @@ impl Program {
 
     /// Whether a file that is neither installed nor a standard library's is the program's own.
     pub(crate) fn is_own(&self, path: &str) -> bool {
-        if is_cell(path) {
+        if is_cell(path) || path == SENT {
             return true;
         }
         if path.starts_with('<') {
@@ -187,9 +191,9 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn cells_of_notebooks_are_own_code() {
+    fn cells_of_notebooks_and_functions_that_were_sent_are_own_code() {
         let program = program(&[], &[]);
-        for path in ["/tmp/ipykernel_71/2846394.py", "<ipython-input-3-0b1c>"] {
+        for path in ["/tmp/ipykernel_71/2846394.py", "<ipython-input-3-0b1c>", "<dynamic-code>"] {
             assert!(program.is_own(path), "{path}");
         }
         for path in ["/tmp/ipykernel_71/tool.py", "/tmp/ipykernel/1.py", "/tmp/ipykernel_x/1.py", "<string>"] {

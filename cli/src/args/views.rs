@@ -114,7 +114,7 @@ pub(crate) struct ViewFlags {
     /// Count as leaks what is live at process exit, instead of when Python begins to finalize
     #[arg(long, conflicts_with_all = ["temporary", "allocated"])]
     pub(crate) at_exit: bool,
-    /// Short-lived allocations: freed before the thread allocated again (see --temporary-threshold)
+    /// Short-lived allocations: freed by their thread after at most one further allocation (see --temporary-threshold)
     #[arg(long, conflicts_with = "allocated")]
     pub(crate) temporary: bool,
     /// With --temporary: freed after at most N further allocations by the same thread

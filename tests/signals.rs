@@ -1,5 +1,8 @@
 //! Signals: handlers that allocate in the middle of an allocation, and signals that are sent to memtrack.
 
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
 use crate::hindered::WaitingProgram;
 use crate::support::{Dir, Outcome, ReportedTally, RunningProcess, Stats, kill, wait_until};
 
@@ -17,8 +20,7 @@ fn a_handler_allocates_every_millisecond() {
     assert_eq!(calloc.bytes, calloc.count * 500);
 }
 
-/// Tests may run where a signal is ignored (nohup, a background job of a shell), which is inherited, and which memtrack
-/// rightly leaves alone.
+/// Tests may run where a signal is ignored (nohup, a background job of a shell), which is inherited by the program.
 fn not_ignored(signal: i32) {
     // SAFETY: sets a disposition back to what it is by default; no handler is involved.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -59,10 +61,16 @@ fn sighup_reaches_the_program() {
 /// Sends `signal` to a program that counts what reaches it, by way of `send`; what it counts.
 fn counted(send: impl Fn(i32)) -> String {
     [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1].into_iter().for_each(not_ignored);
+    counted_by(|_| (), send)
+}
+
+/// The same with a command that is prepared.
+fn counted_by(prepare: impl Fn(&mut Command), send: impl Fn(i32)) -> String {
     let dir = Dir::new();
     let (program, capture) = (dir.program("counts_signals"), dir.path("capture.bin"));
     let mut command = dir.recording(&capture, &[program.as_os_str()]);
-    let mut memtrack = RunningProcess::start(std::os::unix::process::CommandExt::process_group(&mut command, 0));
+    prepare(&mut command);
+    let mut memtrack = RunningProcess::start(command.process_group(0));
     wait_until("the program waits", || memtrack.stdout() == "ready\n");
     // Until then a signal is passed on whoever else it reaches. memtrack, its probe, and the program:
     wait_until("the probe is there", || of_group(memtrack.pid()).len() == 3);
@@ -94,6 +102,19 @@ fn a_signal_reaches_the_program_once() {
         };
         assert_eq!(counted(to_the_group), "1\n", "to the group: {signal}");
     }
+}
+
+/// As a server in the background of a script, which the shell starts with SIGINT ignored.
+#[test]
+fn a_signal_that_was_ignored_reaches_a_program_that_handles_it() {
+    let ignoring = |command: &mut Command| {
+        // SAFETY: the child sets a disposition, which is a system call; no handler is involved.
+        let ignore = || unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+        let ignore = move || if ignore() == libc::SIG_ERR { Err(std::io::Error::last_os_error()) } else { Ok(()) };
+        // SAFETY: what runs in the child is that call.
+        unsafe { command.pre_exec(ignore) };
+    };
+    assert_eq!(counted_by(ignoring, |memtrack| kill(memtrack, libc::SIGINT)), "1\n");
 }
 
 /// As `timeout` does: to the process that it has started, and at once to the whole group.

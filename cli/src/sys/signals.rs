@@ -3,7 +3,9 @@
 //! Signals of the terminal (Ctrl-C) reach the program directly, because it is in the same process group; so do signals
 //! that another process sends to the whole group or to each process of a control group. A signal sent to memtrack alone
 //! is meant for the program and is forwarded; a [`SignalProbe`] distinguishes the two. Invariant: the program inherits
-//! the signal dispositions that memtrack was started with: ignored signals are not caught, and exec resets handlers.
+//! the signal dispositions that memtrack was started with: ignored signals are not caught before it has started, and exec
+//! resets handlers. From then on they are forwarded, too, for it may handle them all the same, as servers in the
+//! background of a script do; memtrack itself goes on ignoring them.
 
 use std::fs;
 use std::io;
@@ -54,7 +56,10 @@ impl ChildrenWait {
 }
 
 /// Caught signals, processed once the program has started.
-pub(crate) struct Signals(SignalsInfo<WithRawSiginfo>);
+pub(crate) struct Signals {
+    caught: SignalsInfo<WithRawSiginfo>,
+    ignored: Vec<i32>,
+}
 
 impl Signals {
     /// Catches all signals that are not ignored.
@@ -68,12 +73,9 @@ impl Signals {
             // Exceeding the file size limit must be a write error, and not end memtrack.
             flag::register(SIGXFSZ, Arc::default())?;
         }
-        let taken = || FORWARDED.into_iter().filter(|signal| is_taken(*signal));
-        for signal in taken() {
-            // SAFETY: what runs in the handler is a load and an addition.
-            unsafe { register(signal, move || note_arrival(signal)) }?;
-        }
-        SignalsInfo::new(taken()).map(Self)
+        let (taken, ignored): (Vec<_>, Vec<_>) = FORWARDED.into_iter().partition(|signal| is_taken(*signal));
+        taken.iter().try_for_each(|signal| count(*signal))?;
+        SignalsInfo::new(taken).map(|caught| Self { caught, ignored })
     }
 
     /// Starts the thread that processes the signals; it first waits for the program.
@@ -87,8 +89,16 @@ impl Signals {
         thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
             // No program was started; memtrack is about to exit.
             let Ok((child, mut probe)) = given.recv() else { return };
-            for info in self.0.forever() {
-                act(&info, &child, &mut probe, &wait);
+            let caught = self.caught.handle();
+            for signal in &self.ignored {
+                // One that cannot be caught stays ignored.
+                let _ = count(*signal).and_then(|()| caught.add_signal(*signal));
+            }
+            for info in self.caught.forever() {
+                let is_for_memtrack = is_left_by_program(&info, &child, &mut probe);
+                if is_for_memtrack && !self.ignored.contains(&info.si_signo) {
+                    end_by(info.si_signo, &wait);
+                }
             }
         })?;
         Ok(SignalForwarder { give, waiting })
@@ -112,7 +122,14 @@ impl SignalForwarder {
     }
 }
 
-fn act(info: &libc::siginfo_t, child: &Child, probe: &mut Option<SignalProbe>, wait: &ChildrenWait) {
+/// Counts what arrives of a signal.
+fn count(signal: i32) -> io::Result<()> {
+    // SAFETY: what runs in the handler is a load and an addition.
+    unsafe { register(signal, move || note_arrival(signal)) }.map(|_| ())
+}
+
+/// Passes a signal on to the program; `true` if the program was no more, so that it is for memtrack.
+fn is_left_by_program(info: &libc::siginfo_t, child: &Child, probe: &mut Option<SignalProbe>) -> bool {
     // Positive codes are from the kernel, so from the terminal.
     let was_early = arrived_early(info.si_signo);
     let is_sent = info.si_code <= 0;
@@ -122,12 +139,16 @@ fn act(info: &libc::siginfo_t, child: &Child, probe: &mut Option<SignalProbe>, w
         is_sent && was_early && child.is_in_this_group() && probe.has_received(info.si_signo, sender)
     };
     if probe.as_mut().is_some_and(is_sent_to_all) {
-        return;
+        return false;
     }
-    let is_for_memtrack = is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early;
-    if is_for_memtrack && (info.si_signo == SIGWINCH || !wait.interrupt()) {
+    is_sent && !child.signal(info.si_signo) || info.si_code > 0 && !was_early
+}
+
+/// What a signal does to memtrack once the program has ended: it ends the wait for children, or memtrack.
+fn end_by(signal: i32, wait: &ChildrenWait) {
+    if signal == SIGWINCH || !wait.interrupt() {
         // Default action of the signal; a failure cannot be reported.
-        let _ = emulate_default_handler(info.si_signo);
+        let _ = emulate_default_handler(signal);
     }
 }
 

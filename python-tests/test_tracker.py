@@ -329,6 +329,7 @@ open("there.bin", "w").write("x")
 error_of(enter, "there.bin")
 error_of(enter, "/no/such/directory/a.bin")
 error_of(enter, "a.bin", aggregate=True, allocation_timestamps=True)
+error_of(enter, "a.bin", sample=0)
 error_of(memtrack.Tracker("a.bin").stop)
 used = memtrack.Tracker("used.bin")
 with used: pass
@@ -339,7 +340,8 @@ assert sorted(name for name in os.listdir(".") if name.endswith(".bin")) == ["th
 with memtrack.Tracker("there.bin", overwrite=True): pass
 """,
     )
-    expected = ["file exists", "no directory", "--aggregate cannot", "not started", "used before", "stopped already"]
+    expected = ["overwrite=True", "no directory", "--aggregate cannot", "invalid value '0' for '--sample"]
+    expected += ["not started", "used before", "stopped already"]
     assert all(part in line for part, line in zip(expected, said)) and len(said) == len(expected), said
 
 

@@ -235,6 +235,7 @@ class Tracker:
         global _active
         if self._process is not None:
             raise Error("this Tracker was used before: make another one for each recording")
+        _check_file(self.file_name, self._overwrite)
         self._library, recorder = _connect()
         memory = _memory_file()
         try:
@@ -364,7 +365,7 @@ def _leave_other() -> None:
 
 
 def _check_file(path: str, overwrite: bool) -> None:
-    if os.path.lexists(path) and not overwrite:
+    if os.path.lexists(path) and not os.path.isdir(path) and not overwrite:
         raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
 
 

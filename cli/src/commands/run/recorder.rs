@@ -179,7 +179,7 @@ impl PeerRecorder {
         }
         let pid = self.pid.to_string();
         let words = ["memtrack", &pid].into_iter().chain(options.iter().map(String::as_str));
-        let options = OwnOptions::try_parse_from(words)?.attach;
+        let options = OwnOptions::try_parse_from(words).map_err(|error| refusal(&error))?.attach;
         let options =
             args::RunArgs { quiet: true, ..options.as_run(args::Colors { color: crate::terminal::Color::Auto }) };
         super::refuse_contradictions(&options)?;
@@ -269,4 +269,11 @@ impl PeerRecorder {
 /// The answer that says nothing.
 fn nothing((): ()) -> Value {
     json!({})
+}
+
+/// What an option was refused for, without what a command line says beside: there is none.
+fn refusal(error: &clap::Error) -> anyhow::Error {
+    let said = error.to_string();
+    let reason = said.lines().next().unwrap_or_default();
+    anyhow::Error::msg(reason.strip_prefix("error: ").unwrap_or(reason).to_owned())
 }

@@ -10,7 +10,7 @@ use crate::args::running::{EndArgs, StartArgs};
 use crate::commands::run::restore;
 use crate::control::recordings;
 use crate::message;
-use crate::reports::capture_info::quoted;
+use crate::reports::capture_info::quoted_path;
 
 /// Ends an attached recording.
 ///
@@ -47,7 +47,7 @@ pub(crate) fn start(options: &StartArgs) -> Result<u8> {
     let sample = options.sample.map(|sample| sample.to_string());
     let answer: StartAnswer = recording.client.ask(ControlCommand::Start { output, force: options.force, sample })?;
     if !options.quiet {
-        let capture = quoted(&answer.capture.display().to_string());
+        let capture = quoted_path(&answer.capture);
         message::line(format_args!("memtrack: recording process {} into {capture}", recording.client.pid()));
     }
     Ok(0)
@@ -57,7 +57,7 @@ fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
     let mut recording = recordings::of(options.pid)?;
     let answer: StopAnswer = recording.client.ask(command)?;
     if !options.quiet {
-        let captures: Vec<_> = answer.captures.iter().map(|path| quoted(&path.display().to_string())).collect();
+        let captures: Vec<_> = answer.captures.iter().map(|path| quoted_path(path)).collect();
         let captures = if captures.is_empty() { "nothing was recorded".into() } else { captures.join(" ") };
         message::line(format_args!("memtrack: process {} {how}: {captures}", recording.client.pid()));
     }

@@ -10,7 +10,7 @@ use crate::args::running::SnapshotArgs;
 use crate::control::{recordings, snapshot};
 use crate::message;
 use crate::output::ReportOutput;
-use crate::reports::capture_info::quoted;
+use crate::reports::capture_info::quoted_path;
 use crate::units::size;
 
 /// Writes the snapshot.
@@ -32,7 +32,7 @@ pub(crate) fn run(options: &SnapshotArgs) -> Result<u8> {
     let mut captures = snapshot::take(&mut recording, options.pid)?;
     let bytes = snapshot::write(&mut captures, &mut out)?;
     if let Some(path) = out.finish()?.filter(|_| !options.quiet) {
-        let path = quoted(&path.display().to_string());
+        let path = quoted_path(&path);
         let several = if captures.len() > 1 { format!(", {} processes", captures.len()) } else { String::new() };
         message::line(format_args!("{path}: {}{several}, everything up to now; the recording goes on", size(bytes)));
     }

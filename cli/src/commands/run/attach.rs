@@ -21,7 +21,7 @@ use crate::args::running::AttachArgs;
 use crate::control::handler::{self, EndRequest, RecordingCommands};
 use crate::message;
 use crate::push::Pushes;
-use crate::reports::capture_info::quoted;
+use crate::reports::capture_info::quoted_path;
 use crate::sys::DetachSignals;
 use crate::terminal::Color;
 
@@ -52,7 +52,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let paths = recording.children().clone();
     let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
     if options.background || !options.quiet {
-        let capture = quoted(&recording.capture().display().to_string());
+        let capture = quoted_path(recording.capture());
         let end = if options.background { String::new() } else { ends_with(options) };
         message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
     }

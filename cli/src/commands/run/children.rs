@@ -18,7 +18,7 @@ use memtrack_reader::source;
 
 use super::{CaptureMode, sink};
 use crate::output::CaptureFile;
-use crate::reports::capture_info::quoted;
+use crate::reports::capture_info::{quoted, quoted_path};
 
 /// The captures of child processes.
 #[derive(Clone, Debug, Default)]
@@ -142,11 +142,11 @@ impl CaptureNames {
     fn pattern(&self) -> String {
         let Self { own, run } = self;
         if is_device(own) {
-            return quoted(&own.display().to_string());
+            return quoted_path(own);
         }
         let stem = own.with_file_name(own.file_stem().unwrap_or_default());
         let suffix = own.extension().map(|suffix| format!(".{}", quoted(&suffix.to_string_lossy())));
-        format!("{}.{run}*-*{}", quoted(&stem.display().to_string()), suffix.unwrap_or_default())
+        format!("{}.{run}*-*{}", quoted_path(&stem), suffix.unwrap_or_default())
     }
 }
 

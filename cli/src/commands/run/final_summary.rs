@@ -21,7 +21,7 @@ use crate::args;
 use crate::load::{Request, load};
 use crate::message;
 use crate::output::CaptureFile;
-use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted};
+use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
@@ -173,7 +173,7 @@ fn recorded(
     unrecorded_children: Option<UnrecordedChildren>,
 ) {
     let path = capture.path();
-    let shown = quoted(&path.display().to_string());
+    let shown = quoted_path(path);
     if let Some(text) = termination.signal_text() {
         message::line("");
         message::note(format_args!("memtrack: the program was {text}"));

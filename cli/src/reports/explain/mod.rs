@@ -25,7 +25,7 @@ use super::place::Place;
 pub(crate) use copies::{LargeBlocks, least_copy};
 pub(crate) use rows::LineRows;
 
-use super::capture_info::{Capture, quoted};
+use super::capture_info::{Capture, quoted_path};
 use super::estimates::RangedTally;
 use super::resident::ResidentReport;
 use super::source::Sources;
@@ -174,7 +174,7 @@ fn size_about(bytes: u64, noise: u64) -> String {
 
 /// The command of a report about this capture.
 fn command(capture: &Capture, report: &str) -> String {
-    format!("memtrack {report} {}", quoted(&capture.info.file.to_string_lossy()))
+    format!("memtrack {report} {}", quoted_path(&capture.info.file))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The end of the process: its memory stays until the collector has read which pages of it are resident.
 //!
-//! `exit` calls this library's destructor after all others; `_exit` is a hook, and so are the functions by which a process
+//! `exit` calls this library's destructor after all others; `_exit` and `quick_exit` are hooks, and so are the functions by which a process
 //! sends itself a signal (see [`super::own_signal`]). Invariant: nothing is asked of the collector by
 //! a process that is not recorded, as the child of a vfork is, or whose threads may not live longer.
 
@@ -59,4 +59,5 @@ macro_rules! exits {
 exits! {
     exit_at_once = EXIT_AT_ONCE;
     exit_at_once_c99 = EXIT_AT_ONCE_C99;
+    quick_exit = QUICK_EXIT;
 }

@@ -82,6 +82,7 @@ table! {
         "popen" => spawn::popen, POPEN;
         "_exit" => exit::exit_at_once, EXIT_AT_ONCE;
         "_Exit" => exit::exit_at_once_c99, EXIT_AT_ONCE_C99;
+        "quick_exit" => exit::quick_exit, QUICK_EXIT;
         "raise" => own_signal::raise, RAISE;
         "kill" => own_signal::kill, KILL;
     }

@@ -13,7 +13,7 @@ use crate::layout::ObjectLayout;
 use crate::memory::{GUARD, GUARDED, ObjectMemory};
 use crate::mimalloc;
 use crate::pymalloc::PoolLayout;
-use crate::reference_count::{IMMORTAL, MOST_REFERENCES, ReferenceCount};
+use crate::reference_count::{IMMORTAL, LOCAL_COUNT, MOST_REFERENCES, ReferenceCount};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
@@ -23,10 +23,8 @@ const POINTER: u64 = !3;
 const HEAD: u64 = 16;
 /// Bytes of the pointers before that, in objects of types that have such.
 const PREFIX: u64 = 16;
-/// In an object of a free-threaded build: bits of the collector, the counts of references, and the count of what never ends.
+/// In an object of a free-threaded build: bits of the collector.
 const COLLECTOR_BITS: u64 = 11;
-const LOCAL_COUNT: u64 = 12;
-const SHARED_COUNT: u64 = 16;
 const TRACKED: u8 = 1;
 const UNREACHABLE: u8 = 4;
 const FROZEN: u8 = 8;
@@ -46,7 +44,6 @@ const MOST_OF_POOLS: u64 = 512;
 const LEAST_TEXT: u64 = 40;
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = 1 << 30;
-const COUNT: u64 = (1 << 48) - 1;
 
 /// Objects, and what is known of each.
 pub(crate) struct FoundObjects<'a> {
@@ -189,13 +186,7 @@ impl FoundObjects<'_> {
     }
 
     fn reference_count(&self, address: u64) -> Option<ReferenceCount> {
-        if self.layout.is_free_threaded() {
-            let local = self.memory.u32(address.wrapping_add(LOCAL_COUNT))?;
-            let shared = self.memory.u64(address.wrapping_add(SHARED_COUNT))?;
-            return ReferenceCount::of_two(local, shared);
-        }
-        // Above the count are flags from 3.14 on.
-        Some(ReferenceCount::of_one(self.memory.u64(address)? & COUNT, self.layout.minor))
+        ReferenceCount::read(self.memory, self.layout, address)
     }
 
     fn add(&mut self, object: PicturedObject, reference_count: u32) -> u32 {

@@ -2,6 +2,9 @@
 //!
 //! Invariant: an object that never ends has no count, whatever stands there.
 
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+
 /// Counts of references from this on are none: those of objects that never end are below.
 pub(crate) const MOST_REFERENCES: u64 = 1 << 33;
 /// The own count of what never ends, in a free-threaded build.
@@ -15,6 +18,11 @@ const FROZEN_COUNTS: std::ops::Range<u64> = FROZEN / 2..FROZEN / 2 * 3;
 /// What is added to the shared count of an object whose references are counted late.
 const COUNTED_LATE: i64 = i64::MAX / 8;
 
+/// In an object of a free-threaded build: the counts of its own thread and of all others.
+pub(crate) const LOCAL_COUNT: u64 = 12;
+const SHARED_COUNT: u64 = 16;
+const COUNT: u64 = (1 << 48) - 1;
+
 /// The references of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReferenceCount {
@@ -25,6 +33,16 @@ pub(crate) enum ReferenceCount {
 }
 
 impl ReferenceCount {
+    /// That of the object at this address; `None`: it makes no sense.
+    pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, object: u64) -> Option<Self> {
+        if layout.is_free_threaded() {
+            let local = memory.u32(object.wrapping_add(LOCAL_COUNT))?;
+            return Self::of_two(local, memory.u64(object.wrapping_add(SHARED_COUNT))?);
+        }
+        // Above the count are flags from 3.14 on.
+        Some(Self::of_one(memory.u64(object)? & COUNT, layout.minor))
+    }
+
     /// From the one count of builds with a global lock, version 3.`minor`.
     pub(crate) fn of_one(count: u64, minor: u8) -> Self {
         let is_immortal = match minor {

@@ -2,10 +2,11 @@
 //! header.
 //!
 //! Invariant: a size that makes no sense is `None`, never a number. Types whose `__sizeof__` is code of their own, which is
-//! not executed, count with their fields and items.
+//! not executed, count with their fields and items, but for those that [`crate::measures`] knows.
 
 use crate::dictionary::{Dictionary, KeyTable, TextLayout};
 use crate::layout::ObjectLayout;
+use crate::measures::{BYTES_HEAD, Measure, bytes_beside};
 use crate::memory::ObjectMemory;
 use crate::numpy_array::NumpyArray;
 use crate::types::{ObjectKind, ObjectType};
@@ -14,8 +15,6 @@ use crate::types::{ObjectKind, ObjectType};
 const MOST: u64 = 1 << 46;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
-/// What a bytes object has besides its bytes.
-const BYTES_HEAD: u64 = 33;
 /// A block of a deque, and its items.
 const DEQUE_BLOCK: u64 = 528;
 const DEQUE_ITEMS: u64 = 64;
@@ -31,7 +30,12 @@ pub(crate) fn own_bytes(
     kind: &ObjectType,
     address: u64,
 ) -> Option<u64> {
-    let own = bytes_of_kind(memory, layout, kind, address)?;
+    let own = match kind.measure {
+        // Its `__sizeof__` has the place of the one that classes have.
+        Some((Measure::CtypesClass, _)) => variable(kind, memory.u64(layout.fields(address).checked_add(16)?)?)?,
+        _ => bytes_of_kind(memory, layout, kind, address)?,
+    };
+    let own = own.checked_add(bytes_beside(memory, layout, kind, address)?)?;
     let prefix = if kind.has_prefix && layout.minor >= 11 { PREFIX } else { 0 };
     // Types that are no objects of the heap have no header; 3.11 and 3.12 count one all the same.
     let has_no_header =

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 
 use crate::dictionary::{Dictionary, text_of};
 use crate::layout::ObjectLayout;
+use crate::measures::Measure;
 use crate::memory::ObjectMemory;
 
 /// Offsets in types that are the same in all versions.
@@ -65,6 +66,8 @@ pub(crate) struct ObjectType {
     /// With its module.
     pub(crate) name: String,
     pub(crate) kind: ObjectKind,
+    /// How its objects are measured, and the fixed size of the base whose code does it.
+    pub(crate) measure: Option<(Measure, u64)>,
     /// Whether its objects have fields that only C code knows.
     pub(crate) is_conservative: bool,
     pub(crate) basic_size: u64,
@@ -166,6 +169,7 @@ impl<'a> TypeTable<'a> {
             address,
             name: self.full_name(address, is_heap_type, &short),
             kind,
+            measure: self.measure(address),
             is_conservative: kind == ObjectKind::Fields && self.has_fields_of_c(address),
             basic_size,
             item_size,
@@ -220,27 +224,26 @@ impl<'a> TypeTable<'a> {
         false
     }
 
+    /// It and its bases, as far as C code has named them: names without a module are those of types of the program, too, if they
+    /// are heap types.
+    fn names_of_c(&self, address: u64) -> impl Iterator<Item = (u64, String)> {
+        let bases = std::iter::successors(Some(address), |at| self.word(*at, BASE).filter(|base| *base != 0));
+        bases.take(MOST_BASES).filter_map(|at| {
+            let name = self.word(at, NAME).and_then(|name| self.memory.text(name, MOST_NAME))?;
+            (!self.is_heap_type(at) || name.contains('.')).then_some((at, name))
+        })
+    }
+
+    fn measure(&self, address: u64) -> Option<(Measure, u64)> {
+        self.names_of_c(address).find_map(|(at, name)| Some((Measure::of_name(&name)?, self.word(at, BASIC_SIZE)?)))
+    }
+
     /// The kind that its flags say, or that of the nearest known base.
     fn kind(&self, address: u64) -> ObjectKind {
-        let mut flags_of_first = None;
-        let mut at = address;
-        for _ in 0..MOST_BASES {
-            let Some(flags) = self.word(at, FLAGS) else { break };
-            flags_of_first.get_or_insert(flags);
-            let name = self.word(at, NAME).and_then(|name| self.memory.text(name, MOST_NAME));
-            let name = name.unwrap_or_default();
-            // Names without a module are those of types of the program, too, if they are heap types.
-            if (flags & HEAP_TYPE == 0 || name.contains('.'))
-                && let Some(kind) = kind_of_name(&name)
-            {
-                return kind;
-            }
-            match self.word(at, BASE) {
-                Some(base) if base != 0 => at = base,
-                _ => break,
-            }
+        if let Some(kind) = self.names_of_c(address).find_map(|(_, name)| kind_of_name(&name)) {
+            return kind;
         }
-        let flags = flags_of_first.unwrap_or_default();
+        let flags = self.word(address, FLAGS).unwrap_or_default();
         let bits = [
             (24, ObjectKind::Integer),
             (25, ObjectKind::List),

@@ -326,6 +326,53 @@ def test_arrays_of_numpy_have_the_block_that_they_own_and_the_objects_in_it(exec
     assert {"app_data.NUMBERS", "app_data.VIEW", "app_data.OTHERS[…]"} <= {row["pattern"] for row in why_array}
 
 
+GREENLETS = """
+import gc, json, sys, gevent, gevent.event
+class Held(list): pass
+class Inner(list): pass
+class InMain: pass
+DONE = gevent.event.Event()
+def wait(number):
+    inner = Inner([number])
+    DONE.wait()
+def work(number):
+    held = Held([number])
+    wait(number)
+def main():
+    local = InMain()
+    gevent.sleep(0)
+    gc.collect()
+    listed = [one for one in gc.get_objects() if type(one) is gevent.Greenlet]
+    print(json.dumps(sum(map(sys.getsizeof, listed))), flush=True)
+    del listed
+    gevent.get_hub().threadpool.apply(sys.stdin.readline)
+    DONE.set()
+    gevent.joinall(JOBS)
+JOBS = [gevent.spawn(work, number) for number in range(1000)]
+main()
+"""
+
+
+def test_what_greenlets_that_wait_hold_is_called_by_their_frames(executable, python, tmp_path):
+    pytest.importorskip("gevent")
+    script = tmp_path / "app.py"
+    script.write_text(GREENLETS)
+    with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        sizes = json.loads(process.stdout.readline())
+        found = {}
+        for name in ("Held", "Inner", "InMain"):
+            found[name] = {row["pattern"]: row["count"] for row in objects(executable, process, "--why", f"__main__.{name}")["why"]}
+        told = objects(executable, process)
+        process.stdin.write("\n")
+        process.stdin.close()
+        assert process.wait(20) == 0
+    assert told["unreadable"] == 0
+    assert next(row for row in told["types"] if row["type"].endswith("greenlet.Greenlet"))["own_bytes"] == sizes
+    assert found["Held"] == {"__main__.JOBS[…].<frame of work in app.py>.held": 1000}
+    assert found["Inner"] == {"__main__.JOBS[…].<frame of wait in app.py>.inner": 1000}
+    assert len(found["InMain"]) == 1 and next(iter(found["InMain"])).endswith(".<frame of main in app.py>.local")
+
+
 TABLES = """
 import sys
 class Meta(type): pass

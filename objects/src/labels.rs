@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
+use crate::greenlets;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::references::{
@@ -115,8 +116,14 @@ impl<'a> LabelReader<'a> {
         holders
     }
 
-    /// The name of what a thread's frame holds.
+    /// The row of the name of what a thread's frame holds.
     pub(crate) fn root(&mut self, frame: u64, place: ReferencePlace) -> u32 {
+        let text = self.frame(frame, place);
+        self.texts.row(&text)
+    }
+
+    /// The name of a frame, or of a local variable of it.
+    fn frame(&self, frame: u64, place: ReferencePlace) -> String {
         let layout = self.reader.layout;
         let code = layout.fields(layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0)));
         let named = |at: u64| {
@@ -130,7 +137,7 @@ impl<'a> LabelReader<'a> {
             let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
             text += &format!(".{name}");
         }
-        self.texts.row(&text)
+        text
     }
 
     /// The row of a text.
@@ -155,6 +162,10 @@ impl<'a> LabelReader<'a> {
             ReferencePlace::Key => (HolderKind::Key, 0),
             ReferencePlace::Local(number) => {
                 let name = self.local_of(of, holder, number);
+                (HolderKind::Local, self.texts.row(&name).into())
+            }
+            ReferencePlace::FrameLocal(frame, number) => {
+                let name = self.frame(frame, ReferencePlace::Local(number));
                 (HolderKind::Local, self.texts.row(&name).into())
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),
@@ -329,6 +340,9 @@ fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Opti
     if of.kind == ObjectKind::Code && offset >= FIRST_OF_CODE_KEPT {
         return CODE_KEPT.get(((offset - FIRST_OF_CODE_KEPT) / 8) as usize).copied();
     }
+    if of.kind == ObjectKind::Greenlet {
+        return greenlets::name_of_field(layout, offset);
+    }
     if of.kind == ObjectKind::Type {
         // Some versions show these by code, others by a table of members.
         return match offset {
@@ -364,7 +378,10 @@ fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Opti
 fn rank(place: ReferencePlace) -> u8 {
     match place {
         ReferencePlace::Value(_) | ReferencePlace::Attribute(_) => 0,
-        ReferencePlace::Local(_) | ReferencePlace::Item(_) | ReferencePlace::Member => 1,
+        ReferencePlace::Local(_)
+        | ReferencePlace::FrameLocal(..)
+        | ReferencePlace::Item(_)
+        | ReferencePlace::Member => 1,
         ReferencePlace::Field(_) => 2,
         ReferencePlace::Key => 3,
     }

@@ -5,6 +5,7 @@
 //! that an object is there.
 
 use crate::dictionary::{Dictionary, KeyTable, values_start};
+use crate::greenlets::{GreenletState, MOST_FRAMES};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::numpy_array::{self, NumpyArray};
@@ -56,6 +57,8 @@ pub(crate) enum ReferencePlace {
     Member,
     /// A local variable, by number in the frame's code.
     Local(u64),
+    /// A local variable, by number, of a frame at this address that is no object.
+    FrameLocal(u64, u64),
     /// A field, by offset.
     Field(u64),
 }
@@ -93,7 +96,9 @@ impl ReferenceReader<'_> {
             ObjectKind::Deque => self.deque(address, each) & self.fields(of, address, 72, each),
             ObjectKind::Frame if self.layout.has_light_frames() => {
                 let frame = self.memory.u64(self.layout.fields(address).wrapping_add(24));
-                frame.is_some_and(|frame| self.frame(frame, each)) & self.fields(of, address, 32, each)
+                // Behind these fields is room for the frame, which has something in it only once its function has ended.
+                frame.is_some_and(|frame| self.frame(frame, each))
+                    & self.field_words(of, address, 32, self.layout.frame_data, each)
             }
             ObjectKind::Generator if self.layout.has_light_frames() => {
                 let frame = self.layout.generator_frame;
@@ -106,6 +111,7 @@ impl ReferenceReader<'_> {
                 let own = if self.layout.is_free_threaded() { 72 } else { 64 };
                 self.field_words(of, address, 24, 32, each) & self.fields(of, address, own, each)
             }
+            ObjectKind::Greenlet => self.items(of, address, each) & self.greenlet(address, each),
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
@@ -292,6 +298,37 @@ impl ReferenceReader<'_> {
             (block, place) = (next, 0);
         }
         false
+    }
+
+    /// What a greenlet has besides its fields, and the frames of one that waits.
+    fn greenlet(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        // One that is just being made or taken down has no state.
+        let Some(state) = GreenletState::read(self.memory, self.layout, address) else { return true };
+        let (words, mut offset) = state.words();
+        let is_whole = self.memory.words(words.start, (words.end - words.start) / 8, |word| {
+            each(ReferencePlace::Field(offset), word);
+            offset += 8;
+        });
+        if !self.layout.has_light_frames() || !state.is_active(self.memory) {
+            return is_whole;
+        }
+        let frame = state.frame(self.memory).filter(|frame| *frame != 0);
+        let mut at = frame.and_then(|frame| self.memory.u64(self.layout.fields(frame).wrapping_add(24)));
+        for _ in 0..MOST_FRAMES {
+            let Some(frame) = at.filter(|frame| *frame != 0 && !self.is_frame_of_interpreter(*frame)) else { break };
+            self.frame(frame, &mut |place, word| match place {
+                ReferencePlace::Local(number) => each(ReferencePlace::FrameLocal(frame, number), word),
+                _ => each(ReferencePlace::Field(offset), word),
+            });
+            at = self.memory.u64(frame.wrapping_add(self.layout.frame_previous));
+        }
+        is_whole
+    }
+
+    /// Whether a frame executes nothing of the program.
+    fn is_frame_of_interpreter(&self, frame: u64) -> bool {
+        let owner = || self.memory.u8(frame.wrapping_add(self.layout.frame_owner)).unwrap_or(FRAMES_OF_INTERPRETER);
+        self.layout.minor >= 12 && owner() >= FRAMES_OF_INTERPRETER
     }
 
     /// A frame that is no object: what it executes, and its local variables.

@@ -5,6 +5,7 @@
 //! not executed, count with their fields and items, but for those that [`crate::measures`] knows.
 
 use crate::dictionary::{Dictionary, KeyTable, TextLayout};
+use crate::greenlets::GreenletState;
 use crate::layout::ObjectLayout;
 use crate::measures::{BYTES_HEAD, Measure, bytes_beside};
 use crate::memory::ObjectMemory;
@@ -40,9 +41,16 @@ pub(crate) fn own_bytes(
     // Types that are no objects of the heap have no header; 3.11 and 3.12 count one all the same.
     let has_no_header =
         kind.kind == ObjectKind::Type && !matches!(layout.minor, 11 | 12) && !is_heap_type(memory, layout, address);
-    let is_collected = kind.is_collected && !has_no_header;
+    let is_collected = kind.is_collected && !has_no_header && !is_active_greenlet(memory, layout, kind, address);
     let header = if is_collected && !layout.is_free_threaded() { COLLECTOR_HEADER } else { 0 };
     own.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
+}
+
+/// Whether it is a greenlet that says by code that it is not collected, which counted before 3.11.
+fn is_active_greenlet(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &ObjectType, address: u64) -> bool {
+    let state = || GreenletState::read(memory, layout, address);
+    let is_active = |state: GreenletState| state.is_active(memory) && !state.is_of_thread(memory);
+    kind.kind == ObjectKind::Greenlet && layout.minor < 11 && state().is_some_and(is_active)
 }
 
 fn is_heap_type(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> bool {

@@ -309,7 +309,10 @@ def test_what_static_types_have_is_called_by_them(executable, tmp_path, version)
     assert len(plain) > 300 and set(resolved) == {""}
     assert not any("dict that C code holds" in path for path in methods)
     assert "<immortal str>" not in texts and texts.get("<dict that C code holds> (a key)", 0) < 60
-    assert texts["<interned strings>[…]"] > 0
+    # Before 3.11 what holds each of them is known.
+    is_old = version in ("3.8", "3.9", "3.10")
+    assert is_old or texts["<interned strings>[…]"] > 0
+    assert not (is_old or version == "3.11") or any(path.startswith("<static type ") for path in methods)
 
 
 @pytest.mark.parametrize("version", [version for version in OBJECT_VERSIONS if version not in ("3.8", "3.9", "3.10", "3.11")])

@@ -340,6 +340,9 @@ fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Opti
     if of.kind == ObjectKind::Code && offset >= FIRST_OF_CODE_KEPT {
         return CODE_KEPT.get(((offset - FIRST_OF_CODE_KEPT) / 8) as usize).copied();
     }
+    if of.kind == ObjectKind::Code && layout.has_light_frames() && offset == layout.code_locals {
+        return Some("<co_localsplusnames>");
+    }
     if of.kind == ObjectKind::Greenlet {
         return greenlets::name_of_field(layout, offset);
     }

@@ -75,9 +75,10 @@ pub fn read_objects(
         builder.lists(&runtime.lists(&memory));
     }
     let (mut roots, early) = builder.roots(runtime, reader);
-    let late_roots = early..roots.len();
     let (first_reference, references) = builder.follow(view, runtime, reader, recorded);
     builder.complete_lists();
+    roots.extend(builder.static_types());
+    let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
@@ -187,11 +188,21 @@ impl FoundObjects<'_> {
             }
         }
         for address in reader.static_types.all(self.memory, self.layout) {
-            others.extend(self.number(address).map(|object| (object, RootHolder::Interpreter)));
+            self.number(address);
         }
         let early = roots.len();
         roots.extend(others);
         (roots, early)
+    }
+
+    /// The types that are no objects of the heap: nothing needs to hold them.
+    fn static_types(&self) -> Vec<FoundRoot> {
+        let is_static = |object: &PicturedObject| {
+            let is_type = self.types.get(object.type_number).is_some_and(|of| of.kind == ObjectKind::Type);
+            is_type && !self.types.is_heap_type(object.address)
+        };
+        let objects = self.objects.iter().zip(0..).filter(|(object, _)| is_static(object));
+        objects.map(|(_, number)| (number, RootHolder::Interpreter)).collect()
     }
 
     /// Of what no object refers to, what the interpreter has for itself: the dictionary of interned strings, whose references

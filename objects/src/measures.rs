@@ -13,7 +13,7 @@ use crate::types::ObjectType;
 pub(crate) const BYTES_HEAD: u64 = 33;
 /// A code of a format, with what it means first.
 const FORMAT_CODE: u64 = 32;
-const MOST_CODES: u64 = 1 << 20;
+const MOST_CODES: u64 = 1 << 16;
 /// What an element has for its attributes and children; where that has room for few.
 const ELEMENT_EXTRA: u64 = 64;
 const FEW_CHILDREN: u64 = 32;

@@ -7,7 +7,6 @@
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::reference_count::ReferenceCount;
-use crate::types::ObjectType;
 
 /// What a bytes object has besides its bytes.
 pub(crate) const BYTES_HEAD: u64 = 33;
@@ -80,14 +79,13 @@ struct Measured<'a> {
     fixed: u64,
 }
 
-/// What an object has besides its fields and items; 0 for types without a measure.
+/// What an object has besides its fields and items; `fixed` is the fixed size of the type whose code measures it.
 pub(crate) fn bytes_beside(
     memory: &ObjectMemory<'_>,
     layout: &ObjectLayout,
-    of: &ObjectType,
+    (measure, fixed): (Measure, u64),
     address: u64,
 ) -> Option<u64> {
-    let Some((measure, fixed)) = of.measure else { return Some(0) };
     let measured = Measured { memory, layout, address, fixed: fixed.saturating_sub(layout.larger_head) };
     match measure {
         Measure::Buffered if measured.word(56)? == 0 => Some(0),

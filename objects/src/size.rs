@@ -24,7 +24,7 @@ const OPCODE_CACHE: u64 = 32;
 /// A node of an ordered dictionary.
 const ORDERED_NODE: u64 = 32;
 
-/// The bytes of an object of this type; for types, `metatype` is their own.
+/// The bytes of the object of this type at an address.
 pub(crate) fn own_bytes(
     memory: &ObjectMemory<'_>,
     layout: &ObjectLayout,
@@ -36,14 +36,17 @@ pub(crate) fn own_bytes(
         Some((Measure::CtypesClass, _)) => variable(kind, memory.u64(layout.fields(address).checked_add(16)?)?)?,
         _ => bytes_of_kind(memory, layout, kind, address)?,
     };
-    let own = own.checked_add(bytes_beside(memory, layout, kind, address)?)?;
+    let beside = match kind.measure {
+        Some(measure) => bytes_beside(memory, layout, measure, address)?,
+        None => 0,
+    };
     let prefix = if kind.has_prefix && layout.minor >= 11 { PREFIX } else { 0 };
     // Types that are no objects of the heap have no header; 3.11 and 3.12 count one all the same.
     let has_no_header =
         kind.kind == ObjectKind::Type && !matches!(layout.minor, 11 | 12) && !is_heap_type(memory, layout, address);
     let is_collected = kind.is_collected && !has_no_header && !is_active_greenlet(memory, layout, kind, address);
     let header = if is_collected && !layout.is_free_threaded() { COLLECTOR_HEADER } else { 0 };
-    own.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
+    own.checked_add(beside)?.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
 }
 
 /// Whether it is a greenlet that says by code that it is not collected, which counted before 3.11.

@@ -6,7 +6,7 @@ use memtrack_inject::ProcessView;
 
 use crate::ObjectsError;
 use crate::layout::{OFFSETS_COOKIE, ObjectLayout};
-use crate::memory::ObjectMemory;
+use crate::memory::{ObjectMemory, Words};
 use crate::mimalloc;
 use crate::static_types::StaticTypes;
 
@@ -37,10 +37,7 @@ impl PythonRuntime {
         let (Some(Some(address)), Some(Some(type_type))) = (found.first().copied(), found.get(1).copied()) else {
             return Err(ObjectsError::NoPython);
         };
-        let word = |at: u64| {
-            let mut bytes = [0; 8];
-            view.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
-        };
+        let word = |at: u64| view.word(at);
         let told = found.get(2).copied().flatten().and_then(word).map(|version| (version >> 16) as u8);
         let minor = told.or_else(|| minor_in(&path)).ok_or_else(|| ObjectsError::UnknownVersion(path.clone()))?;
         // The third word of a table of offsets tells builds without a global lock.
@@ -80,10 +77,7 @@ impl PythonRuntime {
 
     /// Whether the garbage collector is at rest in all interpreters: while it works, objects are in lists of its own.
     pub fn is_at_rest(&self, view: &ProcessView) -> bool {
-        let word = |at: u64| {
-            let mut bytes = [0; 8];
-            view.read(at, &mut bytes).ok().map(|()| u64::from_le_bytes(bytes))
-        };
+        let word = |at: u64| view.word(at);
         let is_collecting =
             |at: &u64| word(at.wrapping_add(self.layout.collecting)).is_none_or(|word| word as u32 != 0);
         !self.collectors(&word).iter().any(is_collecting)

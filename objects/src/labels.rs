@@ -11,18 +11,14 @@ use crate::dictionary::text_of;
 use crate::greenlets;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
-use crate::references::{
-    DICTIONARY, FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS, ReferencePlace, ReferenceReader, SUBCLASSES,
-};
+use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS, ReferencePlace, ReferenceReader};
+use crate::type_fields::{BASE, BASES, DICTIONARY, MEMBERS, RESOLUTION_ORDER, SUBCLASSES};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Members of a type, and bases that are searched for one.
 const MOST_MEMBERS: u64 = 512;
 const MOST_BASES: usize = 32;
 const MEMBER: u64 = 40;
-/// Offsets in types.
-const MEMBERS: u64 = 240;
-const BASE: u64 = 256;
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -349,8 +345,8 @@ fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Opti
     if of.kind == ObjectKind::Type {
         // Some versions show these by code, others by a table of members.
         return match offset {
-            336 => Some("__bases__"),
-            344 => Some("__mro__"),
+            BASES => Some("__bases__"),
+            RESOLUTION_ORDER => Some("__mro__"),
             SUBCLASSES => Some("<subclasses>"),
             OF_SUBINTERPRETERS.. if offset == OF_SUBINTERPRETERS + SUBCLASSES => {
                 Some("<subclasses in a subinterpreter>")

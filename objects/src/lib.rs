@@ -33,6 +33,7 @@ mod reference_count;
 mod references;
 mod size;
 mod static_types;
+mod type_fields;
 mod types;
 
 pub use graph::Holders;

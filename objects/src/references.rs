@@ -10,6 +10,7 @@ use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::numpy_array::{self, NumpyArray};
 use crate::static_types::StaticTypes;
+use crate::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::types::{ObjectKind, ObjectType};
 
 /// Slots of a frame before its locals, in words.
@@ -31,14 +32,12 @@ const CODE_NAMES: std::ops::Range<u64> = 96..144;
 const CODE_KEPT: [u64; 3] = [152, 152, 160];
 const CODE_KEPT_FIELDS: u64 = 4;
 pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
-/// In a type: its dictionary, and that of its subclasses; and how they are called that a static type has in other
-/// interpreters than the main one.
-pub(crate) const DICTIONARY: u64 = 264;
-pub(crate) const SUBCLASSES: u64 = 360;
+/// How the dictionaries are called that a static type has in other interpreters than the main one.
 pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;
 /// Blocks of a deque that are followed at most.
 const MOST_BLOCKS: u64 = 1 << 24;
-const DEQUE_ITEMS: u64 = 64;
+/// Items of a block.
+pub(crate) const DEQUE_ITEMS: u64 = 64;
 /// The most words of a fixed part.
 const MOST_FIELDS: u64 = 1 << 16;
 
@@ -427,8 +426,7 @@ impl ReferenceReader<'_> {
     /// A type's own fields, what interpreters have for it, and the keys that its instances share.
     fn type_fields(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
-        let Some(flags) = word(168) else { return false };
-        let is_heap_type = flags >> 9 & 1 == 1;
+        let is_heap_type = is_heap_type(self.memory, self.layout, address);
         let size = if is_heap_type { self.layout.heap_type } else { self.layout.static_type };
         let is_whole = self.field_words(of, address, 24, size, each);
         if !is_heap_type {

@@ -10,15 +10,16 @@ use crate::layout::ObjectLayout;
 use crate::measures::{BYTES_HEAD, Measure, bytes_beside};
 use crate::memory::ObjectMemory;
 use crate::numpy_array::NumpyArray;
+use crate::references::DEQUE_ITEMS;
+use crate::type_fields::is_heap_type;
 use crate::types::{ObjectKind, ObjectType};
 
 /// The largest object that is believed.
 const MOST: u64 = 1 << 46;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
-/// A block of a deque, and its items.
+/// A block of a deque.
 const DEQUE_BLOCK: u64 = 528;
-const DEQUE_ITEMS: u64 = 64;
 /// What an instruction may remember.
 const OPCODE_CACHE: u64 = 32;
 /// A node of an ordered dictionary.
@@ -54,10 +55,6 @@ fn is_active_greenlet(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &O
     let state = || GreenletState::read(memory, layout, address);
     let is_active = |state: GreenletState| state.is_active(memory) && !state.is_of_thread(memory);
     kind.kind == ObjectKind::Greenlet && layout.minor < 11 && state().is_some_and(is_active)
-}
-
-fn is_heap_type(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> bool {
-    memory.u64(layout.fields(address).wrapping_add(168)).is_some_and(|flags| flags >> 9 & 1 == 1)
 }
 
 fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &ObjectType, address: u64) -> Option<u64> {

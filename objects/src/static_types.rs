@@ -7,13 +7,11 @@
 
 use crate::layout::ObjectLayout;
 use crate::memory::Words;
+use crate::type_fields::{BASE, SUBCLASSES};
 
 /// The first version that has such a table, and the first in which types of extension modules have one, too.
 const FIRST: u8 = 12;
 const FIRST_FOR_EXTENSIONS: u8 = 13;
-/// Offsets in a type. For such a type the subclasses are its number, from 1.
-const BASE: u64 = 256;
-const SUBCLASSES: u64 = 360;
 /// Bytes of an entry's end: dictionary, subclasses, weak references.
 const ENTRY_END: u64 = 24;
 /// Types that a table has room for at most; numbers between the table of built-in types and that of extension modules.

@@ -11,21 +11,14 @@ use crate::dictionary::{Dictionary, text_of};
 use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
+use crate::type_fields::{
+    BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, WEAK_LIST, is_heap_type,
+};
 
-/// Offsets in types that are the same in all versions.
-const NAME: u64 = 24;
-const BASIC_SIZE: u64 = 32;
-const ITEM_SIZE: u64 = 40;
-const FLAGS: u64 = 168;
-const WEAK_LIST: u64 = 208;
-const BASE: u64 = 256;
-const DICTIONARY: u64 = 264;
-const DICTIONARY_OFFSET: u64 = 288;
-/// Bits of their flags.
+/// Bits of the flags of types.
 const INLINE_VALUES: u64 = 1 << 2;
 const MANAGED_WEAK_LIST: u64 = 1 << 3;
 const MANAGED_DICTIONARY: u64 = 1 << 4;
-const HEAP_TYPE: u64 = 1 << 9;
 const COLLECTED: u64 = 1 << 14;
 const EXCEPTION: u64 = 1 << 30;
 /// Metatypes, bases and characters of a name that are followed at most.
@@ -132,7 +125,7 @@ impl<'a> TypeTable<'a> {
 
     /// Whether the type at this address is an object of the heap.
     pub(crate) fn is_heap_type(&self, address: u64) -> bool {
-        self.word(address, FLAGS).is_some_and(|flags| flags & HEAP_TYPE != 0)
+        is_heap_type(self.memory, self.layout, address)
     }
 
     /// A word of a type.

@@ -6,6 +6,7 @@ each type must be as many objects, and as many bytes, as the program says. Types
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -254,6 +255,8 @@ def measured(executable, process):
     """What the program says next, and then the tracked objects, all, and their bytes, by type, as the picture has them."""
     assert [process.stdout.readline() for attempt in range(2)] == ["0\n", "1\n"]
     counts, sizes = json.loads(process.stdout.readline())
+    # Until it waits.
+    time.sleep(0.1)
     done = subprocess.run([str(executable), "objects", str(process.pid), "--json"], capture_output=True, text=True, check=True)
     picture = json.loads(done.stdout)
     process.stdin.write("\n")

@@ -242,11 +242,12 @@ impl FoundObjects<'_> {
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
         let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
         if let Some(at) = places.find(is_of_a_type) {
-            let before = at - begin;
+            let (before, is_at_rest) = (at - begin, self.is_at_rest);
             let is_expected = |of: &ObjectType| match before {
                 0 => !of.is_collected,
                 HEADER => of.is_collected && !of.has_prefix,
-                _ => of.is_collected && of.has_prefix,
+                // Instances of the program's classes are listed all their lives: at rest, another is one that was.
+                _ => of.is_collected && of.has_prefix && !is_at_rest,
             };
             self.find_object(at, (block + size).saturating_sub(at), is_expected);
         }

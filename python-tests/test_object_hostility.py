@@ -20,6 +20,29 @@ def wait():
     import os
     os._exit(0)
 """
+# Objects whose sizes are read from their fields, all of which lie. Nothing may take them down.
+MEASURED = """
+import collections, decimal, io, itertools, pickle, queue, struct, xml.etree.ElementTree
+class Fields(ctypes.Structure): _fields_ = [("a", ctypes.c_int * 3)]
+victims = [
+    io.BytesIO(b"abc" * 100), io.BufferedReader(io.BytesIO(b"a")), struct.Struct("iii"), pickle.Pickler(io.BytesIO()),
+    pickle.Unpickler(io.BytesIO()), xml.etree.ElementTree.Element("a", b="c"), decimal.Decimal(7) ** 200,
+    itertools.combinations("abcd", 2), itertools.permutations("abcd", 2), itertools.product("ab", "cd"),
+    queue.SimpleQueue(), Fields(), collections.deque([1, 2]),
+]
+KEPT.append(victims)
+for victim in victims:
+    for offset in range(16, type(victim).__basicsize__ - LARGER, 8): word(id(victim), offset).value = {value}
+"""
+# What C code calls a greenlet is one by its name; its state is made up.
+GREENLET = """
+Made = type("greenlet.greenlet", (), {"__slots__": ("a", "b", "c")})
+victim = Made()
+KEPT.append(victim)
+state = (ctypes.c_uint64 * 64)(*[%s] * 64)
+state[1] = id(victim)
+word(id(victim), 32).value = ctypes.addressof(state)
+"""
 # Each damages its own memory; what comes after the damage executes as little as possible.
 DAMAGE = {
     "a_list_that_claims_more_than_there_is": "victim = [1, 2, 3]\nword(id(victim), 16).value = 1 << 40\n",
@@ -43,6 +66,12 @@ DAMAGE = {
     "a_list_of_the_collector_that_is_cut": "victim = Kept()\nLATER = [Kept() for number in range(10)]\nword(id(victim), -16).value = 0\n",
     "a_list_of_the_collector_that_leads_nowhere": "victim = Kept()\nLATER = [Kept() for number in range(10)]\nword(id(victim), -16).value = 0x7fff00000010\n",
     "a_list_of_the_collector_that_is_a_ring": "victim = Kept()\nLATER = [Kept() for number in range(10)]\nword(id(victim), -16).value = id(victim) - 16\n",
+    "measured_objects_whose_fields_are_nowhere": MEASURED.replace("{value}", "0x7fff12345678"),
+    "measured_objects_whose_fields_are_large": MEASURED.replace("{value}", "(1 << 60) + 1"),
+    "measured_objects_whose_fields_are_themselves": MEASURED.replace("{value}", "id(victim)"),
+    "a_greenlet_whose_state_is_nowhere": GREENLET % "0x7fff12345678",
+    "a_greenlet_whose_state_is_large": GREENLET % "(1 << 64) - 16",
+    "a_greenlet_whose_frame_is_itself": GREENLET % "id(victim)",
     "a_reference_count_of_nothing": "victim = Kept()\nKEPT.append(victim)\nword(id(victim), 0).value = 0\n",
 }
 # Of the builds without the GIL: words of the head of the page, and of its segment, in which objects of a rare size are.

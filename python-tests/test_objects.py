@@ -271,6 +271,7 @@ def test_generations_and_references_by_type(executable, tmp_path, version):
             [str(executable), "objects", str(process.pid), "--generations", "-n0"], capture_output=True, text=True, check=True
         )
         process.stdin.write("\n")
+    assert text.stdout.endswith(f"Who keeps them: memtrack objects --why TYPE {process.pid}\n")
     rows = {row["type"].removeprefix("__main__."): row for row in told["types"]}
     made = {name: rows[name] for name in ("Frozen", "Old", "Middle", "Young")}
     assert [row["frozen"] for row in made.values()] == [7, 0, 0, 0]

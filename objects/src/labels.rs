@@ -19,6 +19,8 @@ use crate::types::{ObjectKind, ObjectType, TypeTable};
 const MOST_MEMBERS: u64 = 512;
 const MOST_BASES: usize = 32;
 const MEMBER: u64 = 40;
+/// The end of a name that was longer.
+pub(crate) const CUT: char = '…';
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -390,7 +392,7 @@ fn cut(text: &str) -> String {
     let visible = text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char });
     let mut all: String = visible.take(MOST_KEY).collect();
     if text.chars().nth(MOST_KEY).is_some() {
-        all.push('…');
+        all.push(CUT);
     }
     all
 }

@@ -5,6 +5,7 @@
 use memtrack_format::objects::{HolderKind, PicturedHolder};
 use rustc_hash::FxHashMap;
 
+use crate::labels::CUT;
 use crate::picture::ObjectPicture;
 
 /// Objects whose paths are followed; of more, this part.
@@ -142,10 +143,11 @@ impl ObjectPicture {
         match (holder.kind, context) {
             (HolderKind::TextKey, PathContext::Modules) => text.push(name()),
             (HolderKind::NumberKey | HolderKind::OtherKey, PathContext::Modules) => text.push("<module>"),
-            (HolderKind::TextKey, PathContext::Namespace) => text.push(&format!(".{}", name())),
-            (HolderKind::TextKey, PathContext::Object) => {
-                text.push_key(&format!("'{}'", name().replace('\'', "\\'")));
+            (HolderKind::TextKey, PathContext::Namespace) if self.is_attribute(holder, name()) => {
+                text.push(&format!(".{}", name()));
             }
+            (HolderKind::TextKey, PathContext::Namespace) => text.push(&format!(".__dict__[{}]", in_quotes(name()))),
+            (HolderKind::TextKey, PathContext::Object) => text.push_key(&in_quotes(name())),
             (HolderKind::NumberKey, _) => {
                 let number = (holder.value >> 1 ^ (holder.value & 1).wrapping_neg()).cast_signed();
                 text.push_key(&number.to_string());
@@ -162,6 +164,16 @@ impl ObjectPicture {
         PathContext::Object
     }
 
+    /// Whether the key of a dictionary of attributes is one that a dot gets: a name, and not what a function has as a field.
+    fn is_attribute(&self, holder: &PicturedHolder, name: &str) -> bool {
+        let is_of_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '_' | CUT);
+        let owner = self.stored.holders.get(holder.parent as usize).map(|dictionary| dictionary.parent);
+        let is_functions = || owner.is_some_and(|owner| self.short_type_name(owner) == "function");
+        !name.starts_with(|letter: char| letter.is_ascii_digit())
+            && name.chars().all(is_of_name)
+            && !(name.starts_with("__") && is_functions())
+    }
+
     fn text(&self, row: u64) -> &str {
         self.stored.texts.get(row as usize).map_or("?", |text| text)
     }
@@ -170,6 +182,11 @@ impl ObjectPicture {
         let name = self.stored.objects.get(object as usize).map_or("?", |object| self.type_name(object.type_number));
         name.strip_prefix("builtins.").unwrap_or(name)
     }
+}
+
+/// A text as Python writes it.
+fn in_quotes(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "\\'"))
 }
 
 fn step(objects: &[u32]) -> usize {
@@ -224,6 +241,23 @@ mod tests {
         let class = picture(&[(HolderKind::Class, 0), (Namespace, 0), (TextKey, 2)]);
         assert_eq!(class.paths(&[3])[0].example, "sys.modules.__class__.request");
         assert_eq!(class.paths(&[2])[0].example, "sys.modules.__class__.__dict__");
+    }
+
+    #[test]
+    fn what_no_dot_gets_is_taken_from_the_dictionary() {
+        use HolderKind::{Namespace, TextKey};
+        let of_function = |text: &str| {
+            let mut made = picture(&[(TextKey, 0), (TextKey, 1), (Namespace, 0), (TextKey, 4)]);
+            made.stored.texts.extend([text, "builtins.function"].map(Into::into));
+            made.stored.types.push(PicturedType { text: 5, ..PicturedType::default() });
+            made.stored.objects[2].type_number = 1;
+            made.paths(&[4])[0].example.clone()
+        };
+        assert_eq!(of_function("cache"), "app.cache['SESSIONS'].cache");
+        assert_eq!(of_function("__kwdefaults__"), "app.cache['SESSIONS'].__dict__['__kwdefaults__']");
+        assert_eq!(of_function("a-b"), "app.cache['SESSIONS'].__dict__['a-b']");
+        assert_eq!(of_function("9"), "app.cache['SESSIONS'].__dict__['9']");
+        assert_eq!(of_function("größe…"), "app.cache['SESSIONS'].größe…");
     }
 
     #[test]

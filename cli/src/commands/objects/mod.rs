@@ -95,16 +95,16 @@ pub(crate) fn run(options: &ObjectsArgs) -> Result<u8> {
         return difference::run(options, captures);
     }
     let target = match &options.target {
-        Some(target) => ObjectsTarget::of(target),
-        None => ObjectsTarget::Capture(default_capture::captures()?.swap_remove(0)),
+        Some(target) => target.clone(),
+        None => default_capture::captures()?.swap_remove(0),
     };
-    let read = target.read(options, options.at.first())?;
+    let read = ObjectsTarget::of(&target).read(options, options.at.first())?;
     // Not line by line, of which JSON has thousands.
     let mut out = BufWriter::new(stdout().lock());
     if options.json {
         writeln!(out, "{:#}", report::as_json(&read))?;
     } else {
-        report::print(options, &read, &mut out)?;
+        report::print(options, &read, &target, &mut out)?;
     }
     out.flush()?;
     Ok(0)

@@ -3,6 +3,7 @@
 //! Invariant: what a picture leaves out is said with it.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
 use memtrack_objects::TypeSum;
@@ -11,16 +12,16 @@ use serde_json::{Value, json};
 use super::places::{ObjectAge, ObjectPlace, ObjectSum, ObjectThread};
 use super::{HolderPath, KnownOfCollector, ObjectsArgs, ObjectsOfType, ObjectsRead, PictureOrigin, PlacedShare};
 use crate::message;
-use crate::reports::capture_info::visible;
+use crate::reports::capture_info::{quoted_path, visible};
 use crate::terminal::TextFormat;
 use crate::text::{TextTable, column, left_out};
 use crate::units::{count, duration, percent, size};
 
-/// Prints a table, and on standard error what the picture is.
+/// Prints a table, with what shows who keeps the objects, and on standard error what the picture is. `target`: what was read.
 ///
 /// # Errors
 /// A write error.
-pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Write) -> Result<()> {
+pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, target: &Path, out: &mut impl Write) -> Result<()> {
     tell(read);
     let rows = options.text.rows;
     let (table, all) = match &read.paths {
@@ -37,6 +38,9 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, out: &mut impl Wr
     let rest = all.saturating_sub(rows);
     if rest > 0 {
         writeln!(out, "{}", left_out(rest as u64))?;
+    }
+    if read.paths.is_none() && options.at.is_empty() {
+        writeln!(out, "\nWho keeps them: memtrack objects --why TYPE {}", quoted_path(target))?;
     }
     Ok(())
 }

@@ -82,6 +82,30 @@ fn a_program_that_is_killed_for_its_memory() {
     assert!(counted > 1000 && (counted..=counted + 1).contains(&recorded), "{counted} counted, {recorded} recorded");
 }
 
+/// memtrack is in another group, and no parent of the program, whose status it does not get.
+#[test]
+fn a_program_that_memtrack_was_attached_to_is_killed_for_its_memory() {
+    let Some(group) = LimitedCgroup::of_memory(96 << 20) else {
+        eprintln!("skipped: no memory groups for this user");
+        return;
+    };
+    let dir = Dir::new();
+    let control = dir.control("control");
+    let mut command = group.command(&dir);
+    let running = RunningProcess::start(command.arg(program(&dir)).arg("eats").arg(control.path()));
+    wait_until("the program waits", || control.phase() == 1);
+    let pid = control.pid().to_string();
+    let attached = RunningProcess::start(&mut dir.memtrack(["attach", &pid, "-o", "capture.bin"]));
+    wait_until("it is recorded", || Outcome::of(&mut dir.memtrack(["mark", "-q", &pid, "here"])).status == 0);
+    control.let_go(1);
+    assert_eq!(running.wait().status, 137);
+    let outcome = attached.wait();
+    let reason = "SIGKILL: the OOM killer killed a process in its cgroup, whose memory limit is 101 MB";
+    assert!(outcome.status == 0 && outcome.stderr.contains(reason), "{outcome:?}");
+    let said = Outcome::of(&mut dir.memtrack(["explain", "capture.bin"])).success();
+    assert!(said.starts_with("1. warning: ended by signal 9") && said.contains(reason), "{said}");
+}
+
 /// Near the limit, where the kernel may kill the whole group, blocks are written at once: memtrack and the program are killed
 /// together, and no more than the last moment is lost.
 #[test]

@@ -51,7 +51,9 @@ class Bands {
       below = band.high;
     }
     this.most = below.reduce((most, value) => Math.max(most, value), 0);
-    this.until = this.time.map((from, at) => this.departure(rss, from, this.time[at + 1] ?? end, below[at]));
+    this.until = this.time.map((from, at) =>
+      this.departure(rss, from, this.time[at + 1] ?? Math.max(from, end), below[at]),
+    );
   }
 
   /** When resident memory is no longer near what an account has, at most until the next one. */

@@ -23,12 +23,18 @@ impl MemoryGroups {
         Self(groups("memory"))
     }
 
+    /// Those of another process.
+    #[must_use]
+    pub fn of(pid: i32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        Self(directories(Path::new(ROOT), &text, "memory"))
+    }
+
     /// Those of another process that limit its memory.
     pub(crate) fn limiting(pid: i32) -> Self {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-        let mut groups = directories(Path::new(ROOT), &text, "memory");
-        groups.retain(|group| limit(group).is_some());
-        Self(groups)
+        let mut groups = Self::of(pid);
+        groups.0.retain(|group| limit(group).is_some());
+        groups
     }
 
     /// Whether there are none.

@@ -50,7 +50,7 @@ inPage("a class is shown no longer than resident memory is near what the account
   const isNear = (at, bytes) => Math.abs(bytes - totals[at]) <= totals[at] / 10 + 4e6;
   let gaps = 0;
   for (let at = 0; at < time.length; at++) {
-    const next = time[at + 1] ?? end;
+    const next = time[at + 1] ?? Math.max(time[at], end);
     assert.ok(time[at] <= until[at] && until[at] <= next);
     const within = rss.bytes.filter((_, step) => rss.time[step] >= time[at] && rss.time[step] < until[at]);
     assert.ok(within.every((bytes) => isNear(at, bytes)));

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::attached::{AttachedRecording, EndedRecording};
+use super::oom_watch::OomWatch;
 use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
 use crate::args;
@@ -48,6 +49,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let by_signal = ends.clone();
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
+    let mut oom = OomWatch::of(options.pid);
     let server = serve(options, (&recording, &run), ends);
     let paths = recording.children().clone();
     let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
@@ -56,7 +58,11 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         let end = if options.background { String::new() } else { ends_with(options) };
         message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
     }
-    let request = wait(&recording, options.duration, &requests);
+    let request = wait(&recording, options.duration, &requests, &mut oom);
+    let termination = oom.end().filter(|_| recording.has_ended()).unwrap_or_else(Termination::unknown);
+    if let Some(reason) = termination.signal_text() {
+        recording.killed(reason);
+    }
     let EndedRecording { capture, summary, children, exited } = recording.end();
     pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
@@ -76,7 +82,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         }
     };
     let failed = summary.as_ref().err().map(ToString::to_string);
-    let ended = (&run, &Termination::unknown());
+    let ended = (&run, &termination);
     let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &repack);
     if let Some(answer) = request.and_then(|request| request.answer) {
         let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
@@ -119,6 +125,7 @@ fn wait(
     recording: &AttachedRecording,
     duration: Option<Duration>,
     requests: &Receiver<EndRequest>,
+    oom: &mut OomWatch,
 ) -> Option<EndRequest> {
     let begun = Instant::now();
     loop {
@@ -126,6 +133,7 @@ fn wait(
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
             return None;
         }
+        oom.look();
         match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {
             Ok(request) => return Some(request),
             Err(RecvTimeoutError::Timeout) => {}

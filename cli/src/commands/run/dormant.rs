@@ -15,6 +15,7 @@ use memtrack_collector::control::protocol::{
     StartAnswer, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, Subscriber};
+use memtrack_collector::control_groups::{memory_limit, oom_kills};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::private_directory::PrivateDirectory;
@@ -34,6 +35,7 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, None)?;
     let signals = Signals::take()?.forwarder()?;
+    let kills_before = oom_kills();
     let socket = handler::bind(true);
     let child = start(program, environment)?;
     await_after_abort(&child, options.quiet);
@@ -52,14 +54,17 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     end_with(shell_status(status));
     drop(server);
     if let Some(active) = commands.lock().take() {
+        let oom_kills = oom_kills().zip(kills_before).map_or(0, |(now, before)| now.saturating_sub(before));
+        let (cpu_ns, group_memory) = (own_ns, memory_limit());
+        let termination = Termination { status, limits, cpu_ns, oom_kills, group_memory, ..Termination::unknown() };
         active.recording.child_exited(ProcessExit {
             status: shell_status(status),
-            reason: Termination { status, limits, cpu_ns: own_ns, ..Termination::unknown() }.signal_text(),
-            cpu_ns: own_ns,
+            reason: termination.signal_text(),
+            cpu_ns,
             resident_peak,
             name,
         });
-        commands.complete(active, options.quiet);
+        commands.complete(active, options.quiet, &termination);
     } else if !commands.was_started.load(Relaxed) && !options.quiet {
         let pid = child.pid();
         message::note(format_args!(
@@ -90,7 +95,7 @@ impl DormantCommands {
     }
 
     /// Completes the captures of a recording, and returns them.
-    fn complete(&self, active: ActiveRecording, quiet: bool) -> Vec<PathBuf> {
+    fn complete(&self, active: ActiveRecording, quiet: bool, termination: &Termination) -> Vec<PathBuf> {
         let EndedRecording { capture, summary, children, .. } = active.recording.end();
         active.commands.close_spans();
         let options = args::RunArgs { quiet, ..self.options.clone() };
@@ -99,7 +104,7 @@ impl DormantCommands {
                 repack::repack(captures, compression, &wait_for_nothing());
             }
         };
-        let ended = (&options, &Termination::unknown());
+        let ended = (&options, termination);
         let captures = final_summary::report(ended, capture, &self.program, summary, (&children, None, None), &repack);
         captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect()
     }
@@ -186,7 +191,7 @@ impl CommandHandler for DormantCommands {
         let Some(active) = self.lock().take() else {
             return Err("the program is dormant: nothing is being recorded".into());
         };
-        Ok(StopAnswer { captures: self.complete(active, true) })
+        Ok(StopAnswer { captures: self.complete(active, true, &Termination::unknown()) })
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

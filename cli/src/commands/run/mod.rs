@@ -12,6 +12,7 @@ mod final_summary;
 mod kept_windows;
 mod limits;
 mod live;
+mod oom_watch;
 mod page;
 mod private_directory;
 mod process_replay;

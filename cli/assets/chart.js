@@ -162,8 +162,8 @@ class Chart {
   }
 
   draw() {
-    cancelAnimationFrame(this.pending);
-    this.pending = requestAnimationFrame(() => this.paint());
+    this.cancel?.();
+    this.cancel = paintSoon(() => this.paint());
   }
 
   paint() {

@@ -90,6 +90,33 @@ class Details {
   }
 }
 
+/** How long an animation frame may take before it is done without, in milliseconds, and how often. */
+const FRAME_PATIENCE = 250;
+const FRAME_TRIES = 20;
+
+/**
+ * Paints with the next animation frame. A frame of a notebook that a browser takes to be out of view, as it may be when it is put
+ * in, gets none: then without one. `paint` returns false while there is no room, and is called again then. Returns what cancels it.
+ */
+function paintSoon(paint) {
+  let left = FRAME_TRIES;
+  const attempt = () => {
+    if (left <= 0) return;
+    if (paint() !== false) left = 0;
+    else if (--left) setTimeout(attempt, FRAME_PATIENCE);
+  };
+  let started = false;
+  const start = () => {
+    if (!started) attempt();
+    started = true;
+  };
+  requestAnimationFrame(start);
+  setTimeout(start, FRAME_PATIENCE);
+  return () => {
+    left = 0;
+  };
+}
+
 /** An element with a class and a text. */
 function element(name, className = "", text = "") {
   return Object.assign(document.createElement(name), { className, textContent: text });

@@ -60,14 +60,12 @@ class Graph {
 
   draw() {
     if (!this.layout) return;
-    // The first time at once: a frame of a notebook that a browser takes to be out of view gets no animation frames.
-    if (!this.drawn.length) this.paint();
-    cancelAnimationFrame(this.pending);
-    this.pending = requestAnimationFrame(() => this.paint());
+    this.cancel?.();
+    this.cancel = paintSoon(() => this.paint());
   }
 
   paint() {
-    if (!this.pane.clientWidth) return;
+    if (!this.pane.clientWidth) return false;
     this.width = this.pane.clientWidth;
     this.height = this.isWhole ? 8000 : this.pane.clientHeight;
     this.place();
@@ -79,6 +77,7 @@ class Graph {
     context.textBaseline = "middle";
     for (const row of this.drawn) if (row) for (const item of row) this.paintBlock(item);
     if (!this.layout.whole) this.say("Nothing here: no such allocations in this selection.");
+    return true;
   }
 
   say(text) {

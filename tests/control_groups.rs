@@ -106,6 +106,28 @@ fn a_program_that_memtrack_was_attached_to_is_killed_for_its_memory() {
     assert!(said.starts_with("1. warning: ended by signal 9") && said.contains(reason), "{said}");
 }
 
+/// It ends by itself as soon as its child was killed in the same group.
+#[test]
+fn a_program_whose_child_is_killed_for_its_memory_is_not_said_to_be_killed() {
+    let Some(group) = LimitedCgroup::of_memory(96 << 20) else {
+        eprintln!("skipped: no memory groups for this user");
+        return;
+    };
+    let dir = Dir::new();
+    let control = dir.control("control");
+    let mut command = group.command(&dir);
+    command.args(["sh", "-c", "\"$0\" eats \"$1\"; exit 3"]).arg(program(&dir)).arg(control.path());
+    let running = RunningProcess::start(&mut command);
+    wait_until("the child waits", || control.phase() == 1);
+    let pid = running.pid().to_string();
+    let attached = RunningProcess::start(&mut dir.memtrack(["attach", &pid, "-o", "capture.bin"]));
+    wait_until("it is recorded", || Outcome::of(&mut dir.memtrack(["mark", "-q", &pid, "here"])).status == 0);
+    control.let_go(1);
+    assert_eq!(running.wait().status, 3);
+    let outcome = attached.wait();
+    assert!(outcome.stderr.contains("has ended") && !outcome.stderr.contains("SIGKILL"), "{outcome:?}");
+}
+
 /// Near the limit, where the kernel may kill the whole group, blocks are written at once: memtrack and the program are killed
 /// together, and no more than the last moment is lost.
 #[test]

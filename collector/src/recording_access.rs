@@ -25,6 +25,8 @@ pub struct RecordedProcess {
     pub process: Option<Process>,
     /// Whether it has ended.
     pub ended: bool,
+    /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
+    pub ends_itself: bool,
     /// Bytes of records so far, before compression.
     pub record_bytes: u64,
     /// Resident memory in bytes at the last sample, without memtrack's own.
@@ -39,6 +41,7 @@ impl RecordingAccess {
             number,
             process: progress.process(),
             ended: progress.has_ended(),
+            ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),
         }

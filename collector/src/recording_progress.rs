@@ -15,6 +15,8 @@ pub(crate) struct RecordingProgress {
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
     ended: AtomicBool,
+    /// It ends by itself: it has called `exit` or the like, or sends itself a signal.
+    ends_itself: AtomicBool,
     /// The capture could not be written, and what comes later is not in it.
     cut_off: AtomicBool,
     /// Until this time on the monotonic clock somebody follows the capture while it is written.
@@ -36,6 +38,16 @@ impl RecordingProgress {
     /// The process has ended, or replaced its image and is recorded again.
     pub(crate) fn set_ended(&self, ended: bool) {
         self.ended.store(ended, Relaxed);
+    }
+
+    /// The process has begun to end by itself.
+    pub(crate) fn set_ends_itself(&self) {
+        self.ends_itself.store(true, Relaxed);
+    }
+
+    /// Whether the process has begun to end by itself.
+    pub(crate) fn ends_itself(&self) -> bool {
+        self.ends_itself.load(Relaxed)
     }
 
     /// The capture could not be written: what comes later is not in it.

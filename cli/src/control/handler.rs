@@ -143,7 +143,7 @@ impl RecordingCommands {
     }
 
     fn process(&self, known: RecordedProcess) -> Option<ProcessStatus> {
-        let RecordedProcess { number, process, ended, record_bytes, resident_bytes } = known;
+        let RecordedProcess { number, process, ended, record_bytes, resident_bytes, .. } = known;
         let process = process.unwrap_or_default();
         let totals = self.engine.totals(number);
         let pid = process.pid.or((number == 0).then_some(self.pid))?;

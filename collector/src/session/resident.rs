@@ -30,6 +30,9 @@ impl Session {
             return;
         }
         if let Some(cause) = self.accounts.due(now, self.observer.last_rss()) {
+            if cause == AccountCause::End {
+                self.progress.set_ends_itself();
+            }
             // It may have come to its end since its picture was looked for, which then is the next one's to order.
             if matches!(cause, AccountCause::End | AccountCause::Finalizing) && self.pictures.come_first() {
                 return;

@@ -59,7 +59,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
     }
     let request = wait(&recording, options.duration, &requests, &mut oom);
-    let termination = oom.end().filter(|_| recording.has_ended()).unwrap_or_else(Termination::unknown);
+    let termination = oom.end().filter(|_| recording.was_ended()).unwrap_or_else(Termination::unknown);
     if let Some(reason) = termination.signal_text() {
         recording.killed(reason);
     }

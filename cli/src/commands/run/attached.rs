@@ -173,6 +173,11 @@ impl AttachedRecording {
         self.handle().processes().first().is_some_and(|process| process.ended)
     }
 
+    /// Whether the first process has ended, and did not do so by itself.
+    pub(super) fn was_ended(&self) -> bool {
+        self.handle().processes().first().is_some_and(|process| process.ended && !process.ends_itself)
+    }
+
     /// Ends it: the processes are put back as they were, and the captures are completed.
     pub(super) fn end(self) -> EndedRecording {
         self.handle().take_pictures_of_end();

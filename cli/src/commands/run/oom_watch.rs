@@ -1,6 +1,7 @@
 //! Whether the OOM killer ended a process for whose end memtrack cannot wait, since it is no child of memtrack's.
 //!
-//! The kernel counts by control group. What was counted in the moment in which the process ended is put down to it.
+//! The kernel counts by control group. What was counted in the moment in which the process ended is put down to it, unless
+//! the process ended by itself.
 //!
 //! Invariant: of a process without memory control groups, or whose groups are gone with it, nothing is said.
 
@@ -35,7 +36,7 @@ impl OomWatch {
         self.looks = [self.looks[1], self.groups.oom_kills()];
     }
 
-    /// How the process ended, which has just been found to have: `None` if not by the OOM killer.
+    /// How the process ended, which has just been found to have, and not by itself: `None` if not by the OOM killer.
     pub(super) fn end(&self) -> Option<Termination> {
         // The look before the last one: the end is found a little later than it was.
         let oom_kills = self.groups.oom_kills()?.checked_sub(self.looks[0]?).filter(|kills| *kills > 0)?;

@@ -21,6 +21,7 @@ pub mod members;
 pub mod meta;
 pub mod objects;
 pub mod observe;
+pub mod pymalloc;
 pub mod record;
 pub mod record_columns;
 pub mod resident;

@@ -4,6 +4,7 @@
 //! Invariant: each address is one object; what is no object, or cannot be read, is counted.
 
 use memtrack_format::objects::{CollectorList, PicturedObject};
+use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
@@ -38,8 +39,6 @@ const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 /// The hash of an object without one of its own is its address, shifted.
 const HASH_SHIFT: u32 = 4;
-/// The largest block of the interpreter's own allocator.
-const MOST_OF_POOLS: u64 = 512;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
 /// Objects that are read at most.
@@ -236,7 +235,7 @@ impl FoundObjects<'_> {
         let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
         let mut places = places.into_iter().filter(|at| at + HEAD <= block + size);
         if let Some(known) = places.clone().find(|at| self.by_address.get(*at).is_some()) {
-            self.classes_in_blocks += usize::from(size > MOST_OF_POOLS && self.is_type(known));
+            self.classes_in_blocks += usize::from(size > LARGEST_BLOCK && self.is_type(known));
             return;
         }
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.

@@ -4,19 +4,17 @@
 //! blocks in use as its list of free blocks leaves. Pools lie at multiples of their size. Invariant: a pool that does not make
 //! sense is none, and every loop ends within what one pool has.
 
+use memtrack_format::pymalloc::{BLOCK_STEP, LARGEST_BLOCK, POOL_HEADER, pool_bytes};
+
 use crate::memory::Words;
 
-/// Offsets in the header of a pool, and its bytes.
+/// Offsets in the header of a pool.
 const USED: u64 = 0;
 const FREE: u64 = 8;
 const SIZE_CLASS: u64 = 36;
 const NEXT: u64 = 40;
-const HEADER: u64 = 48;
-/// Blocks are multiples of this, of so many sizes.
-const STEP: u64 = 16;
-const SIZE_CLASSES: u64 = 32;
-/// From this version on pools are larger.
-const LARGE_SINCE: u8 = 10;
+/// Sizes of blocks.
+const SIZE_CLASSES: u64 = LARGEST_BLOCK / BLOCK_STEP;
 
 /// The size of pools of a version.
 #[derive(Clone, Copy, Debug)]
@@ -27,7 +25,7 @@ pub(crate) struct PoolLayout {
 impl PoolLayout {
     /// That of CPython 3.`minor`.
     pub(crate) fn of(minor: u8) -> Self {
-        Self { pool: if minor < LARGE_SINCE { 4 << 10 } else { 16 << 10 } }
+        Self { pool: pool_bytes(minor) }
     }
 
     /// Calls `each` with the address and the size of every block in use of the pool that begins here, if one does; returns its
@@ -38,7 +36,7 @@ impl PoolLayout {
         at: u64,
         each: &mut impl FnMut(u64, u64),
     ) -> Option<u64> {
-        let is_pool = |next: u64| (SIZE_CLASSES * STEP..).contains(&(next >> 32)) && next >> 32 < self.pool;
+        let is_pool = |next: u64| (SIZE_CLASSES * BLOCK_STEP..).contains(&(next >> 32)) && next >> 32 < self.pool;
         let may_be = at.is_multiple_of(self.pool) && probe.word(at.checked_add(NEXT)?).is_some_and(is_pool);
         let pool = may_be.then(|| Pool::read(words, self, at)).flatten()?;
         pool.visit(each);
@@ -59,17 +57,17 @@ impl Pool {
     fn read(words: &impl Words, layout: PoolLayout, address: u64) -> Option<Self> {
         let word = |at: u64| words.word(address.checked_add(at)?);
         let (used, class, next) = (word(USED)? as u32, word(SIZE_CLASS & !7)? >> 32, word(NEXT)?);
-        let block = (class < SIZE_CLASSES).then_some((class + 1) * STEP)?;
+        let block = (class < SIZE_CLASSES).then_some((class + 1) * BLOCK_STEP)?;
         let (next, most) = (next & u64::from(u32::MAX), next >> 32);
-        let is_one = used > 0 && most == layout.pool - block && (HEADER..=layout.pool).contains(&next);
-        let carved = next.checked_sub(HEADER).filter(|carved| is_one && carved.is_multiple_of(block))? / block;
+        let is_one = used > 0 && most == layout.pool - block && (POOL_HEADER..=layout.pool).contains(&next);
+        let carved = next.checked_sub(POOL_HEADER).filter(|carved| is_one && carved.is_multiple_of(block))? / block;
         let mut is_free = vec![false; carved as usize];
         let mut free = word(FREE)?;
         // A thread that takes a block or gives one back may have been stopped between its two changes.
         let mut left = (carved + 1).checked_sub(used.into())?;
         while free != 0 {
             left = left.checked_sub(1)?;
-            let offset = free.checked_sub(address + HEADER)?;
+            let offset = free.checked_sub(address + POOL_HEADER)?;
             let is_free = is_free.get_mut((offset / block) as usize).filter(|_| offset.is_multiple_of(block))?;
             if std::mem::replace(is_free, true) {
                 return None;
@@ -81,14 +79,14 @@ impl Pool {
 
     fn visit(&self, each: &mut impl FnMut(u64, u64)) {
         for (number, _) in (0..).zip(&self.is_free).filter(|(_, is_free)| !**is_free) {
-            each(self.address + HEADER + number * self.block, self.block);
+            each(self.address + POOL_HEADER + number * self.block, self.block);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FREE, HEADER, NEXT, PoolLayout, SIZE_CLASS, USED};
+    use super::{FREE, NEXT, POOL_HEADER, PoolLayout, SIZE_CLASS, USED};
     use crate::memory::MadeWords;
 
     const POOL: u64 = 16 << 10;
@@ -96,13 +94,13 @@ mod tests {
     const BLOCK: u64 = 64;
 
     fn block(pool: u64, number: u64) -> u64 {
-        pool + HEADER + number * BLOCK
+        pool + POOL_HEADER + number * BLOCK
     }
 
     impl MadeWords {
         /// A pool with so many blocks of 64 bytes that were in use once, of which these are free.
         pub(crate) fn pool(&mut self, at: u64, carved: u64, free: &[u64]) {
-            let next = HEADER + carved * BLOCK;
+            let next = POOL_HEADER + carved * BLOCK;
             let words = [
                 (USED, carved - free.len() as u64),
                 (FREE, free.first().map_or(0, |number| block(at, *number))),

@@ -6,9 +6,9 @@
 //! Invariant: each block that a call names is live: allocated by an earlier one, and not freed since.
 
 use memtrack_format::Allocator;
+use memtrack_format::pymalloc::LARGEST_BLOCK;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::mappings::LARGEST_OBJECT;
 use crate::event::{Event, EventKind, Snapshot, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::source::Consumer;
@@ -219,7 +219,7 @@ impl<S: FnMut(HeapCall)> HeapCalls<S> {
         };
         match allocator {
             PymallocMalloc | PymallocCalloc | PymallocRealloc | PymallocMallocMem | PymallocCallocMem
-            | PymallocReallocMem => bytes > LARGEST_OBJECT && !self.has_mimalloc,
+            | PymallocReallocMem => bytes > LARGEST_BLOCK && !self.has_mimalloc,
             other => !other.is_mapping(),
         }
     }

@@ -3,6 +3,7 @@
 //! Invariant: only what the account and the live blocks prove is named; the rest is [`MappingKind::Unknown`].
 
 use memtrack_format::PythonDomain;
+use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_format::resident::{AccountMapping, GLIBC_HEAP_BYTES, ResidentAccount, flag};
 
 use super::loaded_allocators::{loaded_allocator, named};
@@ -16,8 +17,6 @@ const LARGEST_GUARD: u64 = 1 << 20;
 const STACK_BYTES: u64 = 8 << 20;
 /// Blocks of this size may have a mapping of their own.
 const LARGE_BLOCK: u64 = 64 << 10;
-/// The largest block that Python's allocator cuts from its arenas; mimalloc of free-threaded builds cuts larger ones.
-pub(super) const LARGEST_OBJECT: u64 = 512;
 
 /// What a range of addresses is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +118,7 @@ fn private_kind(account: &ResidentAccount, number: usize, moment: &LiveMoment) -
         let is_python = moment
             .allocator(extent)
             .is_some_and(|allocator| allocator.python_domain().is_some_and(|domain| domain != PythonDomain::Raw));
-        objects += u64::from(is_small && is_python && extent.bytes <= LARGEST_OBJECT);
+        objects += u64::from(is_small && is_python && extent.bytes <= LARGEST_BLOCK);
         small += u64::from(is_small && !is_python);
     }
     match (objects, small) {

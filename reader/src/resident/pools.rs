@@ -5,20 +5,10 @@
 //!
 //! Invariant: a pool is counted once, and only if the offsets of all its blocks fit its size class.
 
-use memtrack_format::meta::PythonVersion;
+use memtrack_format::pymalloc::{BLOCK_STEP, LARGEST_BLOCK, POOL_HEADER};
 use memtrack_format::resident::{PageRun, PageState};
 
-use super::mappings::LARGEST_OBJECT;
 use super::used::UsedRange;
-
-/// The step between size classes.
-const STEP: u64 = 16;
-/// Bytes at the start of a pool that hold its state (`struct pool_header`, rounded up).
-const POOL_HEADER: u64 = 48;
-/// Bytes of a pool: from 3.10 on, and before.
-const POOL: u64 = 16 << 10;
-const OLD_POOL: u64 = 4 << 10;
-const NEW_POOLS: u32 = 0x030a_0000;
 
 /// The pools of one size class that have a live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,16 +38,11 @@ impl PoolClass {
     }
 }
 
-/// Bytes of a pool in this version of CPython, on 64-bit systems.
-pub(super) fn pool_bytes(version: Option<PythonVersion>) -> u64 {
-    if version.is_some_and(|version| version.hex < NEW_POOLS) { OLD_POOL } else { POOL }
-}
-
 /// The sums while ranges are counted, by size class.
 #[derive(Debug)]
 pub(super) struct PoolSums {
     pool_bytes: u64,
-    classes: [PoolClass; (LARGEST_OBJECT / STEP) as usize],
+    classes: [PoolClass; (LARGEST_BLOCK / BLOCK_STEP) as usize],
 }
 
 impl PoolSums {
@@ -73,7 +58,7 @@ impl PoolSums {
             let Some(start) = blocks.first().map(|first| first.start & mask) else { continue };
             let end = start.saturating_add(self.pool_bytes);
             let Some(sum) =
-                size_class(start, blocks).and_then(|class| self.classes.get_mut((class / STEP) as usize - 1))
+                size_class(start, blocks).and_then(|class| self.classes.get_mut((class / BLOCK_STEP) as usize - 1))
             else {
                 continue;
             };
@@ -90,7 +75,7 @@ impl PoolSums {
     pub(super) fn finish(self) -> Vec<PoolClass> {
         let pool_bytes = self.pool_bytes;
         let finished = (1..).zip(self.classes).filter(|(_, sum)| sum.pools > 0).map(|(number, sum)| {
-            let block_bytes = number * STEP;
+            let block_bytes = number * BLOCK_STEP;
             let needed = sum.blocks.div_ceil((pool_bytes - POOL_HEADER) / block_bytes);
             PoolClass { block_bytes, needed, ..sum }
         });
@@ -103,24 +88,24 @@ impl PoolSums {
 /// A block that has shrunk by at most a quarter stays where it is, so that the class may be larger than all of them.
 fn size_class(pool: u64, blocks: &[UsedRange]) -> Option<u64> {
     let largest = blocks.iter().map(|block| block.live_end - block.live_start).max()?;
-    let is_small = |class: &u64| (STEP..=LARGEST_OBJECT).contains(class);
-    let least = largest.max(1).next_multiple_of(STEP);
+    let is_small = |class: &u64| (BLOCK_STEP..=LARGEST_BLOCK).contains(class);
+    let least = largest.max(1).next_multiple_of(BLOCK_STEP);
     let fits = |class: &u64| {
         blocks.iter().all(|block| {
             let offset = block.start.checked_sub(pool + POOL_HEADER);
             offset.is_some_and(|offset| offset.is_multiple_of(*class)) && !block.can_contain && block.group.is_some()
         })
     };
-    (least..least.saturating_mul(4).div_ceil(3)).step_by(STEP as usize).filter(is_small).find(fits)
+    (least..least.saturating_mul(4).div_ceil(3)).step_by(BLOCK_STEP as usize).filter(is_small).find(fits)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{OLD_POOL, POOL, POOL_HEADER, PoolClass, PoolSums, pool_bytes};
+    use super::{POOL_HEADER, PoolClass, PoolSums};
     use crate::resident::used::UsedRange;
-    use memtrack_format::meta::PythonVersion;
     use memtrack_format::resident::{PageRun, PageState};
 
+    const POOL: u64 = 16 << 10;
     const ARENA: u64 = 0x7f00_0000_0000;
 
     fn block(start: u64, bytes: u64) -> UsedRange {
@@ -161,11 +146,5 @@ mod tests {
         let of_mapping = UsedRange { can_contain: true, ..block(ARENA + POOL + POOL_HEADER, 512) };
         let of_512 = PoolClass { block_bytes: 512, pools: 1, blocks: 1, live: 512, resident: 4096, needed: 1 };
         assert_eq!(found(POOL, &runs, &[first, of_mapping]), [of_512]);
-    }
-
-    #[test]
-    fn pools_were_pages_before_3_10() {
-        let version = |hex| Some(PythonVersion { hex });
-        assert_eq!([version(0x0309_00f0), version(0x030a_00f0), None].map(pool_bytes), [OLD_POOL, POOL, POOL]);
     }
 }

@@ -3,8 +3,7 @@
 //! Invariant: it says no more than the metadata of the recording.
 
 use memtrack_format::meta::Process;
-
-use super::pools::pool_bytes;
+use memtrack_format::pymalloc::pool_bytes;
 
 /// Facts about a recorded process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ impl ProcessFacts {
         Self {
             knows_all: !process.began_late && process.fork_ticket.is_none(),
             has_pools: process.python_allocator.as_deref() == Some(b"pymalloc"),
-            pool_bytes: pool_bytes(process.python_version),
+            pool_bytes: pool_bytes(process.python_version.map_or(u8::MAX, |version| version.hex.to_be_bytes()[1])),
         }
     }
 }

@@ -106,6 +106,8 @@ def recorded(module_memtrack, tmp_path_factory):
         command = [module_memtrack.executable, "run", "-f", "--follow", "--native", "-o", "all.bin", "--python", sys.executable]
         endings[columns] = on_terminal([*command, "program.py"], directory, columns)
     execute([module_memtrack.executable, "run", "-q", "-f", "-o", "one.bin", "--python", sys.executable, "program.py", "1", "2"], cwd=directory)
+    command = [module_memtrack.executable, "run", "-q", "-f", "--trace-python-allocators", "--objects-at", "end", "-o", "objects.bin"]
+    execute([*command, "--python", sys.executable, "program.py", "1", "2"], cwd=directory)
     return directory, endings
 
 
@@ -127,6 +129,8 @@ REPORTS = [
     "query bytes>0 --by function {all}",
     "query bytes>0 --by stack one.bin",
     "query bytes>0 --by thread --lifetimes one.bin",
+    "objects objects.bin",
+    "objects --places objects.bin",
 ]
 
 
@@ -138,6 +142,14 @@ def test_no_line_of_a_report_is_wider_than_the_terminal(executable, recorded, re
     assert len(lines) > 3
     assert any("\x1b[" in line for line in lines), "colours"
     assert [line for line in lines if width(line) > columns] == []
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_objects_have_the_line_that_made_them_where_there_is_little_room(executable, recorded, columns):
+    directory, _ = recorded
+    lines = on_terminal([executable, "objects", "objects.bin"], directory, columns)
+    rows = [line for line in (ESCAPES.sub("", line) for line in lines) if re.search(r"\d +bytearray ", line)]
+    assert len(rows) == 1 and re.search(r"\.py:9$", rows[0]), lines
 
 
 @pytest.mark.parametrize("columns", [70, 80, 100, 160])

@@ -11,7 +11,7 @@
 //! ```text
 //! time cause mark minor pause resident consistent unreadable
 //! texts: count, (length bytes)…       names of types, attributes, keys, variables
-//! types: count, (text << 1 | conservative)…
+//! types: count, (text << 2 | partial << 1 | conservative)…
 //!                                     module and qualified name
 //! objects: count, address+…           ascending
 //!          (own_bytes << 1 | tracked)… type… (references << 3 | list)…
@@ -23,7 +23,7 @@
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
 //! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be
-//! missing. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
+//! missing, bit 3 where `partial` is there. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
 //! the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
@@ -45,6 +45,7 @@ const MOST_PARTS: u64 = 1 << 16;
 const CONSISTENT: u64 = 1;
 const WITH_LISTS: u64 = 2;
 const MISSES_LARGE: u64 = 4;
+const WITH_PARTIAL_SIZES: u64 = 8;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +90,8 @@ pub struct PicturedType {
     /// Whether its objects have fields of C code, of which nothing is known: every word that is the address of an object counts
     /// as a reference.
     pub is_conservative: bool,
+    /// Whether a `__sizeof__` that is not known, and not executed, measures its objects: their bytes are those of fields and items.
+    pub is_size_partial: bool,
 }
 
 /// An object that modules or frames hold.
@@ -159,10 +162,13 @@ impl StoredPicture {
         out.numbers(&[self.head.time_ns, self.head.cause as u64]);
         out.bytes(self.head.mark.as_bytes());
         let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-        let state = bit(self.is_consistent, CONSISTENT) | WITH_LISTS | bit(self.misses_large, MISSES_LARGE);
+        let state = bit(self.is_consistent, CONSISTENT) | bit(self.misses_large, MISSES_LARGE);
+        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES;
         out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
-        out.rows(&self.types, |out, of| out.number(u64::from(of.text) << 1 | u64::from(of.is_conservative)));
+        out.rows(&self.types, |out, of| {
+            out.number(u64::from(of.text) << 2 | u64::from(of.is_size_partial) << 1 | u64::from(of.is_conservative));
+        });
         let mut last = 0;
         out.rows(&self.objects, |out, object| {
             out.number(object.address.wrapping_sub(last));
@@ -204,7 +210,7 @@ impl StoredPicture {
         let unreadable = input.number()?;
         let texts = input.rows(|input| Some(text(input.bytes()?)))?;
         let has_lists = state & WITH_LISTS != 0;
-        let types = input.rows(|input| read_type(input, texts.len(), has_lists))?;
+        let types = input.rows(|input| read_type(input, texts.len(), state))?;
         let mut objects = read_objects(&mut input, types.len())?;
         let count = objects.len();
         objects.shrink_to_fit();
@@ -325,11 +331,16 @@ fn read_objects(input: &mut FieldReader<'_>, types: usize) -> Option<Vec<Picture
     Some(objects)
 }
 
-fn read_type(input: &mut FieldReader<'_>, texts: usize, has_lists: bool) -> Option<PicturedType> {
-    let number = input.number()?;
-    let (text, is_conservative) = if has_lists { (number >> 1, number & 1 == 1) } else { (number, false) };
-    let text = u32::try_from(text).ok().filter(|row| (*row as usize) < texts)?;
-    Some(PicturedType { text, is_conservative })
+fn read_type(input: &mut FieldReader<'_>, texts: usize, state: u64) -> Option<PicturedType> {
+    let mut number = input.number()?;
+    let mut bit = |of: u64| {
+        let is_set = state & of != 0 && number & 1 == 1;
+        number >>= u32::from(state & of != 0);
+        is_set
+    };
+    let (is_conservative, is_size_partial) = (bit(WITH_LISTS), bit(WITH_PARTIAL_SIZES));
+    let text = u32::try_from(number).ok().filter(|row| (*row as usize) < texts)?;
+    Some(PicturedType { text, is_conservative, is_size_partial })
 }
 
 /// The list of each object; returns the references that are counted.
@@ -391,8 +402,8 @@ mod tests {
             unreadable: 3,
             texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
             types: vec![
-                PicturedType { text: 0, is_conservative: false },
-                PicturedType { text: 1, is_conservative: true },
+                PicturedType { text: 0, is_conservative: false, is_size_partial: true },
+                PicturedType { text: 1, is_conservative: true, is_size_partial: false },
             ],
             objects: vec![
                 object(4096, 64, 0, CollectorList::Oldest),

@@ -31,6 +31,8 @@ pub struct TypeSum {
     pub number: u32,
     /// Whether its objects have fields of C code, whose references are found conservatively.
     pub is_conservative: bool,
+    /// Whether a `__sizeof__` that is not known, and not executed, measures its objects: their bytes are those of fields and items.
+    pub is_size_partial: bool,
     /// Objects.
     pub count: u64,
     /// Objects that `gc.get_objects()` would list.
@@ -130,11 +132,11 @@ impl ObjectPicture {
 
     /// The objects by type, the largest sum first; types of the same name stay apart.
     pub fn by_type(&self) -> Vec<TypeSum> {
-        let sum = |number: u32| TypeSum {
-            name: self.type_name(number).to_owned(),
-            number,
-            is_conservative: self.stored.types.get(number as usize).is_some_and(|of| of.is_conservative),
-            ..TypeSum::default()
+        let sum = |number: u32| {
+            let of = self.stored.types.get(number as usize).copied().unwrap_or_default();
+            let (is_conservative, is_size_partial) = (of.is_conservative, of.is_size_partial);
+            let name = self.type_name(number).to_owned();
+            TypeSum { name, number, is_conservative, is_size_partial, ..TypeSum::default() }
         };
         let mut sums: Vec<TypeSum> = (0..self.stored.types.len() as u32).map(sum).collect();
         let counts = self.stored.reference_counts.iter().copied().map(Some).chain(std::iter::repeat(None));

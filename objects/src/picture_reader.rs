@@ -86,8 +86,11 @@ pub fn read_objects(
     let FoundObjects { types, objects, reference_counts, by_address, unreadable, is_at_rest, .. } = builder;
     let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
     let mut texts = LabelTexts::default();
-    let pictured_types =
-        types.each(|of| PicturedType { text: texts.row(&of.name), is_conservative: of.is_conservative });
+    let pictured_types = types.each(|of| PicturedType {
+        text: texts.row(&of.name),
+        is_conservative: of.is_conservative,
+        is_size_partial: of.is_size_partial,
+    });
     let stored = StoredPicture {
         minor: runtime.layout.minor,
         is_consistent: is_at_rest || !misses_large,

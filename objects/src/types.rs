@@ -12,7 +12,8 @@ use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
 use crate::type_fields::{
-    BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, WEAK_LIST, is_heap_type,
+    BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, RESOLUTION_ORDER, WEAK_LIST,
+    is_heap_type,
 };
 
 /// Bits of the flags of types.
@@ -25,6 +26,9 @@ const EXCEPTION: u64 = 1 << 30;
 const MOST_METATYPES: u32 = 8;
 const MOST_BASES: usize = 64;
 const MOST_NAME: u64 = 1024;
+/// Where a tuple has the number of its items, and the first.
+const TUPLE_COUNT: u64 = 16;
+const TUPLE_ITEMS: u64 = 24;
 /// The largest fixed size of objects that is believed.
 const MOST_BASIC: u64 = 1 << 24;
 
@@ -64,6 +68,8 @@ pub(crate) struct ObjectType {
     pub(crate) measure: Option<(Measure, u64)>,
     /// Whether its objects have fields that only C code knows.
     pub(crate) is_conservative: bool,
+    /// Whether a `__sizeof__` that is not known, and not executed, measures its objects.
+    pub(crate) is_size_partial: bool,
     pub(crate) basic_size: u64,
     pub(crate) item_size: u64,
     pub(crate) weak_list: i64,
@@ -78,18 +84,35 @@ pub(crate) struct ObjectType {
     pub(crate) cached_keys: u64,
 }
 
+/// Whose code measures the objects of a type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SizeCode {
+    /// Code that [`crate::size`] does the same as.
+    Known,
+    Unknown,
+}
+
 /// The types that were seen.
 pub(crate) struct TypeTable<'a> {
     memory: &'a ObjectMemory<'a>,
     layout: &'a ObjectLayout,
     type_type: u64,
     by_address: RefCell<FxHashMap<u64, Option<u32>>>,
+    /// What each type says of the size of its objects.
+    size_codes: RefCell<FxHashMap<u64, Option<SizeCode>>>,
     all: RefCell<Vec<Rc<ObjectType>>>,
 }
 
 impl<'a> TypeTable<'a> {
     pub(crate) fn new(memory: &'a ObjectMemory<'a>, layout: &'a ObjectLayout, type_type: u64) -> Self {
-        Self { memory, layout, type_type, by_address: RefCell::default(), all: RefCell::default() }
+        Self {
+            memory,
+            layout,
+            type_type,
+            by_address: RefCell::default(),
+            size_codes: RefCell::default(),
+            all: RefCell::default(),
+        }
     }
 
     /// The number of the type at this address; `None`: it is no type.
@@ -165,6 +188,7 @@ impl<'a> TypeTable<'a> {
             kind,
             measure: self.measure(address),
             is_conservative: kind == ObjectKind::Fields && self.has_fields_of_c(address),
+            is_size_partial: self.is_size_partial(address),
             basic_size,
             item_size,
             weak_list: word(WEAK_LIST)?.cast_signed(),
@@ -226,6 +250,35 @@ impl<'a> TypeTable<'a> {
             let name = self.word(at, NAME).and_then(|name| self.memory.text(name, MOST_NAME))?;
             (!self.is_heap_type(at) || name.contains('.')).then_some((at, name))
         })
+    }
+
+    /// Whether the first `__sizeof__` in its order of bases is neither one of CPython's types nor one that is known.
+    fn is_size_partial(&self, address: u64) -> bool {
+        let order = self.word(address, RESOLUTION_ORDER).unwrap_or_default();
+        let item = |number: u64| self.word(order, TUPLE_ITEMS + number * 8);
+        let count = self.word(order, TUPLE_COUNT).unwrap_or_default().min(MOST_BASES as u64);
+        let defines = (0..count).map_while(item).map(|base| self.defines_size(base));
+        defines.flatten().next() == Some(SizeCode::Unknown)
+    }
+
+    /// Whose code measures objects, as far as this type says it.
+    fn defines_size(&self, address: u64) -> Option<SizeCode> {
+        if let Some(known) = self.size_codes.borrow().get(&address) {
+            return *known;
+        }
+        let name = self.word(address, NAME).and_then(|name| self.memory.text(name, MOST_NAME)).unwrap_or_default();
+        let is_of_c = !self.is_heap_type(address) || name.contains('.');
+        let is_known = is_of_c && (kind_of_name(&name).is_some() || Measure::of_name(&name).is_some());
+        let is_built_in = !self.is_heap_type(address) && !name.contains('.');
+        let dictionary = || Dictionary::read(self.memory, self.layout, self.word(address, DICTIONARY)?);
+        let code = if is_known || is_built_in {
+            Some(SizeCode::Known)
+        } else {
+            let found = dictionary().and_then(|of| of.find(self.memory, self.layout, "__sizeof__"));
+            found.map(|_| SizeCode::Unknown)
+        };
+        self.size_codes.borrow_mut().insert(address, code);
+        code
     }
 
     fn measure(&self, address: u64) -> Option<(Measure, u64)> {

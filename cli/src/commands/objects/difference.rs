@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::report::{place_text, short};
+use super::report::{place_label, short};
 use super::{ObjectPlace, ObjectsArgs, ObjectsRead, ObjectsTarget};
 use crate::message;
 use crate::terminal::TextFormat;
-use crate::text::{TextTable, column, left_out};
+use crate::text::{TextCell, TextTable, column, left_out};
 use crate::units::{count, size};
 
 /// Figures before and after.
@@ -166,8 +166,8 @@ fn table_of_places(grown: &[(String, GrownType)], rows: usize) -> (TextTable, us
     let titles = [column("Own bytes"), column("Objects"), column("Type").cut(), column("Made at").cut()];
     let mut table = TextTable::new(titles);
     for (name, place, sum) in all.iter().take(rows) {
-        let cells = [signed(sum.grown_bytes()), format!("{:+}", sum.grown_count()), short(name), place_text(place)];
-        table.row(cells.map(Into::into));
+        let cells = [signed(sum.grown_bytes()), format!("{:+}", sum.grown_count()), short(name)].map(TextCell::from);
+        table.row(cells.into_iter().chain([place_label(place).into()]));
     }
     (table, all.len())
 }

@@ -14,7 +14,7 @@ use super::{HolderPath, KnownOfCollector, ObjectsArgs, ObjectsOfType, ObjectsRea
 use crate::message;
 use crate::reports::capture_info::{quoted_path, visible};
 use crate::terminal::TextFormat;
-use crate::text::{TextTable, column, left_out};
+use crate::text::{Label, TextCell, TextTable, column, left_out};
 use crate::units::{count, duration, percent, size};
 
 /// Prints a table, with what shows who keeps the objects, and on standard error what the picture is. `target`: what was read.
@@ -38,6 +38,9 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, target: &Path, ou
     let rest = all.saturating_sub(rows);
     if rest > 0 {
         writeln!(out, "{}", left_out(rest as u64))?;
+    }
+    if read.paths.is_none() {
+        say_partial_sizes(read, rows);
     }
     if read.paths.is_none() && options.at.is_empty() {
         writeln!(out, "\nWho keeps them: memtrack objects --why TYPE {}", quoted_path(target))?;
@@ -79,6 +82,18 @@ fn tell(read: &ObjectsRead) {
     }
 }
 
+/// Says of which types in the table the bytes are not those that `sys.getsizeof` gives.
+fn say_partial_sizes(read: &ObjectsRead, rows: usize) {
+    let partial = read.types.iter().take(rows).filter(|of| of.sum.is_size_partial);
+    let names: Vec<String> = partial.map(|of| short(&of.sum.name)).collect();
+    if !names.is_empty() {
+        message::note(format_args!(
+            "bytes of their fields and items only, since their __sizeof__ is code of its own, which is not executed: {}",
+            names.join(", "),
+        ));
+    }
+}
+
 /// How many objects have a place.
 fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
     let (of_objects, of_bytes) =
@@ -105,6 +120,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "references": has_references.then_some(of.sum.references),
             "immortal": has_references.then_some(of.sum.immortal),
             "conservative": has_references.then_some(of.sum.is_conservative),
+            "size_partial": of.sum.is_size_partial,
             "own_bytes": of.sum.own_bytes,
             "retained_bytes": of.retained,
             "places": of.made.places.iter().map(place_as_json).collect::<Vec<_>>(),
@@ -165,28 +181,23 @@ pub(super) fn short(name: &str) -> String {
 }
 
 /// A place in one line.
-pub(super) fn place_text(place: &ObjectPlace) -> String {
+pub(super) fn place_label(place: &ObjectPlace) -> Label {
     let file = place.file.rsplit('/').next().unwrap_or_default();
-    let text = if place.line > 0 {
-        format!("{} at {file}:{}", place.function, place.line)
-    } else {
-        format!("{} at {file}", place.function)
-    };
-    visible(&text).to_string()
+    let at = if place.line > 0 { format!("{file}:{}", place.line) } else { file.to_owned() };
+    Label::new(visible(&place.function).to_string(), visible(&at).to_string(), false)
 }
 
 fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
     let has_places = read.types.iter().any(|of| !of.made.places.is_empty());
     let title = read.types.iter().any(|of| of.retained.is_some()).then(|| column("Retained"));
-    let made = has_places.then(|| column("Most made at").cut().optional(1));
+    let made = has_places.then(|| column("Most made at").cut());
     let titles = [column("Own bytes")].into_iter().chain(title);
     let titles = titles.chain([column("Objects"), column("Type").cut()]).chain(made);
     let mut table = TextTable::new(titles);
     for of in read.types.iter().take(rows) {
         let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
-        let made =
-            has_places.then(|| of.made.places.first().map(|place| most_made_at(place, &of.sum)).unwrap_or_default());
-        table.row(cells.chain([count(of.sum.count), short(&of.sum.name)]).chain(made).map(Into::into));
+        let cells = cells.chain([count(of.sum.count), short(&of.sum.name)]).map(TextCell::from);
+        table.row(cells.chain(of.made.places.first().map(|place| most_made_at(place, &of.sum).into())));
     }
     table
 }
@@ -216,9 +227,9 @@ fn references(sum: &TypeSum) -> String {
 }
 
 /// The place that made most objects of a type; how many, where these are less than half of them.
-fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> String {
-    let text = place_text(place);
-    if place.count < all.count.div_ceil(2) { format!("{} in {text}", count(place.count)) } else { text }
+fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> Label {
+    let label = place_label(place);
+    if place.count < all.count.div_ceil(2) { label.behind(format!("{} in ", count(place.count))) } else { label }
 }
 
 fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
@@ -230,7 +241,8 @@ fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {
     let titles = [column("Own bytes"), column("Objects"), column("Type").cut(), column("Made at").cut()];
     let mut table = TextTable::new(titles);
     for (name, place) in all.iter().take(rows) {
-        table.row([size(place.own_bytes), count(place.count), short(name), place_text(place)].map(Into::into));
+        let cells = [size(place.own_bytes), count(place.count), short(name)].map(TextCell::from);
+        table.row(cells.into_iter().chain([place_label(place).into()]));
     }
     (table, all.len())
 }

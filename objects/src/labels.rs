@@ -8,11 +8,10 @@ use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
-use crate::greenlets;
-use crate::layout::ObjectLayout;
+use crate::field_names::field_of_builtin;
 use crate::memory::ObjectMemory;
-use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS, ReferencePlace, ReferenceReader};
-use crate::type_fields::{BASE, BASES, DICTIONARY, MEMBERS, RESOLUTION_ORDER, SUBCLASSES};
+use crate::references::{ReferencePlace, ReferenceReader};
+use crate::type_fields::{BASE, DICTIONARY, MEMBERS};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Members of a type, and bases that are searched for one.
@@ -298,81 +297,6 @@ impl<'a> LabelReader<'a> {
             _ => None,
         }
     }
-}
-
-/// Fields that no table of members names, since code shows them.
-fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
-    /// Of a function, from `first` on.
-    const BEFORE_3_10: [&str; 12] = [
-        "__code__",
-        "__globals__",
-        "__defaults__",
-        "__kwdefaults__",
-        "__closure__",
-        "__doc__",
-        "__name__",
-        "__dict__",
-        "<weak references>",
-        "__module__",
-        "__annotations__",
-        "__qualname__",
-    ];
-    const SINCE_3_10: [&str; 13] = [
-        "__globals__",
-        "__builtins__",
-        "__name__",
-        "__qualname__",
-        "__code__",
-        "__defaults__",
-        "__kwdefaults__",
-        "__closure__",
-        "__doc__",
-        "__dict__",
-        "<weak references>",
-        "__module__",
-        "__annotations__",
-    ];
-    const EXCEPTION: [&str; 5] = ["__dict__", "args", "__traceback__", "__context__", "__cause__"];
-    const SINCE_3_11: [&str; 6] = ["__dict__", "args", "__notes__", "__traceback__", "__context__", "__cause__"];
-    const CODE_KEPT: [&str; 4] = ["co_code", "co_varnames", "co_cellvars", "co_freevars"];
-    if of.kind == ObjectKind::Code && offset >= FIRST_OF_CODE_KEPT {
-        return CODE_KEPT.get(((offset - FIRST_OF_CODE_KEPT) / 8) as usize).copied();
-    }
-    if of.kind == ObjectKind::Code && layout.has_light_frames() && offset == layout.code_locals {
-        return Some("<co_localsplusnames>");
-    }
-    if of.kind == ObjectKind::Greenlet {
-        return greenlets::name_of_field(layout, offset);
-    }
-    if of.kind == ObjectKind::Type {
-        // Some versions show these by code, others by a table of members.
-        return match offset {
-            BASES => Some("__bases__"),
-            RESOLUTION_ORDER => Some("__mro__"),
-            SUBCLASSES => Some("<subclasses>"),
-            OF_SUBINTERPRETERS.. if offset == OF_SUBINTERPRETERS + SUBCLASSES => {
-                Some("<subclasses in a subinterpreter>")
-            }
-            OF_SUBINTERPRETERS.. => Some("<in a subinterpreter>"),
-            // Of a class of the program.
-            _ if offset + 16 == layout.qualname => Some("__name__"),
-            _ if offset + 8 == layout.qualname => Some("__slots__"),
-            _ if offset == layout.qualname => Some("__qualname__"),
-            _ => None,
-        };
-    }
-    let names: &[&str] = match &*of.name {
-        "builtins.cell" => &["cell_contents"],
-        "builtins.function" if layout.minor < 10 => &BEFORE_3_10,
-        "builtins.function" => &SINCE_3_10,
-        "builtins.builtin_function_or_method" => &["<definition>", "__self__", "__module__"],
-        "builtins.traceback" => &["tb_next", "tb_frame"],
-        _ if of.kind == ObjectKind::NumpyArray => &["data", "ndim", "shape", "strides", "base", "dtype"],
-        _ if of.is_exception && layout.minor < 11 => &EXCEPTION,
-        _ if of.is_exception => &SINCE_3_11,
-        _ => return None,
-    };
-    names.get((offset.checked_sub(16)? / 8) as usize).copied()
 }
 
 /// What is said first of several references to the same object.

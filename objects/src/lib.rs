@@ -14,6 +14,7 @@
 mod addresses;
 mod blocks;
 mod dictionary;
+mod field_names;
 mod found_objects;
 mod graph;
 mod greenlets;

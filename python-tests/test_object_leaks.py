@@ -66,7 +66,7 @@ LEAKS = {
     "atexit_callback": ("import atexit\natexit.register(print, Leak())", ["<tuple that C code holds>[…]", "<list that C code holds>[…][…][…]"]),
     "weak_reference_callback": (
         "import weakref\nclass Target: pass\nTARGET = Target()\ndef gone(reference, held=Leak()): pass\nREFERENCE = weakref.ref(TARGET, gone)\ndel gone",
-        ["__main__.REFERENCE.__callback__.__defaults__[…]", "__main__.REFERENCE.<weakref+32>.__defaults__[…]"],
+        ["__main__.REFERENCE.__callback__.__defaults__[…]"],
     ),
     "finalizer": (
         "import weakref\nclass Target: pass\nTARGET = Target()\nweakref.finalize(TARGET, print, Leak())",
@@ -81,10 +81,10 @@ LEAKS = {
         "threading.Thread(target=work, args=(Leak(),), daemon=True).start()\nstarted.wait()",
         ["<frame of work in app.py>.item"],
     ),
-    "context_variable": ("import contextvars\nREQUEST = contextvars.ContextVar('request')\nREQUEST.set(Leak())", ["__main__.REQUEST.<ContextVar+32>", "<_contextvars.Context that C code holds>.<Context+24>.<hamt+16>[…]"]),
-    "thread_local": ("import threading\nLOCAL = threading.local()\nLOCAL.held = Leak()", ["__main__.LOCAL.<_local+48>[…][…]", "__main__.LOCAL.<_local+40>[…][…]"]),
+    "context_variable": ("import contextvars\nREQUEST = contextvars.ContextVar('request')\nREQUEST.set(Leak())", ["__main__.REQUEST.<value>", "<_contextvars.Context that C code holds>.<variables>.<hamt+16>[…]"]),
+    "thread_local": ("import threading\nLOCAL = threading.local()\nLOCAL.held = Leak()", ["__main__.LOCAL.<threads>[…][…]"]),
     "cached_function": ("import functools\n@functools.lru_cache(None)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<cache>[…]"]),
-    "bounded_cached_function": ("import functools\n@functools.lru_cache(5)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<_lru_cache_wrapper+16>.<_lru_list_elem+48>"]),
+    "bounded_cached_function": ("import functools\n@functools.lru_cache(5)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<cache>[…].<result>"]),
     "cached_property": (
         "import functools\nclass Page:\n    @functools.cached_property\n    def body(self): return Leak()\nPAGE = Page()\nPAGE.body",
         ["__main__.PAGE.body"],
@@ -102,8 +102,15 @@ LEAKS = {
         "def RUN(): start(serve())",
         ["__main__.LOG[…][…]"],
     ),
+    "result_of_a_future": ("import asyncio\nDONE = asyncio.Future(loop=asyncio.new_event_loop())\nDONE.set_result(Leak())", ["__main__.DONE.<Future+56>", "__main__.DONE.<Future+64>"]),
+    "callback_of_a_future": (
+        "import asyncio, functools\nLATER = asyncio.Future(loop=asyncio.new_event_loop())\n"
+        "LATER.add_done_callback(functools.partial(print))\nLATER.add_done_callback(functools.partial(print, Leak()))",
+        ["__main__.LATER.<callbacks>[…][…].args[…]"],
+    ),
+    "zip_and_map": ("ROWS = zip(map(str, [1]), filter(None, [Leak()]))", ["__main__.ROWS.<iterated>[…].<iterated>.<iterated>[…]"]),
     "queue": ("import queue\nQUEUE = queue.Queue()\nQUEUE.put(Leak())", ["__main__.QUEUE.queue[…]"]),
-    "iterator": ("ITERATOR = iter([1, Leak()])\nnext(ITERATOR)", ["__main__.ITERATOR.<list_iterator+24>[…]"]),
+    "iterator": ("ITERATOR = iter([1, Leak()])\nnext(ITERATOR)", ["__main__.ITERATOR.<iterated>[…]"]),
     "exit_stack": ("import contextlib\nSTACK = contextlib.ExitStack()\nSTACK.callback(print, Leak())", ["__main__.STACK._exit_callbacks[…][…].__closure__[…].cell_contents[…]"]),
     "user_dictionary": ("import collections\nDATA = collections.UserDict(a=Leak())", ["__main__.DATA.data[…]"]),
     "chain_map": ("import collections\nDATA = collections.ChainMap({}, {'a': Leak()})", ["__main__.DATA.maps[…][…]"]),
@@ -119,10 +126,10 @@ LEAKS = {
         ["__main__.CHILDREN[…].parent"],
     ),
     "ring": ("class Ring: pass\nring = Ring()\nring.own = ring\nring.held = Leak()\ndel ring", ["<__main__.Ring in a ring that only holds itself>.held", "<dict in a ring that only holds itself>[…]", "<__main__.Ring in a ring that only holds itself>.__dict__.held"]),
-    "memory_view": ("class Bytes(bytearray): pass\nLeak = type('Leak', (bytearray,), {})\nVIEW = memoryview(Leak(10))", ["__main__.VIEW.<memoryview+64>"]),
+    "memory_view": ("class Bytes(bytearray): pass\nLeak = type('Leak', (bytearray,), {})\nVIEW = memoryview(Leak(10))", ["__main__.VIEW.obj"]),
     "subclass_of_dictionary": ("class Store(dict): pass\nSTORE = Store(a=Leak())", ["__main__.STORE[…]"]),
     "attribute_of_a_list_subclass": ("class Rows(list): pass\nROWS = Rows()\nROWS.source = Leak()", ["__main__.ROWS.source"]),
-    "mapping_proxy": ("import types\nVIEW = types.MappingProxyType({'a': Leak()})", ["__main__.VIEW.<mappingproxy+16>[…]"]),
+    "mapping_proxy": ("import types\nVIEW = types.MappingProxyType({'a': Leak()})", ["__main__.VIEW.<mapping>[…]"]),
 }
 BEGIN = """
 import sys

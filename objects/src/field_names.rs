@@ -8,6 +8,37 @@ use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS};
 use crate::type_fields::{BASES, RESOLUTION_ORDER, SUBCLASSES};
 use crate::types::{ObjectKind, ObjectType};
 
+/// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
+const BY_OFFSET: [(&str, u64, &str); 26] = [
+    ("_asyncio.Future", 16, "<loop>"),
+    ("_asyncio.Future", 24, "<callback>"),
+    ("_asyncio.Future", 40, "<callbacks>"),
+    ("_asyncio.Future", 48, "<exception>"),
+    ("_asyncio.Task", 16, "<loop>"),
+    ("_asyncio.Task", 24, "<callback>"),
+    ("_asyncio.Task", 40, "<callbacks>"),
+    ("_asyncio.Task", 48, "<exception>"),
+    ("_contextvars.Context", 16, "<previous>"),
+    ("_contextvars.Context", 24, "<variables>"),
+    ("_contextvars.ContextVar", 24, "<default>"),
+    ("_contextvars.ContextVar", 32, "<value>"),
+    // Before 3.10.
+    ("builtins.Context", 16, "<previous>"),
+    ("builtins.Context", 24, "<variables>"),
+    ("builtins.ContextVar", 24, "<default>"),
+    ("builtins.ContextVar", 32, "<value>"),
+    ("builtins.filter", 16, "<function>"),
+    ("builtins.filter", 24, "<iterated>"),
+    ("builtins.map", 16, "<iterated>"),
+    ("builtins.map", 24, "<function>"),
+    ("builtins.mappingproxy", 16, "<mapping>"),
+    ("builtins.memoryview", 64, "obj"),
+    ("builtins.reversed", 24, "<iterated>"),
+    ("builtins.enumerate", 24, "<iterated>"),
+    ("builtins.zip", 24, "<iterated>"),
+    ("functools._lru_list_elem", 48, "<result>"),
+];
+
 /// Fields that no table of members names, since code shows them.
 pub(crate) fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
     /// Of a function, from `first` on.
@@ -69,6 +100,13 @@ pub(crate) fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u
             _ => None,
         };
     }
+    if let Some((_, _, name)) = BY_OFFSET.iter().find(|(name, at, _)| *name == of.name && *at == offset) {
+        return Some(name);
+    }
+    // All that iterators have of objects is what they go over.
+    if of.name.starts_with("builtins.") && of.name.ends_with("iterator") && !of.is_heap_type {
+        return Some("<iterated>");
+    }
     let names: &[&str] = match &*of.name {
         "builtins.cell" => &["cell_contents"],
         "builtins.function" if layout.minor < 10 => &BEFORE_3_10,
@@ -81,4 +119,13 @@ pub(crate) fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u
         _ => return None,
     };
     names.get((offset.checked_sub(16)? / 8) as usize).copied()
+}
+
+/// The dictionary that objects of this type have besides that of their attributes, wherever it is.
+pub(crate) fn of_dictionary(type_name: &str) -> Option<&'static str> {
+    match type_name {
+        "functools._lru_cache_wrapper" => Some("<cache>"),
+        "_thread._local" => Some("<threads>"),
+        _ => None,
+    }
 }

@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
-use crate::field_names::field_of_builtin;
+use crate::field_names;
 use crate::memory::ObjectMemory;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::type_fields::{BASE, DICTIONARY, MEMBERS};
@@ -167,8 +167,8 @@ impl<'a> LabelReader<'a> {
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),
             ReferencePlace::Field(offset) => {
-                if of.name == "functools._lru_cache_wrapper" && self.is_dictionary(held) {
-                    return (HolderKind::Field, self.texts.row("<cache>").into());
+                if let Some(name) = field_names::of_dictionary(&of.name).filter(|_| self.is_dictionary(held)) {
+                    return (HolderKind::Field, self.texts.row(name).into());
                 }
                 // What C code shows under this name.
                 if of.name == "_asyncio.Task" && self.kind_of(held) == Some(ObjectKind::Generator) {
@@ -231,7 +231,7 @@ impl<'a> LabelReader<'a> {
 
     /// The name of a field, which types tell of slots and of what C code shows.
     fn field(&self, of: &ObjectType, offset: u64) -> String {
-        if let Some(name) = field_of_builtin(self.reader.layout, of, offset) {
+        if let Some(name) = field_names::field_of_builtin(self.reader.layout, of, offset) {
             return name.into();
         }
         let layout = self.reader.layout;

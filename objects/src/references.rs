@@ -110,6 +110,8 @@ impl ReferenceReader<'_> {
                 let own = if self.layout.is_free_threaded() { 72 } else { 64 };
                 self.field_words(of, address, 24, 32, each) & self.fields(of, address, own, each)
             }
+            // Its neighbours in the ring are not held by it, and the word behind them is a hash.
+            ObjectKind::Cache => self.fields(of, address, 40, each),
             ObjectKind::Greenlet => self.items(of, address, each) & self.greenlet(address, each),
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),

@@ -39,6 +39,8 @@ pub(crate) enum ObjectKind {
     Array,
     ByteArray,
     Bytes,
+    /// A function with a cache, or a result in it: a ring through these leads to other results.
+    Cache,
     Code,
     Deque,
     Dictionary,
@@ -312,6 +314,7 @@ fn kind_of_name(name: &str) -> Option<ObjectKind> {
         "collections.deque" => ObjectKind::Deque,
         "collections.OrderedDict" => ObjectKind::OrderedDictionary,
         "frame" => ObjectKind::Frame,
+        "functools._lru_cache_wrapper" | "functools._lru_list_elem" => ObjectKind::Cache,
         "greenlet.greenlet" => ObjectKind::Greenlet,
         "numpy.ndarray" => ObjectKind::NumpyArray,
         "frozendict" => ObjectKind::Dictionary,

@@ -184,6 +184,32 @@ def test_a_program_may_be_named_with_dots(memtrack, python, tmp_path, target):
     assert re.search(rf"^  3\.00 MB .*hold at {place}:3$", own, re.MULTILINE), own
 
 
+WORKERS = f"""
+import multiprocessing, sys
+kept = []
+def hold(number):
+    kept.append(bytearray({3 * MB}))
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    worker = context.Process(target=hold, args=(1,))
+    worker.start()
+    worker.join()
+"""
+
+
+@pytest.mark.parametrize("way", ["spawn", "forkserver"])
+def test_own_code_of_a_worker_is_that_of_the_program_that_started_it(memtrack, python, tmp_path, way):
+    """Its command line, `-c` and code of multiprocessing, says nothing of the script; it is read alone."""
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "app.py").write_text(WORKERS)
+    (tmp_path / "elsewhere").mkdir()
+    command = ("run", "-q", "--no-native", "--follow", "-o", "all.bin", "--python", python, tmp_path / "tools" / "app.py", way)
+    assert memtrack(*command, cwd=tmp_path / "elsewhere").status == 0
+    tables = [memtrack("table", "--own", path).stdout.decode() for path in (tmp_path / "elsewhere").glob("all.*.bin")]
+    (held,) = [table for table in tables if "hold at" in table]
+    assert re.search(r"^  3\.00 MB .*hold at app\.py:5$", held, re.MULTILINE), tables
+
+
 def test_modules_of_archives_and_editable_installations(memtrack, python, tmp_path):
     """Files in no package of their own: the roots of their imports tell their names."""
     holding = f"kept = []\ndef hold():\n    kept.append(bytearray({3 * MB}))\n"

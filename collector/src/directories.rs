@@ -17,10 +17,14 @@ use std::path::{Path, PathBuf};
 
 use memtrack_format::meta::Process;
 
+use crate::procfs;
+
 /// Maximum number of bytes that are read of an environment or of a `.pth` file.
 const MOST_BYTES: u64 = 1 << 20;
 /// Maximum number of `.pth` files that are read.
 const MOST_FILES: usize = 64;
+/// Workers that start workers, one above the other.
+const MOST_STARTERS: usize = 4;
 /// Directories whose scripts were written by installers, beside those that hold an interpreter.
 const INSTALLED: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 
@@ -34,6 +38,7 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     }
     let environment = environment(pid);
     let start = InterpreterArguments::of(command_line, &directory);
+    let start = if is_worker(command_line) { of_starter(pid).unwrap_or(start) } else { start };
     known.script = start.script.as_deref().map(bytes);
     known.own_directories = start.own.iter().map(|path| bytes(path)).collect();
     let roots = start.roots.into_iter().chain(python_path(&environment, &directory));
@@ -91,6 +96,22 @@ impl InterpreterArguments {
         let roots = if installed { [folders, own.clone()].concat() } else { folders };
         Self { script: Some(script.clone()), own, roots }
     }
+}
+
+/// Whether an interpreter was started with such code.
+fn is_worker(command_line: &[Vec<u8>]) -> bool {
+    let code = command_line.iter().skip_while(|argument| *argument != b"-c").nth(1);
+    code.is_some_and(|code| starts_worker(code))
+}
+
+/// The directories of the program that started this worker, perhaps through others: it has the same import roots.
+fn of_starter(worker: i32) -> Option<InterpreterArguments> {
+    let parents = std::iter::successors(procfs::parent(worker), |pid| procfs::parent(*pid));
+    let mut started = parents.take(MOST_STARTERS).map(|pid| (pid, procfs::command_line(pid)));
+    let (pid, command_line) = started.find(|(_, command_line)| !is_worker(command_line))?;
+    let is_program = procfs::executable(pid).is_some_and(|executable| is_python(&executable));
+    let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok().filter(|_| is_program)?;
+    Some(InterpreterArguments { script: None, ..InterpreterArguments::of(&command_line, &directory) })
 }
 
 /// Whether a library wrote this code, which `-c` gives, to start a process of its own: no line of it is the user's.

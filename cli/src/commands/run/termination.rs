@@ -66,7 +66,7 @@ impl Termination {
 
     /// SIGKILL can have any sender: it is put down to the limit of processor time only where as much was used.
     fn reason_of_kill(&self) -> String {
-        const ANYBODY: &str = "sent by another process, or by the OOM killer";
+        const ANYBODY: &str = "sent by a process, or by the OOM killer";
         match (self.limits.most_cpu_seconds, self.cpu_ns) {
             (Some(limit), Some(_)) if self.has_used(limit, TICKS_NS) => of_seconds(limit),
             (Some(limit), Some(used)) if self.has_used(limit, limit.saturating_mul(SECOND_NS / MISCOUNTED)) => {
@@ -181,13 +181,13 @@ mod tests {
         assert_eq!(text(24, none, false), "ended by signal 24 (SIGXCPU)");
         assert_eq!(text(25, none, false), "ended by signal 25 (SIGXFSZ)");
         assert_eq!(text(9, limits, false), format!("ended by signal 9 (SIGKILL: {cpu}"));
-        assert!(text(9, none, false).ends_with("(SIGKILL: sent by another process, or by the OOM killer)"));
+        assert!(text(9, none, false).ends_with("(SIGKILL: sent by a process, or by the OOM killer)"));
         assert!(text(9, none, true).contains("killed a process in its cgroup"));
         let longer = ResourceLimits { most_cpu_seconds: Some(2), ..limits };
-        assert!(text(9, longer, false).contains("(SIGKILL: sent by another process"));
+        assert!(text(9, longer, false).contains("(SIGKILL: sent by a process"));
         // Killed at 0.6 s by another process, under a limit of 1 s.
         let early = Termination { limits, cpu_ns: Some(600_000_000), ..termination(9) };
-        assert!(early.signal_text().unwrap().contains("(SIGKILL: sent by another process"));
+        assert!(early.signal_text().unwrap().contains("(SIGKILL: sent by a process"));
         // The kernel counted ticks in which others ran.
         let counted = Termination { limits, cpu_ns: Some(880_000_000), ..termination(9) }.signal_text().unwrap();
         assert!(counted.contains("at 880 ms of a CPU time limit (ulimit -t) of 1 s") && counted.contains("or sent by"));

@@ -28,10 +28,19 @@ _LONGEST = 16384
 LOST = "the recorder has ended (was it killed?); what it had written until then is in the file"
 
 
+class RecorderSocket(socket):
+    """A socket that is open until the program ends where a recording goes on until then: not a mistake that warnings name."""
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class Connection:
     """A connection; calls are made by one thread at a time."""
 
-    def __init__(self, connected: socket) -> None:
+    def __init__(self, connected: RecorderSocket) -> None:
         self._socket = connected
         #: The answer of the last exchange.
         self._answer, self._length = bytearray(_LONGEST), 0

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from _socket import AF_UNIX, socket
+from _socket import AF_UNIX
 
-from memtrack._connection import Connection
+from memtrack._connection import Connection, RecorderSocket
 from memtrack._errors import Error
 from memtrack._json_lines import to_line, to_object
 from memtrack._library import is_recording_now
@@ -29,7 +29,7 @@ class OtherRecording(Connection):
     """A recording of this process that somebody else has begun."""
 
     def __init__(self, path: str) -> None:
-        connected = socket(AF_UNIX)
+        connected = RecorderSocket(AF_UNIX)
         try:
             connected.settimeout(_PATIENCE)
             connected.connect(path)

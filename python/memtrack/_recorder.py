@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from _socket import socket, socketpair
 
-from memtrack._connection import Connection
+from memtrack._connection import Connection, RecorderSocket
 from memtrack._errors import Error
 from memtrack._json_lines import to_line
 from memtrack._library import Library
@@ -31,9 +31,10 @@ class Recorder(Connection):
         except OSError as error:
             raise Error(str(error)) from error
         try:
-            own, other = socketpair()
+            pair, other = socketpair()
         except OSError as error:
             raise Error(f"no connection to the recorder can be made: {error}") from error
+        own = RecorderSocket(fileno=pair.detach())
         environment = [b"%s=%s" % entry for entry in os.environb.items()]
         environment = [entry for entry in environment if not entry.startswith(_LEFT_OUT)]
         try:

@@ -181,15 +181,11 @@ with memtrack.Tracker("a.bin"):
     assert got["leaked"]["bytes"] >= 40 * 70_002
 
 
-@pytest.mark.parametrize("recorded", [False, True], ids=["alone", "inside"])
-def test_a_tracker_that_is_open_at_the_end_makes_no_warnings(memtrack, any_interpreter, executable, tmp_path, recorded):
-    """Programs and test suites that turn warnings into errors: the connection is open until the program ends, as it must be."""
-    code = "import memtrack\ntracker = memtrack.Tracker('a.bin')\ntracker.__enter__()\nkept = [bytearray(70_001) for _ in range(40)]\n"
-    (tmp_path / "app.py").write_text(code)
-    command = [any_interpreter, "-X", "dev", "-W", "error", "app.py"]
-    command = memtrack.command("run", "-q", "-o", "whole.bin", "--", *command) if recorded else command
+def test_a_connection_that_goes_at_the_end_makes_no_warning(any_interpreter, executable, tmp_path):
+    """It is open until the program ends, which is no mistake of the program; hypothesis, for one, makes Python show what is said then."""
+    code = "import memtrack, memtrack._tracker\nwith memtrack.Tracker('a.bin'):\n    kept = [bytearray(70_001)]\nmemtrack._tracker._recorder = None\n"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
-    done = execute(command, cwd=tmp_path, env=environment)
+    done = execute([any_interpreter, "-X", "dev", "-W", "error", "-c", code], cwd=tmp_path, env=environment)
     assert (done.status, done.stderr.decode()) == (0, "")
 
 

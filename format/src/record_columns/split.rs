@@ -150,13 +150,14 @@ impl FieldMover for Splitting<'_> {
     #[inline(always)]
     fn number(&mut self, column: u8) -> Option<()> {
         let column = usize::from(column);
-        let Some((&first, word)) = self.records.get(self.at..self.at + 1 + WORD).and_then(<[u8]>::split_first) else {
+        // Arrays, since the bytes of a slice are moved by a call.
+        let Some(&[first, ref word @ ..]) = self.records.get(self.at..).and_then(<[u8]>::first_chunk::<{ 1 + WORD }>) else {
             return self.last_number(column);
         };
         let length = varint::length(first);
         let (at, behind) = (self.lengths[column], self.lengths[column + 1]);
         *self.columns[column].get_mut(at)? = first;
-        self.columns[column + 1].get_mut(behind..behind + WORD)?.copy_from_slice(word);
+        *self.columns[column + 1].get_mut(behind..)?.first_chunk_mut()? = *word;
         self.lengths[column] = at + 1;
         self.lengths[column + 1] = behind + length - 1;
         self.at += length;

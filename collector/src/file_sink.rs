@@ -9,11 +9,12 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::RawFd;
 
 use crc32fast::hash as crc32;
-use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
+use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN};
 use memtrack_format::header;
 use memtrack_format::mapped::{self, MappedFile};
 use memtrack_format::marks::{self, Mark};
 use memtrack_format::meta::Process;
+use memtrack_format::record_columns::SplitPieces;
 use memtrack_format::watermark;
 use rustc_hash::FxHashMap;
 
@@ -103,17 +104,28 @@ impl<W: Write + Send> FileSink<W> {
 
     /// Writes one block, behind `before` in its group; the lengths, codec and checksum of `header` are filled in here.
     fn block(&mut self, header: BlockHeader, payload: &[u8], before: &[u8]) -> io::Result<()> {
-        let (codec, stored) = self.packer.pack(header.kind, payload, before);
+        self.block_split(header, payload, before, None).map(drop)
+    }
+
+    /// The same of records whose columns are known, if they are; returns the codec.
+    fn block_split(
+        &mut self,
+        header: BlockHeader,
+        payload: &[u8],
+        before: &[u8],
+        split: Option<&SplitPieces>,
+    ) -> io::Result<Codec> {
+        let (codec, stored) = self.packer.pack_split(header.kind, payload, before, split);
         let (raw_len, stored_len) = (length(payload)?, length(stored)?);
         let header = BlockHeader { codec, raw_len, stored_len, payload_crc: crc32(stored), ..header };
         self.out.write_all(&header.encode())?;
         self.out.write_all(stored)?;
         self.written += (HEADER_LEN + stored.len()) as u64;
-        Ok(())
+        Ok(codec)
     }
 
     /// Writes the waiting bytes of one stream.
-    fn write_group(&mut self, stream: u32, group: &SegmentGroup) -> io::Result<()> {
+    fn write_group(&mut self, stream: u32, group: &mut SegmentGroup) -> io::Result<()> {
         let Some((piece, before)) = group.piece(stream) else { return Ok(()) };
         let header = BlockHeader {
             stream,
@@ -124,7 +136,9 @@ impl<W: Write + Send> FileSink<W> {
             ..BlockHeader::plain(BlockKind::Records)
         };
         self.waiting = self.waiting.saturating_sub(piece.bytes.len());
-        self.block(header, piece.bytes, before)
+        let codec = self.block_split(header, piece.bytes, before, group.columns())?;
+        group.note_codec(codec);
+        Ok(())
     }
 
     /// Writes the package directories, if there are new ones.
@@ -192,10 +206,10 @@ impl<W: Write + Send> Sink for FileSink<W> {
     fn records(&mut self, piece: &RecordPiece<'_>) -> io::Result<()> {
         let mut group = self.groups.remove(&piece.stream).unwrap_or_default();
         if group.must_write_before(piece) {
-            self.write_group(piece.stream, &group)?;
+            self.write_group(piece.stream, &mut group)?;
             group.written(true);
         }
-        self.waiting += group.add(piece);
+        self.waiting += group.add(piece, self.packer.splitter());
         group.take_files().iter().for_each(|file| self.packages.check_file(file));
         let lines = group.take_lines();
         if let Some(sources) = &mut self.sources {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use memtrack_format::lines::{PositionCursor, SourcePosition};
 use memtrack_format::record::{CodeHead, Decoder, LineTableFormat, LocationEncoder, RawFrame, Record};
-use memtrack_format::record_columns::{StackStop, pass_stacks};
+use memtrack_format::record_columns::{PieceSplitter, StackStop, pass_stacks};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Maximum size of the line tables that are kept for one stream. Further tables pass into the file, so that a program that
@@ -88,8 +88,15 @@ struct KeptLineTable {
 
 impl LineTableFilter {
     /// Appends these records of the stream to `out`; `begins` where a segment begins with them, `has_code` where a code
-    /// object may be described in the segment.
-    pub(crate) fn pass_on(&mut self, begins: bool, has_code: bool, bytes: &[u8], out: &mut Vec<u8>) {
+    /// object may be described in the segment. What is appended is split with `splitter`, too; `false`: it is not, or not all.
+    pub(crate) fn pass_on(
+        &mut self,
+        begins: bool,
+        has_code: bool,
+        bytes: &[u8],
+        out: &mut Vec<u8>,
+        mut splitter: Option<PieceSplitter<'_>>,
+    ) -> bool {
         if begins {
             self.unread = false;
             self.before.clear();
@@ -97,16 +104,17 @@ impl LineTableFilter {
         if self.known.is_none() {
             if has_code {
                 let (mut known, before) = (Box::<CodeLocations>::default(), std::mem::take(&mut self.before));
-                self.unread = !begins && (before.is_empty() || !known.pass_on(&before, &mut Vec::new()));
+                self.unread = !begins && (before.is_empty() || !known.pass_on(&before, &mut Vec::new(), None));
                 self.known = Some(known);
             } else {
                 self.before.extend_from_slice(bytes);
             }
         }
         match &mut self.known {
-            Some(known) if !self.unread => self.unread = !known.pass_on(bytes, out),
+            Some(known) if !self.unread => self.unread = !known.pass_on(bytes, out, splitter.as_mut()),
             _ => out.extend_from_slice(bytes),
         }
+        splitter.is_some_and(PieceSplitter::finish)
     }
 }
 
@@ -124,19 +132,27 @@ impl LineTableFilter {
 
 impl CodeLocations {
     /// `false`: not all of the bytes could be decoded.
-    fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> bool {
+    fn pass_on(&mut self, bytes: &[u8], out: &mut Vec<u8>, mut splitter: Option<&mut PieceSplitter<'_>>) -> bool {
         let (mut at, mut passed) = (0, 0);
         let pass_until = |passed: &mut usize, at, next, out: &mut Vec<u8>| {
             out.extend_from_slice(bytes.get(std::mem::replace(passed, next)..at).unwrap_or_default());
         };
         loop {
-            let last_seen = &self.last_seen;
-            match pass_stacks(&mut self.decoder, bytes, at, |frame| last_seen.has(frame)) {
+            let (decoder, last_seen) = (&mut self.decoder, &self.last_seen);
+            let is_known = |frame| last_seen.has(frame);
+            let stop = match &mut splitter {
+                Some(splitter) => splitter.pass_stacks(decoder, is_known),
+                None => pass_stacks(decoder, bytes, at, is_known),
+            };
+            match stop {
                 Ok(StackStop::Frame { at: start, next }) => {
                     if let Some((frame, place)) = self.new_location() {
                         pass_until(&mut passed, start, start, out);
+                        let before = out.len();
                         self.locator.put(out, frame, &place);
+                        splitter.iter_mut().for_each(|splitter| splitter.insert(&out[before..]));
                     }
+                    splitter.iter_mut().for_each(|splitter| splitter.pass());
                     at = next;
                 }
                 Ok(StackStop::Other(start)) => {
@@ -145,10 +161,12 @@ impl CodeLocations {
                     match record {
                         Record::CodeLines { id, bytes: part } if self.keep(id, part) => {
                             pass_until(&mut passed, at, next, out);
+                            splitter.iter_mut().for_each(|splitter| splitter.leave_out(next));
                         }
-                        Record::Code(head) => self.describe(&head),
-                        Record::Begin { .. } => self.locator.begin(),
-                        _ => {}
+                        other => {
+                            self.note(&other);
+                            splitter.iter_mut().for_each(|splitter| splitter.pass());
+                        }
                     }
                     at = next;
                 }
@@ -160,6 +178,14 @@ impl CodeLocations {
         }
         pass_until(&mut passed, bytes.len(), bytes.len(), out);
         at == bytes.len()
+    }
+
+    fn note(&mut self, record: &Record<'_>) {
+        match record {
+            Record::Code(head) => self.describe(head),
+            Record::Begin { .. } => self.locator.begin(),
+            _ => {}
+        }
     }
 
     fn describe(&mut self, head: &CodeHead<'_>) {
@@ -281,7 +307,7 @@ mod tests {
             at = next;
         }
         for pair in borders.windows(2) {
-            places.pass_on(pair[0] == 0, pair[0] >= borders[1], &first[pair[0]..pair[1]], &mut out);
+            places.pass_on(pair[0] == 0, pair[0] >= borders[1], &first[pair[0]..pair[1]], &mut out, None);
         }
         assert_eq!(told(&out), (vec![(2, 10), (12, 11), (24, 13)], borders.len() - 1 - 2));
         let lines = [10, 11, 13, 10].map(|line| (b"f".as_slice().into(), line));
@@ -289,11 +315,11 @@ mod tests {
         assert!(places.take_lines().is_empty());
 
         let (mut places, mut out) = (LineTableFilter::default(), Vec::new());
-        places.pass_on(true, true, &first[..borders[4]], &mut out);
-        places.pass_on(false, true, &first[borders[4]..], &mut out);
+        places.pass_on(true, true, &first[..borders[4]], &mut out, None);
+        places.pass_on(false, true, &first[borders[4]..], &mut out, None);
         assert_eq!(told(&out), (vec![(2, 10), (12, 11), (24, 13)], borders.len() - 1 - 2));
         out.clear();
-        places.pass_on(true, true, &segment(&mut encoder, false, &[12, 34, 2]), &mut out);
+        places.pass_on(true, true, &segment(&mut encoder, false, &[12, 34, 2]), &mut out, None);
         assert_eq!(told(&out), (vec![(34, 16)], 7));
     }
 
@@ -303,9 +329,9 @@ mod tests {
         let whole = segment(&mut encoder, true, &[2]);
         let mut damaged = whole.clone();
         damaged.extend_from_slice(&[0, 1, 2, 3]);
-        places.pass_on(true, true, &damaged, &mut out);
+        places.pass_on(true, true, &damaged, &mut out, None);
         assert!(out.ends_with(&[0, 1, 2, 3]));
-        places.pass_on(false, true, &whole, &mut out);
+        places.pass_on(false, true, &whole, &mut out, None);
         assert!(out.ends_with(&whole));
     }
 
@@ -314,7 +340,7 @@ mod tests {
         let (mut places, mut out) = (LineTableFilter::default(), Vec::new());
         // The bytes of a Code record's tag, in addresses and sizes.
         let bytes = segment(&mut Encoder::new(false), true, &[2]);
-        places.pass_on(true, false, &bytes, &mut out);
+        places.pass_on(true, false, &bytes, &mut out, None);
         assert_eq!(out, bytes);
         assert!(places.known.is_none());
     }

@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 use memtrack_format::block::{BlockKind, Codec, MAX_RATIO, prefix};
-use memtrack_format::record_columns::{ColumnSplitter, MAX_HEAD, is_timed};
+use memtrack_format::record_columns::{ColumnSplitter, MAX_HEAD, SplitPieces, is_timed};
 use zstd::bulk::Compressor;
 use zstd::zstd_safe::{CCtx, CParameter, compress_bound};
 
@@ -81,12 +81,28 @@ impl Packer {
 
     /// The payload as it is to be stored; `before`: the earlier bytes of its group.
     pub fn pack<'a>(&'a mut self, kind: BlockKind, payload: &'a [u8], before: &[u8]) -> (Codec, &'a [u8]) {
+        self.pack_split(kind, payload, before, None)
+    }
+
+    /// Gives its splitter to others, as long as it packs nothing.
+    pub(crate) fn splitter(&mut self) -> &mut ColumnSplitter {
+        &mut self.splitter
+    }
+
+    /// As [`pack`](Self::pack), of records whose columns are known, if they are.
+    pub(crate) fn pack_split<'a>(
+        &'a mut self,
+        kind: BlockKind,
+        payload: &'a [u8],
+        before: &[u8],
+        split: Option<&SplitPieces>,
+    ) -> (Codec, &'a [u8]) {
         let longest = payload.len() + MAX_HEAD;
         let room = compress_bound(longest).max(get_maximum_output_size(longest));
         [&mut self.packed, &mut self.attempt].into_iter().for_each(|out| out.resize(out.len().max(room), 0));
         let mut best = (Codec::Stored, payload.len());
         for &codec in self.codecs(kind, payload) {
-            let Some(len) = self.with(codec, payload, before) else { continue };
+            let Some(len) = self.with(codec, payload, before, split) else { continue };
             if len < best.1 && payload.len() <= len.saturating_mul(MAX_RATIO as usize) {
                 best = (codec, len);
                 std::mem::swap(&mut self.packed, &mut self.attempt);
@@ -124,10 +140,9 @@ impl Packer {
     }
 
     /// Compresses into `attempt`; the length.
-    fn with(&mut self, codec: Codec, payload: &[u8], before: &[u8]) -> Option<usize> {
+    fn with(&mut self, codec: Codec, payload: &[u8], before: &[u8], split: Option<&SplitPieces>) -> Option<usize> {
         let Self { zstd, column_frames, lz4, splitter, attempt, .. } = self;
         let begin = if before.is_empty() { payload } else { before };
-        let timed = is_timed(begin);
         match codec {
             Codec::ZstdPrefix if before.is_empty() => None,
             Codec::ZstdPrefix => {
@@ -138,16 +153,29 @@ impl Packer {
             }
             Codec::Zstd => zstd.compress_to_buffer(payload, attempt.as_mut_slice()).ok(),
             Codec::ZstdColumns if payload.len() <= SMALL => {
-                zstd.compress_to_buffer(splitter.split(payload, timed)?, attempt.as_mut_slice()).ok()
+                zstd.compress_to_buffer(columns(splitter, payload, begin, split)?, attempt.as_mut_slice()).ok()
             }
             Codec::ZstdColumns => {
-                splitter.split(payload, timed)?;
+                columns(splitter, payload, begin, split)?;
                 column_frames.compress(&splitter.parts(LEAST_FRAME), zstd, attempt)
             }
             Codec::Lz4 => compress_into_with_table(payload, attempt, lz4).ok(),
-            Codec::Lz4Columns => compress_into_with_table(splitter.split(payload, timed)?, attempt, lz4).ok(),
+            Codec::Lz4Columns => compress_into_with_table(columns(splitter, payload, begin, split)?, attempt, lz4).ok(),
             Codec::Stored => None,
         }
+    }
+}
+
+/// The columns of a payload, which has the beginning of its group before it or is it.
+fn columns<'a>(
+    splitter: &'a mut ColumnSplitter,
+    payload: &[u8],
+    begin: &[u8],
+    split: Option<&SplitPieces>,
+) -> Option<&'a [u8]> {
+    match split {
+        Some(split) => splitter.gather(split),
+        None => splitter.split(payload, is_timed(begin)),
     }
 }
 

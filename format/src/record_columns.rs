@@ -21,12 +21,14 @@
 mod fields;
 mod head;
 mod join;
+mod pieces;
 mod read;
 mod skip;
 mod split;
 mod stacks;
 
 pub use join::join;
+pub use pieces::{PieceSplitter, SplitPieces};
 pub use read::{ColumnPlace, ColumnReader, RecordColumns};
 pub use skip::{repeatable_blocks, skip_blocks};
 pub use split::ColumnSplitter;
@@ -55,6 +57,11 @@ trait FieldMover {
     fn byte(&mut self, column: u8) -> Option<u8>;
     /// A number, of this column and the one behind it.
     fn number(&mut self, column: u8) -> Option<()>;
+    /// A number that is there or not, which nothing predicts.
+    #[inline(always)]
+    fn number_if(&mut self, column: u8, is_there: bool) -> Option<()> {
+        if is_there { self.number(column) } else { Some(()) }
+    }
     /// A text with its length.
     fn text(&mut self) -> Option<()>;
 }
@@ -75,38 +82,56 @@ impl RecordWalk {
 
     /// Moves one record; `None`: it is none, or not whole.
     ///
-    /// Nearly all records are allocations, frees and changes of the stack of one byte. They go by their bits, which takes a
-    /// third of the time that the table takes; a test holds both together.
+    /// Nearly all records are allocations, frees and changes of the stack. They go by their bits, which takes a third of the
+    /// time that the table takes; a test holds both together.
     #[inline(always)]
     fn record(&mut self, mover: &mut impl FieldMover) -> Option<()> {
         let first = mover.byte(column::TAG)?;
         match first {
             tag::FREE_YOUNG.. => self.time(mover, true),
             tag::ALLOC.. if first & 15 != Allocator::SHORT => {
-                if first & tag::ALLOC_SIZE_EXPECTED == 0 {
-                    mover.number(column::SIZE)?;
-                }
-                if first & tag::ALLOC_ADDRESS_EXPECTED == 0 {
-                    mover.number(column::ADDRESS)?;
-                }
+                mover.number_if(column::SIZE, first & tag::ALLOC_SIZE_EXPECTED == 0)?;
+                mover.number_if(column::ADDRESS, first & tag::ALLOC_ADDRESS_EXPECTED == 0)?;
                 self.time(mover, false)
             }
-            tag::POP..tag::ALLOC => {
-                self.stack_changed = true;
-                Some(())
-            }
+            tag::POP..tag::ALLOC | tag::PUSH_EXPECTED => self.note_stack_change(),
             tag::REPLACE_TOP_AFTER..tag::POP => {
                 mover.byte(column::STACK_TOP)?;
                 mover.byte(column::STACK_TOP + 1)?;
-                self.stack_changed = true;
-                Some(())
+                self.note_stack_change()
             }
             tag::FREE => {
                 mover.number(column::FREED)?;
                 self.time(mover, true)
             }
+            tag::MOVE_FAR => {
+                mover.number(column::MOVE)?;
+                self.note_stack_change()
+            }
+            tag::PUSH => {
+                mover.number(column::CODE)?;
+                mover.number(column::INSTRUCTION)?;
+                self.note_stack_change()
+            }
+            tag::PUSH_EXPECTED_CODE => {
+                mover.number(column::INSTRUCTION)?;
+                self.note_stack_change()
+            }
+            tag::REPLACE_TOP => {
+                mover.number(column::STACK_TOP)?;
+                mover.number(column::COUNT)?;
+                self.note_stack_change()
+            }
             _ => self.by_table(mover, first),
         }
+    }
+
+    /// What the record of a change ends with.
+    #[inline(always)]
+    #[expect(clippy::unnecessary_wraps, reason = "as `time`")]
+    fn note_stack_change(&mut self) -> Option<()> {
+        self.stack_changed = true;
+        Some(())
     }
 
     /// The fields behind a first byte, whichever it is.

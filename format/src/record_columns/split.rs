@@ -44,19 +44,26 @@ impl ColumnSplitter {
             self.columns[column][..rest.len()].copy_from_slice(rest);
             lengths[column] = rest.len();
         }
-        self.out.clear();
-        self.out.push(u8::from(timed));
-        for &length in &lengths {
-            let at = self.out.len();
-            self.out.resize(at + varint::MAX_LEN, 0);
-            let end = varint::write(&mut self.out, at, length as u64).unwrap_or(at);
-            self.out.truncate(end);
-        }
-        for (column, &length) in self.columns.iter().zip(&lengths) {
-            self.out.extend_from_slice(column.get(..length).unwrap_or_default());
-        }
+        write_columns(&mut self.out, timed, self.columns.iter().zip(lengths));
         self.lengths = lengths;
         Some(&self.out)
+    }
+
+    /// The same of columns that were made before.
+    pub(super) fn take(&mut self, timed: bool, columns: &[Vec<u8>; COLUMNS]) -> Option<&[u8]> {
+        let lengths = columns.each_ref().map(Vec::len);
+        self.out.clear();
+        self.out.try_reserve(lengths.iter().sum::<usize>() + MAX_HEAD).ok()?;
+        write_columns(&mut self.out, timed, columns.iter().zip(lengths));
+        self.lengths = lengths;
+        Some(&self.out)
+    }
+
+    /// Begins to split these records, and so many more bytes. `None`: there is no memory for them.
+    pub(super) fn begin<'a>(&'a mut self, records: &'a [u8], more: usize) -> Option<Splitting<'a>> {
+        self.make_room(records.len() + more)?;
+        self.lengths = [0; COLUMNS];
+        Some(Splitting { records, at: 0, columns: &mut self.columns, lengths: &mut self.lengths })
     }
 
     /// What [`split`](Self::split) gave last, in parts: a column of at least so many bytes begins one, and has the small
@@ -100,12 +107,26 @@ impl ColumnSplitter {
     }
 }
 
+/// Writes the head and the columns.
+fn write_columns<'a>(out: &mut Vec<u8>, timed: bool, columns: impl Iterator<Item = (&'a Vec<u8>, usize)> + Clone) {
+    out.clear();
+    out.push(u8::from(timed));
+    for (_, length) in columns.clone() {
+        let at = out.len();
+        out.resize(at + varint::MAX_LEN, 0);
+        let end = varint::write(out, at, length as u64).unwrap_or(at);
+        out.truncate(end);
+    }
+    columns.for_each(|(column, length)| out.extend_from_slice(column.get(..length).unwrap_or_default()));
+}
+
 /// The arrays are borrowed, so that the position can stay in a register.
-struct Splitting<'a> {
-    records: &'a [u8],
-    at: usize,
-    columns: &'a mut [Vec<u8>; COLUMNS],
-    lengths: &'a mut [usize; COLUMNS],
+#[derive(Debug)]
+pub(super) struct Splitting<'a> {
+    pub(super) records: &'a [u8],
+    pub(super) at: usize,
+    pub(super) columns: &'a mut [Vec<u8>; COLUMNS],
+    pub(super) lengths: &'a mut [usize; COLUMNS],
 }
 
 impl Splitting<'_> {
@@ -146,20 +167,27 @@ impl FieldMover for Splitting<'_> {
         Some(byte)
     }
 
-    /// Without a branch on the length, which nothing predicts.
     #[inline(always)]
     fn number(&mut self, column: u8) -> Option<()> {
+        self.number_if(column, true)
+    }
+
+    /// Without a branch, neither on whether it is there nor on its length: nothing predicts them.
+    #[inline(always)]
+    fn number_if(&mut self, column: u8, is_there: bool) -> Option<()> {
         let column = usize::from(column);
         // Arrays, since the bytes of a slice are moved by a call.
-        let Some(&[first, ref word @ ..]) = self.records.get(self.at..).and_then(<[u8]>::first_chunk::<{ 1 + WORD }>) else {
-            return self.last_number(column);
+        let word = self.records.get(self.at..).and_then(<[u8]>::first_chunk::<{ 1 + WORD }>);
+        let Some(&[first, ref word @ ..]) = word else {
+            return if is_there { self.last_number(column) } else { Some(()) };
         };
-        let length = varint::length(first);
+        let count = usize::from(is_there);
+        let length = varint::length(first) & count.wrapping_neg();
         let (at, behind) = (self.lengths[column], self.lengths[column + 1]);
         *self.columns[column].get_mut(at)? = first;
         *self.columns[column + 1].get_mut(behind..)?.first_chunk_mut()? = *word;
-        self.lengths[column] = at + 1;
-        self.lengths[column + 1] = behind + length - 1;
+        self.lengths[column] = at + count;
+        self.lengths[column + 1] = behind + length - count;
         self.at += length;
         Some(())
     }

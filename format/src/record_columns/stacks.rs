@@ -52,7 +52,7 @@ pub fn pass_stacks(
 
 /// Whether a record with this first byte, which is of the stack, is a Push or a Move.
 #[inline(always)]
-const fn brings_frame(first: u8) -> bool {
+pub(super) const fn brings_frame(first: u8) -> bool {
     first & tag::MOVE != 0 || matches!(first, tag::PUSH_EXPECTED..=tag::MOVE_FAR)
 }
 

@@ -120,14 +120,19 @@ impl PieceSplitter<'_> {
         self.whole &= self.split.walk.record(&mut inserting).is_some() && inserting.is_at_end();
     }
 
-    /// Adds the piece's columns to those of the pieces before it; `false`: not all of its records were moved.
+    /// Adds the piece's columns to those of the pieces before it; `false`: not all of its records were moved, or there is no
+    /// memory for them.
     #[must_use]
     pub fn finish(self) -> bool {
         let Splitting { columns, lengths, .. } = &self.splitting;
-        for (all, (column, &length)) in self.split.columns.iter_mut().zip(columns.iter().zip(lengths.iter())) {
-            all.extend_from_slice(column.get(..length).unwrap_or_default());
-        }
-        self.whole && self.splitting.is_at_end()
+        let mut pieces =
+            columns.iter().zip(lengths.iter()).map(|(column, &length)| column.get(..length).unwrap_or_default());
+        let is_added = self.split.columns.iter_mut().zip(&mut pieces).all(|(all, piece)| {
+            let has_room = all.try_reserve(piece.len()).is_ok();
+            all.extend_from_slice(if has_room { piece } else { &[] });
+            has_room
+        });
+        is_added && self.whole && self.splitting.is_at_end()
     }
 }
 

@@ -3,8 +3,10 @@
 //! Invariant: reports cannot tell whether the sums were computed now from records, or during the recording.
 
 pub(crate) mod bounds;
+mod kept_sums;
 pub(crate) mod objects;
 mod paths;
+mod restored;
 mod several;
 mod warnings;
 pub(crate) mod widest;
@@ -13,20 +15,19 @@ pub(crate) use paths::{checked, expanded, of_one_recording};
 pub(crate) use warnings::warn_unnamed;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
-use memtrack_format::aggregate::Aggregate;
+use anyhow::{Result, bail};
 use memtrack_reader::analysis::{Selection, Tally};
 use memtrack_reader::combine::beneath;
 use memtrack_reader::origin::Whose;
-use memtrack_reader::program::Program;
 use memtrack_reader::source::{self, DataLoss, ReadSummary};
-use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem, apply};
-use memtrack_reader::{Analysis, Filter, Frames, Options, Replay, Thread, View, aggregate, columns};
+use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem};
+use memtrack_reader::{Analysis, Filter, Options, Replay, View, columns};
 
 use self::bounds::TimeBound;
+use self::kept_sums::KeptSums;
 use self::objects::{ObjectStacks, add_objects};
+use self::restored::{restore, restore_kept, with_names};
 use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, without_duplicates};
 use self::widest::{ResidentFindings, widest_moment};
@@ -278,11 +279,14 @@ fn load_one(
     options: &Options,
     problems: &mut LoadWarnings,
 ) -> Result<(Capture, Tally)> {
-    let (file, options) = opened(path, request, options, &mut problems.samples)?;
-    let (mut capture, all) = if file.aggregated() {
-        restore(&file, request, &options, &mut problems.unnamed)?
-    } else {
-        replay(&file, request, &options, &mut problems.unnamed)?
+    let (mut file, options) = opened(path, request, options, &mut problems.samples)?;
+    let unnamed = &mut problems.unnamed;
+    let kept = KeptSums::of(&file, request, &options);
+    let found = kept.as_ref().and_then(KeptSums::find);
+    let (mut capture, all) = match found {
+        _ if file.aggregated() => restore(&file, request, &options, unnamed)?,
+        Some(found) => restore_kept(&file, request, &options, found, unnamed)?,
+        None => replay(&mut file, request, &options, kept, unnamed)?,
     };
     add_objects(&file, &mut capture, request.objects)?;
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
@@ -402,15 +406,20 @@ pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
     DebugFileSearch::new(debug_dirs, Debuginfod::from_environment())
 }
 
-/// Loads a capture with records.
+/// Loads a capture with records, whose sums are kept for later reports in `kept`.
 fn replay(
-    file: &source::CaptureReader,
+    file: &mut source::CaptureReader,
     request: &Request<'_>,
     options: &Options,
+    kept: Option<KeptSums>,
     unnamed: &mut Vec<SymbolProblem>,
 ) -> Result<(Capture, Tally)> {
+    if kept.is_some() {
+        file.keep_everything();
+    }
+    let file = &*file;
     let with_resident = request.with_resident || request.with_pinned;
-    let (read, replay, ResidentFindings { widest, bands }) = if with_resident && file.sample_bytes().is_none() {
+    let (mut read, replay, ResidentFindings { widest, bands }) = if with_resident && file.sample_bytes().is_none() {
         widest_moment(file, options, request.with_bands)?
     } else {
         let mut replay = Replay::new(options);
@@ -418,6 +427,10 @@ fn replay(
         (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, ResidentFindings::default())
     };
     let (all, mut analysis) = (replay.allocated(), replay.into_analysis());
+    if let Some(kept) = kept {
+        kept.keep(&analysis, &read, widest.as_ref());
+        with_names(file, request, &mut analysis, &mut read.frames, unnamed)?;
+    }
     let pinned = widest.as_ref().map(|moment| &moment.breakdown.pinned_groups[..]).unwrap_or_default();
     analysis.set_pinned(pinned);
     let info = CaptureInfo { resident: widest, resident_bands: bands, ..capture_info(file, DataLoss::default()) };
@@ -436,35 +449,6 @@ fn capture_from(
     (info.unknown_frames, info.time_uncertainty_ns) = (read.unknown_frames, Some(read.time_uncertainty_ns));
     unnamed.extend(read.unnamed);
     Capture { info, analysis, frames: read.frames, threads: read.threads, shown: Presentation::default() }
-}
-
-/// Loads an aggregated capture.
-fn restore(
-    file: &source::CaptureReader,
-    request: &Request<'_>,
-    options: &Options,
-    unnamed: &mut Vec<SymbolProblem>,
-) -> Result<(Capture, Tally)> {
-    let payload = file.aggregate()?;
-    let aggregate = payload.and_then(|payload| Aggregate::decode(&payload));
-    let aggregate = aggregate.with_context(|| format!("{}: the aggregated data is corrupt", file.path().display()))?;
-    let (mut analysis, mut frames, threads): (_, Frames, Vec<Thread>) = aggregate::restore(&aggregate)?;
-    if !request.without_names {
-        let mut symbolizer = file.symbolizer();
-        apply(&mut symbolizer, &mut frames, &mut analysis)?;
-        unnamed.extend(symbolizer.problems());
-    }
-    frames.add_program(Arc::new(Program::of(file.process())));
-    let (wanted, known) = (options.temporary_threshold, analysis.totals.temporary_threshold);
-    if wanted != known {
-        bail!(
-            "{}: this aggregated capture was recorded with --temporary-threshold {known}; {wanted} is not available",
-            file.path().display()
-        );
-    }
-    let all = analysis.totals.allocations;
-    let info = capture_info(file, file.lost());
-    Ok((Capture { info, analysis, frames, threads, shown: Presentation::default() }, all))
 }
 
 /// The metadata of a capture.

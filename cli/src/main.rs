@@ -32,8 +32,10 @@ mod push;
 mod report_mark;
 mod reports;
 mod resident_memory;
+mod safe_directory;
 mod screen;
 mod shim;
+mod sums_cache;
 #[allow(unsafe_code, reason = "the one place with system calls")]
 mod sys;
 mod target;

@@ -334,7 +334,9 @@ impl AccountMapping {
 }
 
 impl AccountCause {
-    fn of(number: u64) -> Self {
+    /// The cause with this number; growth, if this version does not know it.
+    #[must_use]
+    pub fn of(number: u64) -> Self {
         let all = [Self::Growth, Self::End, Self::Mark, Self::Snapshot, Self::Finalizing, Self::Time];
         all.into_iter().find(|cause| *cause as u64 == number).unwrap_or_default()
     }

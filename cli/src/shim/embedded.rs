@@ -12,7 +12,8 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::NamedTempFile;
 
-use super::{NoPlace, SHIM_NAME, is_special, safe_directory};
+use super::{NoPlace, SHIM_NAME, is_special};
+use crate::safe_directory;
 use crate::sys::{check_executable_mapping, effective_user};
 use crate::units;
 

@@ -6,8 +6,6 @@
 #[cfg(not(feature = "external-shim"))]
 mod embedded;
 mod identity;
-#[cfg(not(feature = "external-shim"))]
-mod safe_directory;
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -22,6 +22,7 @@ mod pools;
 mod process_facts;
 mod size_spread;
 mod slabs;
+mod stored;
 mod thread_cache;
 mod used;
 mod widest;

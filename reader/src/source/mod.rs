@@ -168,6 +168,12 @@ impl CaptureReader {
         self.how.names = false;
     }
 
+    /// Reads whole stacks with columns, and leaves native frames as places: for sums from which any report can be made.
+    pub fn keep_everything(&mut self) {
+        self.how =
+            ReadOptions { columns: true, names: false, brief: false, search: std::mem::take(&mut self.how.search) };
+    }
+
     /// Reduces stacks to what places and modules need: for reports that show no call paths, sum everything that was
     /// allocated, and filter nothing by its stack.
     pub fn ignore_paths(&mut self) {

@@ -18,7 +18,7 @@ const PRIVATE: u32 = 0o700;
 ///
 /// # Errors
 /// An error of the system, or `PermissionDenied` if another user could change the contents.
-pub(super) fn prepare(base: &Path, name: &str) -> io::Result<PathBuf> {
+pub(crate) fn prepare(base: &Path, name: &str) -> io::Result<PathBuf> {
     DirBuilder::new().recursive(true).mode(PRIVATE).create(base)?;
     let user = effective_user();
     // Another user could have made a link in /tmp to any directory of this user.

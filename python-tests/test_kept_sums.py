@@ -1,0 +1,147 @@
+"""Sums that are kept of large captures: reports from them are those from events, to the byte, and damage is never trusted."""
+
+import sys
+
+import pytest
+
+from conftest import PROGRAMS
+
+# Enough for captures to have more than 2 MiB of records.
+BLOCKS = 250_000
+RECORDINGS = {
+    "objects": (["--trace-python-allocators"], []),
+    "threads": (["--trace-python-allocators"], ["3"]),
+    "timed": (["--trace-python-allocators", "--allocation-timestamps"], []),
+    "native": (["--trace-python-allocators", "--native"], ["2"]),
+    "processes": (["--trace-python-allocators", "--follow"], ["1", "1"]),
+    "samples": (["--sample=10"], []),
+}
+VIEWS = [(), ("--leaks",), ("--leaks", "--at-exit"), ("--temporary",), ("--allocated",)]
+OF_VIEWS = [("table", "-n", "1000"), ("summary", "--json"), ("transform", "speedscope", "-o", "-")]
+REPORTS = [
+    ("tree", "--json", "--leaks"),
+    ("flamegraph", "--json", "-o", "-"),
+    ("table", "--csv", "--allocated"),
+    ("summary", "--temporary"),
+    ("transform", "speedscope", "-o", "-"),
+    ("stats", "--recording"),
+    ("stats", "--json"),
+    ("table", "--temporary", "--temporary-threshold", "5"),
+    ("table", "--all-frames", "--split-threads"),
+    ("table", "--pinned"),
+    ("tree", "--split-processes"),
+    ("explain",),
+    ("flamegraph", "-o", "-"),
+    ("transform", "pprof", "-o", "-"),
+    ("transform", "dhat", "-o", "-"),
+    ("transform", "records", "--table", "allocations"),
+    ("table", "--min-bytes", "500"),
+    ("table", "--from", "20%", "--to", "60%"),
+    ("table", "--function", "work"),
+]
+# What needs more than sums: single allocations, accounts of each thread's blocks, statistics of each group.
+NOT_KEPT = {"--pinned", "explain", "dhat", "--min-bytes", "--from", "--function"}
+
+
+@pytest.fixture(scope="module", params=RECORDINGS)
+def capture(request, module_memtrack):
+    options, arguments = RECORDINGS[request.param]
+    target = (sys.executable, PROGRAMS / "many_sizes.py", BLOCKS, *arguments)
+    capture = module_memtrack.record(*map(str, target), options=options)
+    capture.kind = request.param
+    return capture.symbolized() if request.param == "native" else capture
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The directory of kept sums, an empty one."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("MEMTRACK_CACHE", raising=False)
+    return tmp_path / "cache" / "memtrack" / "sums"
+
+
+def report(capture, *words, kept=True, paths=None):
+    """What a report prints, on both streams."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not kept:
+            patch.setenv("MEMTRACK_CACHE", "none")
+        outcome = capture.memtrack(*words, *(paths or [capture.path]))
+    return outcome.status, outcome.stdout, outcome.stderr
+
+
+def files(cache):
+    return sorted(cache.iterdir()) if cache.exists() else []
+
+
+def test_reports_from_kept_sums_are_those_from_events(capture, cache):
+    for words in REPORTS:
+        for file in files(cache):
+            file.unlink()
+        from_events = report(capture, *words, kept=False)
+        assert not files(cache)
+        assert report(capture, *words) == from_events, words
+        with_resident = words[0] == "stats" and "--json" not in words or words[0] == "flamegraph" and "--json" not in words
+        needs_events = NOT_KEPT & set(words) or capture.kind == "samples" or capture.kind == "native" and with_resident
+        if "flamegraph" not in words:
+            assert bool(files(cache)) != bool(needs_events), words
+        assert report(capture, *words) == from_events, words
+
+
+def test_one_report_keeps_sums_for_all_others(capture, cache):
+    if capture.kind in ("samples", "native"):
+        pytest.skip("nothing is kept of samples, nor of resident memory where stacks are native")
+    from_events = {(*words, *view): report(capture, *words, *view, kept=False) for words in OF_VIEWS for view in VIEWS}
+    report(capture, "stats")
+    found = files(cache)
+    assert len(found) == 1
+    for words, expected in from_events.items():
+        assert report(capture, *words) == expected, words
+    assert files(cache) == found
+    assert 2 * found[0].stat().st_size < capture.path.stat().st_size
+
+
+def test_processes_together_are_read_from_events(capture, cache):
+    if capture.kind != "processes":
+        pytest.skip("one process")
+    paths = sorted(capture.path.parent.glob(f"{capture.path.stem}*.bin"))
+    assert len(paths) == 2
+    expected = report(capture, "stats", kept=False, paths=paths)
+    [report(capture, "stats", paths=[path]) for path in paths]
+    assert len(files(cache)) == 2
+    assert report(capture, "stats", paths=paths) == expected
+
+
+def test_what_is_damaged_or_of_another_capture_is_left_aside(capture, cache, tmp_path):
+    if capture.kind != "threads":
+        pytest.skip("one is enough")
+    expected = report(capture, "table", kept=False)
+    report(capture, "table")
+    (kept,) = files(cache)
+    whole = kept.read_bytes()
+    for damaged in (whole[:-1], whole[: len(whole) // 2], b"", bytes([whole[0] ^ 1]) + whole[1:], whole[:20] + b"x" + whole[21:]):
+        kept.write_bytes(damaged)
+        assert report(capture, "table") == expected
+        assert kept.read_bytes() == whole, "it is written anew"
+    other = tmp_path / "other.bin"
+    events = capture.path.read_bytes()
+    middle = len(events) // 2
+    for changed in (events[:-40], events[:middle] + bytes([events[middle] ^ 1]) + events[middle + 1 :], events + b"more"):
+        other.write_bytes(changed)
+        outcomes = [report(capture, "stats", "--json", kept=kept, paths=[other]) for kept in (False, True, True)]
+        assert outcomes[0] == outcomes[1] == outcomes[2]
+    other.write_bytes(events)
+    before = files(cache)
+    report(capture, "table", paths=[other])
+    assert files(cache) == before, "a copy has the sums of the original"
+
+
+def test_it_can_be_turned_off_and_need_not_be_there(capture, cache, monkeypatch):
+    if capture.kind != "objects":
+        pytest.skip("one is enough")
+    expected = report(capture, "table", kept=False)
+    assert not cache.parent.exists()
+    cache.parent.parent.mkdir()
+    cache.parent.write_text("no directory")
+    assert report(capture, "table") == expected
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert report(capture, "table") == expected

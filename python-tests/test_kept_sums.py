@@ -32,6 +32,7 @@ REPORTS = [
     ("tree", "--split-processes"),
     ("explain",),
     ("flamegraph", "-o", "-"),
+    ("flamegraph", "--temporary", "--inverted", "-o", "-"),
     ("transform", "pprof", "-o", "-"),
     ("transform", "dhat", "-o", "-"),
     ("transform", "records", "--table", "allocations"),
@@ -82,27 +83,28 @@ def test_reports_from_kept_sums_are_those_from_events(capture, cache):
         assert report(capture, *words) == from_events, words
         with_resident = words[0] == "stats" and "--json" not in words or words[0] == "flamegraph" and "--json" not in words
         needs_events = NOT_KEPT & set(words) or capture.kind == "samples" or capture.kind == "native" and with_resident
-        if "flamegraph" not in words:
-            assert bool(files(cache)) != bool(needs_events), words
+        assert bool(files(cache)) != bool(needs_events), words
         assert report(capture, *words) == from_events, words
 
 
+# Nothing is kept of samples, nor of resident memory where stacks are native.
+@pytest.mark.parametrize("capture", ["objects", "threads", "timed", "processes"], indirect=True)
 def test_one_report_keeps_sums_for_all_others(capture, cache):
-    if capture.kind in ("samples", "native"):
-        pytest.skip("nothing is kept of samples, nor of resident memory where stacks are native")
     from_events = {(*words, *view): report(capture, *words, *view, kept=False) for words in OF_VIEWS for view in VIEWS}
+    report(capture, "flamegraph", "-o", "-")
+    # The other one is of memory over time.
+    assert len(files(cache)) == 2
     report(capture, "stats")
     found = files(cache)
-    assert len(found) == 1
+    assert len(found) == 2
     for words, expected in from_events.items():
         assert report(capture, *words) == expected, words
     assert files(cache) == found
-    assert 2 * found[0].stat().st_size < capture.path.stat().st_size
+    assert 2 * sum(file.stat().st_size for file in found) < capture.path.stat().st_size
 
 
+@pytest.mark.parametrize("capture", ["processes"], indirect=True)
 def test_processes_together_are_read_from_events(capture, cache):
-    if capture.kind != "processes":
-        pytest.skip("one process")
     paths = sorted(capture.path.parent.glob(f"{capture.path.stem}*.bin"))
     assert len(paths) == 2
     expected = report(capture, "stats", kept=False, paths=paths)
@@ -111,9 +113,8 @@ def test_processes_together_are_read_from_events(capture, cache):
     assert report(capture, "stats", paths=paths) == expected
 
 
+@pytest.mark.parametrize("capture", ["threads"], indirect=True)
 def test_what_is_damaged_or_of_another_capture_is_left_aside(capture, cache, tmp_path):
-    if capture.kind != "threads":
-        pytest.skip("one is enough")
     expected = report(capture, "table", kept=False)
     report(capture, "table")
     (kept,) = files(cache)
@@ -135,9 +136,8 @@ def test_what_is_damaged_or_of_another_capture_is_left_aside(capture, cache, tmp
     assert files(cache) == before, "a copy has the sums of the original"
 
 
+@pytest.mark.parametrize("capture", ["objects"], indirect=True)
 def test_it_can_be_turned_off_and_need_not_be_there(capture, cache, monkeypatch):
-    if capture.kind != "objects":
-        pytest.skip("one is enough")
     expected = report(capture, "table", kept=False)
     assert not cache.parent.exists()
     cache.parent.parent.mkdir()

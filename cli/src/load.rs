@@ -419,7 +419,7 @@ fn replay(
     }
     let file = &*file;
     let with_resident = request.with_resident || request.with_pinned;
-    let (mut read, replay, ResidentFindings { widest, bands }) = if with_resident && file.sample_bytes().is_none() {
+    let (mut read, replay, resident) = if with_resident && file.sample_bytes().is_none() {
         widest_moment(file, options, request.with_bands)?
     } else {
         let mut replay = Replay::new(options);
@@ -428,13 +428,24 @@ fn replay(
     };
     let (all, mut analysis) = (replay.allocated(), replay.into_analysis());
     if let Some(kept) = kept {
-        kept.keep(&analysis, &read, widest.as_ref());
+        kept.keep(&analysis, &read, &resident);
         with_names(file, request, &mut analysis, &mut read.frames, unnamed)?;
     }
+    Ok((with_findings(file, read, analysis, resident, unnamed), all))
+}
+
+/// Builds a capture from its sums and what it says about resident memory.
+fn with_findings(
+    file: &source::CaptureReader,
+    read: ReadSummary,
+    mut analysis: Analysis,
+    ResidentFindings { widest, bands }: ResidentFindings,
+    unnamed: &mut Vec<SymbolProblem>,
+) -> Capture {
     let pinned = widest.as_ref().map(|moment| &moment.breakdown.pinned_groups[..]).unwrap_or_default();
     analysis.set_pinned(pinned);
     let info = CaptureInfo { resident: widest, resident_bands: bands, ..capture_info(file, DataLoss::default()) };
-    Ok((capture_from(info, read, analysis, unnamed), all))
+    capture_from(info, read, analysis, unnamed)
 }
 
 /// Builds a capture from the result of reading it.

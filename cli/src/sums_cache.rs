@@ -59,12 +59,10 @@ impl SumsCache {
         Some(payload)
     }
 
-    /// Puts it here, if it takes at most so many bytes.
-    pub(crate) fn put(&self, name: &str, payload: &[u8], most: u64) {
+    /// Puts it here, if it takes at most so many bytes; whether it is here.
+    pub(crate) fn put(&self, name: &str, payload: &[u8], most: u64) -> bool {
         let packed = packed(payload).filter(|bytes| bytes.len() as u64 <= most.min(MOST_OF_FILE));
-        if let Some(packed) = packed {
-            let _ = self.write(name, &packed).and_then(|()| self.shrink(MOST));
-        }
+        packed.is_some_and(|packed| self.write(name, &packed).and_then(|()| self.shrink(MOST)).is_ok())
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {

@@ -1,8 +1,8 @@
 //! Keeps the sums of a capture whose events were read, so that later reports need not read them again.
 //!
 //! Kept is what reports without filters of single allocations are made from, named by a hash of all bytes of the capture and
-//! by what this program is. The payload is numbers (their count, and then each as a varint) and the content of an aggregated
-//! capture. Invariant: a report from kept sums is the one from events; where that is not certain, nothing is kept.
+//! by what this program is. A payload is numbers (their count, and then each as a varint) and the content of an aggregated
+//! capture; that of memory over time, for a page, is numbers and rows of intervals. Invariant: a report from kept sums is the one from events; where that is not certain, nothing is kept.
 
 use std::fs;
 use std::hash::Hasher;
@@ -12,12 +12,14 @@ use std::os::unix::fs::MetadataExt;
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::resident::AccountCause;
 use memtrack_format::varint;
-use memtrack_reader::resident::ResidentBreakdown;
+use memtrack_reader::analysis::{Curve, Intervals};
+use memtrack_reader::resident::{ClassesAt, MemoryClass, ResidentBreakdown};
 use memtrack_reader::source::{CaptureReader, DataLoss, ReadSummary};
 use memtrack_reader::{Analysis, Options, aggregate};
 use twox_hash::XxHash64;
 
 use super::Request;
+use super::widest::ResidentFindings;
 use crate::reports::resident_moment::ResidentMoment;
 use crate::sums_cache::SumsCache;
 use crate::terminal::Progress;
@@ -32,6 +34,8 @@ pub(super) struct KeptSums {
     /// What else they depend on: the program, the length of the capture, and options.
     of: [u64; 5],
     with_resident: bool,
+    /// How many moments memory over time has; 0: it is not asked for.
+    moments: u32,
     /// Most bytes that they may take.
     most: u64,
 }
@@ -40,21 +44,32 @@ pub(super) struct KeptSums {
 pub(super) struct FoundSums {
     pub(super) analysis: Analysis,
     pub(super) read: ReadSummary,
-    pub(super) resident: Option<ResidentMoment>,
+    pub(super) resident: ResidentFindings,
+}
+
+/// What a file has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KeptPart {
+    Sums,
+    /// Resident memory at one moment, too.
+    WithResident,
+    /// Memory over time, besides.
+    OverTime,
 }
 
 impl KeptSums {
     /// `None` where the request needs more than what is kept, the capture is small or still written, or there is no place.
     pub(super) fn of(file: &CaptureReader, request: &Request<'_>, options: &Options) -> Option<Self> {
-        let &Options { temporary_threshold, exact_times, unknown_blocks, .. } = options;
-        let plain = Options { temporary_threshold, exact_times, unknown_blocks, ..Options::default() };
+        let &Options { temporary_threshold, moments, snapshots, exact_times, unknown_blocks, .. } = options;
+        let plain =
+            Options { temporary_threshold, moments, snapshots, exact_times, unknown_blocks, ..Options::default() };
         // Which pages blocks of one stack keep depends on what tells stacks apart.
         let other_stacks = request.without_columns || file.process().native_traces;
         let needs_more = *options != plain
             || request.narrows()
-            || request.with_bands
             || request.with_pinned
-            || request.with_resident && other_stacks;
+            || request.with_resident && other_stacks
+            || (moments > 0) != (request.with_resident && request.with_bands);
         if needs_more || file.aggregated() || file.total_record_bytes() < LEAST_RECORD_BYTES || file.is_growing() {
             return None;
         }
@@ -67,31 +82,46 @@ impl KeptSums {
             hash: hash_of(file)?,
             of: [program.len(), changed[0], changed[1], file.file_bytes(), temporary_threshold.into()],
             with_resident: request.with_resident,
-            most: file.file_bytes() / 2,
+            moments,
+            most: file.file_bytes(),
         })
     }
 
     /// The sums, if they are there.
     pub(super) fn find(&self) -> Option<FoundSums> {
         // What was looked for besides is no reason not to take them.
-        let names = [true, false].into_iter().filter(|with_resident| *with_resident || !self.with_resident);
-        let payload = names.map(|with_resident| self.name(with_resident)).find_map(|name| self.cache.find(&name))?;
-        let found = decode(&payload)?;
-        Some(FoundSums { resident: found.resident.filter(|_| self.with_resident), ..found })
+        let parts: &[KeptPart] = match self.with_resident {
+            true => &[KeptPart::WithResident],
+            false => &[KeptPart::WithResident, KeptPart::Sums],
+        };
+        let payload = parts.iter().find_map(|part| self.cache.find(&self.name(*part)))?;
+        let mut found = decode(&payload)?;
+        if !self.with_resident {
+            found.resident = ResidentFindings::default();
+        }
+        if self.moments > 0 {
+            decode_over_time(&self.cache.find(&self.name(KeptPart::OverTime))?, &mut found)?;
+        }
+        Some(found)
     }
 
     /// Keeps the sums that were computed from all events, if there is room for them.
-    pub(super) fn keep(&self, analysis: &Analysis, read: &ReadSummary, resident: Option<&ResidentMoment>) {
-        if let Some(payload) = encode(analysis, read, resident) {
-            self.cache.put(&self.name(self.with_resident), &payload, self.most);
+    pub(super) fn keep(&self, analysis: &Analysis, read: &ReadSummary, resident: &ResidentFindings) {
+        let part = if self.with_resident { KeptPart::WithResident } else { KeptPart::Sums };
+        let put = |part, payload: Option<Vec<u8>>| {
+            payload.is_some_and(|payload| self.cache.put(&self.name(part), &payload, self.most))
+        };
+        if put(part, encode(analysis, read, resident.widest.as_ref())) && self.moments > 0 {
+            put(KeptPart::OverTime, encode_over_time(analysis, &resident.bands));
         }
     }
 
-    fn name(&self, with_resident: bool) -> String {
+    fn name(&self, part: KeptPart) -> String {
         let mut hasher = XxHash64::with_seed(0);
         hasher.write(env!("CARGO_PKG_VERSION").as_bytes());
         self.of.iter().for_each(|number| hasher.write_u64(*number));
-        hasher.write_u8(with_resident.into());
+        hasher.write_u8(part as u8);
+        hasher.write_u32(if part == KeptPart::OverTime { self.moments } else { 0 });
         format!("{:016x}-{:016x}", self.hash, hasher.finish())
     }
 }
@@ -124,17 +154,35 @@ fn encode(analysis: &Analysis, read: &ReadSummary, resident: Option<&ResidentMom
         numbers.extend([*time_ns, *cause as u64, *threads as u64, u64::from(*knows_all)]);
         numbers.extend(breakdown.to_numbers()?);
     }
-    let mut payload = Vec::new();
-    for number in std::iter::once(numbers.len() as u64).chain(numbers) {
-        let mut bytes = [0; varint::MAX_LEN];
-        let end = varint::write(&mut bytes, 0, number)?;
-        payload.extend_from_slice(&bytes[..end]);
-    }
+    let mut payload = of_numbers(&numbers)?;
     payload.extend(aggregate::save(analysis, frames, threads).encode());
     Some(payload)
 }
 
-fn decode(payload: &[u8]) -> Option<FoundSums> {
+fn encode_over_time(analysis: &Analysis, bands: &[ClassesAt]) -> Option<Vec<u8>> {
+    let (moments, rows) = analysis.intervals.as_ref()?.to_parts();
+    let mut numbers = [analysis.curve.as_ref()?.to_numbers(), moments].concat();
+    for band in bands {
+        numbers.push(band.time_ns);
+        numbers.extend(band.bytes);
+    }
+    let mut payload = of_numbers(&numbers)?;
+    payload.extend(rows);
+    Some(payload)
+}
+
+fn of_numbers(numbers: &[u64]) -> Option<Vec<u8>> {
+    let mut payload = Vec::new();
+    for number in std::iter::once(&(numbers.len() as u64)).chain(numbers) {
+        let mut bytes = [0; varint::MAX_LEN];
+        let end = varint::write(&mut bytes, 0, *number)?;
+        payload.extend_from_slice(&bytes[..end]);
+    }
+    Some(payload)
+}
+
+/// The numbers, and what comes after them.
+fn to_numbers(payload: &[u8]) -> Option<(Vec<u64>, &[u8])> {
     let (count, mut at) = varint::read(payload, 0)?;
     let mut numbers = Vec::new();
     for _ in 0..count {
@@ -142,13 +190,18 @@ fn decode(payload: &[u8]) -> Option<FoundSums> {
         numbers.push(number);
         at = next;
     }
-    let aggregate = Aggregate::decode(payload.get(at..)?)?;
+    Some((numbers, payload.get(at..)?))
+}
+
+fn decode(payload: &[u8]) -> Option<FoundSums> {
+    let (numbers, sums) = to_numbers(payload)?;
+    let aggregate = Aggregate::decode(sums)?;
     let (analysis, frames, threads) = aggregate::restore(&aggregate).ok()?;
     let mut numbers = numbers.into_iter();
     let mut next = || numbers.next();
     let (unknown_frames, time_uncertainty_ns) = (next()?, next()?);
     let lost = DataLoss { blocks: next()?, bytes: next()? };
-    let resident = match next() {
+    let widest = match next() {
         None => None,
         Some(time_ns) => Some(ResidentMoment {
             time_ns,
@@ -159,17 +212,31 @@ fn decode(payload: &[u8]) -> Option<FoundSums> {
         }),
     };
     let read = ReadSummary { frames, threads, unknown_frames, time_uncertainty_ns, lost, unnamed: Vec::new() };
-    Some(FoundSums { analysis, read, resident })
+    Some(FoundSums { analysis, read, resident: ResidentFindings { widest, bands: Vec::new() } })
+}
+
+fn decode_over_time(payload: &[u8], found: &mut FoundSums) -> Option<()> {
+    let FoundSums { analysis, resident, .. } = found;
+    let (numbers, rows) = to_numbers(payload)?;
+    let mut numbers = numbers.into_iter();
+    analysis.curve = Some(Curve::from_numbers(&mut numbers)?);
+    let (groups, snapshots) = (analysis.groups.len(), analysis.snapshots.len());
+    analysis.intervals = Some(Intervals::from_parts(&mut numbers, rows, groups, snapshots)?);
+    let numbers = numbers.as_slice();
+    let (bands, []) = numbers.as_chunks::<{ 1 + MemoryClass::ALL.len() }>() else { return None };
+    resident.bands = bands.iter().map(|&[time_ns, ref bytes @ ..]| ClassesAt { time_ns, bytes: *bytes }).collect();
+    Some(())
 }
 
 #[cfg(test)]
 mod tests {
     use memtrack_format::resident::AccountCause;
-    use memtrack_reader::resident::ResidentBreakdown;
+    use memtrack_reader::analysis::{Curve, Groups, Interval};
+    use memtrack_reader::resident::{ClassesAt, ResidentBreakdown};
     use memtrack_reader::source::{DataLoss, ReadSummary};
     use memtrack_reader::{Analysis, View};
 
-    use super::{decode, encode};
+    use super::{decode, decode_over_time, encode, encode_over_time};
     use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use crate::reports::resident_moment::ResidentMoment;
@@ -189,11 +256,33 @@ mod tests {
             assert_eq!(Analysis { exact_times: true, ..found.analysis }, analysis);
             assert_eq!(found.read.threads, read.threads);
             assert_eq!((found.read.unknown_frames, found.read.time_uncertainty_ns, found.read.lost), (7, 8, lost));
-            assert_eq!(format!("{:?}", found.resident), format!("{resident:?}"));
+            assert_eq!(format!("{:?}", found.resident.widest), format!("{resident:?}"));
             for row in analysis.view(View::Allocated) {
                 assert!(found.read.frames.leaf_to_root(row.stack).eq(read.frames.leaf_to_root(row.stack)));
             }
             (0..payload.len()).for_each(|end| drop(decode(&payload[..end])));
         }
+    }
+
+    #[test]
+    fn memory_over_time_is_what_was_read() {
+        let Capture { mut analysis, frames, threads, .. } = fixture::capture();
+        let (mut curve, bands) =
+            (Curve::default(), vec![ClassesAt { time_ns: 9, bytes: [1, 2, 3, 4, 5, 6, 7, 8, 9] }; 3]);
+        curve.add(7, 1 << 40);
+        let interval = |group| Interval { group, first_snapshot: 0, end_snapshot: None, bytes: 5, count: 1 };
+        (analysis.curve, analysis.intervals) = (Some(curve), Some((0..2).map(interval).collect()));
+        let read = ReadSummary { frames, threads, ..ReadSummary::default() };
+        let (sums, payload) = (encode(&analysis, &read, None).unwrap(), encode_over_time(&analysis, &bands).unwrap());
+        let mut found = decode(&sums).unwrap();
+        assert_eq!((found.analysis.intervals.is_some(), found.analysis.curve.is_some()), (false, false));
+        decode_over_time(&payload, &mut found).unwrap();
+        let rows =
+            |analysis: &Analysis| analysis.intervals.iter().flat_map(|all| all.iter().collect::<Vec<_>>()).collect();
+        let (read_rows, found_rows): (Vec<Interval>, Vec<_>) = (rows(&analysis), rows(&found.analysis));
+        assert_eq!((found_rows, found.analysis.curve.take()), (read_rows, analysis.curve));
+        assert_eq!(found.resident.bands, bands);
+        found.analysis.groups = Groups::default();
+        assert_eq!(decode_over_time(&payload, &mut found), None, "they are of other groups");
     }
 }

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use memtrack_format::aggregate::Aggregate;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::program::Program;
-use memtrack_reader::source::{CaptureReader, DataLoss, ReadSummary};
+use memtrack_reader::source::{CaptureReader, ReadSummary};
 use memtrack_reader::symbols::{SymbolProblem, apply};
 use memtrack_reader::{Analysis, Frames, Options, aggregate};
 
 use super::kept_sums::FoundSums;
-use super::{Request, capture_from, capture_info};
-use crate::reports::capture_info::{Capture, CaptureInfo};
+use super::{Request, capture_info, with_findings};
+use crate::reports::capture_info::Capture;
 use crate::reports::presentation::Presentation;
 
 /// Loads an aggregated capture.
@@ -52,11 +52,9 @@ pub(super) fn restore_kept(
     let FoundSums { mut analysis, read: ReadSummary { mut frames, .. }, .. } = found;
     analysis.exact_times = options.exact_times;
     with_names(file, request, &mut analysis, &mut frames, unnamed)?;
-    let pinned = found.resident.as_ref().map(|moment| &moment.breakdown.pinned_groups[..]).unwrap_or_default();
-    analysis.set_pinned(pinned);
     let all = analysis.totals.allocations;
-    let info = CaptureInfo { resident: found.resident, ..capture_info(file, DataLoss::default()) };
-    Ok((capture_from(info, ReadSummary { frames, ..found.read }, analysis, unnamed), all))
+    let read = ReadSummary { frames, ..found.read };
+    Ok((with_findings(file, read, analysis, found.resident, unnamed), all))
 }
 
 /// Looks up the names of native frames that were left as places, unless the request needs none.

@@ -65,6 +65,24 @@ impl Curve {
         }
     }
 
+    /// All of it as numbers.
+    #[must_use]
+    pub fn to_numbers(&self) -> Vec<u64> {
+        let pieces = self.pieces.iter().flat_map(|piece| [piece.most_ns, piece.most, piece.last_ns, piece.last]);
+        [self.width.into(), self.pieces.len() as u64].into_iter().chain(pieces).collect()
+    }
+
+    /// The curve that was written as these numbers, of which it takes no more than these; `None`: they are of none.
+    pub fn from_numbers(numbers: &mut impl Iterator<Item = u64>) -> Option<Self> {
+        let width = u32::try_from(numbers.next()?).ok().filter(|width| *width < u64::BITS)?;
+        let count = numbers.next().filter(|count| *count <= MOST as u64)?;
+        let mut piece = || {
+            let [most_ns, most, last_ns, last] = [numbers.next()?, numbers.next()?, numbers.next()?, numbers.next()?];
+            Some(CurveWindow { most_ns, most, last_ns, last })
+        };
+        Some(Self { width, pieces: (0..count).map(|_| piece()).collect::<Option<_>>()? })
+    }
+
     /// The steps: times, and the bytes that are live from each of them on.
     pub fn points(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.pieces.iter().flat_map(|piece| {
@@ -98,6 +116,11 @@ mod tests {
         assert_eq!(points.iter().max_by_key(|(_, bytes)| bytes), Some(&(123_457_000, 1_000_000)));
         assert!(points.is_sorted_by_key(|(time, _)| time));
         assert_eq!(points[points.len() - 1], (5_000_000_000, 77));
+        let numbers = curve.to_numbers();
+        assert_eq!(Curve::from_numbers(&mut numbers.iter().copied()), Some(curve));
+        for end in 0..4 {
+            assert_eq!(Curve::from_numbers(&mut numbers[..numbers.len() - 1 - end].iter().copied()), None);
+        }
         assert!(points[points.len() - 2].0 > 999_000_000 && points[points.len() - 2].1 == 1000);
     }
 }

@@ -12,6 +12,9 @@
 //! Invariant: rows are read as they were written, in the same order.
 
 use memtrack_format::varint::{MAX_LEN, read, unzigzag, write, zigzag};
+use rustc_hash::FxHashMap;
+
+use super::Tally;
 
 /// Allocations of one group that were live at the same snapshots.
 ///
@@ -59,6 +62,47 @@ impl Intervals {
             bytes,
             count,
         })
+    }
+
+    /// The numbers of moments, and the rows: those that are live at the end are added up, as there may be one for each block.
+    #[must_use]
+    pub fn to_parts(&self) -> (Vec<u64>, Vec<u8>) {
+        let mut surviving: FxHashMap<(u32, u32), Tally> = FxHashMap::default();
+        let mut rows = PackedRows::default();
+        for row in self.rows.iter() {
+            match row.end {
+                Some(_) => rows.push(&row),
+                None => surviving.entry((row.group, row.first)).or_default().add(row.bytes, row.count),
+            }
+        }
+        let mut surviving: Vec<_> = surviving.into_iter().collect();
+        surviving.sort_unstable_by_key(|(key, _)| *key);
+        for ((group, first), Tally { bytes, count, .. }) in surviving {
+            rows.push(&MomentRow { group, first, end: None, bytes, count });
+        }
+        let moments = self.moments.iter().copied().map(u64::from);
+        ([self.step.into(), self.moments.len() as u64].into_iter().chain(moments).collect(), rows.bytes)
+    }
+
+    /// The intervals with these parts; `None` if they are not of so many groups and snapshots.
+    pub fn from_parts(
+        numbers: &mut impl Iterator<Item = u64>,
+        rows: &[u8],
+        groups: usize,
+        snapshots: usize,
+    ) -> Option<Self> {
+        let snapshots = u32::try_from(snapshots).ok()?;
+        let step = u32::try_from(numbers.next()?).ok()?;
+        let count = numbers.next()?;
+        let mut moment = || u32::try_from(numbers.next()?).ok().filter(|moment| *moment <= snapshots);
+        let moments: Vec<u32> = (0..count).map(|_| moment()).collect::<Option<_>>()?;
+        let last = u32::try_from(moments.len()).ok()?.checked_sub(1).unwrap_or(snapshots);
+        let rows = PackedRows { bytes: rows.to_vec(), last: 0 };
+        let is_known = |row: MomentRow| {
+            (row.group as usize) < groups && row.first <= last && row.end.is_none_or(|end| end <= last)
+        };
+        let all_known = rows.iter().all(is_known);
+        all_known.then_some(Self { step, moments, rows })
     }
 
     /// Renumbers the groups; rows of groups without a new number are dropped.
@@ -178,6 +222,23 @@ mod tests {
                 .collect();
             let packed: Intervals = intervals.iter().copied().collect();
             prop_assert_eq!(packed.iter().collect::<Vec<_>>(), &intervals[..]);
+            // Parts are of known groups and snapshots, and live ones at the end are added up.
+            let small = |interval: &Interval| Interval {
+                group: interval.group % 5,
+                first_snapshot: interval.first_snapshot % 9,
+                end_snapshot: interval.end_snapshot.map(|_| 9),
+                bytes: interval.bytes >> 8,
+                count: interval.count >> 8,
+            };
+            let known: Intervals = intervals.iter().map(small).collect();
+            let (numbers, rows) = known.to_parts();
+            let restored = |groups, snapshots| {
+                Intervals::from_parts(&mut numbers.iter().copied(), &rows, groups, snapshots)
+            };
+            prop_assert_eq!(restored(5, 9).unwrap().summed(), known.summed());
+            let largest = known.iter().map(|interval| interval.group).max();
+            prop_assert_eq!(largest.and_then(|largest| restored(largest as usize, 9)), None);
+            prop_assert_eq!(intervals.iter().any(|interval| interval.end_snapshot.is_some()), restored(5, 8).is_none() );
             let mut odd = packed.clone();
             odd.renumber(|group| (group % 2 == 1).then_some(group / 2));
             let expected = intervals.iter().filter(|interval| interval.group % 2 == 1);

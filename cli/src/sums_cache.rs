@@ -1,8 +1,8 @@
 //! Files in the user's cache directory with sums of captures that were read before.
 //!
-//! A file is a hash of its payload, the payload's length, each in eight bytes, and the payload, compressed. Those that were
-//! not used for longest are removed when all take more than [`MOST`]. Invariant: what is found is what was put there under
-//! that name; a failure to keep something is nobody's concern.
+//! A file is a hash of its payload, the payload's length, each in eight bytes, and the payload, compressed. Those that
+//! were not used for longest are removed when all take more than [`MOST`]. Invariant: what is found is what was put
+//! there under that name; a failure to keep something is nobody's concern.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};

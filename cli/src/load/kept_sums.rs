@@ -1,8 +1,9 @@
 //! Keeps the sums of a capture whose events were read, so that later reports need not read them again.
 //!
-//! Kept is what reports without filters of single allocations are made from, named by a hash of all bytes of the capture and
-//! by what this program is. A payload is numbers (their count, and then each as a varint) and the content of an aggregated
-//! capture; that of memory over time, for a page, is numbers and rows of intervals. Invariant: a report from kept sums is the one from events; where that is not certain, nothing is kept.
+//! Kept is what reports without filters of single allocations are made from, named by a hash of all bytes of the
+//! capture and by what this program is. A payload is numbers (their count, and then each as a varint) and the content
+//! of an aggregated capture; that of memory over time, for a page, is numbers and rows of intervals. Invariant: a
+//! report from kept sums is the one from events; where that is not certain, nothing is kept.
 
 use std::fs;
 use std::hash::Hasher;
@@ -58,7 +59,8 @@ enum KeptPart {
 }
 
 impl KeptSums {
-    /// `None` where the request needs more than what is kept, the capture is small or still written, or there is no place.
+    /// `None` where the request needs more than what is kept, the capture is small or still written, or there is no
+    /// place.
     pub(super) fn of(file: &CaptureReader, request: &Request<'_>, options: &Options) -> Option<Self> {
         let &Options { temporary_threshold, moments, snapshots, exact_times, unknown_blocks, .. } = options;
         let plain =

@@ -64,7 +64,8 @@ impl Intervals {
         })
     }
 
-    /// The numbers of moments, and the rows: those that are live at the end are added up, as there may be one for each block.
+    /// The numbers of moments, and the rows: those that are live at the end are added up, as there may be one for each
+    /// block.
     #[must_use]
     pub fn to_parts(&self) -> (Vec<u64>, Vec<u8>) {
         let mut surviving: FxHashMap<(u32, u32), Tally> = FxHashMap::default();

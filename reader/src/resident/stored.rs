@@ -1,7 +1,7 @@
 //! A breakdown as numbers, for reports that come later.
 //!
-//! Each list is its length and that many rows. Invariant: what is restored is what was written, and numbers that were not
-//! written so are none.
+//! Each list is its length and that many rows. Invariant: what is restored is what was written, and numbers that were
+//! not written so are none.
 
 use memtrack_format::resident::{AllocatorFigures, HugePages};
 use memtrack_format::varint::{unzigzag, zigzag};

@@ -28,8 +28,11 @@ use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines};
 use crate::units::{duration, plural, size};
 
-/// Records up to this many bytes are read back in about half a second.
-const MAX_RECORD_BYTES: u64 = 64 << 20;
+/// So many bytes of records are always read back, which takes about half a second; of programs that ran for long more, for each
+/// second that they ran, which takes a twentieth of it; and at most so many.
+const RECORD_BYTES: u64 = 64 << 20;
+const RECORD_BYTES_PER_SECOND: u64 = 4 << 20;
+const MAX_RECORD_BYTES: u64 = 256 << 20;
 
 /// Shown if a program without Python was recorded without native call stacks.
 const STACKLESS: &str = "none recorded: the program does not run Python; use --native to record C, C++ and Rust stacks";
@@ -181,7 +184,7 @@ fn recorded(
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
-    let read = path.is_file() && record_bytes(summary) <= MAX_RECORD_BYTES;
+    let read = path.is_file() && record_bytes(summary) <= readable_bytes(summary.duration);
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
     // lost.
@@ -233,6 +236,12 @@ fn recorded(
     for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
         message::line(format_args!("  {label:12}memtrack {command} {shown}"));
     }
+}
+
+/// Bytes of records that are read back after a program that ran so long.
+fn readable_bytes(duration: Duration) -> u64 {
+    let more = duration.as_secs().saturating_mul(RECORD_BYTES_PER_SECOND);
+    RECORD_BYTES.saturating_add(more).min(MAX_RECORD_BYTES)
 }
 
 /// Bytes of records of the process and its recorded children.

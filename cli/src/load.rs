@@ -11,6 +11,7 @@ mod several;
 mod warnings;
 pub(crate) mod widest;
 
+pub(crate) use kept_sums::LEAST_RECORD_BYTES;
 pub(crate) use paths::{checked, expanded, of_one_recording};
 pub(crate) use warnings::warn_unnamed;
 

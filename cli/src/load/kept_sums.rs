@@ -25,8 +25,8 @@ use crate::reports::resident_moment::ResidentMoment;
 use crate::sums_cache::SumsCache;
 use crate::terminal::Progress;
 
-/// Fewer bytes of records are read in less than about 50 ms.
-const LEAST_RECORD_BYTES: u64 = 2 << 20;
+/// Fewer bytes of records are read in less than about 50 ms, and their sums are not kept.
+pub(crate) const LEAST_RECORD_BYTES: u64 = 2 << 20;
 
 /// Where the sums of a capture are kept, as a request needs them.
 pub(super) struct KeptSums {

@@ -18,19 +18,19 @@ use super::children::Children;
 use super::limits::StoppedByLimit;
 use super::termination::Termination;
 use crate::args;
-use crate::load::{Request, load};
+use crate::load::{LEAST_RECORD_BYTES, Request, load};
 use crate::message;
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
-use crate::reports::{failed, own_lines};
+use crate::reports::{failed, own_lines, page};
 use crate::units::{duration, plural, size};
 
-/// So many bytes of records are always read back, which takes about half a second; of programs that ran for long more, for each
+/// So many bytes of records are always read back, which takes about a second; of programs that ran for long more, for each
 /// second that they ran, which takes a twentieth of it; and at most so many.
-const RECORD_BYTES: u64 = 64 << 20;
+const RECORD_BYTES: u64 = 128 << 20;
 const RECORD_BYTES_PER_SECOND: u64 = 4 << 20;
 const MAX_RECORD_BYTES: u64 = 256 << 20;
 
@@ -254,7 +254,12 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request =
         Request { paths: captures, quiet: true, without_names, search, with_resident: true, ..Request::default() };
-    let mut capture = load(request, &Options::default())?;
+    // Where sums are kept it reads as for a page, so that a page, too, is made at once: a tenth of the time more.
+    let file_bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
+    let with_bands = matches!(captures, [one] if file_bytes(one) >= LEAST_RECORD_BYTES);
+    let request = Request { with_bands, ..request };
+    let options = if request.with_bands { page::reading(Options::default()) } else { Options::default() };
+    let mut capture = load(request, &options)?;
     let parts = LeakParts::of(&capture, View::Leaks);
     capture.show(&DisplayOptions::default())?;
     Ok((capture, parts))

@@ -24,6 +24,8 @@ SYSTEM_PYTHON = "/usr/bin/python3.11"
 UNPACKED = ("bullseye-3.9", "trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons
 FREE_THREADED = ("3.13t", "3.14t", "3.15t")  # by scripts/setup-pythons --build, where somebody has done so
 OBJECT_VERSIONS = (*VERSIONS, "sid-3.14", "sid-3.15", "3.14-tail", *FREE_THREADED)  # whose objects are read
+# Nothing is kept in the user's home, and reports are made from events but where a test is of what is kept.
+os.environ["MEMTRACK_CACHE"] = "none"
 WHOLE = "MEMTRACK_TEST_WHOLE" in os.environ  # with the figures that memtrack is to bear: scripts/test --whole
 PATIENCE = 1800 if WHOLE else 120  # seconds after which a program counts as hanging
 

@@ -103,6 +103,18 @@ def test_one_report_keeps_sums_for_all_others(capture, cache):
     assert 2 * sum(file.stat().st_size for file in found) < capture.path.stat().st_size
 
 
+def test_what_run_ends_with_keeps_sums_for_reports_and_pages(memtrack, cache):
+    """It has read the capture as a page does."""
+    target = (sys.executable, PROGRAMS / "many_sizes.py", BLOCKS)
+    outcome = memtrack("run", "-o", "a.bin", "--trace-python-allocators", "--", *map(str, target))
+    assert outcome.status == 0 and b"peak" in outcome.stderr
+    found = files(cache)
+    assert len(found) == 2
+    for words in (("table",), ("stats",), ("stats", "--json"), ("flamegraph", "-o", "-"), ("transform", "records", "--table", "allocations")):
+        assert memtrack(*words, "a.bin").status == 0
+    assert files(cache) == found
+
+
 @pytest.mark.parametrize("capture", ["processes"], indirect=True)
 def test_processes_together_are_read_from_events(capture, cache):
     paths = sorted(capture.path.parent.glob(f"{capture.path.stem}*.bin"))

@@ -127,6 +127,22 @@ LEAKS = {
     ),
     "ring": ("class Ring: pass\nring = Ring()\nring.own = ring\nring.held = Leak()\ndel ring", ["<__main__.Ring in a ring that only holds itself>.held", "<dict in a ring that only holds itself>[…]", "<__main__.Ring in a ring that only holds itself>.__dict__.held"]),
     "memory_view": ("class Bytes(bytearray): pass\nLeak = type('Leak', (bytearray,), {})\nVIEW = memoryview(Leak(10))", ["__main__.VIEW.obj"]),
+    # A view's block has room for numbers that stay as the block was before: here the addresses of what is held by others.
+    "words_that_a_memory_view_never_sets": (
+        "import struct\nclass Held: pass\nHOLDER = [[[Leak()]]]\nfor size in range(100, 260, 8):\n"
+        "    stale = [struct.pack('Q', id(HOLDER[0][0][0])) * (size // 8) for _ in range(4)]\n    del stale\n"
+        "    globals()['VIEW%d' % size] = [memoryview(b'data') for _ in range(4)]",
+        ["__main__.HOLDER[…][…][…]"],
+    ),
+    "words_that_tees_and_numbers_never_set": (
+        "import struct, itertools, decimal\nHOLDER = [[[Leak()]]]\nfor size in range(64, 510, 8):\n"
+        "    stale = [struct.pack('Q', id(HOLDER[0][0][0])) * (size // 8) for _ in range(4)]\n    del stale\n"
+        "    globals()['NUMBER%d' % size] = [decimal.Decimal(5) for _ in range(4)]\n"
+        "    stale = [struct.pack('Q', id(HOLDER[0][0][0])) * (size // 8) for _ in range(4)]\n    del stale\n"
+        "    globals()['TEE%d' % size] = [itertools.tee([1, 2]) for _ in range(2)]\n    next(globals()['TEE%d' % size][0][0])",
+        ["__main__.HOLDER[…][…][…]"],
+    ),
+    "what_a_tee_keeps": ("import itertools\nTEE = itertools.tee([1, Leak(), 3])\nnext(TEE[0]); next(TEE[0])", ["__main__.TEE[…].<values>[…]"]),
     "subclass_of_dictionary": ("class Store(dict): pass\nSTORE = Store(a=Leak())", ["__main__.STORE[…]"]),
     "attribute_of_a_list_subclass": ("class Rows(list): pass\nROWS = Rows()\nROWS.source = Leak()", ["__main__.ROWS.source"]),
     "mapping_proxy": ("import types\nVIEW = types.MappingProxyType({'a': Leak()})", ["__main__.VIEW.<mapping>[…]"]),

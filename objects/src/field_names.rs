@@ -9,7 +9,7 @@ use crate::type_fields::{BASES, RESOLUTION_ORDER, SUBCLASSES};
 use crate::types::{ObjectKind, ObjectType};
 
 /// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
-const BY_OFFSET: [(&str, u64, &str); 26] = [
+const BY_OFFSET: [(&str, u64, &str); 29] = [
     ("_asyncio.Future", 16, "<loop>"),
     ("_asyncio.Future", 24, "<callback>"),
     ("_asyncio.Future", 40, "<callbacks>"),
@@ -37,6 +37,9 @@ const BY_OFFSET: [(&str, u64, &str); 26] = [
     ("builtins.enumerate", 24, "<iterated>"),
     ("builtins.zip", 24, "<iterated>"),
     ("functools._lru_list_elem", 48, "<result>"),
+    ("itertools._tee", 16, "<values>"),
+    ("itertools._tee_dataobject", 16, "<iterated>"),
+    ("itertools._tee_dataobject", 32, "<later values>"),
 ];
 
 /// Fields that no table of members names, since code shows them.

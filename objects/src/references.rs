@@ -7,6 +7,7 @@
 use crate::dictionary::{Dictionary, KeyTable, values_start};
 use crate::greenlets::{GreenletState, MOST_FRAMES};
 use crate::layout::ObjectLayout;
+use crate::measures::Measure;
 use crate::memory::ObjectMemory;
 use crate::numpy_array::{self, NumpyArray};
 use crate::static_types::StaticTypes;
@@ -36,6 +37,8 @@ pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
 pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;
 /// Blocks of a deque that are followed at most.
 const MOST_BLOCKS: u64 = 1 << 24;
+/// Where the values of [`ObjectKind::TeeData`] begin.
+const TEE_VALUES: u64 = 40;
 /// Items of a block.
 pub(crate) const DEQUE_ITEMS: u64 = 64;
 /// The most words of a fixed part.
@@ -112,6 +115,11 @@ impl ReferenceReader<'_> {
             }
             // Its neighbours in the ring are not held by it, and the word behind them is a hash.
             ObjectKind::Cache => self.fields(of, address, 40, each),
+            // The managed buffer and the object that has it: other words are numbers, some of which are never set.
+            ObjectKind::MemoryView => {
+                self.field_words(of, address, 24, 32, each) & self.field_words(of, address, 64, 72, each)
+            }
+            ObjectKind::TeeData => self.tee_data(of, address, each),
             ObjectKind::Greenlet => self.items(of, address, each) & self.greenlet(address, each),
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
@@ -128,6 +136,10 @@ impl ReferenceReader<'_> {
             return self.fixed(of);
         }
         match of.kind {
+            // Its digits, which are behind numbers of a version.
+            ObjectKind::NoReferences if let Some((Measure::Decimal, fixed)) = of.measure => {
+                fixed.saturating_sub(self.layout.larger_head)
+            }
             ObjectKind::Text if self.layout.minor >= 12 => 64,
             ObjectKind::Text => 80,
             ObjectKind::ByteArray if self.layout.minor >= 15 => 64,
@@ -244,6 +256,20 @@ impl ReferenceReader<'_> {
                 index += 1;
             })
         })
+    }
+
+    /// The iterator, what comes behind it, and the values so far: the words of later ones are never set.
+    fn tee_data(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let fields = self.layout.fields(address);
+        let Some(count) = self.memory.u32(fields.wrapping_add(24)) else { return false };
+        let most = self.fixed(of).saturating_sub(TEE_VALUES) / 8;
+        let mut index = 0;
+        self.field_words(of, address, 16, 24, each)
+            & self.field_words(of, address, 32, TEE_VALUES, each)
+            & self.memory.words(fields.wrapping_add(TEE_VALUES), u64::from(count).min(most), |word| {
+                each(ReferencePlace::Item(index), word);
+                index += 1;
+            })
     }
 
     fn dictionary(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {

@@ -49,10 +49,13 @@ pub(crate) enum ObjectKind {
     Greenlet,
     Integer,
     List,
+    MemoryView,
     NoReferences,
     NumpyArray,
     OrderedDictionary,
     Set,
+    /// What `itertools.tee` keeps for its iterators.
+    TeeData,
     Text,
     Tuple,
     Type,
@@ -316,10 +319,12 @@ fn kind_of_name(name: &str) -> Option<ObjectKind> {
         "frame" => ObjectKind::Frame,
         "functools._lru_cache_wrapper" | "functools._lru_list_elem" => ObjectKind::Cache,
         "greenlet.greenlet" => ObjectKind::Greenlet,
+        "memoryview" => ObjectKind::MemoryView,
         "numpy.ndarray" => ObjectKind::NumpyArray,
         "frozendict" => ObjectKind::Dictionary,
         "generator" | "coroutine" | "async_generator" => ObjectKind::Generator,
-        "float" | "complex" | "NoneType" => ObjectKind::NoReferences,
+        "itertools._tee_dataobject" => ObjectKind::TeeData,
+        "float" | "complex" | "NoneType" | "decimal.Decimal" => ObjectKind::NoReferences,
         "set" | "frozenset" => ObjectKind::Set,
         "weakref"
         | "weakproxy"

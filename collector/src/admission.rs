@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use memtrack_format::meta::{Process, TreePosition};
 use memtrack_transport::Area;
-use memtrack_transport::clock::{StampingClock, realtime_ns};
+use memtrack_transport::clock::{ClockPairing, StampingClock, realtime_ns};
 use memtrack_transport::could_map;
 use memtrack_transport::handshake::{Hello, send_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket, total_bytes};
@@ -153,8 +153,10 @@ impl Admission {
         area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
+        // From here on there may be events, and none is before the beginning.
+        let start = ClockPairing::measure(self.clock);
         ready(slots);
-        self.connect(area, pid, &hello, served, native);
+        self.connect(area, (pid, &hello), served, native, start);
         Ok(Some(slots))
     }
 
@@ -200,17 +202,24 @@ impl Admission {
         let slots = area.slot_count();
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
-        self.connect(area, pid, &hello, served, native);
+        self.connect(area, (pid, &hello), served, native, ClockPairing::measure(self.clock));
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
     }
 
-    /// Begins to drain this memory.
-    fn connect(&mut self, area: Area, pid: i32, hello: &Hello, mut served: ServedProcess, native: bool) {
+    /// Begins to drain this memory; `start`: a moment before its first event.
+    fn connect(
+        &mut self,
+        area: Area,
+        (pid, hello): (i32, &Hello),
+        mut served: ServedProcess,
+        native: bool,
+        start: ClockPairing,
+    ) {
         let area = Arc::new(area);
         served.area = Arc::downgrade(&area);
         let began_late = area.control().began_late.load(Relaxed) == 1;
-        let process = Process { began_late, ..self.describe(pid, hello, &served, native) };
+        let process = Process { began_late, ..self.describe((pid, hello), &served, native, start) };
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
     }
@@ -235,7 +244,13 @@ impl Admission {
         Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
-    fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool) -> Process {
+    fn describe(
+        &self,
+        (pid, hello): (i32, &Hello),
+        served: &ServedProcess,
+        native: bool,
+        start: ClockPairing,
+    ) -> Process {
         let is_new = served.offer.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
@@ -245,7 +260,7 @@ impl Admission {
                 parent: parent.map(|parent| parent.number.into()),
             },
             fork_ticket: hello.fork.map(|fork| fork.ticket),
-            ..describe::at_start(pid, hello.ppid, self.clock, &self.options, native)
+            ..describe::at_start((pid, hello.ppid), (self.clock, start), &self.options, native)
         }
     }
 

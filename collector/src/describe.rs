@@ -17,9 +17,14 @@ use crate::{directories, own_malloc, procfs};
 /// The version that records.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
-/// The fields that are known when the process connects. `native`: its native stacks are recorded.
-pub(crate) fn at_start(pid: i32, ppid: i32, clock: StampingClock, options: &RecordingOptions, native: bool) -> Process {
-    let start = ClockPairing::measure(clock);
+/// The fields that are known when the process connects. `start`: a moment before its first event; `native`: its native stacks are
+/// recorded.
+pub(crate) fn at_start(
+    (pid, ppid): (i32, i32),
+    (clock, start): (StampingClock, ClockPairing),
+    options: &RecordingOptions,
+    native: bool,
+) -> Process {
     let (command_line, executable) = (procfs::command_line(pid), procfs::executable(pid));
     let directories = directories::of(pid, &command_line, executable.as_deref());
     Process {

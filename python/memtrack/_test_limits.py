@@ -47,8 +47,8 @@ class MemoryLimit:
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
         most = parse_size(self.limit)
-        # Of one run it is no less than what is judged; of several, what earlier ones left is judged, too.
-        if len(test.runs) == 1 and test.figures()["peak_bytes"] <= most:
+        everything, _ = test.below_the_test(test.capture.allocations("allocated"), self.current_thread_only)
+        if sum(holding.bytes for holding in everything) <= most:
             return None
         judged, apart = test.at_its_peak(self.current_thread_only)
         held = sum(holding.bytes for holding in judged)

@@ -20,6 +20,7 @@ use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 use crate::fake_target::FakeTarget;
 use crate::{Collector, Error, FileSink, NothingRecorded, ProcessExit, RecordingEnd, RecordingOptions, Sink};
 
+mod given;
 mod sinks;
 
 /// An in-memory file that a test can read while it is written, and that can be full.

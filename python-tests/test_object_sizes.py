@@ -274,7 +274,6 @@ def measured(executable, process):
 
 OWN_CODE = """
 import sys
-import numpy
 class Measured:
     def __sizeof__(self):
         return 5000
@@ -282,25 +281,33 @@ class Derived(Measured): pass
 class Again(dict):
     __sizeof__ = object.__sizeof__
 class Plain(list): pass
-class Array(numpy.ndarray): pass
-kept = [Measured(), Derived(), Again(), Plain(), numpy.zeros(500).view(Array), numpy.float64(1)]
-print(flush=True)
+kept = [Measured(), Derived(), Again(), Plain()]
+try:
+    import numpy
+    class Array(numpy.ndarray): pass
+    kept += [numpy.zeros(500).view(Array), numpy.float64(1)]
+except ImportError:
+    pass
+print("numpy" in sys.modules, flush=True)
 sys.stdin.readline()
 """
 
 
-def test_sizes_by_code_that_is_not_known_are_said(executable, tmp_path):
-    """Classes, and types of extensions: `numpy.float64` has a `__sizeof__`; of arrays it is known."""
+@pytest.mark.parametrize("version", [*OBJECT_VERSIONS, None])
+def test_sizes_by_code_that_is_not_known_are_said(executable, tmp_path, version):
+    """Classes, and types of extensions: `numpy.float64` has a `__sizeof__`; of arrays it is known. None: this Python, which has numpy."""
     (tmp_path / "app.py").write_text(OWN_CODE)
-    with subprocess.Popen([sys.executable, tmp_path / "app.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdout.readline()
+    python = interpreter_path(version) if version else sys.executable
+    with subprocess.Popen(flat([python, tmp_path / "app.py"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        has_numpy = process.stdout.readline() == b"True\n"
         command = [str(executable), "objects", "-n", "0"]
         text = subprocess.run([*command, str(process.pid)], capture_output=True, text=True, check=True)
         done = subprocess.run([*command, "--json", str(process.pid)], capture_output=True, text=True, check=True)
         process.stdin.close()
+    assert has_numpy or version
     rows = {row["type"]: row["size_partial"] for row in json.loads(done.stdout)["types"]}
-    partial = {"__main__.Measured", "__main__.Derived", "__main__.Again", "numpy.float64"}
-    exact = {"__main__.Plain", "__main__.Array", "numpy.ndarray", "builtins.dict", "builtins.type"}
+    partial = {"__main__.Measured", "__main__.Derived", "__main__.Again", *(["numpy.float64"] if has_numpy else [])}
+    exact = {"__main__.Plain", "builtins.dict", "builtins.type", *(["__main__.Array", "numpy.ndarray"] if has_numpy else [])}
     assert {name: rows[name] for name in partial | exact} == {name: name in partial for name in partial | exact}
     said = [line for line in text.stderr.splitlines() if "__sizeof__" in line]
     assert len(said) == 1

@@ -82,6 +82,13 @@ fn a_program_that_is_killed_for_its_memory() {
     assert!(counted > 1000 && (counted..=counted + 1).contains(&recorded), "{counted} counted, {recorded} recorded");
 }
 
+/// Attaches to a running program, which is recorded when this returns.
+fn attach(dir: &Dir, pid: &str) -> RunningProcess {
+    let attached = RunningProcess::start(&mut dir.memtrack(["attach", pid, "-o", "capture.bin"]));
+    wait_until("it is recorded", || Outcome::of(&mut dir.memtrack(["mark", "-q", pid, "here"])).status == 0);
+    attached
+}
+
 /// memtrack is in another group, and no parent of the program, whose status it does not get.
 #[test]
 fn a_program_that_memtrack_was_attached_to_is_killed_for_its_memory() {
@@ -95,8 +102,7 @@ fn a_program_that_memtrack_was_attached_to_is_killed_for_its_memory() {
     let running = RunningProcess::start(command.arg(program(&dir)).arg("eats").arg(control.path()));
     wait_until("the program waits", || control.phase() == 1);
     let pid = control.pid().to_string();
-    let attached = RunningProcess::start(&mut dir.memtrack(["attach", &pid, "-o", "capture.bin"]));
-    wait_until("it is recorded", || Outcome::of(&mut dir.memtrack(["mark", "-q", &pid, "here"])).status == 0);
+    let attached = attach(&dir, &pid);
     control.let_go(1);
     assert_eq!(running.wait().status, 137);
     let outcome = attached.wait();
@@ -120,8 +126,7 @@ fn a_program_whose_child_is_killed_for_its_memory_is_not_said_to_be_killed() {
     let running = RunningProcess::start(&mut command);
     wait_until("the child waits", || control.phase() == 1);
     let pid = running.pid().to_string();
-    let attached = RunningProcess::start(&mut dir.memtrack(["attach", &pid, "-o", "capture.bin"]));
-    wait_until("it is recorded", || Outcome::of(&mut dir.memtrack(["mark", "-q", &pid, "here"])).status == 0);
+    let attached = attach(&dir, &pid);
     control.let_go(1);
     assert_eq!(running.wait().status, 3);
     let outcome = attached.wait();

@@ -153,10 +153,10 @@ impl Admission {
         area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
-        // From here on there may be events, and none is before the beginning.
+        // Measured before the program may write events: none is earlier than the start.
         let start = ClockPairing::measure(self.clock);
         ready(slots);
-        self.connect(area, (pid, &hello), served, native, start);
+        self.connect(area, pid, &hello, served, native, start);
         Ok(Some(slots))
     }
 
@@ -202,7 +202,7 @@ impl Admission {
         let slots = area.slot_count();
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
-        self.connect(area, (pid, &hello), served, native, ClockPairing::measure(self.clock));
+        self.connect(area, pid, &hello, served, native, ClockPairing::measure(self.clock));
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
     }
@@ -211,7 +211,8 @@ impl Admission {
     fn connect(
         &mut self,
         area: Area,
-        (pid, hello): (i32, &Hello),
+        pid: i32,
+        hello: &Hello,
         mut served: ServedProcess,
         native: bool,
         start: ClockPairing,
@@ -219,7 +220,7 @@ impl Admission {
         let area = Arc::new(area);
         served.area = Arc::downgrade(&area);
         let began_late = area.control().began_late.load(Relaxed) == 1;
-        let process = Process { began_late, ..self.describe((pid, hello), &served, native, start) };
+        let process = Process { began_late, ..self.describe(pid, hello, &served, native, start) };
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
     }
@@ -244,13 +245,7 @@ impl Admission {
         Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
     }
 
-    fn describe(
-        &self,
-        (pid, hello): (i32, &Hello),
-        served: &ServedProcess,
-        native: bool,
-        start: ClockPairing,
-    ) -> Process {
+    fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool, start: ClockPairing) -> Process {
         let is_new = served.offer.replaces.is_none();
         let parent = self.served.get(&hello.ppid).filter(|_| is_new && served.number > 0);
         Process {
@@ -260,7 +255,7 @@ impl Admission {
                 parent: parent.map(|parent| parent.number.into()),
             },
             fork_ticket: hello.fork.map(|fork| fork.ticket),
-            ..describe::at_start((pid, hello.ppid), (self.clock, start), &self.options, native)
+            ..describe::at_start(pid, hello.ppid, self.clock, start, &self.options, native)
         }
     }
 

@@ -20,8 +20,10 @@ const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 /// The fields that are known when the process connects. `start`: a moment before its first event; `native`: its native stacks are
 /// recorded.
 pub(crate) fn at_start(
-    (pid, ppid): (i32, i32),
-    (clock, start): (StampingClock, ClockPairing),
+    pid: i32,
+    ppid: i32,
+    clock: StampingClock,
+    start: ClockPairing,
     options: &RecordingOptions,
     native: bool,
 ) -> Process {

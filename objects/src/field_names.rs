@@ -43,7 +43,7 @@ const BY_OFFSET: [(&str, u64, &str); 29] = [
 ];
 
 /// Fields that no table of members names, since code shows them.
-pub(crate) fn field_of_builtin(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
+pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
     /// Of a function, from `first` on.
     const BEFORE_3_10: [&str; 12] = [
         "__code__",

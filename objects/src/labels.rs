@@ -231,7 +231,7 @@ impl<'a> LabelReader<'a> {
 
     /// The name of a field, which types tell of slots and of what C code shows.
     fn field(&self, of: &ObjectType, offset: u64) -> String {
-        if let Some(name) = field_names::field_of_builtin(self.reader.layout, of, offset) {
+        if let Some(name) = field_names::of_field(self.reader.layout, of, offset) {
             return name.into();
         }
         let layout = self.reader.layout;

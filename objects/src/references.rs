@@ -113,7 +113,7 @@ impl ReferenceReader<'_> {
                 let own = if self.layout.is_free_threaded() { 72 } else { 64 };
                 self.field_words(of, address, 24, 32, each) & self.fields(of, address, own, each)
             }
-            // Its neighbours in the ring are not held by it, and the word behind them is a hash.
+            // Behind the pointers to its neighbours, which it does not own, and a hash.
             ObjectKind::Cache => self.fields(of, address, 40, each),
             // The managed buffer and the object that has it: other words are numbers, some of which are never set.
             ObjectKind::MemoryView => {

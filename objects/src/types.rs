@@ -26,9 +26,8 @@ const EXCEPTION: u64 = 1 << 30;
 const MOST_METATYPES: u32 = 8;
 const MOST_BASES: usize = 64;
 const MOST_NAME: u64 = 1024;
-/// Where a tuple has the number of its items, and the first.
+/// Where a tuple has the number of its items.
 const TUPLE_COUNT: u64 = 16;
-const TUPLE_ITEMS: u64 = 24;
 /// The largest fixed size of objects that is believed.
 const MOST_BASIC: u64 = 1 << 24;
 
@@ -39,7 +38,7 @@ pub(crate) enum ObjectKind {
     Array,
     ByteArray,
     Bytes,
-    /// A function with a cache, or a result in it: a ring through these leads to other results.
+    /// The function that `functools.lru_cache` makes, or a link of its ring of results. Links do not own their neighbours.
     Cache,
     Code,
     Deque,
@@ -260,7 +259,7 @@ impl<'a> TypeTable<'a> {
     /// Whether the first `__sizeof__` in its order of bases is neither one of CPython's types nor one that is known.
     fn is_size_partial(&self, address: u64) -> bool {
         let order = self.word(address, RESOLUTION_ORDER).unwrap_or_default();
-        let item = |number: u64| self.word(order, TUPLE_ITEMS + number * 8);
+        let item = |number: u64| self.word(order, self.layout.tuple_items + number * 8);
         let count = self.word(order, TUPLE_COUNT).unwrap_or_default().min(MOST_BASES as u64);
         let defines = (0..count).map_while(item).map(|base| self.defines_size(base));
         defines.flatten().next() == Some(SizeCode::Unknown)
@@ -271,19 +270,21 @@ impl<'a> TypeTable<'a> {
         if let Some(known) = self.size_codes.borrow().get(&address) {
             return *known;
         }
-        let name = self.word(address, NAME).and_then(|name| self.memory.text(name, MOST_NAME)).unwrap_or_default();
-        let is_of_c = !self.is_heap_type(address) || name.contains('.');
-        let is_known = is_of_c && (kind_of_name(&name).is_some() || Measure::of_name(&name).is_some());
-        let is_built_in = !self.is_heap_type(address) && !name.contains('.');
-        let dictionary = || Dictionary::read(self.memory, self.layout, self.word(address, DICTIONARY)?);
-        let code = if is_known || is_built_in {
-            Some(SizeCode::Known)
-        } else {
-            let found = dictionary().and_then(|of| of.find(self.memory, self.layout, "__sizeof__"));
-            found.map(|_| SizeCode::Unknown)
-        };
+        let code = self.read_size_code(address);
         self.size_codes.borrow_mut().insert(address, code);
         code
+    }
+
+    fn read_size_code(&self, address: u64) -> Option<SizeCode> {
+        let name = self.memory.text(self.word(address, NAME)?, MOST_NAME)?;
+        let (is_heap_type, has_module) = (self.is_heap_type(address), name.contains('.'));
+        let is_of_c = !is_heap_type || has_module;
+        let is_built_in = !is_heap_type && !has_module;
+        if is_built_in || is_of_c && (kind_of_name(&name).is_some() || Measure::of_name(&name).is_some()) {
+            return Some(SizeCode::Known);
+        }
+        let dictionary = Dictionary::read(self.memory, self.layout, self.word(address, DICTIONARY)?)?;
+        dictionary.find(self.memory, self.layout, "__sizeof__").map(|_| SizeCode::Unknown)
     }
 
     fn measure(&self, address: u64) -> Option<(Measure, u64)> {

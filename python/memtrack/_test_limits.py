@@ -152,7 +152,6 @@ class RecordedCall:
         """The span of each run."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
-        self._figures: Optional[Dict[str, int]] = None
 
     def __enter__(self) -> "RecordedCall":
         from memtrack._tracker import Tracker
@@ -195,15 +194,13 @@ class RecordedCall:
 
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run."""
-        if self._figures is None:
-            with quietly():
-                sums = span_sums(self.capture.files, self.runs)
-            self._figures = {
-                "peak_bytes": max((each.peak_bytes for each in sums), default=0),
-                "allocated_bytes": max((each.bytes for each in sums), default=0),
-                "allocations": max((each.allocations for each in sums), default=0),
-            }
-        return self._figures
+        with quietly():
+            sums = span_sums(self.capture.files, self.runs)
+        return {
+            "peak_bytes": max((each.peak_bytes for each in sums), default=0),
+            "allocated_bytes": max((each.bytes for each in sums), default=0),
+            "allocations": max((each.allocations for each in sums), default=0),
+        }
 
     def remove(self) -> None:
         """Removes its captures."""

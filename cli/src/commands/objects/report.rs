@@ -88,7 +88,7 @@ fn say_partial_sizes(read: &ObjectsRead, rows: usize) {
     let names: Vec<String> = partial.map(|of| short(&of.sum.name)).collect();
     if !names.is_empty() {
         message::note(format_args!(
-            "bytes of their fields and items only, since their __sizeof__ is code of its own, which is not executed: {}",
+            "without what their own __sizeof__ adds, which is not executed: {}",
             names.join(", "),
         ));
     }

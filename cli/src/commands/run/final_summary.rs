@@ -28,11 +28,15 @@ use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, own_lines, page};
 use crate::units::{duration, plural, size};
 
-/// So many bytes of records are always read back, which takes about a second; of programs that ran for long more, for each
-/// second that they ran, which takes a twentieth of it; and at most so many.
+/// Records up to this many bytes are read back in about a second.
 const RECORD_BYTES: u64 = 128 << 20;
+/// For each second that the program ran, this many bytes more are read back, which takes a twentieth of that second.
 const RECORD_BYTES_PER_SECOND: u64 = 4 << 20;
+/// Records of more bytes are never read back.
 const MAX_RECORD_BYTES: u64 = 256 << 20;
+/// In a control group with a memory limit, at most this part of the limit: reading takes about three times the bytes of the
+/// records, and an OOM kill of memtrack would lose the program's exit status.
+const PART_OF_LIMIT: u64 = 8;
 
 /// Shown if a program without Python was recorded without native call stacks.
 const STACKLESS: &str = "none recorded: the program does not run Python; use --native to record C, C++ and Rust stacks";
@@ -184,7 +188,7 @@ fn recorded(
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
-    let read = path.is_file() && record_bytes(summary) <= readable_bytes(summary.duration);
+    let read = path.is_file() && record_bytes(summary) <= readable_bytes(summary.duration, memory_limit());
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
     // lost.
@@ -238,10 +242,11 @@ fn recorded(
     }
 }
 
-/// Bytes of records that are read back after a program that ran so long.
-fn readable_bytes(duration: Duration) -> u64 {
+/// The most bytes of records that are read back after a program that ran for `duration`; `limit`: of the control group's memory.
+fn readable_bytes(duration: Duration, limit: Option<u64>) -> u64 {
     let more = duration.as_secs().saturating_mul(RECORD_BYTES_PER_SECOND);
-    RECORD_BYTES.saturating_add(more).min(MAX_RECORD_BYTES)
+    let bytes = RECORD_BYTES.saturating_add(more).min(MAX_RECORD_BYTES);
+    limit.map_or(bytes, |limit| bytes.min(limit / PART_OF_LIMIT))
 }
 
 /// Bytes of records of the process and its recorded children.
@@ -254,7 +259,8 @@ fn record_bytes(summary: &RecordingSummary) -> u64 {
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request =
         Request { paths: captures, quiet: true, without_names, search, with_resident: true, ..Request::default() };
-    // Where sums are kept it reads as for a page, so that a page, too, is made at once: a tenth of the time more.
+    // A page needs memory over time besides. Reading it here, too, takes a tenth longer, and the first page is then made from kept
+    // sums.
     let file_bytes = |path: &PathBuf| fs::metadata(path).map_or(0, |file| file.len());
     let with_bands = matches!(captures, [one] if file_bytes(one) >= LEAST_RECORD_BYTES);
     let request = Request { with_bands, ..request };
@@ -348,7 +354,17 @@ fn nanos(summary: &RecordingSummary) -> u64 {
 mod tests {
     use memtrack_collector::ProcessorTimes;
 
-    use super::{MUCH_NS, UnrecordedChildren};
+    use std::time::Duration;
+
+    use super::{MAX_RECORD_BYTES, MUCH_NS, RECORD_BYTES, UnrecordedChildren, readable_bytes};
+
+    #[test]
+    fn records_are_read_back_by_duration_and_memory() {
+        let read = |seconds, limit| readable_bytes(Duration::from_secs(seconds), limit);
+        assert_eq!([read(0, None), read(10, None)], [RECORD_BYTES, RECORD_BYTES + (40 << 20)]);
+        assert_eq!([read(3600, None), read(3600, Some(u64::MAX))], [MAX_RECORD_BYTES; 2]);
+        assert_eq!([read(0, Some(256 << 20)), read(3600, Some(256 << 20))], [32 << 20; 2]);
+    }
 
     #[test]
     fn children_are_told_of_that_did_much_of_the_work() {

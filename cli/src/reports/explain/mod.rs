@@ -212,6 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn nothing_but_a_command_is_wider_than_the_terminal() {
+        let mut text = Vec::new();
+        explained().text(4000, TextFormat { width: Some(60), ..WIDE }, &mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let wide: Vec<&str> = text.lines().filter(|line| line.chars().count() > 60).collect();
+        assert!(wide.iter().all(|line| line.starts_with("   more   memtrack ")), "{wide:?}");
+        let second = text.lines().nth(1).unwrap_or_default();
+        assert!(second.starts_with("   ") && !second.starts_with("   - "), "the title is wrapped: {text}");
+    }
+
+    #[test]
     fn nothing_to_say_is_said() {
         let mut text = Vec::new();
         Explanation::of(&fixture::empty(), &LargeBlocks::default(), None, &[]).text(4000, WIDE, &mut text).unwrap();

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Evidence, Explanation, Finding, Severity};
 use crate::reports::estimates::RangedTally;
 use crate::terminal::TextFormat;
-use crate::text::{Style, Styled, entry};
+use crate::text::{Style, Styled, entry, paragraph};
 use crate::units::plural;
 
 /// Maximum number of pieces of evidence with their place, in text.
@@ -79,12 +79,7 @@ fn kept(lengths: &[usize], budget: usize) -> usize {
 
 impl Finding {
     fn lines(&self, number: u32, format: TextFormat) -> Vec<String> {
-        let title = Styled::new(Style::Heading, format!("{number}. "));
-        let title = match self.severity {
-            Severity::Warning => title.and(Style::Warning, "warning: "),
-            Severity::Note => title,
-        };
-        let mut lines = vec![title.and(Style::Heading, &self.title).render(format)];
+        let mut lines = self.title_lines(number, format);
         for (at, evidence) in self.evidence.iter().enumerate() {
             lines.extend(evidence.lines(at < PLACES, format));
         }
@@ -93,6 +88,19 @@ impl Finding {
         lines.push(format!("   more   {}", self.command));
         lines.push(String::new());
         lines
+    }
+
+    fn title_lines(&self, number: u32, format: TextFormat) -> Vec<String> {
+        let label = Styled::new(Style::Heading, format!("{number}. "));
+        let label = match self.severity {
+            Severity::Warning => label.and(Style::Warning, "warning: "),
+            Severity::Note => label,
+        };
+        let indent = label.width();
+        let narrower = TextFormat { width: format.width.map(|width| width.saturating_sub(indent)), ..format };
+        let starts = std::iter::once(label).chain(std::iter::repeat(Styled::from(" ".repeat(indent))));
+        let lines = paragraph(&self.title, narrower).into_iter().zip(starts);
+        lines.map(|(line, start)| start.and(Style::Heading, &line).render(format)).collect()
     }
 
     fn json(&self) -> Value {

@@ -25,9 +25,15 @@ impl WaitingProgram {
     }
 
     fn writing_to(dir: Dir, capture: PathBuf, case: &str, options: &[&str]) -> Self {
+        Self::started(dir, capture, case, options, |_| ())
+    }
+
+    /// `change`: what is different about the command.
+    fn started(dir: Dir, capture: PathBuf, case: &str, options: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let (program, control) = (dir.program("counting"), dir.control("control"));
         let mut command = dir.memtrack(["run", "--no-native", "-o"]);
         command.arg(&capture).args(options).arg("--").arg(program).arg(case).arg(control.path());
+        change(&mut command);
         let memtrack = RunningProcess::start(&mut command);
         wait_until("the program waits", || control.phase() == 1);
         Self { dir, control, capture, memtrack }
@@ -197,11 +203,17 @@ fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
     assert_eq!(stats.leaked().count, 256);
 }
 
-/// What it needs to record it has from the start; for its report there is not enough left, and the program's status is
-/// passed on all the same.
+/// What it needs to record it has from the start, however late its threads begin; for its report there is not enough left,
+/// and the program's status is passed on all the same.
 #[test]
 fn memtrack_gets_no_more_memory() {
-    let program = WaitingProgram::of("little", &[]);
+    let dir = Dir::new();
+    let slow = dir.compile("slow_threads", "libslow.so", &["-shared", "-fPIC"]);
+    let capture = dir.path("capture.bin");
+    let with_slow_threads = |command: &mut Command| {
+        command.env("LD_PRELOAD", slow);
+    };
+    let program = WaitingProgram::started(dir, capture, "little", &[], with_slow_threads);
     let pid = program.memtrack.pid();
     limit(pid, libc::RLIMIT_AS, 1 << 20);
     program.control.let_go(1);

@@ -51,6 +51,7 @@ mod sink_queue;
 mod slot_owners;
 mod slot_reader;
 mod source_recorder;
+mod started_thread;
 mod summary;
 mod task_limits;
 mod touched_pages;

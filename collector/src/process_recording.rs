@@ -17,6 +17,7 @@ use crate::recording_access::RecordingAccess;
 use crate::recording_progress::RecordingProgress;
 use crate::sink::Sink;
 use crate::sink_queue::SinkQueue;
+use crate::started_thread;
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
 use crate::waker::Waker;
 
@@ -45,10 +46,7 @@ impl ProcessRecording {
         let progress = Arc::<RecordingProgress>::default();
         let collect =
             DrainThread::new(options, inbox, Arc::clone(&waker), (tree, Arc::clone(&progress)), queue, by_itself);
-        let thread = std::thread::Builder::new()
-            .name("memtrack-drain".into())
-            .spawn(move || collect.run())
-            .map_err(Error::Thread)?;
+        let thread = started_thread::start("memtrack-drain", move || collect.run()).map_err(Error::Thread)?;
         Ok(Self { commands: CommandSender::new(commands, waker), progress, thread })
     }
 

@@ -14,8 +14,8 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
-use crate::procfs;
 use crate::sink::{RecordPiece, Sink, SnapshotCopy};
+use crate::{procfs, started_thread};
 
 /// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
@@ -74,9 +74,8 @@ impl SinkQueue {
         let hurry = Arc::new(AtomicBool::new(false));
         let hurried = Arc::clone(&hurry);
         let wants_watermarks = sink.wants_watermarks();
-        let thread = std::thread::Builder::new()
-            .name("memtrack-write".into())
-            .spawn(move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried)))?;
+        let work = move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried));
+        let thread = started_thread::start("memtrack-write", work)?;
         Ok(Self { messages, spare, failed, hurry, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
     }
 

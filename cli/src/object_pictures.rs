@@ -5,7 +5,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use memtrack_collector::{PictureOptions, PictureReader, PictureRequest};
+use memtrack_collector::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
 use memtrack_format::objects::{PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
@@ -13,6 +13,9 @@ use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
 use crate::load::objects::blocks_at;
+
+/// Threads that read objects side by side at most: one thread gives all of them their numbers.
+const MOST_THREADS: usize = 4;
 
 /// When a recording takes pictures; `None`: never.
 pub(crate) fn picture_options(moments: &[ObjectsMoment]) -> Option<PictureOptions> {
@@ -35,7 +38,7 @@ struct CPythonPictures;
 type TakeMoment<'a> = &'a mut (dyn FnMut() -> Option<u64> + Send);
 
 impl PictureReader for CPythonPictures {
-    fn read(&self, request: &PictureRequest, moment: TakeMoment<'_>) -> Result<Vec<Vec<u8>>, String> {
+    fn read(&self, request: &PictureRequest, moment: TakeMoment<'_>) -> Result<EncodePicture, String> {
         let view = ProcessView::of_running(request.pid).map_err(|error| error.to_string())?;
         let runtime = PythonRuntime::find(&view).map_err(|error| error.to_string())?;
         let picture = if request.waits {
@@ -45,7 +48,8 @@ impl PictureReader for CPythonPictures {
         };
         let stored = picture?.ok_or("the process has ended")?;
         let head = PictureHead { time_ns: stored.head.time_ns, cause: request.cause, mark: request.mark.clone() };
-        Ok(StoredPicture { head, resident: request.resident, ..stored }.encode())
+        let stored = StoredPicture { head, resident: request.resident, ..stored };
+        Ok(Box::new(move || stored.encode()))
     }
 }
 
@@ -54,7 +58,7 @@ fn waiting(pid: i32, view: &ProcessView, runtime: &PythonRuntime, moment: TakeMo
     let begun = Instant::now();
     let time_ns = moment()?;
     let blocks = &mut || recorded_blocks(pid, time_ns);
-    let picture = read_objects(view, runtime, PictureDetail::Paths, blocks).into_stored();
+    let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, idle_processors()).into_stored();
     Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)))
 }
 
@@ -83,7 +87,7 @@ fn stopped(
         let time_ns = note()?;
         let begun = Instant::now();
         let blocks = &mut || recorded_blocks(request.pid, time_ns);
-        let picture = read_objects(view, runtime, PictureDetail::Paths, blocks).into_stored();
+        let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, reading_threads(cost)).into_stored();
         // Without a copy it stands still until it is read.
         let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
         Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)))
@@ -94,6 +98,16 @@ fn stopped(
         Err(Refusal::Seccomp(..)) if !hold => freeze(request.pid, true, &ready, read),
         done => done,
     }
+}
+
+/// In how many threads objects are read: a copy in one, since its program runs beside it.
+pub(crate) fn reading_threads(cost: FreezeCost) -> usize {
+    if cost.is_copied { 1 } else { idle_processors() }
+}
+
+/// Processors that a program does not use while it stands still.
+fn idle_processors() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS))
 }
 
 fn stored(picture: StoredPicture, time_ns: u64, pause_ns: u64) -> StoredPicture {

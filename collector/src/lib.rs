@@ -69,7 +69,7 @@ pub use limits::{explained, remedy};
 pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;
-pub use pictures::{PictureOptions, PictureReader, PictureRequest};
+pub use pictures::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
 pub use procfs::{ProcessorTimes, last_name, processor_ns, resident_peak, thread_processor_ns};
 pub use recording_access::RecordedProcess;
 pub use recording_handle::RecordingHandle;

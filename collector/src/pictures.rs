@@ -53,9 +53,12 @@ pub struct PictureRequest {
     pub runs_on: bool,
 }
 
+/// Makes the payloads of a picture that was read.
+pub type EncodePicture = Box<dyn FnOnce() -> Vec<Vec<u8>> + Send>;
+
 /// Reads the objects of processes.
 pub trait PictureReader: fmt::Debug + Send + Sync {
-    /// The payloads of a picture. `moment` is to be called while the process stands still, for the time of the picture; it is
+    /// A picture, whose payloads are made when its process runs again. `moment` is to be called while the process stands still, for the time of the picture; it is
     /// `None` where the process has ended.
     ///
     /// # Errors
@@ -64,7 +67,7 @@ pub trait PictureReader: fmt::Debug + Send + Sync {
         &self,
         request: &PictureRequest,
         moment: &mut (dyn FnMut() -> Option<u64> + Send),
-    ) -> Result<Vec<Vec<u8>>, String>;
+    ) -> Result<EncodePicture, String>;
 }
 
 /// When pictures are taken, and by whom.
@@ -90,6 +93,14 @@ struct PictureOrder {
     marked: Option<(Sender<Option<u64>>, u64)>,
 }
 
+/// What it tells.
+#[derive(Debug)]
+enum PictureStep {
+    /// A picture was read, or cannot be: its process need not stand still any longer.
+    Read,
+    Encoded(PictureAnswer),
+}
+
 /// What it has read.
 #[derive(Debug)]
 struct PictureAnswer {
@@ -103,7 +114,7 @@ struct PictureAnswer {
 #[derive(Debug)]
 struct PictureWorker {
     orders: Sender<PictureOrder>,
-    answers: Receiver<PictureAnswer>,
+    steps: Receiver<PictureStep>,
     /// Its process stands still, and it wants a tick.
     moments: Receiver<Sender<Tick>>,
 }
@@ -116,7 +127,9 @@ pub(crate) struct PictureScheduler {
     area: Arc<Area>,
     thread: Option<PictureWorker>,
     outstanding: usize,
-    /// The process waits for one that is outstanding.
+    /// Those of them that were not read yet.
+    unread: usize,
+    /// The process waits for one of those.
     holds: bool,
     /// That of the end was ordered.
     has_end: bool,
@@ -142,6 +155,7 @@ impl PictureScheduler {
             area: Arc::clone(area),
             thread: None,
             outstanding: 0,
+            unread: 0,
             holds: false,
             has_end: false,
             told_of_end: None,
@@ -241,11 +255,11 @@ impl PictureScheduler {
         }
         let cause = order.request.cause;
         if self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok()) {
-            self.outstanding += 1;
+            (self.outstanding, self.unread) = (self.outstanding + 1, self.unread + 1);
         } else {
             self.fails(cause, "too many were asked for at once, or there was no thread for it".into());
             self.told_of_end.take_if(|_| cause == PictureCause::End);
-            self.holds &= self.outstanding > 0;
+            self.holds &= self.unread > 0;
         }
     }
 
@@ -256,10 +270,14 @@ impl PictureScheduler {
             // It waits for it, but not for ever.
             let _ = moment.send(tick());
         }
-        let answers: Vec<PictureAnswer> = thread.answers.try_iter().collect();
-        for PictureAnswer { cause, ticket, payloads, cost_ns } in answers {
+        let steps: Vec<PictureStep> = thread.steps.try_iter().collect();
+        for step in steps {
+            let PictureStep::Encoded(PictureAnswer { cause, ticket, payloads, cost_ns }) = step else {
+                self.unread -= 1;
+                self.holds &= self.unread > 0;
+                continue;
+            };
             self.outstanding -= 1;
-            self.holds &= self.outstanding > 0;
             match payloads {
                 Ok(payloads) if cause == PictureCause::Peak => {
                     self.spent_ns = self.spent_ns.saturating_add(cost_ns);
@@ -313,20 +331,31 @@ impl PictureScheduler {
 
 fn start(reader: Arc<dyn PictureReader>, area: Arc<Area>) -> io::Result<PictureWorker> {
     let (orders, inbox) = bounded::<PictureOrder>(MOST_ORDERS);
-    let (tell, answers) = unbounded();
+    let (tell, steps) = unbounded();
     let (ask, moments) = bounded::<Sender<Tick>>(1);
     let read = move || {
         inbox.iter().all(|order| {
-            let is_told = tell.send(answer(&*reader, order, &ask, &area)).is_ok();
-            wake(&area);
-            is_told
+            let tell = |step| {
+                let is_told = tell.send(step).is_ok();
+                wake(&area);
+                is_told
+            };
+            let encoded = answer(&*reader, order, &ask, &area, || tell(PictureStep::Read));
+            tell(PictureStep::Encoded(encoded))
         });
     };
     std::thread::Builder::new().name("memtrack-object".into()).spawn(read)?;
-    Ok(PictureWorker { orders, answers, moments })
+    Ok(PictureWorker { orders, steps, moments })
 }
 
-fn answer(reader: &dyn PictureReader, order: PictureOrder, ask: &Sender<Sender<Tick>>, area: &Area) -> PictureAnswer {
+/// `tell_read` is called when the process need not stand still any longer.
+fn answer(
+    reader: &dyn PictureReader,
+    order: PictureOrder,
+    ask: &Sender<Sender<Tick>>,
+    area: &Area,
+    tell_read: impl FnOnce() -> bool,
+) -> PictureAnswer {
     let PictureOrder { request, tick, mut marked } = order;
     let begun = monotonic_ns();
     let mut taken = tick;
@@ -343,10 +372,12 @@ fn answer(reader: &dyn PictureReader, order: PictureOrder, ask: &Sender<Sender<T
         }
         taken.map(|tick| tick.time_ns)
     };
-    let payloads = reader.read(&request, &mut moment);
+    let read = reader.read(&request, &mut moment);
+    tell_read();
     if let Some((answer, time_ns)) = marked {
         let _ = answer.send(Some(time_ns));
     }
+    let payloads = read.map(|encode| encode());
     let cost_ns = monotonic_ns().saturating_sub(begun);
     PictureAnswer { cause: request.cause, ticket: taken.map_or(0, |tick| tick.ticket), payloads, cost_ns }
 }

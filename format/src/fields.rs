@@ -15,7 +15,12 @@ impl FieldWriter {
     pub(crate) fn number(&mut self, value: u64) {
         let mut bytes = [0; varint::MAX_LEN];
         let end = varint::write(&mut bytes, 0, value).unwrap_or(0);
-        self.0.extend_from_slice(bytes.get(..end).unwrap_or_default());
+        // Most numbers of a picture of objects have one byte or two, which need no call.
+        match (end, bytes) {
+            (1, [first, ..]) => self.0.push(first),
+            (2, [first, second, ..]) => self.0.extend_from_slice(&[first, second]),
+            _ => self.0.extend_from_slice(bytes.get(..end).unwrap_or_default()),
+        }
     }
 
     pub(crate) fn numbers(&mut self, values: &[u64]) {

@@ -3,59 +3,74 @@
 //! Objects lie close together, at multiples of 16 bytes but for some static ones, so a slot for every 16 bytes takes less than
 //! a hash table and is found in the cache where the last one was. Invariant: a row is where its address says, and nowhere else.
 
-use std::cell::Cell;
-
 use rustc_hash::FxHashMap;
 
 /// The logarithms of the bytes of a piece, and of those between slots.
 const PIECE: u32 = 16;
 const STEP: u32 = 4;
 const SLOTS: usize = 1 << (PIECE - STEP);
-/// No object is there.
+/// Bits of a piece's number that a node goes by, and those that the root goes by.
+const NODE: u32 = 10;
+const ROOT: u32 = 47 - PIECE - 2 * NODE;
+/// No object is there, or no node.
 const EMPTY: u32 = u32::MAX;
 
 /// Rows of objects by address.
-#[derive(Debug, Default)]
+///
+/// Its pieces hang in a tree of three levels, so that every one is found by as many loads, and by several threads.
+#[derive(Debug)]
 pub(crate) struct AddressTable {
-    pieces: FxHashMap<u64, u32>,
+    root: Vec<u32>,
+    nodes: Vec<Box<[u32; 1 << NODE]>>,
     slots: Vec<Box<[u32]>>,
-    /// The last piece that was found: its number and place.
-    last: Cell<Option<(u64, u32)>>,
-    /// Objects between slots.
+    /// The number of each piece, by place.
+    pieces: Vec<u64>,
+    /// Objects between slots, and beyond the addresses of programs.
     others: FxHashMap<u64, u32>,
+}
+
+impl Default for AddressTable {
+    fn default() -> Self {
+        let root = vec![EMPTY; 1 << ROOT];
+        Self { root, nodes: Vec::new(), slots: Vec::new(), pieces: Vec::new(), others: FxHashMap::default() }
+    }
 }
 
 impl AddressTable {
     /// The row of the object at this address.
     pub(crate) fn get(&self, address: u64) -> Option<u32> {
-        if !address.is_multiple_of(1 << STEP) {
+        if !has_slot(address) {
             return self.others.get(&address).copied();
         }
-        let slots = self.slots.get(self.place(address >> PIECE)? as usize)?;
-        slots.get(slot_of(address)).copied().filter(|row| *row != EMPTY)
+        let [root, first, second] = steps(address);
+        let node = *self.root.get(root)?;
+        let node = *self.nodes.get(node as usize)?.get(first)?;
+        let place = *self.nodes.get(node as usize)?.get(second)?;
+        self.slots.get(place as usize)?.get(slot_of(address)).copied().filter(|row| *row != EMPTY)
     }
 
     /// Notes the row of the object at an address.
     pub(crate) fn insert(&mut self, address: u64, row: u32) {
-        if !address.is_multiple_of(1 << STEP) {
+        if !has_slot(address) {
             self.others.insert(address, row);
             return;
         }
-        let piece = address >> PIECE;
-        let place = self.place(piece).unwrap_or_else(|| {
-            let place = self.slots.len() as u32;
-            self.slots.push(vec![EMPTY; SLOTS].into_boxed_slice());
-            self.pieces.insert(piece, place);
-            place
-        });
-        if let Some(slot) = self.slots.get_mut(place as usize).and_then(|slots| slots.get_mut(slot_of(address))) {
-            *slot = row;
+        let [root, first, second] = steps(address);
+        let node = new_or_known(&mut self.root[root], &mut self.nodes, || Box::new([EMPTY; 1 << NODE]));
+        let mut step = self.nodes[node][first];
+        let node_below = new_or_known(&mut step, &mut self.nodes, || Box::new([EMPTY; 1 << NODE]));
+        self.nodes[node][first] = step;
+        let place = &mut self.nodes[node_below][second];
+        let slots = new_or_known(place, &mut self.slots, || vec![EMPTY; SLOTS].into_boxed_slice());
+        if slots == self.pieces.len() {
+            self.pieces.push(address >> PIECE);
         }
+        self.slots[slots][slot_of(address)] = row;
     }
 
     /// Numbers the objects by address; calls `each` with the old row of each, in that order.
     pub(crate) fn renumber(&mut self, mut each: impl FnMut(u32)) {
-        let mut pieces: Vec<(u64, u32)> = self.pieces.iter().map(|(piece, place)| (*piece, *place)).collect();
+        let mut pieces: Vec<(u64, u32)> = self.pieces.iter().copied().zip(0..).collect();
         pieces.sort_unstable();
         let mut others: Vec<u64> = self.others.keys().copied().collect();
         others.sort_unstable();
@@ -80,15 +95,26 @@ impl AddressTable {
             self.others.get_mut(&rest).into_iter().for_each(&mut number);
         }
     }
+}
 
-    fn place(&self, piece: u64) -> Option<u32> {
-        if let Some((_, place)) = self.last.get().filter(|(last, _)| *last == piece) {
-            return Some(place);
-        }
-        let place = *self.pieces.get(&piece)?;
-        self.last.set(Some((piece, place)));
-        Some(place)
+/// The place of what hangs here, which is made if nothing does.
+fn new_or_known<T>(here: &mut u32, all: &mut Vec<T>, make: impl FnOnce() -> T) -> usize {
+    if *here == EMPTY {
+        *here = all.len() as u32;
+        all.push(make());
     }
+    *here as usize
+}
+
+/// Whether the object at an address has a slot.
+fn has_slot(address: u64) -> bool {
+    address.is_multiple_of(1 << STEP) && address >> (PIECE + 2 * NODE) < 1 << ROOT
+}
+
+/// Where the tree goes on from the root on, to the place of an address's piece.
+fn steps(address: u64) -> [usize; 3] {
+    let step = |shift: u32, bits: u32| (address >> shift) as usize & ((1 << bits) - 1);
+    [step(PIECE + 2 * NODE, ROOT), step(PIECE + NODE, NODE), step(PIECE, NODE)]
 }
 
 fn slot_of(address: u64) -> usize {

@@ -34,6 +34,8 @@ const COUNTED_LATE: u8 = 64;
 const FIRST_FREE_THREADED: u8 = 13;
 /// No bit of the collector: what a block is filled with has it.
 const FILLED: u8 = 128;
+/// Bytes of guards, pointers and header that may be before an object.
+const MOST_BEFORE: u64 = 2 * GUARDED + HEADER + PREFIX;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
@@ -59,6 +61,29 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) is_at_rest: bool,
     /// Known classes that large blocks begin with.
     pub(crate) classes_in_blocks: usize,
+}
+
+/// What an object begins with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ObjectHead {
+    /// The address of its type, if it is an object.
+    of: u64,
+    /// Its references, as they are stored.
+    count: u32,
+}
+
+impl ObjectHead {
+    /// Reads it; `None`: there is no object.
+    pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
+        if !address.is_multiple_of(8) || !(4096..1 << 47).contains(&address) {
+            return None;
+        }
+        let count = ReferenceCount::read(memory, layout, address)?;
+        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
+            return None;
+        }
+        Some(Self { of: layout.type_of(memory, address)?, count: count.stored() })
+    }
 }
 
 impl FoundObjects<'_> {
@@ -174,14 +199,8 @@ impl FoundObjects<'_> {
 
     /// The type of the object at this address, if there is one, and its references as they are stored.
     pub(crate) fn type_at(&self, address: u64) -> Option<(u32, u32)> {
-        if !address.is_multiple_of(8) || !(4096..1 << 47).contains(&address) {
-            return None;
-        }
-        let count = self.reference_count(address)?;
-        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
-            return None;
-        }
-        Some((self.types.number(self.layout.type_of(self.memory, address)?)?, count.stored()))
+        let head = ObjectHead::read(self.memory, self.layout, address)?;
+        Some((self.types.number(head.of)?, head.count))
     }
 
     fn reference_count(&self, address: u64) -> Option<ReferenceCount> {
@@ -223,6 +242,13 @@ impl FoundObjects<'_> {
     /// Adds the object in a block, if there is one that is not known.
     fn find_in_block(&mut self, block: u64, size: u64) {
         let (memory, layout) = (self.memory, self.layout);
+        // Most blocks have an object that is known, at a place that is asked for before the block is read.
+        let mut known =
+            (0..=MOST_BEFORE / HEADER).map(|step| block + step * HEADER).filter(|at| at + HEAD <= block + size);
+        if let Some(known) = known.find(|at| self.by_address.get(*at).is_some()) {
+            self.classes_in_blocks += usize::from(size > LARGEST_BLOCK && self.is_type(known));
+            return;
+        }
         let guards = [0, GUARDED].map(|at| memory.u64((block + at).wrapping_add(8)).unwrap_or(0));
         let is_guard = |word: u64| word >> 8 == GUARD >> 8;
         let begin = match guards {
@@ -234,10 +260,6 @@ impl FoundObjects<'_> {
         };
         let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
         let mut places = places.into_iter().filter(|at| at + HEAD <= block + size);
-        if let Some(known) = places.clone().find(|at| self.by_address.get(*at).is_some()) {
-            self.classes_in_blocks += usize::from(size > LARGEST_BLOCK && self.is_type(known));
-            return;
-        }
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
         let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
         if let Some(at) = places.find(is_of_a_type) {
@@ -292,11 +314,19 @@ impl FoundObjects<'_> {
         if let Some(number) = self.by_address.get(address) {
             return Some(number);
         }
+        self.number_of(address, ObjectHead::read(self.memory, self.layout, address)?)
+    }
+
+    /// The same of one that begins with this.
+    pub(crate) fn number_of(&mut self, address: u64, head: ObjectHead) -> Option<u32> {
+        if let Some(number) = self.by_address.get(address) {
+            return Some(number);
+        }
         if self.objects.len() >= MOST_OBJECTS {
             return None;
         }
-        let (type_number, count) = self.type_at(address)?;
-        Some(self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count))
+        let type_number = self.types.number(head.of)?;
+        Some(self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, head.count))
     }
 
     /// The objects that have more references than were found, so that something holds them that is no object.

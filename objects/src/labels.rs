@@ -9,10 +9,9 @@ use rustc_hash::FxHashMap;
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
 use crate::field_names;
-use crate::memory::ObjectMemory;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::type_fields::{BASE, DICTIONARY, MEMBERS};
-use crate::types::{ObjectKind, ObjectType, TypeTable};
+use crate::types::{KnownTypes, ObjectKind, ObjectType};
 
 /// Members of a type, and bases that are searched for one.
 const MOST_MEMBERS: u64 = 512;
@@ -20,6 +19,8 @@ const MOST_BASES: usize = 32;
 const MEMBER: u64 = 40;
 /// The end of a name that was longer.
 pub(crate) const CUT: char = '…';
+/// Strings whose texts are known.
+const STRINGS: usize = 1 << 12;
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -47,85 +48,89 @@ impl LabelTexts {
         self.rows.insert(text.to_owned(), row);
         row
     }
+
+    /// The texts so far, from this one on.
+    pub(crate) fn from(&self, row: usize) -> &[String] {
+        self.all.get(row..).unwrap_or_default()
+    }
+
+    /// All texts.
+    pub(crate) fn into_all(self) -> Vec<String> {
+        self.all
+    }
+}
+
+/// What was read before.
+#[derive(Debug)]
+pub(crate) struct KnownLabels {
+    pub(crate) texts: LabelTexts,
+    /// Names of fields, by type and offset.
+    fields: FxHashMap<(u64, u64), u32>,
+    /// Address of a string, and the row of its text: of those that were last, by low bits of the address. Most keys are those of
+    /// many dictionaries.
+    strings: Vec<(u64, u32)>,
+    /// What one object refers to.
+    found: Vec<(u32, ReferencePlace)>,
+}
+
+impl KnownLabels {
+    /// Only these texts.
+    pub(crate) fn of(texts: LabelTexts) -> Self {
+        Self { texts, fields: FxHashMap::default(), strings: vec![(0, 0); STRINGS], found: Vec::new() }
+    }
 }
 
 /// Reads how objects are held.
 pub(crate) struct LabelReader<'a> {
-    memory: &'a ObjectMemory<'a>,
-    reader: ReferenceReader<'a>,
-    types: &'a TypeTable<'a>,
+    pub(crate) reader: ReferenceReader<'a>,
+    pub(crate) types: &'a KnownTypes,
     /// The row of the object at an address.
-    rows: &'a AddressTable,
-    texts: LabelTexts,
-    /// Names of fields, by type and offset.
-    fields: FxHashMap<(u64, u64), u32>,
+    pub(crate) rows: &'a AddressTable,
+    pub(crate) known: &'a mut KnownLabels,
 }
 
-impl<'a> LabelReader<'a> {
-    pub(crate) fn new(
-        reader: ReferenceReader<'a>,
-        types: &'a TypeTable<'a>,
-        rows: &'a AddressTable,
-        texts: LabelTexts,
-    ) -> Self {
-        Self { memory: reader.memory, reader, types, rows, texts, fields: FxHashMap::default() }
-    }
-
-    /// Who holds each object, which is its parent, or each of those that are wanted; itself where nobody does.
-    pub(crate) fn holders(
+impl LabelReader<'_> {
+    /// Calls `each` with the row of everything that one object is said to hold, and how it refers to it.
+    pub(crate) fn held_by(
         &mut self,
-        objects: &[PicturedObject],
-        parents: &[u32],
-        wanted: Option<&[bool]>,
-    ) -> Vec<PicturedHolder> {
-        let is_wanted = |row: u32| wanted.is_none_or(|wanted| wanted.get(row as usize) == Some(&true));
-        let mut holders: Vec<PicturedHolder> = Vec::with_capacity(parents.len());
-        let mut has_held = vec![false; parents.len()];
-        for (&parent, row) in parents.iter().zip(0..) {
-            let is_held = parent != row && is_wanted(row);
-            // Every object holds its class; that it does is what is left when nothing else is found.
-            let kind = if is_held { HolderKind::Class } else { HolderKind::None };
-            holders.push(PicturedHolder { parent: if is_held { parent } else { row }, kind, value: 0 });
-            if let Some(has_held) = has_held.get_mut(parent as usize).filter(|_| is_held) {
-                *has_held = true;
-            }
+        (holder, object): (u32, &PicturedObject),
+        (objects, holders): (&[PicturedObject], &[PicturedHolder]),
+        each: &mut impl FnMut(u32, HolderKind, u64),
+    ) {
+        let Some(of) = self.types.get(object.type_number) else { return };
+        let (reader, rows) = (self.reader, self.rows);
+        let mut found = std::mem::take(&mut self.known.found);
+        found.clear();
+        reader.each(of, object.address, &mut |place, at| {
+            let row = rows.get(at);
+            let is_held = |row: &u32| holders.get(*row as usize).is_some_and(|held| held.parent == holder);
+            found.extend(row.filter(|row| *row != holder).filter(is_held).map(|row| (row, place)));
+        });
+        // Of several references the first of the best kind.
+        found.sort_by_key(|(row, place)| (*row, rank(*place)));
+        found.dedup_by_key(|(row, _)| *row);
+        for (row, place) in &found {
+            let held = objects.get(*row as usize).map_or(0, |held| held.address);
+            let (kind, value) = self.label(of, object.address, *place, held);
+            each(*row, kind, value);
         }
-        let mut found: Vec<(u32, ReferencePlace)> = Vec::new();
-        for (object, holder) in objects.iter().zip(0_u32..).filter(|(_, row)| has_held[*row as usize]) {
-            let Some(of) = self.types.get(object.type_number) else { continue };
-            found.clear();
-            self.reader.each(&of, object.address, &mut |place, at| {
-                let row = self.rows.get(at);
-                let is_held = |row: &u32| holders.get(*row as usize).is_some_and(|held| held.parent == holder);
-                found.extend(row.filter(|row| *row != holder).filter(is_held).map(|row| (row, place)));
-            });
-            // Of several references the first of the best kind.
-            found.sort_by_key(|(row, place)| (*row, rank(*place)));
-            found.dedup_by_key(|(row, _)| *row);
-            for (row, place) in &found {
-                let held = objects.get(*row as usize).map_or(0, |held| held.address);
-                let (kind, value) = self.label(&of, object.address, *place, held);
-                if let Some(known) = holders.get_mut(*row as usize) {
-                    (known.kind, known.value) = (kind, value);
-                }
-            }
-        }
-        holders
+        self.known.found = found;
     }
 
     /// The row of the name of what a thread's frame holds.
     pub(crate) fn root(&mut self, frame: u64, place: ReferencePlace) -> u32 {
         let text = self.frame(frame, place);
-        self.texts.row(&text)
+        self.known.texts.row(&text)
     }
 
     /// The name of a frame, or of a local variable of it.
     fn frame(&self, frame: u64, place: ReferencePlace) -> String {
         let layout = self.reader.layout;
-        let code = layout.fields(layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0)));
+        let code =
+            layout.fields(layout.untagged(self.reader.memory.u64(frame.wrapping_add(layout.frame_code)).unwrap_or(0)));
         let named = |at: u64| {
-            let at = self.memory.u64(code.wrapping_add(at))?;
-            text_of(self.memory, layout, at)
+            let at = self.reader.memory.u64(code.wrapping_add(at))?;
+            text_of(self.reader.memory, layout, at)
         };
         let function = named(layout.code_name).unwrap_or_else(|| "?".into());
         let file = named(layout.code_file).unwrap_or_default();
@@ -139,47 +144,39 @@ impl<'a> LabelReader<'a> {
 
     /// The row of a text.
     pub(crate) fn row(&mut self, text: &str) -> u32 {
-        self.texts.row(text)
-    }
-
-    /// All texts so far.
-    pub(crate) fn texts(&self) -> Vec<String> {
-        self.texts.all.clone()
+        self.known.texts.row(text)
     }
 
     fn label(&mut self, of: &ObjectType, holder: u64, place: ReferencePlace, held: u64) -> (HolderKind, u64) {
         match place {
             ReferencePlace::Value(key) => self.key(key),
-            ReferencePlace::Attribute(name) => {
-                let name = text_of(self.memory, self.reader.layout, name).unwrap_or_else(|| "?".into());
-                (HolderKind::Attribute, self.texts.row(&cut(&name)).into())
-            }
+            ReferencePlace::Attribute(name) => (HolderKind::Attribute, self.string(name).into()),
             ReferencePlace::Item(number) => (HolderKind::Item, number),
             ReferencePlace::Member => (HolderKind::Member, 0),
             ReferencePlace::Key => (HolderKind::Key, 0),
             ReferencePlace::Local(number) => {
                 let name = self.local_of(of, holder, number);
-                (HolderKind::Local, self.texts.row(&name).into())
+                (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::FrameLocal(frame, number) => {
                 let name = self.frame(frame, ReferencePlace::Local(number));
-                (HolderKind::Local, self.texts.row(&name).into())
+                (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),
             ReferencePlace::Field(offset) => {
                 if let Some(name) = field_names::of_dictionary(&of.name).filter(|_| self.is_dictionary(held)) {
-                    return (HolderKind::Field, self.texts.row(name).into());
+                    return (HolderKind::Field, self.known.texts.row(name).into());
                 }
                 // What C code shows under this name.
                 if of.name == "_asyncio.Task" && self.kind_of(held) == Some(ObjectKind::Generator) {
-                    return (HolderKind::Field, self.texts.row("get_coro()").into());
+                    return (HolderKind::Field, self.known.texts.row("get_coro()").into());
                 }
-                if let Some(row) = self.fields.get(&(of.address, offset)) {
+                if let Some(row) = self.known.fields.get(&(of.address, offset)) {
                     return (HolderKind::Field, (*row).into());
                 }
                 let name = self.field(of, offset);
-                let row = self.texts.row(&name);
-                self.fields.insert((of.address, offset), row);
+                let row = self.known.texts.row(&name);
+                self.known.fields.insert((of.address, offset), row);
                 (HolderKind::Field, row.into())
             }
         }
@@ -187,13 +184,11 @@ impl<'a> LabelReader<'a> {
 
     /// A key of a dictionary.
     fn key(&mut self, key: u64) -> (HolderKind, u64) {
-        let of = self.reader.layout.type_of(self.memory, key).and_then(|at| self.types.number(at));
-        let of = of.and_then(|number| self.types.get(number));
-        match of {
-            Some(of) if of.kind == ObjectKind::Text => {
-                let text = text_of(self.memory, self.reader.layout, key).unwrap_or_else(|| "?".into());
-                (HolderKind::TextKey, self.texts.row(&cut(&text)).into())
-            }
+        if let Some((_, row)) = self.known.strings.get(place_of(key)).filter(|(known, _)| *known == key) {
+            return (HolderKind::TextKey, (*row).into());
+        }
+        match self.reader.layout.type_of(self.reader.memory, key).and_then(|at| self.types.at(at)) {
+            Some(of) if of.kind == ObjectKind::Text => (HolderKind::TextKey, self.string(key).into()),
             Some(of)
                 if of.kind == ObjectKind::Integer
                     && let Some(number) = self.small_integer(key) =>
@@ -203,9 +198,22 @@ impl<'a> LabelReader<'a> {
             Some(of) => {
                 // Without its address, so that keys of one type have one text.
                 let name = format!("<{}>", of.name.strip_prefix("builtins.").unwrap_or(&of.name));
-                (HolderKind::OtherKey, self.texts.row(&name).into())
+                (HolderKind::OtherKey, self.known.texts.row(&name).into())
             }
-            None => (HolderKind::OtherKey, self.texts.row("?").into()),
+            None => (HolderKind::OtherKey, self.known.texts.row("?").into()),
+        }
+    }
+
+    /// The row of the text of a string.
+    fn string(&mut self, address: u64) -> u32 {
+        match self.known.strings.get(place_of(address)) {
+            Some((known, row)) if *known == address => *row,
+            _ => {
+                let text = text_of(self.reader.memory, self.reader.layout, address).unwrap_or_else(|| "?".into());
+                let row = self.known.texts.row(&cut(&text));
+                self.known.strings.get_mut(place_of(address)).into_iter().for_each(|known| *known = (address, row));
+                row
+            }
         }
     }
 
@@ -225,8 +233,7 @@ impl<'a> LabelReader<'a> {
     }
 
     fn kind_of(&self, object: u64) -> Option<ObjectKind> {
-        let number = self.reader.layout.type_of(self.memory, object).and_then(|at| self.types.number(at))?;
-        self.types.get(number).map(|of| of.kind)
+        self.types.at(self.reader.layout.type_of(self.reader.memory, object)?).map(|of| of.kind)
     }
 
     /// The name of a field, which types tell of slots and of what C code shows.
@@ -238,14 +245,14 @@ impl<'a> LabelReader<'a> {
         let offset = layout.fields(offset);
         let mut at = of.address;
         for _ in 0..MOST_BASES {
-            let word = |at: u64, offset: u64| self.memory.u64(layout.fields(at).wrapping_add(offset));
+            let word = |at: u64, offset: u64| self.reader.memory.u64(layout.fields(at).wrapping_add(offset));
             let members = word(at, MEMBERS).unwrap_or(0);
             for number in (0..MOST_MEMBERS).take_while(|_| members != 0) {
                 let member = members.wrapping_add(number * MEMBER);
-                let name = self.memory.u64(member).filter(|name| *name != 0);
+                let name = self.reader.memory.u64(member).filter(|name| *name != 0);
                 let Some(name) = name else { break };
-                if self.memory.u64(member.wrapping_add(16)) == Some(offset)
-                    && let Some(name) = self.memory.text(name, 256)
+                if self.reader.memory.u64(member.wrapping_add(16)) == Some(offset)
+                    && let Some(name) = self.reader.memory.text(name, 256)
                 {
                     return cut(&name);
                 }
@@ -263,7 +270,9 @@ impl<'a> LabelReader<'a> {
         let layout = self.reader.layout;
         let frame = match of.kind {
             ObjectKind::Generator => Some(layout.fields(holder).wrapping_add(layout.generator_frame)),
-            ObjectKind::Frame if layout.has_light_frames() => self.memory.u64(layout.fields(holder).wrapping_add(24)),
+            ObjectKind::Frame if layout.has_light_frames() => {
+                self.reader.memory.u64(layout.fields(holder).wrapping_add(24))
+            }
             _ => Some(holder),
         };
         frame.and_then(|frame| self.local(frame, number)).unwrap_or_else(|| format!("<local {number}>"))
@@ -271,25 +280,25 @@ impl<'a> LabelReader<'a> {
 
     fn local(&self, frame: u64, number: u64) -> Option<String> {
         let layout = self.reader.layout;
-        let code = layout.fields(layout.untagged(self.memory.u64(frame.wrapping_add(layout.frame_code))?));
-        let names = layout.fields(self.memory.u64(code.wrapping_add(layout.code_locals))?);
-        if number >= self.memory.u64(names.wrapping_add(16))? {
+        let code = layout.fields(layout.untagged(self.reader.memory.u64(frame.wrapping_add(layout.frame_code))?));
+        let names = layout.fields(self.reader.memory.u64(code.wrapping_add(layout.code_locals))?);
+        if number >= self.reader.memory.u64(names.wrapping_add(16))? {
             return None;
         }
-        let name = self.memory.u64(names.wrapping_add(layout.tuple_items + number * 8))?;
-        text_of(self.memory, layout, name).map(|name| cut(&name))
+        let name = self.reader.memory.u64(names.wrapping_add(layout.tuple_items + number * 8))?;
+        text_of(self.reader.memory, layout, name).map(|name| cut(&name))
     }
 
     /// An integer of at most two digits of 30 bits.
     fn small_integer(&self, at: u64) -> Option<i64> {
         let at = self.reader.layout.fields(at);
-        let head = self.memory.u64(at.wrapping_add(16))?;
+        let head = self.reader.memory.u64(at.wrapping_add(16))?;
         let (digits, sign) = if self.reader.layout.minor >= 12 {
             (head >> 3, if head & 3 == 2 { -1 } else { 1 })
         } else {
             (head.cast_signed().unsigned_abs(), head.cast_signed().signum())
         };
-        let digit = |number: u64| self.memory.u32(at.wrapping_add(24 + number * 4)).map(i64::from);
+        let digit = |number: u64| self.reader.memory.u32(at.wrapping_add(24 + number * 4)).map(i64::from);
         match digits {
             0 => Some(0),
             1 => Some(sign * digit(0)?),
@@ -297,6 +306,11 @@ impl<'a> LabelReader<'a> {
             _ => None,
         }
     }
+}
+
+/// Where a string is among those that were last.
+fn place_of(address: u64) -> usize {
+    (address >> 4) as usize % STRINGS
 }
 
 /// What is said first of several references to the same object.

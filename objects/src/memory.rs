@@ -11,6 +11,7 @@ const PIECE: usize = 64 << 10;
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept.
 const MOST_PIECES: usize = 4 << 10;
+const NEAR: usize = 1 << 10;
 /// The most bytes that are read at once.
 const MOST: u64 = 1 << 32;
 /// Words that are read at once: of most objects, and of arrays.
@@ -25,14 +26,15 @@ struct Piece {
 }
 
 /// The pieces that are kept: the ones that were read last.
-#[derive(Default)]
 struct KeptPieces {
+    most: usize,
     places: FxHashMap<u64, usize>,
     all: Vec<Piece>,
     /// The one that is used next, once there are as many as may be.
     oldest: usize,
-    /// The place of the one that was asked for last.
-    last: usize,
+    /// The places of those that were asked for last, by the low bits of their keys: a dictionary and its keys, for example, are
+    /// in two pieces that are asked for in turn. A place may have another piece by now.
+    near: [u32; NEAR],
 }
 
 /// Memory that is read many times.
@@ -42,22 +44,29 @@ pub(crate) struct ObjectMemory<'a> {
 }
 
 impl KeptPieces {
+    fn new(most: usize) -> Self {
+        Self { most, places: FxHashMap::default(), all: Vec::new(), oldest: 0, near: [0; NEAR] }
+    }
+
     fn piece(&mut self, key: u64, view: &ProcessView) -> Option<&Piece> {
-        if self.all.get(self.last).is_none_or(|last| last.key != key) {
-            self.last = match self.places.get(&key) {
+        let near = key as usize % NEAR;
+        let mut place = self.near[near] as usize;
+        if self.all.get(place).is_none_or(|piece| piece.key != key) {
+            place = match self.places.get(&key) {
                 Some(place) => *place,
                 None => self.load(key, view),
             };
+            self.near[near] = place as u32;
         }
-        self.all.get(self.last)
+        self.all.get(place)
     }
 
     fn load(&mut self, key: u64, view: &ProcessView) -> usize {
-        let place = if self.all.len() < MOST_PIECES {
+        let place = if self.all.len() < self.most {
             self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), pages: 0 });
             self.all.len() - 1
         } else {
-            self.oldest = (self.oldest + 1) % MOST_PIECES;
+            self.oldest = (self.oldest + 1) % self.most;
             self.oldest
         };
         if let Some(piece) = self.all.get_mut(place) {
@@ -136,8 +145,9 @@ impl Words for ObjectMemory<'_> {
 }
 
 impl<'a> ObjectMemory<'a> {
-    pub(crate) fn new(view: &'a ProcessView) -> Self {
-        Self { view, pieces: RefCell::default() }
+    /// One of so many, which keep as much as one does.
+    pub(crate) fn one_of(view: &'a ProcessView, all: usize) -> Self {
+        Self { view, pieces: RefCell::new(KeptPieces::new((MOST_PIECES / all.max(1)).max(1))) }
     }
 
     /// Fills the buffer; `None`: not all of it can be read.

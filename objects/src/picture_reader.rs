@@ -6,16 +6,22 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
+use crate::followers::{FollowedObjects, FollowedReference, Followers};
 use crate::found_objects::FoundObjects;
 use crate::graph::Holders;
 use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
-use crate::labels::{LabelReader, LabelTexts};
+use crate::label_threads::read_holders;
+use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
-use crate::size::own_bytes;
 use crate::types::{ObjectKind, TypeTable};
+
+/// What is found one by one is kept in memory of its own, this part of what all threads may keep.
+const OF_ONE_THREAD: usize = 8;
+/// Objects that are read side by side before new ones get their numbers.
+const AT_ONCE: usize = 128 << 10;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,15 +52,16 @@ enum RootHolder {
 /// A root whose name is not read yet.
 type FoundRoot = (u32, RootHolder);
 
-/// Reads the objects of a process that stands still. Where its allocator is not known, `recorded` is asked for address
-/// and size of all blocks in use, as a recording knows them.
+/// Reads the objects of a process that stands still, in so many threads. Where its allocator is not known, `recorded` is asked
+/// for address and size of all blocks in use, as a recording knows them.
 pub fn read_objects(
     view: &ProcessView,
     runtime: &PythonRuntime,
     detail: PictureDetail<'_>,
     recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
+    threads: usize,
 ) -> ObjectPicture {
-    let memory = ObjectMemory::new(view);
+    let memory = ObjectMemory::one_of(view, OF_ONE_THREAD);
     let static_types = runtime.static_types(&memory);
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
     let mut builder = FoundObjects {
@@ -75,7 +82,8 @@ pub fn read_objects(
         builder.lists(&runtime.lists(&memory));
     }
     let (mut roots, early) = builder.roots(runtime, reader);
-    let (first_reference, references) = builder.follow(view, runtime, reader, recorded);
+    let mut followers = Followers::new(view, &runtime.layout, &static_types, threads);
+    let (first_reference, references) = builder.follow(view, &mut followers, recorded);
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();
@@ -111,42 +119,48 @@ pub fn read_objects(
     let (unexplained, uncounted) = (renumbered(unexplained), renumbered(uncounted));
     let classes = types.each(|of| by_address.get(of.address));
     let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes };
-    let mut labels = LabelReader::new(reader, &types, &by_address, texts);
+    let known = types.known();
+    let mut labels = KnownLabels::of(texts);
+    let mut named = LabelReader { reader, types: &known, rows: &by_address, known: &mut labels };
     let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
-    let named = roots.into_iter().map(|(old, holder)| {
+    let roots = roots.into_iter().map(|(old, holder)| {
         let object = new_row(old);
         let text = match holder {
             RootHolder::Modules => None,
-            RootHolder::Frame(frame, place) => Some(labels.root(frame, place)),
-            RootHolder::Interned => Some(labels.row("<interned strings>")),
+            RootHolder::Frame(frame, place) => Some(named.root(frame, place)),
+            RootHolder::Interned => Some(named.row("<interned strings>")),
             RootHolder::Interpreter => {
                 let of = picture.stored.objects.get(object as usize).and_then(|of| types.number(of.address));
-                Some(labels.row(&format!("<static type {}>", types.short_name(of))))
+                Some(named.row(&format!("<static type {}>", types.short_name(of))))
             }
             RootHolder::Immortal => {
                 let of = picture.stored.objects.get(object as usize).map(|of| of.type_number);
-                Some(labels.row(&format!("<immortal {}>", types.short_name(of))))
+                Some(named.row(&format!("<immortal {}>", types.short_name(of))))
             }
         };
         PicturedRoot { object, text }
     });
-    let named = named.collect();
-    picture.stored.roots = named;
-    picture.stored.texts = labels.texts();
+    picture.stored.roots = roots.collect();
+    let mut texts = labels.texts;
+    // What is wanted is called by the names of types.
+    picture.stored.texts = texts.from(0).to_vec();
     if detail != PictureDetail::References {
         let (parents, rings) = Holders::find(&picture).into_parents();
         let wanted = match detail {
             PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
             _ => None,
         };
-        picture.stored.holders = labels.holders(&picture.stored.objects, &parents, wanted.as_deref());
-        picture.stored.texts = labels.texts();
+        let read = (picture.stored.objects.as_slice(), parents.as_slice());
+        let mut memories = followers.into_memories();
+        let (from, by) = ((reader, memories.as_mut_slice()), (&known, &by_address));
+        picture.stored.holders = read_holders(from, by, read, wanted.as_deref(), &mut texts);
         for ring in rings {
             if let Some(holder) = picture.stored.holders.get_mut(ring as usize) {
                 holder.kind = HolderKind::Ring;
             }
         }
     }
+    picture.stored.texts = texts.into_all();
     picture
 }
 
@@ -240,48 +254,54 @@ impl FoundObjects<'_> {
     fn follow(
         &mut self,
         view: &ProcessView,
-        runtime: &PythonRuntime,
-        reader: ReferenceReader<'_>,
+        followers: &mut Followers<'_>,
         recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
     ) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
-        self.follow_rest(runtime, reader, (&mut first, &mut references));
+        self.follow_rest(followers, (&mut first, &mut references));
         if !self.layout.is_free_threaded() {
             self.other_blocks(view);
             if self.misses_large() {
                 self.blocks_in_use(recorded());
             }
-            self.follow_rest(runtime, reader, (&mut first, &mut references));
+            self.follow_rest(followers, (&mut first, &mut references));
         }
         (first, references)
     }
 
     /// The same for those that have no row in `first` yet.
-    fn follow_rest(
-        &mut self,
-        runtime: &PythonRuntime,
-        reader: ReferenceReader<'_>,
-        (first, references): (&mut Vec<u64>, &mut Vec<u32>),
-    ) {
-        let mut held = Vec::new();
-        let mut object = first.len() - 1;
-        while let Some(PicturedObject { address, type_number, .. }) = self.objects.get(object).copied() {
-            held.clear();
-            let of = self.types.get(type_number);
-            let is_whole = of.as_ref().is_some_and(|of| reader.each(of, address, &mut |_, address| held.push(address)));
-            self.unreadable += u64::from(!is_whole);
-            match of.and_then(|of| own_bytes(self.memory, &runtime.layout, &of, address)) {
-                Some(bytes) => self.objects[object].own_bytes = bytes,
-                None => self.unreadable += 1,
+    fn follow_rest(&mut self, followers: &mut Followers<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+        loop {
+            let from = first.len() - 1;
+            let rest = self.objects.get(from..).unwrap_or_default();
+            if rest.is_empty() {
+                return;
+            }
+            let some = rest.get(..AT_ONCE).unwrap_or(rest);
+            for part in followers.read(some, &self.types.all(), &self.by_address) {
+                self.take(part, (first, references));
+            }
+        }
+    }
+
+    /// Takes what was read of the next objects.
+    fn take(&mut self, read: &FollowedObjects, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+        self.unreadable += read.unreadable;
+        for (number, size) in read.sizes.iter().enumerate() {
+            match (size, self.objects.get_mut(first.len() - 1)) {
+                (Some(bytes), Some(object)) => object.own_bytes = *bytes,
+                _ => self.unreadable += 1,
             }
             let begin = references.len();
-            references.extend(held.iter().filter_map(|address| self.number(*address)));
-            // The object's type is kept by it, too, where types are objects of the program.
-            if let Some(own) = self.layout.type_of(self.memory, address).and_then(|own| self.number(own)) {
-                references.push(own);
-            }
-            for held in &references[begin..] {
-                self.found_counts[*held as usize] = self.found_counts[*held as usize].saturating_add(1);
+            for reference in read.references_of(number) {
+                let held = match reference {
+                    FollowedReference::Known(row) => Some(row),
+                    FollowedReference::New(address, head) => self.number_of(address, head),
+                };
+                if let Some(held) = held {
+                    self.found_counts[held as usize] = self.found_counts[held as usize].saturating_add(1);
+                    references.push(held);
+                }
             }
             references[begin..].sort_unstable();
             let mut kept = begin;
@@ -293,7 +313,6 @@ impl FoundObjects<'_> {
             }
             references.truncate(kept);
             first.push(references.len() as u64);
-            object += 1;
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: an address is a type only if its type is one, up to the type of types that the interpreter exports.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -104,7 +104,26 @@ pub(crate) struct TypeTable<'a> {
     by_address: RefCell<FxHashMap<u64, Option<u32>>>,
     /// What each type says of the size of its objects.
     size_codes: RefCell<FxHashMap<u64, Option<SizeCode>>>,
-    all: RefCell<Vec<Rc<ObjectType>>>,
+    all: RefCell<Vec<Arc<ObjectType>>>,
+}
+
+/// The types that were seen up to some moment.
+#[derive(Debug)]
+pub(crate) struct KnownTypes {
+    by_address: FxHashMap<u64, u32>,
+    all: Vec<Arc<ObjectType>>,
+}
+
+impl KnownTypes {
+    /// The type at this address.
+    pub(crate) fn at(&self, address: u64) -> Option<&ObjectType> {
+        self.get(*self.by_address.get(&address)?)
+    }
+
+    /// The type with this number.
+    pub(crate) fn get(&self, number: u32) -> Option<&ObjectType> {
+        self.all.get(number as usize).map(|of| &**of)
+    }
 }
 
 impl<'a> TypeTable<'a> {
@@ -127,7 +146,7 @@ impl<'a> TypeTable<'a> {
         let read = self.read(address);
         let number = read.map(|read| {
             let mut all = self.all.borrow_mut();
-            all.push(Rc::new(read));
+            all.push(Arc::new(read));
             (all.len() - 1) as u32
         });
         self.by_address.borrow_mut().insert(address, number);
@@ -135,8 +154,20 @@ impl<'a> TypeTable<'a> {
     }
 
     /// The type with this number.
-    pub(crate) fn get(&self, number: u32) -> Option<Rc<ObjectType>> {
-        self.all.borrow().get(number as usize).map(Rc::clone)
+    pub(crate) fn get(&self, number: u32) -> Option<Arc<ObjectType>> {
+        self.all.borrow().get(number as usize).map(Arc::clone)
+    }
+
+    /// All types so far, by number.
+    pub(crate) fn all(&self) -> Vec<Arc<ObjectType>> {
+        self.all.borrow().clone()
+    }
+
+    /// The types so far, for several threads.
+    pub(crate) fn known(&self) -> KnownTypes {
+        let numbers = self.by_address.borrow();
+        let by_address = numbers.iter().filter_map(|(address, number)| Some((*address, (*number)?))).collect();
+        KnownTypes { by_address, all: self.all() }
     }
 
     /// The name of the type with this number, without the module of those that need none.

@@ -31,13 +31,13 @@ mod layout {
 
     pub(super) const SEGMENT_ROOM: usize = 2;
     pub(super) const SEGMENTS_PER_SLOT: usize = 2;
-    pub(super) const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
+    pub(super) const ALL_SEGMENTS: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
 
     #[derive(Debug)]
     pub(super) struct ModelSlotHeader {
         pub(super) busy: ModelWord<u32>,
         pub(super) current: ModelWord<u32>,
-        pub(super) free: ModelWord<u32>,
+        pub(super) taken: ModelWord<u32>,
         pub(super) waiting: ModelWord<u32>,
     }
 
@@ -124,10 +124,9 @@ struct ModelSegment {
 
 impl ModelSlot {
     fn new(fault: Fault) -> Self {
-        let free = (1 << SEGMENTS_PER_SLOT) - 1;
         let word = |value| ModelWord::new(value, true);
         let busy = ModelWord::new(0, fault != Fault::BusyReleasesNothing);
-        let header = ModelSlotHeader { busy, current: word(0), free: word(free), waiting: word(0) };
+        let header = ModelSlotHeader { busy, current: word(0), taken: word(0), waiting: word(0) };
         Self { header, segments: std::array::from_fn(|_| ModelSegment::new(fault)) }
     }
 

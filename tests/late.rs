@@ -63,7 +63,7 @@ impl SlotStream {
             }
             area.control().note_drained(level.fill - level.start);
             if self.chain.advance(slot, level.next).unwrap() {
-                futex::wake(&slot.free);
+                futex::wake(&slot.taken);
             }
             self.copied = 0;
         }

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use memtrack_transport::handshake::{Hello, receive_memory};
-use memtrack_transport::layout::{SEGMENT_ROOM, SegmentHeader, SlotHeader, state, ticket};
+use memtrack_transport::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SegmentHeader, SlotHeader, state, ticket};
 use memtrack_transport::{Area, barrier, futex};
 
 pub(crate) struct FakeTarget {
@@ -106,14 +106,14 @@ impl FakeWriter {
 
     fn begin_segment(&mut self, slot: &SlotHeader, sequence: u64) {
         let control = self.area.control();
-        while slot.free.load(SeqCst) == 0 {
+        while slot.taken.load(SeqCst) == ALL_SEGMENTS {
             control.waits.fetch_add(1, Relaxed);
             slot.waiting.store(1, SeqCst);
-            futex::wait(&slot.free, 0, Duration::from_secs(1));
+            futex::wait(&slot.taken, ALL_SEGMENTS, Duration::from_secs(1));
             slot.waiting.store(0, SeqCst);
         }
-        let index = slot.free.load(SeqCst).trailing_zeros();
-        slot.free.fetch_and(!(1 << index), SeqCst);
+        let index = slot.taken.load(SeqCst).trailing_ones();
+        slot.taken.fetch_or(1 << index, SeqCst);
         let header = self.area.segment(self.slot, index).unwrap();
         let earlier = self.header(slot);
         header.fill.store(0, Relaxed);

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::AllocationCount;
 use memtrack_transport::Area;
+use memtrack_transport::area::FIRST_PAGES;
 use memtrack_transport::clock::{StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
@@ -17,8 +18,6 @@ use crate::sink_queue::SinkQueue;
 /// A tick that took longer than this, in nanoseconds, is repeated.
 const LOOSE_NS: u64 = 20_000;
 const ATTEMPTS: u32 = 3;
-/// The kernel's default number of pages to map around a fault on pages that are in memory (fault-around).
-const FAULT_AROUND_PAGES: usize = 16;
 /// Observations are handed over when they are this many bytes.
 const FULL: usize = 32 * 1024;
 /// Interval of snapshots of an idle process whose memory does not change, in nanoseconds.
@@ -238,11 +237,12 @@ impl Observer {
     }
 }
 
-/// Pages of the headers (control page and slots) that are resident in the target if it uses this many slots. The collector
-/// has initialised all of them, so the kernel maps neighbours with each page that faults.
+/// Pages of the headers (control page and slots) that are resident in the target if it uses this many slots. The first are
+/// in memory from the beginning, and the others since the collector has read them, so the kernel maps neighbours with each
+/// page that faults.
 fn header_pages(slots: u32, used: u32) -> u64 {
     let touched = PAGE + used as usize * size_of::<SlotHeader>();
-    let mapped = touched.div_ceil(PAGE).next_multiple_of(FAULT_AROUND_PAGES);
+    let mapped = touched.div_ceil(PAGE).next_multiple_of(FIRST_PAGES);
     mapped.min(segments_offset(slots) / PAGE) as u64
 }
 
@@ -261,7 +261,7 @@ fn take_ticket(area: &Area) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{FAULT_AROUND_PAGES, header_pages, take_ticket};
+    use super::{FIRST_PAGES, header_pages, take_ticket};
     use memtrack_transport::Area;
     use memtrack_transport::layout::PAGE;
     use std::os::fd::AsFd;
@@ -283,7 +283,7 @@ mod tests {
         for used in [1, 30, 700] {
             (0..used).for_each(|slot| theirs.slot(slot).unwrap().owner.store(1, SeqCst));
             let (expected, found) = (header_pages(4096, used), resident_pages(start));
-            assert!(expected.abs_diff(found) <= FAULT_AROUND_PAGES as u64, "{used} slots: {expected}, really {found}");
+            assert!(expected.abs_diff(found) <= FIRST_PAGES as u64, "{used} slots: {expected}, really {found}");
         }
         assert_eq!(header_pages(8, 8), 2);
     }

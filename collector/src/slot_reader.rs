@@ -3,7 +3,7 @@
 //! Invariant: the bytes handed over for a stream are its published bytes, each once and in order. Values in the shared
 //! memory are not trusted: the chain's are checked by [`ChainReader`], and loops are bounded.
 
-use memtrack_transport::layout::{ALL_FREE, MOST_UNDRAINED, PAGE, SEGMENTS_PER_SLOT, SlotHeader};
+use memtrack_transport::layout::{ALL_SEGMENTS, MOST_UNDRAINED, PAGE, SEGMENTS_PER_SLOT, SlotHeader};
 use memtrack_transport::segment_chain::{self, ChainReader, FillLevel};
 use memtrack_transport::{Area, futex};
 
@@ -78,7 +78,7 @@ impl SlotReader {
         let mut visit = SlotVisit::default();
         let Some(slot) = area.slot(self.slot) else { return visit };
         if self.given_up.is_some() {
-            wake(slot, segment_chain::release(slot, ALL_FREE));
+            wake(slot, segment_chain::release(slot, ALL_SEGMENTS));
             return visit;
         }
         let begun = self.chain.has_begun(slot);
@@ -180,6 +180,6 @@ impl SlotReader {
 /// Wakes the writing thread, if it waits for a free segment.
 fn wake(slot: &SlotHeader, waits: bool) {
     if waits {
-        futex::wake(&slot.free);
+        futex::wake(&slot.taken);
     }
 }

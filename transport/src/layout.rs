@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 16;
+pub const LAYOUT_VERSION: u32 = 17;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -34,8 +34,8 @@ pub const SEGMENTS_PER_SLOT: usize = 16;
 /// Bytes of finished segments of all threads that may wait for the collector. A thread that finishes one more waits until its
 /// own are drained. The bound of the resident memory that a program gets from a collector that falls behind.
 pub const MOST_UNDRAINED: u32 = 2 << 20;
-/// The mask of a slot whose segments are all free.
-pub const ALL_FREE: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
+/// The mask of all segments of a slot.
+pub const ALL_SEGMENTS: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
 /// Words of the longest path of a socket.
 pub const SOCKET_WORDS: usize = 14;
 /// Maximum number of pending questions.
@@ -285,8 +285,9 @@ pub struct SlotHeader {
     pub busy: AtomicU32,
     /// Index of the segment that is being written, plus one; 0 before the first; target.
     pub current: AtomicU32,
-    /// Bit i is set while segment i is free (a futex word); cleared by the target, set by the collector.
-    pub free: AtomicU32,
+    /// Bit i is set while segment i is in use (a futex word); set by the target, cleared by the collector. Zeroes, as memory
+    /// begins, are a slot whose segments are all free.
+    pub taken: AtomicU32,
     /// 1 while the owner waits for `free`; target.
     pub waiting: AtomicU32,
     /// Number of threads that have owned this slot so far; target.

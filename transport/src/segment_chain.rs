@@ -9,7 +9,7 @@
 //! the collector may still read.
 
 use super::atomics::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence};
-use super::layout::{ALL_FREE, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader};
+use super::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SEGMENTS_PER_SLOT, SegmentHeader, SlotHeader};
 
 /// Writer: a hook begins, and a record may be under way from now on.
 ///
@@ -37,19 +37,19 @@ pub fn is_in_hook(slot: &SlotHeader) -> bool {
 /// Writer: takes the free segment with the lowest index; `None`: none is free.
 #[must_use]
 pub fn take_free(slot: &SlotHeader) -> Option<u32> {
-    let free = slot.free.load(Acquire);
+    let free = ALL_SEGMENTS & !slot.taken.load(Acquire);
     if free == 0 {
         return None;
     }
     let index = free.trailing_zeros();
-    slot.free.fetch_and(!1_u32.wrapping_shl(index), AcqRel);
+    slot.taken.fetch_or(1_u32.wrapping_shl(index), AcqRel);
     Some(index)
 }
 
 /// Writer: whether the collector has to drain segments of this slot besides the one that is being written.
 #[must_use]
 pub fn has_finished(slot: &SlotHeader) -> bool {
-    (ALL_FREE & !slot.free.load(Acquire)).count_ones() > 1
+    (ALL_SEGMENTS & slot.taken.load(Acquire)).count_ones() > 1
 }
 
 /// Writer: prepares a segment that it has taken, the `number`-th of the stream, whose first record stands at `start` and has
@@ -198,6 +198,6 @@ impl ChainReader {
 /// writer sees the bits before it waits, or this side sees that it waits.
 #[must_use]
 pub fn release(slot: &SlotHeader, segments: u32) -> bool {
-    slot.free.fetch_or(segments, SeqCst);
+    slot.taken.fetch_and(!segments, SeqCst);
     slot.waiting.load(SeqCst) != 0
 }

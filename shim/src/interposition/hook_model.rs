@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use memtrack_format::Allocator;
 use memtrack_format::record::MAX_RECORD;
-use memtrack_transport::layout::{ALL_FREE, SEGMENT_ROOM, SlotHeader};
+use memtrack_transport::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SlotHeader};
 use memtrack_transport::{Area, segment_chain};
 
 use super::hooks::heap;
@@ -284,7 +284,7 @@ fn a_thread_waits_for_a_free_segment(area: &'static Area, readers: &mut [StreamR
     let mut thread = ModelThread::new(area, 8);
     thread.malloc(24);
     let (index, slot) = own_slot(area).unwrap();
-    while slot.free.load(Relaxed).count_ones() > 2 {
+    while (ALL_SEGMENTS & !slot.taken.load(Relaxed)).count_ones() > 2 {
         segment_chain::take_free(slot).unwrap();
     }
     std::thread::scope(|scope| {
@@ -333,7 +333,7 @@ fn a_forked_child_begins_again(area: &'static Area) {
         slot.owner.store(0, Relaxed);
         slot.busy.store(0, Relaxed);
         slot.current.store(0, Relaxed);
-        slot.free.store(ALL_FREE, Relaxed);
+        slot.taken.store(0, Relaxed);
     }
     thread::begin_again();
     recording_switch::on();

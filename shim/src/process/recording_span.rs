@@ -126,7 +126,7 @@ pub(super) fn end(area: &'static Area) -> AttachStatus {
         return AttachStatus::ThreadInHook;
     }
     // SAFETY: recording is off, and no thread is inside a hook; one that is about to enter finds memory to write to.
-    let left = unsafe { area.leave(thread::highest_slot()) };
+    let left = unsafe { area.leave() };
     if left { AttachStatus::Done } else { AttachStatus::NotMapped }
 }
 

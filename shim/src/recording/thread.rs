@@ -258,11 +258,6 @@ pub(crate) fn wait_until_outside(area: &Area) -> bool {
     finalize_barrier::wait_until_outside(area, slots::highest())
 }
 
-/// Slots below this one may have belonged to a thread.
-pub(crate) fn highest_slot() -> u32 {
-    slots::highest()
-}
-
 /// Begins one record; `None` when recording is off, in a forked child, inside memtrack itself and in nested calls: then
 /// the hook just calls the original function.
 #[inline(always)]

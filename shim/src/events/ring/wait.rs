@@ -31,10 +31,10 @@ impl Ring {
             self.wake_collector();
             self.home.slot.waiting.store(1, SeqCst);
             // Once more, for the collector looks for `waiting` after it has given a segment back.
-            let free = self.home.slot.free.load(SeqCst);
+            let taken = self.home.slot.taken.load(SeqCst);
             got = self.take_segment();
             if got.is_none() {
-                futex::wait(&self.home.slot.free, free, WAIT);
+                futex::wait(&self.home.slot.taken, taken, WAIT);
                 got = self.take_segment();
             }
             if got.is_some() {

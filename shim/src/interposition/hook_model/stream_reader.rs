@@ -40,7 +40,7 @@ impl StreamReader {
             }
             area.control().note_drained(level.fill - level.start);
             if self.chain.advance(slot, level.next).unwrap() {
-                futex::wake(&slot.free);
+                futex::wake(&slot.taken);
             }
             self.copied = 0;
         }

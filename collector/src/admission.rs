@@ -327,7 +327,8 @@ impl Admission {
         let sink = open(NewChild { pid, number }).map_err(|error| error.to_string());
         let start = |sink| ProcessRecording::start(self.options.clone(), sink, Arc::clone(&self.tree), true);
         match sink.and_then(|sink| start(sink).map_err(|error| error.to_string())) {
-            Ok(recording) => {
+            Ok((recording, threads)) => {
+                threads.wait();
                 let commands = recording.commands().clone();
                 self.tree.add_child();
                 self.openers.children.add(RecordedChild { pid, number, recording });

@@ -63,10 +63,11 @@ impl Collector {
         open: Option<OpenSink>,
     ) -> Result<Self, Error> {
         let tree = Arc::new(ProcessTree::default());
-        let first = ProcessRecording::start(options.clone(), sink, Arc::clone(&tree), false)?;
+        let (first, threads) = ProcessRecording::start(options.clone(), sink, Arc::clone(&tree), false)?;
         let children = RecordedChildren::default();
         let openers = RecordingOpeners { first: first.commands().clone(), open, children: children.clone() };
         let server = Server::start(private_dir, options, openers, Arc::clone(&tree))?;
+        threads.wait();
         Ok(Self { server, first, tree, children })
     }
 

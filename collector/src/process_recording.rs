@@ -17,12 +17,23 @@ use crate::recording_access::RecordingAccess;
 use crate::recording_progress::RecordingProgress;
 use crate::sink::Sink;
 use crate::sink_queue::SinkQueue;
-use crate::started_thread;
+use crate::started_thread::{self, BeginningThread};
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
 use crate::waker::Waker;
 
 /// Events that may wait for the draining thread.
 const COMMANDS: usize = 64;
+
+/// The threads of a recording that was just started.
+#[derive(Debug)]
+pub(crate) struct BeginningThreads([BeginningThread; 2]);
+
+impl BeginningThreads {
+    /// Waits until they have begun.
+    pub(crate) fn wait(self) {
+        self.0.into_iter().for_each(BeginningThread::wait);
+    }
+}
 
 /// A running recording.
 #[derive(Debug)]
@@ -33,21 +44,26 @@ pub(crate) struct ProcessRecording {
 }
 
 impl ProcessRecording {
-    /// Starts a recording. With `by_itself` it ends with its process, otherwise by a Finish command.
+    /// Starts a recording. With `by_itself` it ends with its process, otherwise by a Finish command. Its process may not write
+    /// before its [threads](BeginningThreads) have begun.
     pub(crate) fn start(
         options: RecordingOptions,
         sink: Box<dyn Sink>,
         tree: Arc<ProcessTree>,
         by_itself: bool,
-    ) -> Result<Self, Error> {
+    ) -> Result<(Self, BeginningThreads), Error> {
         let (commands, inbox) = bounded(COMMANDS);
         let waker = Arc::new(Waker::default());
-        let queue = SinkQueue::start(sink).map_err(Error::Thread)?;
+        let (queue, writes) = SinkQueue::start(sink).map_err(Error::Thread)?;
         let progress = Arc::<RecordingProgress>::default();
         let collect =
             DrainThread::new(options, inbox, Arc::clone(&waker), (tree, Arc::clone(&progress)), queue, by_itself);
-        let thread = started_thread::start("memtrack-drain", move || collect.run()).map_err(Error::Thread)?;
-        Ok(Self { commands: CommandSender::new(commands, waker), progress, thread })
+        let created = started_thread::create("memtrack-drain", move || collect.run());
+        let (thread, drains) = created.map_err(Error::Thread)?;
+        Ok((
+            Self { commands: CommandSender::new(commands, waker), progress, thread },
+            BeginningThreads([writes, drains]),
+        ))
     }
 
     pub(crate) fn commands(&self) -> &CommandSender {

@@ -14,8 +14,9 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
+use crate::procfs;
 use crate::sink::{RecordPiece, Sink, SnapshotCopy};
-use crate::{procfs, started_thread};
+use crate::started_thread::{self, BeginningThread};
 
 /// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
@@ -65,8 +66,8 @@ pub(crate) struct SinkQueue {
 }
 
 impl SinkQueue {
-    /// Starts the thread that calls the sink.
-    pub(crate) fn start(mut sink: Box<dyn Sink>) -> io::Result<Self> {
+    /// Creates the thread that calls the sink.
+    pub(crate) fn start(mut sink: Box<dyn Sink>) -> io::Result<(Self, BeginningThread)> {
         let (messages, inbox) = bounded(QUEUE);
         let (give_back, spare) = bounded(SPARE);
         let failed = Arc::new(AtomicBool::new(false));
@@ -75,8 +76,8 @@ impl SinkQueue {
         let hurried = Arc::clone(&hurry);
         let wants_watermarks = sink.wants_watermarks();
         let work = move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried));
-        let thread = started_thread::start("memtrack-write", work)?;
-        Ok(Self { messages, spare, failed, hurry, thread, wants_watermarks, record_bytes: 0, pieces: 0 })
+        let (thread, begins) = started_thread::create("memtrack-write", work)?;
+        Ok((Self { messages, spare, failed, hurry, thread, wants_watermarks, record_bytes: 0, pieces: 0 }, begins))
     }
 
     /// Whether the sink has failed; messages are discarded then.

@@ -182,7 +182,7 @@ mod tests {
             tell.send(MapsAnswer { files, error_text: None }).unwrap();
         }
         let told = Arc::new(Mutex::new(Vec::new()));
-        let queue = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
+        let (queue, _) = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
         scheduler.round(&area, 0, true, &queue);
         queue.finish(true).unwrap();
         assert_eq!(orders.len(), 1);

@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn an_account_that_is_asked_for_while_another_is_read_comes_after_it() {
         let (mut accounts, tickets) = (scheduler(), Arc::<Mutex<Vec<u64>>>::default());
-        let queue = SinkQueue::start(Box::new(Tickets(Arc::clone(&tickets)))).unwrap();
+        let (queue, _) = SinkQueue::start(Box::new(Tickets(Arc::clone(&tickets)))).unwrap();
         let tick = |ticket| Tick { ticket, time_ns: ticket };
         accounts.order(tick(7), AccountCause::Growth);
         accounts.ask(tick(8), AccountCause::Mark, MILLISECOND);

@@ -647,3 +647,49 @@ with memtrack.Tracker("sums.bin", aggregate=True):
 """,
     )
     assert sorted(path.name for path in tmp_path.glob("*.bin")) == ["outer.bin", "sums.bin", "there.bin"]
+
+
+def test_the_recorder_sums_up_as_another_process_does(program, any_interpreter):
+    said = program(
+        any_interpreter,
+        """
+import time
+from memtrack._spans import captures_at, span_sums, sums_of_small
+times = [0]
+with memtrack.Tracker("a.bin", allocation_timestamps=True):
+    for count in (30, 50):
+        times.append(time.monotonic_ns())
+        kept = keep(count)
+        times.append(time.monotonic_ns())
+times.append(2**63 - 1)
+spans = list(zip(times, times[1:]))
+ours, theirs = sums_of_small(captures_at("a.bin"), spans), span_sums(captures_at("a.bin"), spans)
+assert ours == theirs, (ours, theirs)
+assert 30 * 70_000 <= ours[1].peak_bytes <= 32 * 70_000 and 50 <= ours[3].allocations <= 60
+# The same from a process where nobody has recorded, and of what is no capture.
+import memtrack._tracker
+assert memtrack._tracker.sums_by_recorder(["missing.bin"], spans) is None
+memtrack._tracker._recorder.close()
+memtrack._tracker._recorder = None
+print(sums_of_small(["a.bin"], spans) == theirs)
+""",
+    )
+    assert said == ["True"]
+
+
+def test_a_recording_for_a_limit_says_that_it_has_no_accounts(program, python, memtrack):
+    program(
+        python,
+        """
+from memtrack._test_limits import MemoryLimit, RecordedCall
+with RecordedCall("a.bin", [MemoryLimit("1MB")], ".", [], {}) as test:
+    for _ in test.numbers():
+        kept = keep(10)
+assert test.figures()["allocated_bytes"] >= 700_000 and test.most_at_once <= 1 << 20
+with memtrack.Tracker("b.bin"):
+    kept = keep(10)
+""",
+    )
+    refused, shown = memtrack("resident", "a.bin"), memtrack("resident", "b.bin")
+    assert refused.status == 1 and b"for the limit of a test" in refused.stderr
+    assert shown.status == 0, shown.stderr

@@ -155,7 +155,7 @@ pub(crate) fn no_account(file: &source::CaptureReader) -> Result<Infallible> {
     }
     bail!(
         "{path}: no account of resident memory: the program ended within {} without an exit that memtrack could see (a signal, or \
-         a direct system call), or was recorded by an earlier version",
+         a direct system call), or was recorded for the limit of a test or by an earlier version",
         "30 ms"
     )
 }

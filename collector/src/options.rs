@@ -26,6 +26,8 @@ pub struct RecordingOptions {
     pub snapshot_interval: Duration,
     /// Interval of checkpoints, at which unfinished segments are written, so that a growing capture is readable.
     pub checkpoint: Duration,
+    /// Accounts of resident memory are taken.
+    pub accounts: bool,
     /// When pictures of the process's objects are taken.
     pub pictures: Option<PictureOptions>,
 }
@@ -48,6 +50,7 @@ impl Default for RecordingOptions {
             frame_marks: true,
             snapshot_interval: Duration::from_millis(10),
             checkpoint: Duration::from_millis(500),
+            accounts: true,
             pictures: None,
         }
     }

@@ -150,7 +150,7 @@ impl Session {
         let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = ProcessorTimes::of(pid);
         let native = area.control().native.load(Acquire) == 1;
-        let accounts = AccountScheduler::new(pid, same_namespace, &area, now);
+        let accounts = AccountScheduler::new((pid, same_namespace), options.accounts, &area, now);
         let pictures = PictureScheduler::new(options.pictures.clone(), pid, &area, now);
         let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {

@@ -16,13 +16,15 @@ from memtrack._errors import quietly
 from memtrack._holders import Holding, holders_text
 from memtrack._records import Stack
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import at_their_peak, captures_at, live_at_ends, span_sums
+from memtrack._spans import at_their_peak, captures_at, live_at_ends, sums_of_small
 
 if TYPE_CHECKING:
     from memtrack._tracker import Tracker
 
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
+#: A time after every recording, in nanoseconds.
+_END = 2**63 - 1
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -47,6 +49,9 @@ class MemoryLimit:
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
         most = parse_size(self.limit)
+        if test.most_at_once is not None and test.most_at_once <= most:
+            # So did a part of it, and no further process need read the capture.
+            return None
         everything, _ = test.below_the_test(test.capture.allocations("allocated"), self.current_thread_only)
         if sum(holding.bytes for holding in everything) <= most:
             return None
@@ -150,6 +155,8 @@ class RecordedCall:
         self.options = options
         self.runs: List[Tuple[int, int]] = []
         """The span of each run."""
+        self.most_at_once: Optional[int] = None
+        """At least what all that was recorded has held at any moment."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
@@ -158,6 +165,8 @@ class RecordedCall:
 
         # Exact times tell the runs apart.
         tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
+        # Of one test they say little.
+        tracker._has_accounts = False
         with quietly():
             tracker.__enter__()
         self._tracker = tracker
@@ -194,8 +203,11 @@ class RecordedCall:
 
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run."""
+        times = [0, *(time for run in self.runs for time in run), _END]
         with quietly():
-            sums = span_sums(self.capture.files, self.runs)
+            all_sums = sums_of_small(self.capture.files, list(zip(times, times[1:])))
+        self.most_at_once = sum(each.peak_bytes for each in all_sums)
+        sums = all_sums[1::2]  # between them is what lies before, between and after the runs
         return {
             "peak_bytes": max((each.peak_bytes for each in sums), default=0),
             "allocated_bytes": max((each.bytes for each in sums), default=0),

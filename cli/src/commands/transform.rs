@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
-use memtrack_reader::spans::{LiveAtEnds, SpanReplay, SpanSums, TimeSpan};
+use memtrack_reader::spans::{LiveAtEnds, SpanReplay, TimeSpan};
 use memtrack_reader::windows::WindowReplay;
 use memtrack_reader::{Event, Frames, Options, Replay, View};
 
@@ -24,6 +24,7 @@ use crate::message;
 use crate::origin_names;
 use crate::output::{ReportOutput, derived};
 use crate::reports::capture_info::{CaptureInfo, rfc3339};
+use crate::span_sums;
 use crate::terminal::Progress;
 
 /// Writes the file of a format.
@@ -218,21 +219,13 @@ fn write_spans(
     if request.narrows() {
         bail!("figures of spans are of all allocations; they have no filters");
     }
-    if file.aggregated() {
-        bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
-    }
-    let start_ns = file.process().start.monotonic_ns.unwrap_or(0);
-    let since = |ns: u64| ns.saturating_sub(start_ns);
-    let spans = spans.iter().map(|span| TimeSpan { from_ns: since(span.from_ns), to_ns: since(span.to_ns) });
     let pid = file.process().pid;
     if table == RecordTable::Live {
-        let mut replay = SpanReplay::new(LiveAtEnds::new(spans));
+        let mut replay = SpanReplay::new(LiveAtEnds::new(span_sums::of_recording(&file, spans)?));
         let read = file.read(&mut replay, |_| ())?;
         records::write_live(&replay.finish().rows, &read, pid, out)?;
     } else {
-        let mut replay = SpanReplay::new(SpanSums::new(spans));
-        file.read(&mut replay, |_| ())?;
-        records::write_spans(&replay.finish(), pid, out)?;
+        records::write_spans(&span_sums::of_capture(&file, spans)?, pid, out)?;
     }
     Ok(())
 }

@@ -81,6 +81,8 @@ struct AccountWorker {
 pub(crate) struct AccountScheduler {
     pid: i32,
     same_namespace: bool,
+    /// Whether accounts are taken at all.
+    is_wanted: bool,
     area: Arc<Area>,
     thread: Option<AccountWorker>,
     allocator: AllocatorAsker,
@@ -102,10 +104,11 @@ pub(crate) struct AccountScheduler {
 }
 
 impl AccountScheduler {
-    pub(crate) fn new(pid: i32, same_namespace: bool, area: &Arc<Area>, now: u64) -> Self {
+    pub(crate) fn new((pid, same_namespace): (i32, bool), is_wanted: bool, area: &Arc<Area>, now: u64) -> Self {
         Self {
             pid,
             same_namespace,
+            is_wanted,
             area: Arc::clone(area),
             thread: None,
             allocator: AllocatorAsker::default(),
@@ -136,7 +139,7 @@ impl AccountScheduler {
         let has_grown = resident > self.most.saturating_add((self.most / part).max(LEAST_GROWTH));
         let is_old = now.saturating_sub(self.last_ns) >= LEAST_PAUSE_NS.max(age / AGE_PART);
         let is_due = (has_grown && (age >= YOUNG_NS || resident >= LARGE)) || is_old;
-        if !is_due || !self.is_affordable(age, ALLOWANCE_NS) {
+        if !is_due || !self.is_wanted || !self.is_affordable(age, ALLOWANCE_NS) {
             return None;
         }
         self.most = self.most.max(resident);
@@ -160,8 +163,11 @@ impl AccountScheduler {
         self.error_text.is_none() && self.spent_ns.saturating_add(self.last_cost_ns) <= age / TIME_PART + allowance
     }
 
-    /// Orders an account of the moment of this tick.
+    /// Orders an account of the moment of this tick. Where none is wanted, a process that waits for it is released.
     pub(crate) fn order(&mut self, tick: Tick, cause: AccountCause) {
+        if !self.is_wanted {
+            return release(&self.area);
+        }
         if self.thread.is_none() && !has_room() {
             // So a limit of address space (ulimit -v) ends neither the recording nor the program.
             self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
@@ -281,7 +287,7 @@ mod tests {
 
     fn scheduler() -> AccountScheduler {
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
-        AccountScheduler::new(std::process::id().cast_signed(), true, &Arc::new(area), 0)
+        AccountScheduler::new((std::process::id().cast_signed(), true), true, &Arc::new(area), 0)
     }
 
     #[test]
@@ -317,6 +323,17 @@ mod tests {
         accounts.area.control().account_request.store(account_request::AT_END, std::sync::atomic::Ordering::Release);
         assert_eq!(accounts.due(10_000 * MILLISECOND, 0), Some(AccountCause::End));
         release(&accounts.area);
+        assert_eq!(accounts.area.control().account_request.load(Acquire), account_request::DONE);
+    }
+
+    #[test]
+    fn a_process_is_released_where_no_accounts_are_wanted() {
+        let mut accounts = AccountScheduler { is_wanted: false, ..scheduler() };
+        assert_eq!(accounts.due(100 * MILLISECOND, 1 << 30), None);
+        accounts.area.control().account_request.store(account_request::AT_END, std::sync::atomic::Ordering::Release);
+        let cause = accounts.due(100 * MILLISECOND, 1 << 30).unwrap();
+        accounts.order(Tick::default(), cause);
+        assert!(!accounts.outstanding && accounts.thread.is_none());
         assert_eq!(accounts.area.control().account_request.load(Acquire), account_request::DONE);
     }
 

@@ -7,11 +7,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use memtrack_collector::{
-    AttachStatus, Collector, Error, ProcessExit, RecordingEnd, RecordingHandle, RecordingSummary,
+    AttachStatus, Collector, Error, ProcessExit, RecordingEnd, RecordingHandle, RecordingOptions, RecordingSummary,
 };
 use memtrack_inject::Refusal;
 
@@ -33,7 +34,8 @@ pub(super) struct AttachedRecording {
     collector: Collector,
     capture: CaptureFile,
     children: Children,
-    _private: PrivateDirectory,
+    /// Has the collector's socket.
+    _private: Arc<PrivateDirectory>,
 }
 
 /// What remains of a recording that has ended.
@@ -55,7 +57,8 @@ impl AttachedRecording {
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
         let image = library()?;
         room()?;
-        let mut made = Self::open(options, pid)?;
+        let how = recording_options(options);
+        let mut made = Self::open(options, how, pid, Arc::new(PrivateDirectory::new()?))?;
         if let Err(error) = made.attach(&image) {
             made.discard();
             return Err(error);
@@ -64,18 +67,21 @@ impl AttachedRecording {
         Ok(made)
     }
 
-    /// Opens the capture of a process, and waits for it to be given memory.
+    /// Opens the capture of a process, and waits for it to be given memory. In the directory there is no other recording.
     ///
     /// # Errors
     /// There is no capture then.
-    pub(super) fn open(options: &args::RunArgs, pid: i32) -> Result<Self> {
-        let private = PrivateDirectory::new()?;
+    pub(super) fn open(
+        options: &args::RunArgs,
+        how: RecordingOptions,
+        pid: i32,
+        private: Arc<PrivateDirectory>,
+    ) -> Result<Self> {
         let children = Children::default();
         let (capture, file) = open(options, &children)?;
         let mode = CaptureMode::of(options);
         let unwritable = || format!("{}: the capture cannot be written", capture.path().display());
         let started = sink(mode, file).with_context(unwritable).and_then(|sink| {
-            let how = recording_options(options);
             Ok(if options.follow {
                 Collector::start_following(private.path(), how, sink, children.opener(mode))?
             } else {

@@ -14,26 +14,32 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
-use memtrack_collector::{RecordingEnd, TicketSpan};
+use memtrack_collector::{RecordingEnd, RecordingOptions, TicketSpan};
+use memtrack_reader::source::CaptureReader;
+use memtrack_reader::spans::TimeSpan;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::attached::{AttachedRecording, EndedRecording};
+use super::private_directory::PrivateDirectory;
 use super::termination::Termination;
 use super::{final_summary, repack, room, wait_for_nothing};
 use crate::args::{self, running::AttachArgs};
 use crate::control::handler::{self, RecordingCommands, RecordingServer};
 use crate::control::snapshot::{self, CapturePaths};
 use crate::control::spans::{OpenSpans, write_files};
+use crate::load::{of_one_recording, refuse_samples};
 use crate::output::check_writable;
+use crate::span_sums;
 use crate::sys::{PeerProcess, standard_input_socket};
 
 /// What the process asks for.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum ProgramRequest {
-    /// A recording: options of `memtrack attach`, and the number of an empty memory file. Answered by a number of slots.
-    Begin { options: Vec<String>, memory: i32 },
+    /// A recording: options of `memtrack attach`, the number of an empty memory file, and whether the process waits for
+    /// accounts of its resident memory. Answered by a number of slots.
+    Begin { options: Vec<String>, memory: i32, accounts: bool },
     /// Another memory file, since that one was refused.
     Give { memory: i32 },
     /// The process does not record: no capture is made.
@@ -55,7 +61,12 @@ enum ProgramRequest {
     SpanEnd { span: PathBuf },
     /// The capture ends here; the recording goes on for the spans that have begun.
     Cut,
+    /// Sums of spans of time in each of these captures, which are complete: here it costs no process of its own.
+    Sums { captures: Vec<PathBuf>, spans: Vec<(u64, u64)> },
 }
+
+/// The option that names the file.
+const OUTPUT: &str = "--output=";
 
 /// The options of `memtrack attach` alone: to build all commands takes half a millisecond, for which the process waits.
 #[derive(Debug, Parser)]
@@ -72,7 +83,7 @@ pub(crate) fn run() -> Result<u8> {
     let socket = standard_input_socket().context("'memtrack recorder' is started by memtrack's library only")?;
     let process = PeerProcess::of(&socket)?;
     crate::sys::keep_reserve();
-    let mut recorder = PeerRecorder { pid: process.pid(), attempt: 0, has_room: false, active: None };
+    let mut recorder = PeerRecorder::new(process.pid());
     let (answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
     let mut line = String::new();
     // A forked child may keep the socket open.
@@ -126,14 +137,22 @@ struct PeerRecorder {
     attempt: usize,
     /// Whether the limits of the control group were looked at, and leave room for a recording.
     has_room: bool,
+    /// Serves one recording after the other: to make and remove one takes a tenth of the time, too.
+    private: Option<Arc<PrivateDirectory>>,
+    /// The options of the last recording, as they came without its file, and what they mean.
+    known: Option<(Vec<String>, AttachArgs)>,
     active: Option<OwnRecording>,
 }
 
 impl PeerRecorder {
+    const fn new(pid: i32) -> Self {
+        Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None }
+    }
+
     fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
         Ok(match serde_json::from_str(line).context("not a request")? {
-            ProgramRequest::Begin { options, memory } => {
-                self.begin(&options)?;
+            ProgramRequest::Begin { options, memory, accounts } => {
+                self.begin(&options, accounts)?;
                 // Before the answer, so that whatever the program starts then finds its recording.
                 let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
                 let slots = self.give(memory, answer);
@@ -166,6 +185,7 @@ impl PeerRecorder {
             ProgramRequest::SpanCopy(copy) => nothing(self.active()?.spans.copy(&copy)?),
             ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
             ProgramRequest::Cut => nothing(self.cut()?),
+            ProgramRequest::Sums { captures, spans } => sums(&captures, &spans)?,
         })
     }
 
@@ -173,22 +193,25 @@ impl PeerRecorder {
         self.active.as_ref().context("nothing is being recorded")
     }
 
-    fn begin(&mut self, options: &[String]) -> Result<()> {
+    fn begin(&mut self, options: &[String], accounts: bool) -> Result<()> {
         if self.active.is_some() {
             bail!("the process is already being recorded");
         }
-        let pid = self.pid.to_string();
-        let words = ["memtrack", &pid].into_iter().chain(options.iter().map(String::as_str));
-        let options = OwnOptions::try_parse_from(words).map_err(|error| refusal(&error))?.attach;
-        let options =
-            args::RunArgs { quiet: true, ..options.as_run(args::Colors { color: crate::terminal::Color::Auto }) };
+        let options = self.parse(options)?.as_run(args::Colors { color: crate::terminal::Color::Auto });
+        let options = args::RunArgs { quiet: true, ..options };
         super::refuse_contradictions(&options)?;
         // Once: to find the limits takes a tenth of the time for which the process waits.
         if !self.has_room {
             room()?;
             self.has_room = true;
         }
-        let mut recording = AttachedRecording::open(&options, self.pid)?;
+        let private = match self.private.take() {
+            Some(private) => private,
+            None => Arc::new(PrivateDirectory::new()?),
+        };
+        let private = Arc::clone(self.private.insert(private));
+        let how = RecordingOptions { accounts, ..super::recording_options(&options) };
+        let mut recording = AttachedRecording::open(&options, how, self.pid, private)?;
         recording.name();
         let children = recording.children().clone();
         let paths: CapturePaths = Arc::new(move |number| children.capture(number));
@@ -196,6 +219,20 @@ impl PeerRecorder {
         self.active = Some(OwnRecording { recording, options, paths, server: None, spans, cut: None });
         self.attempt = 0;
         Ok(())
+    }
+
+    /// What the options mean. The process waits for it, and has the same ones for each of its files.
+    fn parse(&mut self, options: &[String]) -> Result<AttachArgs> {
+        let output = options.iter().find_map(|option| option.strip_prefix(OUTPUT)).map(PathBuf::from);
+        let others: Vec<String> = options.iter().filter(|option| !option.starts_with(OUTPUT)).cloned().collect();
+        if let Some((_, meaning)) = self.known.as_ref().filter(|(words, _)| *words == others) {
+            return Ok(AttachArgs { output, ..meaning.clone() });
+        }
+        let pid = self.pid.to_string();
+        let words = ["memtrack", &pid].into_iter().chain(others.iter().map(String::as_str));
+        let meaning = OwnOptions::try_parse_from(words).map_err(|error| refusal(&error))?.attach;
+        let (_, meaning) = self.known.insert((others, meaning));
+        Ok(AttachArgs { output, ..meaning.clone() })
     }
 
     /// Answers other programs. The process does not wait for it.
@@ -269,6 +306,20 @@ impl PeerRecorder {
 /// The answer that says nothing.
 fn nothing((): ()) -> Value {
     json!({})
+}
+
+/// For each capture, and each span: the number of allocations, their bytes, the most of these at once, and those that were
+/// left.
+fn sums(captures: &[PathBuf], spans: &[(u64, u64)]) -> Result<Value> {
+    let spans: Vec<_> = spans.iter().map(|&(from_ns, to_ns)| TimeSpan { from_ns, to_ns }).collect();
+    let of_capture = |path: &PathBuf| {
+        let file = CaptureReader::open(path)?;
+        refuse_samples(&file)?;
+        let sums = span_sums::of_capture(&file, &spans)?.spans.into_iter();
+        Ok(sums.map(|(_, sum)| (sum.count, sum.bytes, sum.peak_bytes, sum.kept_bytes)).collect())
+    };
+    let sums: Vec<Vec<_>> = of_one_recording(captures)?.iter().map(of_capture).collect::<Result<_>>()?;
+    Ok(json!(sums))
 }
 
 /// What an option was refused for, without what a command line says beside: there is none.

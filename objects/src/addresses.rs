@@ -40,7 +40,7 @@ impl AddressTable {
     /// The row of the object at this address.
     pub(crate) fn get(&self, address: u64) -> Option<u32> {
         if !has_slot(address) {
-            return self.others.get(&address).copied();
+            return self.others.get(&address).copied().filter(|row| *row != EMPTY);
         }
         let [root, first, second] = steps(address);
         let node = *self.root.get(root)?;
@@ -49,11 +49,19 @@ impl AddressTable {
         self.slots.get(place as usize)?.get(slot_of(address)).copied().filter(|row| *row != EMPTY)
     }
 
-    /// Notes the row of the object at an address.
-    pub(crate) fn insert(&mut self, address: u64, row: u32) {
+    /// The row of the object at this address; where there is none, `new` is asked for one.
+    pub(crate) fn get_or_insert(&mut self, address: u64, new: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        let slot = self.slot(address);
+        if *slot == EMPTY {
+            *slot = new().unwrap_or(EMPTY);
+        }
+        Some(*slot).filter(|row| *row != EMPTY)
+    }
+
+    /// Where the row of an object at this address is, or is to be.
+    fn slot(&mut self, address: u64) -> &mut u32 {
         if !has_slot(address) {
-            self.others.insert(address, row);
-            return;
+            return self.others.entry(address).or_insert(EMPTY);
         }
         let [root, first, second] = steps(address);
         let node = new_or_known(&mut self.root[root], &mut self.nodes, || Box::new([EMPTY; 1 << NODE]));
@@ -65,13 +73,14 @@ impl AddressTable {
         if slots == self.pieces.len() {
             self.pieces.push(address >> PIECE);
         }
-        self.slots[slots][slot_of(address)] = row;
+        &mut self.slots[slots][slot_of(address)]
     }
 
     /// Numbers the objects by address; calls `each` with the old row of each, in that order.
     pub(crate) fn renumber(&mut self, mut each: impl FnMut(u32)) {
         let mut pieces: Vec<(u64, u32)> = self.pieces.iter().copied().zip(0..).collect();
         pieces.sort_unstable();
+        self.others.retain(|_, row| *row != EMPTY);
         let mut others: Vec<u64> = self.others.keys().copied().collect();
         others.sort_unstable();
         let mut others = others.into_iter().peekable();
@@ -129,7 +138,10 @@ mod tests {
     fn rows_follow_addresses_once_they_are_renumbered() {
         let mut table = AddressTable::default();
         let all = [0x7000_0010, 0x1000_0008, 0x7000_0000, 0x0002_0ff0, 0x7000_0008, 0x7fff_0018_u64];
-        all.iter().zip(0..).for_each(|(address, row)| table.insert(*address, row));
+        for (address, row) in all.iter().zip(0..) {
+            assert_eq!(table.get_or_insert(*address, || None), None);
+            assert_eq!(table.get_or_insert(*address, || Some(row)), Some(row));
+        }
         assert_eq!((table.get(0x7000_0008), table.get(0x7000_0020), table.get(0x18)), (Some(4), None, None));
         let mut old = Vec::new();
         table.renumber(|row| old.push(row));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use memtrack_format::objects::PicturedObject;
 use memtrack_inject::ProcessView;
+use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::found_objects::ObjectHead;
@@ -15,7 +16,7 @@ use crate::memory::ObjectMemory;
 use crate::references::ReferenceReader;
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
-use crate::types::ObjectType;
+use crate::types::{ObjectType, TypeTable};
 
 /// Objects for which no thread is started.
 const FEW: usize = 4 << 10;
@@ -74,6 +75,7 @@ struct Shared<'a> {
     layout: &'a ObjectLayout,
     static_types: &'a StaticTypes,
     types: &'a [Arc<ObjectType>],
+    leaves: &'a FxHashMap<u64, u32>,
     rows: &'a AddressTable,
 }
 
@@ -81,6 +83,9 @@ struct Shared<'a> {
 pub(crate) struct Followers<'a> {
     layout: &'a ObjectLayout,
     static_types: &'a StaticTypes,
+    types: Vec<Arc<ObjectType>>,
+    /// The numbers of those whose objects refer to nothing, by address.
+    leaves: FxHashMap<u64, u32>,
     memories: Vec<ObjectMemory<'a>>,
     parts: Vec<FollowedObjects>,
 }
@@ -95,17 +100,22 @@ impl<'a> Followers<'a> {
     ) -> Self {
         let memories: Vec<_> = (0..threads.max(1)).map(|_| ObjectMemory::one_of(view, threads)).collect();
         let parts = memories.iter().map(|_| FollowedObjects::default()).collect();
-        Self { layout, static_types, memories, parts }
+        Self { layout, static_types, types: Vec::new(), leaves: FxHashMap::default(), memories, parts }
     }
 
     /// Reads these objects; returns what each thread has read, in their order.
     pub(crate) fn read(
         &mut self,
         objects: &[PicturedObject],
-        types: &[Arc<ObjectType>],
+        types: &TypeTable<'_>,
         rows: &AddressTable,
     ) -> &[FollowedObjects] {
-        let shared = Shared { layout: self.layout, static_types: self.static_types, types, rows };
+        let known = self.types.len();
+        types.complete(&mut self.types);
+        let new = self.types.iter().zip(0..).skip(known).filter(|(of, _)| of.is_leaf());
+        self.leaves.extend(new.map(|(of, number)| (of.address, number)));
+        let Self { layout, static_types, types, leaves, .. } = self;
+        let shared = Shared { layout, static_types, types, leaves, rows };
         let threads = if objects.len() <= FEW { 1 } else { self.memories.len() };
         self.parts.iter_mut().for_each(FollowedObjects::clear);
         let pieces = objects.chunks(objects.len().div_ceil(threads).max(1));
@@ -130,25 +140,38 @@ impl<'a> Followers<'a> {
 
 impl Shared<'_> {
     fn read(&self, memory: &ObjectMemory<'_>, objects: &[PicturedObject], into: &mut FollowedObjects) {
-        let Self { layout, static_types, types, rows } = *self;
+        let Self { layout, static_types, types, rows, .. } = *self;
         let reader = ReferenceReader { memory, layout, static_types };
         let FollowedObjects { sizes, ends, references, new, unreadable } = into;
         for object in objects {
             let mut note = |address: u64| {
                 if let Some(row) = rows.get(address) {
                     references.push(row);
-                } else if let Some(head) = ObjectHead::read(memory, layout, address) {
+                } else if let Some(head) = self.head(memory, address) {
                     references.push(NEW | new.len() as u32);
                     new.push((address, head));
                 }
             };
             let of = types.get(object.type_number as usize);
-            let is_whole = of.is_some_and(|of| reader.each(of, object.address, &mut |_, address| note(address)));
-            *unreadable += u64::from(!is_whole);
-            sizes.push(of.and_then(|of| own_bytes(memory, layout, of, object.address)));
+            if object.own_bytes > 0 {
+                // A leaf, which was measured when it was found.
+                sizes.push(Some(object.own_bytes));
+            } else {
+                let is_whole = of.is_some_and(|of| reader.each(of, object.address, &mut |_, address| note(address)));
+                *unreadable += u64::from(!is_whole);
+                sizes.push(of.and_then(|of| own_bytes(memory, layout, of, object.address)));
+            }
             // The object's type is kept by it, too, where types are objects of the program.
-            layout.type_of(memory, object.address).into_iter().for_each(&mut note);
+            of.into_iter().for_each(|of| note(of.address));
             ends.push(references.len());
         }
+    }
+
+    /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.
+    fn head(&self, memory: &ObjectMemory<'_>, address: u64) -> Option<ObjectHead> {
+        let head = ObjectHead::read(memory, self.layout, address)?;
+        let leaf = self.leaves.get(&head.of).and_then(|number| self.types.get(*number as usize));
+        let own_bytes = leaf.and_then(|of| own_bytes(memory, self.layout, of, address)).unwrap_or(0);
+        Some(ObjectHead { own_bytes, ..head })
     }
 }

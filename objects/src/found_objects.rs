@@ -67,9 +67,11 @@ pub(crate) struct FoundObjects<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ObjectHead {
     /// The address of its type, if it is an object.
-    of: u64,
+    pub(crate) of: u64,
     /// Its references, as they are stored.
-    count: u32,
+    pub(crate) count: u32,
+    /// Its own bytes, where they were measured with it; otherwise 0.
+    pub(crate) own_bytes: u64,
 }
 
 impl ObjectHead {
@@ -82,7 +84,7 @@ impl ObjectHead {
         if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
             return None;
         }
-        Some(Self { of: layout.type_of(memory, address)?, count: count.stored() })
+        Some(Self { of: layout.type_of(memory, address)?, count: count.stored(), own_bytes: 0 })
     }
 }
 
@@ -207,13 +209,25 @@ impl FoundObjects<'_> {
         ReferenceCount::read(self.memory, self.layout, address)
     }
 
-    fn add(&mut self, object: PicturedObject, reference_count: u32) -> u32 {
-        let number = self.objects.len() as u32;
-        self.objects.push(object);
-        self.reference_counts.push(reference_count);
-        self.found_counts.push(0);
-        self.by_address.insert(object.address, number);
-        number
+    fn add(&mut self, object: PicturedObject, reference_count: u32) -> Option<u32> {
+        self.number_or_add(object.address, |_| Some((object, reference_count)))
+    }
+
+    /// The number of the object at an address, where `make` makes one if there is none yet.
+    fn number_or_add(
+        &mut self,
+        address: u64,
+        make: impl FnOnce(&TypeTable<'_>) -> Option<(PicturedObject, u32)>,
+    ) -> Option<u32> {
+        let Self { objects, reference_counts, found_counts, by_address, types, .. } = self;
+        by_address.get_or_insert(address, || {
+            let (object, reference_count) = make(types).filter(|_| objects.len() < MOST_OBJECTS)?;
+            let number = objects.len() as u32;
+            objects.push(object);
+            reference_counts.push(reference_count);
+            found_counts.push(0);
+            Some(number)
+        })
     }
 
     /// The objects in blocks in use in which none is known: those that C code holds, and the collector does not list.
@@ -319,14 +333,12 @@ impl FoundObjects<'_> {
 
     /// The same of one that begins with this.
     pub(crate) fn number_of(&mut self, address: u64, head: ObjectHead) -> Option<u32> {
-        if let Some(number) = self.by_address.get(address) {
-            return Some(number);
-        }
-        if self.objects.len() >= MOST_OBJECTS {
-            return None;
-        }
-        let type_number = self.types.number(head.of)?;
-        Some(self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, head.count))
+        self.number_or_add(address, |types| {
+            let type_number = types.number(head.of)?;
+            let object =
+                PicturedObject { address, type_number, own_bytes: head.own_bytes, ..PicturedObject::default() };
+            Some((object, head.count))
+        })
     }
 
     /// The objects that have more references than were found, so that something holds them that is no object.

@@ -278,7 +278,7 @@ impl FoundObjects<'_> {
                 return;
             }
             let some = rest.get(..AT_ONCE).unwrap_or(rest);
-            for part in followers.read(some, &self.types.all(), &self.by_address) {
+            for part in followers.read(some, &self.types, &self.by_address) {
                 self.take(part, (first, references));
             }
         }

@@ -88,6 +88,15 @@ pub(crate) struct ObjectType {
     pub(crate) cached_keys: u64,
 }
 
+impl ObjectType {
+    /// Whether its objects refer to nothing but their type.
+    pub(crate) fn is_leaf(&self) -> bool {
+        let refers_to_nothing =
+            matches!(self.kind, ObjectKind::Bytes | ObjectKind::Integer | ObjectKind::NoReferences | ObjectKind::Text);
+        refers_to_nothing && !self.is_heap_type && !self.has_managed_dictionary && self.dictionary_offset == 0
+    }
+}
+
 /// Whose code measures the objects of a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SizeCode {
@@ -158,16 +167,16 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Arc::clone)
     }
 
-    /// All types so far, by number.
-    pub(crate) fn all(&self) -> Vec<Arc<ObjectType>> {
-        self.all.borrow().clone()
+    /// Adds the types that are new since then, so that all have their numbers' places.
+    pub(crate) fn complete(&self, known: &mut Vec<Arc<ObjectType>>) {
+        known.extend(self.all.borrow().iter().skip(known.len()).cloned());
     }
 
     /// The types so far, for several threads.
     pub(crate) fn known(&self) -> KnownTypes {
         let numbers = self.by_address.borrow();
         let by_address = numbers.iter().filter_map(|(address, number)| Some((*address, (*number)?))).collect();
-        KnownTypes { by_address, all: self.all() }
+        KnownTypes { by_address, all: self.all.borrow().clone() }
     }
 
     /// The name of the type with this number, without the module of those that need none.

@@ -3,6 +3,10 @@
 //! Objects lie close together, at multiples of 16 bytes but for some static ones, so a slot for every 16 bytes takes less than
 //! a hash table and is found in the cache where the last one was. Invariant: a row is where its address says, and nowhere else.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+
 use rustc_hash::FxHashMap;
 
 /// The logarithms of the bytes of a piece, and of those between slots.
@@ -12,115 +16,133 @@ const SLOTS: usize = 1 << (PIECE - STEP);
 /// Bits of a piece's number that a node goes by, and those that the root goes by.
 const NODE: u32 = 10;
 const ROOT: u32 = 47 - PIECE - 2 * NODE;
-/// No object is there, or no node.
+/// Where objects are: above what no system maps, at multiples of this.
+const LOWEST: u64 = 4096;
+const ALIGNED: u64 = 8;
+/// No object is there.
 const EMPTY: u32 = u32::MAX;
+
+type Slots = [AtomicU32; SLOTS];
+type Lower = [OnceLock<Box<Slots>>; 1 << NODE];
+type Upper = [OnceLock<Box<Lower>>; 1 << NODE];
 
 /// Rows of objects by address.
 ///
-/// Its pieces hang in a tree of three levels, so that every one is found by as many loads, and by several threads.
+/// Its pieces hang in a tree of three levels, in which several threads may look while one inserts: what it has just inserted
+/// they may not see yet.
 #[derive(Debug)]
 pub(crate) struct AddressTable {
-    root: Vec<u32>,
-    nodes: Vec<Box<[u32; 1 << NODE]>>,
-    slots: Vec<Box<[u32]>>,
-    /// The number of each piece, by place.
-    pieces: Vec<u64>,
-    /// Objects between slots, and beyond the addresses of programs.
-    others: FxHashMap<u64, u32>,
+    root: Vec<OnceLock<Box<Upper>>>,
+    /// The numbers of the pieces that have slots.
+    pieces: Mutex<Vec<u64>>,
+    /// Objects between slots.
+    others: RwLock<FxHashMap<u64, u32>>,
 }
 
 impl Default for AddressTable {
     fn default() -> Self {
-        let root = vec![EMPTY; 1 << ROOT];
-        Self { root, nodes: Vec::new(), slots: Vec::new(), pieces: Vec::new(), others: FxHashMap::default() }
+        let root = (0..1 << ROOT).map(|_| OnceLock::new()).collect();
+        Self { root, pieces: Mutex::default(), others: RwLock::default() }
     }
 }
 
 impl AddressTable {
     /// The row of the object at this address.
     pub(crate) fn get(&self, address: u64) -> Option<u32> {
+        if !may_be_object(address) {
+            return None;
+        }
         if !has_slot(address) {
-            return self.others.get(&address).copied().filter(|row| *row != EMPTY);
+            return self.others.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied();
         }
-        let [root, first, second] = steps(address);
-        let node = *self.root.get(root)?;
-        let node = *self.nodes.get(node as usize)?.get(first)?;
-        let place = *self.nodes.get(node as usize)?.get(second)?;
-        self.slots.get(place as usize)?.get(slot_of(address)).copied().filter(|row| *row != EMPTY)
+        let row = self.slots(address)?.get(slot_of(address))?.load(Relaxed);
+        if row == EMPTY { None } else { Some(row) }
     }
 
-    /// The row of the object at this address; where there is none, `new` is asked for one.
-    pub(crate) fn get_or_insert(&mut self, address: u64, new: impl FnOnce() -> Option<u32>) -> Option<u32> {
-        let slot = self.slot(address);
-        if *slot == EMPTY {
-            *slot = new().unwrap_or(EMPTY);
+    /// The row of the object at this address; where there is none, `new` is asked for one. One thread may insert.
+    pub(crate) fn get_or_insert(&self, address: u64, new: impl FnOnce() -> Option<u32>) -> Option<u32> {
+        if !may_be_object(address) {
+            return None;
         }
-        Some(*slot).filter(|row| *row != EMPTY)
-    }
-
-    /// Where the row of an object at this address is, or is to be.
-    fn slot(&mut self, address: u64) -> &mut u32 {
         if !has_slot(address) {
-            return self.others.entry(address).or_insert(EMPTY);
+            let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
+            let known = others.get(&address).copied();
+            return known.or_else(|| {
+                let row = new()?;
+                others.insert(address, row);
+                Some(row)
+            });
         }
-        let [root, first, second] = steps(address);
-        let node = new_or_known(&mut self.root[root], &mut self.nodes, || Box::new([EMPTY; 1 << NODE]));
-        let mut step = self.nodes[node][first];
-        let node_below = new_or_known(&mut step, &mut self.nodes, || Box::new([EMPTY; 1 << NODE]));
-        self.nodes[node][first] = step;
-        let place = &mut self.nodes[node_below][second];
-        let slots = new_or_known(place, &mut self.slots, || vec![EMPTY; SLOTS].into_boxed_slice());
-        if slots == self.pieces.len() {
-            self.pieces.push(address >> PIECE);
+        let slot = &self.slots_or_new(address)[slot_of(address)];
+        match slot.load(Relaxed) {
+            EMPTY => new().inspect(|row| slot.store(*row, Relaxed)),
+            row => Some(row),
         }
-        &mut self.slots[slots][slot_of(address)]
     }
 
-    /// Numbers the objects by address; calls `each` with the old row of each, in that order.
-    pub(crate) fn renumber(&mut self, mut each: impl FnMut(u32)) {
-        let mut pieces: Vec<(u64, u32)> = self.pieces.iter().copied().zip(0..).collect();
+    /// Numbers the objects by address; calls `each` with the old row of each, in that order. No other thread may look.
+    pub(crate) fn renumber(&self, mut each: impl FnMut(u32)) {
+        let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         pieces.sort_unstable();
-        self.others.retain(|_, row| *row != EMPTY);
-        let mut others: Vec<u64> = self.others.keys().copied().collect();
-        others.sort_unstable();
-        let mut others = others.into_iter().peekable();
+        let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
+        let mut between: Vec<(u64, &mut u32)> = others.iter_mut().map(|(address, row)| (*address, row)).collect();
+        between.sort_unstable_by_key(|(address, _)| *address);
+        let mut between = between.into_iter().peekable();
         let mut new = 0;
-        let mut number = |row: &mut u32| {
-            each(*row);
-            *row = new;
+        let mut number = |row: u32| {
+            each(row);
             new += 1;
+            new - 1
         };
-        for (piece, place) in pieces {
-            let Some(slots) = self.slots.get_mut(place as usize) else { continue };
-            for (row, slot) in slots.iter_mut().zip(0_u64..).filter(|(row, _)| **row != EMPTY) {
-                let address = piece << PIECE | slot << STEP;
-                while let Some(before) = others.next_if(|other| *other < address) {
-                    self.others.get_mut(&before).into_iter().for_each(&mut number);
+        for piece in pieces {
+            for (slot, place) in self.slots(piece << PIECE).into_iter().flatten().zip(0_u64..) {
+                let row = slot.load(Relaxed);
+                if row == EMPTY {
+                    continue;
                 }
-                number(row);
+                let address = piece << PIECE | place << STEP;
+                while let Some((_, before)) = between.next_if(|(other, _)| *other < address) {
+                    *before = number(*before);
+                }
+                slot.store(number(row), Relaxed);
             }
         }
-        for rest in others {
-            self.others.get_mut(&rest).into_iter().for_each(&mut number);
-        }
+        between.for_each(|(_, row)| *row = number(*row));
+    }
+
+    /// The slots of the piece of an address, if it has any.
+    fn slots(&self, address: u64) -> Option<&Slots> {
+        let [root, upper, lower] = steps(address);
+        let slots = self.root.get(root)?.get()?.get(upper)?.get()?.get(lower)?.get()?;
+        Some(slots)
+    }
+
+    fn slots_or_new(&self, address: u64) -> &Slots {
+        let [root, upper, lower] = steps(address);
+        let upper = &self.root[root].get_or_init(empty_node)[upper];
+        upper.get_or_init(empty_node)[lower].get_or_init(|| {
+            self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(address >> PIECE);
+            Box::new([const { AtomicU32::new(EMPTY) }; SLOTS])
+        })
     }
 }
 
-/// The place of what hangs here, which is made if nothing does.
-fn new_or_known<T>(here: &mut u32, all: &mut Vec<T>, make: impl FnOnce() -> T) -> usize {
-    if *here == EMPTY {
-        *here = all.len() as u32;
-        all.push(make());
-    }
-    *here as usize
+/// A node with nothing below.
+fn empty_node<T>() -> Box<[OnceLock<T>; 1 << NODE]> {
+    Box::new([const { OnceLock::new() }; 1 << NODE])
+}
+
+/// Whether an object can be at an address: other words are asked for, too.
+fn may_be_object(address: u64) -> bool {
+    address.is_multiple_of(ALIGNED) && (LOWEST..1 << 47).contains(&address)
 }
 
 /// Whether the object at an address has a slot.
 fn has_slot(address: u64) -> bool {
-    address.is_multiple_of(1 << STEP) && address >> (PIECE + 2 * NODE) < 1 << ROOT
+    address.is_multiple_of(1 << STEP)
 }
 
-/// Where the tree goes on from the root on, to the place of an address's piece.
+/// Where the tree goes on from the root on, to the slots of an address's piece.
 fn steps(address: u64) -> [usize; 3] {
     let step = |shift: u32, bits: u32| (address >> shift) as usize & ((1 << bits) - 1);
     [step(PIECE + 2 * NODE, ROOT), step(PIECE + NODE, NODE), step(PIECE, NODE)]
@@ -136,7 +158,7 @@ mod tests {
 
     #[test]
     fn rows_follow_addresses_once_they_are_renumbered() {
-        let mut table = AddressTable::default();
+        let table = AddressTable::default();
         let all = [0x7000_0010, 0x1000_0008, 0x7000_0000, 0x0002_0ff0, 0x7000_0008, 0x7fff_0018_u64];
         for (address, row) in all.iter().zip(0..) {
             assert_eq!(table.get_or_insert(*address, || None), None);

@@ -55,7 +55,7 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) reference_counts: Vec<u32>,
     /// References to each that were found.
     pub(crate) found_counts: Vec<u32>,
-    pub(crate) by_address: AddressTable,
+    pub(crate) by_address: &'a AddressTable,
     pub(crate) unreadable: u64,
     /// Whether no collector works.
     pub(crate) is_at_rest: bool,

@@ -6,7 +6,7 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::followers::{FollowedObjects, FollowedReference, Followers};
+use crate::followers::{FollowedObjects, FollowedReference, FollowerCrew, Followers};
 use crate::found_objects::FoundObjects;
 use crate::graph::Holders;
 use crate::interned::interned_texts;
@@ -20,8 +20,6 @@ use crate::types::{ObjectKind, TypeTable};
 
 /// What is found one by one is kept in memory of its own, this part of what all threads may keep.
 const OF_ONE_THREAD: usize = 8;
-/// Objects that are read side by side before new ones get their numbers.
-const AT_ONCE: usize = 128 << 10;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +62,7 @@ pub fn read_objects(
     let memory = ObjectMemory::one_of(view, OF_ONE_THREAD);
     let static_types = runtime.static_types(&memory);
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
+    let by_address = AddressTable::default();
     let mut builder = FoundObjects {
         memory: &memory,
         layout: &runtime.layout,
@@ -71,7 +70,7 @@ pub fn read_objects(
         objects: Vec::new(),
         reference_counts: Vec::new(),
         found_counts: Vec::new(),
-        by_address: AddressTable::default(),
+        by_address: &by_address,
         unreadable: 0,
         is_at_rest: runtime.is_at_rest(view),
         classes_in_blocks: 0,
@@ -91,8 +90,8 @@ pub fn read_objects(
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let new_rows = builder.sort();
-    let FoundObjects { types, objects, reference_counts, by_address, unreadable, is_at_rest, .. } = builder;
-    let (first_reference, references) = renumbered(&new_rows, &first_reference, &references);
+    let FoundObjects { types, objects, reference_counts, unreadable, is_at_rest, .. } = builder;
+    let (first_reference, references) = renumbered(&new_rows, &first_reference, &references, threads);
     let mut texts = LabelTexts::default();
     let pictured_types = types.each(|of| PicturedType {
         text: texts.row(&of.name),
@@ -165,19 +164,37 @@ pub fn read_objects(
 }
 
 /// The references of objects that have new rows, ascending again.
-fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32]) -> (Vec<u64>, Vec<u32>) {
+fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32], threads: usize) -> (Vec<u64>, Vec<u32>) {
     let mut old_rows = vec![0_u32; new_rows.len()];
     for (new, old) in new_rows.iter().zip(0..) {
         old_rows[*new as usize] = old;
     }
-    let (mut new_first, mut all) = (vec![0], Vec::with_capacity(references.len()));
-    for old in old_rows {
-        let begin = all.len();
-        let (from, to) = (first[old as usize] as usize, first[old as usize + 1] as usize);
-        all.extend(references[from..to].iter().map(|held| new_rows[*held as usize]));
-        all[begin..].sort_unstable();
-        new_first.push(all.len() as u64);
-    }
+    let held_by = |old: u32| &references[first[old as usize] as usize..first[old as usize + 1] as usize];
+    let mut new_first = Vec::with_capacity(first.len());
+    new_first.push(0);
+    new_first.extend(old_rows.iter().scan(0, |end, old| {
+        *end += held_by(*old).len() as u64;
+        Some(*end)
+    }));
+    let mut all = vec![0; references.len()];
+    let some = old_rows.len().div_ceil(threads.max(1)).max(1);
+    std::thread::scope(|scope| {
+        let mut rest = all.as_mut_slice();
+        for (rows, ends) in old_rows.chunks(some).zip(new_first[1..].chunks(some)) {
+            let count = ends.last().map_or(0, |end| *end as usize) + rest.len() - references.len();
+            let (mut part, others) = rest.split_at_mut(count);
+            rest = others;
+            scope.spawn(move || {
+                for old in rows {
+                    let held = held_by(*old);
+                    let (own, after) = part.split_at_mut(held.len());
+                    own.iter_mut().zip(held).for_each(|(new, held)| *new = new_rows[*held as usize]);
+                    own.sort_unstable();
+                    part = after;
+                }
+            });
+        }
+    });
     (new_first, all)
 }
 
@@ -258,28 +275,29 @@ impl FoundObjects<'_> {
         recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
     ) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
-        self.follow_rest(followers, (&mut first, &mut references));
-        if !self.layout.is_free_threaded() {
-            self.other_blocks(view);
-            if self.misses_large() {
-                self.blocks_in_use(recorded());
+        std::thread::scope(|scope| {
+            let mut crew = followers.begin(scope, self.by_address);
+            self.follow_rest(&mut crew, (&mut first, &mut references));
+            if !self.layout.is_free_threaded() {
+                self.other_blocks(view);
+                if self.misses_large() {
+                    self.blocks_in_use(recorded());
+                }
+                self.follow_rest(&mut crew, (&mut first, &mut references));
             }
-            self.follow_rest(followers, (&mut first, &mut references));
-        }
+        });
         (first, references)
     }
 
     /// The same for those that have no row in `first` yet.
-    fn follow_rest(&mut self, followers: &mut Followers<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+    fn follow_rest(&mut self, crew: &mut FollowerCrew<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+        let mut sent = first.len() - 1;
         loop {
-            let from = first.len() - 1;
-            let rest = self.objects.get(from..).unwrap_or_default();
-            if rest.is_empty() {
-                return;
-            }
-            let some = rest.get(..AT_ONCE).unwrap_or(rest);
-            for part in followers.read(some, &self.types, &self.by_address) {
-                self.take(part, (first, references));
+            let rest = self.objects.get(sent..).unwrap_or_default();
+            sent += crew.send(rest, &self.types);
+            match crew.receive() {
+                Some(read) => self.take(&read, (first, references)),
+                None => return,
             }
         }
     }

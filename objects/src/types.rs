@@ -167,9 +167,9 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Arc::clone)
     }
 
-    /// Adds the types that are new since then, so that all have their numbers' places.
-    pub(crate) fn complete(&self, known: &mut Vec<Arc<ObjectType>>) {
-        known.extend(self.all.borrow().iter().skip(known.len()).cloned());
+    /// The types from this number on.
+    pub(crate) fn after(&self, number: usize) -> Vec<Arc<ObjectType>> {
+        self.all.borrow().get(number..).unwrap_or_default().to_vec()
     }
 
     /// The types so far, for several threads.

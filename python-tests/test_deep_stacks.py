@@ -69,11 +69,17 @@ def test_under_the_compiler_marks_change_nothing(memtrack, version, plain, progr
 def test_an_allocation_costs_about_the_same_on_a_deep_stack(memtrack, version):
     """Comparing all of 800 frames takes five times as long as the allocation itself."""
     python, options = interpreter_path(version), ("--trace-python-allocators",) if version in FREE_THREADED else ()
-    shallow, deep = (fastest(memtrack, python, depth, options) for depth in (3, 800))
-    assert deep < 2 * shallow
+    shallow, deep = [], []
+    # A busy machine makes each of them slower now and then, but not all of one kind.
+    for _ in range(8):
+        shallow.append(loop_time(memtrack, python, 3, options))
+        deep.append(loop_time(memtrack, python, 800, options))
+        if min(deep) < 2 * min(shallow):
+            return
+    raise AssertionError(f"shallow {shallow}, deep {deep}")
 
 
-def fastest(memtrack, python, depth, options):
-    """Seconds that the loop takes, at its best, while it is recorded."""
-    outcomes = [memtrack.run(python, "-c", DEEP_LOOP.format(depth=depth), options=options)[0] for _ in range(2)]
-    return min(float(outcome.stdout) for outcome in outcomes)
+def loop_time(memtrack, python, depth, options):
+    """Seconds that the loop takes while it is recorded."""
+    outcome, _ = memtrack.run(python, "-c", DEEP_LOOP.format(depth=depth), options=options)
+    return float(outcome.stdout)

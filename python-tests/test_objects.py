@@ -2,6 +2,7 @@
 
 import json
 import operator
+import pathlib
 import subprocess
 import time
 
@@ -149,7 +150,10 @@ def test_what_is_not_there_is_said(executable, program):
 
 def test_a_program_without_python_is_refused(executable):
     with subprocess.Popen(["sleep", "60"]) as process:
-        time.sleep(0.1)
+        # It is told to exist before the system has loaded its program.
+        command_line = pathlib.Path(f"/proc/{process.pid}/cmdline")
+        while command_line.read_bytes() != b"sleep\x0060\x00":
+            time.sleep(0.01)
         done = subprocess.run([str(executable), "objects", str(process.pid)], capture_output=True, text=True, check=False)
         process.kill()
     assert done.returncode == 1 and "CPython" in done.stderr

@@ -329,3 +329,25 @@ fn a_program_with_an_address_sanitizer() {
         }
     }
 }
+
+/// As under a limit of processes: what reads side by side elsewhere is read one after the other.
+#[test]
+fn reports_need_no_further_threads() {
+    let dir = Dir::new();
+    let few = dir.compile("no_threads", "libfew.so", &["-shared", "-fPIC"]);
+    let recorded = Outcome::of(dir.memtrack(["run", "-q", "-o", "capture.bin", "--"]).arg(program(&dir)).arg("looks"));
+    assert_eq!(recorded.status, 0, "{recorded:?}");
+    for report in [["stats", "--json"], ["tree", "--allocated"], ["table", "--allocated"]] {
+        let command = || {
+            let mut command = dir.memtrack(report);
+            command.arg("capture.bin");
+            command
+        };
+        let expected = Outcome::of(&mut command());
+        assert_eq!(expected.status, 0, "{expected:?}");
+        for threads in ["0", "1"] {
+            let outcome = Outcome::of(command().env("LD_PRELOAD", &few).env("THREADS", threads));
+            assert_eq!(outcome, expected, "{report:?} with {threads} more threads");
+        }
+    }
+}

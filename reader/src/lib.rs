@@ -16,6 +16,7 @@ mod allocation_record;
 pub mod analysis;
 pub mod columns;
 pub mod combine;
+mod decode_threads;
 pub mod error;
 pub mod event;
 pub mod filter;

@@ -11,6 +11,7 @@ use rayon::slice::ParallelSliceMut;
 use super::heap::LiveHeap;
 use super::mappings::Mappings;
 use crate::analysis::{LiveBlock, Tally};
+use crate::decode_threads;
 use crate::live_extent::LiveExtent;
 
 /// The moment, and what has ended since.
@@ -47,6 +48,7 @@ impl KeptMoment {
         all.reserve(heap.len());
         let older = heap.blocks_at().filter(|(_, block)| block.order < before);
         older.for_each(|(address, block)| all.push(block_extent(address, block)));
+        decode_threads::start();
         all.par_sort_unstable_by_key(|extent| extent.start);
         // A free that was undone: at one moment one block was live at an address.
         all.dedup_by_key(|extent| extent.start);

@@ -19,6 +19,7 @@ use super::group_records::GroupRecords;
 use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use super::short_lived::{ReplayPlace, ShortLivedMarker};
+use crate::decode_threads;
 use crate::error::Error;
 
 /// Limits of decoding ahead.
@@ -200,6 +201,7 @@ pub(super) struct Ahead {
 
 impl Ahead {
     pub(super) fn new(pool: Arc<DecodePool>) -> Self {
+        decode_threads::start();
         let ordered = vec![None; pool.index.segments.len()];
         let most = pool.room.ahead.min(2 * rayon::current_num_threads() + 2);
         Self { pool, ordered, next: 0, waiting: 0, most }

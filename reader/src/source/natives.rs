@@ -14,6 +14,7 @@ use super::group_records::GroupRecords;
 use super::index::{Index, IndexedSegment};
 use super::segment::{Batch, DecodeProgress, Definition, SegmentReader};
 use super::tables::place;
+use crate::decode_threads;
 use crate::error::Error;
 use crate::native::NativeModule;
 use crate::symbols::WantedOffsets;
@@ -51,6 +52,7 @@ fn places_in(
     segments: Range<usize>,
     progress: &(dyn Fn(u64) + Sync),
 ) -> Result<Vec<WantedOffsets>, Error> {
+    decode_threads::start();
     let both = |one: NativeIds, other: NativeIds| Ok(one.and(other));
     let places = |segment: usize| {
         let places = of(file, index, &index.segments[segment]);

@@ -38,6 +38,7 @@ use self::search::TimeLeft;
 
 use self::error::SymbolError;
 use self::image::ModuleNames;
+use crate::decode_threads;
 use crate::native::{ModuleSource, NativeModule};
 
 /// A function at an address: the called one, or one that was inlined there.
@@ -144,6 +145,7 @@ impl Symbolizer {
             .into_iter()
             .map(|(key, (module, offsets))| (self.modules.remove(&key).unwrap_or_default(), key, module, offsets))
             .collect();
+        decode_threads::start();
         let search = self.search.as_ref();
         work.par_iter_mut().for_each(|(known, _, module, offsets)| known.find(module, search, offsets));
         self.modules.extend(work.into_iter().map(|(known, key, ..)| (key, known)));

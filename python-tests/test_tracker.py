@@ -685,7 +685,7 @@ from memtrack._test_limits import MemoryLimit, RecordedCall
 with RecordedCall("a.bin", [MemoryLimit("1MB")], ".", [], {}) as test:
     for _ in test.numbers():
         kept = keep(10)
-assert test.figures()["allocated_bytes"] >= 700_000 and test.most_at_once <= 1 << 20
+assert test.figures()["allocated_bytes"] >= 700_000 and test.held_bound <= 1 << 20
 with memtrack.Tracker("b.bin"):
     kept = keep(10)
 """,

@@ -13,6 +13,7 @@ use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
 use crate::load::objects::blocks_at;
+use crate::sys::ResourceLimits;
 
 /// Threads that read objects side by side at most: one thread gives all of them their numbers.
 const MOST_THREADS: usize = 4;
@@ -105,8 +106,12 @@ pub(crate) fn reading_threads(cost: FreezeCost) -> usize {
     if cost.is_copied { 1 } else { idle_processors() }
 }
 
-/// Processors that a program does not use while it stands still.
+/// Processors that a program does not use while it stands still. Where the address space is limited, a thread may have no room
+/// for its stack.
 fn idle_processors() -> usize {
+    if ResourceLimits::of(0).address_space.is_some() {
+        return 1;
+    }
     std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS))
 }
 

@@ -16,9 +16,9 @@ const SLOTS: usize = 1 << (PIECE - STEP);
 /// Bits of a piece's number that a node goes by, and those that the root goes by.
 const NODE: u32 = 10;
 const ROOT: u32 = 47 - PIECE - 2 * NODE;
-/// Where objects are: above what no system maps, at multiples of this.
+/// The lowest address of an object: no program has memory below it. And what each is a multiple of.
 const LOWEST: u64 = 4096;
-const ALIGNED: u64 = 8;
+const ALIGNMENT: u64 = 8;
 /// No object is there.
 const EMPTY: u32 = u32::MAX;
 
@@ -132,9 +132,9 @@ fn empty_node<T>() -> Box<[OnceLock<T>; 1 << NODE]> {
     Box::new([const { OnceLock::new() }; 1 << NODE])
 }
 
-/// Whether an object can be at an address: other words are asked for, too.
-fn may_be_object(address: u64) -> bool {
-    address.is_multiple_of(ALIGNED) && (LOWEST..1 << 47).contains(&address)
+/// Whether an object can be at an address.
+pub(crate) fn may_be_object(address: u64) -> bool {
+    address.is_multiple_of(ALIGNMENT) && (LOWEST..1 << 47).contains(&address)
 }
 
 /// Whether the object at an address has a slot.

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::Scope;
+use std::thread::{Builder, Scope};
 
 use memtrack_format::objects::PicturedObject;
 use memtrack_inject::ProcessView;
@@ -89,7 +89,7 @@ struct FollowerOrder {
 }
 
 /// The memories of the thread that gives numbers, which reads itself where there are few objects, and of others that only read.
-pub(crate) struct Followers<'a> {
+pub(crate) struct FollowerMemories<'a> {
     layout: &'a ObjectLayout,
     static_types: &'a StaticTypes,
     own: ObjectMemory<'a>,
@@ -97,7 +97,7 @@ pub(crate) struct Followers<'a> {
 }
 
 /// Threads that have begun.
-pub(crate) struct FollowerCrew<'a> {
+pub(crate) struct Followers<'a> {
     own: Follower<'a>,
     types: Arc<TypesSoFar>,
     threads: Vec<(Sender<FollowerOrder>, Receiver<FollowedObjects>)>,
@@ -109,7 +109,7 @@ pub(crate) struct FollowerCrew<'a> {
     read: Option<FollowedObjects>,
 }
 
-impl<'a> Followers<'a> {
+impl<'a> FollowerMemories<'a> {
     /// So many threads that read, if it is more than one, beside the one that gives numbers.
     pub(crate) fn new(
         view: &'a ProcessView,
@@ -122,19 +122,20 @@ impl<'a> Followers<'a> {
         Self { layout, static_types, own: memory(), others: (0..others).map(|_| memory()).collect() }
     }
 
-    /// Starts the threads, which end when the crew is dropped. Known objects are in `rows`.
-    pub(crate) fn begin<'s, 'e>(&'e mut self, scope: &'s Scope<'s, 'e>, rows: &'e AddressTable) -> FollowerCrew<'e> {
+    /// Starts the threads, which end when the result is dropped; fewer where the system refuses. Known objects are in `rows`.
+    pub(crate) fn start<'s, 'e>(&'e mut self, scope: &'s Scope<'s, 'e>, rows: &'e AddressTable) -> Followers<'e> {
         let (layout, static_types) = (self.layout, self.static_types);
-        let begin = |memory: &'e mut ObjectMemory<'a>| {
+        let start = |memory: &'e mut ObjectMemory<'a>| {
             let ((send, orders), (tell, read)) = (channel::<FollowerOrder>(), channel());
-            scope.spawn(move || {
+            let work = move || {
                 let follower = Follower { memory, layout, static_types, rows };
-                orders.into_iter().all(|order| tell.send(follower.read(&order.objects, &order.types)).is_ok())
-            });
-            (send, read)
+                orders.into_iter().all(|order| tell.send(follower.read(&order.objects, &order.types)).is_ok());
+            };
+            Builder::new().spawn_scoped(scope, work).ok()?;
+            Some((send, read))
         };
-        FollowerCrew {
-            threads: self.others.iter_mut().map(begin).collect(),
+        Followers {
+            threads: self.others.iter_mut().filter_map(start).collect(),
             own: Follower { memory: &self.own, layout, static_types, rows },
             types: Arc::default(),
             ordered: VecDeque::new(),
@@ -144,12 +145,12 @@ impl<'a> Followers<'a> {
     }
 
     /// What each thread read with.
-    pub(crate) fn into_memories(self) -> Vec<ObjectMemory<'a>> {
+    pub(crate) fn into_all(self) -> Vec<ObjectMemory<'a>> {
         std::iter::once(self.own).chain(self.others).collect()
     }
 }
 
-impl FollowerCrew<'_> {
+impl Followers<'_> {
     /// Has the next objects read, those at the begin of `rest`; returns how many.
     pub(crate) fn send(&mut self, rest: &[PicturedObject], types: &TypeTable<'_>) -> usize {
         self.learn(types);

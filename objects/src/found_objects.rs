@@ -7,7 +7,7 @@ use memtrack_format::objects::{CollectorList, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
-use crate::addresses::AddressTable;
+use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockPlaces;
 use crate::interpreter::PythonRuntime;
 use crate::layout::ObjectLayout;
@@ -77,7 +77,7 @@ pub(crate) struct ObjectHead {
 impl ObjectHead {
     /// Reads it; `None`: there is no object.
     pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
-        if !address.is_multiple_of(8) || !(4096..1 << 47).contains(&address) {
+        if !may_be_object(address) {
             return None;
         }
         let count = ReferenceCount::read(memory, layout, address)?;

@@ -8,6 +8,7 @@ use crate::addresses::AddressTable;
 use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::references::ReferenceReader;
+use crate::side_by_side;
 use crate::types::KnownTypes;
 
 /// Objects whose references are read by one thread, before what all threads have read is put together.
@@ -41,22 +42,18 @@ pub(crate) fn read_holders(
     let mut threads: Vec<LabelThread<'_, '_>> = memories.iter_mut().map(thread).collect();
     let (layout, static_types) = (references.layout, references.static_types);
     for some in holding.chunks(AT_ONCE * threads.len().max(1)) {
-        let pieces = some.chunks(some.len().div_ceil(threads.len().max(1)).max(1));
-        let known = (objects, holders.as_slice());
-        std::thread::scope(|scope| {
-            let mut work = pieces.zip(&mut threads).map(|(piece, thread)| {
-                move || {
-                    let reader = ReferenceReader { memory: thread.memory, layout, static_types };
-                    let mut reader = LabelReader { reader, types, rows, known: &mut thread.known };
-                    read_labels(&mut reader, piece, known, &mut thread.read);
-                }
-            });
-            let own = work.next();
-            work.for_each(|work| drop(scope.spawn(work)));
-            own.into_iter().for_each(|mut work| work());
+        let (count, known) = (threads.len(), (objects, holders.as_slice()));
+        let pieces = some.chunks(some.len().div_ceil(count.max(1)).max(1));
+        let work = pieces.zip(&mut threads).map(|(piece, thread)| {
+            move || {
+                let reader = ReferenceReader { memory: thread.memory, layout, static_types };
+                let mut reader = LabelReader { reader, types, rows, known: &mut thread.known };
+                read_labels(&mut reader, piece, known, &mut thread.read);
+            }
         });
+        side_by_side::execute(work.collect(), count);
         for thread in &mut threads {
-            let new = thread.known.texts.from(thread.texts.len());
+            let new = thread.known.texts.since(thread.texts.len());
             thread.texts.extend(new.iter().map(|text| texts.row(text)));
             for (row, kind, value) in thread.read.drain(..) {
                 let text = || thread.texts.get(value as usize).copied().unwrap_or(0);

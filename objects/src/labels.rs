@@ -50,7 +50,7 @@ impl LabelTexts {
     }
 
     /// The texts so far, from this one on.
-    pub(crate) fn from(&self, row: usize) -> &[String] {
+    pub(crate) fn since(&self, row: usize) -> &[String] {
         self.all.get(row..).unwrap_or_default()
     }
 

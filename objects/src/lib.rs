@@ -35,6 +35,7 @@ mod picture_reader;
 mod pymalloc;
 mod reference_count;
 mod references;
+mod side_by_side;
 mod size;
 mod static_types;
 mod type_fields;

@@ -6,7 +6,7 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::followers::{FollowedObjects, FollowedReference, FollowerCrew, Followers};
+use crate::followers::{FollowedObjects, FollowedReference, FollowerMemories, Followers};
 use crate::found_objects::FoundObjects;
 use crate::graph::Holders;
 use crate::interned::interned_texts;
@@ -16,10 +16,11 @@ use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
+use crate::side_by_side;
 use crate::types::{ObjectKind, TypeTable};
 
-/// What is found one by one is kept in memory of its own, this part of what all threads may keep.
-const OF_ONE_THREAD: usize = 8;
+/// Of the memory that all threads may keep, one in so many parts is for what one thread reads before and after.
+const PARTS: usize = 8;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub fn read_objects(
     recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
     threads: usize,
 ) -> ObjectPicture {
-    let memory = ObjectMemory::one_of(view, OF_ONE_THREAD);
+    let memory = ObjectMemory::one_of(view, PARTS);
     let static_types = runtime.static_types(&memory);
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
     let by_address = AddressTable::default();
@@ -81,8 +82,8 @@ pub fn read_objects(
         builder.lists(&runtime.lists(&memory));
     }
     let (mut roots, early) = builder.roots(runtime, reader);
-    let mut followers = Followers::new(view, &runtime.layout, &static_types, threads);
-    let (first_reference, references) = builder.follow(view, &mut followers, recorded);
+    let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
+    let (first_reference, references) = builder.follow(view, &mut memories, recorded);
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();
@@ -124,25 +125,13 @@ pub fn read_objects(
     let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
     let roots = roots.into_iter().map(|(old, holder)| {
         let object = new_row(old);
-        let text = match holder {
-            RootHolder::Modules => None,
-            RootHolder::Frame(frame, place) => Some(named.root(frame, place)),
-            RootHolder::Interned => Some(named.row("<interned strings>")),
-            RootHolder::Interpreter => {
-                let of = picture.stored.objects.get(object as usize).and_then(|of| types.number(of.address));
-                Some(named.row(&format!("<static type {}>", types.short_name(of))))
-            }
-            RootHolder::Immortal => {
-                let of = picture.stored.objects.get(object as usize).map(|of| of.type_number);
-                Some(named.row(&format!("<immortal {}>", types.short_name(of))))
-            }
-        };
+        let text = root_text(holder, picture.stored.objects.get(object as usize), &types, &mut named);
         PicturedRoot { object, text }
     });
     picture.stored.roots = roots.collect();
     let mut texts = labels.texts;
     // What is wanted is called by the names of types.
-    picture.stored.texts = texts.from(0).to_vec();
+    picture.stored.texts = texts.since(0).to_vec();
     if detail != PictureDetail::References {
         let (parents, rings) = Holders::find(&picture).into_parents();
         let wanted = match detail {
@@ -150,7 +139,7 @@ pub fn read_objects(
             _ => None,
         };
         let read = (picture.stored.objects.as_slice(), parents.as_slice());
-        let mut memories = followers.into_memories();
+        let mut memories = memories.into_all();
         let (from, by) = ((reader, memories.as_mut_slice()), (&known, &by_address));
         picture.stored.holders = read_holders(from, by, read, wanted.as_deref(), &mut texts);
         for ring in rings {
@@ -161,6 +150,28 @@ pub fn read_objects(
     }
     picture.stored.texts = texts.into_all();
     picture
+}
+
+/// The row of the text that a root is called by; `None`: it is the table of modules.
+fn root_text(
+    holder: RootHolder,
+    object: Option<&PicturedObject>,
+    types: &TypeTable<'_>,
+    named: &mut LabelReader<'_>,
+) -> Option<u32> {
+    match holder {
+        RootHolder::Modules => None,
+        RootHolder::Frame(frame, place) => Some(named.root(frame, place)),
+        RootHolder::Interned => Some(named.row("<interned strings>")),
+        RootHolder::Interpreter => {
+            let of = object.and_then(|of| types.number(of.address));
+            Some(named.row(&format!("<static type {}>", types.short_name(of))))
+        }
+        RootHolder::Immortal => {
+            let of = object.map(|of| of.type_number);
+            Some(named.row(&format!("<immortal {}>", types.short_name(of))))
+        }
+    }
 }
 
 /// The references of objects that have new rows, ascending again.
@@ -178,23 +189,23 @@ fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32], threads: usiz
     }));
     let mut all = vec![0; references.len()];
     let some = old_rows.len().div_ceil(threads.max(1)).max(1);
-    std::thread::scope(|scope| {
-        let mut rest = all.as_mut_slice();
-        for (rows, ends) in old_rows.chunks(some).zip(new_first[1..].chunks(some)) {
-            let count = ends.last().map_or(0, |end| *end as usize) + rest.len() - references.len();
-            let (mut part, others) = rest.split_at_mut(count);
-            rest = others;
-            scope.spawn(move || {
-                for old in rows {
-                    let held = held_by(*old);
-                    let (own, after) = part.split_at_mut(held.len());
-                    own.iter_mut().zip(held).for_each(|(new, held)| *new = new_rows[*held as usize]);
-                    own.sort_unstable();
-                    part = after;
-                }
-            });
-        }
-    });
+    let (mut work, mut rest) = (Vec::new(), all.as_mut_slice());
+    for (rows, ends) in old_rows.chunks(some).zip(new_first[1..].chunks(some)) {
+        let count = ends.last().map_or(0, |end| *end as usize) + rest.len() - references.len();
+        let (part, others) = rest.split_at_mut(count);
+        rest = others;
+        work.push(move || {
+            let mut part = part;
+            for old in rows {
+                let held = held_by(*old);
+                let (own, after) = part.split_at_mut(held.len());
+                own.iter_mut().zip(held).for_each(|(new, held)| *new = new_rows[*held as usize]);
+                own.sort_unstable();
+                part = after;
+            }
+        });
+    }
+    side_by_side::execute(work, threads);
     (new_first, all)
 }
 
@@ -271,31 +282,31 @@ impl FoundObjects<'_> {
     fn follow(
         &mut self,
         view: &ProcessView,
-        followers: &mut Followers<'_>,
+        memories: &mut FollowerMemories<'_>,
         recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
     ) -> (Vec<u64>, Vec<u32>) {
         let (mut first, mut references) = (vec![0], Vec::new());
         std::thread::scope(|scope| {
-            let mut crew = followers.begin(scope, self.by_address);
-            self.follow_rest(&mut crew, (&mut first, &mut references));
+            let mut followers = memories.start(scope, self.by_address);
+            self.follow_rest(&mut followers, (&mut first, &mut references));
             if !self.layout.is_free_threaded() {
                 self.other_blocks(view);
                 if self.misses_large() {
                     self.blocks_in_use(recorded());
                 }
-                self.follow_rest(&mut crew, (&mut first, &mut references));
+                self.follow_rest(&mut followers, (&mut first, &mut references));
             }
         });
         (first, references)
     }
 
     /// The same for those that have no row in `first` yet.
-    fn follow_rest(&mut self, crew: &mut FollowerCrew<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+    fn follow_rest(&mut self, followers: &mut Followers<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
         let mut sent = first.len() - 1;
         loop {
             let rest = self.objects.get(sent..).unwrap_or_default();
-            sent += crew.send(rest, &self.types);
-            match crew.receive() {
+            sent += followers.send(rest, &self.types);
+            match followers.receive() {
                 Some(read) => self.take(&read, (first, references)),
                 None => return,
             }

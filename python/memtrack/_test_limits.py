@@ -49,8 +49,8 @@ class MemoryLimit:
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
         most = parse_size(self.limit)
-        if test.most_at_once is not None and test.most_at_once <= most:
-            # So did a part of it, and no further process need read the capture.
+        if test.held_bound is not None and test.held_bound <= most:
+            # What is judged is a part of that, so no further process need read the capture.
             return None
         everything, _ = test.below_the_test(test.capture.allocations("allocated"), self.current_thread_only)
         if sum(holding.bytes for holding in everything) <= most:
@@ -155,8 +155,8 @@ class RecordedCall:
         self.options = options
         self.runs: List[Tuple[int, int]] = []
         """The span of each run."""
-        self.most_at_once: Optional[int] = None
-        """At least what all that was recorded has held at any moment."""
+        self.held_bound: Optional[int] = None
+        """An upper bound, in bytes, of what everything that was recorded held at once; None until figures() was called."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
@@ -206,7 +206,8 @@ class RecordedCall:
         times = [0, *(time for run in self.runs for time in run), _END]
         with quietly():
             all_sums = sums_of_small(self.capture.files, list(zip(times, times[1:])))
-        self.most_at_once = sum(each.peak_bytes for each in all_sums)
+        # What is held at a moment was allocated in one of the spans up to it, of each at most its peak.
+        self.held_bound = sum(each.peak_bytes for each in all_sums)
         sums = all_sums[1::2]  # between them is what lies before, between and after the runs
         return {
             "peak_bytes": max((each.peak_bytes for each in sums), default=0),

@@ -288,7 +288,7 @@ pub struct SlotHeader {
     /// Bit i is set while segment i is in use (a futex word); set by the target, cleared by the collector. Zeroes, as memory
     /// begins, are a slot whose segments are all free.
     pub taken: AtomicU32,
-    /// 1 while the owner waits for `free`; target.
+    /// 1 while the owner waits for a change of `taken`; target.
     pub waiting: AtomicU32,
     /// Number of threads that have owned this slot so far; target.
     pub owners: AtomicU32,

@@ -114,7 +114,7 @@ impl FrameSentinel {
     /// None; it must not be read.
     pub(super) const NONE: Self = Self { place: 0, position: 0, word: 0, value: 0 };
 
-    /// The placeholder where no sentinel is needed.
+    /// What is used where a stack needs no sentinel.
     pub(super) fn of_nothing<V: Version>() -> Self {
         static BYTE: u8 = SENTINEL_BYTE;
         static DEPTH: u32 = SENTINEL_DEPTH;

@@ -44,11 +44,25 @@ pub(super) fn c_library(samples: bool) {
     state(HookGroup::C).store(READY, Ordering::Release);
 }
 
-/// Whether `free` is the C library's own, which calls no hooked function.
-pub(super) fn is_free_the_c_librarys() -> bool {
+/// Whether these functions are the C library's own, which call no hooked function.
+pub(super) fn are_the_c_librarys(names: &[&CStr]) -> bool {
     let library = object_at(libc::sysconf as *const () as usize);
-    let free = hooks().iter().find(|hook| hook.group == HookGroup::C && hook.name == c"free");
-    !library.is_null() && free.is_some_and(|free| object_at(free.original()) == library)
+    let is_own = |name: &CStr| {
+        let hook = hooks().iter().find(|hook| hook.group == HookGroup::C && hook.name == name);
+        hook.is_some_and(|hook| object_at(hook.original()) == library)
+    };
+    !library.is_null() && names.iter().all(|name| is_own(name))
+}
+
+/// Whether the C library's functions call others that the program may set (`__malloc_hook`), and that call hooked ones:
+/// glibc before 2.34.
+pub(super) fn calls_functions_of_programs() -> bool {
+    // SAFETY: no preconditions.
+    let version = unsafe { libc::gnu_get_libc_version() };
+    // SAFETY: a static string that ends in zero.
+    let version = unsafe { CStr::from_ptr(version) }.to_str().unwrap_or_default();
+    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0_u32));
+    (numbers.next(), numbers.next()) < (Some(2), Some(34))
 }
 
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.

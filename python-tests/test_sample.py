@@ -114,6 +114,73 @@ def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, 
     assert abs(by_allocator["malloc"] - total / 4) < total / 10
 
 
+FAILING_PROGRAM = r"""
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static unsigned long count, bytes, failed;
+static void *note(void *block, size_t size) {
+    if (block) count++, bytes += size;
+    else failed++;
+    return block;
+}
+static void allocate(int number, size_t size) {
+    void *block = nullptr, *old;
+    switch (number % 4) {
+    case 0: block = note(malloc(size), size); break;
+    case 1: block = note(calloc(2, size / 2), size); break;
+    case 2:
+        old = note(malloc(16), 16);
+        block = note(realloc(old, size), size);
+        if (!block) free(old);
+        break;
+    default:
+        try { note(block = operator new(size), size); } catch (std::bad_alloc &) { failed++; }
+    }
+    free(block);
+}
+int main() {
+    rlimit all, none;
+    getrlimit(RLIMIT_AS, &all);
+    for (int i = 0; i < 1000; i++) allocate(i, 16 + i);
+    // A child is not recorded, and counts nothing in what it shares with its parent.
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 1000; i++) allocate(i, 16 + i);
+        _exit(0);
+    }
+    waitpid(child, nullptr, 0);
+    none = all, none.rlim_cur = 0;
+    setrlimit(RLIMIT_AS, &none);
+    // More than the heap has left. Most are far below the distance of samples, and some above it.
+    for (int i = 0; i < 400; i++) allocate(i, i < 380 ? 300000 : 300000000);
+    setrlimit(RLIMIT_AS, &all);
+    for (int i = 0; i < 1000; i++) allocate(i, 16 + i);
+    fprintf(stderr, "%lu %lu %lu\n", count, bytes, failed);
+}
+"""
+
+
+def test_what_fails_is_not_counted(executable, tmp_path):
+    source, program, capture = tmp_path / "p.cc", tmp_path / "p", tmp_path / "s.bin"
+    source.write_text(FAILING_PROGRAM)
+    subprocess.run(["g++", "-O1", "-fno-builtin", "-o", program, source], check=True)
+    command = [executable, "run", "-q", "--sample=8MiB", "-o", capture, program]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    stats = json.loads(stats.stdout)
+    count, size, failed = map(int, run.stderr.split())
+    assert failed == 400
+    # The C++ library throws an object of its own, from the memory that it keeps for that where there is none.
+    assert 0 <= stats["allocations"]["count"] - count < 10 + failed / 4
+    assert 0 <= stats["allocations"]["bytes"] - size < 200_000
+    assert stats["failed_allocations"]["count"] == failed
+
+
 def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, capture = sampled(executable, tmp_path, "--sample")
     for command in (["parse"], ["transform", "heaptrack"], ["query", "size > 1"]):

@@ -81,8 +81,9 @@ struct RecordingState {
     deferred: Option<DeferredBlock>,
     /// What native stacks need; `None` where they are not recorded.
     native: Option<&'static mut NativeStack>,
-    /// Where the records ended when an `operator new` had failed, and the bytes that it was asked for.
-    failed_new: (usize, usize),
+    /// Where the records ended when an `operator new` had failed, how many allocations were counted, and the bytes that it
+    /// was asked for.
+    failed_new: (usize, u64, usize),
     /// The memory of `native` while native stacks are not recorded.
     unused_native: Option<&'static mut NativeStack>,
     /// What records this thread's samples, where samples are recorded.
@@ -149,7 +150,7 @@ impl StateAccess<'_> {
             native.reset();
         }
         state.deferred = None;
-        state.failed_new = (0, 0);
+        state.failed_new = (0, 0, 0);
         state.ring.take_over(tid);
         if sampling::is_on() {
             self.begin_stretch(tid);

@@ -132,20 +132,27 @@ impl Recorder {
     }
 
     /// The same of an `operator new` that is now called to throw. Before it does, it asks other hooked functions for the
-    /// same memory once more: until this thread's next record, such calls are not counted again.
+    /// same memory once more: until this thread's next record, or its next block where samples are recorded, such calls are
+    /// not counted again.
     #[cold]
     #[inline(never)]
     pub(crate) fn failed_new(mut self, size: usize) -> usize {
         self.note_failed(Allocator::OperatorNew, size);
-        let state = self.access.state();
-        state.failed_new = (state.ring.position(), size);
+        self.access.state().failed_new = self.failure(size);
         0
+    }
+
+    /// What a call that fails at this place of the thread's stream has in common with others there.
+    fn failure(&mut self, size: usize) -> (usize, u64, usize) {
+        let allocations = self.access.thread.slot.allocations.load(Relaxed);
+        (self.access.state().ring.position(), allocations, size)
     }
 
     fn note_failed(&mut self, allocator: Allocator, size: usize) {
         let errno = Errno::keep();
+        let failure = self.failure(size);
         let state = self.access.state();
-        let is_counted = state.failed_new == (state.ring.position(), size);
+        let is_counted = state.failed_new == failure;
         if size == 0 || is_counted || !is_out_of_memory(allocator, errno.value()) {
             return;
         }

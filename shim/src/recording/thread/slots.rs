@@ -180,7 +180,7 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(state.sampler = Sampler::new());
     put!(state.chain = Chain::new());
     put!(state.deferred = None);
-    put!(state.failed_new = (0, 0));
+    put!(state.failed_new = (0, 0, 0));
     put!(state.native = if native::is_on() { make_native() } else { None });
     put!(state.unused_native = None);
     // SAFETY: a field of fresh memory of the right size, page-aligned.

@@ -1,13 +1,18 @@
 """Sums that are kept of large captures: reports from them are those from events, to the byte, and damage is never trusted."""
 
+import os
+import subprocess
 import sys
+import time
 
 import pytest
 
-from conftest import PROGRAMS
+from conftest import PROGRAMS, REPOSITORY
 
 # Enough for captures to have more than 2 MiB of records.
 BLOCKS = 250_000
+# Far more than what is waited for takes on a busy machine, in seconds.
+PATIENCE = 120
 RECORDINGS = {
     "objects": (["--trace-python-allocators"], []),
     "threads": (["--trace-python-allocators"], ["3"]),
@@ -81,13 +86,13 @@ def test_reports_from_kept_sums_are_those_from_events(capture, cache):
         from_events = report(capture, *words, kept=False)
         assert not files(cache)
         assert report(capture, *words) == from_events, words
-        with_resident = words[0] == "stats" and "--json" not in words or words[0] == "flamegraph" and "--json" not in words
-        needs_events = NOT_KEPT & set(words) or capture.kind == "samples" or capture.kind == "native" and with_resident
+        # Where stacks are native, resident memory needs events each time, and the sums are kept for other reports.
+        needs_events = NOT_KEPT & set(words) or capture.kind == "samples"
         assert bool(files(cache)) != bool(needs_events), words
         assert report(capture, *words) == from_events, words
 
 
-# Nothing is kept of samples, nor of resident memory where stacks are native.
+# Nothing is kept of samples, nor resident memory where stacks are native.
 @pytest.mark.parametrize("capture", ["objects", "threads", "timed", "processes"], indirect=True)
 def test_one_report_keeps_sums_for_all_others(capture, cache):
     from_events = {(*words, *view): report(capture, *words, *view, kept=False) for words in OF_VIEWS for view in VIEWS}
@@ -112,6 +117,43 @@ def test_what_run_ends_with_keeps_sums_for_reports_and_pages(memtrack, cache):
     assert len(found) == 2
     for words in (("table",), ("stats",), ("stats", "--json"), ("flamegraph", "-o", "-"), ("transform", "records", "--table", "allocations")):
         assert memtrack(*words, "a.bin").status == 0
+    assert files(cache) == found
+
+
+def test_what_run_ends_with_keeps_the_sums_of_native_stacks(memtrack, cache):
+    """Of these without resident memory, which their names divide."""
+    target = (sys.executable, PROGRAMS / "many_sizes.py", BLOCKS)
+    outcome = memtrack("run", "-o", "a.bin", "--trace-python-allocators", "--native", "--", *map(str, target))
+    assert outcome.status == 0 and b"peak" in outcome.stderr
+    found = files(cache)
+    assert len(found) == 1
+    for words in (("table", "--json"), ("stats", "--json"), ("transform", "records", "--table", "allocations"), ("stats",)):
+        assert memtrack(*words, "a.bin").status == 0
+    assert files(cache) == found
+
+
+def test_what_a_tracker_ends_with_keeps_sums(memtrack, executable, cache, tmp_path):
+    """Beside the program, which goes on, and after it."""
+    code = f"""
+import memtrack, runpy, sys
+sys.argv = ["many_sizes.py", "{BLOCKS}"]
+with memtrack.Tracker("a.bin", trace_python_allocators=True):
+    runpy.run_path({str(PROGRAMS / "many_sizes.py")!r}, run_name="__main__")
+"""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
+    # Nobody who reads the program's output waits for what goes on.
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    deadline = time.monotonic() + PATIENCE
+    while len(files(cache)) < 2 or any(".tmp" in file.name for file in files(cache)):
+        assert time.monotonic() < deadline, files(cache)
+        time.sleep(0.05)
+    found = files(cache)
+    for words in (("table",), ("stats",), ("flamegraph", "-o", "-"), ("transform", "records", "--table", "allocations")):
+        from_kept = memtrack(*words, "a.bin")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MEMTRACK_CACHE", "none")
+            from_events = memtrack(*words, "a.bin")
+        assert (from_kept.status, from_kept.stdout) == (0, from_events.stdout), words
     assert files(cache) == found
 
 

@@ -162,6 +162,9 @@ pub(crate) enum Command {
     /// Record the process at the other end of standard input, a socket, when it asks for it
     #[command(hide = true)]
     Recorder,
+    /// Read a capture, so that its sums are kept for reports
+    #[command(hide = true)]
+    KeepSums(running::KeepSumsArgs),
     /// Wait for the program of a `memtrack run` that aborted, in its place
     #[command(hide = true)]
     AwaitProgram(running::AwaitProgramArgs),

@@ -284,11 +284,16 @@ fn load_one(
     let unnamed = &mut problems.unnamed;
     let kept = KeptSums::of(&file, request, &options);
     let found = kept.as_ref().and_then(KeptSums::find);
+    let is_read_to_keep = kept.is_some() && found.is_none();
     let (mut capture, all) = match found {
         _ if file.aggregated() => restore(&file, request, &options, unnamed)?,
         Some(found) => restore_kept(&file, request, &options, found, unnamed)?,
         None => replay(&mut file, request, &options, kept, unnamed)?,
     };
+    if is_read_to_keep && request.objects != ObjectStacks::Unwanted {
+        // It was read without names; the stacks of objects have them.
+        file = request.open_any(path)?;
+    }
     add_objects(&file, &mut capture, request.objects)?;
     Ok((finished(capture, all, file.file_bytes(), request, problems)?, all))
 }
@@ -420,17 +425,25 @@ fn replay(
     }
     let file = &*file;
     let with_resident = request.with_resident || request.with_pinned;
-    let (mut read, replay, resident) = if with_resident && file.sample_bytes().is_none() {
+    let (mut read, replay, mut moment, bands) = if with_resident && file.sample_bytes().is_none() {
         widest_moment(file, options, request.with_bands)?
     } else {
         let mut replay = Replay::new(options);
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
-        (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, ResidentFindings::default())
+        (file.read(&mut replay, |bytes| progress.add(bytes))?, replay, None, Vec::new())
     };
     let (all, mut analysis) = (replay.allocated(), replay.into_analysis());
+    let mut resident = ResidentFindings { widest: None, bands };
     if let Some(kept) = kept {
+        if !kept.is_without_resident() {
+            resident.widest = moment.take().map(|moment| moment.joined(file));
+        }
         kept.keep(&analysis, &read, &resident);
-        with_names(file, request, &mut analysis, &mut read.frames, unnamed)?;
+        let numbers = with_names(file, request, &mut analysis, &mut read.frames, unnamed)?;
+        moment.iter_mut().for_each(|moment| moment.live.regroup(&numbers, &analysis));
+    }
+    if let Some(moment) = moment {
+        resident.widest = Some(moment.joined(file));
     }
     Ok((with_findings(file, read, analysis, resident, unnamed), all))
 }

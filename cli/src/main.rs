@@ -122,6 +122,7 @@ fn run() -> anyhow::Result<u8> {
         Command::AwaitProgram(program) => commands::run::await_program::run(&program),
         Command::RerunHeap => commands::rerun_heap::run(),
         Command::Recorder => commands::run::recorder::run(),
+        Command::KeepSums(keep) => commands::run::keep_sums::run(&keep),
         Command::Help(help) => commands::help::run(&help),
         Command::Parse(parse) => commands::parse::run(&parse),
     }

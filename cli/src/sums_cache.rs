@@ -59,6 +59,11 @@ impl SumsCache {
         Some(payload)
     }
 
+    /// Whether there is something under this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.0.join(name).exists()
+    }
+
     /// Puts it here, if it takes at most so many bytes; whether it is here.
     pub(crate) fn put(&self, name: &str, payload: &[u8], most: u64) -> bool {
         let packed = packed(payload).filter(|bytes| bytes.len() as u64 <= most.min(MOST_OF_FILE));

@@ -338,6 +338,13 @@ mod tests {
     }
 }
 
+/// `memtrack keep-sums`.
+#[derive(Debug, Args)]
+pub(crate) struct KeepSumsArgs {
+    /// The capture
+    pub(crate) capture: PathBuf,
+}
+
 /// `memtrack await-program`.
 #[derive(Debug, Args)]
 pub(crate) struct AwaitProgramArgs {

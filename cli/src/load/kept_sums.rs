@@ -35,6 +35,9 @@ pub(super) struct KeptSums {
     /// What else they depend on: the program, the length of the capture, and options.
     of: [u64; 5],
     with_resident: bool,
+    /// Resident memory is asked for, but not kept: which pages blocks of one stack keep depends on what tells stacks apart,
+    /// and native stacks are kept as places.
+    without_resident: bool,
     /// How many moments memory over time has; 0: it is not asked for.
     moments: u32,
     /// Most bytes that they may take.
@@ -65,12 +68,11 @@ impl KeptSums {
         let &Options { temporary_threshold, moments, snapshots, exact_times, unknown_blocks, .. } = options;
         let plain =
             Options { temporary_threshold, moments, snapshots, exact_times, unknown_blocks, ..Options::default() };
-        // Which pages blocks of one stack keep depends on what tells stacks apart.
-        let other_stacks = request.without_columns || file.process().native_traces;
         let needs_more = *options != plain
             || request.narrows()
             || request.with_pinned
-            || request.with_resident && other_stacks
+            // As with native stacks; but here the columns are dropped only after resident memory was found.
+            || request.with_resident && request.without_columns
             || (moments > 0) != (request.with_resident && request.with_bands);
         if needs_more || file.aggregated() || file.total_record_bytes() < LEAST_RECORD_BYTES || file.is_growing() {
             return None;
@@ -79,18 +81,28 @@ impl KeptSums {
         // The same version may have been built anew.
         let program = fs::metadata("/proc/self/exe").ok()?;
         let changed = [program.mtime(), program.mtime_nsec()].map(i64::cast_unsigned);
+        let without_resident = request.with_resident && file.process().native_traces;
         Some(Self {
             cache,
             hash: hash_of(file)?,
             of: [program.len(), changed[0], changed[1], file.file_bytes(), temporary_threshold.into()],
-            with_resident: request.with_resident,
-            moments,
+            with_resident: request.with_resident && !without_resident,
+            without_resident,
+            moments: if without_resident { 0 } else { moments },
             most: file.file_bytes(),
         })
     }
 
-    /// The sums, if they are there.
+    /// Whether what is asked for has more than what is kept.
+    pub(super) const fn is_without_resident(&self) -> bool {
+        self.without_resident
+    }
+
+    /// The sums, if they are there and all that is asked for.
     pub(super) fn find(&self) -> Option<FoundSums> {
+        if self.without_resident {
+            return None;
+        }
         // What was looked for besides is no reason not to take them.
         let parts: &[KeptPart] = match self.with_resident {
             true => &[KeptPart::WithResident],
@@ -110,6 +122,10 @@ impl KeptSums {
     /// Keeps the sums that were computed from all events, if there is room for them.
     pub(super) fn keep(&self, analysis: &Analysis, read: &ReadSummary, resident: &ResidentFindings) {
         let part = if self.with_resident { KeptPart::WithResident } else { KeptPart::Sums };
+        // Whatever is asked for with resident memory finds nothing, and would write the same each time.
+        if self.without_resident && self.cache.has(&self.name(part)) {
+            return;
+        }
         let put = |part, payload: Option<Vec<u8>>| {
             payload.is_some_and(|payload| self.cache.put(&self.name(part), &payload, self.most))
         };

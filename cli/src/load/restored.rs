@@ -57,19 +57,21 @@ pub(super) fn restore_kept(
     Ok((with_findings(file, read, analysis, found.resident, unnamed), all))
 }
 
-/// Looks up the names of native frames that were left as places, unless the request needs none.
+/// Looks up the names of native frames that were left as places, unless the request needs none; returns the new numbers of
+/// the groups, if they have new ones.
 pub(super) fn with_names(
     file: &CaptureReader,
     request: &Request<'_>,
     analysis: &mut Analysis,
     frames: &mut Frames,
     unnamed: &mut Vec<SymbolProblem>,
-) -> Result<()> {
+) -> Result<Vec<u32>> {
+    let mut numbers = Vec::new();
     if !request.without_names {
         let mut symbolizer = file.symbolizer();
-        apply(&mut symbolizer, frames, analysis)?;
+        numbers = apply(&mut symbolizer, frames, analysis)?;
         unnamed.extend(symbolizer.problems());
     }
     frames.add_program(Arc::new(Program::of(file.process())));
-    Ok(())
+    Ok(numbers)
 }

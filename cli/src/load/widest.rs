@@ -26,15 +26,28 @@ pub(crate) struct ResidentFindings {
     pub(crate) bands: Vec<ClassesAt>,
 }
 
-/// Replays a capture; and what it says about resident memory, with classes over time if `with_bands`.
+/// An account, and what was live at its moment, by the groups of the replay.
+pub(super) struct AccountedMoment {
+    account: ResidentAccount,
+    pub(super) live: LiveMoment,
+}
+
+impl AccountedMoment {
+    /// Both joined.
+    pub(super) fn joined(self, file: &source::CaptureReader) -> ResidentMoment {
+        moment_of(file, &self.account, &self.live)
+    }
+}
+
+/// Replays a capture; with the moment when most of resident memory had no live block, and its classes over time if `with_bands`.
 ///
 /// # Errors
 /// A capture that cannot be read.
-pub(crate) fn widest_moment(
+pub(super) fn widest_moment(
     file: &source::CaptureReader,
     options: &Options,
     with_bands: bool,
-) -> Result<(ReadSummary, Replay, ResidentFindings)> {
+) -> Result<(ReadSummary, Replay, Option<AccountedMoment>, Vec<ClassesAt>)> {
     let (mut accounts, mut trace) = (Vec::new(), AllocatorTrace::default());
     file.accounts(|account| {
         trace.add_account(&account);
@@ -46,7 +59,7 @@ pub(crate) fn widest_moment(
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
     let (kept, bands, replay) = scan.finish();
-    let Some(kept) = kept else { return Ok((read, replay, ResidentFindings { widest: None, bands })) };
+    let Some(kept) = kept else { return Ok((read, replay, None, bands)) };
     let time_ns = kept.time_ns;
     let mut account = None;
     file.accounts(|next| {
@@ -56,11 +69,9 @@ pub(crate) fn widest_moment(
         }
         is_due
     })?;
-    let widest = account.map(|account| {
-        let live = kept.moment(&account, &read.threads, &replay);
-        moment_of(file, &account, &live)
-    });
-    Ok((read, replay, ResidentFindings { widest, bands }))
+    let widest =
+        account.map(|account| AccountedMoment { live: kept.moment(&account, &read.threads, &replay), account });
+    Ok((read, replay, widest, bands))
 }
 
 /// The accounts of a few moments, by time, evenly chosen of all, with the last one; fewer where they are large.

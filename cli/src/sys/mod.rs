@@ -71,6 +71,12 @@ pub(crate) fn yield_in_part() {
     set_niceness(5);
 }
 
+/// Leaves the processors to whoever wants them: this thread and those that it starts run when nothing else does.
+pub(crate) fn run_when_idle() {
+    // SAFETY: reads a live local; on failure the thread runs as before.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &libc::sched_param { sched_priority: 0 }) };
+}
+
 fn set_niceness(niceness: i32) {
     // SAFETY: takes and changes no memory; on failure the priority stays as it is.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, niceness) };

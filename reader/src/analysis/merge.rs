@@ -20,7 +20,7 @@ impl Analysis {
     }
 
     /// Maps each group to another stack and allocator, and merges groups of a thread that become equal.
-    pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
+    pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) -> Vec<u32> {
         self.failed.merge(&key);
         self.windows.iter_mut().for_each(|window| window.merge(&key));
         hold_again(&mut self.windows);
@@ -29,6 +29,7 @@ impl Analysis {
         if let Some(intervals) = &mut self.intervals {
             intervals.renumber(|group| numbers.get(group as usize).copied());
         }
+        numbers
     }
 
     /// Merges groups with equal place, allocator and thread; `places` has the place of each group. Returns the places

@@ -7,7 +7,7 @@ use memtrack_format::resident::ResidentAccount;
 
 use super::allocator_trace::AllocatorTrace;
 use super::block_pages::BlockPages;
-use crate::analysis::{Options, Tally};
+use crate::analysis::{Analysis, Options, Tally};
 use crate::event::{Event, RunEvent, Snapshot, StackId, Thread};
 use crate::frames::Frames;
 use crate::live_extent::LiveExtent;
@@ -67,6 +67,15 @@ impl LiveMoment {
             arena_excess: trace.arenas.excess(),
             block_pages: trace.pages.clone(),
         }
+    }
+
+    /// Groups were merged: `numbers` has the new number of each, or none where all stay, and `analysis` the groups.
+    pub fn regroup(&mut self, numbers: &[u32], analysis: &Analysis) {
+        for extent in &mut self.extents {
+            // Of mappings that are not heap it is a number that no group has.
+            extent.group = numbers.get(extent.group as usize).copied().unwrap_or(extent.group);
+        }
+        self.groups = analysis.groups.iter().map(|group| (group.stack, group.allocator)).collect();
     }
 }
 

@@ -49,20 +49,20 @@ pub fn places(frames: &Frames) -> Vec<WantedOffsets> {
     wanted
 }
 
-/// Looks up every native place, and merges groups whose stacks become equal.
+/// Looks up every native place, and merges groups whose stacks become equal; returns the new number of each, or none where
+/// all stay as they are.
 ///
 /// # Errors
 /// [`Error::TooMany`] when inlined functions make the tables larger than this version can hold.
-pub fn apply(symbols: &mut Symbolizer, frames: &mut Frames, analysis: &mut Analysis) -> Result<(), Error> {
+pub fn apply(symbols: &mut Symbolizer, frames: &mut Frames, analysis: &mut Analysis) -> Result<Vec<u32>, Error> {
     if !frames.has_places() {
-        return Ok(());
+        return Ok(Vec::new());
     }
     symbols.prefetch(&places(frames));
     let (named, stacks) = with_names(frames, symbols)?;
     *frames = named;
     let moved = |stack: StackId| stacks.get(stack.0 as usize).copied().unwrap_or(stack);
-    analysis.merge_groups(|group| (moved(group.stack), group.allocator));
-    Ok(())
+    Ok(analysis.merge_groups(|group| (moved(group.stack), group.allocator)))
 }
 
 /// The tables with names, and the new id of each stack.

@@ -188,7 +188,7 @@ fn recorded(
     let own = [path.to_path_buf()];
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
-    let read = path.is_file() && record_bytes(summary) <= readable_bytes(summary.duration, memory_limit());
+    let read = path.is_file() && is_read_back(summary);
     let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
     // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
     // lost.
@@ -242,6 +242,11 @@ fn recorded(
     }
 }
 
+/// Whether the captures of a recording are read after it.
+pub(super) fn is_read_back(summary: &RecordingSummary) -> bool {
+    record_bytes(summary) <= readable_bytes(summary.duration, memory_limit())
+}
+
 /// The most bytes of records that are read back after a program that ran for `duration`; `limit`: of the control group's memory.
 fn readable_bytes(duration: Duration, limit: Option<u64>) -> u64 {
     let more = duration.as_secs().saturating_mul(RECORD_BYTES_PER_SECOND);
@@ -253,6 +258,14 @@ fn readable_bytes(duration: Duration, limit: Option<u64>) -> u64 {
 fn record_bytes(summary: &RecordingSummary) -> u64 {
     let children = summary.followed.iter().filter_map(|followed| followed.summary.as_ref().ok());
     children.map(|child| child.record_bytes).fold(summary.record_bytes, u64::saturating_add)
+}
+
+/// Reads captures as the summary does, for the sums that are kept then.
+///
+/// # Errors
+/// A capture cannot be read.
+pub(super) fn read_for_reports(captures: &[PathBuf]) -> Result<()> {
+    read_back(captures, (true, DebugFileSearch::default())).map(drop)
 }
 
 /// Native frames are symbolized only where a process has no other stacks, because it takes time.

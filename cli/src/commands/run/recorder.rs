@@ -21,6 +21,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::attached::{AttachedRecording, EndedRecording};
+use super::keep_sums::{self, SumsKeeper};
 use super::private_directory::PrivateDirectory;
 use super::termination::Termination;
 use super::{final_summary, repack, room, wait_for_nothing};
@@ -129,6 +130,8 @@ struct OwnRecording {
     spans: OpenSpans,
     /// What the capture is to be, where it ended before the recording.
     cut: Option<PathBuf>,
+    /// It is made to be looked at, and not for a few figures.
+    is_for_reports: bool,
 }
 
 /// The recorder of the process at the other end.
@@ -142,11 +145,13 @@ struct PeerRecorder {
     /// The options of the last recording, as they came without its file, and what they mean.
     known: Option<(Vec<String>, AttachArgs)>,
     active: Option<OwnRecording>,
+    keeper: SumsKeeper,
 }
 
 impl PeerRecorder {
-    const fn new(pid: i32) -> Self {
-        Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None }
+    fn new(pid: i32) -> Self {
+        let keeper = SumsKeeper::default();
+        Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None, keeper }
     }
 
     fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
@@ -168,7 +173,13 @@ impl PeerRecorder {
                 self.discard();
                 json!({})
             }
-            ProgramRequest::End => self.end(RecordingEnd::Stopped)?,
+            ProgramRequest::End => {
+                let (answered, captures) = self.end(RecordingEnd::Stopped)?;
+                answer.send(&json!({ "ok": answered }));
+                // The process goes on.
+                self.keeper.start(&captures);
+                Value::Null
+            }
             ProgramRequest::Mark(name) => {
                 check_mark_name(&name).map_err(anyhow::Error::msg)?;
                 let marked = self.active()?.recording.handle().mark(&name);
@@ -216,7 +227,8 @@ impl PeerRecorder {
         let children = recording.children().clone();
         let paths: CapturePaths = Arc::new(move |number| children.capture(number));
         let spans = OpenSpans::new(recording.handle(), Arc::clone(&paths), super::recorded_kinds(&options));
-        self.active = Some(OwnRecording { recording, options, paths, server: None, spans, cut: None });
+        self.active =
+            Some(OwnRecording { recording, options, paths, server: None, spans, cut: None, is_for_reports: accounts });
         self.attempt = 0;
         Ok(())
     }
@@ -275,8 +287,9 @@ impl PeerRecorder {
         Ok(())
     }
 
-    fn end(&mut self, end: RecordingEnd) -> Result<Value> {
-        let OwnRecording { recording, options, server, spans, cut, .. } =
+    /// Completes the capture; returns what the process is told, and the captures whose sums are worth to be kept.
+    fn end(&mut self, end: RecordingEnd) -> Result<(Value, Vec<PathBuf>)> {
+        let OwnRecording { recording, options, server, spans, cut, is_for_reports, .. } =
             self.active.take().context("nothing is being recorded")?;
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
         spans.close();
@@ -294,11 +307,15 @@ impl PeerRecorder {
                 repack::repack(captures, compression, &wait_for_nothing());
             }
         };
+        let is_worth_it = is_for_reports && summary.as_ref().is_ok_and(keep_sums::is_worth_it);
         let ended = (&options, &Termination::unknown());
         let captures = final_summary::report(ended, capture, &path, summary, (&children, None, None), &repack);
         match failed {
             Some(reason) => bail!("{}: {reason}", path.display()),
-            None => Ok(json!({ "captures": captures, "notes": notes })),
+            None => {
+                let answer = json!({ "captures": captures, "notes": notes });
+                Ok((answer, if is_worth_it { captures } else { Vec::new() }))
+            }
         }
     }
 }

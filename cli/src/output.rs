@@ -225,8 +225,9 @@ impl CaptureFile {
     ///
     /// # Errors
     /// Renaming fails.
-    pub(crate) fn name(&mut self, program: &str, pid: i32) -> Result<()> {
+    pub(crate) fn name(&mut self, program: impl FnOnce() -> String, pid: i32) -> Result<()> {
         let Some(mut temporary) = self.unnamed.take() else { return Ok(()) };
+        let program = program();
         for number in 1.. {
             let suffix = if number == 1 { String::new() } else { format!("-{number}") };
             let path = PathBuf::from(format!("memtrack-{program}.{pid}{suffix}.bin"));

@@ -143,8 +143,6 @@ impl Admission {
     ) -> io::Result<Option<u32>> {
         let Some(&slots) = SLOT_COUNTS.get(attempt) else { return Ok(None) };
         let area = Area::create_on(file, slots)?;
-        let hello =
-            Hello { pid: procfs::own_id(pid).unwrap_or(pid), ppid: procfs::parent(pid).unwrap_or(0), fork: None };
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
         let served = self.find(pid, MemoryOffer { attempt, ..MemoryOffer::default() }).ok_or_else(refused)?;
         // From the first: sums are made while it is recorded.
@@ -156,6 +154,8 @@ impl Admission {
         // Measured before the program may write events: none is earlier than the start.
         let start = ClockPairing::measure(self.clock);
         ready(slots);
+        let hello =
+            Hello { pid: procfs::own_id(pid).unwrap_or(pid), ppid: procfs::parent(pid).unwrap_or(0), fork: None };
         self.connect(area, pid, &hello, served, native, start);
         Ok(Some(slots))
     }

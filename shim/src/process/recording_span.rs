@@ -95,7 +95,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if got::frees_call_no_hook() {
         sampling::frees_call_no_hook();
     }
-    if got::allocations_call_no_hook() {
+    if sampling::is_on() && got::allocations_call_no_hook() {
         sampling::allocations_call_no_hook();
     }
     control.start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);

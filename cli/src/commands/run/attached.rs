@@ -35,6 +35,8 @@ pub(super) struct AttachedRecording {
     capture: CaptureFile,
     children: Children,
     /// Has the collector's socket.
+    /// Children are recorded, too.
+    follows: bool,
     _private: Arc<PrivateDirectory>,
 }
 
@@ -100,7 +102,7 @@ impl AttachedRecording {
             admit_user(private.path(), pid);
         }
         collector.expect_given(pid);
-        Ok(Self { pid, collector, capture, children, _private: private })
+        Ok(Self { pid, collector, capture, children, follows: options.follow, _private: private })
     }
 
     /// Gives the process memory in a file that it shares; returns the number of slots. `None`: there is no further
@@ -120,8 +122,12 @@ impl AttachedRecording {
 
     /// Gives the captures their names, if none was chosen.
     pub(super) fn name(&mut self) {
-        let named = self.capture.name(&program_name(self.pid), self.pid);
-        self.children.name(self.capture.path());
+        let named = self.capture.name(|| program_name(self.pid), self.pid);
+        if self.follows {
+            self.children.name(self.capture.path());
+        } else {
+            self.children.name_alone(self.capture.path());
+        }
         if let Err(error) = named {
             message::error(format_args!("{error:#}; the capture is {}", self.capture.path().display()));
         }

@@ -67,6 +67,11 @@ impl Children {
         self.0.named.notify_all();
     }
 
+    /// The same where no child is recorded: nothing is looked up for their names.
+    pub(super) fn name_alone(&self, own: &Path) {
+        self.0.lock().names = Some(CaptureNames { own: own.into(), run: String::new() });
+    }
+
     /// Removes the captures of the children of an earlier run whose main capture is about to be overwritten, if that
     /// capture contains its recording id.
     pub(super) fn replace(&self, own: &Path) {

@@ -175,7 +175,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     let events_before = (oom_kills(), refused_tasks());
     match launch(options, program, &private, shim, file, &children) {
         Ok(LaunchedProgram { collector, child, waiting, socket }) => {
-            let named = capture.name(&target.name(), child.pid());
+            let named = capture.name(|| target.name(), child.pid());
             children.name(capture.path());
             let paths = children.clone();
             let paths: CapturePaths = Arc::new(move |number| paths.capture(number));

@@ -198,7 +198,7 @@ impl Aggregate {
             out.rows(&self.windows, write_window);
             windows::write_variances(&mut out, &self.windows);
         }
-        out.0
+        out.into_bytes()
     }
 
     /// Decodes a payload; `None` if it is malformed.

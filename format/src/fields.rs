@@ -7,20 +7,41 @@
 
 use crate::varint;
 
+/// Bytes of room that are made at once.
+const LEAST_ROOM: usize = 64;
 /// Writes a payload.
 #[derive(Debug, Default)]
-pub(crate) struct FieldWriter(pub(crate) Vec<u8>);
+pub(crate) struct FieldWriter {
+    /// What was written, and behind it zeroes as room for more: a number is written without a look at how long it is.
+    bytes: Vec<u8>,
+    len: usize,
+}
 
 impl FieldWriter {
+    #[inline]
     pub(crate) fn number(&mut self, value: u64) {
-        let mut bytes = [0; varint::MAX_LEN];
-        let end = varint::write(&mut bytes, 0, value).unwrap_or(0);
-        // Most numbers of a picture of objects have one byte or two, which need no call.
-        match (end, bytes) {
-            (1, [first, ..]) => self.0.push(first),
-            (2, [first, second, ..]) => self.0.extend_from_slice(&[first, second]),
-            _ => self.0.extend_from_slice(bytes.get(..end).unwrap_or_default()),
+        match varint::write(self.bytes.as_mut_slice(), self.len, value) {
+            Some(end) => self.len = end,
+            None => self.number_with_room(value),
         }
+    }
+
+    #[cold]
+    fn number_with_room(&mut self, value: u64) {
+        self.make_room(varint::MAX_LEN);
+        self.len = varint::write(self.bytes.as_mut_slice(), self.len, value).unwrap_or(self.len);
+    }
+
+    /// Many numbers.
+    pub(crate) fn column(&mut self, write: impl FnOnce(&mut NumberWriter)) {
+        let mut column = NumberWriter { bytes: std::mem::take(&mut self.bytes), end: self.len };
+        write(&mut column);
+        (self.bytes, self.len) = (column.bytes, column.end);
+    }
+
+    /// Room for so many bytes, and in proportion to what was written, so that all of it takes linear time.
+    fn make_room(&mut self, bytes: usize) {
+        self.bytes.resize(self.len + bytes + self.len / 8 + LEAST_ROOM, 0);
     }
 
     pub(crate) fn numbers(&mut self, values: &[u64]) {
@@ -29,13 +50,61 @@ impl FieldWriter {
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
-        self.0.extend_from_slice(bytes);
+        self.raw(bytes);
+    }
+
+    /// Bytes without their length.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if end > self.bytes.len() {
+            self.make_room(bytes.len());
+        }
+        if let Some(room) = self.bytes.get_mut(self.len..end) {
+            room.copy_from_slice(bytes);
+            self.len = end;
+        }
     }
 
     pub(crate) fn rows<T>(&mut self, rows: &[T], mut row: impl FnMut(&mut Self, &T)) {
         self.number(rows.len() as u64);
         rows.iter().for_each(|one| row(self, one));
     }
+
+    /// How many bytes were written.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The payload.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        self.bytes.truncate(self.len);
+        self.bytes
+    }
+}
+
+/// Writes numbers, and has where the next one goes in a register.
+#[derive(Debug)]
+pub(crate) struct NumberWriter {
+    bytes: Vec<u8>,
+    end: usize,
+}
+
+impl NumberWriter {
+    #[inline(always)]
+    pub(crate) fn number(&mut self, value: u64) {
+        if let Some(end) = varint::write(self.bytes.as_mut_slice(), self.end, value) {
+            self.end = end;
+            return;
+        }
+        self.bytes = with_room(std::mem::take(&mut self.bytes), self.end);
+        self.end = varint::write(self.bytes.as_mut_slice(), self.end, value).unwrap_or(self.end);
+    }
+}
+
+#[cold]
+fn with_room(mut bytes: Vec<u8>, len: usize) -> Vec<u8> {
+    bytes.resize(len + len / 8 + LEAST_ROOM, 0);
+    bytes
 }
 
 /// Reads a payload; every method returns `None` if the payload ends too early.
@@ -122,7 +191,8 @@ mod tests {
         let mut out = FieldWriter::default();
         out.numbers(&[u64::MAX, 7]);
         out.rows(&[b"ab".as_slice(), b""], |out, text| out.bytes(text));
-        let mut input = FieldReader::new(&out.0);
+        let bytes = out.into_bytes();
+        let mut input = FieldReader::new(&bytes);
         assert_eq!((input.number(), input.small()), (Some(u64::MAX), Some(7)));
         assert_eq!(input.rows(FieldReader::bytes), Some(vec![b"ab".as_slice(), b""]));
         assert!(input.is_at_end() && input.number().is_none());
@@ -133,8 +203,9 @@ mod tests {
         for claimed in [2, 1 << 20, u64::MAX] {
             let mut out = FieldWriter::default();
             out.numbers(&[claimed, 0]);
-            assert_eq!(FieldReader::new(&out.0).rows(FieldReader::number), None);
-            assert_eq!(FieldReader::new(&out.0).bytes(), None);
+            let bytes = out.into_bytes();
+            assert_eq!(FieldReader::new(&bytes).rows(FieldReader::number), None);
+            assert_eq!(FieldReader::new(&bytes).bytes(), None);
         }
     }
 }

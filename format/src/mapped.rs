@@ -64,7 +64,7 @@ pub fn encode(files: &[MappedFile]) -> Vec<u8> {
         out.bytes(&file.path);
         out.bytes(&file.build_id);
     }
-    out.0
+    out.into_bytes()
 }
 
 /// Takes a payload apart; `None` when it is not one.

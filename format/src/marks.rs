@@ -30,7 +30,7 @@ pub fn encode(marks: &[Mark]) -> Vec<u8> {
         out.number(*time_ns);
         out.bytes(name.as_bytes());
     }
-    out.0
+    out.into_bytes()
 }
 
 /// The marks in this payload; `None` if it is malformed.

@@ -12,7 +12,7 @@ use crate::fields::{FieldReader, FieldWriter};
 pub fn encode(lengths: &[u64]) -> Vec<u8> {
     let mut out = FieldWriter::default();
     out.numbers(lengths);
-    out.0
+    out.into_bytes()
 }
 
 /// The lengths in this payload; `None` if it is malformed.

@@ -320,7 +320,7 @@ impl Process {
         for (tag, field) in copy.numbers() {
             field.number().iter().for_each(|&number| put(&mut out, tag, &number_bytes(number)));
         }
-        out.0
+        out.into_bytes()
     }
 
     /// Overrides the fields that this payload holds. `false`: the payload is malformed from some point on.
@@ -446,7 +446,7 @@ impl Process {
 fn number_bytes(value: u64) -> Vec<u8> {
     let mut out = FieldWriter::default();
     out.number(value);
-    out.0
+    out.into_bytes()
 }
 
 fn put(out: &mut FieldWriter, tag: u64, bytes: &[u8]) {

@@ -30,11 +30,13 @@
 //! every number in what it returns is one of a row that is there.
 
 mod collector_list;
+mod encoding;
 mod holder;
 
-use crate::fields::{FieldReader, FieldWriter};
+use crate::fields::FieldReader;
 
 pub use self::collector_list::CollectorList;
+pub use self::encoding::PictureColumns;
 pub use self::holder::{HolderKind, PicturedHolder};
 
 /// Bytes of a part.
@@ -141,64 +143,6 @@ pub struct StoredPicture {
 }
 
 impl StoredPicture {
-    /// The payloads for it.
-    #[must_use]
-    pub fn encode(&self) -> Vec<Vec<u8>> {
-        let whole = self.encode_whole();
-        let count = whole.len().div_ceil(PART).max(1) as u64;
-        let parts = whole.chunks(PART).zip(0..);
-        parts
-            .map(|(bytes, number)| {
-                let mut out = FieldWriter::default();
-                out.numbers(&[self.head.time_ns, number, count]);
-                out.0.extend_from_slice(bytes);
-                out.0
-            })
-            .collect()
-    }
-
-    fn encode_whole(&self) -> Vec<u8> {
-        let mut out = FieldWriter::default();
-        out.numbers(&[self.head.time_ns, self.head.cause as u64]);
-        out.bytes(self.head.mark.as_bytes());
-        let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
-        let state = bit(self.is_consistent, CONSISTENT) | bit(self.misses_large, MISSES_LARGE);
-        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES;
-        out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
-        out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
-        out.rows(&self.types, |out, of| {
-            out.number(u64::from(of.text) << 2 | u64::from(of.is_size_partial) << 1 | u64::from(of.is_conservative));
-        });
-        let mut last = 0;
-        out.rows(&self.objects, |out, object| {
-            out.number(object.address.wrapping_sub(last));
-            last = object.address;
-        });
-        self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.list.is_tracked())));
-        self.objects.iter().for_each(|one| out.number(one.type_number.into()));
-        let counts = self.reference_counts.iter().copied().chain(std::iter::repeat(0));
-        self.objects.iter().zip(counts).for_each(|(one, count)| out.number(u64::from(count) << 3 | one.list as u64));
-        for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
-            out.number(holder.kind as u64);
-            if !holder.kind.is_first() {
-                out.numbers(&[zigzag(row as u64, holder.parent.into()), holder.value]);
-            }
-        }
-        let bounds = || self.first_reference.windows(2).map(|pair| (pair[0], pair[1]));
-        bounds().for_each(|(from, to)| out.number(to - from));
-        for ((from, to), row) in bounds().zip(0..) {
-            let mut before = row;
-            for held in self.references.get(from as usize..to as usize).unwrap_or_default() {
-                out.number(zigzag(before, (*held).into()));
-                before = (*held).into();
-            }
-        }
-        out.rows(&self.roots, |out, root| {
-            out.numbers(&[root.object.into(), root.text.map_or(0, |text| u64::from(text) + 1)]);
-        });
-        out.0
-    }
-
     /// Takes the joined parts apart; `None` when they are no picture. What is not to be read is empty.
     #[must_use]
     pub fn decode(bytes: &[u8], extent: PictureExtent) -> Option<Self> {

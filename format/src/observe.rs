@@ -73,11 +73,11 @@ impl ObservationWriter {
                 self.fields.numbers(&[*ticks, *rss]);
             }
             Observation::Counted(AllocationCount { stretch, allocations, bytes }) => {
-                self.fields.0.push(COUNTED);
+                self.fields.raw(&[COUNTED]);
                 self.fields.numbers(&[*stretch, *allocations, *bytes]);
             }
             Observation::Thread { tid, name } => {
-                self.fields.0.push(THREAD);
+                self.fields.raw(&[THREAD]);
                 self.fields.number(u64::from(tid.cast_unsigned()));
                 self.fields.bytes(name.as_bytes());
             }
@@ -87,23 +87,23 @@ impl ObservationWriter {
     /// Bytes so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.fields.0.len()
+        self.fields.len()
     }
 
     /// Whether nothing was added.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.fields.0.is_empty()
+        self.fields.len() == 0
     }
 
     /// Takes the payload out, with its first and last ticket.
     pub fn take(&mut self) -> (Vec<u8>, u64, u64) {
         let taken = std::mem::take(self);
-        (taken.fields.0, taken.first_ticket.unwrap_or(0), taken.last.ticket)
+        (taken.fields.into_bytes(), taken.first_ticket.unwrap_or(0), taken.last.ticket)
     }
 
     fn tick(&mut self, kind: u8, tick: Tick) {
-        self.fields.0.push(kind);
+        self.fields.raw(&[kind]);
         self.fields.number(tick.ticket.wrapping_sub(self.last.ticket));
         self.fields.number(tick.time_ns.wrapping_sub(self.last.time_ns));
         self.last = tick;

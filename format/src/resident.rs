@@ -240,7 +240,7 @@ impl ResidentAccount {
         });
         out.numbers(&if is_first { [self.huge.bytes, self.huge.zeroes] } else { [0, 0] });
         self.statistics.iter().filter(|_| is_first).for_each(|statistics| statistics.write(&mut out));
-        out.0
+        out.into_bytes()
     }
 
     /// Takes a payload apart; `None` when it is not one.

@@ -73,7 +73,7 @@ fn payload(files: &[&FileLines]) -> Vec<u8> {
             out.bytes(text);
         });
     });
-    out.0
+    out.into_bytes()
 }
 
 /// At least the bytes that it takes.

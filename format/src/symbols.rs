@@ -107,7 +107,7 @@ struct SymbolsPayload<'a> {
 impl<'a> SymbolsPayload<'a> {
     /// How many of these offsets fit into this payload; at least one into an empty one.
     fn fit(&self, places: &[OffsetSymbols]) -> usize {
-        let mut bytes = self.texts.0.len() + self.rows.0.len();
+        let mut bytes = self.texts.len() + self.rows.len();
         let size = |place: &OffsetSymbols| {
             let texts = |symbol: &Symbol| symbol.function.len() + symbol.file.len() + 2 * varint::MAX_LEN;
             varint::MAX_LEN + place.symbols.iter().map(texts).sum::<usize>()
@@ -151,10 +151,10 @@ impl<'a> SymbolsPayload<'a> {
     fn finish(self) -> Vec<u8> {
         let mut out = FieldWriter::default();
         out.number(self.ids.len() as u64);
-        out.0.extend(self.texts.0);
+        out.raw(&self.texts.into_bytes());
         out.number(self.modules);
-        out.0.extend(self.rows.0);
-        out.0
+        out.raw(&self.rows.into_bytes());
+        out.into_bytes()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::fields::{FieldReader, FieldWriter};
 pub fn encode(busy: &[u32]) -> Vec<u8> {
     let mut out = FieldWriter::default();
     out.rows(busy, |out, &stream| out.number(stream.into()));
-    out.0
+    out.into_bytes()
 }
 
 /// The busy streams, in ascending order; `None` when the payload is not one.

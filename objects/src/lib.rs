@@ -46,6 +46,7 @@ pub use interpreter::PythonRuntime;
 pub use paths::HolderPath;
 pub use picture::{ListSums, ObjectPicture, TypeSum};
 pub use picture_reader::{PictureDetail, read_objects};
+pub use side_by_side::encode;
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]

@@ -30,7 +30,7 @@ fn a_flag_is_set_by_a_field_of_1_only() {
         let mut payload = FieldWriter::default();
         super::put(&mut payload, 40, &super::number_bytes(value));
         let mut read = Process::default();
-        assert!(read.update(&payload.0));
+        assert!(read.update(&payload.into_bytes()));
         assert_eq!(read, Process { timestamps: set, ..Process::default() });
     }
     let whole = Process { native_traces: true, anonymized: true, ..Process::default() };
@@ -50,7 +50,7 @@ fn a_number_outside_of_its_type_leaves_the_field_unknown() {
         let mut payload = FieldWriter::default();
         super::put(&mut payload, tag, &super::number_bytes(u64::MAX));
         let mut read = Process::default();
-        assert!(read.update(&payload.0));
+        assert!(read.update(&payload.into_bytes()));
         assert_eq!(read, Process::default());
     }
 }

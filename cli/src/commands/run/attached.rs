@@ -34,9 +34,9 @@ pub(super) struct AttachedRecording {
     collector: Collector,
     capture: CaptureFile,
     children: Children,
-    /// Has the collector's socket.
     /// Children are recorded, too.
     follows: bool,
+    /// Has the collector's socket.
     _private: Arc<PrivateDirectory>,
 }
 

@@ -146,14 +146,12 @@ struct PeerRecorder {
     known: Option<(Vec<String>, AttachArgs)>,
     active: Option<OwnRecording>,
     keeper: SumsKeeper,
-    /// The control socket of the next recording, made while nothing is recorded: the process would wait for it.
-    next_socket: Option<ControlSocket>,
 }
 
 impl PeerRecorder {
     fn new(pid: i32) -> Self {
         let keeper = SumsKeeper::default();
-        Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None, keeper, next_socket: None }
+        Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None, keeper }
     }
 
     fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
@@ -161,7 +159,7 @@ impl PeerRecorder {
             ProgramRequest::Begin { options, memory, accounts } => {
                 self.begin(&options, accounts)?;
                 // Before the answer, so that whatever the program starts then finds its recording.
-                let socket = self.publish();
+                let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
                 let slots = self.give(memory, answer);
                 if slots.is_err() {
                     self.discard();
@@ -180,7 +178,6 @@ impl PeerRecorder {
                 answer.send(&json!({ "ok": answered }));
                 // The process goes on.
                 self.keeper.start(&captures);
-                self.next_socket = handler::bind(false);
                 Value::Null
             }
             ProgramRequest::Mark(name) => {
@@ -248,13 +245,6 @@ impl PeerRecorder {
         let meaning = OwnOptions::try_parse_from(words).map_err(|error| refusal(&error))?.attach;
         let (_, meaning) = self.known.insert((others, meaning));
         Ok(AttachArgs { output, ..meaning.clone() })
-    }
-
-    /// Makes the recording known to other programs.
-    fn publish(&mut self) -> Option<ControlSocket> {
-        let made = self.next_socket.take().and_then(|socket| handler::publish(socket, self.pid));
-        // Its file may have been removed meanwhile.
-        made.or_else(|| handler::bind(false).and_then(|socket| handler::publish(socket, self.pid)))
     }
 
     /// Answers other programs. The process does not wait for it.

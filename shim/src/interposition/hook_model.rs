@@ -19,15 +19,12 @@ use memtrack_transport::{Area, segment_chain};
 
 use super::hooks::heap;
 use crate::platform::{recording_switch, shared_area};
-use crate::recording::sampling;
 use crate::recording::thread::{self, FreeOutcome, PythonCall, Recorder};
 
 mod program_heap;
-mod sampled_threads;
 mod stream_reader;
 
 use program_heap::LARGEST;
-use sampled_threads::samples_are_complete;
 use stream_reader::{StreamReader, read_during};
 
 /// Slots of the shared memory.
@@ -50,8 +47,6 @@ enum ModelEvent {
     FailedAlloc(Allocator, usize),
     /// A name of this length.
     Name(usize),
-    /// The allocations, and their bytes, of the thread that had the slot before.
-    Counted(u64, u64),
 }
 
 use ModelEvent::{Alloc, FailedAlloc, Free, FreeUndo, Name};
@@ -225,7 +220,6 @@ fn start() -> &'static Area {
     #[cfg(not(miri))]
     let (area, _file) = Area::create(SLOTS, &std::env::temp_dir()).unwrap();
     let area = shared_area::set_area(area);
-    sampling::begin(&area.control().sample_bytes, false);
     recording_switch::on();
     area
 }
@@ -233,7 +227,6 @@ fn start() -> &'static Area {
 /// One test for all, since a process has one recording.
 #[test]
 fn what_is_read_is_what_the_threads_did() {
-    let _alone = sampling::TESTED.lock();
     let area = start();
     let mut readers = readers();
     let live = threads_record_at_once(area, &mut readers);
@@ -241,8 +234,6 @@ fn what_is_read_is_what_the_threads_did() {
     a_thread_waits_for_a_free_segment(area, &mut readers);
     a_block_of_a_debug_hook_is_deferred(area, &mut readers);
     a_forked_child_begins_again(area);
-    samples_are_complete(area, true);
-    samples_are_complete(area, false);
     recording_switch::off();
 }
 

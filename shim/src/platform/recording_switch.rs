@@ -7,12 +7,14 @@
 //! Invariant: while it is off, no hook touches the shared memory.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 #[repr(C, align(4096))]
 struct SwitchPage {
     on: AtomicU32,
-    rest: [u8; 4092],
+    /// While it is [`UNGUARDED`]: what frees look at first.
+    counters: AtomicPtr<u8>,
+    rest: [u8; 4080],
 }
 
 /// Nothing is recorded.
@@ -23,7 +25,7 @@ const ON: u32 = 1;
 const WATCHING: u32 = 4;
 /// Hooks record what is sampled.
 const SAMPLING: u32 = RECORDS | SAMPLES;
-/// The same; and the real functions that allocate call no hook, so that a call which is not recorded needs no guard.
+/// The same; and the real free calls no hook, so that one which is not recorded needs no guard.
 const UNGUARDED: u32 = SAMPLING | 8;
 /// The bit that [`ON`], [`SAMPLING`] and [`UNGUARDED`] have, and no other.
 const RECORDS: u32 = 1;
@@ -32,10 +34,13 @@ const SAMPLES: u32 = 2;
 
 const _: () = assert!(ON & RECORDS != 0 && (OFF | WATCHING) & (RECORDS | SAMPLES) == 0 && ON & SAMPLES == 0);
 
-static PAGE: SwitchPage = SwitchPage { on: AtomicU32::new(OFF), rest: [0; 4092] };
+static PAGE: SwitchPage =
+    SwitchPage { on: AtomicU32::new(OFF), counters: AtomicPtr::new(std::ptr::null_mut()), rest: [0; 4080] };
 
 /// What the switch is when it is on: [`ON`], [`SAMPLING`] or [`UNGUARDED`].
 static WHEN_ON: AtomicU32 = AtomicU32::new(ON);
+/// What its page's counters are then.
+static COUNTERS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether a handler turns the switch off in children.
 static HAS_HANDLER: AtomicBool = AtomicBool::new(false);
@@ -63,10 +68,10 @@ pub(crate) fn is_sampling() -> bool {
     PAGE.on.load(Acquire) & SAMPLES != 0
 }
 
-/// The same, where the real functions that allocate call no hook.
+/// What frees look at first, where only samples are recorded and the real free calls no hook.
 #[inline(always)]
-pub(crate) fn is_sampling_unguarded() -> bool {
-    PAGE.on.load(Acquire) == UNGUARDED
+pub(crate) fn unguarded_counters() -> Option<*mut u8> {
+    (PAGE.on.load(Acquire) == UNGUARDED).then(|| PAGE.counters.load(Relaxed))
 }
 
 /// What is recorded from the next [`on`] on: samples or everything.
@@ -74,13 +79,10 @@ pub(crate) fn set_sampling(sampling: bool) {
     WHEN_ON.store(if sampling { SAMPLING } else { ON }, Relaxed);
 }
 
-/// Whether samples are recorded from the next [`on`] on.
-pub(crate) fn will_sample() -> bool {
-    WHEN_ON.load(Relaxed) & SAMPLES != 0
-}
-
-/// Where they are: the real functions that allocate call no hook.
-pub(crate) fn set_unguarded() {
+/// Where samples are recorded, from the next [`on`] on: the real free calls no hook. These are what frees look at
+/// first.
+pub(crate) fn set_unguarded(counters: *mut u8) {
+    COUNTERS.store(counters, Relaxed);
     // Fails where everything is recorded.
     let _ = WHEN_ON.compare_exchange(SAMPLING, UNGUARDED, Relaxed, Relaxed);
 }
@@ -114,6 +116,7 @@ pub(crate) fn forget_children() {
 
 /// Recording begins.
 pub(crate) fn on() {
+    PAGE.counters.store(COUNTERS.load(Relaxed), Relaxed);
     PAGE.on.store(WHEN_ON.load(Relaxed), Release);
 }
 

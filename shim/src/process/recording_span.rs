@@ -95,9 +95,6 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if got::frees_call_no_hook() {
         sampling::frees_call_no_hook();
     }
-    if sampling::is_on() && got::allocations_call_no_hook() {
-        sampling::allocations_call_no_hook();
-    }
     control.start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
     // Not over a CLOSED: the collector may have given up meanwhile.
     if control.state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_err() {

@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
 use crate::platform::mapped_vec::map_zeroed;
+use crate::platform::recording_switch;
 
 /// Counters of pages; pages that far apart share one. Less under Miri, which is a thousand times slower.
 const PAGES: usize = if cfg!(miri) { 1 << 8 } else { 1 << 20 };
@@ -29,20 +30,6 @@ static MEMORY: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// So many of the tables may hold addresses; the others are not touched.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// What a free looks at that may go on to the real function without anything else.
-///
-/// Where frees may not, the mask is 0, so that all look at one counter, and that is [`ALL`]. What is looked at is there at
-/// any time: where it lies changes once, before the first mask that is not 0.
-#[repr(C, align(16))]
-struct FirstLook {
-    counters: AtomicPtr<u8>,
-    mask: AtomicUsize,
-}
-
-static NO_COUNTER: AtomicU8 = AtomicU8::new(ALL);
-static FIRST_LOOK: FirstLook =
-    FirstLook { counters: AtomicPtr::new((&raw const NO_COUNTER).cast_mut().cast()), mask: AtomicUsize::new(0) };
-
 /// Makes sure that there is memory, without addresses. No hook may run meanwhile. `false`: there is none, and every free
 /// has to be recorded.
 pub(crate) fn begin() -> bool {
@@ -57,28 +44,18 @@ pub(crate) fn begin() -> bool {
     unsafe { libc::madvise(memory.cast(), BYTES, libc::MADV_DONTNEED) == 0 }
 }
 
-/// Whether [`needs_nothing`] may say so: when recording is on, samples are recorded, and the real free calls no hook. After
-/// [`begin`], which makes all counters 0; recording is off.
-pub(crate) fn let_frees_pass(pass: bool) {
-    let Some(first) = page(0) else { return };
-    if pass {
-        first.store(0, Release);
-        FIRST_LOOK.counters.store(MEMORY.load(Relaxed), Release);
-        FIRST_LOOK.mask.store(PAGES - 1, Release);
-    } else {
-        FIRST_LOOK.mask.store(0, Release);
-        first.store(ALL, Release);
-    }
+/// The counters of pages, for [`recording_switch::set_unguarded`]; null where there is no memory.
+pub(crate) fn counters() -> *mut u8 {
+    MEMORY.load(Relaxed)
 }
 
-/// Whether a free is recorded neither now nor by any other hook, and needs no guard. While recording is off, also in a
-/// forked child, either answer is right.
+/// Whether a free is recorded neither now nor by any other hook, and needs no guard.
 #[inline(always)]
 pub(crate) fn needs_nothing(address: usize) -> bool {
-    let mask = FIRST_LOOK.mask.load(Acquire);
-    let counter = FIRST_LOOK.counters.load(Relaxed).wrapping_add(address >> 12 & mask);
-    // SAFETY: a counter of the memory if the mask is not 0, and of that or `NO_COUNTER` if it is.
-    unsafe { AtomicU8::from_ptr(counter) }.load(Relaxed) == 0
+    recording_switch::unguarded_counters().is_some_and(|counters| {
+        // SAFETY: what `counters` gave: while the switch is so, there is memory.
+        unsafe { page_in(counters, address) }.load(Relaxed) == 0
+    })
 }
 
 /// Whether the free of this address may have to be recorded.
@@ -161,19 +138,12 @@ fn places(address: usize, table: usize) -> impl Iterator<Item = &'static AtomicU
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        ALL, BUCKET, IN_USE, MEMORY, TABLES, add, begin, let_frees_pass, may_hold, needs_nothing, page, remove,
-    };
-    use crate::recording::sampling::TESTED;
+    use super::{ALL, BUCKET, IN_USE, TABLES, add, begin, may_hold, page, remove};
     use std::sync::atomic::Ordering::Relaxed;
 
     /// One test for all, since the memory is one for the process.
     #[test]
     fn what_was_added_is_found_even_where_there_is_no_place() {
-        let _alone = TESTED.lock();
-        // As in a process that has just begun.
-        MEMORY.store(std::ptr::null_mut(), Relaxed);
-        IN_USE.store(0, Relaxed);
         assert!(may_hold(0x1000) && remove(0x1000), "without memory every free is recorded");
         assert!(begin());
         let address = |number: usize| 0x7000_0000_0000 + number * 48;
@@ -189,21 +159,5 @@ mod tests {
         assert!((0..count).all(|number| may_hold(far(number)) && remove(far(number))));
         assert!((0..count).any(|number| page(far(number)).is_some_and(|page| page.load(Relaxed) == ALL)));
         assert!(IN_USE.load(Relaxed) == TABLES.len() && begin() && !may_hold(far(0)));
-        frees_pass_where_they_may(address);
-    }
-
-    fn frees_pass_where_they_may(address: impl Fn(usize) -> usize) {
-        let first = 0;
-        let_frees_pass(false);
-        assert!(!needs_nothing(address(0)) && !needs_nothing(first), "all frees are looked at");
-        let_frees_pass(true);
-        assert!(needs_nothing(address(0)) && needs_nothing(first) && !may_hold(first));
-        add(address(1));
-        assert!(!needs_nothing(address(1)) && needs_nothing(address(1) + 0x1000));
-        assert!(remove(address(1)) && needs_nothing(address(1)));
-        // Recording begins once more.
-        assert!(begin());
-        let_frees_pass(false);
-        assert!(!needs_nothing(address(1)) && !needs_nothing(first));
     }
 }

@@ -11,6 +11,7 @@
 //! recorded before.
 
 use std::cell::Cell;
+use std::hint::cold_path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicPtr, AtomicU64};
 
@@ -35,17 +36,11 @@ pub(crate) fn begin(control: &'static AtomicU64, varies: bool) {
     MEAN.store(mean, Relaxed);
     // Without memory for their addresses, the frees of all blocks are recorded.
     recording_switch::set_sampling(mean != 0 && sampled_addresses::begin());
-    sampled_addresses::let_frees_pass(false);
 }
 
 /// The real free calls no hook. After [`begin`], before recording is on.
 pub(crate) fn frees_call_no_hook() {
-    sampled_addresses::let_frees_pass(recording_switch::will_sample());
-}
-
-/// The real functions that allocate call no hook. After [`begin`], before recording is on.
-pub(crate) fn allocations_call_no_hook() {
-    recording_switch::set_unguarded();
+    recording_switch::set_unguarded(sampled_addresses::counters());
 }
 
 /// Whether only samples are recorded.
@@ -63,53 +58,30 @@ fn next_mean() -> u64 {
     if changed == 0 { MEAN.load(Relaxed) } else { changed }
 }
 
-/// How many bytes a thread allocates before the one that is hit next. Apart from the [`Sampler`], for each allocation
+/// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation
 /// looks at it.
 #[derive(Debug)]
-pub(super) struct BytesBeforeHit(Cell<u64>);
+pub(super) struct NextHit(Cell<u64>);
 
-impl BytesBeforeHit {
-    /// Of a thread that has not begun: the next byte is hit.
+impl NextHit {
+    /// Of a thread that has not begun.
     pub(super) const fn new() -> Self {
         Self(Cell::new(0))
     }
 
-    /// This distance was drawn, the byte that is hit counted.
-    pub(super) fn set(&self, distance: u64) {
-        self.0.set(distance.wrapping_sub(1));
+    /// The distance was drawn when so many bytes were allocated.
+    pub(super) fn set(&self, distance: u64, allocated: u64) {
+        self.0.set(allocated.wrapping_add(distance));
     }
 
-    /// Takes an allocation of this size into account; whether it is sampled.
+    /// Whether an allocation of this size is sampled, with whose bytes so many are allocated.
     #[inline(always)]
-    pub(super) fn takes(&self, size: usize) -> bool {
-        let (before, size) = (self.0.get(), size.max(1) as u64);
-        let is_hit = size > before;
-        if !is_hit {
-            self.0.set(before.wrapping_sub(size));
+    pub(super) fn takes(&self, size: usize, allocated: u64) -> bool {
+        if size == 0 {
+            cold_path();
+            self.0.set(self.0.get().wrapping_sub(1));
         }
-        is_hit
-    }
-
-    /// The same in fewer instructions. `false`: it may be sampled, and nothing is taken into account.
-    #[inline(always)]
-    pub(super) fn passes(&self, size: usize) -> bool {
-        let passes = self.would_pass(size);
-        if passes {
-            self.0.set(self.0.get().wrapping_sub(size as u64));
-        }
-        passes
-    }
-
-    /// Whether [`BytesBeforeHit::passes`] says so.
-    #[inline(always)]
-    pub(super) fn would_pass(&self, size: usize) -> bool {
-        // Of 0 bytes, for which the difference is the largest number, `takes` decides.
-        (size as u64).wrapping_sub(1) < self.0.get()
-    }
-
-    /// What [`BytesBeforeHit::passes`] has taken into account last was not allocated.
-    pub(super) fn give_back(&self, size: usize) {
-        self.0.set(self.0.get().wrapping_add(size as u64));
+        allocated >= self.0.get()
     }
 }
 
@@ -228,13 +200,9 @@ fn logarithm(number: f64) -> f64 {
     exponent * std::f64::consts::LN_2 + 2.0 * part * sum
 }
 
-/// Held by tests of what there is once in a process: what samples are, and the addresses of their blocks.
-#[cfg(test)]
-pub(crate) static TESTED: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 #[cfg(test)]
 mod tests {
-    use super::{BytesBeforeHit, MEAN, Relaxed, Sampler, TESTED, logarithm, weight};
+    use super::{MEAN, NextHit, Relaxed, Sampler, logarithm, weight};
 
     #[test]
     fn logarithms_are_those_of_the_standard_library() {
@@ -257,24 +225,17 @@ mod tests {
     #[test]
     fn an_allocation_is_sampled_with_the_probability_of_its_size() {
         const MEAN_BYTES: u64 = 1000;
-        let _alone = TESTED.lock();
         MEAN.store(MEAN_BYTES, Relaxed);
-        let (mut sampler, before_hit) = (Sampler::new(), BytesBeforeHit::new());
+        let (mut sampler, next_hit, mut allocated) = (Sampler::new(), NextHit::new(), 7);
         sampler.begin(1);
-        before_hit.set(sampler.draw());
+        next_hit.set(sampler.draw(), allocated);
         for size in [0_usize, 1, 10, 300, 1000, 2500] {
             let (mut taken, rounds) = (0_u32, if cfg!(miri) { 100 } else { 400_000 });
-            for round in 0..rounds {
-                // As hooks do it, of which some calls fail.
-                if before_hit.passes(size) {
-                    if round % 7 > 0 {
-                        continue;
-                    }
-                    before_hit.give_back(size);
-                }
-                if before_hit.takes(size) {
+            for _ in 0..rounds {
+                allocated += size as u64;
+                if next_hit.takes(size, allocated) {
                     taken += 1;
-                    before_hit.set(sampler.draw());
+                    next_hit.set(sampler.draw(), allocated);
                 }
             }
             let p = 1.0 - (-(size.max(1) as f64) / MEAN_BYTES as f64).exp();

@@ -30,7 +30,7 @@ use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
 use crate::platform::{recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
-use crate::recording::sampling::{self, BytesBeforeHit, Sampler};
+use crate::recording::sampling::{self, NextHit, Sampler};
 use crate::recording::{finalize_barrier, sampled_addresses};
 use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
@@ -64,7 +64,7 @@ pub(crate) struct RecordingThread {
     /// What it does with it.
     python_call: Cell<PythonCall>,
     /// Where its next sample is, where samples are recorded.
-    before_hit: BytesBeforeHit,
+    next_hit: NextHit,
     state: UnsafeCell<RecordingState>,
     /// The ticket that was taken for a fork; 0 for none.
     fork_ticket: Cell<u64>,
@@ -337,33 +337,10 @@ pub(crate) fn enter_unsampled_free(address: usize) -> Option<Recorder> {
     if sampled_addresses::may_hold(address) { None } else { enter_sampling() }
 }
 
-/// Counts an allocation that is not sampled, which a real function will make that calls no hook. `false`: nothing is done, and
-/// [`enter_sampling`] has to decide.
-#[inline(always)]
-pub(crate) fn counts_unsampled(size: usize) -> bool {
-    recording_switch::is_sampling_unguarded() && of_word(tls::get()).is_some_and(|thread| thread.counts_unsampled(size))
-}
-
 /// Whether an allocation of this size is not sampled, so that a hook beneath this one may count it.
 #[inline(always)]
 pub(crate) fn passes_alloc(size: usize) -> bool {
-    recording_switch::is_sampling() && of_word(tls::get()).is_some_and(|thread| thread.would_pass(size))
-}
-
-/// What [`counts_unsampled`] has counted last has failed, and is not counted.
-#[cold]
-pub(crate) fn takes_back_unsampled(size: usize) {
-    if let Some(thread) = recorded() {
-        thread.takes_back_unsampled(size);
-    }
-}
-
-/// The same, where that is recorded. Gives null.
-#[cold]
-#[inline(never)]
-pub(crate) fn failed_unsampled(allocator: Allocator, size: usize) -> usize {
-    takes_back_unsampled(size);
-    enter().map_or(0, |recorder| recorder.failed(allocator, size))
+    recording_switch::is_sampling() && of_word(tls::get()).is_some_and(|thread| thread.passes(size))
 }
 
 /// Whether nothing is to be done for the free of this address, not even a guard for what the real function calls.

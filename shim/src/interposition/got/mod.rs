@@ -93,12 +93,7 @@ pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectW
 
 /// Whether the real `free` calls no hook. After [`install`].
 pub(crate) fn frees_call_no_hook() -> bool {
-    originals::are_the_c_librarys(&[c"free"])
-}
-
-/// Whether the real `malloc`, `calloc` and `realloc` call no hook. After [`install`].
-pub(crate) fn allocations_call_no_hook() -> bool {
-    originals::are_the_c_librarys(&[c"malloc", c"calloc", c"realloc"]) && !originals::calls_functions_of_programs()
+    originals::is_free_the_c_librarys()
 }
 
 /// As [`install`], where other threads may have been binding slots meanwhile, each of which writes what it has found.

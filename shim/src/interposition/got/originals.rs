@@ -44,41 +44,23 @@ pub(super) fn c_library(samples: bool) {
     state(HookGroup::C).store(READY, Ordering::Release);
 }
 
-/// Functions that were found to be the C library's own; it stays loaded. To look up in which object an address is takes 40 us
-/// in it, which a program waits for whenever a recording begins.
-static OWN: [AtomicUsize; 4] = [const { AtomicUsize::new(0) }; 4];
+/// The C library's own `free`, once it was found: that library stays loaded. To look up in which object an address is takes
+/// 40 us in it, which a program waits for whenever a recording begins.
+static OWN_FREE: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether these functions, at most four, are the C library's own, which call no hooked function.
-pub(super) fn are_the_c_librarys(names: &[&CStr]) -> bool {
-    let of_name = |name: &&CStr| hooks().iter().find(|hook| hook.group == HookGroup::C && hook.name == *name);
-    names.iter().all(|name| of_name(name).is_some_and(|hook| is_the_c_librarys(hook.original())))
-}
-
-fn is_the_c_librarys(function: usize) -> bool {
-    if function == 0 {
-        return false;
-    }
-    if OWN.iter().any(|own| own.load(Ordering::Relaxed) == function) {
+/// Whether `free` is the C library's own, which calls no hooked function.
+pub(super) fn is_free_the_c_librarys() -> bool {
+    let free = hooks().iter().find(|hook| hook.group == HookGroup::C && hook.name == c"free");
+    let Some(free) = free.map(Hook::original).filter(|&free| free != 0) else { return false };
+    if OWN_FREE.load(Ordering::Relaxed) == free {
         return true;
     }
     let library = object_at(libc::sysconf as *const () as usize);
-    let is_own = !library.is_null() && object_at(function) == library;
-    // Where all places are taken, it is looked up each time.
-    if let Some(place) = OWN.iter().find(|own| own.load(Ordering::Relaxed) == 0).filter(|_| is_own) {
-        place.store(function, Ordering::Relaxed);
+    let is_own = !library.is_null() && object_at(free) == library;
+    if is_own {
+        OWN_FREE.store(free, Ordering::Relaxed);
     }
     is_own
-}
-
-/// Whether the C library's functions call others that the program may set (`__malloc_hook`), and that call hooked ones:
-/// glibc before 2.34.
-pub(super) fn calls_functions_of_programs() -> bool {
-    // SAFETY: no preconditions.
-    let version = unsafe { libc::gnu_get_libc_version() };
-    // SAFETY: a static string that ends in zero.
-    let version = unsafe { CStr::from_ptr(version) }.to_str().unwrap_or_default();
-    let mut numbers = version.split('.').map(|number| number.parse().unwrap_or(0_u32));
-    (numbers.next(), numbers.next()) < (Some(2), Some(34))
 }
 
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.

@@ -1,10 +1,9 @@
 //! The heap of the model's program: the functions that the hooks stand in for.
 //!
-//! They call hooks in turn, as other allocators than the C library's do, unless that is turned off. Invariant: a block has memory of its own, and is freed once.
+//! They call hooks in turn, as allocators do. Invariant: a block has memory of its own, and is freed once.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
 
@@ -51,7 +50,7 @@ impl ProgramHeap {
 
     fn fresh(&mut self, size: usize) -> usize {
         let offset = self.used;
-        self.used += size.max(1).next_multiple_of(16);
+        self.used += size.next_multiple_of(16);
         assert!(self.used <= HEAP_BYTES);
         MEMORY.0.get() as usize + offset
     }
@@ -70,21 +69,12 @@ pub(super) fn write_block(address: usize, bytes: &[u8]) {
     unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
-static CALLS_HOOKS: AtomicBool = AtomicBool::new(true);
-
-/// Whether these functions call hooks.
-pub(super) fn call_hooks(call: bool) {
-    CALLS_HOOKS.store(call, Relaxed);
-}
-
 /// As an allocator that takes memory by functions that are hooked, too: it is inside of a hook then.
 extern "C" fn malloc(size: usize) -> usize {
-    if CALLS_HOOKS.load(Relaxed) {
-        // SAFETY: any size may be asked for.
-        let block = unsafe { heap::aligned_alloc(16, 48) };
-        // SAFETY: nobody uses it.
-        unsafe { heap::free_sized(block, 48) };
-    }
+    // SAFETY: any size may be asked for.
+    let block = unsafe { heap::aligned_alloc(16, 48) };
+    // SAFETY: nobody uses it.
+    unsafe { heap::free_sized(block, 48) };
     ProgramHeap::lock().allocate(size)
 }
 

@@ -68,7 +68,6 @@ fn event_of(record: &Record<'_>) -> Option<ModelEvent> {
         Record::FreeUndo => Some(ModelEvent::FreeUndo),
         Record::FailedAlloc { allocator, size, .. } => Some(ModelEvent::FailedAlloc(allocator, size as usize)),
         Record::ThreadName { name, .. } => Some(ModelEvent::Name(name.len())),
-        Record::Counted(count) => Some(ModelEvent::Counted(count.allocations, count.bytes)),
         Record::Begin { .. } | Record::Switch { .. } | Record::Clock { .. } => None,
         other => panic!("{other:?}"),
     }

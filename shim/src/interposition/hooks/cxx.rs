@@ -5,9 +5,8 @@
 
 use memtrack_format::Allocator;
 
-use super::heap::MALLOC;
 use super::hook_macros::{allocates, frees, frees_sampled, throws, throws_sampled};
-use super::trampoline::{attempt_or_jump, attempt_with_one_or_jump};
+use super::trampoline::attempt_or_jump;
 use crate::interposition::got::Original;
 use crate::recording::thread::Recorder;
 use crate::recording::thread::{self, FreeOutcome};

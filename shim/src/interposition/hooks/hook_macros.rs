@@ -1,8 +1,7 @@
 //! Macros for the kinds of allocation functions: the one place that decides the order of recording and calling.
 //!
 //! Invariant: a free is recorded before the real call and an allocation after it. The real function runs under the
-//! guard, so hooks that it calls in turn pass straight through; where nothing is recorded of a call, it may be one that
-//! calls none. The caller gets what the real function returned.
+//! guard, so hooks that it calls in turn pass straight through. The caller gets what the real function returned.
 //! Arguments and results are passed as whole words, as the calling convention does.
 
 /// A function that returns a new block, or null: `name = ORIGINAL(arguments) -> Allocator, requested bytes`.
@@ -209,39 +208,23 @@ macro_rules! throws {
 }
 
 /// The same function, for slots of a program of which samples are recorded: `name = ORIGINAL(arguments) or usual ->
-/// Allocator, requested bytes`. What is not the common case goes on in one with a guard, and then in the usual one, which
-/// records whatever is recorded.
+/// Allocator, requested bytes`. What is not the common case goes on in the usual one, which records whatever is
+/// recorded.
 macro_rules! allocates_sampled {
     ($name:ident = $original:ident($($argument:ident),+) or $usual:ident -> $allocator:ident, $size:expr) => {
         pub(crate) unsafe extern "C" fn $name($($argument: usize),+) -> usize {
-            #[inline(never)]
-            unsafe fn guarded($($argument: usize),+) -> usize {
-                let Some(recorder) = thread::enter_sampling() else {
-                    // SAFETY: the caller's arguments, for the function it meant.
-                    return unsafe { $usual($($argument),+) };
-                };
-                let size = $size;
+            let Some(recorder) = thread::enter_sampling() else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                let result = unsafe { $original.get()($($argument),+) };
-                if result == 0 {
-                    std::hint::cold_path();
-                    return recorder.failed(Allocator::$allocator, size);
-                }
-                recorder.alloc_sampling(Allocator::$allocator, result, size)
-            }
-
+                return unsafe { $usual($($argument),+) };
+            };
             let size = $size;
-            if !thread::counts_unsampled(size) {
-                // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { guarded($($argument),+) };
-            }
             // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { $original.get()($($argument),+) };
             if result == 0 {
                 std::hint::cold_path();
-                return thread::failed_unsampled(Allocator::$allocator, size);
+                return recorder.failed(Allocator::$allocator, size);
             }
-            result
+            recorder.alloc_sampling(Allocator::$allocator, result, size)
         }
     };
 }
@@ -265,61 +248,33 @@ macro_rules! frees_sampled {
 macro_rules! reallocates_sampled {
     ($name:ident = $original:ident($address:ident, $size:ident) or $usual:ident -> $allocator:ident) => {
         pub(crate) unsafe extern "C" fn $name($address: usize, $size: usize) -> usize {
-            #[inline(never)]
-            unsafe fn guarded($address: usize, $size: usize) -> usize {
-                let Some(recorder) = thread::enter_unsampled_free($address) else {
-                    // SAFETY: the caller's arguments, for the function it meant.
-                    return unsafe { $usual($address, $size) };
-                };
+            let Some(recorder) = thread::enter_unsampled_free($address) else {
                 // SAFETY: the caller's arguments, for the function it meant.
-                let result = unsafe { $original.get()($address, $size) };
-                if result == 0 {
-                    std::hint::cold_path();
-                    // With a size of 0 it has freed the block.
-                    return if $size == 0 { 0 } else { recorder.failed(Allocator::$allocator, $size) };
-                }
-                recorder.alloc_sampling(Allocator::$allocator, result, $size)
-            }
-
-            // Of 0 bytes nothing is counted here.
-            if !thread::passes_free($address) || !thread::counts_unsampled($size) {
-                // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { guarded($address, $size) };
-            }
+                return unsafe { $usual($address, $size) };
+            };
             // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { $original.get()($address, $size) };
             if result == 0 {
                 std::hint::cold_path();
-                return thread::failed_unsampled(Allocator::$allocator, $size);
+                // With a size of 0 it has freed the block.
+                return if $size == 0 { 0 } else { recorder.failed(Allocator::$allocator, $size) };
             }
-            result
+            recorder.alloc_sampling(Allocator::$allocator, result, $size)
         }
     };
 }
 
-/// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. It must be one that calls malloc and
-/// nothing else that is hooked, unless that fails: where an allocation is not sampled, malloc is called in its place.
+/// The same of a function that throws: `name, attempt = ORIGINAL or usual attempt`. An allocation that is not sampled
+/// is left to the malloc beneath, whose hook counts it.
 macro_rules! throws_sampled {
     ($name:ident, $attempt:ident = $original:ident or $usual:ident) => {
         #[unsafe(naked)]
         pub(crate) unsafe extern "C" fn $name(size: usize) -> usize {
-            attempt_with_one_or_jump!($attempt, $original)
+            attempt_or_jump!($attempt, $original)
         }
 
         extern "C" fn $attempt(size: usize) -> usize {
-            if !thread::counts_unsampled(size) {
-                // Where malloc needs a guard, its hook counts it.
-                return if thread::passes_alloc(size) { 0 } else { $usual(size) };
-            }
-            // SAFETY: any size may be asked for.
-            let result = unsafe { MALLOC.get()(size) };
-            if result == 0 {
-                std::hint::cold_path();
-                thread::takes_back_unsampled(size);
-                // Fails, too, and records that.
-                return $usual(size);
-            }
-            result
+            if thread::passes_alloc(size) { 0 } else { $usual(size) }
         }
     };
 }

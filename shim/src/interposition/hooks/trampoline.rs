@@ -65,36 +65,6 @@ macro_rules! attempt_or_jump {
     };
 }
 
-/// The same of functions with one argument.
-#[cfg(target_arch = "x86_64")]
-macro_rules! attempt_with_one_or_jump {
-    ($attempt:ident, $original:ident) => {
-        std::arch::naked_asm!(
-            ".cfi_startproc",
-            "push rdi",
-            ".cfi_adjust_cfa_offset 8",
-            "call {attempt}",
-            "pop rdi",
-            ".cfi_adjust_cfa_offset -8",
-            "test rax, rax",
-            "jz 2f",
-            "ret",
-            "2:",
-            "jmp qword ptr [rip + {original}]",
-            ".cfi_endproc",
-            attempt = sym $attempt,
-            original = sym $original,
-        )
-    };
-}
-
-#[cfg(target_arch = "aarch64")]
-macro_rules! attempt_with_one_or_jump {
-    ($attempt:ident, $original:ident) => {
-        attempt_or_jump!($attempt, $original)
-    };
-}
-
 /// Calls `answer` with the same first three arguments; it gives a result and whether that is one. Returns the result if
 /// so, else goes on into `original`.
 #[cfg(target_arch = "x86_64")]
@@ -289,6 +259,6 @@ macro_rules! call_with_array {
 }
 
 pub(crate) use {
-    answer_or_jump, attempt_or_jump, attempt_with_one_or_jump, call_with_array, jump_with_caller,
-    jump_with_caller_for_fourth, jump_with_caller_if_zero,
+    answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_for_fourth,
+    jump_with_caller_if_zero,
 };

@@ -4,8 +4,8 @@
 //! next owner writes those of the one before, which the collector may not have met.
 //!
 //! The functions for slots where samples are recorded (`hook_macros`, `allocates_sampled` and below) do the common case
-//! alone: an allocation that is not sampled is counted before the real call, which then needs no guard if it calls no hook.
-//! If that fails, the count is taken back.
+//! alone. An `operator new` of the C++ library is left to the malloc beneath unless it is hit, which is decided by the
+//! same count.
 //!
 //! Invariant: every allocation that a hook reports is counted once, sampled or not.
 
@@ -56,7 +56,7 @@ impl StateAccess<'_> {
 
     /// The allocation whose record follows is sampled.
     fn take_sample(&mut self, address: usize, size: usize) {
-        let RecordingThread { slot, before_hit, .. } = self.thread;
+        let RecordingThread { slot, next_hit, .. } = self.thread;
         let state = self.state();
         if let Some(mean) = state.sampler.changing_mean() {
             // Of each sample: a lost block of the file then costs no weights.
@@ -64,12 +64,12 @@ impl StateAccess<'_> {
             state.ring.put(move |encoder, bytes, at| encoder.sample_distance(bytes, at, mean));
         }
         ring::add(&slot.samples, 1);
-        before_hit.set(state.sampler.note(address, size));
+        next_hit.set(state.sampler.note(address, size), slot.allocated_bytes.load(Relaxed));
     }
 
     /// The slot has a new owner, or the owner begins anew: writes what was counted before.
     pub(super) fn begin_stretch(&mut self, tid: i32) {
-        let RecordingThread { slot, before_hit, .. } = self.thread;
+        let RecordingThread { slot, next_hit, .. } = self.thread;
         let [stretch, allocations, bytes] =
             [&slot.stretch, &slot.allocations, &slot.allocated_bytes].map(|word| word.swap(0, Relaxed));
         let before = AllocationCount { stretch, allocations, bytes };
@@ -79,7 +79,7 @@ impl StateAccess<'_> {
             state.ring.publish();
         }
         let number = state.sampler.begin(tid);
-        before_hit.set(state.sampler.draw());
+        next_hit.set(state.sampler.draw(), 0);
         slot.stretch.store(number << 32 | u64::from(tid.cast_unsigned()), Relaxed);
     }
 }
@@ -88,35 +88,17 @@ impl RecordingThread {
     /// Counts an allocation; whether it is sampled. The slot is this thread's.
     #[inline(always)]
     fn counts_and_takes(&self, slot: &SlotHeader, size: usize) -> bool {
-        ring::add(&slot.allocated_bytes, size as u64);
+        let allocated = slot.allocated_bytes.load(Relaxed).wrapping_add(size as u64);
+        slot.allocated_bytes.store(allocated, Relaxed);
         ring::add(&slot.allocations, 1);
-        self.before_hit.takes(size)
+        self.next_hit.takes(size, allocated)
     }
 
-    /// Counts an allocation that is not sampled, outside of hooks. `false`: it is none, and nothing is done.
+    /// Whether an allocation of this size would not be sampled, nor would one of the size that is made of it.
     #[inline(always)]
-    pub(super) fn counts_unsampled(&self, size: usize) -> bool {
-        // Read once: what is written below could be anywhere, for all that the compiler knows.
-        let slot = self.slot;
-        if slot.busy.load(Relaxed) != 0 || !self.before_hit.passes(size) {
-            return false;
-        }
-        ring::add(&slot.allocated_bytes, size as u64);
-        ring::add(&slot.allocations, 1);
-        true
-    }
-
-    /// Whether an allocation of this size would not be sampled, nor would one of the size that is made of it: in place of 0
-    /// bytes the C++ library asks for 1.
-    #[inline(always)]
-    pub(super) fn would_pass(&self, size: usize) -> bool {
-        self.before_hit.would_pass(size)
-    }
-
-    /// The allocation that was counted last has failed.
-    pub(super) fn takes_back_unsampled(&self, size: usize) {
-        self.before_hit.give_back(size);
-        ring::add(&self.slot.allocated_bytes, (size as u64).wrapping_neg());
-        ring::add(&self.slot.allocations, u64::MAX);
+    pub(super) fn passes(&self, size: usize) -> bool {
+        let allocated = self.slot.allocated_bytes.load(Relaxed).wrapping_add(size as u64);
+        // In place of 0 bytes the C++ library asks for 1.
+        size != 0 && !self.next_hit.takes(size, allocated)
     }
 }

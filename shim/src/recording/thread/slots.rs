@@ -16,7 +16,7 @@ use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
 use crate::platform::mapped_vec::{MappedVec, map_zeroed};
-use crate::recording::sampling::{BytesBeforeHit, Sampler};
+use crate::recording::sampling::{NextHit, Sampler};
 use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
@@ -171,7 +171,7 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(thread.slot = slot);
     put!(thread.python_block = Cell::new(0));
     put!(thread.python_call = Cell::new(PythonCall::Frees));
-    put!(thread.before_hit = BytesBeforeHit::new());
+    put!(thread.next_hit = NextHit::new());
     put!(thread.fork_ticket = Cell::new(0));
     // SAFETY: a field of fresh memory of the right size, page-aligned.
     let state: *mut RecordingState = UnsafeCell::raw_get(unsafe { &raw const (*thread).state });

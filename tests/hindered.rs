@@ -218,7 +218,8 @@ fn memtrack_gets_no_more_memory() {
         let pid = program.memtrack.pid();
         limit(pid, libc::RLIMIT_AS, 1 << 20);
         program.control.let_go(1);
-        let (_dir, capture, _) = program.ends("200000 blocks\n");
+        let (_dir, capture, said) = program.ends("200000 blocks\n");
+        eprintln!("with thread {late} late: {said}");
         let stats = Stats::of(&capture);
         stats.is_whole();
         assert_eq!(stats.allocator("malloc").count, 200_000);

@@ -7,7 +7,7 @@
 
 use std::num::NonZero;
 use std::sync::Once;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::Builder;
 
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
@@ -17,7 +17,10 @@ pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let wanted = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let mut threads: Vec<_> = (0..wanted).map_while(|_| start_thread()).collect();
+        let created: Vec<_> = (0..wanted).map_while(|_| create_thread()).collect();
+        // One for which there is no memory ends before it begins.
+        let begun = created.into_iter().filter(|(_, begun)| begun.recv().is_ok());
+        let mut threads: Vec<_> = begun.map(|(thread, _)| thread).collect();
         let pool = match threads.len() {
             0 => ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global(),
             count => {
@@ -33,9 +36,14 @@ pub(crate) fn start() {
     });
 }
 
-/// A thread that waits for its work; `None`: the system refuses it.
-fn start_thread() -> Option<Sender<ThreadBuilder>> {
-    let (send, receive) = channel::<ThreadBuilder>();
-    Builder::new().name("memtrack-decode".into()).spawn(move || receive.recv().map(ThreadBuilder::run)).ok()?;
-    Some(send)
+/// A thread that tells when it has begun, and waits for its work; `None`: the system refuses it.
+fn create_thread() -> Option<(Sender<ThreadBuilder>, Receiver<()>)> {
+    let ((send, work), (tell, begun)) = (channel::<ThreadBuilder>(), channel());
+    let wait = move || {
+        // Whoever has created it waits.
+        let _ = tell.send(());
+        work.recv().map(ThreadBuilder::run)
+    };
+    Builder::new().name("memtrack-decode".into()).spawn(wait).ok()?;
+    Some((send, begun))
 }

@@ -88,8 +88,11 @@ impl ReserveAllocator {
         }
     }
 
-    /// Releases the reserve.
+    /// Releases the reserve, and lets threads that have no arena of malloc share those of others: each new one would take
+    /// 64 MB of the address space.
     fn give_up(&self) {
+        // SAFETY: sets a number of the allocator's own; where it is refused, that stays what it was.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
         self.reserve.iter().for_each(|place| self.put(place, ptr::null_mut()));
     }
 

@@ -216,6 +216,9 @@ fn memtrack_gets_no_more_memory() {
         };
         let program = WaitingProgram::started(dir, capture, "little", &[], with_slow_threads);
         let pid = program.memtrack.pid();
+        // The thread that answers begins after the program, and memtrack ends where that one has no room.
+        let recorded = program.control.pid().to_string();
+        wait_until("memtrack answers", || Outcome::of(&mut program.dir.memtrack(["ps"])).stdout.contains(&recorded));
         limit(pid, libc::RLIMIT_AS, 1 << 20);
         program.control.let_go(1);
         let (_dir, capture, said) = program.ends("200000 blocks\n");

@@ -7,7 +7,7 @@
 use std::io;
 use std::thread::{Builder, JoinHandle};
 
-use crossbeam_channel::{Receiver, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 
 /// A thread that may not have begun yet.
 #[derive(Debug)]
@@ -19,6 +19,35 @@ impl BeginningThread {
     pub(crate) fn wait(self) {
         // It fails only if the thread has ended, which its owner finds out.
         let _ = self.0.recv();
+    }
+}
+
+/// A thread that has begun, and waits for what it is to do; it ends when this is dropped.
+#[derive(Debug)]
+pub(crate) struct WaitingThread {
+    thread: JoinHandle<()>,
+    work: Sender<ThreadWork>,
+}
+
+type ThreadWork = Box<dyn FnOnce() + Send>;
+
+impl WaitingThread {
+    /// Creates it, and waits until it has begun.
+    ///
+    /// # Errors
+    /// The thread cannot be created.
+    pub(crate) fn create(name: &str) -> io::Result<Self> {
+        let (work, given) = bounded::<ThreadWork>(1);
+        let (thread, begins) = create(name, move || given.into_iter().for_each(|work| work()))?;
+        begins.wait();
+        Ok(Self { thread, work })
+    }
+
+    /// Lets it do this, and then end.
+    pub(crate) fn execute(self, work: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+        // It takes what it is given: it has begun, and nothing ends it before.
+        let _ = self.work.send(Box::new(work));
+        self.thread
     }
 }
 

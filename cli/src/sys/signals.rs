@@ -86,7 +86,10 @@ impl Signals {
         let (give, given) = mpsc::sync_channel::<(Arc<Child>, Option<SignalProbe>)>(1);
         let wait = Arc::new(ChildrenWait::default());
         let waiting = Arc::clone(&wait);
+        let (tell, begun) = mpsc::sync_channel(1);
         thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
+            // Whoever has created it waits.
+            let _ = tell.send(());
             // No program was started; memtrack is about to exit.
             let Ok((child, mut probe)) = given.recv() else { return };
             let caught = self.caught.handle();
@@ -101,6 +104,8 @@ impl Signals {
                 }
             }
         })?;
+        // It has its signal stack before the program runs, and before whatever limit is set then.
+        let _ = begun.recv();
         Ok(SignalForwarder { give, waiting })
     }
 }

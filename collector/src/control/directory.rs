@@ -13,6 +13,10 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::started_thread::WaitingThread;
+
+/// The thread that answers.
+pub(super) const THREAD_NAME: &str = "memtrack-control";
 /// Maximum length of the path of a socket, in bytes.
 const MAX_PATH: usize = 107;
 /// What follows the directory in the longest path of a socket.
@@ -28,6 +32,7 @@ const UNFINISHED: Duration = Duration::from_secs(60);
 pub struct ControlSocket {
     listener: UnixListener,
     file: SocketFile,
+    thread: Option<WaitingThread>,
 }
 
 /// The file of a socket, which is removed when this is dropped.
@@ -75,7 +80,17 @@ impl ControlSocket {
         let _ = fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, file: SocketFile(path) })
+        Ok(Self { listener, file: SocketFile(path), thread: None })
+    }
+
+    /// Creates the thread that will answer. Whoever does this before the program is started has it whatever limits are set
+    /// then; else it is created when it is to answer.
+    ///
+    /// # Errors
+    /// The thread cannot be created.
+    pub fn create_thread(&mut self) -> io::Result<()> {
+        self.thread = Some(WaitingThread::create(THREAD_NAME)?);
+        Ok(())
     }
 
     /// Gives it the name by which clients find the recording of this process.
@@ -104,8 +119,8 @@ impl ControlSocket {
         Err(ErrorKind::AlreadyExists.into())
     }
 
-    pub(super) fn into_parts(self) -> (UnixListener, SocketFile) {
-        (self.listener, self.file)
+    pub(super) fn into_parts(self) -> (UnixListener, SocketFile, Option<WaitingThread>) {
+        (self.listener, self.file, self.thread)
     }
 }
 

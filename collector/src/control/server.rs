@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::ProcessorBudget;
 use super::connection::{ControlConnection, Dropped};
-use super::directory::{ControlSocket, SocketFile, peer};
+use super::directory::{ControlSocket, SocketFile, THREAD_NAME, peer};
 use super::handler::CommandHandler;
 use super::protocol::{Greeting, PROTOCOL_VERSION, line};
 use super::wake::{self, ControlWaker, WakeReceiver};
@@ -41,13 +41,17 @@ impl ControlServer {
     /// # Errors
     /// No thread can be started.
     pub fn start(socket: ControlSocket, pid: u32, handler: Arc<dyn CommandHandler>) -> io::Result<Self> {
-        let (listener, file) = socket.into_parts();
+        let (listener, file, waiting) = socket.into_parts();
         let (waker, woken) = wake::pair()?;
         let greeting = line(&Greeting { memtrack: PROTOCOL_VERSION, version: env!("CARGO_PKG_VERSION").into(), pid });
         let worker = CommandWorker::new(handler, waker.clone(), MOST_CLIENTS);
         let control =
             ControlThread { listener, woken, worker, waker: waker.clone(), greeting, clients: Vec::new(), accepted: 0 };
-        let thread = thread::Builder::new().name("memtrack-control".into()).spawn(move || control.run())?;
+        let answer = move || control.run();
+        let thread = match waiting {
+            Some(thread) => thread.execute(answer),
+            None => thread::Builder::new().name(THREAD_NAME.into()).spawn(answer)?,
+        };
         Ok(Self { waker, thread: Some(thread), _file: file })
     }
 }

@@ -221,7 +221,7 @@ fn the_socket_goes_with_the_server_and_stale_ones_are_removed() {
     // A recorder that was killed leaves its socket.
     let mut killed = ControlSocket::bind_in(places).unwrap();
     killed.publish(4711).unwrap();
-    let (listener, file) = killed.into_parts();
+    let (listener, file, _) = killed.into_parts();
     std::mem::forget(file);
     drop(listener);
     assert!(running.path.exists());

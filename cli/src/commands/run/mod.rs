@@ -317,15 +317,20 @@ fn launch(
     let mut environment = program.environment.clone();
     private.prepare(&mut environment, &shim, Some(collector.socket_path()))?;
     let signals = signals.forwarder()?;
-    let socket = handler::bind(!options.quiet);
+    let mut socket = handler::bind(!options.quiet);
+    if let Some(socket) = &mut socket {
+        // Without it the thread is created, or refused, when it is to answer.
+        let _ = socket.create_thread();
+    }
     let child = start(program, environment)?;
+    // First of all: the program runs.
+    await_after_abort(&child, options.quiet);
     let socket = socket.and_then(|socket| handler::publish(socket, child.pid()));
     if options.follow {
         // After the start, so that the program does not inherit the raised limit. Each recorded child needs descriptors
         // here.
         crate::sys::raise_descriptor_limit();
     }
-    await_after_abort(&child, options.quiet);
     collector.expect_child(child.pid().cast_unsigned());
     let waiting = signals.pass_on(&child, options.target.len());
     Ok(LaunchedProgram { collector, child, waiting, socket })

@@ -70,6 +70,17 @@ pub(crate) struct RecordingThread {
     fork_ticket: Cell<u64>,
 }
 
+/// A call that failed. What equals it is asked by that one, and is not counted again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct FailedCall {
+    /// Where the thread's records ended.
+    position: usize,
+    /// Allocations that were counted, where samples are recorded.
+    allocations: u64,
+    /// What was asked for.
+    bytes: usize,
+}
+
 /// What the hook that has the guard uses.
 #[repr(C)]
 struct RecordingState {
@@ -81,9 +92,8 @@ struct RecordingState {
     deferred: Option<DeferredBlock>,
     /// What native stacks need; `None` where they are not recorded.
     native: Option<&'static mut NativeStack>,
-    /// Where the records ended when an `operator new` had failed, how many allocations were counted, and the bytes that it
-    /// was asked for.
-    failed_new: (usize, u64, usize),
+    /// The `operator new` that failed last.
+    failed_new: FailedCall,
     /// The memory of `native` while native stacks are not recorded.
     unused_native: Option<&'static mut NativeStack>,
     /// What records this thread's samples, where samples are recorded.
@@ -150,7 +160,7 @@ impl StateAccess<'_> {
             native.reset();
         }
         state.deferred = None;
-        state.failed_new = (0, 0, 0);
+        state.failed_new = FailedCall::default();
         state.ring.take_over(tid);
         if sampling::is_on() {
             self.begin_stretch(tid);

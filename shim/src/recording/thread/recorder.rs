@@ -18,7 +18,7 @@ use memtrack_transport::layout::image;
 use memtrack_transport::segment_chain;
 
 use super::frees::FreeStep;
-use super::{PythonCall, RecordingState, StateAccess, slots};
+use super::{FailedCall, PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::errno::Errno;
 use crate::platform::{seccomp, shared_area};
 use crate::recording::{finalize_barrier, sampling};
@@ -138,21 +138,20 @@ impl Recorder {
     #[inline(never)]
     pub(crate) fn failed_new(mut self, size: usize) -> usize {
         self.note_failed(Allocator::OperatorNew, size);
-        self.access.state().failed_new = self.failure(size);
+        self.access.state().failed_new = self.failed_call(size);
         0
     }
 
-    /// What a call that fails at this place of the thread's stream has in common with others there.
-    fn failure(&mut self, size: usize) -> (usize, u64, usize) {
+    fn failed_call(&mut self, bytes: usize) -> FailedCall {
         let allocations = self.access.thread.slot.allocations.load(Relaxed);
-        (self.access.state().ring.position(), allocations, size)
+        FailedCall { position: self.access.state().ring.position(), allocations, bytes }
     }
 
     fn note_failed(&mut self, allocator: Allocator, size: usize) {
         let errno = Errno::keep();
-        let failure = self.failure(size);
+        let call = self.failed_call(size);
         let state = self.access.state();
-        let is_counted = state.failed_new == failure;
+        let is_counted = state.failed_new == call;
         if size == 0 || is_counted || !is_out_of_memory(allocator, errno.value()) {
             return;
         }

@@ -13,7 +13,7 @@ use memtrack_transport::layout::SLOT_COUNTS;
 use memtrack_transport::segment_chain;
 
 use super::hot_path::{ALLOC_FIRST, first_alloc};
-use super::{PythonCall, RecordingState, RecordingThread, StateAccess};
+use super::{FailedCall, PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
 use crate::platform::mapped_vec::{MappedVec, map_zeroed};
 use crate::recording::sampling::{NextHit, Sampler};
@@ -180,7 +180,7 @@ fn make(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     put!(state.sampler = Sampler::new());
     put!(state.chain = Chain::new());
     put!(state.deferred = None);
-    put!(state.failed_new = (0, 0, 0));
+    put!(state.failed_new = FailedCall::default());
     put!(state.native = if native::is_on() { make_native() } else { None });
     put!(state.unused_native = None);
     // SAFETY: a field of fresh memory of the right size, page-aligned.

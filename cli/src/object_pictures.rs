@@ -8,7 +8,7 @@ use std::time::Instant;
 use memtrack_collector::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
 use memtrack_format::objects::{PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
-use memtrack_objects::{PictureDetail, PythonRuntime, encode, read_objects};
+use memtrack_objects::{PictureDetail, PythonRuntime, encode_picture, read_objects};
 
 use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
@@ -52,7 +52,7 @@ impl PictureReader for CPythonPictures {
         let stored = StoredPicture { head, resident: request.resident, ..stored };
         // Once it has ended, the program leaves its processors to what is left of its recording.
         let threads = if request.runs_on { 1 } else { idle_processors() };
-        Ok(Box::new(move || encode(&stored, threads)))
+        Ok(Box::new(move || encode_picture(&stored, threads)))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::varint;
 
 /// Bytes of room that are made at once.
 const LEAST_ROOM: usize = 64;
+
 /// Writes a payload.
 #[derive(Debug, Default)]
 pub(crate) struct FieldWriter {
@@ -30,13 +31,6 @@ impl FieldWriter {
     fn number_with_room(&mut self, value: u64) {
         self.make_room(varint::MAX_LEN);
         self.len = varint::write(self.bytes.as_mut_slice(), self.len, value).unwrap_or(self.len);
-    }
-
-    /// Many numbers.
-    pub(crate) fn column(&mut self, write: impl FnOnce(&mut NumberWriter)) {
-        let mut column = NumberWriter { bytes: std::mem::take(&mut self.bytes), end: self.len };
-        write(&mut column);
-        (self.bytes, self.len) = (column.bytes, column.end);
     }
 
     /// Room for so many bytes, and in proportion to what was written, so that all of it takes linear time.
@@ -80,31 +74,6 @@ impl FieldWriter {
         self.bytes.truncate(self.len);
         self.bytes
     }
-}
-
-/// Writes numbers, and has where the next one goes in a register.
-#[derive(Debug)]
-pub(crate) struct NumberWriter {
-    bytes: Vec<u8>,
-    end: usize,
-}
-
-impl NumberWriter {
-    #[inline(always)]
-    pub(crate) fn number(&mut self, value: u64) {
-        if let Some(end) = varint::write(self.bytes.as_mut_slice(), self.end, value) {
-            self.end = end;
-            return;
-        }
-        self.bytes = with_room(std::mem::take(&mut self.bytes), self.end);
-        self.end = varint::write(self.bytes.as_mut_slice(), self.end, value).unwrap_or(self.end);
-    }
-}
-
-#[cold]
-fn with_room(mut bytes: Vec<u8>, len: usize) -> Vec<u8> {
-    bytes.resize(len + len / 8 + LEAST_ROOM, 0);
-    bytes
 }
 
 /// Reads a payload; every method returns `None` if the payload ends too early.

@@ -44,9 +44,8 @@ mod types;
 pub use graph::Holders;
 pub use interpreter::PythonRuntime;
 pub use paths::HolderPath;
-pub use picture::{ListSums, ObjectPicture, TypeSum};
+pub use picture::{ListSums, ObjectPicture, TypeSum, encode_picture};
 pub use picture_reader::{PictureDetail, read_objects};
-pub use side_by_side::encode;
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]

@@ -4,7 +4,9 @@
 
 use std::ops::Range;
 
-use memtrack_format::objects::{CollectorList, PicturedObject, StoredPicture};
+use memtrack_format::objects::{CollectorList, PictureColumns, PicturedObject, StoredPicture};
+
+use crate::side_by_side;
 
 /// All objects of a process at one moment, and what they refer to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,4 +168,13 @@ impl ObjectPicture {
         let Some(&[from, to]) = bounds else { return &[] };
         self.stored.references.get(from as usize..to as usize).unwrap_or_default()
     }
+}
+
+/// The payloads of a picture, encoded in at most so many threads.
+#[must_use]
+pub fn encode_picture(picture: &StoredPicture, threads: usize) -> Vec<Vec<u8>> {
+    let mut made = PictureColumns::ALL.map(|columns| (columns, Vec::new()));
+    let work = made.iter_mut().map(|(columns, into)| move || *into = picture.encode_columns(*columns));
+    side_by_side::execute(work.collect(), threads);
+    picture.payloads(&made.map(|(_, bytes)| bytes))
 }

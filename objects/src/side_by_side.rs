@@ -5,8 +5,6 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
-use memtrack_format::objects::{PictureColumns, StoredPicture};
-
 /// Executes all of these, in at most so many threads, of which the caller's is one.
 pub(crate) fn execute<W: FnOnce() + Send>(work: Vec<W>, threads: usize) {
     let others = threads.min(work.len()).saturating_sub(1);
@@ -25,15 +23,6 @@ pub(crate) fn execute<W: FnOnce() + Send>(work: Vec<W>, threads: usize) {
         }
         execute_rest();
     });
-}
-
-/// The payloads of a picture, encoded in at most so many threads.
-#[must_use]
-pub fn encode(picture: &StoredPicture, threads: usize) -> Vec<Vec<u8>> {
-    let mut made = PictureColumns::ALL.map(|columns| (columns, Vec::new()));
-    let work = made.iter_mut().map(|(columns, into)| move || *into = picture.encode_columns(*columns));
-    execute(work.collect(), threads);
-    picture.payloads(&made.map(|(_, bytes)| bytes))
 }
 
 #[cfg(test)]

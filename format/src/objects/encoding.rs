@@ -77,45 +77,36 @@ impl StoredPicture {
         });
         out.number(self.objects.len() as u64);
         let mut last = 0;
-        out.column(|out| {
-            for one in &self.objects {
-                out.number(one.address.wrapping_sub(last));
-                last = one.address;
-            }
-            self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.list.is_tracked())));
-            self.objects.iter().for_each(|one| out.number(one.type_number.into()));
-        });
+        for one in &self.objects {
+            out.number(one.address.wrapping_sub(last));
+            last = one.address;
+        }
+        self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.list.is_tracked())));
+        self.objects.iter().for_each(|one| out.number(one.type_number.into()));
     }
 
     fn encode_holders(&self, out: &mut FieldWriter) {
         let counts = self.reference_counts.iter().copied().chain(std::iter::repeat(0));
-        out.column(|out| {
-            self.objects
-                .iter()
-                .zip(counts)
-                .for_each(|(one, count)| out.number(u64::from(count) << 3 | one.list as u64));
-            for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
-                out.number(holder.kind as u64);
-                if !holder.kind.is_first() {
-                    out.number(zigzag(row as u64, holder.parent.into()));
-                    out.number(holder.value);
-                }
+        self.objects.iter().zip(counts).for_each(|(one, count)| out.number(u64::from(count) << 3 | one.list as u64));
+        for (row, holder) in (0..self.objects.len()).zip(&self.holders) {
+            out.number(holder.kind as u64);
+            if !holder.kind.is_first() {
+                out.number(zigzag(row as u64, holder.parent.into()));
+                out.number(holder.value);
             }
-        });
+        }
     }
 
     fn encode_references(&self, out: &mut FieldWriter) {
         let bounds = || self.first_reference.windows(2).map(|pair| (pair[0], pair[1]));
-        out.column(|out| {
-            bounds().for_each(|(from, to)| out.number(to - from));
-            for ((from, to), row) in bounds().zip(0..) {
-                let mut before = row;
-                for held in self.references.get(from as usize..to as usize).unwrap_or_default() {
-                    out.number(zigzag(before, (*held).into()));
-                    before = (*held).into();
-                }
+        bounds().for_each(|(from, to)| out.number(to - from));
+        for ((from, to), row) in bounds().zip(0..) {
+            let mut before = row;
+            for held in self.references.get(from as usize..to as usize).unwrap_or_default() {
+                out.number(zigzag(before, (*held).into()));
+                before = (*held).into();
             }
-        });
+        }
         out.rows(&self.roots, |out, root| {
             out.numbers(&[root.object.into(), root.text.map_or(0, |text| u64::from(text) + 1)]);
         });

@@ -97,18 +97,24 @@ int main() {
 """
 
 
-def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, tmp_path):
+def sampled_cxx(executable, tmp_path, text, option):
+    """What a C++ program says on its standard error, and what `stats` says of its samples."""
     source, program, capture = tmp_path / "p.cc", tmp_path / "p", tmp_path / "s.bin"
-    source.write_text(CXX_PROGRAM)
-    subprocess.run(["g++", "-O1", "-pthread", "-o", program, source], check=True)
-    command = [executable, "run", "-q", "--sample=64KiB", "-o", capture, program]
+    source.write_text(text)
+    subprocess.run(["g++", "-O1", "-fno-builtin", "-pthread", "-o", program, source], check=True)
+    command = [executable, "run", "-q", option, "-o", capture, program]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
-    expected = {tuple(map(int, line.split())) for line in run.stderr.splitlines()}
-    found = {(thread["count"], thread["bytes"]) for thread in json.loads(stats.stdout)["threads"]}
+    return run.stderr, json.loads(stats.stdout)
+
+
+def test_counts_are_exact_by_thread_where_operator_new_calls_malloc(executable, tmp_path):
+    told, stats = sampled_cxx(executable, tmp_path, CXX_PROGRAM, "--sample=64KiB")
+    expected = {tuple(map(int, line.split())) for line in told.splitlines()}
+    found = {(thread["count"], thread["bytes"]) for thread in stats["threads"]}
     assert expected <= found and len(found) == 3
     # The samples are of the functions that the program calls: half of all are of operator new.
-    by_allocator = {row["allocator"]: row["bytes"] for row in json.loads(stats.stdout)["allocators"]}
+    by_allocator = {row["allocator"]: row["bytes"] for row in stats["allocators"]}
     total = sum(size for _, size in expected)
     assert abs(by_allocator["operator_new"] - total / 2) < total / 8
     assert abs(by_allocator["malloc"] - total / 4) < total / 10
@@ -166,14 +172,8 @@ int main() {
 
 
 def test_what_fails_is_not_counted(executable, tmp_path):
-    source, program, capture = tmp_path / "p.cc", tmp_path / "p", tmp_path / "s.bin"
-    source.write_text(FAILING_PROGRAM)
-    subprocess.run(["g++", "-O1", "-fno-builtin", "-o", program, source], check=True)
-    command = [executable, "run", "-q", "--sample=8MiB", "-o", capture, program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
-    stats = json.loads(stats.stdout)
-    count, size, failed = map(int, run.stderr.split())
+    told, stats = sampled_cxx(executable, tmp_path, FAILING_PROGRAM, "--sample=8MiB")
+    count, size, failed = map(int, told.split())
     assert failed == 400
     # The C++ library throws an object of its own, from the memory that it keeps for that where there is none.
     assert 0 <= stats["allocations"]["count"] - count < 10 + failed / 4

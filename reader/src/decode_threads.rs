@@ -1,13 +1,13 @@
 //! The threads that decode and look up side by side.
 //!
-//! The pool's own way to start panics where the system refuses a thread, as under a limit of processes or of memory. So they are
-//! started here, before the pool is.
+//! The pool's own way to start panics where the system refuses a thread, as under a limit of processes. So they are created here,
+//! before the pool is.
 //!
 //! Invariant: there are as many threads as the system gives; without any, the caller's is the only one.
 
 use std::num::NonZero;
 use std::sync::Once;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::Builder;
 
 use rayon::{ThreadBuilder, ThreadPoolBuilder};
@@ -17,10 +17,7 @@ pub(crate) fn start() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
         let wanted = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let created: Vec<_> = (0..wanted).map_while(|_| create_thread()).collect();
-        // One for which there is no memory ends before it begins.
-        let begun = created.into_iter().filter(|(_, begun)| begun.recv().is_ok());
-        let mut threads: Vec<_> = begun.map(|(thread, _)| thread).collect();
+        let mut threads: Vec<_> = (0..wanted).map_while(|_| create_thread()).collect();
         let pool = match threads.len() {
             0 => ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global(),
             count => {
@@ -36,14 +33,9 @@ pub(crate) fn start() {
     });
 }
 
-/// A thread that tells when it has begun, and waits for its work; `None`: the system refuses it.
-fn create_thread() -> Option<(Sender<ThreadBuilder>, Receiver<()>)> {
-    let ((send, work), (tell, begun)) = (channel::<ThreadBuilder>(), channel());
-    let wait = move || {
-        // Whoever has created it waits.
-        let _ = tell.send(());
-        work.recv().map(ThreadBuilder::run)
-    };
-    Builder::new().name("memtrack-decode".into()).spawn(wait).ok()?;
-    Some((send, begun))
+/// A thread that waits for its work; `None`: the system refuses it.
+fn create_thread() -> Option<Sender<ThreadBuilder>> {
+    let (send, work) = channel::<ThreadBuilder>();
+    Builder::new().name("memtrack-decode".into()).spawn(move || work.recv().map(ThreadBuilder::run)).ok()?;
+    Some(send)
 }

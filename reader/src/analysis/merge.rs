@@ -19,7 +19,8 @@ impl Analysis {
         }
     }
 
-    /// Maps each group to another stack and allocator, and merges groups of a thread that become equal.
+    /// Maps each group to another stack and allocator, and merges groups of a thread that become equal; returns the
+    /// new number of each.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) -> Vec<u32> {
         self.failed.merge(&key);
         self.windows.iter_mut().for_each(|window| window.merge(&key));

@@ -12,6 +12,9 @@ const MOST: u64 = 128 << 20;
 /// Bytes from which on the system call is used.
 const LARGE: usize = 4096;
 
+/// The most places that are read by one system call, which takes no more.
+const MOST_PLACES: usize = 1024;
+
 /// The memory of a process.
 #[derive(Debug)]
 pub(crate) struct RemoteMemory {
@@ -39,6 +42,21 @@ impl RemoteMemory {
         // SAFETY: the system writes into `into` alone, and checks the address that it reads from.
         let read = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, &raw const remote, 1, 0) };
         usize::try_from(read) == Ok(into.len())
+    }
+
+    /// Reads the first `len` bytes at every multiple of `step` from an address on, one after the other; returns how many bytes
+    /// could be read, from the first on. At most [`MOST_PLACES`] are read.
+    pub(crate) fn read_spread(&self, address: u64, step: u64, len: usize, into: &mut [u8]) -> usize {
+        let remote: Vec<libc::iovec> = (0..into.len() / len.max(1))
+            .take(MOST_PLACES)
+            .map_while(|number| address.checked_add(step.checked_mul(number as u64)?))
+            .map(|at| libc::iovec { iov_base: at as *mut libc::c_void, iov_len: len })
+            .collect();
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: remote.len() * len };
+        let count = remote.len() as libc::c_ulong;
+        // SAFETY: the system writes into `into` alone, and checks the addresses that it reads from.
+        let read = unsafe { libc::process_vm_readv(self.pid, &raw const local, 1, remote.as_ptr(), count, 0) };
+        usize::try_from(read).unwrap_or(0)
     }
 
     pub(crate) fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {

@@ -42,6 +42,12 @@ impl ProcessView {
         self.memory.read(address, into)
     }
 
+    /// Reads the first `len` bytes at every multiple of `step` from an address on, one after the other; returns how many bytes
+    /// could be read, from the first on. At most 1,024 places are read.
+    pub fn read_spread(&self, address: u64, step: u64, len: usize, into: &mut [u8]) -> usize {
+        self.memory.read_spread(address, step, len, into)
+    }
+
     /// The readable bytes from this address to the end of its mapping; `None`: nothing is mapped there.
     pub fn mapped_to(&self, address: u64) -> Option<u64> {
         self.mappings.find(address).filter(|mapping| mapping.readable).map(|mapping| mapping.end)

@@ -8,14 +8,57 @@ use std::ops::Range;
 
 use memtrack_inject::ProcessView;
 
+use crate::addresses::AddressTable;
+use crate::found_objects::HEADER;
 use crate::malloc_chunks::{mapped, of_heap, of_main_heap};
-use crate::memory::Words;
+use crate::memory::{GUARD, GUARDED, ObjectMemory, Words};
 use crate::pymalloc::PoolLayout;
 
 const PAGE: u64 = 4 << 10;
 /// Pages in which nothing is found that are looked at: of one range after another, and of all.
 const MOST_IN_A_ROW: u64 = 256 << 10;
 const MOST_PAGES: u64 = 4 << 20;
+
+/// Bytes of an object up to and with its type; of the collector's header before, and of the pointers before that, in objects of
+/// types that have such.
+const HEAD: u64 = 16;
+const PREFIX: u64 = 16;
+/// Bytes of guards, pointers and header that may be before an object.
+const MOST_BEFORE: u64 = 2 * GUARDED + HEADER + PREFIX;
+
+/// A block in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InUse {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+}
+
+impl InUse {
+    pub(crate) fn end(self) -> u64 {
+        self.address.saturating_add(self.size)
+    }
+
+    /// The address of a known object in it. Most blocks have one, which is found without reading the block.
+    pub(crate) fn known(self, rows: &AddressTable) -> Option<u64> {
+        let places = (0..=MOST_BEFORE / HEADER).map(|step| self.address + step * HEADER);
+        places.filter(|at| at + HEAD <= self.end()).find(|at| rows.get(*at).is_some())
+    }
+
+    /// Where what was requested begins, and the places in it at which an object may be.
+    pub(crate) fn places(self, memory: &ObjectMemory<'_>) -> (u64, impl Iterator<Item = u64> + use<>) {
+        let Self { address, .. } = self;
+        let guards = [0, GUARDED].map(|at| memory.u64((address + at).wrapping_add(8)).unwrap_or(0));
+        let is_guard = |word: u64| word >> 8 == GUARD >> 8;
+        let (begin, is_for_objects) = match guards {
+            [GUARD, _] => (address + GUARDED, true),
+            // What is too large for blocks of pools has a guard of each of the two allocators.
+            [other, GUARD] if is_guard(other) => (address + 2 * GUARDED, true),
+            [other, _] => (address, !is_guard(other)),
+        };
+        let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
+        (begin, places.into_iter().filter(move |at| is_for_objects && at + HEAD <= self.end()))
+    }
+}
 
 /// Where blocks may be.
 #[derive(Clone, Debug)]

@@ -2,6 +2,8 @@
 //!
 //! Invariant: the number of entries is bounded by what the table's own size allows.
 
+use std::ops::Range;
+
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 
@@ -80,10 +82,16 @@ impl KeyTable {
     }
 
     /// Calls `each` with number, key and value of the entries; zeroes for what is not there.
-    pub(crate) fn each(&self, memory: &ObjectMemory<'_>, mut each: impl FnMut(u64, u64, u64)) -> bool {
+    pub(crate) fn each(&self, memory: &ObjectMemory<'_>, each: impl FnMut(u64, u64, u64)) -> bool {
+        self.each_of(memory, 0..self.entries, each)
+    }
+
+    /// The same for the entries with these numbers.
+    fn each_of(&self, memory: &ObjectMemory<'_>, some: Range<u64>, mut each: impl FnMut(u64, u64, u64)) -> bool {
         let mut entry = [0; 3];
-        let (mut place, mut number) = (0, 0);
-        memory.words(self.first, self.entries * self.words, |word| {
+        let (mut place, mut number) = (0, some.start);
+        let first = self.first.wrapping_add(some.start * self.words * 8);
+        memory.words(first, (some.end - some.start) * self.words, |word| {
             entry[place] = word;
             place += 1;
             if place == self.words as usize {
@@ -118,8 +126,13 @@ impl Dictionary {
     }
 
     /// Calls `each` with key and value of every entry.
-    pub(crate) fn each(&self, memory: &ObjectMemory<'_>, mut each: impl FnMut(u64, u64)) -> bool {
-        self.keys.each(memory, |number, key, value| {
+    pub(crate) fn each(&self, memory: &ObjectMemory<'_>, each: impl FnMut(u64, u64)) -> bool {
+        self.each_of(memory, 0..self.keys.entries, each)
+    }
+
+    /// The same for the entries with these numbers.
+    pub(crate) fn each_of(&self, memory: &ObjectMemory<'_>, some: Range<u64>, mut each: impl FnMut(u64, u64)) -> bool {
+        self.keys.each_of(memory, some, |number, key, value| {
             let value = match self.values {
                 0 => value,
                 values => memory.u64(values.wrapping_add(number * 8)).unwrap_or(0),

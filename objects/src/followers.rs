@@ -1,7 +1,8 @@
 //! Threads that read objects side by side: their sizes, and what they refer to.
 //!
-//! While a program stands still for its picture, its processors have nothing else to do. Invariant: what is read of an object does
-//! not depend on the thread that reads it, nor on what it reads beside it; numbers are given by one thread, in their order.
+//! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
+//! parts, by all of them. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
+//! beside it; numbers are given by one thread, in their order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,22 +10,24 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
 
 use memtrack_format::objects::PicturedObject;
+use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::addresses::AddressTable;
+use crate::addresses::{AddressTable, may_be_object};
+use crate::blocks::InUse;
 use crate::found_objects::ObjectHead;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
-use crate::references::ReferenceReader;
+use crate::references::{ItemPart, ReferenceReader};
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
 use crate::types::{ObjectType, TypeTable};
 
 /// Objects that the thread which gives numbers reads itself.
 const FEW: usize = 4 << 10;
-/// Objects of an order.
-const AT_ONCE: usize = 32 << 10;
+/// Objects, or blocks, of an order.
+pub(crate) const AT_ONCE: usize = 32 << 10;
 /// Set in the number of an object that has no row yet.
 const NEW: u32 = 1 << 31;
 
@@ -36,9 +39,18 @@ pub(crate) struct FollowedObjects {
     /// Of each object, where its references end.
     ends: Vec<usize>,
     references: Vec<u32>,
+    /// What had no row, and what it begins with, unless it is no object.
     new: Vec<(u64, ObjectHead)>,
+    /// The order of these by address, where they are scattered.
+    order: Vec<u32>,
     /// Objects whose references could not all be read.
     pub(crate) unreadable: u64,
+    /// Objects of which only a part was read, by their numbers among these.
+    pub(crate) large: Vec<(usize, ItemPart)>,
+    /// The row of the object of which this is a further part.
+    pub(crate) part_of: Option<u32>,
+    /// Of blocks, those that have to be looked at.
+    blocks: Vec<(u64, u64)>,
 }
 
 /// An object that another refers to.
@@ -46,7 +58,7 @@ pub(crate) struct FollowedObjects {
 pub(crate) enum FollowedReference {
     /// Its row.
     Known(u32),
-    /// It had no row.
+    /// It had no row; a head without a type is that of no object.
     New(u64, ObjectHead),
 }
 
@@ -54,7 +66,20 @@ impl FollowedObjects {
     /// The references of the object with this number among these, as they were found.
     pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = FollowedReference> {
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let references = self.references.get(begin..self.ends[number]).unwrap_or_default();
+        self.found(self.references.get(begin..self.ends[number]).unwrap_or_default())
+    }
+
+    /// Those of a further part of an object.
+    pub(crate) fn references_of_part(&self) -> impl Iterator<Item = FollowedReference> {
+        self.found(&self.references)
+    }
+
+    /// Objects that had no row, in the order in which they are to be numbered; none where that is the order of references.
+    pub(crate) fn new_by_address(&self) -> impl Iterator<Item = (u64, ObjectHead)> {
+        self.order.iter().filter_map(|number| self.new.get(*number as usize)).copied()
+    }
+
+    fn found(&self, references: &[u32]) -> impl Iterator<Item = FollowedReference> {
         references.iter().map(|&reference| {
             let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
             if reference & NEW == 0 {
@@ -82,10 +107,25 @@ struct Follower<'a> {
     rows: &'a AddressTable,
 }
 
-/// Objects that a thread is to read.
+/// What a thread is to read.
 struct FollowerOrder {
-    objects: Vec<PicturedObject>,
+    work: FollowerWork,
     types: Arc<TypesSoFar>,
+}
+
+enum FollowerWork {
+    Objects(Vec<PicturedObject>),
+    Part(LargeObject),
+    /// Blocks in use, by address and size, and the addresses of all types.
+    Blocks(Vec<(u64, u64)>, Arc<FxHashSet<u64>>),
+}
+
+/// A further part of an object with many items.
+#[derive(Clone, Debug)]
+struct LargeObject {
+    row: u32,
+    object: PicturedObject,
+    part: ItemPart,
 }
 
 /// The memories of the thread that gives numbers, which reads itself where there are few objects, and of others that only read.
@@ -107,6 +147,8 @@ pub(crate) struct Followers<'a> {
     next: usize,
     /// What the own thread has read.
     read: Option<FollowedObjects>,
+    /// Parts of objects that are to be read.
+    parts: VecDeque<LargeObject>,
 }
 
 impl<'a> FollowerMemories<'a> {
@@ -129,7 +171,7 @@ impl<'a> FollowerMemories<'a> {
             let ((send, orders), (tell, read)) = (channel::<FollowerOrder>(), channel());
             let work = move || {
                 let follower = Follower { memory, layout, static_types, rows };
-                orders.into_iter().all(|order| tell.send(follower.read(&order.objects, &order.types)).is_ok());
+                orders.into_iter().all(|order| tell.send(follower.execute(&order.work, &order.types)).is_ok());
             };
             Builder::new().spawn_scoped(scope, work).ok()?;
             Some((send, read))
@@ -141,12 +183,13 @@ impl<'a> FollowerMemories<'a> {
             ordered: VecDeque::new(),
             next: 0,
             read: None,
+            parts: VecDeque::new(),
         }
     }
 
-    /// What each thread read with.
-    pub(crate) fn into_all(self) -> Vec<ObjectMemory<'a>> {
-        std::iter::once(self.own).chain(self.others).collect()
+    /// What the threads read with that only read.
+    pub(crate) fn others_mut(&mut self) -> &mut [ObjectMemory<'a>] {
+        &mut self.others
     }
 }
 
@@ -154,27 +197,81 @@ impl Followers<'_> {
     /// Has the next objects read, those at the begin of `rest`; returns how many.
     pub(crate) fn send(&mut self, rest: &[PicturedObject], types: &TypeTable<'_>) -> usize {
         self.learn(types);
-        if self.threads.is_empty() || rest.len() <= FEW {
-            let some = rest.get(..AT_ONCE).unwrap_or(rest);
-            if !self.ordered.is_empty() || some.is_empty() {
-                return 0;
-            }
-            self.read = Some(self.own.read(some, &self.types));
-            return some.len();
+        if self.threads.is_empty() || (rest.len() <= FEW && self.parts.is_empty()) {
+            return self.read_here(rest);
+        }
+        while self.is_ready()
+            && let Some(part) = self.parts.pop_front()
+        {
+            self.order(FollowerWork::Part(part));
         }
         let mut sent = 0;
         for objects in rest.chunks(AT_ONCE).take_while(|objects| objects.len() > FEW) {
-            let Some((thread, _)) = self.threads.get(self.next).filter(|_| self.ordered.len() < self.threads.len() * 2)
-            else {
+            if !self.is_ready() {
                 break;
-            };
-            // A thread that has ended has panicked, which ends this one, too.
-            let _ = thread.send(FollowerOrder { objects: objects.to_vec(), types: Arc::clone(&self.types) });
-            self.ordered.push_back(self.next);
-            self.next = (self.next + 1) % self.threads.len();
+            }
+            self.order(FollowerWork::Objects(objects.to_vec()));
             sent += objects.len();
         }
         sent
+    }
+
+    /// Adds to `kept` which of these blocks, by address and size, have to be looked at, in their order, as far as that is known by
+    /// now; nothing else may be sent until [`Self::screened`].
+    pub(crate) fn screen(
+        &mut self,
+        blocks: Vec<(u64, u64)>,
+        of_types: &Arc<FxHashSet<u64>>,
+        kept: &mut Vec<(u64, u64)>,
+    ) {
+        if self.threads.is_empty() {
+            kept.extend(self.own.screen(&blocks, of_types).blocks);
+            return;
+        }
+        if !self.is_ready() {
+            kept.extend(self.receive().into_iter().flat_map(|read| read.blocks));
+        }
+        self.order(FollowerWork::Blocks(blocks, Arc::clone(of_types)));
+    }
+
+    /// Adds the last of these.
+    pub(crate) fn screened(&mut self, kept: &mut Vec<(u64, u64)>) {
+        while let Some(read) = self.receive() {
+            kept.extend(read.blocks);
+        }
+    }
+
+    /// Has the further parts read of an object of which this is the first.
+    pub(crate) fn read_rest(&mut self, row: u32, object: PicturedObject, first: &ItemPart) {
+        self.parts.extend(first.others().map(|part| LargeObject { row, object, part }));
+    }
+
+    /// Reads in the thread that gives numbers, while no other has an order.
+    fn read_here(&mut self, rest: &[PicturedObject]) -> usize {
+        if !self.ordered.is_empty() {
+            return 0;
+        }
+        if let Some(part) = self.parts.pop_front() {
+            self.read = Some(self.own.read_part(&part, &self.types));
+            return 0;
+        }
+        let some = rest.get(..AT_ONCE).unwrap_or(rest);
+        self.read = (!some.is_empty()).then(|| self.own.read(some, &self.types));
+        some.len()
+    }
+
+    /// Whether the next thread has not enough to do yet.
+    fn is_ready(&self) -> bool {
+        self.ordered.len() < self.threads.len() * 2
+    }
+
+    fn order(&mut self, work: FollowerWork) {
+        if let Some((thread, _)) = self.threads.get(self.next) {
+            // A thread that has ended has panicked, which ends this one, too.
+            let _ = thread.send(FollowerOrder { work, types: Arc::clone(&self.types) });
+            self.ordered.push_back(self.next);
+            self.next = (self.next + 1) % self.threads.len();
+        }
     }
 
     /// What was read of the next objects that were sent; `None`: of all.
@@ -197,34 +294,92 @@ impl Followers<'_> {
 }
 
 impl Follower<'_> {
+    fn execute(&self, work: &FollowerWork, types: &TypesSoFar) -> FollowedObjects {
+        match work {
+            FollowerWork::Objects(objects) => self.read(objects, types),
+            FollowerWork::Part(part) => self.read_part(part, types),
+            FollowerWork::Blocks(blocks, of_types) => self.screen(blocks, of_types),
+        }
+    }
+
     fn read(&self, objects: &[PicturedObject], types: &TypesSoFar) -> FollowedObjects {
-        let Self { memory, layout, static_types, rows } = *self;
-        let reader = ReferenceReader { memory, layout, static_types };
         let mut made = FollowedObjects::default();
-        let FollowedObjects { sizes, ends, references, new, unreadable } = &mut made;
-        for object in objects {
-            let mut note = |address: u64| {
-                if let Some(row) = rows.get(address) {
-                    references.push(row);
-                } else if let Some(head) = self.head(address, types) {
-                    references.push(NEW | new.len() as u32);
-                    new.push((address, head));
-                }
-            };
+        self.memory.expect(objects.iter().map(|object| object.address));
+        for (object, number) in objects.iter().zip(0..) {
             let of = types.all.get(object.type_number as usize);
             if object.own_bytes > 0 {
                 // A leaf, which was measured when it was found.
-                sizes.push(Some(object.own_bytes));
+                made.sizes.push(Some(object.own_bytes));
             } else {
-                let is_whole = of.is_some_and(|of| reader.each(of, object.address, &mut |_, address| note(address)));
-                *unreadable += u64::from(!is_whole);
-                sizes.push(of.and_then(|of| own_bytes(memory, layout, of, object.address)));
+                let mut part = ItemPart::FIRST;
+                let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, &mut made));
+                made.unreadable += u64::from(!is_whole);
+                if is_whole && part.others().next().is_some() {
+                    made.large.push((number, part));
+                }
+                made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
             }
             // The object's type is kept by it, too, where types are objects of the program.
-            of.into_iter().for_each(|of| note(of.address));
-            ends.push(references.len());
+            of.into_iter().for_each(|of| self.note(of.address, &mut made));
+            made.ends.push(made.references.len());
         }
+        self.read_heads(types, &mut made);
         made
+    }
+
+    fn read_part(&self, LargeObject { row, object, part }: &LargeObject, types: &TypesSoFar) -> FollowedObjects {
+        let mut made = FollowedObjects { part_of: Some(*row), ..FollowedObjects::default() };
+        let of = types.all.get(object.type_number as usize);
+        let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), &mut made));
+        made.unreadable += u64::from(!is_whole);
+        self.read_heads(types, &mut made);
+        made
+    }
+
+    /// Reads what everything begins with that has no row, by address where that is scattered.
+    fn read_heads(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
+        let FollowedObjects { new, order, .. } = made;
+        // From the middle on: what comes first may be what all have.
+        self.memory.expect(new.iter().skip(new.len() / 2).map(|(address, _)| *address));
+        let read = |(address, head): &mut (u64, ObjectHead)| *head = self.head(*address, types).unwrap_or_default();
+        if self.memory.is_scattered() {
+            order.extend(0..new.len() as u32);
+            order.sort_unstable_by_key(|number| new[*number as usize].0);
+            order.iter().for_each(|number| read(&mut new[*number as usize]));
+        } else {
+            new.iter_mut().for_each(read);
+        }
+    }
+
+    /// Leaves out blocks with nothing new: with an object that has a row, unless it is in a large block, and those in which
+    /// nothing is the address of a type.
+    fn screen(&self, blocks: &[(u64, u64)], of_types: &FxHashSet<u64>) -> FollowedObjects {
+        let has_new = |block: &&(u64, u64)| {
+            let block = InUse { address: block.0, size: block.1 };
+            let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
+            match block.known(self.rows) {
+                Some(_) => block.size > LARGEST_BLOCK,
+                None => block.places(self.memory).1.any(has_type),
+            }
+        };
+        self.memory.expect(blocks.iter().map(|(address, _)| *address));
+        FollowedObjects { blocks: blocks.iter().filter(has_new).copied().collect(), ..FollowedObjects::default() }
+    }
+
+    /// Notes what an object refers to; returns whether all could be read.
+    fn note_part(&self, of: &ObjectType, address: u64, part: &mut ItemPart, made: &mut FollowedObjects) -> bool {
+        let Self { memory, layout, static_types, .. } = *self;
+        let reader = ReferenceReader { memory, layout, static_types };
+        reader.part(of, address, part, &mut |_, address| self.note(address, made))
+    }
+
+    fn note(&self, address: u64, made: &mut FollowedObjects) {
+        if let Some(row) = self.rows.get(address) {
+            made.references.push(row);
+        } else if may_be_object(address) {
+            made.references.push(NEW | made.new.len() as u32);
+            made.new.push((address, ObjectHead::default()));
+        }
     }
 
     /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.

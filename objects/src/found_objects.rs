@@ -3,27 +3,29 @@
 //!
 //! Invariant: each address is one object; what is no object, or cannot be read, is counted.
 
+use std::sync::Arc;
+
 use memtrack_format::objects::{CollectorList, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
 use crate::addresses::{AddressTable, may_be_object};
-use crate::blocks::BlockPlaces;
+use crate::blocks::{BlockPlaces, InUse};
+use crate::followers::{AT_ONCE, Followers};
+use crate::found_references::NewRows;
 use crate::interpreter::PythonRuntime;
 use crate::layout::ObjectLayout;
-use crate::memory::{GUARD, GUARDED, ObjectMemory};
+use crate::memory::ObjectMemory;
 use crate::mimalloc;
+use crate::pool_headers::PoolHeaders;
 use crate::pymalloc::PoolLayout;
 use crate::reference_count::{IMMORTAL, LOCAL_COUNT, MOST_REFERENCES, ReferenceCount};
+use crate::side_by_side;
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// Bytes of the collector's header, before each of its objects; its low bits are flags.
-const HEADER: u64 = 16;
+pub(crate) const HEADER: u64 = 16;
 const POINTER: u64 = !3;
-/// Bytes of an object up to and with its type.
-const HEAD: u64 = 16;
-/// Bytes of the pointers before that, in objects of types that have such.
-const PREFIX: u64 = 16;
 /// In an object of a free-threaded build: bits of the collector.
 const COLLECTOR_BITS: u64 = 11;
 const TRACKED: u8 = 1;
@@ -34,8 +36,6 @@ const COUNTED_LATE: u8 = 64;
 const FIRST_FREE_THREADED: u8 = 13;
 /// No bit of the collector: what a block is filled with has it.
 const FILLED: u8 = 128;
-/// Bytes of guards, pointers and header that may be before an object.
-const MOST_BEFORE: u64 = 2 * GUARDED + HEADER + PREFIX;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
@@ -231,9 +231,21 @@ impl FoundObjects<'_> {
     }
 
     /// The objects in blocks in use in which none is known: those that C code holds, and the collector does not list.
-    pub(crate) fn other_blocks(&mut self, view: &ProcessView) {
-        let places = BlockPlaces::of(view, PoolLayout::of(self.layout.minor));
-        places.blocks(view, self.memory, |block, size| self.find_in_block(block, size));
+    pub(crate) fn other_blocks(&mut self, view: &ProcessView, followers: &mut Followers<'_>) {
+        let pools = PoolLayout::of(self.layout.minor);
+        let (places, headers) = (BlockPlaces::of(view, pools), PoolHeaders::new(view, pools.bytes()));
+        let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
+        let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), Vec::new());
+        places.blocks(&headers, self.memory, |block, size| {
+            some.push((block, size));
+            if some.len() == AT_ONCE {
+                let blocks = std::mem::replace(&mut some, Vec::with_capacity(AT_ONCE));
+                followers.screen(blocks, &of_types, &mut kept);
+            }
+        });
+        followers.screen(some, &of_types, &mut kept);
+        followers.screened(&mut kept);
+        kept.into_iter().for_each(|(block, size)| self.find_in_block(block, size));
     }
 
     /// The same in blocks that somebody else knows to be in use.
@@ -246,36 +258,27 @@ impl FoundObjects<'_> {
 
     /// Whether most blocks were not found that are too large for the interpreter's own allocator: classes are in such.
     pub(crate) fn misses_large(&self) -> bool {
-        let is_class = |object: &&PicturedObject| {
-            self.types.get(object.type_number).is_some_and(|of| of.kind == ObjectKind::Type)
-                && self.types.is_heap_type(object.address)
-        };
-        self.classes_in_blocks < self.objects.iter().filter(is_class).count() / 2
+        let is_class = |object: &&PicturedObject| self.types.is_heap_type(object.address);
+        self.classes_in_blocks < self.types_among_objects().filter(is_class).count() / 2
+    }
+
+    /// The objects that are types.
+    pub(crate) fn types_among_objects(&self) -> impl Iterator<Item = &PicturedObject> {
+        let is_type = self.types.each(|of| of.kind == ObjectKind::Type);
+        self.objects.iter().filter(move |object| is_type.get(object.type_number as usize) == Some(&true))
     }
 
     /// Adds the object in a block, if there is one that is not known.
     fn find_in_block(&mut self, block: u64, size: u64) {
         let (memory, layout) = (self.memory, self.layout);
-        // Most blocks have an object that is known, at a place that is asked for before the block is read.
-        let mut known =
-            (0..=MOST_BEFORE / HEADER).map(|step| block + step * HEADER).filter(|at| at + HEAD <= block + size);
-        if let Some(known) = known.find(|at| self.by_address.get(*at).is_some()) {
+        let block = InUse { address: block, size };
+        if let Some(known) = block.known(self.by_address) {
             self.classes_in_blocks += usize::from(size > LARGEST_BLOCK && self.is_type(known));
             return;
         }
-        let guards = [0, GUARDED].map(|at| memory.u64((block + at).wrapping_add(8)).unwrap_or(0));
-        let is_guard = |word: u64| word >> 8 == GUARD >> 8;
-        let begin = match guards {
-            [GUARD, _] => block + GUARDED,
-            // What is too large for blocks of pools has a guard of each of the two allocators.
-            [other, GUARD] if is_guard(other) => block + 2 * GUARDED,
-            [other, _] if is_guard(other) => return,
-            _ => block,
-        };
-        let places = [0, HEADER, HEADER + PREFIX].map(|before| begin + before);
-        let mut places = places.into_iter().filter(|at| at + HEAD <= block + size);
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.
         let is_of_a_type = |at: &u64| layout.type_of(memory, *at).is_some_and(|of| self.is_type(of));
+        let (begin, mut places) = block.places(memory);
         if let Some(at) = places.find(is_of_a_type) {
             let (before, is_at_rest) = (at - begin, self.is_at_rest);
             let is_expected = |of: &ObjectType| match before {
@@ -284,7 +287,7 @@ impl FoundObjects<'_> {
                 // Instances of the program's classes are listed all their lives: at rest, another is one that was.
                 _ => of.is_collected && of.has_prefix && !is_at_rest,
             };
-            self.find_object(at, (block + size).saturating_sub(at), is_expected);
+            self.find_object(at, block.end().saturating_sub(at), is_expected);
         }
     }
 
@@ -334,7 +337,7 @@ impl FoundObjects<'_> {
     /// The same of one that begins with this.
     pub(crate) fn number_of(&mut self, address: u64, head: ObjectHead) -> Option<u32> {
         self.number_or_add(address, |types| {
-            let type_number = types.number(head.of)?;
+            let type_number = types.number(head.of).filter(|_| head.of != 0)?;
             let object =
                 PicturedObject { address, type_number, own_bytes: head.own_bytes, ..PicturedObject::default() };
             Some((object, head.count))
@@ -360,19 +363,28 @@ impl FoundObjects<'_> {
         self.layout.is_free_threaded() && bits() & COUNTED_LATE != 0
     }
 
-    /// Puts the objects in the order of their addresses; returns the new row of each.
-    pub(crate) fn sort(&mut self) -> Vec<u32> {
-        let mut new_rows = vec![0; self.objects.len()];
-        let mut sorted = Vec::with_capacity(self.objects.len());
-        let mut counts = Vec::with_capacity(self.objects.len());
+    /// Puts the objects in the order of their addresses, in so many threads.
+    pub(crate) fn sort(&mut self, threads: usize) -> NewRows {
+        let count = self.objects.len();
+        let mut rows = NewRows { new: vec![0; count], old: Vec::with_capacity(count) };
         self.by_address.renumber(|old| {
-            if let (Some(row), Some(object)) = (new_rows.get_mut(old as usize), self.objects.get(old as usize)) {
-                *row = sorted.len() as u32;
-                sorted.push(*object);
-                counts.extend(self.reference_counts.get(old as usize));
+            if let Some(new) = rows.new.get_mut(old as usize) {
+                *new = rows.old.len() as u32;
+                rows.old.push(old);
             }
         });
-        (self.objects, self.reference_counts) = (sorted, counts);
-        new_rows
+        let (mut objects, mut counts) = (Vec::new(), Vec::new());
+        let work: [Box<dyn FnOnce() + Send>; 2] = [
+            Box::new(|| objects = in_rows(&rows.old, &self.objects)),
+            Box::new(|| counts = in_rows(&rows.old, &self.reference_counts)),
+        ];
+        side_by_side::execute(work.into(), threads);
+        (self.objects, self.reference_counts) = (objects, counts);
+        rows
     }
+}
+
+/// What stands in these rows.
+fn in_rows<T: Copy>(rows: &[u32], all: &[T]) -> Vec<T> {
+    rows.iter().map(|row| all[*row as usize]).collect()
 }

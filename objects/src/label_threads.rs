@@ -1,78 +1,216 @@
 //! Threads that read side by side how objects are held.
 //!
-//! Invariant: who holds an object is known before, so that only one thread says how, whatever the number of threads.
+//! Invariant: who holds an object is known before, and what was read is put together in the order of the holders, so that the
+//! result is the same whatever the number of threads.
 
-use memtrack_format::objects::{HolderKind, PicturedHolder, PicturedObject};
+use std::ops::Range;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::thread::{Builder, Scope};
+
+use memtrack_format::objects::{HolderKind, PicturedHolder};
+use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
-use crate::labels::{KnownLabels, LabelReader, LabelTexts};
+use crate::labels::{KnownLabels, LabelReader, LabelTexts, rank_of_kind};
 use crate::memory::ObjectMemory;
-use crate::references::ReferenceReader;
-use crate::side_by_side;
+use crate::picture::ObjectPicture;
+use crate::references::{ItemPart, ReferenceReader};
 use crate::types::KnownTypes;
 
-/// Objects whose references are read by one thread, before what all threads have read is put together.
-const AT_ONCE: usize = 256 << 10;
+/// References that a thread reads before it tells what it has read; and for how many the reading of an object counts.
+const AT_ONCE: u64 = 256 << 10;
+const OF_AN_OBJECT: u64 = 4;
+/// What a thread has read and is not put to the rest yet, at most.
+const AHEAD: usize = 2;
 
 /// How an object is held: its row, the kind, and the value.
 type ReadLabel = (u32, HolderKind, u64);
 
-/// A thread, and the row of each of its texts among those of all.
-struct LabelThread<'a, 'b> {
-    memory: &'a mut ObjectMemory<'b>,
-    known: KnownLabels,
-    texts: Vec<u32>,
-    read: Vec<ReadLabel>,
+/// Objects, each of which has a parent that holds it, itself where nobody does; and the first parts of those that are read in
+/// parts.
+#[derive(Clone, Copy)]
+pub(crate) struct HeldObjects<'a> {
+    pub(crate) picture: &'a ObjectPicture,
+    pub(crate) parents: &'a [u32],
+    pub(crate) first_parts: &'a FxHashMap<u32, ItemPart>,
+    /// Those of which it is said how they are held; `None`: all.
+    pub(crate) wanted: Option<&'a [bool]>,
 }
 
-/// Who holds each object, which is its parent, or each of those that are wanted; itself where nobody does. There is a thread for
-/// each of the memories; `texts` are those of all.
+/// What a thread reads at once.
+enum LabelPiece {
+    /// Objects that hold others, by their numbers among these; of those with many items only the first part.
+    Holding(Range<usize>),
+    /// A further part of the object in this row.
+    Part(u32, ItemPart),
+}
+
+/// What was read of a piece, and the texts that the thread had not come upon before.
+#[derive(Default)]
+struct ReadLabels {
+    labels: Vec<ReadLabel>,
+    texts: Vec<String>,
+}
+
+/// What reads pieces, and the row of each of its texts among those of all.
+struct PieceSource<'e> {
+    /// `None`: they are read where they are put together.
+    thread: Option<Receiver<ReadLabels>>,
+    here: PieceReader<'e>,
+    texts: Vec<u32>,
+}
+
+/// Reads pieces one after the other.
+struct PieceReader<'e> {
+    reader: ReferenceReader<'e>,
+    known: KnownLabels,
+    /// Texts that were told.
+    told: usize,
+    input: LabelInput<'e>,
+}
+
+/// What all pieces are read with.
+#[derive(Clone, Copy)]
+struct LabelInput<'e> {
+    types: &'e KnownTypes,
+    rows: &'e AddressTable,
+    held: HeldObjects<'e>,
+    holding: &'e [u32],
+}
+
+impl HeldObjects<'_> {
+    /// Whether it is said of an object how another holds it.
+    fn is_held(&self, row: u32, by: u32) -> bool {
+        let is_wanted = || self.wanted.is_none_or(|wanted| wanted.get(row as usize) == Some(&true));
+        row != by && self.parents.get(row as usize) == Some(&by) && is_wanted()
+    }
+}
+
+/// Who holds each object. There is a thread for each of `memories`, and `reader` for the pieces of those that the system
+/// refuses; `texts` are those of all.
 pub(crate) fn read_holders(
-    (references, memories): (ReferenceReader<'_>, &mut [ObjectMemory<'_>]),
+    (reader, memories): (ReferenceReader<'_>, &mut [ObjectMemory<'_>]),
     (types, rows): (&KnownTypes, &AddressTable),
-    (objects, parents): (&[PicturedObject], &[u32]),
-    wanted: Option<&[bool]>,
+    held: HeldObjects<'_>,
     texts: &mut LabelTexts,
 ) -> Vec<PicturedHolder> {
-    let (mut holders, holding) = unlabelled(parents, wanted);
-    let thread = |memory| {
-        let known = KnownLabels::of(LabelTexts::default());
-        LabelThread { memory, known, texts: Vec::new(), read: Vec::new() }
-    };
-    let mut threads: Vec<LabelThread<'_, '_>> = memories.iter_mut().map(thread).collect();
-    let (layout, static_types) = (references.layout, references.static_types);
-    for some in holding.chunks(AT_ONCE * threads.len().max(1)) {
-        let (count, known) = (threads.len(), (objects, holders.as_slice()));
-        let pieces = some.chunks(some.len().div_ceil(count.max(1)).max(1));
-        let work = pieces.zip(&mut threads).map(|(piece, thread)| {
-            move || {
-                let reader = ReferenceReader { memory: thread.memory, layout, static_types };
-                let mut reader = LabelReader { reader, types, rows, known: &mut thread.known };
-                read_labels(&mut reader, piece, known, &mut thread.read);
-            }
-        });
-        side_by_side::execute(work.collect(), count);
-        for thread in &mut threads {
-            let new = thread.known.texts.since(thread.texts.len());
-            thread.texts.extend(new.iter().map(|text| texts.row(text)));
-            for (row, kind, value) in thread.read.drain(..) {
-                let text = || thread.texts.get(value as usize).copied().unwrap_or(0);
+    let (mut holders, holding) = unlabelled(held);
+    let pieces = pieces(&holding, held);
+    let input = LabelInput { types, rows, held, holding: &holding };
+    std::thread::scope(|scope| {
+        let count = memories.len().max(1);
+        let source = |thread| PieceSource { thread, here: PieceReader::new(reader, input), texts: Vec::new() };
+        let mut sources: Vec<PieceSource<'_>> = memories
+            .iter_mut()
+            .zip(0..)
+            .map(|(memory, first)| {
+                source(start(scope, (memory, reader), input, pieces.iter().skip(first).step_by(count)))
+            })
+            .collect();
+        if sources.is_empty() {
+            sources.push(source(None));
+        }
+        for (piece, number) in pieces.iter().zip(0..) {
+            let source = &mut sources[number % count];
+            let read = source.next(piece);
+            source.texts.extend(read.texts.iter().map(|text| texts.row(text)));
+            for (row, kind, value) in read.labels {
+                let text = || source.texts.get(value as usize).copied().unwrap_or(0);
                 let value = if kind.has_text() { text().into() } else { value };
-                if let Some(holder) = holders.get_mut(row as usize) {
+                let is_better = |known: &&mut PicturedHolder| rank_of_kind(kind) < rank_of_kind(known.kind);
+                // Of the parts of one object, the first says it.
+                if let Some(holder) = holders.get_mut(row as usize).filter(is_better) {
                     (holder.kind, holder.value) = (kind, value);
                 }
             }
         }
-    }
+    });
     holders
 }
 
+/// Starts a thread that reads these pieces; `None`: the system refuses it.
+fn start<'s, 'e: 's, 'm: 'e>(
+    scope: &'s Scope<'s, 'e>,
+    (memory, reader): (&'e mut ObjectMemory<'m>, ReferenceReader<'e>),
+    input: LabelInput<'e>,
+    pieces: impl Iterator<Item = &'e LabelPiece> + Send + 'e,
+) -> Option<Receiver<ReadLabels>> {
+    let (layout, static_types) = (reader.layout, reader.static_types);
+    let (tell, read) = sync_channel(AHEAD);
+    let work = move || {
+        let mut reader = PieceReader::new(ReferenceReader { memory, layout, static_types }, input);
+        for piece in pieces {
+            if tell.send(reader.read(piece)).is_err() {
+                break;
+            }
+        }
+    };
+    Builder::new().spawn_scoped(scope, work).ok().map(|_| read)
+}
+
+impl PieceSource<'_> {
+    fn next(&mut self, piece: &LabelPiece) -> ReadLabels {
+        match &self.thread {
+            // A thread that has ended has panicked, which ends this one, too.
+            Some(thread) => thread.recv().unwrap_or_default(),
+            None => self.here.read(piece),
+        }
+    }
+}
+
+impl<'e> PieceReader<'e> {
+    fn new(reader: ReferenceReader<'e>, input: LabelInput<'e>) -> Self {
+        Self { reader, known: KnownLabels::of(LabelTexts::default()), told: 0, input }
+    }
+
+    fn read(&mut self, piece: &LabelPiece) -> ReadLabels {
+        let mut labels = Vec::new();
+        match piece {
+            LabelPiece::Holding(some) => {
+                let holding = self.input.holding.get(some.clone()).unwrap_or_default();
+                let objects = self.input.held.picture.objects();
+                let addresses = holding.iter().filter_map(|row| Some(objects.get(*row as usize)?.address));
+                self.reader.memory.expect(addresses);
+                holding.iter().for_each(|row| self.read_part(*row, ItemPart::FIRST, &mut labels));
+            }
+            LabelPiece::Part(row, part) => self.read_part(*row, part.clone(), &mut labels),
+        }
+        let texts = self.known.texts.since(self.told).to_vec();
+        self.told += texts.len();
+        ReadLabels { labels, texts }
+    }
+
+    fn read_part(&mut self, holder: u32, mut part: ItemPart, into: &mut Vec<ReadLabel>) {
+        let LabelInput { types, rows, held, .. } = self.input;
+        let objects = held.picture.objects();
+        let Some(object) = objects.get(holder as usize) else { return };
+        let mut reader = LabelReader { reader: self.reader, types, rows, known: &mut self.known };
+        let is_held = |row: u32| held.is_held(row, holder);
+        reader.held_by(object, &mut part, (objects, is_held), &mut |row, kind, value| into.push((row, kind, value)));
+    }
+}
+
+/// Pieces of about the same size.
+fn pieces(holding: &[u32], held: HeldObjects<'_>) -> Vec<LabelPiece> {
+    let (mut made, mut begin, mut size) = (Vec::new(), 0, 0);
+    for (row, number) in holding.iter().zip(0..) {
+        size += OF_AN_OBJECT + held.picture.references_of(*row).len() as u64;
+        let first = held.first_parts.get(row);
+        if size >= AT_ONCE || first.is_some() {
+            made.push(LabelPiece::Holding(begin..number + 1));
+            (begin, size) = (number + 1, 0);
+        }
+        made.extend(first.into_iter().flat_map(|first| first.others().map(|part| LabelPiece::Part(*row, part))));
+    }
+    made.push(LabelPiece::Holding(begin..holding.len()));
+    made
+}
+
 /// Who holds each object, without a word on how, and the objects that hold some.
-fn unlabelled(parents: &[u32], wanted: Option<&[bool]>) -> (Vec<PicturedHolder>, Vec<u32>) {
-    let is_wanted = |row: u32| wanted.is_none_or(|wanted| wanted.get(row as usize) == Some(&true));
-    let mut has_held = vec![false; parents.len()];
-    let holders = parents.iter().zip(0..).map(|(&parent, row)| {
-        let is_held = parent != row && is_wanted(row);
+fn unlabelled(held: HeldObjects<'_>) -> (Vec<PicturedHolder>, Vec<u32>) {
+    let mut has_held = vec![false; held.parents.len()];
+    let holders = held.parents.iter().zip(0..).map(|(&parent, row)| {
+        let is_held = held.is_held(row, parent);
         if let Some(has_held) = has_held.get_mut(parent as usize).filter(|_| is_held) {
             *has_held = true;
         }
@@ -83,16 +221,4 @@ fn unlabelled(parents: &[u32], wanted: Option<&[bool]>) -> (Vec<PicturedHolder>,
     let holders = holders.collect();
     let holding = has_held.iter().zip(0..).filter(|(has_held, _)| **has_held).map(|(_, row)| row);
     (holders, holding.collect())
-}
-
-fn read_labels(
-    reader: &mut LabelReader<'_>,
-    holding: &[u32],
-    (objects, holders): (&[PicturedObject], &[PicturedHolder]),
-    into: &mut Vec<ReadLabel>,
-) {
-    for &holder in holding {
-        let Some(object) = objects.get(holder as usize) else { continue };
-        reader.held_by((holder, object), (objects, holders), &mut |row, kind, value| into.push((row, kind, value)));
-    }
 }

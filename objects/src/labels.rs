@@ -3,13 +3,13 @@
 //! Invariant: a name is made of what the program's memory says and of nothing else; texts are cut and their sum is bounded,
 //! and what has no name is called by its offset.
 
-use memtrack_format::objects::{HolderKind, PicturedHolder, PicturedObject};
+use memtrack_format::objects::{HolderKind, PicturedObject};
 use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
 use crate::dictionary::text_of;
 use crate::field_names;
-use crate::references::{ReferencePlace, ReferenceReader};
+use crate::references::{ItemPart, ReferencePlace, ReferenceReader};
 use crate::type_fields::{BASE, DICTIONARY, MEMBERS};
 use crate::types::{KnownTypes, ObjectKind, ObjectType};
 
@@ -90,21 +90,21 @@ pub(crate) struct LabelReader<'a> {
 }
 
 impl LabelReader<'_> {
-    /// Calls `each` with the row of everything that one object is said to hold, and how it refers to it.
+    /// Calls `each` with the row of everything that one object is said to hold by a part of its references, and how it refers to
+    /// it.
     pub(crate) fn held_by(
         &mut self,
-        (holder, object): (u32, &PicturedObject),
-        (objects, holders): (&[PicturedObject], &[PicturedHolder]),
+        object: &PicturedObject,
+        part: &mut ItemPart,
+        (objects, is_held): (&[PicturedObject], impl Fn(u32) -> bool),
         each: &mut impl FnMut(u32, HolderKind, u64),
     ) {
         let Some(of) = self.types.get(object.type_number) else { return };
         let (reader, rows) = (self.reader, self.rows);
         let mut found = std::mem::take(&mut self.known.found);
         found.clear();
-        reader.each(of, object.address, &mut |place, at| {
-            let row = rows.get(at);
-            let is_held = |row: &u32| holders.get(*row as usize).is_some_and(|held| held.parent == holder);
-            found.extend(row.filter(|row| *row != holder).filter(is_held).map(|row| (row, place)));
+        reader.part(of, object.address, part, &mut |place, at| {
+            found.extend(rows.get(at).filter(|row| is_held(*row)).map(|row| (row, place)));
         });
         // Of several references the first of the best kind.
         found.sort_by_key(|(row, place)| (*row, rank(*place)));
@@ -323,6 +323,17 @@ fn rank(place: ReferencePlace) -> u8 {
         | ReferencePlace::Member => 1,
         ReferencePlace::Field(_) => 2,
         ReferencePlace::Key => 3,
+    }
+}
+
+/// The same by how it is said.
+pub(crate) fn rank_of_kind(kind: HolderKind) -> u8 {
+    match kind {
+        HolderKind::TextKey | HolderKind::NumberKey | HolderKind::OtherKey | HolderKind::Attribute => 0,
+        HolderKind::Local | HolderKind::Item | HolderKind::Member => 1,
+        HolderKind::Field | HolderKind::Namespace => 2,
+        HolderKind::Key => 3,
+        HolderKind::Class | HolderKind::Ring | HolderKind::None => 4,
     }
 }
 

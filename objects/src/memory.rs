@@ -1,6 +1,7 @@
-//! The memory of the process that is read, in pieces that are kept: objects lie close together.
+//! The memory of the process that is read, in pieces that are kept: most objects that refer to one another lie close together.
 //!
-//! Invariant: what is kept is bounded, and what cannot be read is `None`.
+//! Those that a sorted list refers to lie anywhere: whoever reads such says so, and then a piece is read whole only once two
+//! neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot be read is `None`.
 
 use std::cell::RefCell;
 
@@ -12,22 +13,29 @@ const PAGE: usize = 4 << 10;
 /// Pieces that are kept.
 const MOST_PIECES: usize = 4 << 10;
 const NEAR: usize = 1 << 10;
+/// Of addresses that are read one after the other, so many tell whether they are scattered: if there is a piece for less than
+/// four of them.
+const SAMPLE: usize = 1 << 10;
 /// The most bytes that are read at once.
 const MOST: u64 = 1 << 32;
 /// Words that are read at once: of most objects, and of arrays.
 const FEW_WORDS: usize = 16;
 const MANY_WORDS: usize = 512;
 
-/// Bytes of a piece, and which of its pages could be read.
+/// Bytes of a piece.
 struct Piece {
     key: u64,
     bytes: Box<[u8]>,
+    /// Which of its pages were asked for, and which of them could be read.
+    asked: u16,
     pages: u16,
 }
 
 /// The pieces that are kept: the ones that were read last.
 struct KeptPieces {
     most: usize,
+    /// Whether what is asked for next lies anywhere.
+    is_scattered: bool,
     places: FxHashMap<u64, usize>,
     all: Vec<Piece>,
     /// The one that is used next, once there are as many as may be.
@@ -45,25 +53,29 @@ pub(crate) struct ObjectMemory<'a> {
 
 impl KeptPieces {
     fn new(most: usize) -> Self {
-        Self { most, places: FxHashMap::default(), all: Vec::new(), oldest: 0, near: [0; NEAR] }
+        Self { most, is_scattered: false, places: FxHashMap::default(), all: Vec::new(), oldest: 0, near: [0; NEAR] }
     }
 
-    fn piece(&mut self, key: u64, view: &ProcessView) -> Option<&Piece> {
+    /// So many bytes from an offset on in a piece, if they are on one page that can be read.
+    fn bytes(&mut self, key: u64, offset: usize, len: usize, view: &ProcessView) -> Option<&[u8]> {
         let near = key as usize % NEAR;
         let mut place = self.near[near] as usize;
         if self.all.get(place).is_none_or(|piece| piece.key != key) {
-            place = match self.places.get(&key) {
-                Some(place) => *place,
-                None => self.load(key, view),
-            };
+            place = self.places.get(&key).copied().unwrap_or_else(|| self.add(key));
             self.near[near] = place as u32;
         }
-        self.all.get(place)
+        let piece = self.all.get_mut(place)?;
+        if piece.asked >> (offset / PAGE) & 1 == 0 {
+            piece.load(offset / PAGE, self.is_scattered, view);
+        }
+        piece.on_one_page(offset, len)
     }
 
-    fn load(&mut self, key: u64, view: &ProcessView) -> usize {
+    /// Puts a piece of which nothing is read yet in the place of the oldest.
+    #[cold]
+    fn add(&mut self, key: u64) -> usize {
         let place = if self.all.len() < self.most {
-            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), pages: 0 });
+            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), asked: 0, pages: 0 });
             self.all.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % self.most;
@@ -73,8 +85,7 @@ impl KeptPieces {
             if self.places.get(&piece.key) == Some(&place) {
                 self.places.remove(&piece.key);
             }
-            piece.key = key;
-            piece.load(view);
+            (piece.key, piece.asked, piece.pages) = (key, 0, 0);
         }
         self.places.insert(key, place);
         place
@@ -82,23 +93,23 @@ impl KeptPieces {
 }
 
 impl Piece {
-    /// Nothing is asked of the system where nothing is mapped: most words that may be addresses are none.
-    fn load(&mut self, view: &ProcessView) {
+    /// Reads a page, and all others unless they are scattered and none beside it was asked for. Nothing is asked of the system where nothing is mapped:
+    /// most words that may be addresses are none.
+    #[cold]
+    fn load(&mut self, page: usize, is_scattered: bool, view: &ProcessView) {
         let start = self.key * PIECE as u64;
         let is_mapped = |at: u64, len: usize| view.has_mapping(at, at.saturating_add(len as u64));
-        self.pages = 0;
-        if !is_mapped(start, PIECE) {
+        let beside = 5_u32 << page >> 1;
+        let all = !is_scattered || u32::from(self.asked) & beside != 0;
+        if all && is_mapped(start, PIECE) && view.read(start, &mut self.bytes).is_ok() {
+            (self.asked, self.pages) = (u16::MAX, u16::MAX);
             return;
         }
-        if view.read(start, &mut self.bytes).is_ok() {
-            self.pages = u16::MAX;
-        } else {
-            for (index, page) in self.bytes.chunks_mut(PAGE).enumerate() {
-                let at = start + (index * PAGE) as u64;
-                if is_mapped(at, PAGE) && view.read(at, page).is_ok() {
-                    self.pages |= 1 << index;
-                }
-            }
+        self.asked |= 1 << page;
+        let at = start + (page * PAGE) as u64;
+        let into = self.bytes.get_mut(page * PAGE..(page + 1) * PAGE);
+        if is_mapped(at, PAGE) && into.is_some_and(|into| view.read(at, into).is_ok()) {
+            self.pages |= 1 << page;
         }
     }
 
@@ -150,6 +161,20 @@ impl<'a> ObjectMemory<'a> {
         Self { view, pieces: RefCell::new(KeptPieces::new((MOST_PIECES / all.max(1)).max(1))) }
     }
 
+    /// Takes notice that what is read next is at these addresses, in this order.
+    pub(crate) fn expect(&self, addresses: impl Iterator<Item = u64>) {
+        let mut pieces: Vec<u64> = addresses.take(SAMPLE).map(|at| at / PIECE as u64).collect();
+        let count = pieces.len();
+        pieces.sort_unstable();
+        pieces.dedup();
+        self.pieces.borrow_mut().is_scattered = pieces.len() * 4 > count;
+    }
+
+    /// Whether that is scattered.
+    pub(crate) fn is_scattered(&self) -> bool {
+        self.pieces.borrow().is_scattered
+    }
+
     /// Fills the buffer; `None`: not all of it can be read.
     pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Option<()> {
         let mut pieces = self.pieces.borrow_mut();
@@ -158,7 +183,7 @@ impl<'a> ObjectMemory<'a> {
             let at = address.checked_add(done as u64)?;
             let (key, offset) = (at / PIECE as u64, (at % PIECE as u64) as usize);
             let len = (PAGE - offset % PAGE).min(into.len() - done);
-            let bytes = pieces.piece(key, self.view)?.on_one_page(offset, len)?;
+            let bytes = pieces.bytes(key, offset, len, self.view)?;
             into.get_mut(done..done + len)?.copy_from_slice(bytes);
             done += len;
         }
@@ -169,7 +194,7 @@ impl<'a> ObjectMemory<'a> {
         let offset = (address % PIECE as u64) as usize;
         if offset % PAGE <= PAGE - 8 {
             let mut pieces = self.pieces.borrow_mut();
-            let bytes = pieces.piece(address / PIECE as u64, self.view)?.on_one_page(offset, 8)?;
+            let bytes = pieces.bytes(address / PIECE as u64, offset, 8, self.view)?;
             return bytes.try_into().ok().map(u64::from_le_bytes);
         }
         let mut bytes = [0; 8];

@@ -8,15 +8,15 @@ use memtrack_inject::ProcessView;
 use crate::addresses::AddressTable;
 use crate::followers::{FollowedObjects, FollowedReference, FollowerMemories, Followers};
 use crate::found_objects::FoundObjects;
+use crate::found_references::FoundReferences;
 use crate::graph::Holders;
 use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
-use crate::label_threads::read_holders;
+use crate::label_threads::{HeldObjects, read_holders};
 use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
-use crate::side_by_side;
 use crate::types::{ObjectKind, TypeTable};
 
 /// Of the memory that all threads may keep, one in so many parts is for what one thread reads before and after.
@@ -83,16 +83,17 @@ pub fn read_objects(
     }
     let (mut roots, early) = builder.roots(runtime, reader);
     let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
-    let (first_reference, references) = builder.follow(view, &mut memories, recorded);
+    let found = builder.follow(view, &mut memories, recorded);
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
-    let new_rows = builder.sort();
+    let rows = builder.sort(threads);
     let FoundObjects { types, objects, reference_counts, unreadable, is_at_rest, .. } = builder;
-    let (first_reference, references) = renumbered(&new_rows, &first_reference, &references, threads);
+    let first_parts = found.first_parts(&rows);
+    let (first_reference, references) = found.renumbered(&rows, threads);
     let mut texts = LabelTexts::default();
     let pictured_types = types.each(|of| PicturedType {
         text: texts.row(&of.name),
@@ -111,18 +112,13 @@ pub fn read_objects(
         references,
         ..StoredPicture::default()
     };
-    let renumbered = |old: Vec<u32>| {
-        let mut new: Vec<u32> = old.iter().map(|old| new_rows[*old as usize]).collect();
-        new.sort_unstable();
-        new
-    };
-    let (unexplained, uncounted) = (renumbered(unexplained), renumbered(uncounted));
+    let (unexplained, uncounted) = (rows.of_all(&unexplained), rows.of_all(&uncounted));
     let classes = types.each(|of| by_address.get(of.address));
     let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes };
     let known = types.known();
     let mut labels = KnownLabels::of(texts);
     let mut named = LabelReader { reader, types: &known, rows: &by_address, known: &mut labels };
-    let new_row = |old: u32| new_rows.get(old as usize).copied().unwrap_or(0);
+    let new_row = |old: u32| rows.new.get(old as usize).copied().unwrap_or(0);
     let roots = roots.into_iter().map(|(old, holder)| {
         let object = new_row(old);
         let text = root_text(holder, picture.stored.objects.get(object as usize), &types, &mut named);
@@ -138,10 +134,10 @@ pub fn read_objects(
             PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
             _ => None,
         };
-        let read = (picture.stored.objects.as_slice(), parents.as_slice());
-        let mut memories = memories.into_all();
-        let (from, by) = ((reader, memories.as_mut_slice()), (&known, &by_address));
-        picture.stored.holders = read_holders(from, by, read, wanted.as_deref(), &mut texts);
+        let (wanted, first_parts) = (wanted.as_deref(), &first_parts);
+        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, wanted };
+        let (from, by) = ((reader, memories.others_mut()), (&known, &by_address));
+        picture.stored.holders = read_holders(from, by, held, &mut texts);
         for ring in rings {
             if let Some(holder) = picture.stored.holders.get_mut(ring as usize) {
                 holder.kind = HolderKind::Ring;
@@ -172,41 +168,6 @@ fn root_text(
             Some(named.row(&format!("<immortal {}>", types.short_name(of))))
         }
     }
-}
-
-/// The references of objects that have new rows, ascending again.
-fn renumbered(new_rows: &[u32], first: &[u64], references: &[u32], threads: usize) -> (Vec<u64>, Vec<u32>) {
-    let mut old_rows = vec![0_u32; new_rows.len()];
-    for (new, old) in new_rows.iter().zip(0..) {
-        old_rows[*new as usize] = old;
-    }
-    let held_by = |old: u32| &references[first[old as usize] as usize..first[old as usize + 1] as usize];
-    let mut new_first = Vec::with_capacity(first.len());
-    new_first.push(0);
-    new_first.extend(old_rows.iter().scan(0, |end, old| {
-        *end += held_by(*old).len() as u64;
-        Some(*end)
-    }));
-    let mut all = vec![0; references.len()];
-    let some = old_rows.len().div_ceil(threads.max(1)).max(1);
-    let (mut work, mut rest) = (Vec::new(), all.as_mut_slice());
-    for (rows, ends) in old_rows.chunks(some).zip(new_first[1..].chunks(some)) {
-        let count = ends.last().map_or(0, |end| *end as usize) + rest.len() - references.len();
-        let (part, others) = rest.split_at_mut(count);
-        rest = others;
-        work.push(move || {
-            let mut part = part;
-            for old in rows {
-                let held = held_by(*old);
-                let (own, after) = part.split_at_mut(held.len());
-                own.iter_mut().zip(held).for_each(|(new, held)| *new = new_rows[*held as usize]);
-                own.sort_unstable();
-                part = after;
-            }
-        });
-    }
-    side_by_side::execute(work, threads);
-    (new_first, all)
 }
 
 impl FoundObjects<'_> {
@@ -242,12 +203,9 @@ impl FoundObjects<'_> {
 
     /// The types that are no objects of the heap: nothing needs to hold them.
     fn static_types(&self) -> Vec<FoundRoot> {
-        let is_static = |object: &PicturedObject| {
-            let is_type = self.types.get(object.type_number).is_some_and(|of| of.kind == ObjectKind::Type);
-            is_type && !self.types.is_heap_type(object.address)
-        };
-        let objects = self.objects.iter().zip(0..).filter(|(object, _)| is_static(object));
-        objects.map(|(_, number)| (number, RootHolder::Interpreter)).collect()
+        let statics = self.types_among_objects().filter(|object| !self.types.is_heap_type(object.address));
+        let rows = statics.filter_map(|object| self.by_address.get(object.address));
+        rows.map(|row| (row, RootHolder::Interpreter)).collect()
     }
 
     /// Of what no object refers to, what the interpreter has for itself: the dictionary of interned strings, whose references
@@ -284,64 +242,63 @@ impl FoundObjects<'_> {
         view: &ProcessView,
         memories: &mut FollowerMemories<'_>,
         recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
-    ) -> (Vec<u64>, Vec<u32>) {
-        let (mut first, mut references) = (vec![0], Vec::new());
+    ) -> FoundReferences {
+        let mut references = FoundReferences::default();
         std::thread::scope(|scope| {
             let mut followers = memories.start(scope, self.by_address);
-            self.follow_rest(&mut followers, (&mut first, &mut references));
+            self.follow_rest(&mut followers, &mut references);
             if !self.layout.is_free_threaded() {
-                self.other_blocks(view);
+                self.other_blocks(view, &mut followers);
                 if self.misses_large() {
                     self.blocks_in_use(recorded());
                 }
-                self.follow_rest(&mut followers, (&mut first, &mut references));
+                self.follow_rest(&mut followers, &mut references);
             }
         });
-        (first, references)
+        references
     }
 
-    /// The same for those that have no row in `first` yet.
-    fn follow_rest(&mut self, followers: &mut Followers<'_>, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
-        let mut sent = first.len() - 1;
+    /// The same for those of which nothing has been read yet.
+    fn follow_rest(&mut self, followers: &mut Followers<'_>, references: &mut FoundReferences) {
+        let mut sent = references.rows();
         loop {
             let rest = self.objects.get(sent..).unwrap_or_default();
             sent += followers.send(rest, &self.types);
-            match followers.receive() {
-                Some(read) => self.take(&read, (first, references)),
-                None => return,
+            let Some(read) = followers.receive() else { return };
+            for (number, first) in &read.large {
+                let row = references.rows() + number;
+                followers.read_rest(row as u32, self.objects[row], first);
+                references.begin_parts(row as u32, first.clone());
             }
+            self.take(&read, references);
         }
     }
 
-    /// Takes what was read of the next objects.
-    fn take(&mut self, read: &FollowedObjects, (first, references): (&mut Vec<u64>, &mut Vec<u32>)) {
+    /// Takes what was read of the next objects, or of a part of one.
+    fn take(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
         self.unreadable += read.unreadable;
+        for (address, head) in read.new_by_address() {
+            self.number_of(address, head);
+        }
+        if let Some(row) = read.part_of {
+            references.add_part(row, read.references_of_part().filter_map(|held| self.held(held)));
+        }
         for (number, size) in read.sizes.iter().enumerate() {
-            match (size, self.objects.get_mut(first.len() - 1)) {
+            match (size, self.objects.get_mut(references.rows())) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
                 _ => self.unreadable += 1,
             }
-            let begin = references.len();
-            for reference in read.references_of(number) {
-                let held = match reference {
-                    FollowedReference::Known(row) => Some(row),
-                    FollowedReference::New(address, head) => self.number_of(address, head),
-                };
-                if let Some(held) = held {
-                    self.found_counts[held as usize] = self.found_counts[held as usize].saturating_add(1);
-                    references.push(held);
-                }
-            }
-            references[begin..].sort_unstable();
-            let mut kept = begin;
-            for at in begin..references.len() {
-                if at == begin || references[at] != references[kept - 1] {
-                    references[kept] = references[at];
-                    kept += 1;
-                }
-            }
-            references.truncate(kept);
-            first.push(references.len() as u64);
+            references.add(read.references_of(number).filter_map(|held| self.held(held)));
         }
+    }
+
+    /// The row of an object to which another refers, counted.
+    fn held(&mut self, reference: FollowedReference) -> Option<u32> {
+        let held = match reference {
+            FollowedReference::Known(row) => row,
+            FollowedReference::New(address, head) => self.number_of(address, head)?,
+        };
+        self.found_counts[held as usize] = self.found_counts[held as usize].saturating_add(1);
+        Some(held)
     }
 }

@@ -28,17 +28,22 @@ impl PoolLayout {
         Self { pool: pool_bytes(minor) }
     }
 
+    /// Bytes of a pool, which lies at a multiple of them.
+    pub(crate) fn bytes(self) -> u64 {
+        self.pool
+    }
+
     /// Calls `each` with the address and the size of every block in use of the pool that begins here, if one does; returns its
-    /// end. `probe` reads the one word that most other places are told by, `words` the pool.
+    /// end. `headers` reads what pools begin with, `words` what is in them.
     pub(crate) fn blocks(
         self,
-        (probe, words): (&impl Words, &impl Words),
+        (headers, words): (&impl Words, &impl Words),
         at: u64,
         each: &mut impl FnMut(u64, u64),
     ) -> Option<u64> {
         let is_pool = |next: u64| (SIZE_CLASSES * BLOCK_STEP..).contains(&(next >> 32)) && next >> 32 < self.pool;
-        let may_be = at.is_multiple_of(self.pool) && probe.word(at.checked_add(NEXT)?).is_some_and(is_pool);
-        let pool = may_be.then(|| Pool::read(words, self, at)).flatten()?;
+        let may_be = at.is_multiple_of(self.pool) && headers.word(at.checked_add(NEXT)?).is_some_and(is_pool);
+        let pool = may_be.then(|| Pool::read((headers, words), self, at)).flatten()?;
         pool.visit(each);
         at.checked_add(self.pool)
     }
@@ -54,8 +59,8 @@ struct Pool {
 }
 
 impl Pool {
-    fn read(words: &impl Words, layout: PoolLayout, address: u64) -> Option<Self> {
-        let word = |at: u64| words.word(address.checked_add(at)?);
+    fn read((headers, words): (&impl Words, &impl Words), layout: PoolLayout, address: u64) -> Option<Self> {
+        let word = |at: u64| headers.word(address.checked_add(at)?);
         let (used, class, next) = (word(USED)? as u32, word(SIZE_CLASS & !7)? >> 32, word(NEXT)?);
         let block = (class < SIZE_CLASSES).then_some((class + 1) * BLOCK_STEP)?;
         let (next, most) = (next & u64::from(u32::MAX), next >> 32);

@@ -4,8 +4,9 @@
 //! Weak references and lists of them are left out. Invariant: what is passed on is a candidate; whoever takes it checks
 //! that an object is there.
 
+use std::ops::Range;
+
 use crate::dictionary::{Dictionary, KeyTable, values_start};
-use crate::greenlets::{GreenletState, MOST_FRAMES};
 use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
@@ -14,20 +15,9 @@ use crate::static_types::StaticTypes;
 use crate::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::types::{ObjectKind, ObjectType};
 
-/// Slots of a frame before its locals, in words.
-const FRAME_WORDS: u64 = 8;
-/// And where it has the position of its stack.
-const STACK_POSITION: u64 = 64;
-/// The owner of a frame that is within a generator; frames of owners from a number on execute nothing of the program, from 3.12 on.
-const OWNED_BY_GENERATOR: u8 = 1;
-const FRAMES_OF_INTERPRETER: u8 = 3;
-/// Offsets in frame objects before 3.11: where the stack begins and ends (from 3.10 on, how many it has).
-const VALUE_STACK: u64 = 64;
-const STACK_TOP: u64 = 72;
-const STACK_DEPTH: u64 = 80;
 /// In a code object from 3.11 on: the end of its first references, and where those behind its numbers are.
 const CODE_NUMBERS: u64 = 48;
-const CODE_NAMES: std::ops::Range<u64> = 96..144;
+const CODE_NAMES: Range<u64> = 96..144;
 /// What a code object makes when it is asked for it: its bytes in 3.11, else the address of so many references, at an offset
 /// by version. They are called by offsets behind those of all fields.
 const CODE_KEPT: [u64; 3] = [152, 152, 160];
@@ -43,6 +33,10 @@ const TEE_VALUES: u64 = 40;
 pub(crate) const DEQUE_ITEMS: u64 = 64;
 /// The most words of a fixed part.
 const MOST_FIELDS: u64 = 1 << 16;
+/// Items of an object that are read at once, where an object is read in parts.
+const ITEMS_OF_A_PART: u64 = 256 << 10;
+/// Items of an object that is believed.
+const MOST_ITEMS: u64 = 1 << 29;
 
 /// Where in an object a reference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +59,37 @@ pub(crate) enum ReferencePlace {
     Field(u64),
 }
 
+/// Which items of a list, tuple, dictionary or set are read, and how many there are. An object's other references are those of
+/// the part with its first items.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ItemPart {
+    wanted: Range<u64>,
+    /// Items of the object; 0: it has none, or is not read in parts.
+    all: u64,
+}
+
+impl ItemPart {
+    /// What is read first of every object.
+    pub(crate) const FIRST: Self = Self { wanted: 0..ITEMS_OF_A_PART, all: 0 };
+
+    /// The further parts of an object of which this is the first.
+    pub(crate) fn others(&self) -> impl Iterator<Item = Self> + use<> {
+        let (end, all) = (self.wanted.end, self.all);
+        let begins = (end..all).step_by(ITEMS_OF_A_PART as usize);
+        begins.map(move |begin| Self { wanted: begin..begin + ITEMS_OF_A_PART, all })
+    }
+
+    fn is_first(&self) -> bool {
+        self.wanted.start == 0
+    }
+
+    /// The wanted ones of so many items; `None`: there cannot be as many.
+    fn of(&mut self, count: u64) -> Option<Range<u64>> {
+        self.all = Some(count).filter(|count| *count <= MOST_ITEMS)?;
+        Some(self.wanted.start.min(count)..self.wanted.end.min(count))
+    }
+}
+
 /// What reads references.
 #[derive(Clone, Copy)]
 pub(crate) struct ReferenceReader<'a> {
@@ -76,7 +101,23 @@ pub(crate) struct ReferenceReader<'a> {
 impl ReferenceReader<'_> {
     /// Calls `each` with place and address of every reference; returns whether all could be read.
     pub(crate) fn each(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let mut whole = ItemPart { wanted: 0..u64::MAX, all: 0 };
+        self.part(of, address, &mut whole, each)
+    }
+
+    /// The same for a part of them, which learns how many items there are.
+    pub(crate) fn part(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        part: &mut ItemPart,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        if !part.is_first() {
+            return self.items_of_part(of, address, part, each);
+        }
         let mut is_whole = self.attributes(of, address, each);
+        is_whole &= self.items_of_part(of, address, part, each);
         is_whole &= match of.kind {
             ObjectKind::Array
             | ObjectKind::ByteArray
@@ -84,11 +125,9 @@ impl ReferenceReader<'_> {
             | ObjectKind::Integer
             | ObjectKind::NoReferences
             | ObjectKind::Text => self.fields(of, address, self.own_fields(of), each),
-            ObjectKind::Dictionary | ObjectKind::OrderedDictionary => {
-                self.dictionary(address, each) & self.fields(of, address, 48, each)
-            }
-            ObjectKind::List => self.list(address, each) & self.fields(of, address, 40, each),
-            ObjectKind::Set => self.set(address, each) & self.fields(of, address, 200, each),
+            ObjectKind::Dictionary | ObjectKind::OrderedDictionary => self.fields(of, address, 48, each),
+            ObjectKind::List => self.fields(of, address, 40, each),
+            ObjectKind::Set => self.fields(of, address, 200, each),
             ObjectKind::NumpyArray => {
                 let (from, to) = (numpy_array::REFERENCES.start, numpy_array::REFERENCES.end);
                 self.field_words(of, address, from, to, each)
@@ -120,14 +159,37 @@ impl ReferenceReader<'_> {
                 self.field_words(of, address, 24, 32, each) & self.field_words(of, address, 64, 72, each)
             }
             ObjectKind::TeeData => self.tee_data(of, address, each),
-            ObjectKind::Greenlet => self.items(of, address, each) & self.greenlet(address, each),
+            ObjectKind::Greenlet => self.fields_before_items(of, address, each) & self.greenlet(address, each),
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
-                self.items(of, address, each)
+                self.fields_before_items(of, address, each)
             }
         };
         is_whole
+    }
+
+    /// The items of a part.
+    fn items_of_part(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        part: &mut ItemPart,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        match of.kind {
+            ObjectKind::Dictionary | ObjectKind::OrderedDictionary => self.dictionary(address, part, each),
+            ObjectKind::List => self.list(address, part, each),
+            ObjectKind::Set => self.set(address, part, each),
+            ObjectKind::Code if self.layout.has_light_frames() => true,
+            ObjectKind::Generator if self.layout.has_light_frames() => true,
+            ObjectKind::Tuple
+            | ObjectKind::Fields
+            | ObjectKind::Code
+            | ObjectKind::Generator
+            | ObjectKind::Greenlet => self.items(of, address, part, each),
+            _ => true,
+        }
     }
 
     /// Where the fields of a class derived from a type without references begin.
@@ -159,7 +221,7 @@ impl ReferenceReader<'_> {
         self.field_words(of, address, from, self.fixed(of), each)
     }
 
-    fn field_words(
+    pub(crate) fn field_words(
         &self,
         of: &ObjectType,
         address: u64,
@@ -177,23 +239,48 @@ impl ReferenceReader<'_> {
         })
     }
 
-    /// Fields and items: all words of fixed and variable part.
-    fn items(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+    /// Where the items of an object of variable size begin, as offsets: its fields, and what is behind them.
+    fn item_offsets(&self, of: &ObjectType) -> (u64, u64) {
         let items = self.layout.tuple_items;
-        let (first, base) = if of.kind == ObjectKind::Tuple { (items, items) } else { (16, self.fixed(of)) };
-        let fixed = self.field_words(of, address, first, base, each);
+        if of.kind == ObjectKind::Tuple { (items, items) } else { (16, self.fixed(of)) }
+    }
+
+    /// All words of the fixed part.
+    fn fields_before_items(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let (first, base) = self.item_offsets(of);
+        self.field_words(of, address, first, base, each)
+    }
+
+    /// The words of the variable part.
+    fn items(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        part: &mut ItemPart,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
         if of.item_size != 8 {
-            return fixed;
+            return true;
         }
-        let address = self.layout.fields(address);
+        let (address, (_, base)) = (self.layout.fields(address), self.item_offsets(of));
         let Some(count) = self.memory.u64(address.wrapping_add(16)) else { return false };
-        let count = count.cast_signed().unsigned_abs();
-        let mut index = 0;
-        fixed
-            & self.memory.words(address.wrapping_add(base), count, |word| {
-                each(ReferencePlace::Item(index), word);
-                index += 1;
-            })
+        self.item_words(address.wrapping_add(base), count.cast_signed().unsigned_abs(), part, each)
+    }
+
+    /// Words of an array that are items.
+    fn item_words(
+        &self,
+        first: u64,
+        count: u64,
+        part: &mut ItemPart,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        let Some(Range { start, end }) = part.of(count) else { return false };
+        let mut index = start;
+        self.memory.words(first.wrapping_add(start * 8), end - start, |word| {
+            each(ReferencePlace::Item(index), word);
+            index += 1;
+        })
     }
 
     /// The dictionary or the values that stand before or behind the object, where its type says so.
@@ -272,9 +359,10 @@ impl ReferenceReader<'_> {
             })
     }
 
-    fn dictionary(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+    fn dictionary(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let Some(read) = Dictionary::read(self.memory, self.layout, address) else { return false };
-        read.each(self.memory, |key, value| {
+        let Some(some) = part.of(read.keys.entries) else { return false };
+        read.each_of(self.memory, some, |key, value| {
             if value != 0 {
                 each(ReferencePlace::Value(key), value);
                 each(ReferencePlace::Key, key);
@@ -282,22 +370,18 @@ impl ReferenceReader<'_> {
         })
     }
 
-    fn list(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+    fn list(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(count), Some(items)) = (word(16), word(24)) else { return false };
-        let mut index = 0;
-        self.memory.words(items, count, |word| {
-            each(ReferencePlace::Item(index), word);
-            index += 1;
-        })
+        self.item_words(items, count, part, each)
     }
 
-    fn set(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+    fn set(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(mask), Some(table)) = (word(32), word(40)) else { return false };
-        let Some(words) = mask.checked_add(1).and_then(|size| size.checked_mul(2)) else { return false };
+        let Some(Range { start, end }) = mask.checked_add(1).and_then(|size| part.of(size)) else { return false };
         let mut index = 0_u64;
-        self.memory.words(table, words, |word| {
+        self.memory.words(table.wrapping_add(start * 16), (end - start) * 2, |word| {
             if index.is_multiple_of(2) {
                 each(ReferencePlace::Member, word);
             }
@@ -325,112 +409,6 @@ impl ReferenceReader<'_> {
             (block, place) = (next, 0);
         }
         false
-    }
-
-    /// What a greenlet has besides its fields, and the frames of one that waits.
-    fn greenlet(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        // One that is just being made or taken down has no state.
-        let Some(state) = GreenletState::read(self.memory, self.layout, address) else { return true };
-        let (words, mut offset) = state.words();
-        let is_whole = self.memory.words(words.start, (words.end - words.start) / 8, |word| {
-            each(ReferencePlace::Field(offset), word);
-            offset += 8;
-        });
-        if !self.layout.has_light_frames() || !state.is_active(self.memory) {
-            return is_whole;
-        }
-        let frame = state.frame(self.memory).filter(|frame| *frame != 0);
-        let mut at = frame.and_then(|frame| self.memory.u64(self.layout.fields(frame).wrapping_add(24)));
-        for _ in 0..MOST_FRAMES {
-            let Some(frame) = at.filter(|frame| *frame != 0 && !self.is_frame_of_interpreter(*frame)) else { break };
-            self.frame(frame, &mut |place, word| match place {
-                ReferencePlace::Local(number) => each(ReferencePlace::FrameLocal(frame, number), word),
-                _ => each(ReferencePlace::Field(offset), word),
-            });
-            at = self.memory.u64(frame.wrapping_add(self.layout.frame_previous));
-        }
-        is_whole
-    }
-
-    /// Whether a frame executes nothing of the program.
-    fn is_frame_of_interpreter(&self, frame: u64) -> bool {
-        let owner = || self.memory.u8(frame.wrapping_add(self.layout.frame_owner)).unwrap_or(FRAMES_OF_INTERPRETER);
-        self.layout.minor >= 12 && owner() >= FRAMES_OF_INTERPRETER
-    }
-
-    /// A frame that is no object: what it executes, and its local variables.
-    pub(crate) fn frame(&self, frame: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(frame.wrapping_add(at));
-        let Some(code) = word(self.layout.frame_code).map(|code| self.layout.untagged(code)) else { return false };
-        let owner = match self.layout.minor {
-            ..12 => Some(0),
-            12.. => self.memory.u8(frame.wrapping_add(self.layout.frame_owner)),
-        };
-        if code == 0 || owner.is_some_and(|owner| owner >= FRAMES_OF_INTERPRETER) {
-            return true;
-        }
-        // Globals and builtins of the function, which the frame only borrows from it: through them, each variable of a module
-        // would be called after a coroutine that was suspended in it.
-        let borrowed = if self.layout.minor == 11 { 8..24 } else { 24..40 };
-        let mut offset = 0;
-        let head = self.memory.words(frame, FRAME_WORDS, |value| {
-            if offset != self.layout.frame_previous && !borrowed.contains(&offset) {
-                each(ReferencePlace::Field(offset), self.layout.untagged(value));
-            }
-            offset += 8;
-        });
-        let Some(slots) = self.slots_of_frame(frame, self.layout.fields(code), owner) else { return head };
-        let mut index = 0;
-        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(1 << 16), |value| {
-            each(ReferencePlace::Local(index), self.layout.untagged(value));
-            index += 1;
-        })
-    }
-
-    /// Slots in use of a frame that executes this code: its variables, and what is on its stack, unless the frame is just being
-    /// executed, when nobody else knows how far its stack goes.
-    fn slots_of_frame(&self, frame: u64, code: u64, owner: Option<u8>) -> Option<u64> {
-        let number = |at: u64| self.memory.u32(code.wrapping_add(at)).map(u64::from);
-        let (locals, stack) = (number(self.layout.local_slots)?, number(self.layout.stack_slots)?);
-        let position = self.memory.u64(frame.wrapping_add(STACK_POSITION)).unwrap_or(0);
-        let in_use = match self.layout.minor {
-            // An address; that of an earlier moment while the frame is being executed, so that of no frame of a thread is taken.
-            14.. if owner == Some(OWNED_BY_GENERATOR) => {
-                position.saturating_sub(frame.wrapping_add(self.layout.frame_locals)) / 8
-            }
-            14.. => 0,
-            // A number of 32 bits, -1 while the frame is being executed.
-            _ => u64::try_from((position as u32).cast_signed()).unwrap_or(0),
-        };
-        let is_sound = in_use <= locals + stack;
-        Some(if is_sound { in_use.max(locals) } else { locals })
-    }
-
-    /// A frame object before 3.11.
-    fn frame_object(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(slots) = self.slots_in_use(address) else { return false };
-        let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
-        let mut index = 0;
-        fields
-            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(1 << 16), |word| {
-                each(ReferencePlace::Local(index), word);
-                index += 1;
-            })
-    }
-
-    /// Slots of a frame object before 3.11 that are in use: its variables, and what is on its stack if it is suspended. While it
-    /// runs, nobody else knows how far its stack goes, and behind that stand addresses of what was there before.
-    fn slots_in_use(&self, address: u64) -> Option<u64> {
-        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
-        let first = address.checked_add(self.layout.frame_data)?;
-        let (all, stack) = (word(16)?, word(VALUE_STACK)?);
-        let end = if self.layout.minor >= 10 {
-            let depth = self.memory.u32(address.checked_add(STACK_DEPTH)?)?.cast_signed().max(0);
-            stack.checked_add(u64::from(depth.cast_unsigned()) * 8)?
-        } else {
-            stack.max(word(STACK_TOP)?)
-        };
-        Some((end.checked_sub(first)? / 8).min(all))
     }
 
     /// A code object, whose other fields are numbers, some of them left as the memory was.

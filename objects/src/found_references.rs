@@ -1,0 +1,193 @@
+//! What objects refer to, while they are found: by the rows that they have then.
+//!
+//! Objects with many items are read in parts by several threads, which are done at different times, so that what is read of those
+//! stands apart. Invariant: an object refers to another once, whatever the number of its references to it.
+
+use rustc_hash::FxHashMap;
+
+use crate::references::ItemPart;
+use crate::side_by_side;
+
+/// Of an object that refers to one of so many objects or more, the rows are sorted by a table of all rows.
+const SPARSE: usize = 64;
+
+/// The references of the objects that have been read so far.
+#[derive(Debug)]
+pub(crate) struct FoundReferences {
+    /// Where the references of each begin among `all`; the end of those of the last.
+    first: Vec<u64>,
+    all: Vec<u32>,
+    /// By rows: those of objects that are read in parts.
+    in_parts: FxHashMap<u32, Vec<u32>>,
+    /// The first parts of these.
+    first_parts: Vec<(u32, ItemPart)>,
+}
+
+/// The order of rows that objects get in the end.
+#[derive(Debug, Default)]
+pub(crate) struct NewRows {
+    /// The new row of each old one.
+    pub(crate) new: Vec<u32>,
+    /// The old row of each new one.
+    pub(crate) old: Vec<u32>,
+}
+
+impl NewRows {
+    /// These old rows, ascending by their new ones.
+    pub(crate) fn of_all(&self, old: &[u32]) -> Vec<u32> {
+        let mut new: Vec<u32> = old.iter().map(|old| self.new[*old as usize]).collect();
+        new.sort_unstable();
+        new
+    }
+}
+
+impl Default for FoundReferences {
+    fn default() -> Self {
+        Self { first: vec![0], all: Vec::new(), in_parts: FxHashMap::default(), first_parts: Vec::new() }
+    }
+}
+
+impl FoundReferences {
+    /// Objects that have been read.
+    pub(crate) fn rows(&self) -> usize {
+        self.first.len() - 1
+    }
+
+    /// Adds what the next object refers to.
+    pub(crate) fn add(&mut self, held: impl Iterator<Item = u32>) {
+        let begin = self.all.len();
+        self.all.extend(held);
+        self.all[begin..].sort_unstable();
+        let mut kept = begin;
+        for at in begin..self.all.len() {
+            if at == begin || self.all[at] != self.all[kept - 1] {
+                self.all[kept] = self.all[at];
+                kept += 1;
+            }
+        }
+        self.all.truncate(kept);
+        self.first.push(kept as u64);
+    }
+
+    /// Takes notice of an object that is read in parts, of which this is the first.
+    pub(crate) fn begin_parts(&mut self, row: u32, first: ItemPart) {
+        self.first_parts.push((row, first));
+    }
+
+    /// The first parts of objects that were read in parts, by their new rows.
+    pub(crate) fn first_parts(&self, rows: &NewRows) -> FxHashMap<u32, ItemPart> {
+        self.first_parts.iter().map(|(old, part)| (rows.new[*old as usize], part.clone())).collect()
+    }
+
+    /// Adds what a further part of an object refers to.
+    pub(crate) fn add_part(&mut self, row: u32, held: impl Iterator<Item = u32>) {
+        self.in_parts.entry(row).or_default().extend(held);
+    }
+
+    /// The references of the object in each new row, ascending, and where each begins.
+    pub(crate) fn renumbered(mut self, rows: &NewRows, threads: usize) -> (Vec<u64>, Vec<u32>) {
+        let count = rows.new.len();
+        let mut in_parts = std::mem::take(&mut self.in_parts);
+        for (row, held) in &mut in_parts {
+            held.extend(self.of(*row));
+            held.iter_mut().for_each(|held| *held = rows.new[*held as usize]);
+            sort_rows(held, count);
+        }
+        let own_of = |old: u32| in_parts.get(&old).map_or_else(|| self.of(old), Vec::as_slice);
+        let mut first = Vec::with_capacity(count + 1);
+        first.push(0);
+        first.extend(rows.old.iter().scan(0, |end, old| {
+            *end += own_of(*old).len() as u64;
+            Some(*end)
+        }));
+        let mut all = vec![0; first.last().map_or(0, |end| *end as usize)];
+        let some = count.div_ceil(threads.max(1) * 4).max(1);
+        let (mut work, mut rest, mut begin) = (Vec::new(), all.as_mut_slice(), 0);
+        for (old_rows, ends) in rows.old.chunks(some).zip(first[1..].chunks(some)) {
+            let end = ends.last().map_or(begin, |end| *end as usize);
+            let (part, others) = rest.split_at_mut(end - begin);
+            (rest, begin) = (others, end);
+            let (of, in_parts) = (&self, &in_parts);
+            work.push(move || {
+                let mut part = part;
+                for old in old_rows {
+                    let of_parts = in_parts.get(old);
+                    let held = of_parts.map_or_else(|| of.of(*old), Vec::as_slice);
+                    let (own, after) = part.split_at_mut(held.len());
+                    if of_parts.is_some() {
+                        own.copy_from_slice(held);
+                    } else {
+                        own.iter_mut().zip(held).for_each(|(new, held)| *new = rows.new[*held as usize]);
+                        own.sort_unstable();
+                    }
+                    part = after;
+                }
+            });
+        }
+        side_by_side::execute(work, threads);
+        (first, all)
+    }
+
+    /// Those of an object, as they were added at once.
+    fn of(&self, row: u32) -> &[u32] {
+        let bounds = self.first.get(row as usize..).and_then(|rest| rest.get(..2));
+        let Some(&[from, to]) = bounds else { return &[] };
+        self.all.get(from as usize..to as usize).unwrap_or_default()
+    }
+}
+
+/// Sorts rows of so many, and keeps each once.
+fn sort_rows(rows: &mut Vec<u32>, count: usize) {
+    if rows.len() < count / SPARSE {
+        rows.sort_unstable();
+        rows.dedup();
+        return;
+    }
+    let mut is_there = vec![0_u64; count.div_ceil(64)];
+    for row in rows.drain(..) {
+        is_there[row as usize / 64] |= 1 << (row % 64);
+    }
+    for (word, begin) in is_there.iter().zip((0_u32..).step_by(64)) {
+        let mut left = *word;
+        while left != 0 {
+            rows.push(begin + left.trailing_zeros());
+            left &= left - 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FoundReferences, NewRows, sort_rows};
+
+    #[test]
+    fn references_of_parts_stand_with_the_others_under_new_rows() {
+        let mut found = FoundReferences::default();
+        found.add([3, 1, 3].into_iter());
+        found.add([0, 2].into_iter());
+        found.add([].into_iter());
+        found.add_part(1, [2, 3, 3].into_iter());
+        found.add([2].into_iter());
+        found.add_part(1, [1].into_iter());
+        assert_eq!(found.rows(), 4);
+        let rows = NewRows { new: vec![2, 0, 3, 1], old: vec![1, 3, 0, 2] };
+        for threads in [0, 1, 3] {
+            let mut again = FoundReferences::default();
+            (again.first, again.all, again.in_parts) = (found.first.clone(), found.all.clone(), found.in_parts.clone());
+            let (first, all) = again.renumbered(&rows, threads);
+            assert_eq!(first, [0, 4, 5, 7, 7]);
+            assert_eq!(all, [0, 1, 2, 3, 3, 0, 1]);
+        }
+        assert_eq!(rows.of_all(&[3, 0, 1]), [0, 1, 2]);
+    }
+
+    #[test]
+    fn few_and_many_rows_are_sorted_alike() {
+        let some: Vec<u32> = (0..200_u32).map(|number| number * 7919 % 1000).chain([5, 5, 999, 0]).collect();
+        let (mut few, mut many) = (some.clone(), some);
+        sort_rows(&mut few, usize::MAX);
+        sort_rows(&mut many, 1000);
+        assert_eq!(few, many);
+        assert!(few.is_sorted_by(|a, b| a < b) && few.len() > 190);
+    }
+}

@@ -67,7 +67,7 @@ pub fn attach(
     on_own_thread(|| {
         let target = inspect_untraced(pid)?;
         let mappings = target.mappings()?;
-        let loader = target.loader_functions(&mappings)?;
+        let loader = target.loader_functions(&mappings).map_err(|refusal| target.unless_gone(refusal))?;
         let loaded = find(&target, &mappings)?;
         if loaded.is_none() && !target.has_path("/proc/self") {
             return Err(Refusal::NoProc);
@@ -185,10 +185,11 @@ fn find(target: &TargetProcess, mappings: &Mappings) -> Result<Option<LoadedLibr
 }
 
 fn functions_at(target: &TargetProcess, base: u64) -> Result<LoadedLibrary, Refusal> {
-    let object = RemoteObject::read(&target.memory, base).ok_or(Refusal::OtherVersion)?;
+    let missing = || target.unless_gone(Refusal::OtherVersion);
+    let object = RemoteObject::read(&target.memory, base).ok_or_else(missing)?;
     let exports = object.exports(&target.memory);
-    let attach = exports.find(b"memtrack_attach").ok_or(Refusal::OtherVersion)?;
-    let detach = exports.find(b"memtrack_detach").ok_or(Refusal::OtherVersion)?;
+    let attach = exports.find(b"memtrack_attach").ok_or_else(missing)?;
+    let detach = exports.find(b"memtrack_detach").ok_or_else(missing)?;
     Ok(LoadedLibrary { attach, detach, detach_abandoned: exports.find(b"memtrack_detach_abandoned") })
 }
 

@@ -80,7 +80,7 @@ impl TargetProcess {
         match class_at(&target.memory, program.start) {
             ObjectClass::Supported => {}
             ObjectClass::Narrow => return Err(Refusal::Narrow),
-            ObjectClass::Other => return Err(Refusal::Architecture),
+            ObjectClass::Other => return Err(target.unless_gone(Refusal::Architecture)),
         }
         if !mappings
             .iter()
@@ -94,6 +94,11 @@ impl TargetProcess {
     pub(crate) fn mappings(&self) -> Result<Mappings, Refusal> {
         let text = fs::read(format!("/proc/{}/maps", self.pid)).map_err(|_| Refusal::Gone)?;
         if text.is_empty() { Err(Refusal::Gone) } else { Ok(Mappings::parse(&text)) }
+    }
+
+    /// This, unless the process has ended since: then nothing of it could be read.
+    pub(crate) fn unless_gone(&self, refusal: Refusal) -> Refusal {
+        self.mappings().err().unwrap_or(refusal)
     }
 
     /// The process's threads.

@@ -3,7 +3,7 @@
 //! Objects with many items are read in parts by several threads, which are done at different times, so that what is read of those
 //! stands apart. Invariant: an object refers to another once, whatever the number of its references to it.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::references::ItemPart;
 use crate::side_by_side;
@@ -21,6 +21,8 @@ pub(crate) struct FoundReferences {
     in_parts: FxHashMap<u32, Vec<u32>>,
     /// The first parts of these.
     first_parts: Vec<(u32, ItemPart)>,
+    /// Those of which a further part could not be read.
+    unreadable: FxHashSet<u32>,
 }
 
 /// The order of rows that objects get in the end.
@@ -43,7 +45,13 @@ impl NewRows {
 
 impl Default for FoundReferences {
     fn default() -> Self {
-        Self { first: vec![0], all: Vec::new(), in_parts: FxHashMap::default(), first_parts: Vec::new() }
+        Self {
+            first: vec![0],
+            all: Vec::new(),
+            in_parts: FxHashMap::default(),
+            first_parts: Vec::new(),
+            unreadable: FxHashSet::default(),
+        }
     }
 }
 
@@ -82,6 +90,11 @@ impl FoundReferences {
     /// Adds what a further part of an object refers to.
     pub(crate) fn add_part(&mut self, row: u32, held: impl Iterator<Item = u32>) {
         self.in_parts.entry(row).or_default().extend(held);
+    }
+
+    /// Takes notice that a further part of an object could not be read; returns whether it is the first.
+    pub(crate) fn miss_part(&mut self, row: u32) -> bool {
+        self.unreadable.insert(row)
     }
 
     /// The references of the object in each new row, ascending, and where each begins.

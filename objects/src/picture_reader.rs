@@ -276,7 +276,10 @@ impl FoundObjects<'_> {
 
     /// Takes what was read of the next objects, or of a part of one.
     fn take(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
-        self.unreadable += read.unreadable;
+        self.unreadable += match read.part_of {
+            Some(row) => u64::from(read.unreadable > 0 && references.miss_part(row)),
+            None => read.unreadable,
+        };
         for (address, head) in read.new_by_address() {
             self.number_of(address, head);
         }

@@ -32,11 +32,13 @@ sys.stdin.readline()
 """
 
 
+# A copy of a program that runs is read by one thread, the program itself by all.
+@pytest.mark.parametrize("options", [[], ["--hold"]], ids=["copied", "held"])
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
-def test_items_of_all_parts_are_found_and_called_by_their_numbers(executable, tmp_path, version):
+def test_items_of_all_parts_are_found_and_called_by_their_numbers(executable, tmp_path, version, options):
     script = tmp_path / "app.py"
     script.write_text(PROGRAM)
-    command = [str(executable), "objects", "--json"]
+    command = [str(executable), "objects", "--json", *options]
     with subprocess.Popen(
         flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:

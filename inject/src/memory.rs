@@ -44,7 +44,7 @@ impl RemoteMemory {
         usize::try_from(read) == Ok(into.len())
     }
 
-    /// Reads the first `len` bytes at every multiple of `step` from an address on, one after the other; returns how many bytes
+    /// Reads `len` bytes at an address and at every `step` bytes behind it, one after the other; returns how many bytes
     /// could be read, from the first on. At most [`MOST_PLACES`] are read.
     pub(crate) fn read_spread(&self, address: u64, step: u64, len: usize, into: &mut [u8]) -> usize {
         let remote: Vec<libc::iovec> = (0..into.len() / len.max(1))

@@ -42,7 +42,7 @@ impl ProcessView {
         self.memory.read(address, into)
     }
 
-    /// Reads the first `len` bytes at every multiple of `step` from an address on, one after the other; returns how many bytes
+    /// Reads `len` bytes at an address and at every `step` bytes behind it, one after the other; returns how many bytes
     /// could be read, from the first on. At most 1,024 places are read.
     pub fn read_spread(&self, address: u64, step: u64, len: usize, into: &mut [u8]) -> usize {
         self.memory.read_spread(address, step, len, into)

@@ -64,20 +64,16 @@ impl AddressTable {
         if !may_be_object(address) {
             return None;
         }
-        if !has_slot(address) {
-            let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
-            let known = others.get(&address).copied();
-            return known.or_else(|| {
-                let row = new()?;
-                others.insert(address, row);
-                Some(row)
-            });
-        }
-        let slot = &self.slots_or_new(address)[slot_of(address)];
-        match slot.load(Relaxed) {
-            EMPTY => new().inspect(|row| slot.store(*row, Relaxed)),
-            row => Some(row),
-        }
+        // Most addresses at which nothing is are no addresses: these get no slots.
+        self.get(address).or_else(|| {
+            let row = new()?;
+            if has_slot(address) {
+                self.slots_or_new(address)[slot_of(address)].store(row, Relaxed);
+            } else {
+                self.others.write().unwrap_or_else(PoisonError::into_inner).insert(address, row);
+            }
+            Some(row)
+        })
     }
 
     /// Numbers the objects by address; calls `each` with the old row of each, in that order. No other thread may look.
@@ -171,5 +167,14 @@ mod tests {
         let mut sorted = all;
         sorted.sort_unstable();
         assert!(sorted.iter().zip(0..).all(|(address, row)| table.get(*address) == Some(row)));
+    }
+
+    #[test]
+    fn what_is_no_object_takes_no_memory() {
+        let table = AddressTable::default();
+        // As the words of dates are.
+        assert!((1..10_000_u64).all(|hour| table.get_or_insert(hour << 16, || None).is_none()));
+        assert!(table.pieces.lock().unwrap().is_empty());
+        assert!(table.root.iter().all(|node| node.get().is_none()));
     }
 }

@@ -9,9 +9,9 @@ use std::ops::Range;
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::found_objects::HEADER;
 use crate::malloc_chunks::{mapped, of_heap, of_main_heap};
 use crate::memory::{GUARD, GUARDED, ObjectMemory, Words};
+use crate::object_head::HEADER;
 use crate::pymalloc::PoolLayout;
 
 const PAGE: u64 = 4 << 10;

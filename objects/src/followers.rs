@@ -2,7 +2,7 @@
 //!
 //! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
 //! parts, by all of them. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
-//! beside it; numbers are given by one thread, in their order.
+//! beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::InUse;
-use crate::found_objects::ObjectHead;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
+use crate::object_head::ObjectHead;
 use crate::references::{ItemPart, ReferenceReader};
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
@@ -147,7 +147,7 @@ pub(crate) struct Followers<'a> {
     next: usize,
     /// What the own thread has read.
     read: Option<FollowedObjects>,
-    /// Parts of objects that are to be read.
+    /// Of objects that are read in parts, the next ones.
     parts: VecDeque<LargeObject>,
 }
 
@@ -187,9 +187,9 @@ impl<'a> FollowerMemories<'a> {
         }
     }
 
-    /// What the threads read with that only read.
-    pub(crate) fn others_mut(&mut self) -> &mut [ObjectMemory<'a>] {
-        &mut self.others
+    /// What the thread that gives numbers read with, and what the others did.
+    pub(crate) fn into_own_and_others(self) -> (ObjectMemory<'a>, Vec<ObjectMemory<'a>>) {
+        (self.own, self.others)
     }
 }
 
@@ -201,7 +201,7 @@ impl Followers<'_> {
             return self.read_here(rest);
         }
         while self.is_ready()
-            && let Some(part) = self.parts.pop_front()
+            && let Some(part) = self.next_part()
         {
             self.order(FollowerWork::Part(part));
         }
@@ -243,7 +243,20 @@ impl Followers<'_> {
 
     /// Has the further parts read of an object of which this is the first.
     pub(crate) fn read_rest(&mut self, row: u32, object: PicturedObject, first: &ItemPart) {
-        self.parts.extend(first.others().map(|part| LargeObject { row, object, part }));
+        self.parts.extend(first.next().map(|part| LargeObject { row, object, part }));
+    }
+
+    /// Has no further part read of this object.
+    pub(crate) fn give_up(&mut self, row: u32) {
+        self.parts.retain(|part| part.row != row);
+    }
+
+    /// The next part that is to be read.
+    fn next_part(&mut self) -> Option<LargeObject> {
+        let next = self.parts.pop_front()?;
+        let behind = next.part.next().map(|part| LargeObject { part, ..next.clone() });
+        behind.into_iter().for_each(|part| self.parts.push_front(part));
+        Some(next)
     }
 
     /// Reads in the thread that gives numbers, while no other has an order.
@@ -251,7 +264,7 @@ impl Followers<'_> {
         if !self.ordered.is_empty() {
             return 0;
         }
-        if let Some(part) = self.parts.pop_front() {
+        if let Some(part) = self.next_part() {
             self.read = Some(self.own.read_part(&part, &self.types));
             return 0;
         }
@@ -314,7 +327,7 @@ impl Follower<'_> {
                 let mut part = ItemPart::FIRST;
                 let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, &mut made));
                 made.unreadable += u64::from(!is_whole);
-                if is_whole && part.others().next().is_some() {
+                if part.next().is_some() {
                     made.large.push((number, part));
                 }
                 made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
@@ -376,7 +389,7 @@ impl Follower<'_> {
     fn note(&self, address: u64, made: &mut FollowedObjects) {
         if let Some(row) = self.rows.get(address) {
             made.references.push(row);
-        } else if may_be_object(address) {
+        } else if may_be_object(address) && made.new.len() < NEW as usize {
             made.references.push(NEW | made.new.len() as u32);
             made.new.push((address, ObjectHead::default()));
         }

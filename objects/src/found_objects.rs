@@ -9,7 +9,7 @@ use memtrack_format::objects::{CollectorList, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
-use crate::addresses::{AddressTable, may_be_object};
+use crate::addresses::AddressTable;
 use crate::blocks::{BlockPlaces, InUse};
 use crate::followers::{AT_ONCE, Followers};
 use crate::found_references::NewRows;
@@ -17,14 +17,14 @@ use crate::interpreter::PythonRuntime;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::mimalloc;
+use crate::object_head::{HEADER, ObjectHead};
 use crate::pool_headers::PoolHeaders;
 use crate::pymalloc::PoolLayout;
-use crate::reference_count::{IMMORTAL, LOCAL_COUNT, MOST_REFERENCES, ReferenceCount};
+use crate::reference_count::{IMMORTAL, LOCAL_COUNT, ReferenceCount};
 use crate::side_by_side;
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
-/// Bytes of the collector's header, before each of its objects; its low bits are flags.
-pub(crate) const HEADER: u64 = 16;
+/// The bits of an address in the collector's header; the others are flags.
 const POINTER: u64 = !3;
 /// In an object of a free-threaded build: bits of the collector.
 const COLLECTOR_BITS: u64 = 11;
@@ -61,31 +61,6 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) is_at_rest: bool,
     /// Known classes that large blocks begin with.
     pub(crate) classes_in_blocks: usize,
-}
-
-/// What an object begins with.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ObjectHead {
-    /// The address of its type, if it is an object.
-    pub(crate) of: u64,
-    /// Its references, as they are stored.
-    pub(crate) count: u32,
-    /// Its own bytes, where they were measured with it; otherwise 0.
-    pub(crate) own_bytes: u64,
-}
-
-impl ObjectHead {
-    /// Reads it; `None`: there is no object.
-    pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
-        if !may_be_object(address) {
-            return None;
-        }
-        let count = ReferenceCount::read(memory, layout, address)?;
-        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
-            return None;
-        }
-        Some(Self { of: layout.type_of(memory, address)?, count: count.stored(), own_bytes: 0 })
-    }
 }
 
 impl FoundObjects<'_> {
@@ -234,6 +209,11 @@ impl FoundObjects<'_> {
     pub(crate) fn other_blocks(&mut self, view: &ProcessView, followers: &mut Followers<'_>) {
         let pools = PoolLayout::of(self.layout.minor);
         let (places, headers) = (BlockPlaces::of(view, pools), PoolHeaders::new(view, pools.bytes()));
+        if !self.is_at_rest {
+            // A type may be in a block, too, before its objects.
+            places.blocks(&headers, self.memory, |block, size| self.find_in_block(block, size));
+            return;
+        }
         let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
         let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), Vec::new());
         places.blocks(&headers, self.memory, |block, size| {
@@ -336,8 +316,11 @@ impl FoundObjects<'_> {
 
     /// The same of one that begins with this.
     pub(crate) fn number_of(&mut self, address: u64, head: ObjectHead) -> Option<u32> {
+        if head.of == 0 {
+            return None;
+        }
         self.number_or_add(address, |types| {
-            let type_number = types.number(head.of).filter(|_| head.of != 0)?;
+            let type_number = types.number(head.of)?;
             let object =
                 PicturedObject { address, type_number, own_bytes: head.own_bytes, ..PicturedObject::default() };
             Some((object, head.count))

@@ -77,7 +77,7 @@ impl FoundReferences {
         self.first.push(kept as u64);
     }
 
-    /// Takes notice of an object that is read in parts, of which this is the first.
+    /// Takes notice of an object that is read in parts, and of the first.
     pub(crate) fn begin_parts(&mut self, row: u32, first: ItemPart) {
         self.first_parts.push((row, first));
     }
@@ -89,12 +89,25 @@ impl FoundReferences {
 
     /// Adds what a further part of an object refers to.
     pub(crate) fn add_part(&mut self, row: u32, held: impl Iterator<Item = u32>) {
-        self.in_parts.entry(row).or_default().extend(held);
+        let all = self.in_parts.entry(row).or_default();
+        let begin = all.len();
+        for held in held {
+            // Many items of a list may be one object.
+            if all.get(begin..).and_then(<[u32]>::last) != Some(&held) {
+                all.push(held);
+            }
+        }
     }
 
-    /// Takes notice that a further part of an object could not be read; returns whether it is the first.
-    pub(crate) fn miss_part(&mut self, row: u32) -> bool {
-        self.unreadable.insert(row)
+    /// Takes notice that a further part of an object could not be read: what is behind it may be anything.
+    pub(crate) fn miss_part(&mut self, row: u32) {
+        self.unreadable.insert(row);
+        self.first_parts.retain(|(of, _)| *of != row);
+    }
+
+    /// Whether a further part of an object could not be read.
+    pub(crate) fn is_missing(&self, row: u32) -> bool {
+        self.unreadable.contains(&row)
     }
 
     /// The references of the object in each new row, ascending, and where each begins.

@@ -200,7 +200,8 @@ fn pieces(holding: &[u32], held: HeldObjects<'_>) -> Vec<LabelPiece> {
             made.push(LabelPiece::Holding(begin..number + 1));
             (begin, size) = (number + 1, 0);
         }
-        made.extend(first.into_iter().flat_map(|first| first.others().map(|part| LabelPiece::Part(*row, part))));
+        let others = first.into_iter().flat_map(|first| std::iter::successors(first.next(), ItemPart::next));
+        made.extend(others.map(|part| LabelPiece::Part(*row, part)));
     }
     made.push(LabelPiece::Holding(begin..holding.len()));
     made

@@ -31,6 +31,7 @@ mod measures;
 mod memory;
 mod mimalloc;
 mod numpy_array;
+mod object_head;
 mod paths;
 mod picture;
 mod picture_reader;

@@ -1,7 +1,7 @@
 //! The memory of the process that is read, in pieces that are kept: most objects that refer to one another lie close together.
 //!
-//! Those that a sorted list refers to lie anywhere: whoever reads such says so, and then a piece is read whole only once two
-//! neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot be read is `None`.
+//! Those that a sorted list refers to lie anywhere: whoever reads says where what comes next is, and where that is scattered, a
+//! piece is read whole only once two neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot be read is `None`.
 
 use std::cell::RefCell;
 
@@ -29,6 +29,8 @@ struct Piece {
     /// Which of its pages were asked for, and which of them could be read.
     asked: u16,
     pages: u16,
+    /// Whether they could not be read at once.
+    is_torn: bool,
 }
 
 /// The pieces that are kept: the ones that were read last.
@@ -75,7 +77,7 @@ impl KeptPieces {
     #[cold]
     fn add(&mut self, key: u64) -> usize {
         let place = if self.all.len() < self.most {
-            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), asked: 0, pages: 0 });
+            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), asked: 0, pages: 0, is_torn: false });
             self.all.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % self.most;
@@ -85,7 +87,7 @@ impl KeptPieces {
             if self.places.get(&piece.key) == Some(&place) {
                 self.places.remove(&piece.key);
             }
-            (piece.key, piece.asked, piece.pages) = (key, 0, 0);
+            (piece.key, piece.asked, piece.pages, piece.is_torn) = (key, 0, 0, false);
         }
         self.places.insert(key, place);
         place
@@ -93,18 +95,19 @@ impl KeptPieces {
 }
 
 impl Piece {
-    /// Reads a page, and all others unless they are scattered and none beside it was asked for. Nothing is asked of the system where nothing is mapped:
+    /// Reads a page, and all others unless what is asked for is scattered and none beside it was. Nothing is asked of the system where nothing is mapped:
     /// most words that may be addresses are none.
     #[cold]
     fn load(&mut self, page: usize, is_scattered: bool, view: &ProcessView) {
         let start = self.key * PIECE as u64;
         let is_mapped = |at: u64, len: usize| view.has_mapping(at, at.saturating_add(len as u64));
         let beside = 5_u32 << page >> 1;
-        let all = !is_scattered || u32::from(self.asked) & beside != 0;
+        let all = !self.is_torn && (!is_scattered || u32::from(self.asked) & beside != 0);
         if all && is_mapped(start, PIECE) && view.read(start, &mut self.bytes).is_ok() {
             (self.asked, self.pages) = (u16::MAX, u16::MAX);
             return;
         }
+        self.is_torn |= all;
         self.asked |= 1 << page;
         let at = start + (page * PAGE) as u64;
         let into = self.bytes.get_mut(page * PAGE..(page + 1) * PAGE);

@@ -136,7 +136,8 @@ pub fn read_objects(
         };
         let (wanted, first_parts) = (wanted.as_deref(), &first_parts);
         let held = HeldObjects { picture: &picture, parents: &parents, first_parts, wanted };
-        let (from, by) = ((reader, memories.others_mut()), (&known, &by_address));
+        let (own, mut others) = memories.into_own_and_others();
+        let (from, by) = ((ReferenceReader { memory: &own, ..reader }, others.as_mut_slice()), (&known, &by_address));
         picture.stored.holders = read_holders(from, by, held, &mut texts);
         for ring in rings {
             if let Some(holder) = picture.stored.holders.get_mut(ring as usize) {
@@ -204,7 +205,9 @@ impl FoundObjects<'_> {
     /// The types that are no objects of the heap: nothing needs to hold them.
     fn static_types(&self) -> Vec<FoundRoot> {
         let statics = self.types_among_objects().filter(|object| !self.types.is_heap_type(object.address));
-        let rows = statics.filter_map(|object| self.by_address.get(object.address));
+        let mut addresses: Vec<u64> = statics.map(|object| object.address).collect();
+        addresses.sort_unstable();
+        let rows = addresses.into_iter().filter_map(|address| self.by_address.get(address));
         rows.map(|row| (row, RootHolder::Interpreter)).collect()
     }
 
@@ -270,21 +273,27 @@ impl FoundObjects<'_> {
                 followers.read_rest(row as u32, self.objects[row], first);
                 references.begin_parts(row as u32, first.clone());
             }
+            if let Some(row) = read.part_of.filter(|row| references.is_missing(*row)) {
+                followers.give_up(row);
+            }
             self.take(&read, references);
         }
     }
 
     /// Takes what was read of the next objects, or of a part of one.
     fn take(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
-        self.unreadable += match read.part_of {
-            Some(row) => u64::from(read.unreadable > 0 && references.miss_part(row)),
-            None => read.unreadable,
-        };
+        if read.part_of.is_some_and(|row| references.is_missing(row)) {
+            return;
+        }
+        self.unreadable += read.unreadable;
         for (address, head) in read.new_by_address() {
             self.number_of(address, head);
         }
         if let Some(row) = read.part_of {
             references.add_part(row, read.references_of_part().filter_map(|held| self.held(held)));
+            if read.unreadable > 0 {
+                references.miss_part(row);
+            }
         }
         for (number, size) in read.sizes.iter().enumerate() {
             match (size, self.objects.get_mut(references.rows())) {

@@ -47,7 +47,9 @@ impl Words for PoolHeaders<'_> {
             return Some(word);
         }
         read.first = address - address % self.step;
-        let done = self.view.read_spread(read.first, self.step, HEADER, &mut read.bytes);
+        let end = self.view.mapped_to(read.first).unwrap_or(read.first);
+        let places = ((end - read.first.min(end)).div_ceil(self.step) as usize).min(PLACES);
+        let done = self.view.read_spread(read.first, self.step, HEADER, &mut read.bytes[..places * HEADER]);
         read.places = done / HEADER;
         read.word(address, self.step).or_else(|| self.view.word(address))
     }

@@ -59,8 +59,8 @@ pub(crate) enum ReferencePlace {
     Field(u64),
 }
 
-/// Which items of a list, tuple, dictionary or set are read, and how many there are. An object's other references are those of
-/// the part with its first items.
+/// Which items of an object are read, by number: those of a list or tuple and of what else has as many as it says, entries of a
+/// dictionary and slots of a set; and how many there are. An object's other references are those of the part with its first items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ItemPart {
     wanted: Range<u64>,
@@ -72,11 +72,10 @@ impl ItemPart {
     /// What is read first of every object.
     pub(crate) const FIRST: Self = Self { wanted: 0..ITEMS_OF_A_PART, all: 0 };
 
-    /// The further parts of an object of which this is the first.
-    pub(crate) fn others(&self) -> impl Iterator<Item = Self> + use<> {
-        let (end, all) = (self.wanted.end, self.all);
-        let begins = (end..all).step_by(ITEMS_OF_A_PART as usize);
-        begins.map(move |begin| Self { wanted: begin..begin + ITEMS_OF_A_PART, all })
+    /// The next part of the object.
+    pub(crate) fn next(&self) -> Option<Self> {
+        let (begin, all) = (self.wanted.end, self.all);
+        (begin < all).then_some(Self { wanted: begin..begin + ITEMS_OF_A_PART, all })
     }
 
     fn is_first(&self) -> bool {
@@ -117,7 +116,10 @@ impl ReferenceReader<'_> {
             return self.items_of_part(of, address, part, each);
         }
         let mut is_whole = self.attributes(of, address, each);
-        is_whole &= self.items_of_part(of, address, part, each);
+        if !self.items_of_part(of, address, part, each) {
+            // What is behind them may be anything.
+            (part.all, is_whole) = (0, false);
+        }
         is_whole &= match of.kind {
             ObjectKind::Array
             | ObjectKind::ByteArray
@@ -292,7 +294,7 @@ impl ReferenceReader<'_> {
         let (dictionary, values) = match self.layout.minor {
             11 => (word(24), word(32)),
             12 => match word(24) {
-                Some(tagged) if tagged & 1 == 1 => (Some(0), Some(tagged + 1)),
+                Some(tagged) if tagged & 1 == 1 => (Some(0), Some(tagged.wrapping_add(1))),
                 plain => (plain, Some(0)),
             },
             _ => {

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use crate::started_thread::WaitingThread;
 
-/// The thread that answers.
+/// The name of the thread that answers.
 pub(super) const THREAD_NAME: &str = "memtrack-control";
 /// Maximum length of the path of a socket, in bytes.
 const MAX_PATH: usize = 107;

@@ -70,7 +70,7 @@ pub(crate) struct RecordingThread {
     fork_ticket: Cell<u64>,
 }
 
-/// A call that failed. What equals it is asked by that one, and is not counted again.
+/// A call that failed. An equal call that it makes itself is not counted again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FailedCall {
     /// Where the thread's records ended.

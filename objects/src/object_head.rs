@@ -1,0 +1,36 @@
+//! What an object begins with: its count of references, and its type.
+//!
+//! Invariant: where the count cannot be that of an object, there is none.
+
+use crate::addresses::may_be_object;
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+use crate::reference_count::{MOST_REFERENCES, ReferenceCount};
+
+/// Bytes of the collector's header, before each of its objects.
+pub(crate) const HEADER: u64 = 16;
+
+/// What an object begins with.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ObjectHead {
+    /// The address of its type, if it is an object.
+    pub(crate) of: u64,
+    /// Its references, as they are stored.
+    pub(crate) count: u32,
+    /// Its own bytes, where they were measured with it; otherwise 0.
+    pub(crate) own_bytes: u64,
+}
+
+impl ObjectHead {
+    /// Reads it; `None`: there is no object.
+    pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {
+        if !may_be_object(address) {
+            return None;
+        }
+        let count = ReferenceCount::read(memory, layout, address)?;
+        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
+            return None;
+        }
+        Some(Self { of: layout.type_of(memory, address)?, count: count.stored(), own_bytes: 0 })
+    }
+}

@@ -28,12 +28,12 @@ const MOST_BEFORE: u64 = 2 * GUARDED + HEADER + PREFIX;
 
 /// A block in use.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct InUse {
+pub(crate) struct BlockInUse {
     pub(crate) address: u64,
     pub(crate) size: u64,
 }
 
-impl InUse {
+impl BlockInUse {
     pub(crate) fn end(self) -> u64 {
         self.address.saturating_add(self.size)
     }

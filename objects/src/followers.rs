@@ -15,7 +15,7 @@ use memtrack_inject::ProcessView;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
-use crate::blocks::InUse;
+use crate::blocks::BlockInUse;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object_head::ObjectHead;
@@ -50,7 +50,7 @@ pub(crate) struct FollowedObjects {
     /// The row of the object of which this is a further part.
     pub(crate) part_of: Option<u32>,
     /// Of blocks, those that have to be looked at.
-    blocks: Vec<(u64, u64)>,
+    blocks: Vec<BlockInUse>,
 }
 
 /// An object that another refers to.
@@ -116,8 +116,8 @@ struct FollowerOrder {
 enum FollowerWork {
     Objects(Vec<PicturedObject>),
     Part(LargeObject),
-    /// Blocks in use, by address and size, and the addresses of all types.
-    Blocks(Vec<(u64, u64)>, Arc<FxHashSet<u64>>),
+    /// Blocks, and the addresses of all types.
+    Blocks(Vec<BlockInUse>, Arc<FxHashSet<u64>>),
 }
 
 /// A further part of an object with many items.
@@ -216,13 +216,13 @@ impl Followers<'_> {
         sent
     }
 
-    /// Adds to `kept` which of these blocks, by address and size, have to be looked at, in their order, as far as that is known by
-    /// now; nothing else may be sent until [`Self::screened`].
+    /// Adds to `kept` which of these blocks have to be looked at, in their order, as far as that is known by now; nothing else may
+    /// be sent until [`Self::screened`].
     pub(crate) fn screen(
         &mut self,
-        blocks: Vec<(u64, u64)>,
+        blocks: Vec<BlockInUse>,
         of_types: &Arc<FxHashSet<u64>>,
-        kept: &mut Vec<(u64, u64)>,
+        kept: &mut Vec<BlockInUse>,
     ) {
         if self.threads.is_empty() {
             kept.extend(self.own.screen(&blocks, of_types).blocks);
@@ -235,7 +235,7 @@ impl Followers<'_> {
     }
 
     /// Adds the last of these.
-    pub(crate) fn screened(&mut self, kept: &mut Vec<(u64, u64)>) {
+    pub(crate) fn screened(&mut self, kept: &mut Vec<BlockInUse>) {
         while let Some(read) = self.receive() {
             kept.extend(read.blocks);
         }
@@ -366,16 +366,15 @@ impl Follower<'_> {
 
     /// Leaves out blocks with nothing new: with an object that has a row, unless it is in a large block, and those in which
     /// nothing is the address of a type.
-    fn screen(&self, blocks: &[(u64, u64)], of_types: &FxHashSet<u64>) -> FollowedObjects {
-        let has_new = |block: &&(u64, u64)| {
-            let block = InUse { address: block.0, size: block.1 };
+    fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> FollowedObjects {
+        let has_new = |block: &&BlockInUse| {
             let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
             match block.known(self.rows) {
                 Some(_) => block.size > LARGEST_BLOCK,
                 None => block.places(self.memory).1.any(has_type),
             }
         };
-        self.memory.expect(blocks.iter().map(|(address, _)| *address));
+        self.memory.expect(blocks.iter().map(|block| block.address));
         FollowedObjects { blocks: blocks.iter().filter(has_new).copied().collect(), ..FollowedObjects::default() }
     }
 

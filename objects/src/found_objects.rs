@@ -10,7 +10,7 @@ use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::blocks::{BlockPlaces, InUse};
+use crate::blocks::{BlockInUse, BlockPlaces};
 use crate::followers::{AT_ONCE, Followers};
 use crate::found_references::NewRows;
 use crate::interpreter::PythonRuntime;
@@ -211,13 +211,13 @@ impl FoundObjects<'_> {
         let (places, headers) = (BlockPlaces::of(view, pools), PoolHeaders::new(view, pools.bytes()));
         if !self.is_at_rest {
             // A type may be in a block, too, before its objects.
-            places.blocks(&headers, self.memory, |block, size| self.find_in_block(block, size));
+            places.blocks(&headers, self.memory, |address, size| self.find_in_block(BlockInUse { address, size }));
             return;
         }
         let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
         let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), Vec::new());
         places.blocks(&headers, self.memory, |block, size| {
-            some.push((block, size));
+            some.push(BlockInUse { address: block, size });
             if some.len() == AT_ONCE {
                 let blocks = std::mem::replace(&mut some, Vec::with_capacity(AT_ONCE));
                 followers.screen(blocks, &of_types, &mut kept);
@@ -225,14 +225,14 @@ impl FoundObjects<'_> {
         });
         followers.screen(some, &of_types, &mut kept);
         followers.screened(&mut kept);
-        kept.into_iter().for_each(|(block, size)| self.find_in_block(block, size));
+        kept.into_iter().for_each(|block| self.find_in_block(block));
     }
 
     /// The same in blocks that somebody else knows to be in use.
     pub(crate) fn blocks_in_use(&mut self, blocks: impl IntoIterator<Item = (u64, u64)>) {
         self.classes_in_blocks = 0;
         for (block, size) in blocks {
-            self.find_in_block(block, size);
+            self.find_in_block(BlockInUse { address: block, size });
         }
     }
 
@@ -249,11 +249,10 @@ impl FoundObjects<'_> {
     }
 
     /// Adds the object in a block, if there is one that is not known.
-    fn find_in_block(&mut self, block: u64, size: u64) {
+    fn find_in_block(&mut self, block: BlockInUse) {
         let (memory, layout) = (self.memory, self.layout);
-        let block = InUse { address: block, size };
         if let Some(known) = block.known(self.by_address) {
-            self.classes_in_blocks += usize::from(size > LARGEST_BLOCK && self.is_type(known));
+            self.classes_in_blocks += usize::from(block.size > LARGEST_BLOCK && self.is_type(known));
             return;
         }
         // The first place where a type stands is that of an object, or was: blocks of some types are kept for the next.

@@ -100,13 +100,13 @@ impl FoundReferences {
     }
 
     /// Takes notice that a further part of an object could not be read: what is behind it may be anything.
-    pub(crate) fn miss_part(&mut self, row: u32) {
+    pub(crate) fn end_parts(&mut self, row: u32) {
         self.unreadable.insert(row);
         self.first_parts.retain(|(of, _)| *of != row);
     }
 
     /// Whether a further part of an object could not be read.
-    pub(crate) fn is_missing(&self, row: u32) -> bool {
+    pub(crate) fn is_unreadable(&self, row: u32) -> bool {
         self.unreadable.contains(&row)
     }
 
@@ -119,6 +119,7 @@ impl FoundReferences {
             held.iter_mut().for_each(|held| *held = rows.new[*held as usize]);
             sort_rows(held, count);
         }
+        // New rows of those that were read in parts, old ones of the others.
         let own_of = |old: u32| in_parts.get(&old).map_or_else(|| self.of(old), Vec::as_slice);
         let mut first = Vec::with_capacity(count + 1);
         first.push(0);
@@ -133,17 +134,15 @@ impl FoundReferences {
             let end = ends.last().map_or(begin, |end| *end as usize);
             let (part, others) = rest.split_at_mut(end - begin);
             (rest, begin) = (others, end);
-            let (of, in_parts) = (&self, &in_parts);
+            let (own_of, in_parts) = (&own_of, &in_parts);
             work.push(move || {
                 let mut part = part;
                 for old in old_rows {
-                    let of_parts = in_parts.get(old);
-                    let held = of_parts.map_or_else(|| of.of(*old), Vec::as_slice);
+                    let held = own_of(*old);
                     let (own, after) = part.split_at_mut(held.len());
-                    if of_parts.is_some() {
-                        own.copy_from_slice(held);
-                    } else {
-                        own.iter_mut().zip(held).for_each(|(new, held)| *new = rows.new[*held as usize]);
+                    own.copy_from_slice(held);
+                    if !in_parts.contains_key(old) {
+                        own.iter_mut().for_each(|held| *held = rows.new[*held as usize]);
                         own.sort_unstable();
                     }
                     part = after;

@@ -1,7 +1,8 @@
 //! The memory of the process that is read, in pieces that are kept: most objects that refer to one another lie close together.
 //!
 //! Those that a sorted list refers to lie anywhere: whoever reads says where what comes next is, and where that is scattered, a
-//! piece is read whole only once two neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot be read is `None`.
+//! piece is read whole only once two neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot
+//! be read is `None`.
 
 use std::cell::RefCell;
 
@@ -95,8 +96,8 @@ impl KeptPieces {
 }
 
 impl Piece {
-    /// Reads a page, and all others unless what is asked for is scattered and none beside it was. Nothing is asked of the system where nothing is mapped:
-    /// most words that may be addresses are none.
+    /// Reads a page, and with it the whole piece, unless what is read is scattered and neither page beside it was asked for.
+    /// Nothing is asked of the system where nothing is mapped: most words that may be addresses are none.
     #[cold]
     fn load(&mut self, page: usize, is_scattered: bool, view: &ProcessView) {
         let start = self.key * PIECE as u64;

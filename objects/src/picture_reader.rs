@@ -273,16 +273,16 @@ impl FoundObjects<'_> {
                 followers.read_rest(row as u32, self.objects[row], first);
                 references.begin_parts(row as u32, first.clone());
             }
-            if let Some(row) = read.part_of.filter(|row| references.is_missing(*row)) {
+            self.take(&read, references);
+            if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
                 followers.give_up(row);
             }
-            self.take(&read, references);
         }
     }
 
     /// Takes what was read of the next objects, or of a part of one.
     fn take(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
-        if read.part_of.is_some_and(|row| references.is_missing(row)) {
+        if read.part_of.is_some_and(|row| references.is_unreadable(row)) {
             return;
         }
         self.unreadable += read.unreadable;
@@ -292,7 +292,7 @@ impl FoundObjects<'_> {
         if let Some(row) = read.part_of {
             references.add_part(row, read.references_of_part().filter_map(|held| self.held(held)));
             if read.unreadable > 0 {
-                references.miss_part(row);
+                references.end_parts(row);
             }
         }
         for (number, size) in read.sizes.iter().enumerate() {

@@ -133,6 +133,10 @@ pub(crate) fn set_variable(environment: &mut Environment, name: &str, value: OsS
 /// The error for an unknown option of `memtrack run`, with a suggestion.
 fn unknown_option(text: &str) -> String {
     let typed = text.split('=').next().unwrap_or(text);
+    let is_begin_of = |option: &String| option.strip_prefix(typed).is_some_and(|rest| rest.starts_with('-'));
+    if let Some(option) = run_options().into_iter().find(is_begin_of) {
+        return format!("unexpected argument '{text}'; did you mean '{option}'?");
+    }
     if long_options("flamegraph").iter().any(|option| option == typed) {
         return format!(
             "unexpected argument '{text}': an option of 'memtrack flamegraph', which makes the page of a capture; run without it"
@@ -226,6 +230,7 @@ mod tests {
         assert_eq!(told("--nativ"), "unexpected argument '--nativ'; did you mean '--native'?");
         assert!(told("--allocation-timestamp").contains("did you mean '--allocation-timestamps'"));
         assert!(told("--own").contains("an option of 'memtrack flamegraph'"));
+        assert_eq!(told("--objects"), "unexpected argument '--objects'; did you mean '--objects-at'?");
         assert!(told("--xyzzy").contains("see 'memtrack run --help'"));
     }
 

@@ -9,6 +9,9 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use rustc_hash::FxHashMap;
 
+use crate::found_references::NewRows;
+use crate::side_by_side;
+
 /// The logarithms of the bytes of a piece, and of those between slots.
 const PIECE: u32 = 16;
 const STEP: u32 = 4;
@@ -22,9 +25,16 @@ const ALIGNMENT: u64 = 8;
 /// No object is there.
 const EMPTY: u32 = u32::MAX;
 
-type Slots = [AtomicU32; SLOTS];
 type Lower = [OnceLock<Box<Slots>>; 1 << NODE];
 type Upper = [OnceLock<Box<Lower>>; 1 << NODE];
+
+/// The rows of the objects in a piece.
+#[derive(Debug)]
+struct Slots {
+    rows: [AtomicU32; SLOTS],
+    /// Those that are in use.
+    count: AtomicU32,
+}
 
 /// Rows of objects by address.
 ///
@@ -55,7 +65,7 @@ impl AddressTable {
         if !has_slot(address) {
             return self.others.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied();
         }
-        let row = self.slots(address)?.get(slot_of(address))?.load(Relaxed);
+        let row = self.slots(address)?.rows[slot_of(address)].load(Relaxed);
         if row == EMPTY { None } else { Some(row) }
     }
 
@@ -64,46 +74,87 @@ impl AddressTable {
         if !may_be_object(address) {
             return None;
         }
-        // Most addresses at which nothing is are no addresses: these get no slots.
-        self.get(address).or_else(|| {
-            let row = new()?;
-            if has_slot(address) {
-                self.slots_or_new(address)[slot_of(address)].store(row, Relaxed);
-            } else {
+        if !has_slot(address) {
+            return self.get(address).or_else(|| {
+                let row = new()?;
                 self.others.write().unwrap_or_else(PoisonError::into_inner).insert(address, row);
-            }
+                Some(row)
+            });
+        }
+        let slots = self.slots(address);
+        let known = slots.map(|slots| slots.rows[slot_of(address)].load(Relaxed)).filter(|row| *row != EMPTY);
+        known.or_else(|| {
+            // Most addresses at which nothing is are no addresses: these get no slots.
+            let row = new()?;
+            let slots = slots.unwrap_or_else(|| self.slots_or_new(address));
+            slots.rows[slot_of(address)].store(row, Relaxed);
+            slots.count.store(slots.count.load(Relaxed) + 1, Relaxed);
             Some(row)
         })
     }
 
-    /// Numbers the objects by address; calls `each` with the old row of each, in that order. No other thread may look.
-    pub(crate) fn renumber(&self, mut each: impl FnMut(u32)) {
+    /// Numbers the objects by address, in so many threads: rows were given from 0 on. No other thread may look.
+    pub(crate) fn renumber(&self, threads: usize) -> NewRows {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();
         pieces.sort_unstable();
         let mut others = self.others.write().unwrap_or_else(PoisonError::into_inner);
         let mut between: Vec<(u64, &mut u32)> = others.iter_mut().map(|(address, row)| (*address, row)).collect();
         between.sort_unstable_by_key(|(address, _)| *address);
-        let mut between = between.into_iter().peekable();
-        let mut new = 0;
-        let mut number = |row: u32| {
-            each(row);
-            new += 1;
-            new - 1
+        let in_slots = |piece: &u64| self.slots(piece << PIECE).map_or(0, |slots| slots.count.load(Relaxed) as usize);
+        let count = between.len() + pieces.iter().map(in_slots).sum::<usize>();
+        let (mut old, new) = (vec![0; count], (0..count).map(|_| AtomicU32::new(0)).collect::<Vec<_>>());
+        let some = pieces.len().div_ceil(threads.max(1) * 4).max(1);
+        let mut work = Vec::new();
+        let (mut rest, mut others, mut first) = (old.as_mut_slice(), between.as_mut_slice(), 0);
+        let mut all = pieces.chunks(some).peekable();
+        while let Some(pieces) = all.next() {
+            let end = all.peek().map_or(u64::MAX, |next| next[0] << PIECE);
+            let (own, behind) = others.split_at_mut(others.partition_point(|(address, _)| *address < end));
+            let count = own.len() + pieces.iter().map(in_slots).sum::<usize>();
+            let (into, after) = rest.split_at_mut(count.min(rest.len()));
+            let new = new.as_slice();
+            work.push(move || self.number(pieces, own, first, (into, new)));
+            (rest, others, first) = (after, behind, first + count as u32);
+        }
+        others.iter_mut().zip(rest).zip(first..).for_each(|(((_, row), old), number)| {
+            *old = std::mem::replace(*row, number);
+            new[*old as usize].store(number, Relaxed);
+        });
+        side_by_side::execute(work, threads);
+        NewRows { new: new.into_iter().map(AtomicU32::into_inner).collect(), old }
+    }
+
+    /// Numbers the objects of these pieces, and those between slots in and before them.
+    fn number(
+        &self,
+        pieces: &[u64],
+        between: &mut [(u64, &mut u32)],
+        first: u32,
+        (old, new): (&mut [u32], &[AtomicU32]),
+    ) {
+        let (mut old, mut row) = (old.iter_mut(), first);
+        let mut number = |before: u32| {
+            old.next().into_iter().for_each(|old| *old = before);
+            new.get(before as usize).into_iter().for_each(|new| new.store(row, Relaxed));
+            row += 1;
+            row - 1
         };
+        let mut between = between.iter_mut().peekable();
         for piece in pieces {
-            for (slot, place) in self.slots(piece << PIECE).into_iter().flatten().zip(0_u64..) {
-                let row = slot.load(Relaxed);
-                if row == EMPTY {
+            let Some(slots) = self.slots(piece << PIECE) else { continue };
+            for (slot, place) in slots.rows.iter().zip(0_u64..) {
+                let before = slot.load(Relaxed);
+                if before == EMPTY {
                     continue;
                 }
                 let address = piece << PIECE | place << STEP;
-                while let Some((_, before)) = between.next_if(|(other, _)| *other < address) {
-                    *before = number(*before);
+                while let Some((_, other)) = between.next_if(|(other, _)| *other < address) {
+                    **other = number(**other);
                 }
-                slot.store(number(row), Relaxed);
+                slot.store(number(before), Relaxed);
             }
         }
-        between.for_each(|(_, row)| *row = number(*row));
+        between.for_each(|(_, row)| **row = number(**row));
     }
 
     /// The slots of the piece of an address, if it has any.
@@ -118,7 +169,7 @@ impl AddressTable {
         let upper = &self.root[root].get_or_init(empty_node)[upper];
         upper.get_or_init(empty_node)[lower].get_or_init(|| {
             self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(address >> PIECE);
-            Box::new([const { AtomicU32::new(EMPTY) }; SLOTS])
+            Box::new(Slots { rows: [const { AtomicU32::new(EMPTY) }; SLOTS], count: AtomicU32::new(0) })
         })
     }
 }
@@ -161,12 +212,16 @@ mod tests {
             assert_eq!(table.get_or_insert(*address, || Some(row)), Some(row));
         }
         assert_eq!((table.get(0x7000_0008), table.get(0x7000_0020), table.get(0x18)), (Some(4), None, None));
-        let mut old = Vec::new();
-        table.renumber(|row| old.push(row));
-        assert_eq!(old, [3, 1, 2, 4, 0, 5]);
         let mut sorted = all;
         sorted.sort_unstable();
+        let rows = table.renumber(2);
+        assert_eq!((rows.old, rows.new), (vec![3, 1, 2, 4, 0, 5], vec![4, 1, 2, 0, 3, 5]));
         assert!(sorted.iter().zip(0..).all(|(address, row)| table.get(*address) == Some(row)));
+        for threads in [0, 1, 5] {
+            // What is in order already stays so.
+            let rows = table.renumber(threads);
+            assert_eq!((&rows.old, &rows.new), (&(0..6).collect(), &(0..6).collect()));
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Threads that read objects side by side: their sizes, and what they refer to.
 //!
 //! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
-//! parts, by all of them. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
+//! parts, by all of them; one that refers to nothing but its type is measured when it is found, and not read again. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
 //! beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
@@ -16,6 +17,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockInUse;
+use crate::found_holders::NotedPlace;
+use crate::found_references::in_rows;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object_head::ObjectHead;
@@ -39,6 +42,8 @@ pub(crate) struct FollowedObjects {
     /// Of each object, where its references end.
     ends: Vec<usize>,
     references: Vec<u32>,
+    /// Where each of them is.
+    places: Vec<NotedPlace>,
     /// What had no row, and what it begins with, unless it is no object.
     new: Vec<(u64, ObjectHead)>,
     /// The order of these by address, where they are scattered.
@@ -64,14 +69,14 @@ pub(crate) enum FollowedReference {
 
 impl FollowedObjects {
     /// The references of the object with this number among these, as they were found.
-    pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = FollowedReference> {
+    pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.found(self.references.get(begin..self.ends[number]).unwrap_or_default())
+        self.found(begin..self.ends[number])
     }
 
     /// Those of a further part of an object.
-    pub(crate) fn references_of_part(&self) -> impl Iterator<Item = FollowedReference> {
-        self.found(&self.references)
+    pub(crate) fn references_of_part(&self) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
+        self.found(0..self.references.len())
     }
 
     /// Objects that had no row, in the order in which they are to be numbered; none where that is the order of references.
@@ -79,14 +84,15 @@ impl FollowedObjects {
         self.order.iter().filter_map(|number| self.new.get(*number as usize)).copied()
     }
 
-    fn found(&self, references: &[u32]) -> impl Iterator<Item = FollowedReference> {
-        references.iter().map(|&reference| {
-            let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
+    fn found(&self, some: Range<usize>) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
+        let references = self.references.get(some.clone()).unwrap_or_default();
+        let places = self.places.get(some).unwrap_or_default();
+        references.iter().zip(places).map(|(&reference, &place)| {
             if reference & NEW == 0 {
-                FollowedReference::Known(reference)
-            } else {
-                FollowedReference::New(address, head)
+                return (FollowedReference::Known(reference), place);
             }
+            let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
+            (FollowedReference::New(address, head), place)
         })
     }
 }
@@ -194,11 +200,11 @@ impl<'a> FollowerMemories<'a> {
 }
 
 impl Followers<'_> {
-    /// Has the next objects read, those at the begin of `rest`; returns how many.
-    pub(crate) fn send(&mut self, rest: &[PicturedObject], types: &TypeTable<'_>) -> usize {
+    /// Has the next objects read, those at the begin of `rest`, which are rows of `all`; returns how many.
+    pub(crate) fn send(&mut self, rest: &[u32], all: &[PicturedObject], types: &TypeTable<'_>) -> usize {
         self.learn(types);
         if self.threads.is_empty() || (rest.len() <= FEW && self.parts.is_empty()) {
-            return self.read_here(rest);
+            return self.read_here(rest, all);
         }
         while self.is_ready()
             && let Some(part) = self.next_part()
@@ -206,12 +212,12 @@ impl Followers<'_> {
             self.order(FollowerWork::Part(part));
         }
         let mut sent = 0;
-        for objects in rest.chunks(AT_ONCE).take_while(|objects| objects.len() > FEW) {
+        for rows in rest.chunks(AT_ONCE).take_while(|rows| rows.len() > FEW) {
             if !self.is_ready() {
                 break;
             }
-            self.order(FollowerWork::Objects(objects.to_vec()));
-            sent += objects.len();
+            self.order(FollowerWork::Objects(in_rows(rows, all)));
+            sent += rows.len();
         }
         sent
     }
@@ -260,7 +266,7 @@ impl Followers<'_> {
     }
 
     /// Reads in the thread that gives numbers, while no other has an order.
-    fn read_here(&mut self, rest: &[PicturedObject]) -> usize {
+    fn read_here(&mut self, rest: &[u32], all: &[PicturedObject]) -> usize {
         if !self.ordered.is_empty() {
             return 0;
         }
@@ -269,7 +275,7 @@ impl Followers<'_> {
             return 0;
         }
         let some = rest.get(..AT_ONCE).unwrap_or(rest);
-        self.read = (!some.is_empty()).then(|| self.own.read(some, &self.types));
+        self.read = (!some.is_empty()).then(|| self.own.read(&in_rows(some, all), &self.types));
         some.len()
     }
 
@@ -285,6 +291,18 @@ impl Followers<'_> {
             self.ordered.push_back(self.next);
             self.next = (self.next + 1) % self.threads.len();
         }
+    }
+
+    /// Whether nobody reads but the thread that gives numbers.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// The same as [`Self::receive`], unless that has to be waited for.
+    pub(crate) fn try_receive(&mut self) -> Option<FollowedObjects> {
+        let read = self.threads.get(*self.ordered.front()?)?.1.try_recv().ok()?;
+        self.ordered.pop_front();
+        Some(read)
     }
 
     /// What was read of the next objects that were sent; `None`: of all.
@@ -320,20 +338,15 @@ impl Follower<'_> {
         self.memory.expect(objects.iter().map(|object| object.address));
         for (object, number) in objects.iter().zip(0..) {
             let of = types.all.get(object.type_number as usize);
-            if object.own_bytes > 0 {
-                // A leaf, which was measured when it was found.
-                made.sizes.push(Some(object.own_bytes));
-            } else {
-                let mut part = ItemPart::FIRST;
-                let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, &mut made));
-                made.unreadable += u64::from(!is_whole);
-                if part.next().is_some() {
-                    made.large.push((number, part));
-                }
-                made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
+            let mut part = ItemPart::FIRST;
+            let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, &mut made));
+            made.unreadable += u64::from(!is_whole);
+            if part.next().is_some() {
+                made.large.push((number, part));
             }
+            made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
             // The object's type is kept by it, too, where types are objects of the program.
-            of.into_iter().for_each(|of| self.note(of.address, &mut made));
+            of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, &mut made));
             made.ends.push(made.references.len());
         }
         self.read_heads(types, &mut made);
@@ -382,16 +395,20 @@ impl Follower<'_> {
     fn note_part(&self, of: &ObjectType, address: u64, part: &mut ItemPart, made: &mut FollowedObjects) -> bool {
         let Self { memory, layout, static_types, .. } = *self;
         let reader = ReferenceReader { memory, layout, static_types };
-        reader.part(of, address, part, &mut |_, address| self.note(address, made))
+        reader.part(of, address, part, &mut |place, address| self.note(NotedPlace::of(place), address, made))
     }
 
-    fn note(&self, address: u64, made: &mut FollowedObjects) {
-        if let Some(row) = self.rows.get(address) {
-            made.references.push(row);
-        } else if may_be_object(address) && made.new.len() < NEW as usize {
-            made.references.push(NEW | made.new.len() as u32);
-            made.new.push((address, ObjectHead::default()));
-        }
+    fn note(&self, place: NotedPlace, address: u64, made: &mut FollowedObjects) {
+        let reference = match self.rows.get(address) {
+            Some(row) => row,
+            None if may_be_object(address) && made.new.len() < NEW as usize => {
+                made.new.push((address, ObjectHead::default()));
+                NEW | (made.new.len() - 1) as u32
+            }
+            None => return,
+        };
+        made.references.push(reference);
+        made.places.push(place);
     }
 
     /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.

@@ -12,7 +12,7 @@ use memtrack_inject::ProcessView;
 use crate::addresses::AddressTable;
 use crate::blocks::{BlockInUse, BlockPlaces};
 use crate::followers::{AT_ONCE, Followers};
-use crate::found_references::NewRows;
+use crate::found_holders::FoundHolder;
 use crate::interpreter::PythonRuntime;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
@@ -21,7 +21,6 @@ use crate::object_head::{HEADER, ObjectHead};
 use crate::pool_headers::PoolHeaders;
 use crate::pymalloc::PoolLayout;
 use crate::reference_count::{IMMORTAL, LOCAL_COUNT, ReferenceCount};
-use crate::side_by_side;
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// The bits of an address in the collector's header; the others are flags.
@@ -43,6 +42,8 @@ const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 const HASH_SHIFT: u32 = 4;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
+/// Members of a list that are no objects: one with more has none behind them.
+const MOST_MISSED: u64 = 1 << 20;
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = 1 << 30;
 
@@ -53,8 +54,12 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) types: TypeTable<'a>,
     pub(crate) objects: Vec<PicturedObject>,
     pub(crate) reference_counts: Vec<u32>,
-    /// References to each that were found.
-    pub(crate) found_counts: Vec<u32>,
+    /// What of the references to each is noted.
+    pub(crate) holders: Vec<FoundHolder>,
+    /// The rows of those that are to be read, or were: all that were not measured when they were found.
+    pub(crate) unmeasured: Vec<u32>,
+    /// By number of a type that measured ones are of: its row.
+    pub(crate) type_rows: Vec<Option<u32>>,
     pub(crate) by_address: &'a AddressTable,
     pub(crate) unreadable: u64,
     /// Whether no collector works.
@@ -64,17 +69,17 @@ pub(crate) struct FoundObjects<'a> {
 }
 
 impl FoundObjects<'_> {
-    /// The objects of the collector's lists, by their heads.
-    pub(crate) fn lists(&mut self, heads: &[u64]) {
+    /// The objects of the collector's lists, by their heads; `each` is called when there is another one.
+    pub(crate) fn lists(&mut self, heads: &[u64], each: &mut impl FnMut(&mut Self)) {
         for (head, number) in heads.iter().zip(0..) {
-            self.list(*head, CollectorList::of_generation(number % 4), heads);
+            self.list(*head, CollectorList::of_generation(number % 4), heads, each);
         }
     }
 
     /// While the collector works, lists change into one another, and some hang on its stack. What is in those
     /// is found in other ways; see [`Self::complete_lists`].
-    fn list(&mut self, head: u64, list: CollectorList, heads: &[u64]) {
-        let mut at = head;
+    fn list(&mut self, head: u64, list: CollectorList, heads: &[u64], each: &mut impl FnMut(&mut Self)) {
+        let (mut at, mut missed) = (head, 0_u64);
         loop {
             let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else {
                 self.unreadable += u64::from(self.is_at_rest);
@@ -84,17 +89,26 @@ impl FoundObjects<'_> {
                 return;
             }
             let address = next.wrapping_add(HEADER);
-            // A ring that does not come back to its head ends where it was before.
-            if self.by_address.get(address).is_some() || self.objects.len() >= MOST_OBJECTS {
-                self.unreadable += u64::from(self.is_at_rest);
-                return;
-            }
-            match self.type_at(address) {
-                Some((type_number, count)) => {
-                    self.add(PicturedObject { address, type_number, list, ..PicturedObject::default() }, count);
+            let (memory, layout) = (self.memory, self.layout);
+            let row = self.number_or_add(address, |types| {
+                let head = ObjectHead::read(memory, layout, address)?;
+                let type_number = types.number(head.of)?;
+                Some((PicturedObject { address, type_number, ..PicturedObject::default() }, head.count))
+            });
+            match row.and_then(|row| self.objects.get_mut(row as usize)) {
+                // It is new, or another refers to it that was read meanwhile.
+                Some(object) if object.list == CollectorList::Unlisted => object.list = list,
+                None if missed < MOST_MISSED => {
+                    missed += 1;
+                    self.unreadable += u64::from(self.is_at_rest);
                 }
-                None => self.unreadable += u64::from(self.is_at_rest),
+                // A ring that does not come back to its head ends where it was before.
+                _ => {
+                    self.unreadable += u64::from(self.is_at_rest);
+                    return;
+                }
             }
+            each(self);
             at = next;
         }
     }
@@ -194,13 +208,16 @@ impl FoundObjects<'_> {
         address: u64,
         make: impl FnOnce(&TypeTable<'_>) -> Option<(PicturedObject, u32)>,
     ) -> Option<u32> {
-        let Self { objects, reference_counts, found_counts, by_address, types, .. } = self;
+        let Self { objects, reference_counts, holders, unmeasured, by_address, types, .. } = self;
         by_address.get_or_insert(address, || {
             let (object, reference_count) = make(types).filter(|_| objects.len() < MOST_OBJECTS)?;
             let number = objects.len() as u32;
+            if object.own_bytes == 0 {
+                unmeasured.push(number);
+            }
             objects.push(object);
             reference_counts.push(reference_count);
-            found_counts.push(0);
+            holders.push(FoundHolder::default());
             Some(number)
         })
     }
@@ -328,14 +345,15 @@ impl FoundObjects<'_> {
 
     /// The objects that have more references than were found, so that something holds them that is no object.
     pub(crate) fn unexplained(&self) -> Vec<u32> {
-        let counts = self.reference_counts.iter().zip(&self.found_counts).zip(0_u32..);
-        let more = counts.filter(|((counted, found), _)| counted > found).map(|(_, object)| object);
+        let counts = self.reference_counts.iter().zip(&self.holders).zip(0_u32..);
+        let more = counts.filter(|((counted, found), _)| **counted > found.references).map(|(_, object)| object);
         more.filter(|object| !self.is_counted_late(self.objects[*object as usize].address)).collect()
     }
 
     /// The objects to which no references were found, and whose count does not tell whether there are any.
     pub(crate) fn uncounted(&self) -> Vec<u32> {
-        let lone = self.found_counts.iter().zip(0_u32..).filter(|(found, _)| **found == 0).map(|(_, object)| object);
+        let lone =
+            self.holders.iter().zip(0_u32..).filter(|(found, _)| found.references == 0).map(|(_, object)| object);
         lone.filter(|object| self.is_counted_late(self.objects[*object as usize].address)).collect()
     }
 
@@ -344,29 +362,4 @@ impl FoundObjects<'_> {
         let bits = || self.memory.u8(address.wrapping_add(COLLECTOR_BITS)).unwrap_or(0);
         self.layout.is_free_threaded() && bits() & COUNTED_LATE != 0
     }
-
-    /// Puts the objects in the order of their addresses, in so many threads.
-    pub(crate) fn sort(&mut self, threads: usize) -> NewRows {
-        let count = self.objects.len();
-        let mut rows = NewRows { new: vec![0; count], old: Vec::with_capacity(count) };
-        self.by_address.renumber(|old| {
-            if let Some(new) = rows.new.get_mut(old as usize) {
-                *new = rows.old.len() as u32;
-                rows.old.push(old);
-            }
-        });
-        let (mut objects, mut counts) = (Vec::new(), Vec::new());
-        let work: [Box<dyn FnOnce() + Send>; 2] = [
-            Box::new(|| objects = in_rows(&rows.old, &self.objects)),
-            Box::new(|| counts = in_rows(&rows.old, &self.reference_counts)),
-        ];
-        side_by_side::execute(work.into(), threads);
-        (self.objects, self.reference_counts) = (objects, counts);
-        rows
-    }
-}
-
-/// What stands in these rows.
-fn in_rows<T: Copy>(rows: &[u32], all: &[T]) -> Vec<T> {
-    rows.iter().map(|row| all[*row as usize]).collect()
 }

@@ -6,7 +6,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::references::ItemPart;
-use crate::side_by_side;
+use crate::side_by_side::{self, SideWork};
 
 /// Of an object that refers to one of so many objects or more, the rows are sorted by a table of all rows.
 const SPARSE: usize = 64;
@@ -110,8 +110,13 @@ impl FoundReferences {
         self.unreadable.contains(&row)
     }
 
-    /// The references of the object in each new row, ascending, and where each begins.
-    pub(crate) fn renumbered(mut self, rows: &NewRows, threads: usize) -> (Vec<u64>, Vec<u32>) {
+    /// The references of the object in each new row, ascending, and where each begins. Beside that, `others` is done.
+    pub(crate) fn renumbered<'w>(
+        mut self,
+        rows: &'w NewRows,
+        threads: usize,
+        others: Vec<SideWork<'w>>,
+    ) -> (Vec<u64>, Vec<u32>) {
         let count = rows.new.len();
         let mut in_parts = std::mem::take(&mut self.in_parts);
         for (row, held) in &mut in_parts {
@@ -121,22 +126,27 @@ impl FoundReferences {
         }
         // New rows of those that were read in parts, old ones of the others.
         let own_of = |old: u32| in_parts.get(&old).map_or_else(|| self.of(old), Vec::as_slice);
-        let mut first = Vec::with_capacity(count + 1);
-        first.push(0);
-        first.extend(rows.old.iter().scan(0, |end, old| {
-            *end += own_of(*old).len() as u64;
-            Some(*end)
-        }));
-        let mut all = vec![0; first.last().map_or(0, |end| *end as usize)];
         let some = count.div_ceil(threads.max(1) * 4).max(1);
-        let (mut work, mut rest, mut begin) = (Vec::new(), all.as_mut_slice(), 0);
-        for (old_rows, ends) in rows.old.chunks(some).zip(first[1..].chunks(some)) {
-            let end = ends.last().map_or(begin, |end| *end as usize);
-            let (part, others) = rest.split_at_mut(end - begin);
-            (rest, begin) = (others, end);
+        let mut first = vec![0; count + 1];
+        let sums = rows.old.chunks(some).zip(first[1..].chunks_mut(some)).map(|(old_rows, ends)| {
+            || {
+                let mut sum = 0;
+                for (old, end) in old_rows.iter().zip(ends) {
+                    sum += own_of(*old).len() as u64;
+                    *end = sum;
+                }
+            }
+        });
+        side_by_side::execute(sums.collect(), threads);
+        let mut all = vec![0; first[1..].chunks(some).filter_map(<[u64]>::last).sum::<u64>() as usize];
+        let (mut work, mut rest, mut begin) = (others, all.as_mut_slice(), 0);
+        for (old_rows, ends) in rows.old.chunks(some).zip(first[1..].chunks_mut(some)) {
+            let (before, count) = (begin, ends.last().copied().unwrap_or(0));
+            let (mut part, behind) = rest.split_at_mut(count as usize);
+            (rest, begin) = (behind, begin + count);
             let (own_of, in_parts) = (&own_of, &in_parts);
-            work.push(move || {
-                let mut part = part;
+            work.push(Box::new(move || {
+                ends.iter_mut().for_each(|end| *end += before);
                 for old in old_rows {
                     let held = own_of(*old);
                     let (own, after) = part.split_at_mut(held.len());
@@ -147,7 +157,7 @@ impl FoundReferences {
                     }
                     part = after;
                 }
-            });
+            }));
         }
         side_by_side::execute(work, threads);
         (first, all)
@@ -181,6 +191,11 @@ fn sort_rows(rows: &mut Vec<u32>, count: usize) {
     }
 }
 
+/// What stands in these rows.
+pub(crate) fn in_rows<T: Copy>(rows: &[u32], all: &[T]) -> Vec<T> {
+    rows.iter().map(|row| all[*row as usize]).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::{FoundReferences, NewRows, sort_rows};
@@ -199,7 +214,7 @@ mod tests {
         for threads in [0, 1, 3] {
             let mut again = FoundReferences::default();
             (again.first, again.all, again.in_parts) = (found.first.clone(), found.all.clone(), found.in_parts.clone());
-            let (first, all) = again.renumbered(&rows, threads);
+            let (first, all) = again.renumbered(&rows, threads, Vec::new());
             assert_eq!(first, [0, 4, 5, 7, 7]);
             assert_eq!(all, [0, 1, 2, 3, 3, 0, 1]);
         }

@@ -1,6 +1,6 @@
 //! Threads that read side by side how objects are held.
 //!
-//! Invariant: who holds an object is known before, and what was read is put together in the order of the holders, so that the
+//! Of most it was noted when they were found; of the others, the holder is read again. Invariant: who holds an object is known before, and what was read is put together in the order of the holders, so that the
 //! result is the same whatever the number of threads.
 
 use std::ops::Range;
@@ -11,15 +11,21 @@ use memtrack_format::objects::{HolderKind, PicturedHolder};
 use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
+use crate::found_holders::FoundHolder;
+use crate::found_references::NewRows;
 use crate::labels::{KnownLabels, LabelReader, LabelTexts, rank_of_kind};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
-use crate::references::{ItemPart, ReferenceReader};
+use crate::references::{ItemPart, ReferencePlace, ReferenceReader};
+use crate::side_by_side;
 use crate::types::KnownTypes;
 
 /// References that a thread reads before it tells what it has read; and for how many the reading of an object counts.
 const AT_ONCE: u64 = 256 << 10;
 const OF_AN_OBJECT: u64 = 4;
+/// Objects whose noted places it reads one after the other, and of how many it is looked where their keys are.
+const NOTED_AT_ONCE: usize = 64 << 10;
+const KEYS_LOOKED_AT: usize = 1 << 10;
 /// What a thread has read and is not put to the rest yet, at most.
 const AHEAD: usize = 2;
 
@@ -33,6 +39,8 @@ pub(crate) struct HeldObjects<'a> {
     pub(crate) picture: &'a ObjectPicture,
     pub(crate) parents: &'a [u32],
     pub(crate) first_parts: &'a FxHashMap<u32, ItemPart>,
+    /// What was noted of objects, in the rows in which they were found.
+    pub(crate) noted: (&'a [FoundHolder], &'a NewRows),
     /// Those of which it is said how they are held; `None`: all.
     pub(crate) wanted: Option<&'a [bool]>,
 }
@@ -84,6 +92,14 @@ impl HeldObjects<'_> {
         let is_wanted = || self.wanted.is_none_or(|wanted| wanted.get(row as usize) == Some(&true));
         row != by && self.parents.get(row as usize) == Some(&by) && is_wanted()
     }
+
+    /// Where the object in this row is referred to by the one that holds it, if that was noted.
+    fn noted(&self, row: u32, by: u32) -> Option<ReferencePlace> {
+        let (found, rows) = self.noted;
+        let old = rows.old.get(row as usize)?;
+        let (holder, place) = found.get(*old as usize)?.first()?;
+        (rows.new.get(holder as usize) == Some(&by)).then_some(place)
+    }
 }
 
 /// Who holds each object. There is a thread for each of `memories`, and `reader` for the pieces of those that the system
@@ -94,9 +110,10 @@ pub(crate) fn read_holders(
     held: HeldObjects<'_>,
     texts: &mut LabelTexts,
 ) -> Vec<PicturedHolder> {
-    let (mut holders, holding) = unlabelled(held);
+    let input = LabelInput { types, rows, held, holding: &[] };
+    let (mut holders, holding) = noted_holders((reader, memories), input, texts);
     let pieces = pieces(&holding, held);
-    let input = LabelInput { types, rows, held, holding: &holding };
+    let input = LabelInput { holding: &holding, ..input };
     std::thread::scope(|scope| {
         let count = memories.len().max(1);
         let source = |thread| PieceSource { thread, here: PieceReader::new(reader, input), texts: Vec::new() };
@@ -185,8 +202,40 @@ impl<'e> PieceReader<'e> {
         let objects = held.picture.objects();
         let Some(object) = objects.get(holder as usize) else { return };
         let mut reader = LabelReader { reader: self.reader, types, rows, known: &mut self.known };
-        let is_held = |row: u32| held.is_held(row, holder);
+        let is_held = |row: u32| held.is_held(row, holder) && held.noted(row, holder).is_none();
         reader.held_by(object, &mut part, (objects, is_held), &mut |row, kind, value| into.push((row, kind, value)));
+    }
+
+    /// Says of these objects, which begin in these rows, how they are held, where that was noted.
+    fn read_noted<'h>(mut self, share: impl Iterator<Item = (u32, &'h mut [PicturedHolder])>) -> NotedLabels {
+        let LabelInput { types, rows, held, .. } = self.input;
+        let objects = held.picture.objects();
+        let mut holding = Vec::new();
+        for (begin, some) in share {
+            let key = |row: u32| match held.noted(row, *held.parents.get(row as usize)?)? {
+                ReferencePlace::Value(key) | ReferencePlace::Attribute(key) => Some(key),
+                _ => None,
+            };
+            self.reader.memory.expect((begin..).take(KEYS_LOOKED_AT).filter_map(key));
+            let mut reader = LabelReader { reader: self.reader, types, rows, known: &mut self.known };
+            for (row, holder) in (begin..).zip(some) {
+                let parent = held.parents[row as usize];
+                if !held.is_held(row, parent) {
+                    *holder = PicturedHolder { parent: row, ..PicturedHolder::default() };
+                    continue;
+                }
+                let place = held.noted(row, parent);
+                let both = objects.get(parent as usize).zip(objects.get(row as usize));
+                let label = place.zip(both).and_then(|(place, (of, held))| reader.held_in((of, place), held));
+                if label.is_none() && holding.last() != Some(&parent) {
+                    holding.push(parent);
+                }
+                // Every object holds its class; that it does is what is left when nothing else is found.
+                let (kind, value) = label.unwrap_or((HolderKind::Class, 0));
+                *holder = PicturedHolder { parent, kind, value };
+            }
+        }
+        NotedLabels { texts: self.known.texts.into_all(), holding }
     }
 }
 
@@ -207,19 +256,53 @@ fn pieces(holding: &[u32], held: HeldObjects<'_>) -> Vec<LabelPiece> {
     made
 }
 
-/// Who holds each object, without a word on how, and the objects that hold some.
-fn unlabelled(held: HeldObjects<'_>) -> (Vec<PicturedHolder>, Vec<u32>) {
-    let mut has_held = vec![false; held.parents.len()];
-    let holders = held.parents.iter().zip(0..).map(|(&parent, row)| {
-        let is_held = held.is_held(row, parent);
-        if let Some(has_held) = has_held.get_mut(parent as usize).filter(|_| is_held) {
-            *has_held = true;
+/// What a thread has of the objects of which it was noted how they are held.
+#[derive(Default)]
+struct NotedLabels {
+    texts: Vec<String>,
+    /// Objects that are read again, since of some that they hold it was not noted.
+    holding: Vec<u32>,
+}
+
+/// Who holds each object, and how, as far as that was noted; and the objects that are read again for the rest.
+fn noted_holders(
+    (reader, memories): (ReferenceReader<'_>, &mut [ObjectMemory<'_>]),
+    input: LabelInput<'_>,
+    texts: &mut LabelTexts,
+) -> (Vec<PicturedHolder>, Vec<u32>) {
+    let (threads, all) = (memories.len().max(1), input.held.parents.len());
+    let mut holders = vec![PicturedHolder::default(); all];
+    let mut shares: Vec<Vec<(u32, &mut [PicturedHolder])>> = (0..threads).map(|_| Vec::new()).collect();
+    for (number, some) in holders.chunks_mut(NOTED_AT_ONCE).enumerate() {
+        shares[number % threads].push(((number * NOTED_AT_ONCE) as u32, some));
+    }
+    let mut noted: Vec<NotedLabels> = shares.iter().map(|_| NotedLabels::default()).collect();
+    if memories.is_empty() {
+        let share = shares.into_iter().flatten();
+        noted = vec![PieceReader::new(reader, input).read_noted(share)];
+    } else {
+        let (layout, static_types) = (reader.layout, reader.static_types);
+        let work = memories.iter_mut().zip(shares).zip(&mut noted).map(|((memory, share), noted)| {
+            move || {
+                let reader = ReferenceReader { memory, layout, static_types };
+                *noted = PieceReader::new(reader, input).read_noted(share.into_iter());
+            }
+        });
+        side_by_side::execute(work.collect(), threads);
+    }
+    let mut rows = |noted: &NotedLabels| noted.texts.iter().map(|text| texts.row(text)).collect();
+    let rows: Vec<Vec<u32>> = noted.iter().map(&mut rows).collect();
+    let work = holders.chunks_mut(NOTED_AT_ONCE).enumerate().map(|(number, some)| {
+        let rows = &rows[number % threads];
+        move || {
+            for holder in some.iter_mut().filter(|holder| holder.kind.has_text()) {
+                holder.value = rows.get(holder.value as usize).copied().unwrap_or(0).into();
+            }
         }
-        // Every object holds its class; that it does is what is left when nothing else is found.
-        let kind = if is_held { HolderKind::Class } else { HolderKind::None };
-        PicturedHolder { parent: if is_held { parent } else { row }, kind, value: 0 }
     });
-    let holders = holders.collect();
-    let holding = has_held.iter().zip(0..).filter(|(has_held, _)| **has_held).map(|(_, row)| row);
-    (holders, holding.collect())
+    side_by_side::execute(work.collect(), threads);
+    let mut holding: Vec<u32> = noted.into_iter().flat_map(|noted| noted.holding).collect();
+    holding.sort_unstable();
+    holding.dedup();
+    (holders, holding)
 }

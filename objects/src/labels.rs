@@ -107,14 +107,24 @@ impl LabelReader<'_> {
             found.extend(rows.get(at).filter(|row| is_held(*row)).map(|row| (row, place)));
         });
         // Of several references the first of the best kind.
-        found.sort_by_key(|(row, place)| (*row, rank(*place)));
+        found.sort_by_key(|(row, place)| (*row, place.rank()));
         found.dedup_by_key(|(row, _)| *row);
         for (row, place) in &found {
-            let held = objects.get(*row as usize).map_or(0, |held| held.address);
-            let (kind, value) = self.label(of, object.address, *place, held);
+            let Some(held) = objects.get(*row as usize) else { continue };
+            let (kind, value) = self.label(of, object.address, *place, held.type_number);
             each(*row, kind, value);
         }
         self.known.found = found;
+    }
+
+    /// How one object refers to another in a place that is known.
+    pub(crate) fn held_in(
+        &mut self,
+        (holder, place): (&PicturedObject, ReferencePlace),
+        held: &PicturedObject,
+    ) -> Option<(HolderKind, u64)> {
+        let of = self.types.get(holder.type_number)?;
+        Some(self.label(of, holder.address, place, held.type_number))
     }
 
     /// The row of the name of what a thread's frame holds.
@@ -147,7 +157,8 @@ impl LabelReader<'_> {
         self.known.texts.row(text)
     }
 
-    fn label(&mut self, of: &ObjectType, holder: u64, place: ReferencePlace, held: u64) -> (HolderKind, u64) {
+    /// How an object of this type and at this address refers to one of the type with this number.
+    fn label(&mut self, of: &ObjectType, holder: u64, place: ReferencePlace, held: u32) -> (HolderKind, u64) {
         match place {
             ReferencePlace::Value(key) => self.key(key),
             ReferencePlace::Attribute(name) => (HolderKind::Attribute, self.string(name).into()),
@@ -218,7 +229,7 @@ impl LabelReader<'_> {
     }
 
     /// Whether the field of an object is the dictionary of its attributes.
-    fn is_namespace(&self, of: &ObjectType, offset: u64, held: u64) -> bool {
+    fn is_namespace(&self, of: &ObjectType, offset: u64, held: u32) -> bool {
         let is_module = of.name == "builtins.module" && offset == 16;
         let is_of_type = of.kind == ObjectKind::Type && offset == DICTIONARY;
         self.is_dictionary(held)
@@ -228,12 +239,13 @@ impl LabelReader<'_> {
                 || self.reader.layout.fields(offset).cast_signed() == of.dictionary_offset)
     }
 
-    fn is_dictionary(&self, object: u64) -> bool {
-        self.kind_of(object) == Some(ObjectKind::Dictionary)
+    fn is_dictionary(&self, of: u32) -> bool {
+        self.kind_of(of) == Some(ObjectKind::Dictionary)
     }
 
-    fn kind_of(&self, object: u64) -> Option<ObjectKind> {
-        self.types.at(self.reader.layout.type_of(self.reader.memory, object)?).map(|of| of.kind)
+    /// What objects of the type with this number are.
+    fn kind_of(&self, number: u32) -> Option<ObjectKind> {
+        self.types.get(number).map(|of| of.kind)
     }
 
     /// The name of a field, which types tell of slots and of what C code shows.
@@ -314,19 +326,6 @@ fn place_of(address: u64) -> usize {
 }
 
 /// What is said first of several references to the same object.
-fn rank(place: ReferencePlace) -> u8 {
-    match place {
-        ReferencePlace::Value(_) | ReferencePlace::Attribute(_) => 0,
-        ReferencePlace::Local(_)
-        | ReferencePlace::FrameLocal(..)
-        | ReferencePlace::Item(_)
-        | ReferencePlace::Member => 1,
-        ReferencePlace::Field(_) => 2,
-        ReferencePlace::Key => 3,
-    }
-}
-
-/// The same by how it is said.
 pub(crate) fn rank_of_kind(kind: HolderKind) -> u8 {
     match kind {
         HolderKind::TextKey | HolderKind::NumberKey | HolderKind::OtherKey | HolderKind::Attribute => 0,

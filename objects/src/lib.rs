@@ -16,6 +16,7 @@ mod blocks;
 mod dictionary;
 mod field_names;
 mod followers;
+mod found_holders;
 mod found_objects;
 mod found_references;
 mod frame_references;

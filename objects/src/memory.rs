@@ -206,6 +206,14 @@ impl<'a> ObjectMemory<'a> {
         Some(u64::from_le_bytes(bytes))
     }
 
+    /// A word and the one behind it.
+    pub(crate) fn two_words(&self, address: u64) -> Option<(u64, u64)> {
+        let mut bytes = [0; 16];
+        self.read(address, &mut bytes)?;
+        let both = u128::from_le_bytes(bytes);
+        Some((both as u64, (both >> 64) as u64))
+    }
+
     pub(crate) fn u32(&self, address: u64) -> Option<u32> {
         let mut bytes = [0; 4];
         self.read(address, &mut bytes)?;

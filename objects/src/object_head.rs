@@ -27,10 +27,13 @@ impl ObjectHead {
         if !may_be_object(address) {
             return None;
         }
-        let count = ReferenceCount::read(memory, layout, address)?;
-        if matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..)) {
-            return None;
-        }
-        Some(Self { of: layout.type_of(memory, address)?, count: count.stored(), own_bytes: 0 })
+        let (count, of) = if layout.is_free_threaded() {
+            (ReferenceCount::read(memory, layout, address)?, layout.type_of(memory, address)?)
+        } else {
+            let (count, of) = memory.two_words(address)?;
+            (ReferenceCount::of_word(count, layout.minor), of)
+        };
+        let is_count = !matches!(count, ReferenceCount::Counted(0 | MOST_REFERENCES..));
+        is_count.then_some(Self { of, count: count.stored(), own_bytes: 0 })
     }
 }

@@ -7,8 +7,9 @@ use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
 use crate::followers::{FollowedObjects, FollowedReference, FollowerMemories, Followers};
+use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
-use crate::found_references::FoundReferences;
+use crate::found_references::{FoundReferences, in_rows};
 use crate::graph::Holders;
 use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
@@ -17,10 +18,14 @@ use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
+use crate::side_by_side::SideWork;
 use crate::types::{ObjectKind, TypeTable};
 
 /// Of the memory that all threads may keep, one in so many parts is for what one thread reads before and after.
 const PARTS: usize = 8;
+
+/// After so many objects of the collector's lists, threads are given those to read.
+const LISTED_AT_ONCE: usize = 8 << 10;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +53,15 @@ enum RootHolder {
     Immortal,
 }
 
+/// How far objects have been read.
+#[derive(Debug, Default)]
+struct Following {
+    references: FoundReferences,
+    /// Of [`FoundObjects::unmeasured`]: those that threads have been told to read, and those of which that is known.
+    sent: usize,
+    taken: usize,
+}
+
 /// A root whose name is not read yet.
 type FoundRoot = (u32, RootHolder);
 
@@ -70,7 +84,9 @@ pub fn read_objects(
         types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
         objects: Vec::new(),
         reference_counts: Vec::new(),
-        found_counts: Vec::new(),
+        holders: Vec::new(),
+        unmeasured: Vec::new(),
+        type_rows: Vec::new(),
         by_address: &by_address,
         unreadable: 0,
         is_at_rest: runtime.is_at_rest(view),
@@ -78,22 +94,25 @@ pub fn read_objects(
     };
     if runtime.layout.is_free_threaded() {
         builder.blocks(view, runtime);
-    } else {
-        builder.lists(&runtime.lists(&memory));
     }
-    let (mut roots, early) = builder.roots(runtime, reader);
     let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
-    let found = builder.follow(view, &mut memories, recorded);
+    let (found, mut roots, early) = builder.follow((view, runtime, reader), &mut memories, recorded);
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
-    let rows = builder.sort(threads);
-    let FoundObjects { types, objects, reference_counts, unreadable, is_at_rest, .. } = builder;
+    let rows = by_address.renumber(threads);
+    let FoundObjects { types, objects, reference_counts, holders, unreadable, is_at_rest, .. } = builder;
     let first_parts = found.first_parts(&rows);
-    let (first_reference, references) = found.renumbered(&rows, threads);
+    let (mut sorted, mut sorted_counts) = (Vec::new(), Vec::new());
+    let others: Vec<SideWork<'_>> = vec![
+        Box::new(|| sorted = in_rows(&rows.old, &objects)),
+        Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
+    ];
+    let (first_reference, references) = found.renumbered(&rows, threads, others);
+    drop((objects, reference_counts));
     let mut texts = LabelTexts::default();
     let pictured_types = types.each(|of| PicturedType {
         text: texts.row(&of.name),
@@ -106,8 +125,8 @@ pub fn read_objects(
         misses_large,
         unreadable,
         types: pictured_types,
-        objects,
-        reference_counts,
+        objects: sorted,
+        reference_counts: sorted_counts,
         first_reference,
         references,
         ..StoredPicture::default()
@@ -134,8 +153,8 @@ pub fn read_objects(
             PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
             _ => None,
         };
-        let (wanted, first_parts) = (wanted.as_deref(), &first_parts);
-        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, wanted };
+        let (wanted, first_parts, noted) = (wanted.as_deref(), &first_parts, (holders.as_slice(), &rows));
+        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, wanted };
         let (own, mut others) = memories.into_own_and_others();
         let (from, by) = ((ReferenceReader { memory: &own, ..reader }, others.as_mut_slice()), (&known, &by_address));
         picture.stored.holders = read_holders(from, by, held, &mut texts);
@@ -216,7 +235,7 @@ impl FoundObjects<'_> {
     fn last_roots(&mut self) -> Vec<FoundRoot> {
         let mut roots = Vec::new();
         for object in 0..self.objects.len() {
-            if self.found_counts[object] != 0 {
+            if self.holders[object].references != 0 {
                 continue;
             }
             let PicturedObject { address, type_number, .. } = self.objects[object];
@@ -230,7 +249,8 @@ impl FoundObjects<'_> {
             if let Some(texts) = texts {
                 roots.push((object as u32, RootHolder::Interned));
                 for text in texts.into_iter().filter_map(|at| self.by_address.get(at)) {
-                    self.found_counts[text as usize] = self.found_counts[text as usize].saturating_sub(2);
+                    let found = &mut self.holders[text as usize].references;
+                    *found = found.saturating_sub(2);
                 }
             } else if self.reference_counts[object] == 0 {
                 roots.push((object as u32, RootHolder::Immortal));
@@ -239,49 +259,86 @@ impl FoundObjects<'_> {
         roots
     }
 
-    /// Measures all objects and follows their references, those of objects that are found on the way included.
+    /// Reads the collector's lists and all that is a root, measures all objects and follows their references, those of objects that
+    /// are found on the way included.
     fn follow(
         &mut self,
-        view: &ProcessView,
+        (view, runtime, reader): (&ProcessView, &PythonRuntime, ReferenceReader<'_>),
         memories: &mut FollowerMemories<'_>,
         recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
-    ) -> FoundReferences {
-        let mut references = FoundReferences::default();
-        std::thread::scope(|scope| {
+    ) -> (FoundReferences, Vec<FoundRoot>, usize) {
+        let mut following = Following::default();
+        let roots = std::thread::scope(|scope| {
             let mut followers = memories.start(scope, self.by_address);
-            self.follow_rest(&mut followers, &mut references);
+            if !self.layout.is_free_threaded() {
+                let is_alone = followers.is_alone();
+                let mut listed = 0_usize;
+                self.lists(&runtime.lists(self.memory), &mut |found| {
+                    listed += 1;
+                    if !is_alone && listed.is_multiple_of(LISTED_AT_ONCE) {
+                        found.follow_ready(&mut followers, &mut following);
+                    }
+                });
+            }
+            let roots = self.roots(runtime, reader);
+            self.follow_rest(&mut followers, &mut following);
             if !self.layout.is_free_threaded() {
                 self.other_blocks(view, &mut followers);
                 if self.misses_large() {
                     self.blocks_in_use(recorded());
                 }
-                self.follow_rest(&mut followers, &mut references);
+                self.follow_rest(&mut followers, &mut following);
             }
+            roots
         });
-        references
+        (following.references, roots.0, roots.1)
     }
 
-    /// The same for those of which nothing has been read yet.
-    fn follow_rest(&mut self, followers: &mut Followers<'_>, references: &mut FoundReferences) {
-        let mut sent = references.rows();
+    /// Takes what has been read, and has as much read as threads are idle.
+    fn follow_ready(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
+        while let Some(read) = followers.try_receive() {
+            self.take(&read, followers, following);
+        }
+        self.send(followers, following);
+    }
+
+    /// Measures all objects of which nothing has been read yet, and follows their references.
+    fn follow_rest(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
         loop {
-            let rest = self.objects.get(sent..).unwrap_or_default();
-            sent += followers.send(rest, &self.types);
-            let Some(read) = followers.receive() else { return };
-            for (number, first) in &read.large {
-                let row = references.rows() + number;
-                followers.read_rest(row as u32, self.objects[row], first);
-                references.begin_parts(row as u32, first.clone());
+            self.send(followers, following);
+            if let Some(read) = followers.receive() {
+                self.take(&read, followers, following);
+                continue;
             }
-            self.take(&read, references);
-            if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
-                followers.give_up(row);
+            self.take_measured(&mut following.references);
+            if following.sent == self.unmeasured.len() {
+                return;
             }
         }
     }
 
-    /// Takes what was read of the next objects, or of a part of one.
-    fn take(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
+    /// Has the next objects read.
+    fn send(&self, followers: &mut Followers<'_>, following: &mut Following) {
+        let rest = self.unmeasured.get(following.sent..).unwrap_or_default();
+        following.sent += followers.send(rest, &self.objects, &self.types);
+    }
+
+    /// Takes what was read of the next objects, or of a part of one, and has the other parts read.
+    fn take(&mut self, read: &FollowedObjects, followers: &mut Followers<'_>, following: &mut Following) {
+        let references = &mut following.references;
+        for (number, first) in &read.large {
+            let row = self.unmeasured[following.taken + number];
+            followers.read_rest(row, self.objects[row as usize], first);
+            references.begin_parts(row, first.clone());
+        }
+        self.take_read(read, references);
+        following.taken += read.sizes.len();
+        if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
+            followers.give_up(row);
+        }
+    }
+
+    fn take_read(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
         if read.part_of.is_some_and(|row| references.is_unreadable(row)) {
             return;
         }
@@ -290,27 +347,50 @@ impl FoundObjects<'_> {
             self.number_of(address, head);
         }
         if let Some(row) = read.part_of {
-            references.add_part(row, read.references_of_part().filter_map(|held| self.held(held)));
+            references.add_part(row, read.references_of_part().filter_map(|held| self.held(row, held)));
             if read.unreadable > 0 {
                 references.end_parts(row);
             }
         }
         for (number, size) in read.sizes.iter().enumerate() {
-            match (size, self.objects.get_mut(references.rows())) {
+            self.take_measured(references);
+            let row = references.rows();
+            match (size, self.objects.get_mut(row)) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
                 _ => self.unreadable += 1,
             }
-            references.add(read.references_of(number).filter_map(|held| self.held(held)));
+            references.add(read.references_of(number).filter_map(|held| self.held(row as u32, held)));
         }
     }
 
-    /// The row of an object to which another refers, counted.
-    fn held(&mut self, reference: FollowedReference) -> Option<u32> {
+    /// Takes the next objects as far as they were measured when they were found: they refer to their types only.
+    fn take_measured(&mut self, references: &mut FoundReferences) {
+        while let Some(object) = self.objects.get(references.rows()).filter(|object| object.own_bytes > 0) {
+            let row = self.type_row(object.type_number);
+            row.into_iter().for_each(|row| self.holders[row as usize].hold(row, NotedPlace::NONE));
+            references.add(row.into_iter());
+        }
+    }
+
+    /// The row of the type with this number.
+    fn type_row(&mut self, number: u32) -> Option<u32> {
+        if let Some(row) = self.type_rows.get(number as usize).copied().flatten() {
+            return Some(row);
+        }
+        let row = self.number(self.types.get(number)?.address);
+        let rows = &mut self.type_rows;
+        rows.resize(rows.len().max(number as usize + 1), None);
+        rows[number as usize] = row;
+        row
+    }
+
+    /// The row of an object to which that in the row `holder` refers, noted.
+    fn held(&mut self, holder: u32, (reference, place): (FollowedReference, NotedPlace)) -> Option<u32> {
         let held = match reference {
             FollowedReference::Known(row) => row,
             FollowedReference::New(address, head) => self.number_of(address, head)?,
         };
-        self.found_counts[held as usize] = self.found_counts[held as usize].saturating_add(1);
+        self.holders[held as usize].hold(holder, place);
         Some(held)
     }
 }

@@ -39,8 +39,12 @@ impl ReferenceCount {
             let local = memory.u32(object.wrapping_add(LOCAL_COUNT))?;
             return Self::of_two(local, memory.u64(object.wrapping_add(SHARED_COUNT))?);
         }
-        // Above the count are flags from 3.14 on.
-        Some(Self::of_one(memory.u64(object)? & COUNT, layout.minor))
+        Some(Self::of_word(memory.u64(object)?, layout.minor))
+    }
+
+    /// From the word in which builds with a global lock have the count: above it are flags from 3.14 on.
+    pub(crate) fn of_word(word: u64, minor: u8) -> Self {
+        Self::of_one(word & COUNT, minor)
     }
 
     /// From the one count of builds with a global lock, version 3.`minor`.

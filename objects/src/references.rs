@@ -59,6 +59,18 @@ pub(crate) enum ReferencePlace {
     Field(u64),
 }
 
+impl ReferencePlace {
+    /// What is said first of several references to the same object.
+    pub(crate) fn rank(self) -> u8 {
+        match self {
+            Self::Value(_) | Self::Attribute(_) => 0,
+            Self::Local(_) | Self::FrameLocal(..) | Self::Item(_) | Self::Member => 1,
+            Self::Field(_) => 2,
+            Self::Key => 3,
+        }
+    }
+}
+
 /// Which items of an object are read, by number: those of a list or tuple and of what else has as many as it says, entries of a
 /// dictionary and slots of a set; and how many there are. An object's other references are those of the part with its first items.
 #[derive(Clone, Debug, PartialEq, Eq)]

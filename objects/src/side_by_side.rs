@@ -5,6 +5,9 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread::Builder;
 
+/// A piece of work.
+pub(crate) type SideWork<'w> = Box<dyn FnOnce() + Send + 'w>;
+
 /// Executes all of these, in at most so many threads, of which the caller's is one.
 pub(crate) fn execute<W: FnOnce() + Send>(work: Vec<W>, threads: usize) {
     let others = threads.min(work.len()).saturating_sub(1);

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an address is a type only if its type is one, up to the type of types that the interpreter exports.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -111,6 +111,8 @@ pub(crate) struct TypeTable<'a> {
     layout: &'a ObjectLayout,
     type_type: u64,
     by_address: RefCell<FxHashMap<u64, Option<u32>>>,
+    /// The last one that was asked for: many objects in a row are of one type.
+    last: Cell<(u64, u32)>,
     /// What each type says of the size of its objects.
     size_codes: RefCell<FxHashMap<u64, Option<SizeCode>>>,
     all: RefCell<Vec<Arc<ObjectType>>>,
@@ -142,6 +144,7 @@ impl<'a> TypeTable<'a> {
             layout,
             type_type,
             by_address: RefCell::default(),
+            last: Cell::default(),
             size_codes: RefCell::default(),
             all: RefCell::default(),
         }
@@ -149,7 +152,12 @@ impl<'a> TypeTable<'a> {
 
     /// The number of the type at this address; `None`: it is no type.
     pub(crate) fn number(&self, address: u64) -> Option<u32> {
+        let (last, number) = self.last.get();
+        if address == last && last != 0 {
+            return Some(number);
+        }
         if let Some(known) = self.by_address.borrow().get(&address) {
+            known.iter().for_each(|number| self.last.set((address, *number)));
             return *known;
         }
         let read = self.read(address);

@@ -1,0 +1,129 @@
+//! What is noted of each object while references are followed: how many there are to it, and by which one it was found first.
+//!
+//! Most objects are held by one other, so that what was noted is how they are called in the end, and their holder need not be read
+//! again. Invariant: what is noted is one of the references that were found, and of several from the same holder the first of the
+//! best rank.
+
+use crate::references::ReferencePlace;
+
+/// A place in eight bytes: its rank, what it is, and its number or address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct NotedPlace(u64);
+
+/// Where the rank and the kind of a place begin.
+const RANK: u32 = 62;
+const KIND: u32 = 56;
+const VALUE: u64 = 1;
+const ATTRIBUTE: u64 = 2;
+const LOCAL: u64 = 3;
+const ITEM: u64 = 4;
+const MEMBER: u64 = 5;
+const FIELD: u64 = 6;
+const KEY: u64 = 7;
+/// One that is not noted exactly.
+const OTHER: u64 = 8;
+
+impl NotedPlace {
+    /// That of a reference to which no name belongs.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Notes a place.
+    pub(crate) fn of(place: ReferencePlace) -> Self {
+        let (kind, value) = match place {
+            ReferencePlace::Value(key) => (VALUE, key),
+            ReferencePlace::Attribute(name) => (ATTRIBUTE, name),
+            ReferencePlace::Local(number) => (LOCAL, number),
+            ReferencePlace::FrameLocal(..) => (OTHER, 0),
+            ReferencePlace::Item(number) => (ITEM, number),
+            ReferencePlace::Member => (MEMBER, 0),
+            ReferencePlace::Field(offset) => (FIELD, offset),
+            ReferencePlace::Key => (KEY, 0),
+        };
+        let (kind, value) = if value >> KIND == 0 { (kind, value) } else { (OTHER, 0) };
+        Self(u64::from(place.rank()) << RANK | kind << KIND | value)
+    }
+
+    /// The place; `None`: only its rank is known.
+    pub(crate) fn place(self) -> Option<ReferencePlace> {
+        let value = self.0 & ((1 << KIND) - 1);
+        Some(match self.0 >> KIND & ((1 << (RANK - KIND)) - 1) {
+            VALUE => ReferencePlace::Value(value),
+            ATTRIBUTE => ReferencePlace::Attribute(value),
+            LOCAL => ReferencePlace::Local(value),
+            ITEM => ReferencePlace::Item(value),
+            MEMBER => ReferencePlace::Member,
+            FIELD => ReferencePlace::Field(value),
+            KEY => ReferencePlace::Key,
+            _ => return None,
+        })
+    }
+}
+
+/// What is noted of an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FoundHolder {
+    /// References to it that were found.
+    pub(crate) references: u32,
+    holder: u32,
+    place: NotedPlace,
+}
+
+impl FoundHolder {
+    /// Takes notice of a reference from the object in this row.
+    pub(crate) fn hold(&mut self, holder: u32, place: NotedPlace) {
+        self.references = self.references.saturating_add(1);
+        let is_better = || self.holder == holder && place.0 >> RANK < self.place.0 >> RANK;
+        if place != NotedPlace::NONE && (self.place == NotedPlace::NONE || is_better()) {
+            (self.holder, self.place) = (holder, place);
+        }
+    }
+
+    /// The row of the object that was found first to hold it, and the place of the reference.
+    pub(crate) fn first(self) -> Option<(u32, ReferencePlace)> {
+        Some((self.holder, self.place.place()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{FoundHolder, NotedPlace};
+    use crate::references::ReferencePlace;
+
+    #[test]
+    fn a_place_is_what_was_noted() {
+        let exact = [
+            ReferencePlace::Key,
+            ReferencePlace::Value(0x7fff_ffff_fff0),
+            ReferencePlace::Attribute(0x1000),
+            ReferencePlace::Item(u64::MAX >> 8),
+            ReferencePlace::Member,
+            ReferencePlace::Local(3),
+            ReferencePlace::Field(0),
+        ];
+        for place in exact {
+            assert_eq!(NotedPlace::of(place).place(), Some(place));
+        }
+        for place in [ReferencePlace::FrameLocal(0x1000, 1), ReferencePlace::Item(1 << 56)] {
+            assert_eq!(NotedPlace::of(place).place(), None);
+        }
+    }
+
+    #[test]
+    fn the_first_holder_stays_with_its_best_reference() {
+        let mut found = FoundHolder::default();
+        assert_eq!(found.first(), None);
+        found.hold(7, NotedPlace::NONE);
+        assert_eq!(found.first(), None);
+        for (holder, place) in [
+            (3, ReferencePlace::Key),
+            (4, ReferencePlace::Value(64)),
+            (3, ReferencePlace::Field(16)),
+            (3, ReferencePlace::Field(24)),
+        ] {
+            found.hold(holder, NotedPlace::of(place));
+        }
+        assert_eq!((found.first(), found.references), (Some((3, ReferencePlace::Field(16))), 5));
+        found.hold(3, NotedPlace::of(ReferencePlace::FrameLocal(0x1000, 0)));
+        assert_eq!(found.first(), None);
+    }
+}

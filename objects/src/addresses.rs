@@ -1,10 +1,11 @@
 //! The row of the object at each address: a table of slots for each piece of memory in which objects lie.
 //!
-//! Objects lie close together, at multiples of 16 bytes but for some static ones, so a slot for every 16 bytes takes less than
-//! a hash table and is found in the cache where the last one was. Invariant: a row is where its address says, and nowhere else.
+//! Objects lie close together, at multiples of 16 bytes but for some static ones, and hardly any has fewer than 32, so a slot for
+//! every 32 bytes takes less than a hash table and is found in the cache where the last one was. Invariant: a row is where its
+//! address says: in its slot or, where another object has that, among the others.
 
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 use rustc_hash::FxHashMap;
@@ -12,9 +13,10 @@ use rustc_hash::FxHashMap;
 use crate::found_references::NewRows;
 use crate::side_by_side;
 
-/// The logarithms of the bytes of a piece, and of those between slots.
+/// The logarithms of the bytes of a piece, of those between slots, and of those of a half of these.
 const PIECE: u32 = 16;
-const STEP: u32 = 4;
+const STEP: u32 = 5;
+const HALF: u32 = 4;
 const SLOTS: usize = 1 << (PIECE - STEP);
 /// Bits of a piece's number that a node goes by, and those that the root goes by.
 const NODE: u32 = 10;
@@ -22,8 +24,10 @@ const ROOT: u32 = 47 - PIECE - 2 * NODE;
 /// The lowest address of an object: no program has memory below it. And what each is a multiple of.
 const LOWEST: u64 = 4096;
 const ALIGNMENT: u64 = 8;
-/// No object is there.
+/// No object is there. Other slots have the row, and whether the object is in the second half.
 const EMPTY: u32 = u32::MAX;
+/// Rows are below.
+pub(crate) const MOST_ROWS: u32 = 1 << 30;
 
 type Lower = [OnceLock<Box<Slots>>; 1 << NODE];
 type Upper = [OnceLock<Box<Lower>>; 1 << NODE];
@@ -34,6 +38,8 @@ struct Slots {
     rows: [AtomicU32; SLOTS],
     /// Those that are in use.
     count: AtomicU32,
+    /// Whether objects are among the others whose slots another one has.
+    is_shared: AtomicBool,
 }
 
 /// Rows of objects by address.
@@ -45,7 +51,7 @@ pub(crate) struct AddressTable {
     root: Vec<OnceLock<Box<Upper>>>,
     /// The numbers of the pieces that have slots.
     pieces: Mutex<Vec<u64>>,
-    /// Objects between slots.
+    /// Objects that are not at multiples of 16, and those whose slots another has.
     others: RwLock<FxHashMap<u64, u32>>,
 }
 
@@ -62,11 +68,19 @@ impl AddressTable {
         if !may_be_object(address) {
             return None;
         }
-        if !has_slot(address) {
-            return self.others.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied();
+        if !may_have_slot(address) {
+            return self.other(address);
         }
-        let row = self.slots(address)?.rows[slot_of(address)].load(Relaxed);
-        if row == EMPTY { None } else { Some(row) }
+        let slots = self.slots(address)?;
+        let slot = slots.rows[slot_of(address)].load(Relaxed);
+        if slot != EMPTY && is_of(slot, address) {
+            return Some(slot >> 1);
+        }
+        if slots.is_shared.load(Relaxed) { self.other(address) } else { None }
+    }
+
+    fn other(&self, address: u64) -> Option<u32> {
+        self.others.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
     }
 
     /// The row of the object at this address; where there is none, `new` is asked for one. One thread may insert.
@@ -74,23 +88,35 @@ impl AddressTable {
         if !may_be_object(address) {
             return None;
         }
-        if !has_slot(address) {
-            return self.get(address).or_else(|| {
-                let row = new()?;
-                self.others.write().unwrap_or_else(PoisonError::into_inner).insert(address, row);
-                Some(row)
-            });
+        if !may_have_slot(address) {
+            return self.other(address).or_else(|| self.insert_other(address, new()?));
         }
         let slots = self.slots(address);
-        let known = slots.map(|slots| slots.rows[slot_of(address)].load(Relaxed)).filter(|row| *row != EMPTY);
-        known.or_else(|| {
-            // Most addresses at which nothing is are no addresses: these get no slots.
-            let row = new()?;
-            let slots = slots.unwrap_or_else(|| self.slots_or_new(address));
-            slots.rows[slot_of(address)].store(row, Relaxed);
-            slots.count.store(slots.count.load(Relaxed) + 1, Relaxed);
-            Some(row)
-        })
+        let slot = slots.map_or(EMPTY, |slots| slots.rows[slot_of(address)].load(Relaxed));
+        match slots {
+            Some(_) if slot != EMPTY && is_of(slot, address) => Some(slot >> 1),
+            Some(slots) if slot != EMPTY => {
+                let known = if slots.is_shared.load(Relaxed) { self.other(address) } else { None };
+                known.or_else(|| {
+                    let row = self.insert_other(address, new()?);
+                    slots.is_shared.store(true, Relaxed);
+                    row
+                })
+            }
+            _ => {
+                // Most addresses at which nothing is are no addresses: these get no slots.
+                let row = new().filter(|row| *row < MOST_ROWS)?;
+                let slots = slots.unwrap_or_else(|| self.slots_or_new(address));
+                slots.rows[slot_of(address)].store(slot_with(row, address), Relaxed);
+                slots.count.store(slots.count.load(Relaxed) + 1, Relaxed);
+                Some(row)
+            }
+        }
+    }
+
+    fn insert_other(&self, address: u64, row: u32) -> Option<u32> {
+        self.others.write().unwrap_or_else(PoisonError::into_inner).insert(address, row);
+        Some(row)
     }
 
     /// Numbers the objects by address, in so many threads: rows were given from 0 on. No other thread may look.
@@ -124,7 +150,7 @@ impl AddressTable {
         NewRows { new: new.into_iter().map(AtomicU32::into_inner).collect(), old }
     }
 
-    /// Numbers the objects of these pieces, and those between slots in and before them.
+    /// Numbers the objects of these pieces, and others in and before them.
     fn number(
         &self,
         pieces: &[u64],
@@ -147,11 +173,11 @@ impl AddressTable {
                 if before == EMPTY {
                     continue;
                 }
-                let address = piece << PIECE | place << STEP;
+                let address = piece << PIECE | place << STEP | u64::from(before & 1) << HALF;
                 while let Some((_, other)) = between.next_if(|(other, _)| *other < address) {
                     **other = number(**other);
                 }
-                slot.store(number(before), Relaxed);
+                slot.store(slot_with(number(before >> 1), address), Relaxed);
             }
         }
         between.for_each(|(_, row)| **row = number(**row));
@@ -169,7 +195,8 @@ impl AddressTable {
         let upper = &self.root[root].get_or_init(empty_node)[upper];
         upper.get_or_init(empty_node)[lower].get_or_init(|| {
             self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(address >> PIECE);
-            Box::new(Slots { rows: [const { AtomicU32::new(EMPTY) }; SLOTS], count: AtomicU32::new(0) })
+            let rows = [const { AtomicU32::new(EMPTY) }; SLOTS];
+            Box::new(Slots { rows, count: AtomicU32::new(0), is_shared: AtomicBool::new(false) })
         })
     }
 }
@@ -184,9 +211,19 @@ pub(crate) fn may_be_object(address: u64) -> bool {
     address.is_multiple_of(ALIGNMENT) && (LOWEST..1 << 47).contains(&address)
 }
 
-/// Whether the object at an address has a slot.
-fn has_slot(address: u64) -> bool {
-    address.is_multiple_of(1 << STEP)
+/// Whether the object at an address has a slot, unless another one has it.
+fn may_have_slot(address: u64) -> bool {
+    address.is_multiple_of(1 << HALF)
+}
+
+/// What a slot has for the row of the object at an address.
+fn slot_with(row: u32, address: u64) -> u32 {
+    row << 1 | (address >> HALF & 1) as u32
+}
+
+/// Whether a slot that is in use is that of the object at an address, and not of its neighbour.
+fn is_of(slot: u32, address: u64) -> bool {
+    u64::from(slot & 1) == address >> HALF & 1
 }
 
 /// Where the tree goes on from the root on, to the slots of an address's piece.
@@ -222,6 +259,19 @@ mod tests {
             let rows = table.renumber(threads);
             assert_eq!((&rows.old, &rows.new), (&(0..6).collect(), &(0..6).collect()));
         }
+    }
+
+    #[test]
+    fn of_objects_that_share_a_slot_each_has_its_row() {
+        let table = AddressTable::default();
+        let all = [0x7000_0010, 0x7000_0000, 0x7000_0030, 0x7000_0008, 0x7000_0020_u64];
+        assert!(all.iter().zip(0..).all(|(address, row)| table.get_or_insert(*address, || Some(row)) == Some(row)));
+        assert!(all.iter().zip(0..).all(|(address, row)| table.get_or_insert(*address, || None) == Some(row)));
+        assert!(all.iter().zip(0..).all(|(address, row)| table.get(*address) == Some(row)));
+        assert_eq!(table.renumber(2).old, [1, 3, 0, 4, 2]);
+        assert!(all.iter().zip([2, 0, 4, 1, 3]).all(|(address, row)| table.get(*address) == Some(row)));
+        // A place beside an object is none.
+        assert_eq!((table.get(0x7000_0028), table.get(0x7000_0040)), (None, None));
     }
 
     #[test]

@@ -18,7 +18,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockInUse;
 use crate::found_holders::NotedPlace;
-use crate::found_references::in_rows;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object_head::ObjectHead;
@@ -37,6 +36,8 @@ const NEW: u32 = 1 << 31;
 /// What was read of some objects.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedObjects {
+    /// These objects.
+    objects: Vec<PicturedObject>,
     /// Of each object; `None`: it cannot be read.
     pub(crate) sizes: Vec<Option<u64>>,
     /// Of each object, where its references end.
@@ -68,6 +69,21 @@ pub(crate) enum FollowedReference {
 }
 
 impl FollowedObjects {
+    /// Empties it; what it has allocated is used again.
+    fn clear(&mut self) {
+        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part_of, blocks } = self;
+        objects.clear();
+        sizes.clear();
+        ends.clear();
+        references.clear();
+        places.clear();
+        new.clear();
+        order.clear();
+        large.clear();
+        blocks.clear();
+        (*unreadable, *part_of) = (0, None);
+    }
+
     /// The references of the object with this number among these, as they were found.
     pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
@@ -116,11 +132,13 @@ struct Follower<'a> {
 /// What a thread is to read.
 struct FollowerOrder {
     work: FollowerWork,
+    into: FollowedObjects,
     types: Arc<TypesSoFar>,
 }
 
 enum FollowerWork {
-    Objects(Vec<PicturedObject>),
+    /// The objects in what they are read into.
+    Objects,
     Part(LargeObject),
     /// Blocks, and the addresses of all types.
     Blocks(Vec<BlockInUse>, Arc<FxHashSet<u64>>),
@@ -153,6 +171,8 @@ pub(crate) struct Followers<'a> {
     next: usize,
     /// What the own thread has read.
     read: Option<FollowedObjects>,
+    /// What is no longer needed, for the next orders.
+    spare: Vec<FollowedObjects>,
     /// Of objects that are read in parts, the next ones.
     parts: VecDeque<LargeObject>,
 }
@@ -177,7 +197,7 @@ impl<'a> FollowerMemories<'a> {
             let ((send, orders), (tell, read)) = (channel::<FollowerOrder>(), channel());
             let work = move || {
                 let follower = Follower { memory, layout, static_types, rows };
-                orders.into_iter().all(|order| tell.send(follower.execute(&order.work, &order.types)).is_ok());
+                orders.into_iter().all(|order| tell.send(follower.execute(order)).is_ok());
             };
             Builder::new().spawn_scoped(scope, work).ok()?;
             Some((send, read))
@@ -189,8 +209,15 @@ impl<'a> FollowerMemories<'a> {
             ordered: VecDeque::new(),
             next: 0,
             read: None,
+            spare: Vec::new(),
             parts: VecDeque::new(),
         }
+    }
+
+    /// Gives back what they keep.
+    pub(crate) fn forget(&mut self) {
+        self.own.forget();
+        self.others.iter_mut().for_each(ObjectMemory::forget);
     }
 
     /// What the thread that gives numbers read with, and what the others did.
@@ -209,14 +236,14 @@ impl Followers<'_> {
         while self.is_ready()
             && let Some(part) = self.next_part()
         {
-            self.order(FollowerWork::Part(part));
+            self.order(FollowerWork::Part(part), &[], all);
         }
         let mut sent = 0;
         for rows in rest.chunks(AT_ONCE).take_while(|rows| rows.len() > FEW) {
             if !self.is_ready() {
                 break;
             }
-            self.order(FollowerWork::Objects(in_rows(rows, all)));
+            self.order(FollowerWork::Objects, rows, all);
             sent += rows.len();
         }
         sent
@@ -231,13 +258,13 @@ impl Followers<'_> {
         kept: &mut Vec<BlockInUse>,
     ) {
         if self.threads.is_empty() {
-            kept.extend(self.own.screen(&blocks, of_types).blocks);
+            kept.extend(self.own.screen(&blocks, of_types));
             return;
         }
         if !self.is_ready() {
             kept.extend(self.receive().into_iter().flat_map(|read| read.blocks));
         }
-        self.order(FollowerWork::Blocks(blocks, Arc::clone(of_types)));
+        self.order(FollowerWork::Blocks(blocks, Arc::clone(of_types)), &[], &[]);
     }
 
     /// Adds the last of these.
@@ -271,11 +298,17 @@ impl Followers<'_> {
             return 0;
         }
         if let Some(part) = self.next_part() {
-            self.read = Some(self.own.read_part(&part, &self.types));
+            let mut made = self.made(&[], all);
+            self.own.read_part(&part, &self.types, &mut made);
+            self.read = Some(made);
             return 0;
         }
         let some = rest.get(..AT_ONCE).unwrap_or(rest);
-        self.read = (!some.is_empty()).then(|| self.own.read(&in_rows(some, all), &self.types));
+        if !some.is_empty() {
+            let mut made = self.made(some, all);
+            self.own.read(&self.types, &mut made);
+            self.read = Some(made);
+        }
         some.len()
     }
 
@@ -284,10 +317,26 @@ impl Followers<'_> {
         self.ordered.len() < self.threads.len() * 2
     }
 
-    fn order(&mut self, work: FollowerWork) {
+    /// What the objects in these rows of `all` are read into.
+    fn made(&mut self, rows: &[u32], all: &[PicturedObject]) -> FollowedObjects {
+        let mut made = self.spare.pop().unwrap_or_default();
+        made.objects.extend(rows.iter().map(|row| all[*row as usize]));
+        made
+    }
+
+    /// Takes back what was received, for the next orders.
+    pub(crate) fn take_back(&mut self, mut read: FollowedObjects) {
+        if self.spare.len() <= self.threads.len() {
+            read.clear();
+            self.spare.push(read);
+        }
+    }
+
+    fn order(&mut self, work: FollowerWork, rows: &[u32], all: &[PicturedObject]) {
+        let into = self.made(rows, all);
         if let Some((thread, _)) = self.threads.get(self.next) {
             // A thread that has ended has panicked, which ends this one, too.
-            let _ = thread.send(FollowerOrder { work, types: Arc::clone(&self.types) });
+            let _ = thread.send(FollowerOrder { work, into, types: Arc::clone(&self.types) });
             self.ordered.push_back(self.next);
             self.next = (self.next + 1) % self.threads.len();
         }
@@ -325,41 +374,43 @@ impl Followers<'_> {
 }
 
 impl Follower<'_> {
-    fn execute(&self, work: &FollowerWork, types: &TypesSoFar) -> FollowedObjects {
+    fn execute(&self, order: FollowerOrder) -> FollowedObjects {
+        let FollowerOrder { work, into: mut made, types } = order;
         match work {
-            FollowerWork::Objects(objects) => self.read(objects, types),
-            FollowerWork::Part(part) => self.read_part(part, types),
-            FollowerWork::Blocks(blocks, of_types) => self.screen(blocks, of_types),
+            FollowerWork::Objects => self.read(&types, &mut made),
+            FollowerWork::Part(part) => self.read_part(&part, &types, &mut made),
+            FollowerWork::Blocks(blocks, of_types) => made.blocks = self.screen(&blocks, &of_types),
         }
+        made
     }
 
-    fn read(&self, objects: &[PicturedObject], types: &TypesSoFar) -> FollowedObjects {
-        let mut made = FollowedObjects::default();
+    fn read(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
+        let objects = std::mem::take(&mut made.objects);
         self.memory.expect(objects.iter().map(|object| object.address));
         for (object, number) in objects.iter().zip(0..) {
             let of = types.all.get(object.type_number as usize);
             let mut part = ItemPart::FIRST;
-            let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, &mut made));
+            let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
             made.unreadable += u64::from(!is_whole);
             if part.next().is_some() {
                 made.large.push((number, part));
             }
             made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
             // The object's type is kept by it, too, where types are objects of the program.
-            of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, &mut made));
+            of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, made));
             made.ends.push(made.references.len());
         }
-        self.read_heads(types, &mut made);
-        made
+        self.read_heads(types, made);
+        made.objects = objects;
     }
 
-    fn read_part(&self, LargeObject { row, object, part }: &LargeObject, types: &TypesSoFar) -> FollowedObjects {
-        let mut made = FollowedObjects { part_of: Some(*row), ..FollowedObjects::default() };
+    fn read_part(&self, large: &LargeObject, types: &TypesSoFar, made: &mut FollowedObjects) {
+        let LargeObject { row, object, part } = large;
+        made.part_of = Some(*row);
         let of = types.all.get(object.type_number as usize);
-        let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), &mut made));
+        let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), made));
         made.unreadable += u64::from(!is_whole);
-        self.read_heads(types, &mut made);
-        made
+        self.read_heads(types, made);
     }
 
     /// Reads what everything begins with that has no row, by address where that is scattered.
@@ -379,7 +430,7 @@ impl Follower<'_> {
 
     /// Leaves out blocks with nothing new: with an object that has a row, unless it is in a large block, and those in which
     /// nothing is the address of a type.
-    fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> FollowedObjects {
+    fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> Vec<BlockInUse> {
         let has_new = |block: &&BlockInUse| {
             let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
             match block.known(self.rows) {
@@ -388,7 +439,7 @@ impl Follower<'_> {
             }
         };
         self.memory.expect(blocks.iter().map(|block| block.address));
-        FollowedObjects { blocks: blocks.iter().filter(has_new).copied().collect(), ..FollowedObjects::default() }
+        blocks.iter().filter(has_new).copied().collect()
     }
 
     /// Notes what an object refers to; returns whether all could be read.

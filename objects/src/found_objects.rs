@@ -9,10 +9,11 @@ use memtrack_format::objects::{CollectorList, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
-use crate::addresses::AddressTable;
+use crate::addresses::{AddressTable, MOST_ROWS};
 use crate::blocks::{BlockInUse, BlockPlaces};
 use crate::followers::{AT_ONCE, Followers};
 use crate::found_holders::FoundHolder;
+use crate::found_references::ReferenceSpan;
 use crate::interpreter::PythonRuntime;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
@@ -45,7 +46,7 @@ const LEAST_TEXT: u64 = 40;
 /// Members of a list that are no objects: one with more has none behind them.
 const MOST_MISSED: u64 = 1 << 20;
 /// Objects that are read at most.
-const MOST_OBJECTS: usize = 1 << 30;
+const MOST_OBJECTS: usize = MOST_ROWS as usize;
 
 /// Objects, and what is known of each.
 pub(crate) struct FoundObjects<'a> {
@@ -58,8 +59,8 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) holders: Vec<FoundHolder>,
     /// The rows of those that are to be read, or were: all that were not measured when they were found.
     pub(crate) unmeasured: Vec<u32>,
-    /// By number of a type that measured ones are of: its row.
-    pub(crate) type_rows: Vec<Option<u32>>,
+    /// By number of a type that measured ones are of: its row, and the reference to it that they share.
+    pub(crate) type_references: Vec<Option<(u32, ReferenceSpan)>>,
     pub(crate) by_address: &'a AddressTable,
     pub(crate) unreadable: u64,
     /// Whether no collector works.

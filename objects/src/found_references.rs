@@ -3,6 +3,8 @@
 //! Objects with many items are read in parts by several threads, which are done at different times, so that what is read of those
 //! stands apart. Invariant: an object refers to another once, whatever the number of its references to it.
 
+use std::ops::Range;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::references::ItemPart;
@@ -12,10 +14,10 @@ use crate::side_by_side::{self, SideWork};
 const SPARSE: usize = 64;
 
 /// The references of the objects that have been read so far.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FoundReferences {
-    /// Where the references of each begin among `all`; the end of those of the last.
-    first: Vec<u64>,
+    /// Where those of each are.
+    spans: Vec<ReferenceSpan>,
     all: Vec<u32>,
     /// By rows: those of objects that are read in parts.
     in_parts: FxHashMap<u32, Vec<u32>>,
@@ -23,6 +25,30 @@ pub(crate) struct FoundReferences {
     first_parts: Vec<(u32, ItemPart)>,
     /// Those of which a further part could not be read.
     unreadable: FxHashSet<u32>,
+}
+
+/// Where the references of an object are among those of all: the begin above these bits, and their number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReferenceSpan(u64);
+
+const COUNT: u32 = 24;
+const MOST_OF_A_SPAN: usize = (1 << COUNT) - 1;
+
+impl ReferenceSpan {
+    /// Nothing is known of the object's references.
+    const UNREAD: Self = Self(u64::MAX);
+
+    fn new(begin: usize, count: usize) -> Self {
+        Self((begin as u64) << COUNT | count as u64)
+    }
+
+    fn range(self) -> Range<usize> {
+        if self == Self::UNREAD {
+            return 0..0;
+        }
+        let begin = (self.0 >> COUNT) as usize;
+        begin..begin + (self.0 as usize & MOST_OF_A_SPAN)
+    }
 }
 
 /// The order of rows that objects get in the end.
@@ -43,26 +69,28 @@ impl NewRows {
     }
 }
 
-impl Default for FoundReferences {
-    fn default() -> Self {
-        Self {
-            first: vec![0],
-            all: Vec::new(),
-            in_parts: FxHashMap::default(),
-            first_parts: Vec::new(),
-            unreadable: FxHashSet::default(),
-        }
-    }
-}
-
 impl FoundReferences {
-    /// Objects that have been read.
-    pub(crate) fn rows(&self) -> usize {
-        self.first.len() - 1
+    /// Whether it is known what the object in this row refers to.
+    pub(crate) fn is_read(&self, row: usize) -> bool {
+        self.spans.get(row).is_some_and(|span| *span != ReferenceSpan::UNREAD)
     }
 
-    /// Adds what the next object refers to.
-    pub(crate) fn add(&mut self, held: impl Iterator<Item = u32>) {
+    /// One reference, which several objects may have.
+    pub(crate) fn shared(&mut self, held: u32) -> ReferenceSpan {
+        self.all.push(held);
+        ReferenceSpan::new(self.all.len() - 1, 1)
+    }
+
+    /// Says where the references of the object in this row are.
+    pub(crate) fn put(&mut self, row: usize, span: ReferenceSpan) {
+        if row >= self.spans.len() {
+            self.spans.resize(row + 1, ReferenceSpan::UNREAD);
+        }
+        self.spans[row] = span;
+    }
+
+    /// Adds what the object in this row refers to.
+    pub(crate) fn add(&mut self, row: usize, held: impl Iterator<Item = u32>) {
         let begin = self.all.len();
         self.all.extend(held);
         self.all[begin..].sort_unstable();
@@ -74,7 +102,10 @@ impl FoundReferences {
             }
         }
         self.all.truncate(kept);
-        self.first.push(kept as u64);
+        if kept - begin > MOST_OF_A_SPAN {
+            self.in_parts.entry(row as u32).or_default().extend(self.all.drain(begin..));
+        }
+        self.put(row, ReferenceSpan::new(begin, self.all.len() - begin));
     }
 
     /// Takes notice of an object that is read in parts, and of the first.
@@ -165,9 +196,8 @@ impl FoundReferences {
 
     /// Those of an object, as they were added at once.
     fn of(&self, row: u32) -> &[u32] {
-        let bounds = self.first.get(row as usize..).and_then(|rest| rest.get(..2));
-        let Some(&[from, to]) = bounds else { return &[] };
-        self.all.get(from as usize..to as usize).unwrap_or_default()
+        let span = self.spans.get(row as usize);
+        span.and_then(|span| self.all.get(span.range())).unwrap_or_default()
     }
 }
 
@@ -203,17 +233,19 @@ mod tests {
     #[test]
     fn references_of_parts_stand_with_the_others_under_new_rows() {
         let mut found = FoundReferences::default();
-        found.add([3, 1, 3].into_iter());
-        found.add([0, 2].into_iter());
-        found.add([].into_iter());
+        let shared = found.shared(2);
+        found.put(3, shared);
+        found.add(0, [3, 1, 3].into_iter());
+        found.add(1, [0, 2].into_iter());
         found.add_part(1, [2, 3, 3].into_iter());
-        found.add([2].into_iter());
+        assert!(found.is_read(3) && !found.is_read(2) && !found.is_read(4));
+        found.add(2, [].into_iter());
         found.add_part(1, [1].into_iter());
-        assert_eq!(found.rows(), 4);
+        assert!(found.is_read(2));
         let rows = NewRows { new: vec![2, 0, 3, 1], old: vec![1, 3, 0, 2] };
         for threads in [0, 1, 3] {
             let mut again = FoundReferences::default();
-            (again.first, again.all, again.in_parts) = (found.first.clone(), found.all.clone(), found.in_parts.clone());
+            (again.spans, again.all, again.in_parts) = (found.spans.clone(), found.all.clone(), found.in_parts.clone());
             let (first, all) = again.renumbered(&rows, threads, Vec::new());
             assert_eq!(first, [0, 4, 5, 7, 7]);
             assert_eq!(all, [0, 1, 2, 3, 3, 0, 1]);

@@ -11,8 +11,9 @@ use rustc_hash::FxHashMap;
 
 const PIECE: usize = 64 << 10;
 const PAGE: usize = 4 << 10;
-/// Pieces that are kept.
+/// Pieces that are kept, and of how many the bytes are allocated together: when they are no longer needed, the system has them.
 const MOST_PIECES: usize = 4 << 10;
+const SLAB: usize = 128;
 const NEAR: usize = 1 << 10;
 /// Of addresses that are read one after the other, so many tell whether they are scattered: if there is a piece for less than
 /// four of them.
@@ -23,10 +24,9 @@ const MOST: u64 = 1 << 32;
 const FEW_WORDS: usize = 16;
 const MANY_WORDS: usize = 512;
 
-/// Bytes of a piece.
+/// What is known of a piece.
 struct Piece {
     key: u64,
-    bytes: Box<[u8]>,
     /// Which of its pages were asked for, and which of them could be read.
     asked: u16,
     pages: u16,
@@ -41,6 +41,8 @@ struct KeptPieces {
     is_scattered: bool,
     places: FxHashMap<u64, usize>,
     all: Vec<Piece>,
+    /// Their bytes.
+    slabs: Vec<Vec<u8>>,
     /// The one that is used next, once there are as many as may be.
     oldest: usize,
     /// The places of those that were asked for last, by the low bits of their keys: a dictionary and its keys, for example, are
@@ -56,7 +58,15 @@ pub(crate) struct ObjectMemory<'a> {
 
 impl KeptPieces {
     fn new(most: usize) -> Self {
-        Self { most, is_scattered: false, places: FxHashMap::default(), all: Vec::new(), oldest: 0, near: [0; NEAR] }
+        Self {
+            most,
+            is_scattered: false,
+            places: FxHashMap::default(),
+            all: Vec::new(),
+            slabs: Vec::new(),
+            oldest: 0,
+            near: [0; NEAR],
+        }
     }
 
     /// So many bytes from an offset on in a piece, if they are on one page that can be read.
@@ -68,17 +78,23 @@ impl KeptPieces {
             self.near[near] = place as u32;
         }
         let piece = self.all.get_mut(place)?;
+        let begin = place % SLAB * PIECE;
+        let bytes = self.slabs.get_mut(place / SLAB)?.get_mut(begin..begin + PIECE)?;
         if piece.asked >> (offset / PAGE) & 1 == 0 {
-            piece.load(offset / PAGE, self.is_scattered, view);
+            piece.load(bytes, offset / PAGE, self.is_scattered, view);
         }
-        piece.on_one_page(offset, len)
+        let is_there = offset % PAGE + len <= PAGE && piece.pages >> (offset / PAGE) & 1 == 1;
+        if is_there { bytes.get(offset..offset + len) } else { None }
     }
 
     /// Puts a piece of which nothing is read yet in the place of the oldest.
     #[cold]
     fn add(&mut self, key: u64) -> usize {
         let place = if self.all.len() < self.most {
-            self.all.push(Piece { key, bytes: vec![0; PIECE].into_boxed_slice(), asked: 0, pages: 0, is_torn: false });
+            if self.all.len() == self.slabs.len() * SLAB {
+                self.slabs.push(vec![0; SLAB.min(self.most - self.all.len()) * PIECE]);
+            }
+            self.all.push(Piece { key, asked: 0, pages: 0, is_torn: false });
             self.all.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % self.most;
@@ -99,28 +115,22 @@ impl Piece {
     /// Reads a page, and with it the whole piece, unless what is read is scattered and neither page beside it was asked for.
     /// Nothing is asked of the system where nothing is mapped: most words that may be addresses are none.
     #[cold]
-    fn load(&mut self, page: usize, is_scattered: bool, view: &ProcessView) {
+    fn load(&mut self, bytes: &mut [u8], page: usize, is_scattered: bool, view: &ProcessView) {
         let start = self.key * PIECE as u64;
         let is_mapped = |at: u64, len: usize| view.has_mapping(at, at.saturating_add(len as u64));
         let beside = 5_u32 << page >> 1;
         let all = !self.is_torn && (!is_scattered || u32::from(self.asked) & beside != 0);
-        if all && is_mapped(start, PIECE) && view.read(start, &mut self.bytes).is_ok() {
+        if all && is_mapped(start, PIECE) && view.read(start, bytes).is_ok() {
             (self.asked, self.pages) = (u16::MAX, u16::MAX);
             return;
         }
         self.is_torn |= all;
         self.asked |= 1 << page;
         let at = start + (page * PAGE) as u64;
-        let into = self.bytes.get_mut(page * PAGE..(page + 1) * PAGE);
+        let into = bytes.get_mut(page * PAGE..(page + 1) * PAGE);
         if is_mapped(at, PAGE) && into.is_some_and(|into| view.read(at, into).is_ok()) {
             self.pages |= 1 << page;
         }
-    }
-
-    /// So many bytes from an offset on, if they are on one page that could be read.
-    fn on_one_page(&self, offset: usize, len: usize) -> Option<&[u8]> {
-        let is_there = offset % PAGE + len <= PAGE && self.pages >> (offset / PAGE) & 1 == 1;
-        if is_there { self.bytes.get(offset..offset + len) } else { None }
     }
 }
 
@@ -163,6 +173,12 @@ impl<'a> ObjectMemory<'a> {
     /// One of so many, which keep as much as one does.
     pub(crate) fn one_of(view: &'a ProcessView, all: usize) -> Self {
         Self { view, pieces: RefCell::new(KeptPieces::new((MOST_PIECES / all.max(1)).max(1))) }
+    }
+
+    /// Keeps nothing of what was read so far.
+    pub(crate) fn forget(&mut self) {
+        let most = self.pieces.get_mut().most;
+        self.pieces = RefCell::new(KeptPieces::new(most));
     }
 
     /// Takes notice that what is read next is at these addresses, in this order.

@@ -9,7 +9,7 @@ use crate::addresses::AddressTable;
 use crate::followers::{FollowedObjects, FollowedReference, FollowerMemories, Followers};
 use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
-use crate::found_references::{FoundReferences, in_rows};
+use crate::found_references::{FoundReferences, ReferenceSpan, in_rows};
 use crate::graph::Holders;
 use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
@@ -60,6 +60,8 @@ struct Following {
     /// Of [`FoundObjects::unmeasured`]: those that threads have been told to read, and those of which that is known.
     sent: usize,
     taken: usize,
+    /// Rows among which those are taken that were measured when they were found.
+    measured: usize,
 }
 
 /// A root whose name is not read yet.
@@ -86,7 +88,7 @@ pub fn read_objects(
         reference_counts: Vec::new(),
         holders: Vec::new(),
         unmeasured: Vec::new(),
-        type_rows: Vec::new(),
+        type_references: Vec::new(),
         by_address: &by_address,
         unreadable: 0,
         is_at_rest: runtime.is_at_rest(view),
@@ -97,6 +99,8 @@ pub fn read_objects(
     }
     let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
     let (found, mut roots, early) = builder.follow((view, runtime, reader), &mut memories, recorded);
+    // What is next takes as much memory, which the system has to clear unless it has just got it back.
+    memories.forget();
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();
@@ -298,6 +302,7 @@ impl FoundObjects<'_> {
     fn follow_ready(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
         while let Some(read) = followers.try_receive() {
             self.take(&read, followers, following);
+            followers.take_back(read);
         }
         self.send(followers, following);
     }
@@ -308,9 +313,10 @@ impl FoundObjects<'_> {
             self.send(followers, following);
             if let Some(read) = followers.receive() {
                 self.take(&read, followers, following);
+                followers.take_back(read);
                 continue;
             }
-            self.take_measured(&mut following.references);
+            self.take_measured(following);
             if following.sent == self.unmeasured.len() {
                 return;
             }
@@ -331,14 +337,17 @@ impl FoundObjects<'_> {
             followers.read_rest(row, self.objects[row as usize], first);
             references.begin_parts(row, first.clone());
         }
-        self.take_read(read, references);
-        following.taken += read.sizes.len();
+        let rows = self.unmeasured.get(following.taken..).unwrap_or_default();
+        let rows = rows.get(..read.sizes.len()).unwrap_or_default().to_vec();
+        self.take_read(read, &rows, references);
+        following.taken += rows.len();
         if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
             followers.give_up(row);
         }
     }
 
-    fn take_read(&mut self, read: &FollowedObjects, references: &mut FoundReferences) {
+    /// Takes what was read of the objects in these rows.
+    fn take_read(&mut self, read: &FollowedObjects, rows: &[u32], references: &mut FoundReferences) {
         if read.part_of.is_some_and(|row| references.is_unreadable(row)) {
             return;
         }
@@ -352,36 +361,41 @@ impl FoundObjects<'_> {
                 references.end_parts(row);
             }
         }
-        for (number, size) in read.sizes.iter().enumerate() {
-            self.take_measured(references);
-            let row = references.rows();
-            match (size, self.objects.get_mut(row)) {
+        for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
+            match (size, self.objects.get_mut(*row as usize)) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
                 _ => self.unreadable += 1,
             }
-            references.add(read.references_of(number).filter_map(|held| self.held(row as u32, held)));
+            references.add(*row as usize, read.references_of(number).filter_map(|held| self.held(*row, held)));
         }
     }
 
-    /// Takes the next objects as far as they were measured when they were found: they refer to their types only.
-    fn take_measured(&mut self, references: &mut FoundReferences) {
-        while let Some(object) = self.objects.get(references.rows()).filter(|object| object.own_bytes > 0) {
-            let row = self.type_row(object.type_number);
-            row.into_iter().for_each(|row| self.holders[row as usize].hold(row, NotedPlace::NONE));
-            references.add(row.into_iter());
+    /// Takes objects that were measured when they were found: they refer to their types only.
+    fn take_measured(&mut self, following: &mut Following) {
+        while let Some(&PicturedObject { own_bytes, type_number, .. }) = self.objects.get(following.measured) {
+            let row = following.measured;
+            following.measured += 1;
+            if own_bytes > 0
+                && !following.references.is_read(row)
+                && let Some((of, span)) = self.type_reference(type_number, &mut following.references)
+            {
+                self.holders[of as usize].hold(row as u32, NotedPlace::NONE);
+                following.references.put(row, span);
+            }
         }
     }
 
-    /// The row of the type with this number.
-    fn type_row(&mut self, number: u32) -> Option<u32> {
-        if let Some(row) = self.type_rows.get(number as usize).copied().flatten() {
-            return Some(row);
+    /// The row of the type with this number, and the reference to it that its objects share.
+    fn type_reference(&mut self, number: u32, references: &mut FoundReferences) -> Option<(u32, ReferenceSpan)> {
+        if let Some(known) = self.type_references.get(number as usize).copied().flatten() {
+            return Some(known);
         }
-        let row = self.number(self.types.get(number)?.address);
-        let rows = &mut self.type_rows;
-        rows.resize(rows.len().max(number as usize + 1), None);
-        rows[number as usize] = row;
-        row
+        let row = self.number(self.types.get(number)?.address)?;
+        let made = (row, references.shared(row));
+        let all = &mut self.type_references;
+        all.resize(all.len().max(number as usize + 1), None);
+        all[number as usize] = Some(made);
+        Some(made)
     }
 
     /// The row of an object to which that in the row `holder` refers, noted.

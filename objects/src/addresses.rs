@@ -72,11 +72,12 @@ impl AddressTable {
             return self.other(address);
         }
         let slots = self.slots(address)?;
-        let slot = slots.rows[slot_of(address)].load(Relaxed);
-        if slot != EMPTY && is_of(slot, address) {
-            return Some(slot >> 1);
+        match slots.rows[slot_of(address)].load(Relaxed) {
+            EMPTY => None,
+            slot if is_of(slot, address) => Some(slot >> 1),
+            _ if slots.is_shared.load(Relaxed) => self.other(address),
+            _ => None,
         }
-        if slots.is_shared.load(Relaxed) { self.other(address) } else { None }
     }
 
     fn other(&self, address: u64) -> Option<u32> {

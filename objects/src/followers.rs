@@ -1,7 +1,8 @@
 //! Threads that read objects side by side: their sizes, and what they refer to.
 //!
 //! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
-//! parts, by all of them; one that refers to nothing but its type is measured when it is found, and not read again. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
+//! parts, by all of them; one that refers to nothing but its type is measured when another is found to refer to it, and not read
+//! again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
 //! beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ use crate::types::{ObjectType, TypeTable};
 const FEW: usize = 4 << 10;
 /// Objects, or blocks, of an order.
 pub(crate) const AT_ONCE: usize = 32 << 10;
+/// References for which the room is kept when they are taken.
+const MOST_KEPT: usize = 1 << 20;
 /// Set in the number of an object that has no row yet.
 const NEW: u32 = 1 << 31;
 
@@ -294,7 +297,7 @@ impl Followers<'_> {
 
     /// Reads in the thread that gives numbers, while no other has an order.
     fn read_here(&mut self, rest: &[u32], all: &[PicturedObject]) -> usize {
-        if !self.ordered.is_empty() {
+        if !self.ordered.is_empty() || self.read.is_some() {
             return 0;
         }
         if let Some(part) = self.next_part() {
@@ -326,7 +329,7 @@ impl Followers<'_> {
 
     /// Takes back what was received, for the next orders.
     pub(crate) fn take_back(&mut self, mut read: FollowedObjects) {
-        if self.spare.len() <= self.threads.len() {
+        if self.spare.len() <= self.threads.len() && read.references.capacity() <= MOST_KEPT {
             read.clear();
             self.spare.push(read);
         }
@@ -349,6 +352,9 @@ impl Followers<'_> {
 
     /// The same as [`Self::receive`], unless that has to be waited for.
     pub(crate) fn try_receive(&mut self) -> Option<FollowedObjects> {
+        if let Some(read) = self.read.take() {
+            return Some(read);
+        }
         let read = self.threads.get(*self.ordered.front()?)?.1.try_recv().ok()?;
         self.ordered.pop_front();
         Some(read)

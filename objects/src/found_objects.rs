@@ -43,7 +43,7 @@ const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 const HASH_SHIFT: u32 = 4;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
-/// Members of a list that are no objects: one with more has none behind them.
+/// Members of all lists that are no objects: after more, a list ends with one.
 const MOST_MISSED: u64 = 1 << 20;
 /// Objects that are read at most.
 const MOST_OBJECTS: usize = MOST_ROWS as usize;
@@ -72,15 +72,22 @@ pub(crate) struct FoundObjects<'a> {
 impl FoundObjects<'_> {
     /// The objects of the collector's lists, by their heads; `each` is called when there is another one.
     pub(crate) fn lists(&mut self, heads: &[u64], each: &mut impl FnMut(&mut Self)) {
+        let mut missed = 0;
         for (head, number) in heads.iter().zip(0..) {
-            self.list(*head, CollectorList::of_generation(number % 4), heads, each);
+            self.list(*head, CollectorList::of_generation(number % 4), (heads, &mut missed), each);
         }
     }
 
     /// While the collector works, lists change into one another, and some hang on its stack. What is in those
     /// is found in other ways; see [`Self::complete_lists`].
-    fn list(&mut self, head: u64, list: CollectorList, heads: &[u64], each: &mut impl FnMut(&mut Self)) {
-        let (mut at, mut missed) = (head, 0_u64);
+    fn list(
+        &mut self,
+        head: u64,
+        list: CollectorList,
+        (heads, missed): (&[u64], &mut u64),
+        each: &mut impl FnMut(&mut Self),
+    ) {
+        let mut at = head;
         loop {
             let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else {
                 self.unreadable += u64::from(self.is_at_rest);
@@ -99,8 +106,8 @@ impl FoundObjects<'_> {
             match row.and_then(|row| self.objects.get_mut(row as usize)) {
                 // It is new, or another refers to it that was read meanwhile.
                 Some(object) if object.list == CollectorList::Unlisted => object.list = list,
-                None if missed < MOST_MISSED => {
-                    missed += 1;
+                None if *missed < MOST_MISSED => {
+                    *missed += 1;
                     self.unreadable += u64::from(self.is_at_rest);
                 }
                 // A ring that does not come back to its head ends where it was before.

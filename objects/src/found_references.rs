@@ -136,6 +136,11 @@ impl FoundReferences {
         self.first_parts.retain(|(of, _)| *of != row);
     }
 
+    /// The old rows of objects of which a further part could not be read.
+    pub(crate) fn unreadable_rows(&self) -> FxHashSet<u32> {
+        self.unreadable.clone()
+    }
+
     /// Whether a further part of an object could not be read.
     pub(crate) fn is_unreadable(&self, row: u32) -> bool {
         self.unreadable.contains(&row)

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::{Builder, Scope};
 
 use memtrack_format::objects::{HolderKind, PicturedHolder};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::AddressTable;
 use crate::found_holders::FoundHolder;
@@ -41,6 +41,8 @@ pub(crate) struct HeldObjects<'a> {
     pub(crate) first_parts: &'a FxHashMap<u32, ItemPart>,
     /// What was noted of objects, in the rows in which they were found.
     pub(crate) noted: (&'a [FoundHolder], &'a NewRows),
+    /// The same rows of objects of which a part could not be read: of these, what is behind their first items counts for nothing.
+    pub(crate) unreadable: &'a FxHashSet<u32>,
     /// Those of which it is said how they are held; `None`: all.
     pub(crate) wanted: Option<&'a [bool]>,
 }
@@ -98,7 +100,8 @@ impl HeldObjects<'_> {
         let (found, rows) = self.noted;
         let old = rows.old.get(row as usize)?;
         let (holder, place) = found.get(*old as usize)?.first()?;
-        (rows.new.get(holder as usize) == Some(&by)).then_some(place)
+        let is_readable = || self.unreadable.is_empty() || !self.unreadable.contains(&holder);
+        (rows.new.get(holder as usize) == Some(&by) && is_readable()).then_some(place)
     }
 }
 

@@ -76,7 +76,7 @@ pub(crate) struct KnownLabels {
 impl KnownLabels {
     /// Only these texts.
     pub(crate) fn of(texts: LabelTexts) -> Self {
-        Self { texts, fields: FxHashMap::default(), strings: vec![(0, 0); STRINGS], found: Vec::new() }
+        Self { texts, fields: FxHashMap::default(), strings: vec![(u64::MAX, 0); STRINGS], found: Vec::new() }
     }
 }
 

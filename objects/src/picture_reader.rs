@@ -109,10 +109,16 @@ pub fn read_objects(
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let rows = by_address.renumber(threads);
     let FoundObjects { types, objects, reference_counts, holders, unreadable, is_at_rest, .. } = builder;
-    let first_parts = found.first_parts(&rows);
+    let (first_parts, parts_unreadable) = (found.first_parts(&rows), found.unreadable_rows());
+    // Types were numbered as they were found, which depends on how fast threads are.
+    let type_numbers = types.sort();
+    let in_types = |of: PicturedObject| {
+        let type_number = type_numbers.get(of.type_number as usize).copied().unwrap_or(of.type_number);
+        PicturedObject { type_number, ..of }
+    };
     let (mut sorted, mut sorted_counts) = (Vec::new(), Vec::new());
     let others: Vec<SideWork<'_>> = vec![
-        Box::new(|| sorted = in_rows(&rows.old, &objects)),
+        Box::new(|| sorted = rows.old.iter().map(|row| in_types(objects[*row as usize])).collect()),
         Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
     ];
     let (first_reference, references) = found.renumbered(&rows, threads, others);
@@ -158,7 +164,8 @@ pub fn read_objects(
             _ => None,
         };
         let (wanted, first_parts, noted) = (wanted.as_deref(), &first_parts, (holders.as_slice(), &rows));
-        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, wanted };
+        let unreadable = &parts_unreadable;
+        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, unreadable, wanted };
         let (own, mut others) = memories.into_own_and_others();
         let (from, by) = ((ReferenceReader { memory: &own, ..reader }, others.as_mut_slice()), (&known, &by_address));
         picture.stored.holders = read_holders(from, by, held, &mut texts);

@@ -180,6 +180,25 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number..).unwrap_or_default().to_vec()
     }
 
+    /// Numbers the types by name, and those with the same name by address; returns the new number of each old one.
+    pub(crate) fn sort(&self) -> Vec<u32> {
+        let mut all = self.all.borrow_mut();
+        let mut old: Vec<u32> = (0..all.len() as u32).collect();
+        old.sort_unstable_by_key(|old| {
+            let of = &all[*old as usize];
+            (of.name.as_str(), of.address)
+        });
+        let mut new = vec![0; old.len()];
+        for (old, number) in old.iter().zip(0..) {
+            new[*old as usize] = number;
+        }
+        *all = old.iter().map(|old| Arc::clone(&all[*old as usize])).collect();
+        let mut numbers = self.by_address.borrow_mut();
+        numbers.values_mut().flatten().for_each(|number| *number = new[*number as usize]);
+        self.last.set((0, 0));
+        new
+    }
+
     /// The types so far, for several threads.
     pub(crate) fn known(&self) -> KnownTypes {
         let numbers = self.by_address.borrow();

@@ -6,7 +6,6 @@
 //! beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
@@ -18,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockInUse;
+use crate::followed_objects::{FollowedObjects, NEW};
 use crate::found_holders::NotedPlace;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
@@ -33,88 +33,6 @@ const FEW: usize = 4 << 10;
 pub(crate) const AT_ONCE: usize = 32 << 10;
 /// References for which the room is kept when they are taken.
 const MOST_KEPT: usize = 1 << 20;
-/// Set in the number of an object that has no row yet.
-const NEW: u32 = 1 << 31;
-
-/// What was read of some objects.
-#[derive(Debug, Default)]
-pub(crate) struct FollowedObjects {
-    /// These objects.
-    objects: Vec<PicturedObject>,
-    /// Of each object; `None`: it cannot be read.
-    pub(crate) sizes: Vec<Option<u64>>,
-    /// Of each object, where its references end.
-    ends: Vec<usize>,
-    references: Vec<u32>,
-    /// Where each of them is.
-    places: Vec<NotedPlace>,
-    /// What had no row, and what it begins with, unless it is no object.
-    new: Vec<(u64, ObjectHead)>,
-    /// The order of these by address, where they are scattered.
-    order: Vec<u32>,
-    /// Objects whose references could not all be read.
-    pub(crate) unreadable: u64,
-    /// Objects of which only a part was read, by their numbers among these.
-    pub(crate) large: Vec<(usize, ItemPart)>,
-    /// The row of the object of which this is a further part.
-    pub(crate) part_of: Option<u32>,
-    /// Of blocks, those that have to be looked at.
-    blocks: Vec<BlockInUse>,
-}
-
-/// An object that another refers to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum FollowedReference {
-    /// Its row.
-    Known(u32),
-    /// It had no row; a head without a type is that of no object.
-    New(u64, ObjectHead),
-}
-
-impl FollowedObjects {
-    /// Empties it; what it has allocated is used again.
-    fn clear(&mut self) {
-        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part_of, blocks } = self;
-        objects.clear();
-        sizes.clear();
-        ends.clear();
-        references.clear();
-        places.clear();
-        new.clear();
-        order.clear();
-        large.clear();
-        blocks.clear();
-        (*unreadable, *part_of) = (0, None);
-    }
-
-    /// The references of the object with this number among these, as they were found.
-    pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
-        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.found(begin..self.ends[number])
-    }
-
-    /// Those of a further part of an object.
-    pub(crate) fn references_of_part(&self) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
-        self.found(0..self.references.len())
-    }
-
-    /// Objects that had no row, in the order in which they are to be numbered; none where that is the order of references.
-    pub(crate) fn new_by_address(&self) -> impl Iterator<Item = (u64, ObjectHead)> {
-        self.order.iter().filter_map(|number| self.new.get(*number as usize)).copied()
-    }
-
-    fn found(&self, some: Range<usize>) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
-        let references = self.references.get(some.clone()).unwrap_or_default();
-        let places = self.places.get(some).unwrap_or_default();
-        references.iter().zip(places).map(|(&reference, &place)| {
-            if reference & NEW == 0 {
-                return (FollowedReference::Known(reference), place);
-            }
-            let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
-            (FollowedReference::New(address, head), place)
-        })
-    }
-}
 
 /// The types that are known when some objects are read.
 #[derive(Clone, Debug, Default)]
@@ -474,5 +392,53 @@ impl Follower<'_> {
         let leaf = types.leaves.get(&head.of).and_then(|number| types.all.get(*number as usize));
         let own_bytes = leaf.and_then(|of| own_bytes(self.memory, self.layout, of, address)).unwrap_or(0);
         Some(ObjectHead { own_bytes, ..head })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::process::{Command, Stdio};
+
+    use memtrack_format::objects::PicturedObject;
+    use memtrack_inject::ProcessView;
+
+    use super::{AT_ONCE, FEW, FollowerMemories};
+    use crate::addresses::AddressTable;
+    use crate::layout::ObjectLayout;
+    use crate::memory::ObjectMemory;
+    use crate::static_types::StaticTypes;
+    use crate::types::TypeTable;
+
+    #[test]
+    fn what_is_read_comes_in_the_order_in_which_it_was_sent() {
+        // A process that has begun, since it answers.
+        let mut cat = Command::new("cat").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        cat.stdin.as_mut().unwrap().write_all(b"a").unwrap();
+        cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let view = ProcessView::of_running(cat.id() as i32).unwrap();
+        let (layout, static_types) = (ObjectLayout::of(11, false).unwrap(), StaticTypes::default());
+        let (memory, rows) = (ObjectMemory::one_of(&view, 1), AddressTable::default());
+        let types = TypeTable::new(&memory, layout, 0);
+        let objects = vec![PicturedObject::default(); 2 * AT_ONCE + FEW];
+        let all: Vec<u32> = (0..objects.len() as u32).collect();
+        let mut memories = FollowerMemories::new(&view, layout, &static_types, 2);
+        std::thread::scope(|scope| {
+            let mut followers = memories.start(scope, &rows);
+            // Few are read by the thread that sends them, once what it has read was taken.
+            assert_eq!(followers.send(&all[..FEW], &objects, &types), FEW);
+            assert_eq!(followers.send(&all[FEW..][..1], &objects, &types), 0);
+            // Many by others, behind that.
+            assert_eq!(followers.send(&all[FEW..], &objects, &types), 2 * AT_ONCE);
+            let lengths = [FEW, AT_ONCE, AT_ONCE].map(Some);
+            let read: Vec<Option<usize>> = (0..2)
+                .map(|_| followers.try_receive().or_else(|| followers.receive()).map(|read| read.sizes.len()))
+                .collect();
+            assert_eq!(read, lengths[..2]);
+            assert_eq!(followers.receive().map(|read| read.sizes.len()), lengths[2]);
+            assert!(followers.receive().is_none() && followers.try_receive().is_none());
+        });
+        drop(cat.stdin.take());
+        assert!(cat.wait().unwrap().success());
     }
 }

@@ -15,6 +15,7 @@ mod addresses;
 mod blocks;
 mod dictionary;
 mod field_names;
+mod followed_objects;
 mod followers;
 mod found_holders;
 mod found_objects;

@@ -6,7 +6,8 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::followers::{FollowedObjects, FollowedReference, FollowerMemories, Followers};
+use crate::followed_objects::{FollowedObjects, FollowedReference};
+use crate::followers::{FollowerMemories, Followers};
 use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, ReferenceSpan, in_rows};

@@ -1,0 +1,95 @@
+//! What a thread has read of some objects: their sizes, and what they refer to.
+//!
+//! Invariant: references stand in the order of the objects, and each has its place.
+
+use std::ops::Range;
+
+use memtrack_format::objects::PicturedObject;
+
+use crate::blocks::BlockInUse;
+use crate::found_holders::NotedPlace;
+use crate::object_head::ObjectHead;
+use crate::references::ItemPart;
+
+/// Set in the number of an object that has no row yet.
+pub(crate) const NEW: u32 = 1 << 31;
+
+/// What was read of some objects.
+#[derive(Debug, Default)]
+pub(crate) struct FollowedObjects {
+    /// These objects.
+    pub(crate) objects: Vec<PicturedObject>,
+    /// Of each object; `None`: it cannot be read.
+    pub(crate) sizes: Vec<Option<u64>>,
+    /// Of each object, where its references end.
+    pub(crate) ends: Vec<usize>,
+    pub(crate) references: Vec<u32>,
+    /// Where each of them is.
+    pub(crate) places: Vec<NotedPlace>,
+    /// What had no row, and what it begins with, unless it is no object.
+    pub(crate) new: Vec<(u64, ObjectHead)>,
+    /// The order of these by address, where they are scattered.
+    pub(crate) order: Vec<u32>,
+    /// Objects whose references could not all be read.
+    pub(crate) unreadable: u64,
+    /// Objects of which only a part was read, by their numbers among these.
+    pub(crate) large: Vec<(usize, ItemPart)>,
+    /// The row of the object of which this is a further part.
+    pub(crate) part_of: Option<u32>,
+    /// Of blocks, those that have to be looked at.
+    pub(crate) blocks: Vec<BlockInUse>,
+}
+
+/// An object that another refers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FollowedReference {
+    /// Its row.
+    Known(u32),
+    /// It had no row; a head without a type is that of no object.
+    New(u64, ObjectHead),
+}
+
+impl FollowedObjects {
+    /// Empties it; what it has allocated is used again.
+    pub(crate) fn clear(&mut self) {
+        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part_of, blocks } = self;
+        objects.clear();
+        sizes.clear();
+        ends.clear();
+        references.clear();
+        places.clear();
+        new.clear();
+        order.clear();
+        large.clear();
+        blocks.clear();
+        (*unreadable, *part_of) = (0, None);
+    }
+
+    /// The references of the object with this number among these, as they were found.
+    pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
+        let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.found(begin..self.ends[number])
+    }
+
+    /// Those of a further part of an object.
+    pub(crate) fn references_of_part(&self) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
+        self.found(0..self.references.len())
+    }
+
+    /// Objects that had no row, in the order in which they are to be numbered; none where that is the order of references.
+    pub(crate) fn new_by_address(&self) -> impl Iterator<Item = (u64, ObjectHead)> {
+        self.order.iter().filter_map(|number| self.new.get(*number as usize)).copied()
+    }
+
+    fn found(&self, some: Range<usize>) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
+        let references = self.references.get(some.clone()).unwrap_or_default();
+        let places = self.places.get(some).unwrap_or_default();
+        references.iter().zip(places).map(|(&reference, &place)| {
+            if reference & NEW == 0 {
+                return (FollowedReference::Known(reference), place);
+            }
+            let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
+            (FollowedReference::New(address, head), place)
+        })
+    }
+}

@@ -26,10 +26,14 @@ def measure(options, workshop, progress):
     for kind in KINDS:
         command = workshop.script("object_heap.py", kind, OBJECTS)
         runs = {tool: [] for tool in programs}
-        for number in range(options.rounds):
-            for tool, program in programs.items():
-                progress(f"{tool}, picture of {kind}, round {number + 1}")
-                runs[tool].append(one_picture(program, command, workshop))
+        try:
+            for number in range(options.rounds):
+                for tool, program in programs.items():
+                    progress(f"{tool}, picture of {kind}, round {number + 1}")
+                    runs[tool].append(one_picture(program, command, workshop))
+        except (measuring.Failed, subprocess.CalledProcessError) as why:
+            progress(f"skipped: picture of {kind}: {why}\n")
+            continue
         for tool, of_tool in runs.items():
             middle = [statistics.median(column) for column in zip(*of_tool)]
             count, pause, longer, own, report, report_memory, retained, retained_memory = middle

@@ -1,7 +1,7 @@
 //! Threads that read side by side how objects are held.
 //!
 //! Of most it was noted when they were found; of the others, the holder is read again. Invariant: who holds an object is known before,
-//! so that what is said of it does not depend on the number of threads, nor on what was noted.
+//! so that what is said of it does not depend on the number of threads, nor on what was noted, as long as there are no more names than are kept.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};

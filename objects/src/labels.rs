@@ -21,6 +21,8 @@ const MEMBER: u64 = 40;
 pub(crate) const CUT: char = '…';
 /// Strings whose texts are known.
 const STRINGS: usize = 1 << 12;
+/// The row of no text.
+const NO_TEXT: u32 = u32::MAX;
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -76,7 +78,7 @@ pub(crate) struct KnownLabels {
 impl KnownLabels {
     /// Only these texts.
     pub(crate) fn of(texts: LabelTexts) -> Self {
-        Self { texts, fields: FxHashMap::default(), strings: vec![(u64::MAX, 0); STRINGS], found: Vec::new() }
+        Self { texts, fields: FxHashMap::default(), strings: vec![(0, NO_TEXT); STRINGS], found: Vec::new() }
     }
 }
 
@@ -195,8 +197,8 @@ impl LabelReader<'_> {
 
     /// A key of a dictionary.
     fn key(&mut self, key: u64) -> (HolderKind, u64) {
-        if let Some((_, row)) = self.known.strings.get(place_of(key)).filter(|(known, _)| *known == key) {
-            return (HolderKind::TextKey, (*row).into());
+        if let Some(row) = self.known_string(key) {
+            return (HolderKind::TextKey, row.into());
         }
         match self.reader.layout.type_of(self.reader.memory, key).and_then(|at| self.types.at(at)) {
             Some(of) if of.kind == ObjectKind::Text => (HolderKind::TextKey, self.string(key).into()),
@@ -215,11 +217,17 @@ impl LabelReader<'_> {
         }
     }
 
+    /// The row of the text of a string, if it was read lately.
+    fn known_string(&self, address: u64) -> Option<u32> {
+        let (known, row) = *self.known.strings.get(place_of(address))?;
+        (known == address && row != NO_TEXT).then_some(row)
+    }
+
     /// The row of the text of a string.
     fn string(&mut self, address: u64) -> u32 {
-        match self.known.strings.get(place_of(address)) {
-            Some((known, row)) if *known == address => *row,
-            _ => {
+        match self.known_string(address) {
+            Some(row) => row,
+            None => {
                 let text = text_of(self.reader.memory, self.reader.layout, address).unwrap_or_else(|| "?".into());
                 let row = self.known.texts.row(&cut(&text));
                 self.known.strings.get_mut(place_of(address)).into_iter().for_each(|known| *known = (address, row));

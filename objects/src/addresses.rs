@@ -120,6 +120,11 @@ impl AddressTable {
         Some(row)
     }
 
+    /// Pieces of memory, as [`crate::memory`] reads them, in which there are objects.
+    pub(crate) fn pieces(&self) -> usize {
+        self.pieces.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
     /// Numbers the objects by address, in so many threads: rows were given from 0 on. No other thread may look.
     pub(crate) fn renumber(&self, threads: usize) -> NewRows {
         let mut pieces = self.pieces.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -200,6 +200,11 @@ impl Followers<'_> {
         self.parts.extend(first.next().map(|part| LargeObject { row, object, part }));
     }
 
+    /// Whether there are further parts that nobody was told to read.
+    pub(crate) fn has_parts(&self) -> bool {
+        !self.parts.is_empty()
+    }
+
     /// Has no further part read of this object.
     pub(crate) fn give_up(&mut self, row: u32) {
         self.parts.retain(|part| part.row != row);

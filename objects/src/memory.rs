@@ -134,6 +134,14 @@ impl Piece {
     }
 }
 
+/// In how many pieces these addresses are.
+pub(crate) fn pieces_of(addresses: impl Iterator<Item = u64>) -> usize {
+    let mut pieces: Vec<u64> = addresses.map(|at| at / PIECE as u64).collect();
+    pieces.sort_unstable();
+    pieces.dedup();
+    pieces.len()
+}
+
 /// Second word of a block, if the interpreter checks what is written to blocks: `o`, and seven bytes of a guard. What was
 /// requested begins behind it. Blocks that are for no objects have another letter.
 pub(crate) const GUARD: u64 = u64::from_le_bytes(*b"o\xfd\xfd\xfd\xfd\xfd\xfd\xfd");
@@ -183,11 +191,9 @@ impl<'a> ObjectMemory<'a> {
 
     /// Takes notice that what is read next is at these addresses, in this order.
     pub(crate) fn expect(&self, addresses: impl Iterator<Item = u64>) {
-        let mut pieces: Vec<u64> = addresses.take(SAMPLE).map(|at| at / PIECE as u64).collect();
-        let count = pieces.len();
-        pieces.sort_unstable();
-        pieces.dedup();
-        self.pieces.borrow_mut().is_scattered = pieces.len() * 4 > count;
+        let mut count = 0;
+        let pieces = pieces_of(addresses.take(SAMPLE).inspect(|_| count += 1));
+        self.pieces.borrow_mut().is_scattered = pieces * 4 > count;
     }
 
     /// Whether that is scattered.

@@ -7,7 +7,7 @@ use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
 use crate::followed_objects::{FollowedObjects, FollowedReference};
-use crate::followers::{FollowerMemories, Followers};
+use crate::followers::{AT_ONCE, FollowerMemories, Followers};
 use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, ReferenceSpan, in_rows};
@@ -16,7 +16,7 @@ use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
 use crate::label_threads::{HeldObjects, read_holders};
 use crate::labels::{KnownLabels, LabelReader, LabelTexts};
-use crate::memory::ObjectMemory;
+use crate::memory::{ObjectMemory, pieces_of};
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::side_by_side::SideWork;
@@ -27,6 +27,12 @@ const PARTS: usize = 8;
 
 /// After so many objects of the collector's lists, threads are given those to read.
 const LISTED_AT_ONCE: usize = 8 << 10;
+
+/// Objects that are sorted before they are read, at least; of so many orders it is looked what memory they read; and how often each
+/// piece of memory may be read without it.
+const LEAST_SORTED: usize = 8 * AT_ONCE;
+const SAMPLED_ORDERS: usize = 4;
+const MOST_TIMES_READ: usize = 3;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +67,8 @@ struct Following {
     /// Of [`FoundObjects::unmeasured`]: those that threads have been told to read, and those of which that is known.
     sent: usize,
     taken: usize,
+    /// Those of which it was considered in which order they are read.
+    considered: usize,
     /// Rows among which those are taken that were measured when they were found.
     measured: usize,
 }
@@ -318,6 +326,9 @@ impl FoundObjects<'_> {
     /// Measures all objects of which nothing has been read yet, and follows their references.
     fn follow_rest(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
         loop {
+            if !followers.has_parts() {
+                self.sort_rest(following);
+            }
             self.send(followers, following);
             if let Some(read) = followers.receive() {
                 self.take(&read, followers, following);
@@ -328,6 +339,28 @@ impl FoundObjects<'_> {
             if following.sent == self.unmeasured.len() {
                 return;
             }
+        }
+    }
+
+    /// Has the objects that are not read yet read in the order of their addresses, if the same memory would be read several times
+    /// otherwise: what a shuffled list refers to, for example. Looks at them again only when there are twice as many.
+    fn sort_rest(&mut self, following: &mut Following) {
+        let considered = following.considered.saturating_sub(following.sent);
+        let rest = self.unmeasured.get_mut(following.sent..).unwrap_or_default();
+        if rest.len() < LEAST_SORTED || rest.len() < 2 * considered {
+            return;
+        }
+        following.considered = following.sent + rest.len();
+        let objects = &self.objects;
+        let address = |row: &u32| objects[*row as usize].address;
+        let orders = rest.chunks(AT_ONCE);
+        let (count, sampled) = (orders.len(), orders.step_by(rest.len() / AT_ONCE / SAMPLED_ORDERS + 1));
+        let (samples, in_samples) =
+            (sampled.len(), sampled.map(|order| pieces_of(order.iter().map(address))).sum::<usize>());
+        if in_samples * count > samples * self.by_address.pieces() * MOST_TIMES_READ {
+            let mut sorted: Vec<(u64, u32)> = rest.iter().map(|row| (address(row), *row)).collect();
+            sorted.sort();
+            rest.iter_mut().zip(sorted).for_each(|(row, (_, sorted))| *row = sorted);
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
 //! parts, by all of them; one that refers to nothing but its type is measured when another is found to refer to it, and not read
-//! again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that reads it, nor on what it reads
-//! beside it; one thread gives numbers.
+//! again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that reads it, nor on
+//! what it reads beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

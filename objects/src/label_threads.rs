@@ -1,7 +1,8 @@
 //! Threads that read side by side how objects are held.
 //!
-//! Of most it was noted when they were found; of the others, the holder is read again. Invariant: who holds an object is known before,
-//! so that what is said of it does not depend on the number of threads, nor on what was noted, as long as there are no more names than are kept.
+//! Of most it was noted when they were found; of the others, the holder is read again. Invariant: who holds an object is known
+//! before, so that what is said of it depends neither on the number of threads nor on what was noted, as long as there are no
+//! more names than are kept.
 
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -32,6 +33,15 @@ const AHEAD: usize = 2;
 /// How an object is held: its row, the kind, and the value.
 type ReadLabel = (u32, HolderKind, u64);
 
+/// What was noted of objects, in the rows in which they were found, and the new rows; and the old rows of those of which a part
+/// could not be read: what is behind their first items counts for nothing.
+#[derive(Clone, Copy)]
+pub(crate) struct NotedHolders<'a> {
+    pub(crate) found: &'a [FoundHolder],
+    pub(crate) rows: &'a NewRows,
+    pub(crate) unreadable: &'a FxHashSet<u32>,
+}
+
 /// Objects, each of which has a parent that holds it, itself where nobody does; and the first parts of those that are read in
 /// parts.
 #[derive(Clone, Copy)]
@@ -39,10 +49,7 @@ pub(crate) struct HeldObjects<'a> {
     pub(crate) picture: &'a ObjectPicture,
     pub(crate) parents: &'a [u32],
     pub(crate) first_parts: &'a FxHashMap<u32, ItemPart>,
-    /// What was noted of objects, in the rows in which they were found.
-    pub(crate) noted: (&'a [FoundHolder], &'a NewRows),
-    /// The same rows of objects of which a part could not be read: of these, what is behind their first items counts for nothing.
-    pub(crate) unreadable: &'a FxHashSet<u32>,
+    pub(crate) noted: NotedHolders<'a>,
     /// Those of which it is said how they are held; `None`: all.
     pub(crate) wanted: Option<&'a [bool]>,
 }
@@ -97,10 +104,10 @@ impl HeldObjects<'_> {
 
     /// Where the object in this row is referred to by the one that holds it, if that was noted.
     fn noted(&self, row: u32, by: u32) -> Option<ReferencePlace> {
-        let (found, rows) = self.noted;
+        let NotedHolders { found, rows, unreadable } = self.noted;
         let old = rows.old.get(row as usize)?;
         let (holder, place) = found.get(*old as usize)?.first()?;
-        let is_readable = || self.unreadable.is_empty() || !self.unreadable.contains(&holder);
+        let is_readable = || unreadable.is_empty() || !unreadable.contains(&holder);
         (rows.new.get(holder as usize) == Some(&by) && is_readable()).then_some(place)
     }
 }

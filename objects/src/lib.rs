@@ -17,6 +17,7 @@ mod dictionary;
 mod field_names;
 mod followed_objects;
 mod followers;
+mod following;
 mod found_holders;
 mod found_objects;
 mod found_references;

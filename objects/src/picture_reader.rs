@@ -6,17 +6,15 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::followed_objects::{FollowedObjects, FollowedReference};
-use crate::followers::{AT_ONCE, FollowerMemories, Followers};
-use crate::found_holders::NotedPlace;
+use crate::followers::FollowerMemories;
 use crate::found_objects::FoundObjects;
-use crate::found_references::{FoundReferences, ReferenceSpan, in_rows};
+use crate::found_references::{FoundReferences, NewRows, in_rows};
 use crate::graph::Holders;
 use crate::interned::interned_texts;
 use crate::interpreter::PythonRuntime;
-use crate::label_threads::{HeldObjects, read_holders};
+use crate::label_threads::{HeldObjects, NotedHolders, read_holders};
 use crate::labels::{KnownLabels, LabelReader, LabelTexts};
-use crate::memory::{ObjectMemory, pieces_of};
+use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::side_by_side::SideWork;
@@ -24,15 +22,6 @@ use crate::types::{ObjectKind, TypeTable};
 
 /// Of the memory that all threads may keep, one in so many parts is for what one thread reads before and after.
 const PARTS: usize = 8;
-
-/// After so many objects of the collector's lists, threads are given those to read.
-const LISTED_AT_ONCE: usize = 8 << 10;
-
-/// Objects that are sorted before they are read, at least; of so many orders it is looked what memory they read; and how often each
-/// piece of memory may be read without it.
-const LEAST_SORTED: usize = 8 * AT_ONCE;
-const SAMPLED_ORDERS: usize = 4;
-const MOST_TIMES_READ: usize = 3;
 
 /// What is read of a process besides types and sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,19 +47,6 @@ enum RootHolder {
     Interned,
     /// Nothing needs to: it is immortal.
     Immortal,
-}
-
-/// How far objects have been read.
-#[derive(Debug, Default)]
-struct Following {
-    references: FoundReferences,
-    /// Of [`FoundObjects::unmeasured`]: those that threads have been told to read, and those of which that is known.
-    sent: usize,
-    taken: usize,
-    /// Those of which it was considered in which order they are read.
-    considered: usize,
-    /// Rows among which those are taken that were measured when they were found.
-    measured: usize,
 }
 
 /// A root whose name is not read yet.
@@ -103,11 +79,15 @@ pub fn read_objects(
         is_at_rest: runtime.is_at_rest(view),
         classes_in_blocks: 0,
     };
-    if runtime.layout.is_free_threaded() {
+    let lists = if runtime.layout.is_free_threaded() {
         builder.blocks(view, runtime);
-    }
+        Vec::new()
+    } else {
+        runtime.lists(&memory)
+    };
     let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
-    let (found, mut roots, early) = builder.follow((view, runtime, reader), &mut memories, recorded);
+    let roots = |found: &mut FoundObjects<'_>| found.roots(runtime, reader);
+    let (references, (mut roots, early)) = builder.follow((view, &lists), &mut memories, recorded, roots);
     // What is next takes as much memory, which the system has to clear unless it has just got it back.
     memories.forget();
     builder.complete_lists();
@@ -117,39 +97,18 @@ pub fn read_objects(
     roots.extend(builder.last_roots());
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let rows = by_address.renumber(threads);
-    let FoundObjects { types, objects, reference_counts, holders, unreadable, is_at_rest, .. } = builder;
-    let (first_parts, parts_unreadable) = (found.first_parts(&rows), found.unreadable_rows());
-    // Types were numbered as they were found, which depends on how fast threads are.
-    let type_numbers = types.sort();
-    let in_types = |of: PicturedObject| {
-        let type_number = type_numbers.get(of.type_number as usize).copied().unwrap_or(of.type_number);
-        PicturedObject { type_number, ..of }
-    };
-    let (mut sorted, mut sorted_counts) = (Vec::new(), Vec::new());
-    let others: Vec<SideWork<'_>> = vec![
-        Box::new(|| sorted = rows.old.iter().map(|row| in_types(objects[*row as usize])).collect()),
-        Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
-    ];
-    let (first_reference, references) = found.renumbered(&rows, threads, others);
-    drop((objects, reference_counts));
+    let (first_parts, unreadable) = (references.first_parts(&rows), references.unreadable_rows());
+    let found = std::mem::take(&mut builder.holders);
+    let is_at_rest = builder.is_at_rest;
+    let (stored, types) = builder.into_stored(references, &rows, threads);
     let mut texts = LabelTexts::default();
     let pictured_types = types.each(|of| PicturedType {
         text: texts.row(&of.name),
         is_conservative: of.is_conservative,
         is_size_partial: of.is_size_partial,
     });
-    let stored = StoredPicture {
-        minor: runtime.layout.minor,
-        is_consistent: is_at_rest || !misses_large,
-        misses_large,
-        unreadable,
-        types: pictured_types,
-        objects: sorted,
-        reference_counts: sorted_counts,
-        first_reference,
-        references,
-        ..StoredPicture::default()
-    };
+    let is_consistent = is_at_rest || !misses_large;
+    let stored = StoredPicture { is_consistent, misses_large, types: pictured_types, ..stored };
     let (unexplained, uncounted) = (rows.of_all(&unexplained), rows.of_all(&uncounted));
     let classes = types.each(|of| by_address.get(of.address));
     let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes };
@@ -172,9 +131,9 @@ pub fn read_objects(
             PictureDetail::PathsTo(wanted) => Some(picture.on_paths(&parents, wanted)),
             _ => None,
         };
-        let (wanted, first_parts, noted) = (wanted.as_deref(), &first_parts, (holders.as_slice(), &rows));
-        let unreadable = &parts_unreadable;
-        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, unreadable, wanted };
+        let noted = NotedHolders { found: &found, rows: &rows, unreadable: &unreadable };
+        let (wanted, first_parts) = (wanted.as_deref(), &first_parts);
+        let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, wanted };
         let (own, mut others) = memories.into_own_and_others();
         let (from, by) = ((ReferenceReader { memory: &own, ..reader }, others.as_mut_slice()), (&known, &by_address));
         picture.stored.holders = read_holders(from, by, held, &mut texts);
@@ -210,7 +169,34 @@ fn root_text(
     }
 }
 
-impl FoundObjects<'_> {
+impl<'a> FoundObjects<'a> {
+    /// What is stored of the objects, by their new rows, besides names and paths; and their types, by name.
+    fn into_stored(self, found: FoundReferences, rows: &NewRows, threads: usize) -> (StoredPicture, TypeTable<'a>) {
+        let Self { types, objects, reference_counts, unreadable, layout, .. } = self;
+        // Types were numbered as they were found, which depends on how fast threads are.
+        let type_numbers = types.sort();
+        let in_types = |of: PicturedObject| {
+            let type_number = type_numbers.get(of.type_number as usize).copied().unwrap_or(of.type_number);
+            PicturedObject { type_number, ..of }
+        };
+        let (mut sorted, mut sorted_counts) = (Vec::new(), Vec::new());
+        let others: Vec<SideWork<'_>> = vec![
+            Box::new(|| sorted = rows.old.iter().map(|row| in_types(objects[*row as usize])).collect()),
+            Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
+        ];
+        let (first_reference, references) = found.renumbered(rows, threads, others);
+        let stored = StoredPicture {
+            minor: layout.minor,
+            unreadable,
+            objects: sorted,
+            reference_counts: sorted_counts,
+            first_reference,
+            references,
+            ..StoredPicture::default()
+        };
+        (stored, types)
+    }
+
     /// What modules and the frames of threads hold; the first ones, so many, are modules and variables, from which all that
     /// they reach is called.
     fn roots(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<FoundRoot>, usize) {
@@ -277,175 +263,5 @@ impl FoundObjects<'_> {
             }
         }
         roots
-    }
-
-    /// Reads the collector's lists and all that is a root, measures all objects and follows their references, those of objects that
-    /// are found on the way included.
-    fn follow(
-        &mut self,
-        (view, runtime, reader): (&ProcessView, &PythonRuntime, ReferenceReader<'_>),
-        memories: &mut FollowerMemories<'_>,
-        recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
-    ) -> (FoundReferences, Vec<FoundRoot>, usize) {
-        let mut following = Following::default();
-        let roots = std::thread::scope(|scope| {
-            let mut followers = memories.start(scope, self.by_address);
-            if !self.layout.is_free_threaded() {
-                let is_alone = followers.is_alone();
-                let mut listed = 0_usize;
-                self.lists(&runtime.lists(self.memory), &mut |found| {
-                    listed += 1;
-                    if !is_alone && listed.is_multiple_of(LISTED_AT_ONCE) {
-                        found.follow_ready(&mut followers, &mut following);
-                    }
-                });
-            }
-            let roots = self.roots(runtime, reader);
-            self.follow_rest(&mut followers, &mut following);
-            if !self.layout.is_free_threaded() {
-                self.other_blocks(view, &mut followers);
-                if self.misses_large() {
-                    self.blocks_in_use(recorded());
-                }
-                self.follow_rest(&mut followers, &mut following);
-            }
-            roots
-        });
-        (following.references, roots.0, roots.1)
-    }
-
-    /// Takes what has been read, and has as much read as threads are idle.
-    fn follow_ready(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
-        while let Some(read) = followers.try_receive() {
-            self.take(&read, followers, following);
-            followers.take_back(read);
-        }
-        self.send(followers, following);
-    }
-
-    /// Measures all objects of which nothing has been read yet, and follows their references.
-    fn follow_rest(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
-        loop {
-            if !followers.has_parts() {
-                self.sort_rest(following);
-            }
-            self.send(followers, following);
-            if let Some(read) = followers.receive() {
-                self.take(&read, followers, following);
-                followers.take_back(read);
-                continue;
-            }
-            self.take_measured(following);
-            if following.sent == self.unmeasured.len() {
-                return;
-            }
-        }
-    }
-
-    /// Has the objects that are not read yet read in the order of their addresses, if the same memory would be read several times
-    /// otherwise: what a shuffled list refers to, for example. Looks at them again only when there are twice as many.
-    fn sort_rest(&mut self, following: &mut Following) {
-        let considered = following.considered.saturating_sub(following.sent);
-        let rest = self.unmeasured.get_mut(following.sent..).unwrap_or_default();
-        if rest.len() < LEAST_SORTED || rest.len() < 2 * considered {
-            return;
-        }
-        following.considered = following.sent + rest.len();
-        let objects = &self.objects;
-        let address = |row: &u32| objects[*row as usize].address;
-        let orders = rest.chunks(AT_ONCE);
-        let (count, sampled) = (orders.len(), orders.step_by(rest.len() / AT_ONCE / SAMPLED_ORDERS + 1));
-        let (samples, in_samples) =
-            (sampled.len(), sampled.map(|order| pieces_of(order.iter().map(address))).sum::<usize>());
-        if in_samples * count > samples * self.by_address.pieces() * MOST_TIMES_READ {
-            let mut sorted: Vec<(u64, u32)> = rest.iter().map(|row| (address(row), *row)).collect();
-            sorted.sort();
-            rest.iter_mut().zip(sorted).for_each(|(row, (_, sorted))| *row = sorted);
-        }
-    }
-
-    /// Has the next objects read.
-    fn send(&self, followers: &mut Followers<'_>, following: &mut Following) {
-        let rest = self.unmeasured.get(following.sent..).unwrap_or_default();
-        following.sent += followers.send(rest, &self.objects, &self.types);
-    }
-
-    /// Takes what was read of the next objects, or of a part of one, and has the other parts read.
-    fn take(&mut self, read: &FollowedObjects, followers: &mut Followers<'_>, following: &mut Following) {
-        let references = &mut following.references;
-        for (number, first) in &read.large {
-            let row = self.unmeasured[following.taken + number];
-            followers.read_rest(row, self.objects[row as usize], first);
-            references.begin_parts(row, first.clone());
-        }
-        let rows = self.unmeasured.get(following.taken..).unwrap_or_default();
-        let rows = rows.get(..read.sizes.len()).unwrap_or_default().to_vec();
-        self.take_read(read, &rows, references);
-        following.taken += rows.len();
-        if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
-            followers.give_up(row);
-        }
-    }
-
-    /// Takes what was read of the objects in these rows.
-    fn take_read(&mut self, read: &FollowedObjects, rows: &[u32], references: &mut FoundReferences) {
-        if read.part_of.is_some_and(|row| references.is_unreadable(row)) {
-            return;
-        }
-        self.unreadable += read.unreadable;
-        for (address, head) in read.new_by_address() {
-            self.number_of(address, head);
-        }
-        if let Some(row) = read.part_of {
-            references.add_part(row, read.references_of_part().filter_map(|held| self.held(row, held)));
-            if read.unreadable > 0 {
-                references.end_parts(row);
-            }
-        }
-        for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
-            match (size, self.objects.get_mut(*row as usize)) {
-                (Some(bytes), Some(object)) => object.own_bytes = *bytes,
-                _ => self.unreadable += 1,
-            }
-            references.add(*row as usize, read.references_of(number).filter_map(|held| self.held(*row, held)));
-        }
-    }
-
-    /// Takes objects that were measured when they were found: they refer to their types only.
-    fn take_measured(&mut self, following: &mut Following) {
-        while let Some(&PicturedObject { own_bytes, type_number, .. }) = self.objects.get(following.measured) {
-            let row = following.measured;
-            following.measured += 1;
-            if own_bytes > 0
-                && !following.references.is_read(row)
-                && let Some((of, span)) = self.type_reference(type_number, &mut following.references)
-            {
-                self.holders[of as usize].hold(row as u32, NotedPlace::NONE);
-                following.references.put(row, span);
-            }
-        }
-    }
-
-    /// The row of the type with this number, and the reference to it that its objects share.
-    fn type_reference(&mut self, number: u32, references: &mut FoundReferences) -> Option<(u32, ReferenceSpan)> {
-        if let Some(known) = self.type_references.get(number as usize).copied().flatten() {
-            return Some(known);
-        }
-        let row = self.number(self.types.get(number)?.address)?;
-        let made = (row, references.shared(row));
-        let all = &mut self.type_references;
-        all.resize(all.len().max(number as usize + 1), None);
-        all[number as usize] = Some(made);
-        Some(made)
-    }
-
-    /// The row of an object to which that in the row `holder` refers, noted.
-    fn held(&mut self, holder: u32, (reference, place): (FollowedReference, NotedPlace)) -> Option<u32> {
-        let held = match reference {
-            FollowedReference::Known(row) => row,
-            FollowedReference::New(address, head) => self.number_of(address, head)?,
-        };
-        self.holders[held as usize].hold(holder, place);
-        Some(held)
     }
 }

@@ -6,11 +6,12 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 
 use rustc_hash::FxHashMap;
 
 use crate::found_references::NewRows;
+use crate::piece_tree::PieceTree;
 use crate::{memory, side_by_side};
 
 /// The logarithms of the bytes of a piece, of those between slots, and of those of a half of these.
@@ -18,9 +19,6 @@ const PIECE: u32 = memory::PIECE.ilog2();
 const STEP: u32 = 5;
 const HALF: u32 = 4;
 const SLOTS: usize = 1 << (PIECE - STEP);
-/// Bits of a piece's number that a node goes by, and those that the root goes by.
-const NODE: u32 = 10;
-const ROOT: u32 = 47 - PIECE - 2 * NODE;
 /// The lowest address of an object: no program has memory below it. And what each is a multiple of.
 const LOWEST: u64 = 4096;
 const ALIGNMENT: u64 = 8;
@@ -28,9 +26,6 @@ const ALIGNMENT: u64 = 8;
 const EMPTY: u32 = u32::MAX;
 /// Rows are below.
 pub(crate) const MOST_ROWS: u32 = 1 << 30;
-
-type Lower = [OnceLock<Box<Slots>>; 1 << NODE];
-type Upper = [OnceLock<Box<Lower>>; 1 << NODE];
 
 /// The rows of the objects in a piece.
 #[derive(Debug)]
@@ -44,22 +39,14 @@ struct Slots {
 
 /// Rows of objects by address.
 ///
-/// Its pieces hang in a tree of three levels, in which several threads may look while one inserts: what it has just inserted
-/// they may not see yet.
-#[derive(Debug)]
+/// Several threads may look while one inserts: what it has just inserted they may not see yet.
+#[derive(Debug, Default)]
 pub(crate) struct AddressTable {
-    root: Vec<OnceLock<Box<Upper>>>,
+    slots: PieceTree<Box<Slots>>,
     /// The numbers of the pieces that have slots.
     pieces: Mutex<Vec<u64>>,
     /// Objects that are not at multiples of 16, and those whose slots another has.
     others: RwLock<FxHashMap<u64, u32>>,
-}
-
-impl Default for AddressTable {
-    fn default() -> Self {
-        let root = (0..1 << ROOT).map(|_| OnceLock::new()).collect();
-        Self { root, pieces: Mutex::default(), others: RwLock::default() }
-    }
 }
 
 impl AddressTable {
@@ -191,25 +178,16 @@ impl AddressTable {
 
     /// The slots of the piece of an address, if it has any.
     fn slots(&self, address: u64) -> Option<&Slots> {
-        let [root, upper, lower] = steps(address);
-        let slots = self.root.get(root)?.get()?.get(upper)?.get()?.get(lower)?.get()?;
-        Some(slots)
+        self.slots.get(address).map(Box::as_ref)
     }
 
     fn slots_or_new(&self, address: u64) -> &Slots {
-        let [root, upper, lower] = steps(address);
-        let upper = &self.root[root].get_or_init(empty_node)[upper];
-        upper.get_or_init(empty_node)[lower].get_or_init(|| {
+        self.slots.get_or_init(address, || {
             self.pieces.lock().unwrap_or_else(PoisonError::into_inner).push(address >> PIECE);
             let rows = [const { AtomicU32::new(EMPTY) }; SLOTS];
             Box::new(Slots { rows, count: AtomicU32::new(0), is_shared: AtomicBool::new(false) })
         })
     }
-}
-
-/// A node with nothing below.
-fn empty_node<T>() -> Box<[OnceLock<T>; 1 << NODE]> {
-    Box::new([const { OnceLock::new() }; 1 << NODE])
 }
 
 /// Whether an object can be at an address.
@@ -230,12 +208,6 @@ fn slot_with(row: u32, address: u64) -> u32 {
 /// Whether a slot that is in use is that of the object at an address, and not of its neighbour.
 fn is_of(slot: u32, address: u64) -> bool {
     u64::from(slot & 1) == address >> HALF & 1
-}
-
-/// Where the tree goes on from the root on, to the slots of an address's piece.
-fn steps(address: u64) -> [usize; 3] {
-    let step = |shift: u32, bits: u32| (address >> shift) as usize & ((1 << bits) - 1);
-    [step(PIECE + 2 * NODE, ROOT), step(PIECE + NODE, NODE), step(PIECE, NODE)]
 }
 
 fn slot_of(address: u64) -> usize {
@@ -286,6 +258,6 @@ mod tests {
         // As the words of dates are.
         assert!((1..10_000_u64).all(|hour| table.get_or_insert(hour << 16, || None).is_none()));
         assert!(table.pieces.lock().unwrap().is_empty());
-        assert!(table.root.iter().all(|node| node.get().is_none()));
+        assert!(table.slots.is_empty());
     }
 }

@@ -11,21 +11,18 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, Scope};
 
 use memtrack_format::objects::PicturedObject;
-use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
-use crate::addresses::{AddressTable, may_be_object};
+use crate::addresses::AddressTable;
 use crate::blocks::BlockInUse;
-use crate::followed_objects::{FollowedObjects, NEW};
-use crate::found_holders::NotedPlace;
+use crate::followed_objects::FollowedObjects;
+use crate::follower::{Follower, FollowerOrder, FollowerWork, LargeObject, TypesSoFar};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
-use crate::object_head::ObjectHead;
-use crate::references::{ItemPart, ReferenceReader};
-use crate::size::own_bytes;
+use crate::references::ItemPart;
 use crate::static_types::StaticTypes;
-use crate::types::{ObjectType, TypeTable};
+use crate::types::TypeTable;
 
 /// Objects that the thread which gives numbers reads itself.
 const FEW: usize = 4 << 10;
@@ -33,45 +30,6 @@ const FEW: usize = 4 << 10;
 pub(crate) const AT_ONCE: usize = 32 << 10;
 /// References for which the room is kept when they are taken.
 const MOST_KEPT: usize = 1 << 20;
-
-/// The types that are known when some objects are read.
-#[derive(Clone, Debug, Default)]
-struct TypesSoFar {
-    all: Vec<Arc<ObjectType>>,
-    /// The numbers of those whose objects refer to nothing, by address.
-    leaves: FxHashMap<u64, u32>,
-}
-
-/// What a thread reads with.
-struct Follower<'a> {
-    memory: &'a ObjectMemory<'a>,
-    layout: &'a ObjectLayout,
-    static_types: &'a StaticTypes,
-    rows: &'a AddressTable,
-}
-
-/// What a thread is to read.
-struct FollowerOrder {
-    work: FollowerWork,
-    into: FollowedObjects,
-    types: Arc<TypesSoFar>,
-}
-
-enum FollowerWork {
-    /// The objects in what they are read into.
-    Objects,
-    Part(LargeObject),
-    /// Blocks, and the addresses of all types.
-    Blocks(Vec<BlockInUse>, Arc<FxHashSet<u64>>),
-}
-
-/// A further part of an object with many items.
-#[derive(Clone, Debug)]
-struct LargeObject {
-    row: u32,
-    object: PicturedObject,
-    part: ItemPart,
-}
 
 /// The memories of the thread that gives numbers, which reads itself where there are few objects, and of others that only read.
 pub(crate) struct FollowerMemories<'a> {
@@ -299,104 +257,6 @@ impl Followers<'_> {
         let leaves = new.iter().zip(numbers).filter(|(of, _)| of.is_leaf());
         known.leaves.extend(leaves.map(|(of, number)| (of.address, number)));
         known.all.extend(new);
-    }
-}
-
-impl Follower<'_> {
-    fn execute(&self, order: FollowerOrder) -> FollowedObjects {
-        let FollowerOrder { work, into: mut made, types } = order;
-        match work {
-            FollowerWork::Objects => self.read(&types, &mut made),
-            FollowerWork::Part(part) => self.read_part(&part, &types, &mut made),
-            FollowerWork::Blocks(blocks, of_types) => made.blocks = self.screen(&blocks, &of_types),
-        }
-        made
-    }
-
-    fn read(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
-        let objects = std::mem::take(&mut made.objects);
-        self.memory.expect(objects.iter().map(|object| object.address));
-        for (object, number) in objects.iter().zip(0..) {
-            let of = types.all.get(object.type_number as usize);
-            let mut part = ItemPart::FIRST;
-            let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
-            made.unreadable += u64::from(!is_whole);
-            if part.next().is_some() {
-                made.large.push((number, part));
-            }
-            made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
-            // The object's type is kept by it, too, where types are objects of the program.
-            of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, made));
-            made.ends.push(made.references.len());
-        }
-        self.read_heads(types, made);
-        made.objects = objects;
-    }
-
-    fn read_part(&self, large: &LargeObject, types: &TypesSoFar, made: &mut FollowedObjects) {
-        let LargeObject { row, object, part } = large;
-        made.part_of = Some(*row);
-        let of = types.all.get(object.type_number as usize);
-        let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), made));
-        made.unreadable += u64::from(!is_whole);
-        self.read_heads(types, made);
-    }
-
-    /// Reads what everything begins with that has no row, by address where that is scattered.
-    fn read_heads(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
-        let FollowedObjects { new, order, .. } = made;
-        // From the middle on: what comes first may be what all have.
-        self.memory.expect(new.iter().skip(new.len() / 2).map(|(address, _)| *address));
-        let read = |(address, head): &mut (u64, ObjectHead)| *head = self.head(*address, types).unwrap_or_default();
-        if self.memory.is_scattered() {
-            order.extend(0..new.len() as u32);
-            order.sort_unstable_by_key(|number| new[*number as usize].0);
-            order.iter().for_each(|number| read(&mut new[*number as usize]));
-        } else {
-            new.iter_mut().for_each(read);
-        }
-    }
-
-    /// Leaves out blocks with nothing new: with an object that has a row, unless it is in a large block, and those in which
-    /// nothing is the address of a type.
-    fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> Vec<BlockInUse> {
-        let has_new = |block: &&BlockInUse| {
-            let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
-            match block.known(self.rows) {
-                Some(_) => block.size > LARGEST_BLOCK,
-                None => block.places(self.memory).1.any(has_type),
-            }
-        };
-        self.memory.expect(blocks.iter().map(|block| block.address));
-        blocks.iter().filter(has_new).copied().collect()
-    }
-
-    /// Notes what an object refers to; returns whether all could be read.
-    fn note_part(&self, of: &ObjectType, address: u64, part: &mut ItemPart, made: &mut FollowedObjects) -> bool {
-        let Self { memory, layout, static_types, .. } = *self;
-        let reader = ReferenceReader { memory, layout, static_types };
-        reader.part(of, address, part, &mut |place, address| self.note(NotedPlace::of(place), address, made))
-    }
-
-    fn note(&self, place: NotedPlace, address: u64, made: &mut FollowedObjects) {
-        let reference = match self.rows.get(address) {
-            Some(row) => row,
-            None if may_be_object(address) && made.new.len() < NEW as usize => {
-                made.new.push((address, ObjectHead::default()));
-                NEW | (made.new.len() - 1) as u32
-            }
-            None => return,
-        };
-        made.references.push(reference);
-        made.places.push(place);
-    }
-
-    /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.
-    fn head(&self, address: u64, types: &TypesSoFar) -> Option<ObjectHead> {
-        let head = ObjectHead::read(self.memory, self.layout, address)?;
-        let leaf = types.leaves.get(&head.of).and_then(|number| types.all.get(*number as usize));
-        let own_bytes = leaf.and_then(|of| own_bytes(self.memory, self.layout, of, address)).unwrap_or(0);
-        Some(ObjectHead { own_bytes, ..head })
     }
 }
 

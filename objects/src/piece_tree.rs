@@ -1,0 +1,59 @@
+//! What is known of pieces of memory, by their addresses: a tree of three levels.
+//!
+//! Several threads may look and insert at once. Invariant: what is inserted stays where it is.
+
+use std::sync::OnceLock;
+
+use crate::memory;
+
+/// The logarithm of the bytes of a piece.
+const PIECE: u32 = memory::PIECE.ilog2();
+/// Bits of a piece's number that a node goes by, and those that the root goes by.
+const NODE: u32 = 10;
+const ROOT: u32 = 47 - PIECE - 2 * NODE;
+
+type Lower<T> = [OnceLock<T>; 1 << NODE];
+type Upper<T> = [OnceLock<Box<Lower<T>>>; 1 << NODE];
+
+/// One `T` for each piece.
+#[derive(Debug)]
+pub(crate) struct PieceTree<T> {
+    root: Vec<OnceLock<Box<Upper<T>>>>,
+}
+
+impl<T> Default for PieceTree<T> {
+    fn default() -> Self {
+        Self { root: (0..1 << ROOT).map(|_| OnceLock::new()).collect() }
+    }
+}
+
+impl<T> PieceTree<T> {
+    /// That of the piece of an address, which is below 2^47.
+    pub(crate) fn get(&self, address: u64) -> Option<&T> {
+        let [root, upper, lower] = steps(address);
+        self.root.get(root)?.get()?.get(upper)?.get()?.get(lower)?.get()
+    }
+
+    /// The same, made where there is none.
+    pub(crate) fn get_or_init(&self, address: u64, make: impl FnOnce() -> T) -> &T {
+        let [root, upper, lower] = steps(address);
+        let upper = &self.root[root].get_or_init(empty_node)[upper];
+        upper.get_or_init(empty_node)[lower].get_or_init(make)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.root.iter().all(|node| node.get().is_none())
+    }
+}
+
+/// A node with nothing below.
+fn empty_node<T>() -> Box<[OnceLock<T>; 1 << NODE]> {
+    Box::new([const { OnceLock::new() }; 1 << NODE])
+}
+
+/// Where the tree goes on from the root on.
+fn steps(address: u64) -> [usize; 3] {
+    let step = |shift: u32, bits: u32| (address >> shift) as usize & ((1 << bits) - 1);
+    [step(PIECE + 2 * NODE, ROOT), step(PIECE + NODE, NODE), step(PIECE, NODE)]
+}

@@ -5,10 +5,11 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use memtrack_collector::control_groups::memory_left;
 use memtrack_collector::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
 use memtrack_format::objects::{PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
-use memtrack_objects::{PictureDetail, PythonRuntime, encode_picture, read_objects};
+use memtrack_objects::{PictureDetail, PythonRuntime, ReadingRoom, encode_picture, read_objects};
 
 use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
@@ -17,6 +18,9 @@ use crate::sys::ResourceLimits;
 
 /// Threads that read objects side by side at most: one thread gives all of them their numbers.
 const MOST_THREADS: usize = 4;
+
+/// Of the memory that is left, one part in so many is kept of a process at most while its objects are read.
+const KEPT_PARTS: u64 = 4;
 
 /// When a recording takes pictures; `None`: never.
 pub(crate) fn picture_options(moments: &[ObjectsMoment]) -> Option<PictureOptions> {
@@ -61,7 +65,7 @@ fn waiting(pid: i32, view: &ProcessView, runtime: &PythonRuntime, moment: TakeMo
     let begun = Instant::now();
     let time_ns = moment()?;
     let blocks = &mut || recorded_blocks(pid, time_ns);
-    let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, idle_processors()).into_stored();
+    let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, idle_room()).into_stored();
     Some(stored(picture, time_ns, u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX)))
 }
 
@@ -90,7 +94,7 @@ fn stopped(
         let time_ns = note()?;
         let begun = Instant::now();
         let blocks = &mut || recorded_blocks(request.pid, time_ns);
-        let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, reading_threads(cost)).into_stored();
+        let picture = read_objects(view, runtime, PictureDetail::Paths, blocks, reading_room(cost)).into_stored();
         // Without a copy it stands still until it is read.
         let pause = if cost.is_copied { cost.pause } else { cost.pause + begun.elapsed() };
         Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)))
@@ -103,9 +107,17 @@ fn stopped(
     }
 }
 
-/// In how many threads objects are read: a copy in one, since its program runs beside it.
-pub(crate) fn reading_threads(cost: FreezeCost) -> usize {
-    if cost.is_copied { 1 } else { idle_processors() }
+/// What reading objects may take: of a copy one thread, since its program runs beside it.
+pub(crate) fn reading_room(cost: FreezeCost) -> ReadingRoom {
+    if cost.is_copied { ReadingRoom { threads: 1, ..idle_room() } } else { idle_room() }
+}
+
+/// What a program leaves to others while it stands still. Where the address space is limited, nothing may be left for more than
+/// what is needed.
+fn idle_room() -> ReadingRoom {
+    let is_limited = ResourceLimits::of(0).address_space.is_some();
+    let most_kept = if is_limited { 0 } else { memory_left() / KEPT_PARTS };
+    ReadingRoom { threads: idle_processors(), most_kept }
 }
 
 /// Processors that a program does not use while it stands still. Where the address space is limited, a thread may have no room

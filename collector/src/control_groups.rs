@@ -90,10 +90,21 @@ pub fn memory_limit() -> Option<u64> {
 /// The memory that a program of this process's control group can have at most, in bytes: its limit, or what the machine has.
 #[must_use]
 pub fn memory_at_most() -> Option<u64> {
+    memory_limit().into_iter().chain(machine_memory("MemTotal:")).min()
+}
+
+/// Bytes of memory that this process can still take until the machine has none left, or one of its control groups is near its
+/// limit. Pages of files that the kernel can drop count as left.
+#[must_use]
+pub fn memory_left() -> u64 {
+    machine_memory("MemAvailable:").unwrap_or(u64::MAX).min(MemoryGroups::of_self().room(u64::MAX))
+}
+
+/// What the kernel says about the machine's memory, in bytes.
+fn machine_memory(field: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
-    let total = total.and_then(|kilobytes: u64| kilobytes.checked_mul(1024));
-    memory_limit().into_iter().chain(total).min()
+    let kibibytes = text.lines().find_map(|line| line.strip_prefix(field)?.trim().strip_suffix(" kB")?.parse().ok());
+    kibibytes.and_then(|kibibytes: u64| kibibytes.checked_mul(1024))
 }
 
 /// Number of processes of this process's control group that the OOM killer has killed.

@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::found_references::NewRows;
-use crate::piece_tree::PieceTree;
+use crate::piece_tree::{END, PieceTree};
 use crate::{memory, side_by_side};
 
 /// The logarithms of the bytes of a piece, of those between slots, and of those of a half of these.
@@ -192,7 +192,7 @@ impl AddressTable {
 
 /// Whether an object can be at an address.
 pub(crate) fn may_be_object(address: u64) -> bool {
-    address.is_multiple_of(ALIGNMENT) && (LOWEST..1 << 47).contains(&address)
+    address.is_multiple_of(ALIGNMENT) && (LOWEST..END).contains(&address)
 }
 
 /// Whether the object at an address has a slot, unless another one has it.

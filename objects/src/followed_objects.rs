@@ -8,6 +8,7 @@ use memtrack_format::objects::PicturedObject;
 
 use crate::blocks::BlockInUse;
 use crate::found_holders::NotedPlace;
+use crate::large_objects::LargeObject;
 use crate::object_head::ObjectHead;
 use crate::references::ItemPart;
 
@@ -34,10 +35,21 @@ pub(crate) struct FollowedObjects {
     pub(crate) unreadable: u64,
     /// Objects of which only a part was read, by their numbers among these.
     pub(crate) large: Vec<(usize, ItemPart)>,
-    /// The row of the object of which this is a further part.
-    pub(crate) part_of: Option<u32>,
+    /// What was read for objects with many items, instead of whole objects.
+    pub(crate) part: Option<FollowedPart>,
     /// Of blocks, those that have to be looked at.
     pub(crate) blocks: Vec<BlockInUse>,
+}
+
+/// What is read for objects with many items.
+#[derive(Debug)]
+pub(crate) enum FollowedPart {
+    /// A further part of the object in this row.
+    Read(u32),
+    /// Nothing but the addresses of what a part refers to and has no row.
+    Collected(LargeObject),
+    /// What objects begin with that were collected.
+    Heads,
 }
 
 /// An object that another refers to.
@@ -52,7 +64,7 @@ pub(crate) enum FollowedReference {
 impl FollowedObjects {
     /// Empties it; what it has allocated is used again.
     pub(crate) fn clear(&mut self) {
-        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part_of, blocks } = self;
+        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part, blocks } = self;
         objects.clear();
         sizes.clear();
         ends.clear();
@@ -62,7 +74,22 @@ impl FollowedObjects {
         order.clear();
         large.clear();
         blocks.clear();
-        (*unreadable, *part_of) = (0, None);
+        (*unreadable, *part) = (0, None);
+    }
+
+    /// Forgets the last references, so that so many of them, and of objects without a row, are left.
+    pub(crate) fn truncate(&mut self, (references, new): (usize, usize)) {
+        self.references.truncate(references);
+        self.places.truncate(references);
+        self.new.truncate(new);
+    }
+
+    /// The row of the object of which this is a further part.
+    pub(crate) fn part_of(&self) -> Option<u32> {
+        match &self.part {
+            Some(FollowedPart::Read(row)) => Some(*row),
+            _ => None,
+        }
     }
 
     /// The references of the object with this number among these, as they were found.

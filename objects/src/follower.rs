@@ -4,14 +4,14 @@
 
 use std::sync::Arc;
 
-use memtrack_format::objects::PicturedObject;
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockInUse;
-use crate::followed_objects::{FollowedObjects, NEW};
+use crate::followed_objects::{FollowedObjects, FollowedPart, NEW};
 use crate::found_holders::NotedPlace;
+use crate::large_objects::{LargeObject, LargeWork};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object_head::ObjectHead;
@@ -19,6 +19,9 @@ use crate::references::{ItemPart, ReferenceReader};
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
 use crate::types::ObjectType;
+
+/// So many unknown items of an object are read in the order in which they are found.
+const FEW_ITEMS: usize = 16 << 10;
 
 /// The types that are known when some objects are read.
 #[derive(Clone, Debug, Default)]
@@ -46,17 +49,9 @@ pub(crate) struct FollowerOrder {
 pub(crate) enum FollowerWork {
     /// The objects in what they are read into.
     Objects,
-    Part(LargeObject),
+    Large(LargeWork),
     /// Blocks, and the addresses of all types.
     Blocks(Vec<BlockInUse>, Arc<FxHashSet<u64>>),
-}
-
-/// A further part of an object with many items.
-#[derive(Clone, Debug)]
-pub(crate) struct LargeObject {
-    pub(crate) row: u32,
-    pub(crate) object: PicturedObject,
-    pub(crate) part: ItemPart,
 }
 
 impl Follower<'_> {
@@ -64,7 +59,7 @@ impl Follower<'_> {
         let FollowerOrder { work, into: mut made, types } = order;
         match work {
             FollowerWork::Objects => self.read(&types, &mut made),
-            FollowerWork::Part(part) => self.read_part(&part, &types, &mut made),
+            FollowerWork::Large(work) => self.read_large(&work, &types, &mut made),
             FollowerWork::Blocks(blocks, of_types) => made.blocks = self.screen(&blocks, &of_types),
         }
         made
@@ -75,12 +70,17 @@ impl Follower<'_> {
         self.memory.expect(objects.iter().map(|object| object.address));
         for (object, number) in objects.iter().zip(0..) {
             let of = types.all.get(object.type_number as usize);
-            let mut part = ItemPart::FIRST;
-            let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
-            made.unreadable += u64::from(!is_whole);
+            let (mut part, before) = (ItemPart::FIRST, (made.references.len(), made.new.len()));
+            let mut is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
             if part.next().is_some() {
-                made.large.push((number, part));
+                if self.is_to_be_collected(&made.new[before.1..]) {
+                    made.truncate(before);
+                    part = part.without_items();
+                    is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
+                }
+                made.large.push((number, part.clone()));
             }
+            made.unreadable += u64::from(!is_whole);
             made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
             // The object's type is kept by it, too, where types are objects of the program.
             of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, made));
@@ -90,21 +90,46 @@ impl Follower<'_> {
         made.objects = objects;
     }
 
-    pub(crate) fn read_part(&self, large: &LargeObject, types: &TypesSoFar, made: &mut FollowedObjects) {
-        let LargeObject { row, object, part } = large;
-        made.part_of = Some(*row);
+    pub(crate) fn read_large(&self, work: &LargeWork, types: &TypesSoFar, made: &mut FollowedObjects) {
+        match work {
+            LargeWork::Part(part) => self.read_part(part, types, made),
+            LargeWork::Addresses(ascending) => {
+                made.part = Some(FollowedPart::Heads);
+                made.new.extend(ascending.iter().map(|address| (*address, ObjectHead::default())));
+                made.order.extend(0..made.new.len() as u32);
+                self.memory.expect(ascending.iter().copied());
+                made.new.iter_mut().for_each(|(address, head)| *head = self.head_or_none(*address, types));
+            }
+        }
+    }
+
+    fn read_part(&self, large: &LargeObject, types: &TypesSoFar, made: &mut FollowedObjects) {
+        let LargeObject { row, object, part, is_collected } = large;
         let of = types.all.get(object.type_number as usize);
         let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), made));
+        if is_whole && !is_collected && self.is_to_be_collected(&made.new) {
+            made.part = Some(FollowedPart::Collected(large.clone()));
+            return;
+        }
+        made.part = Some(FollowedPart::Read(*row));
         made.unreadable += u64::from(!is_whole);
         self.read_heads(types, made);
+    }
+
+    /// Whether these have to be read in the order of their addresses, with others of the same object.
+    fn is_to_be_collected(&self, new: &[(u64, ObjectHead)]) -> bool {
+        new.len() > FEW_ITEMS && {
+            // From the middle on: what comes first may be what all have.
+            self.memory.expect(new[new.len() / 2..].iter().map(|(address, _)| *address));
+            self.memory.is_scattered()
+        }
     }
 
     /// Reads what everything begins with that has no row, by address where that is scattered.
     fn read_heads(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
         let FollowedObjects { new, order, .. } = made;
-        // From the middle on: what comes first may be what all have.
-        self.memory.expect(new.iter().skip(new.len() / 2).map(|(address, _)| *address));
-        let read = |(address, head): &mut (u64, ObjectHead)| *head = self.head(*address, types).unwrap_or_default();
+        self.memory.expect(new[new.len() / 2..].iter().map(|(address, _)| *address));
+        let read = |(address, head): &mut (u64, ObjectHead)| *head = self.head_or_none(*address, types);
         if self.memory.is_scattered() {
             order.extend(0..new.len() as u32);
             order.sort_unstable_by_key(|number| new[*number as usize].0);
@@ -146,6 +171,11 @@ impl Follower<'_> {
         };
         made.references.push(reference);
         made.places.push(place);
+    }
+
+    /// The same as [`Self::head`]; one without a type where there is no object.
+    fn head_or_none(&self, address: u64, types: &TypesSoFar) -> ObjectHead {
+        self.head(address, types).unwrap_or_default()
     }
 
     /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.

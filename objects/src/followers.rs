@@ -17,10 +17,11 @@ use rustc_hash::FxHashSet;
 use crate::addresses::AddressTable;
 use crate::blocks::BlockInUse;
 use crate::followed_objects::FollowedObjects;
-use crate::follower::{Follower, FollowerOrder, FollowerWork, LargeObject, TypesSoFar};
+use crate::follower::{Follower, FollowerOrder, FollowerWork, TypesSoFar};
+use crate::large_objects::LargeObjects;
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
-use crate::references::ItemPart;
+use crate::shared_pieces::SharedPieces;
 use crate::static_types::StaticTypes;
 use crate::types::TypeTable;
 
@@ -52,8 +53,8 @@ pub(crate) struct Followers<'a> {
     read: Option<FollowedObjects>,
     /// What is no longer needed, for the next orders.
     spare: Vec<FollowedObjects>,
-    /// Of objects that are read in parts, the next ones.
-    parts: VecDeque<LargeObject>,
+    /// Objects that are read in parts.
+    pub(crate) large: LargeObjects,
 }
 
 impl<'a> FollowerMemories<'a> {
@@ -63,9 +64,10 @@ impl<'a> FollowerMemories<'a> {
         layout: &'a ObjectLayout,
         static_types: &'a StaticTypes,
         threads: usize,
+        shared: &Arc<SharedPieces>,
     ) -> Self {
         let others = if threads > 1 { threads } else { 0 };
-        let memory = || ObjectMemory::one_of(view, 1 + others);
+        let memory = || ObjectMemory::one_of(view, 1 + others, shared);
         Self { layout, static_types, own: memory(), others: (0..others).map(|_| memory()).collect() }
     }
 
@@ -89,14 +91,14 @@ impl<'a> FollowerMemories<'a> {
             next: 0,
             read: None,
             spare: Vec::new(),
-            parts: VecDeque::new(),
+            large: LargeObjects::default(),
         }
     }
 
     /// Gives back what they keep.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn forget(&self) {
         self.own.forget();
-        self.others.iter_mut().for_each(ObjectMemory::forget);
+        self.others.iter().for_each(ObjectMemory::forget);
     }
 
     /// What the thread that gives numbers read with, and what the others did.
@@ -109,13 +111,13 @@ impl Followers<'_> {
     /// Has the next objects read, those at the begin of `rest`, which are rows of `all`; returns how many.
     pub(crate) fn send(&mut self, rest: &[u32], all: &[PicturedObject], types: &TypeTable<'_>) -> usize {
         self.learn(types);
-        if self.threads.is_empty() || (rest.len() <= FEW && self.parts.is_empty()) {
+        if self.threads.is_empty() || (rest.len() <= FEW && self.large.is_empty()) {
             return self.read_here(rest, all);
         }
         while self.is_ready()
-            && let Some(part) = self.next_part()
+            && let Some(work) = self.large.next()
         {
-            self.order(FollowerWork::Part(part), &[], all);
+            self.order(FollowerWork::Large(work), &[], all);
         }
         let mut sent = 0;
         for rows in rest.chunks(AT_ONCE).take_while(|rows| rows.len() > FEW) {
@@ -153,37 +155,14 @@ impl Followers<'_> {
         }
     }
 
-    /// Has the further parts read of an object of which this is the first.
-    pub(crate) fn read_rest(&mut self, row: u32, object: PicturedObject, first: &ItemPart) {
-        self.parts.extend(first.next().map(|part| LargeObject { row, object, part }));
-    }
-
-    /// Whether there are further parts that nobody was told to read.
-    pub(crate) fn has_parts(&self) -> bool {
-        !self.parts.is_empty()
-    }
-
-    /// Has no further part read of this object.
-    pub(crate) fn give_up(&mut self, row: u32) {
-        self.parts.retain(|part| part.row != row);
-    }
-
-    /// The next part that is to be read.
-    fn next_part(&mut self) -> Option<LargeObject> {
-        let next = self.parts.pop_front()?;
-        let behind = next.part.next().map(|part| LargeObject { part, ..next.clone() });
-        behind.into_iter().for_each(|part| self.parts.push_front(part));
-        Some(next)
-    }
-
     /// Reads in the thread that gives numbers, while no other has an order.
     fn read_here(&mut self, rest: &[u32], all: &[PicturedObject]) -> usize {
         if !self.ordered.is_empty() || self.read.is_some() {
             return 0;
         }
-        if let Some(part) = self.next_part() {
+        if let Some(work) = self.large.next() {
             let mut made = self.made(&[], all);
-            self.own.read_part(&part, &self.types, &mut made);
+            self.own.read_large(&work, &self.types, &mut made);
             self.read = Some(made);
             return 0;
         }
@@ -264,6 +243,7 @@ impl Followers<'_> {
 mod tests {
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
+    use std::sync::Arc;
 
     use memtrack_format::objects::PicturedObject;
     use memtrack_inject::ProcessView;
@@ -283,11 +263,11 @@ mod tests {
         cat.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let view = ProcessView::of_running(cat.id() as i32).unwrap();
         let (layout, static_types) = (ObjectLayout::of(11, false).unwrap(), StaticTypes::default());
-        let (memory, rows) = (ObjectMemory::one_of(&view, 1), AddressTable::default());
+        let (memory, rows) = (ObjectMemory::one_of(&view, 1, &Arc::default()), AddressTable::default());
         let types = TypeTable::new(&memory, layout, 0);
         let objects = vec![PicturedObject::default(); 2 * AT_ONCE + FEW];
         let all: Vec<u32> = (0..objects.len() as u32).collect();
-        let mut memories = FollowerMemories::new(&view, layout, &static_types, 2);
+        let mut memories = FollowerMemories::new(&view, layout, &static_types, 2, &Arc::default());
         std::thread::scope(|scope| {
             let mut followers = memories.start(scope, &rows);
             // Few are read by the thread that sends them, once what it has read was taken.

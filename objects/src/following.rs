@@ -50,8 +50,11 @@ impl FoundObjects<'_> {
             let (is_alone, mut listed) = (followers.is_alone(), 0_usize);
             self.lists(lists, &mut |found| {
                 listed += 1;
-                if !is_alone && listed.is_multiple_of(LISTED_AT_ONCE) {
-                    found.follow_ready(&mut followers, &mut following);
+                if listed.is_multiple_of(LISTED_AT_ONCE) {
+                    found.memory.consider_sharing(found.by_address.pieces());
+                    if !is_alone {
+                        found.follow_ready(&mut followers, &mut following);
+                    }
                 }
             });
             let roots = roots(self);
@@ -80,7 +83,8 @@ impl FoundObjects<'_> {
     /// Measures all objects of which nothing has been read yet, and follows their references.
     fn follow_rest(&mut self, followers: &mut Followers<'_>, following: &mut Following) {
         loop {
-            if !followers.has_parts() {
+            self.memory.consider_sharing(self.by_address.pieces());
+            if followers.large.is_empty() {
                 self.sort_rest(following);
             }
             self.send(followers, following);
@@ -90,7 +94,7 @@ impl FoundObjects<'_> {
                 continue;
             }
             self.take_measured(following);
-            if following.sent == self.unmeasured.len() {
+            if following.sent == self.unmeasured.len() && followers.large.is_empty() {
                 return;
             }
         }
@@ -127,30 +131,31 @@ impl FoundObjects<'_> {
     /// Takes what was read of the next objects, or of a part of one, and has the other parts read.
     fn take(&mut self, read: &FollowedObjects, followers: &mut Followers<'_>, following: &mut Following) {
         let references = &mut following.references;
+        followers.large.take(read);
         for (number, first) in &read.large {
             let row = self.unmeasured[following.taken + number];
-            followers.read_rest(row, self.objects[row as usize], first);
+            followers.large.add(row, self.objects[row as usize], first);
             references.begin_parts(row, first.clone());
         }
         let rows = self.unmeasured.get(following.taken..).unwrap_or_default();
         let rows = rows.get(..read.sizes.len()).unwrap_or_default().to_vec();
         self.take_read(read, &rows, references);
         following.taken += rows.len();
-        if let Some(row) = read.part_of.filter(|row| references.is_unreadable(*row)) {
-            followers.give_up(row);
+        if let Some(row) = read.part_of().filter(|row| references.is_unreadable(*row)) {
+            followers.large.give_up(row);
         }
     }
 
     /// Takes what was read of the objects in these rows.
     fn take_read(&mut self, read: &FollowedObjects, rows: &[u32], references: &mut FoundReferences) {
-        if read.part_of.is_some_and(|row| references.is_unreadable(row)) {
+        if read.part_of().is_some_and(|row| references.is_unreadable(row)) {
             return;
         }
         self.unreadable += read.unreadable;
         for (address, head) in read.new_by_address() {
             self.number_of(address, head);
         }
-        if let Some(row) = read.part_of {
+        if let Some(row) = read.part_of() {
             references.add_part(row, read.references_of_part().filter_map(|held| self.held(row, held)));
             if read.unreadable > 0 {
                 references.end_parts(row);

@@ -29,6 +29,7 @@ mod interned;
 mod interpreter;
 mod label_threads;
 mod labels;
+mod large_objects;
 mod layout;
 mod malloc_chunks;
 mod measures;
@@ -44,6 +45,7 @@ mod pool_headers;
 mod pymalloc;
 mod reference_count;
 mod references;
+mod shared_pieces;
 mod side_by_side;
 mod size;
 mod static_types;
@@ -54,7 +56,7 @@ pub use graph::Holders;
 pub use interpreter::PythonRuntime;
 pub use paths::HolderPath;
 pub use picture::{ListSums, ObjectPicture, TypeSum, encode_picture};
-pub use picture_reader::{PictureDetail, read_objects};
+pub use picture_reader::{PictureDetail, ReadingRoom, read_objects};
 
 /// Why there is no picture.
 #[derive(Debug, thiserror::Error)]

@@ -1,13 +1,16 @@
 //! The memory of the process that is read, in pieces that are kept: most objects that refer to one another lie close together.
 //!
 //! Those that a sorted list refers to lie anywhere: whoever reads says where what comes next is, and where that is scattered, a
-//! piece is read whole only once two neighbouring pages of it are asked for. Invariant: what is kept is bounded, and what cannot
-//! be read is `None`.
+//! piece is read whole only once two neighbouring pages of it are asked for, or kept for all threads. Invariant: what is kept is
+//! bounded, and what cannot be read is `None`.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
+
+use crate::shared_pieces::SharedPieces;
 
 /// Bytes of a piece.
 pub(crate) const PIECE: usize = 64 << 10;
@@ -49,16 +52,20 @@ struct KeptPieces {
     /// The places of those that were asked for last, by the low bits of their keys: a dictionary and its keys, for example, are
     /// in two pieces that are asked for in turn. A place may have another piece by now.
     near: [u32; NEAR],
+    /// Those that all threads keep.
+    shared: Arc<SharedPieces>,
 }
 
 /// Memory that is read many times.
 pub(crate) struct ObjectMemory<'a> {
     view: &'a ProcessView,
     pieces: RefCell<KeptPieces>,
+    /// Whether it looks among those that all threads keep first.
+    is_shared: Cell<bool>,
 }
 
 impl KeptPieces {
-    fn new(most: usize) -> Self {
+    fn new(most: usize, shared: Arc<SharedPieces>) -> Self {
         Self {
             most,
             is_scattered: false,
@@ -67,6 +74,7 @@ impl KeptPieces {
             slabs: Vec::new(),
             oldest: 0,
             near: [0; NEAR],
+            shared,
         }
     }
 
@@ -99,6 +107,7 @@ impl KeptPieces {
             self.all.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % self.most;
+            self.shared.give_up();
             self.oldest
         };
         if let Some(piece) = self.all.get_mut(place) {
@@ -179,22 +188,33 @@ impl Words for ObjectMemory<'_> {
 }
 
 impl<'a> ObjectMemory<'a> {
-    /// One of so many, which keep as much as one does.
-    pub(crate) fn one_of(view: &'a ProcessView, all: usize) -> Self {
-        Self { view, pieces: RefCell::new(KeptPieces::new((MOST_PIECES / all.max(1)).max(1))) }
+    /// One of so many, which keep as much as one does, besides what all of them may.
+    pub(crate) fn one_of(view: &'a ProcessView, all: usize, shared: &Arc<SharedPieces>) -> Self {
+        let most = (MOST_PIECES / all.max(1)).max(1);
+        Self { view, pieces: RefCell::new(KeptPieces::new(most, Arc::clone(shared))), is_shared: Cell::new(false) }
     }
 
-    /// Keeps nothing of what was read so far.
-    pub(crate) fn forget(&mut self) {
-        let most = self.pieces.get_mut().most;
-        self.pieces = RefCell::new(KeptPieces::new(most));
+    /// Has what is read kept for all threads if they read the same again and again; objects are in so many pieces.
+    pub(crate) fn consider_sharing(&self, pieces: usize) {
+        let kept = self.pieces.borrow();
+        kept.shared.consider(pieces);
+        self.is_shared.set(kept.shared.is_used());
+    }
+
+    /// Keeps nothing of what was read so far, and nothing for other threads.
+    pub(crate) fn forget(&self) {
+        let mut kept = self.pieces.borrow_mut();
+        *kept = KeptPieces::new(kept.most, Arc::default());
+        self.is_shared.set(false);
     }
 
     /// Takes notice that what is read next is at these addresses, in this order.
     pub(crate) fn expect(&self, addresses: impl Iterator<Item = u64>) {
         let mut count = 0;
         let pieces = pieces_of(addresses.take(SAMPLE).inspect(|_| count += 1));
-        self.pieces.borrow_mut().is_scattered = pieces * 4 > count;
+        let mut kept = self.pieces.borrow_mut();
+        kept.is_scattered = pieces * 4 > count;
+        self.is_shared.set(kept.shared.is_used());
     }
 
     /// Whether that is scattered.
@@ -208,6 +228,12 @@ impl<'a> ObjectMemory<'a> {
         let mut done = 0;
         while done < into.len() {
             let at = address.checked_add(done as u64)?;
+            if self.is_shared.get()
+                && let Some(len) = pieces.shared.copy(at, into.get_mut(done..)?, self.view)
+            {
+                done += len;
+                continue;
+            }
             let (key, offset) = (at / PIECE as u64, (at % PIECE as u64) as usize);
             let len = (PAGE - offset % PAGE).min(into.len() - done);
             let bytes = pieces.bytes(key, offset, len, self.view)?;
@@ -219,7 +245,7 @@ impl<'a> ObjectMemory<'a> {
 
     pub(crate) fn u64(&self, address: u64) -> Option<u64> {
         let offset = (address % PIECE as u64) as usize;
-        if offset % PAGE <= PAGE - 8 {
+        if offset % PAGE <= PAGE - 8 && !self.is_shared.get() {
             let mut pieces = self.pieces.borrow_mut();
             let bytes = pieces.bytes(address / PIECE as u64, offset, 8, self.view)?;
             return bytes.try_into().ok().map(u64::from_le_bytes);

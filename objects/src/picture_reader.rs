@@ -2,6 +2,8 @@
 //!
 //! Invariant: the rows of a picture are its objects in the order of their addresses, whatever the order in which they were found.
 
+use std::sync::Arc;
+
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
 
@@ -17,6 +19,7 @@ use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
+use crate::shared_pieces::SharedPieces;
 use crate::side_by_side::SideWork;
 use crate::types::{ObjectKind, TypeTable};
 
@@ -52,16 +55,27 @@ enum RootHolder {
 /// A root whose name is not read yet.
 type FoundRoot = (u32, RootHolder);
 
-/// Reads the objects of a process that stands still, in so many threads. Where its allocator is not known, `recorded` is asked
+/// What reading objects may take.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadingRoom {
+    /// Threads that read side by side.
+    pub threads: usize,
+    /// Bytes of the process's memory that are kept while its objects are found, besides 256 MiB: where they lie anywhere, it is
+    /// read many times otherwise.
+    pub most_kept: u64,
+}
+
+/// Reads the objects of a process that stands still. Where its allocator is not known, `recorded` is asked
 /// for address and size of all blocks in use, as a recording knows them.
 pub fn read_objects(
     view: &ProcessView,
     runtime: &PythonRuntime,
     detail: PictureDetail<'_>,
     recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
-    threads: usize,
+    ReadingRoom { threads, most_kept }: ReadingRoom,
 ) -> ObjectPicture {
-    let memory = ObjectMemory::one_of(view, PARTS);
+    let shared = Arc::new(SharedPieces::new(most_kept));
+    let memory = ObjectMemory::one_of(view, PARTS, &shared);
     let static_types = runtime.static_types(&memory);
     let reader = ReferenceReader { memory: &memory, layout: &runtime.layout, static_types: &static_types };
     let by_address = AddressTable::default();
@@ -85,11 +99,13 @@ pub fn read_objects(
     } else {
         runtime.lists(&memory)
     };
-    let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads);
+    let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads, &shared);
+    drop(shared);
     let roots = |found: &mut FoundObjects<'_>| found.roots(runtime, reader);
     let (references, (mut roots, early)) = builder.follow((view, &lists), &mut memories, recorded, roots);
     // What is next takes as much memory, which the system has to clear unless it has just got it back.
     memories.forget();
+    memory.forget();
     builder.complete_lists();
     roots.extend(builder.static_types());
     let late_roots = early..roots.len();

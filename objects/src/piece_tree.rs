@@ -10,7 +10,9 @@ use crate::memory;
 const PIECE: u32 = memory::PIECE.ilog2();
 /// Bits of a piece's number that a node goes by, and those that the root goes by.
 const NODE: u32 = 10;
-const ROOT: u32 = 47 - PIECE - 2 * NODE;
+const ROOT: u32 = END.ilog2() - PIECE - 2 * NODE;
+/// Addresses are below.
+pub(crate) const END: u64 = 1 << 47;
 
 type Lower<T> = [OnceLock<T>; 1 << NODE];
 type Upper<T> = [OnceLock<Box<Lower<T>>>; 1 << NODE];
@@ -28,7 +30,7 @@ impl<T> Default for PieceTree<T> {
 }
 
 impl<T> PieceTree<T> {
-    /// That of the piece of an address, which is below 2^47.
+    /// That of the piece of an address.
     pub(crate) fn get(&self, address: u64) -> Option<&T> {
         let [root, upper, lower] = steps(address);
         self.root.get(root)?.get()?.get(upper)?.get()?.get(lower)?.get()

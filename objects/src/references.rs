@@ -72,26 +72,34 @@ impl ReferencePlace {
 }
 
 /// Which items of an object are read, by number: those of a list or tuple and of what else has as many as it says, entries of a
-/// dictionary and slots of a set; and how many there are. An object's other references are those of the part with its first items.
+/// dictionary and slots of a set; and how many there are. An object's other references belong to its first part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ItemPart {
     wanted: Range<u64>,
     /// Items of the object; 0: it has none, or is not read in parts.
     all: u64,
+    is_first: bool,
 }
 
 impl ItemPart {
     /// What is read first of every object.
-    pub(crate) const FIRST: Self = Self { wanted: 0..ITEMS_OF_A_PART, all: 0 };
+    pub(crate) const FIRST: Self = Self { wanted: 0..ITEMS_OF_A_PART, all: 0, is_first: true };
 
     /// The next part of the object.
     pub(crate) fn next(&self) -> Option<Self> {
         let (begin, all) = (self.wanted.end, self.all);
-        (begin < all).then_some(Self { wanted: begin..begin + ITEMS_OF_A_PART, all })
+        (begin < all).then_some(Self { wanted: begin..begin + ITEMS_OF_A_PART, all, is_first: false })
     }
 
-    fn is_first(&self) -> bool {
-        self.wanted.start == 0
+    /// The first part of an object with so many items.
+    #[cfg(test)]
+    pub(crate) fn first_of(all: u64) -> Self {
+        Self { all, ..Self::FIRST }
+    }
+
+    /// The first part without items: the next one begins with the first item.
+    pub(crate) fn without_items(&self) -> Self {
+        Self { wanted: 0..0, ..self.clone() }
     }
 
     /// The wanted ones of so many items; `None`: there cannot be as many.
@@ -112,7 +120,7 @@ pub(crate) struct ReferenceReader<'a> {
 impl ReferenceReader<'_> {
     /// Calls `each` with place and address of every reference; returns whether all could be read.
     pub(crate) fn each(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let mut whole = ItemPart { wanted: 0..u64::MAX, all: 0 };
+        let mut whole = ItemPart { wanted: 0..u64::MAX, ..ItemPart::FIRST };
         self.part(of, address, &mut whole, each)
     }
 
@@ -124,7 +132,7 @@ impl ReferenceReader<'_> {
         part: &mut ItemPart,
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
-        if !part.is_first() {
+        if !part.is_first {
             return self.items_of_part(of, address, part, each);
         }
         let mut is_whole = self.attributes(of, address, each);

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use memtrack_collector::control_groups::memory_limit;
+use memtrack_collector::control_groups::memory_left;
 use memtrack_format::resident::ResidentAccount;
 use memtrack_reader::resident::{HeapCall, HeapCalls, ThreadEnds, allocator_file};
 use memtrack_reader::source::{CaptureReader, Consumer, ReadSummary};
@@ -24,7 +24,7 @@ use memtrack_reader::{Thread, ThreadId};
 use crate::reports::resident::{SettingResult, WhatIf};
 use crate::terminal::Progress;
 use crate::units::size;
-use result::{RerunResult, kibibytes};
+use result::RerunResult;
 use setting::Pace;
 pub(crate) use setting::Setting;
 
@@ -75,10 +75,7 @@ fn read(file: &CaptureReader, consumer: &mut impl Consumer) -> Result<ReadSummar
 
 /// Refuses a rerun that would take the memory of other processes.
 fn check_memory(live: u64) -> Result<()> {
-    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
-    let available = text.lines().find_map(|line| kibibytes(line, "MemAvailable:"));
-    let available = available.map(|kibibytes| kibibytes.saturating_mul(1024));
-    let available = available.into_iter().chain(memory_limit()).min().unwrap_or(u64::MAX);
+    let available = memory_left();
     if live > available / 100 * MOST_MEMORY_PERCENT {
         bail!(
             "--what-if allocates what the program did, {} at once, and there is room for {}: use a machine with more memory",

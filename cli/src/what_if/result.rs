@@ -59,7 +59,7 @@ impl RerunMemory {
 }
 
 /// The value of a line with this name.
-pub(super) fn kibibytes(line: &str, name: &str) -> Option<u64> {
+fn kibibytes(line: &str, name: &str) -> Option<u64> {
     line.strip_prefix(name)?.trim().strip_suffix(" kB")?.parse().ok()
 }
 

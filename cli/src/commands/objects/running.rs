@@ -18,7 +18,7 @@ use crate::args::objects::ObjectsArgs;
 use crate::control::recordings;
 use crate::control::snapshot;
 use crate::message;
-use crate::object_pictures::{reading_threads, recorded_blocks};
+use crate::object_pictures::{reading_room, recorded_blocks};
 
 /// Reads them.
 ///
@@ -37,7 +37,7 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
     };
     let work = |view: &ProcessView, cost: FreezeCost| {
         let blocks = &mut || recorded_blocks(pid, time_ns.load(Relaxed));
-        (read_objects(view, &runtime, detail, blocks, reading_threads(cost)), cost)
+        (read_objects(view, &runtime, detail, blocks, reading_room(cost)), cost)
     };
     let (picture, cost) = freeze(pid, options.hold, &ready, work).with_context(of_process)?;
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);

@@ -67,6 +67,11 @@ impl AddressTable {
         }
     }
 
+    /// What the slot of an address has, for [`crate::touch`].
+    pub(crate) fn touched(&self, address: u64) -> u64 {
+        self.slots(address).map_or(0, |slots| slots.rows[slot_of(address)].load(Relaxed).into())
+    }
+
     fn other(&self, address: u64) -> Option<u32> {
         self.others.read().unwrap_or_else(PoisonError::into_inner).get(&address).copied()
     }

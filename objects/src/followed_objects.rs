@@ -24,6 +24,9 @@ pub(crate) struct FollowedObjects {
     pub(crate) sizes: Vec<Option<u64>>,
     /// Of each object, where its references end.
     pub(crate) ends: Vec<usize>,
+    /// The addresses that they refer to, as they were found.
+    pub(crate) addresses: Vec<u64>,
+    /// The rows of these, or their numbers among the new ones, as far as they have been looked up.
     pub(crate) references: Vec<u32>,
     /// Where each of them is.
     pub(crate) places: Vec<NotedPlace>,
@@ -64,10 +67,12 @@ pub(crate) enum FollowedReference {
 impl FollowedObjects {
     /// Empties it; what it has allocated is used again.
     pub(crate) fn clear(&mut self) {
-        let Self { objects, sizes, ends, references, places, new, order, unreadable, large, part, blocks } = self;
+        let Self { objects, sizes, ends, addresses, references, places, new, order, unreadable, large, part, blocks } =
+            self;
         objects.clear();
         sizes.clear();
         ends.clear();
+        addresses.clear();
         references.clear();
         places.clear();
         new.clear();
@@ -78,7 +83,8 @@ impl FollowedObjects {
     }
 
     /// Forgets the last references, so that so many of them, and of objects without a row, are left.
-    pub(crate) fn truncate(&mut self, (references, new): (usize, usize)) {
+    pub(crate) fn truncate(&mut self, references: usize, new: usize) {
+        self.addresses.truncate(references);
         self.references.truncate(references);
         self.places.truncate(references);
         self.new.truncate(new);
@@ -96,6 +102,13 @@ impl FollowedObjects {
     pub(crate) fn references_of(&self, number: usize) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
         let begin = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.found(begin..self.ends[number])
+    }
+
+    /// The rows that objects with these numbers refer to, as far as they had some.
+    pub(crate) fn known_of(&self, numbers: Range<usize>) -> impl Iterator<Item = u32> {
+        let begin = numbers.start.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let end = self.ends.get(numbers.end - 1).or(self.ends.last()).copied().unwrap_or(begin);
+        self.references.get(begin..end).unwrap_or_default().iter().copied().filter(|reference| reference & NEW == 0)
     }
 
     /// Those of a further part of an object.

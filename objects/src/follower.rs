@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use memtrack_format::objects::PicturedObject;
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,13 +14,16 @@ use crate::followed_objects::{FollowedObjects, FollowedPart, NEW};
 use crate::found_holders::NotedPlace;
 use crate::large_objects::{LargeObject, LargeWork};
 use crate::layout::ObjectLayout;
-use crate::memory::ObjectMemory;
+use crate::memory::{ObjectMemory, are_scattered};
 use crate::object_head::ObjectHead;
 use crate::references::{ItemPart, ReferenceReader};
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
+use crate::touch::{TOUCHED, touch};
 use crate::types::ObjectType;
 
+/// What objects begin with is so many bytes before and behind their addresses, mostly.
+const BEFORE: u64 = 32;
 /// So many unknown items of an object are read in the order in which they are found.
 const FEW_ITEMS: usize = 16 << 10;
 
@@ -68,26 +72,41 @@ impl Follower<'_> {
     pub(crate) fn read(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
         let objects = std::mem::take(&mut made.objects);
         self.memory.expect(objects.iter().map(|object| object.address));
-        for (object, number) in objects.iter().zip(0..) {
-            let of = types.all.get(object.type_number as usize);
-            let (mut part, before) = (ItemPart::FIRST, (made.references.len(), made.new.len()));
-            let mut is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
-            if part.next().is_some() {
-                if self.is_to_be_collected(&made.new[before.1..]) {
-                    made.truncate(before);
-                    part = part.without_items();
-                    is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
-                }
-                made.large.push((number, part.clone()));
+        for (some, first) in objects.chunks(TOUCHED).zip((0..).step_by(TOUCHED)) {
+            let begins = some
+                .iter()
+                .flat_map(|object| [object.address.wrapping_sub(BEFORE), object.address.wrapping_add(BEFORE)]);
+            self.memory.touch(begins);
+            for (object, number) in some.iter().zip(first..) {
+                self.read_object(object, number, types, made);
             }
-            made.unreadable += u64::from(!is_whole);
-            made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
-            // The object's type is kept by it, too, where types are objects of the program.
-            of.into_iter().for_each(|of| self.note(NotedPlace::NONE, of.address, made));
-            made.ends.push(made.references.len());
         }
+        self.look_up(made.addresses.len(), made);
         self.read_heads(types, made);
         made.objects = objects;
+    }
+
+    /// Reads the object with this number among those of the order.
+    fn read_object(&self, object: &PicturedObject, number: usize, types: &TypesSoFar, made: &mut FollowedObjects) {
+        let of = types.all.get(object.type_number as usize);
+        let (mut part, begin) = (ItemPart::FIRST, made.addresses.len());
+        let mut is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
+        if part.next().is_some() {
+            self.look_up(begin, made);
+            let before = made.new.len();
+            self.look_up(made.addresses.len(), made);
+            if is_to_be_collected(&made.new[before..]) {
+                made.truncate(begin, before);
+                part = part.without_items();
+                is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
+            }
+            made.large.push((number, part));
+        }
+        made.unreadable += u64::from(!is_whole);
+        made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
+        // The object's type is kept by it, too, where types are objects of the program.
+        of.into_iter().for_each(|of| note(NotedPlace::NONE, of.address, made));
+        made.ends.push(made.addresses.len());
     }
 
     pub(crate) fn read_large(&self, work: &LargeWork, types: &TypesSoFar, made: &mut FollowedObjects) {
@@ -107,22 +126,14 @@ impl Follower<'_> {
         let LargeObject { row, object, part, is_collected } = large;
         let of = types.all.get(object.type_number as usize);
         let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), made));
-        if is_whole && !is_collected && self.is_to_be_collected(&made.new) {
+        self.look_up(made.addresses.len(), made);
+        if is_whole && !is_collected && is_to_be_collected(&made.new) {
             made.part = Some(FollowedPart::Collected(large.clone()));
             return;
         }
         made.part = Some(FollowedPart::Read(*row));
         made.unreadable += u64::from(!is_whole);
         self.read_heads(types, made);
-    }
-
-    /// Whether these have to be read in the order of their addresses, with others of the same object.
-    fn is_to_be_collected(&self, new: &[(u64, ObjectHead)]) -> bool {
-        new.len() > FEW_ITEMS && {
-            // From the middle on: what comes first may be what all have.
-            self.memory.expect(new[new.len() / 2..].iter().map(|(address, _)| *address));
-            self.memory.is_scattered()
-        }
     }
 
     /// Reads what everything begins with that has no row, by address where that is scattered.
@@ -133,7 +144,10 @@ impl Follower<'_> {
         if self.memory.is_scattered() {
             order.extend(0..new.len() as u32);
             order.sort_unstable_by_key(|number| new[*number as usize].0);
-            order.iter().for_each(|number| read(&mut new[*number as usize]));
+            for some in order.chunks(TOUCHED) {
+                self.memory.touch(some.iter().map(|number| new[*number as usize].0));
+                some.iter().for_each(|number| read(&mut new[*number as usize]));
+            }
         } else {
             new.iter_mut().for_each(read);
         }
@@ -157,20 +171,25 @@ impl Follower<'_> {
     fn note_part(&self, of: &ObjectType, address: u64, part: &mut ItemPart, made: &mut FollowedObjects) -> bool {
         let Self { memory, layout, static_types, .. } = *self;
         let reader = ReferenceReader { memory, layout, static_types };
-        reader.part(of, address, part, &mut |place, address| self.note(NotedPlace::of(place), address, made))
+        reader.part(of, address, part, &mut |place, address| note(NotedPlace::of(place), address, made))
     }
 
-    fn note(&self, place: NotedPlace, address: u64, made: &mut FollowedObjects) {
-        let reference = match self.rows.get(address) {
-            Some(row) => row,
-            None if may_be_object(address) && made.new.len() < NEW as usize => {
-                made.new.push((address, ObjectHead::default()));
-                NEW | (made.new.len() - 1) as u32
+    /// Looks up the first addresses, so many.
+    fn look_up(&self, end: usize, made: &mut FollowedObjects) {
+        let FollowedObjects { addresses, references, new, .. } = made;
+        let begin = references.len();
+        for some in addresses[begin..end].chunks(TOUCHED) {
+            if self.memory.is_shared() {
+                touch(some.iter().map(|address| self.rows.touched(*address)));
             }
-            None => return,
-        };
-        made.references.push(reference);
-        made.places.push(place);
+            references.extend(some.iter().map(|address| {
+                self.rows.get(*address).unwrap_or_else(|| {
+                    let number = NEW | (new.len() as u32).min(!NEW);
+                    new.push((*address, ObjectHead::default()));
+                    number
+                })
+            }));
+        }
     }
 
     /// The same as [`Self::head`]; one without a type where there is no object.
@@ -184,5 +203,19 @@ impl Follower<'_> {
         let leaf = types.leaves.get(&head.of).and_then(|number| types.all.get(*number as usize));
         let own_bytes = leaf.and_then(|of| own_bytes(self.memory, self.layout, of, address)).unwrap_or(0);
         Some(ObjectHead { own_bytes, ..head })
+    }
+}
+
+/// Whether these have to be read in the order of their addresses, with others of the same object.
+fn is_to_be_collected(new: &[(u64, ObjectHead)]) -> bool {
+    // From the middle on: what comes first may be what all have.
+    new.len() > FEW_ITEMS && are_scattered(new[new.len() / 2..].iter().map(|(address, _)| *address))
+}
+
+/// Notes a reference.
+fn note(place: NotedPlace, address: u64, made: &mut FollowedObjects) {
+    if may_be_object(address) {
+        made.addresses.push(address);
+        made.places.push(place);
     }
 }

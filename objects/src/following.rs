@@ -5,12 +5,15 @@
 use memtrack_format::objects::PicturedObject;
 use memtrack_inject::ProcessView;
 
+use crate::addresses::MOST_ROWS;
 use crate::followed_objects::{FollowedObjects, FollowedReference};
 use crate::followers::{AT_ONCE, FollowerMemories, Followers};
 use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, ReferenceSpan};
 use crate::memory::pieces_of;
+use crate::piece_tree::END;
+use crate::touch::{TOUCHED, touch};
 
 /// After so many objects of the collector's lists, threads are given those to read.
 const LISTED_AT_ONCE: usize = 8 << 10;
@@ -20,6 +23,11 @@ const LISTED_AT_ONCE: usize = 8 << 10;
 const LEAST_SORTED: usize = 8 * AT_ONCE;
 const SAMPLED_ORDERS: usize = 4;
 const MOST_TIMES_READ: usize = 3;
+
+/// The logarithm of the bytes within which the order of addresses does not matter, and the bits of a row: with those of the
+/// address behind them they fill a word.
+const PAGE: u32 = END.ilog2() - (u64::BITS - ROW);
+const ROW: u32 = MOST_ROWS.ilog2();
 
 /// How far objects have been read.
 #[derive(Debug, Default)]
@@ -116,9 +124,11 @@ impl FoundObjects<'_> {
         let (samples, in_samples) =
             (sampled.len(), sampled.map(|order| pieces_of(order.iter().map(address))).sum::<usize>());
         if in_samples * count > samples * self.by_address.pieces() * MOST_TIMES_READ {
-            let mut sorted: Vec<(u64, u32)> = rest.iter().map(|row| (address(row), *row)).collect();
-            sorted.sort();
-            rest.iter_mut().zip(sorted).for_each(|(row, (_, sorted))| *row = sorted);
+            // Pages and rows together in one word are sorted in half of the time.
+            let in_one = |row: &u32| address(row) >> PAGE << ROW | u64::from(*row);
+            let mut sorted: Vec<u64> = rest.iter().map(in_one).collect();
+            sorted.sort_unstable();
+            rest.iter_mut().zip(sorted).for_each(|(row, sorted)| *row = (sorted & ((1 << ROW) - 1)) as u32);
         }
     }
 
@@ -162,6 +172,10 @@ impl FoundObjects<'_> {
             }
         }
         for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
+            if number.is_multiple_of(TOUCHED) && self.memory.is_shared() {
+                let known = read.known_of(number..number + TOUCHED);
+                touch(known.filter_map(|row| Some(self.holders.get(row as usize)?.references.into())));
+            }
             match (size, self.objects.get_mut(*row as usize)) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
                 _ => self.unreadable += 1,

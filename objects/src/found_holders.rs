@@ -78,6 +78,11 @@ impl FoundHolder {
         }
     }
 
+    /// The row of the object that was found first to hold it; 0 where there is none.
+    pub(crate) fn holder(self) -> u32 {
+        self.holder
+    }
+
     /// The row of the object that was found first to hold it, and the place of the reference.
     pub(crate) fn first(self) -> Option<(u32, ReferencePlace)> {
         Some((self.holder, self.place.place()?))

@@ -3,12 +3,17 @@
 //! Invariant: every object is reached: those that neither modules nor threads reach hang on objects that have references of
 //! something unknown (C code holds those), or on one of a ring that only holds itself.
 
+use std::ops::Range;
+
 use memtrack_format::objects::PicturedRoot;
 use rustc_hash::FxHashSet;
 
 use crate::picture::ObjectPicture;
+use crate::touch::{TOUCHED, touch};
 
 const NONE: u32 = u32::MAX;
+/// References that most objects have at most.
+const FEW_REFERENCES: usize = 8;
 
 /// The shortest paths from what holds objects to each of them.
 #[derive(Debug)]
@@ -65,21 +70,37 @@ impl<'a> Holders<'a> {
     /// Follows references from these on; an object's own class comes last, since what else holds it has a better name
     /// for it.
     fn reach(&mut self, from: usize) {
-        let (mut at, mut classes) = (from, from);
-        while classes < self.order.len() {
+        let (mut at, mut touched) = (from, from);
+        // The first object of each class that nothing else has reached so far.
+        let mut of_classes: Vec<(u32, u32)> = Vec::new();
+        let mut classes = FxHashSet::default();
+        while at < self.order.len() {
             while let Some(&object) = self.order.get(at) {
+                if at == touched {
+                    touched = self.order.len().min(at + TOUCHED);
+                    self.touch(at..touched);
+                }
                 let class = self.class_of(object);
                 for &held in self.picture.references_of(object).iter().filter(|held| Some(**held) != class) {
                     self.hold(object, held);
                 }
+                let is_new = |class: &u32| self.parents.get(*class as usize) == Some(&NONE) && classes.insert(*class);
+                of_classes.extend(class.filter(is_new).map(|class| (object, class)));
                 at += 1;
             }
-            while let Some(&object) = self.order.get(classes).filter(|_| classes < at) {
-                let class = self.class_of(object);
-                class.into_iter().for_each(|class| self.hold(object, class));
-                classes += 1;
-            }
+            of_classes.drain(..).for_each(|(object, class)| self.hold(object, class));
         }
+    }
+
+    /// Loads what is needed of the next objects.
+    fn touch(&self, next: Range<usize>) {
+        let objects = self.order.get(next).unwrap_or_default();
+        let stored = &self.picture.stored;
+        let begin_of = |object: &u32| stored.first_reference.get(*object as usize).copied();
+        touch(objects.iter().filter_map(|object| Some(stored.objects.get(*object as usize)?.type_number.into())));
+        touch(objects.iter().filter_map(|object| Some((*stored.references.get(begin_of(object)? as usize)?).into())));
+        let held = objects.iter().flat_map(|object| self.picture.references_of(*object).iter().take(FEW_REFERENCES));
+        touch(held.filter_map(|held| Some((*self.parents.get(*held as usize)?).into())));
     }
 
     fn hold(&mut self, parent: u32, held: u32) {
@@ -95,16 +116,21 @@ impl<'a> Holders<'a> {
         self.picture.classes.get(of as usize).copied().flatten()
     }
 
+    /// The objects that nothing has reached yet.
+    fn unreached(&self) -> impl Iterator<Item = u32> {
+        self.parents.iter().zip(0..).filter(|(parent, _)| **parent == NONE).map(|(_, object)| object)
+    }
+
     /// What neither modules nor threads reach: first what nothing refers to, then what has references that no object has,
     /// then what the last roots hold, then rings.
     fn reach_rest(&mut self, last: &[PicturedRoot]) {
-        // One of those that refer to each.
+        let rest: Vec<u32> = self.unreached().collect();
+        // One of those of the rest that refer to each.
         let mut holders = vec![NONE; self.parents.len()];
-        for object in 0..self.parents.len() as u32 {
-            let is_rest = self.parents.get(object as usize) == Some(&NONE);
-            for &held in self.picture.references_of(object).iter().filter(|_| is_rest) {
-                if let Some(holder) = holders.get_mut(held as usize) {
-                    *holder = object;
+        for object in &rest {
+            for held in self.picture.references_of(*object) {
+                if let Some(holder) = holders.get_mut(*held as usize) {
+                    *holder = *object;
                 }
             }
         }
@@ -112,8 +138,8 @@ impl<'a> Holders<'a> {
         let is_last: FxHashSet<u32> = last.iter().map(|root| root.object).collect();
         let is_counted =
             |object: u32| self.picture.uncounted.binary_search(&object).is_err() && !is_last.contains(&object);
-        let unheld = holders.iter().zip(0..).filter(|(holder, object)| **holder == NONE && is_counted(*object));
-        unheld.for_each(|(_, object)| self.begin(object));
+        let unheld = rest.iter().filter(|object| holders.get(**object as usize) == Some(&NONE) && is_counted(**object));
+        unheld.for_each(|object| self.begin(*object));
         self.reach(before);
         for &object in &self.picture.unexplained {
             let before = self.order.len();
@@ -121,7 +147,7 @@ impl<'a> Holders<'a> {
             self.reach(before);
         }
         self.reach_from(last);
-        for object in 0..self.parents.len() as u32 {
+        for object in rest {
             if self.parents.get(object as usize) == Some(&NONE) {
                 let before = self.order.len();
                 let first = in_ring(object, &holders);

@@ -49,6 +49,7 @@ mod shared_pieces;
 mod side_by_side;
 mod size;
 mod static_types;
+mod touch;
 mod type_fields;
 mod types;
 

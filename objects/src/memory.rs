@@ -11,6 +11,7 @@ use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
 use crate::shared_pieces::SharedPieces;
+use crate::touch::touch;
 
 /// Bytes of a piece.
 pub(crate) const PIECE: usize = 64 << 10;
@@ -152,6 +153,13 @@ pub(crate) fn pieces_of(addresses: impl Iterator<Item = u64>) -> usize {
     pieces.len()
 }
 
+/// Whether addresses that are read one after the other lie anywhere, by the first of them.
+pub(crate) fn are_scattered(addresses: impl Iterator<Item = u64>) -> bool {
+    let mut count = 0;
+    let pieces = pieces_of(addresses.take(SAMPLE).inspect(|_| count += 1));
+    pieces * 4 > count
+}
+
 /// Second word of a block, if the interpreter checks what is written to blocks: `o`, and seven bytes of a guard. What was
 /// requested begins behind it. Blocks that are for no objects have another letter.
 pub(crate) const GUARD: u64 = u64::from_le_bytes(*b"o\xfd\xfd\xfd\xfd\xfd\xfd\xfd");
@@ -210,16 +218,27 @@ impl<'a> ObjectMemory<'a> {
 
     /// Takes notice that what is read next is at these addresses, in this order.
     pub(crate) fn expect(&self, addresses: impl Iterator<Item = u64>) {
-        let mut count = 0;
-        let pieces = pieces_of(addresses.take(SAMPLE).inspect(|_| count += 1));
         let mut kept = self.pieces.borrow_mut();
-        kept.is_scattered = pieces * 4 > count;
+        kept.is_scattered = are_scattered(addresses);
         self.is_shared.set(kept.shared.is_used());
     }
 
     /// Whether that is scattered.
     pub(crate) fn is_scattered(&self) -> bool {
         self.pieces.borrow().is_scattered
+    }
+
+    /// Whether what is read is kept for all threads: it lies anywhere.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared.get()
+    }
+
+    /// Loads what is read soon at these addresses, where that helps.
+    pub(crate) fn touch(&self, addresses: impl Iterator<Item = u64>) {
+        if self.is_shared.get() {
+            let kept = self.pieces.borrow();
+            touch(addresses.map(|address| kept.shared.touched(address)));
+        }
     }
 
     /// Fills the buffer; `None`: not all of it can be read.

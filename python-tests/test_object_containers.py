@@ -26,8 +26,12 @@ module.SAME = [mark] * {COUNT} + [Mark()]
 module.CHAIN = None
 for number in numbers[:30_000]:
     module.CHAIN = [number, module.CHAIN]
-del numbers, mark
-print(flush=True)
+# The collector's lists have none of these: they are unknown when the list is read.
+words = ["%090d" % number for number in range(265_000)]
+random.Random(4).shuffle(words)
+module.WORDS = words + [words[17], words[3]] * 100
+del numbers, mark, words
+print(id(module.WORDS[17]), flush=True)
 sys.stdin.readline()
 """
 
@@ -42,11 +46,11 @@ def test_items_of_all_parts_are_found_and_called_by_their_numbers(executable, tm
     with subprocess.Popen(
         flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        process.stdout.readline()
+        address = hex(int(process.stdout.readline()))
         told = {}
-        for name in ("Mark", "InAll"):
-            why = [*command, "--why", f"__main__.{name}", str(process.pid)]
-            told[name] = json.loads(subprocess.run(why, capture_output=True, check=True).stdout)
+        for name in ("__main__.Mark", "__main__.InAll", address):
+            why = [*command, "--why", name, str(process.pid)]
+            told[name.rpartition(".")[2]] = json.loads(subprocess.run(why, capture_output=True, check=True).stdout)
         process.stdin.write("\n")
     assert told["Mark"]["unreadable"] == 0
     examples = {row["path"] for row in told["Mark"]["why"]}
@@ -58,6 +62,8 @@ def test_items_of_all_parts_are_found_and_called_by_their_numbers(executable, tm
         f"app_big.SAME[{COUNT}]",
     }
     assert [(row["count"], row["path"]) for row in told["InAll"]["why"]] == [(1, "app_big.SAME[0]")]
+    # The second part, which is short, has it, too.
+    assert [row["path"] for row in told[address]["why"]] == ["app_big.WORDS[17]"]
     counts = {row["type"]: row["count"] for row in told["Mark"]["types"]}
     assert COUNT <= counts["builtins.float"] < COUNT + 1000
     assert COUNT - 1 + 30_000 <= counts["builtins.list"] < COUNT + 31_000

@@ -112,10 +112,11 @@ pub(crate) fn reading_room(cost: FreezeCost) -> ReadingRoom {
     if cost.is_copied { ReadingRoom { threads: 1, ..idle_room() } } else { idle_room() }
 }
 
-/// What a program leaves to others while it stands still. Where the address space is limited, nothing may be left for more than
-/// what is needed.
+/// What a program leaves to others while it stands still. Where address space or data are limited, nothing may be left for more
+/// than what is needed.
 fn idle_room() -> ReadingRoom {
-    let is_limited = ResourceLimits::of(0).address_space.is_some();
+    let limits = ResourceLimits::of(0);
+    let is_limited = limits.address_space.is_some() || limits.data.is_some();
     let most_kept = if is_limited { 0 } else { memory_left() / KEPT_PARTS };
     ReadingRoom { threads: idle_processors(), most_kept }
 }

@@ -61,7 +61,7 @@ impl MemoryGroups {
     pub(crate) fn room(&self, least: u64) -> u64 {
         let rooms = self.0.iter().filter_map(|group| {
             let near = limit(group)? / 100 * NEAR_PERCENT;
-            let used = number(group, "memory.current").or(number(group, "memory.usage_in_bytes")).unwrap_or(0);
+            let used = used(group);
             let room = near.saturating_sub(used);
             let is_enough = room > least;
             Some(if is_enough { room } else { near.saturating_sub(used.saturating_sub(inactive_files(group))) })
@@ -76,8 +76,21 @@ fn limit(group: &Path) -> Option<u64> {
     limit.filter(|limit| *limit < i64::MAX as u64 / 2)
 }
 
+/// What the processes of one group use.
+fn used(group: &Path) -> u64 {
+    number(group, "memory.current").or(number(group, "memory.usage_in_bytes")).unwrap_or(0)
+}
+
 fn inactive_files(group: &Path) -> u64 {
-    let names = ["total_inactive_file", "inactive_file"];
+    file_pages(group, ["total_inactive_file", "inactive_file"])
+}
+
+fn active_files(group: &Path) -> u64 {
+    file_pages(group, ["total_active_file", "active_file"])
+}
+
+/// Bytes of pages of files in one group, by the name of version 1, which has those of groups below it, or by that of version 2.
+fn file_pages(group: &Path, names: [&str; 2]) -> u64 {
     names.iter().find_map(|name| event(group, "memory.stat", name)).unwrap_or(0)
 }
 
@@ -93,11 +106,16 @@ pub fn memory_at_most() -> Option<u64> {
     memory_limit().into_iter().chain(machine_memory("MemTotal:")).min()
 }
 
-/// Bytes of memory that this process can still take until the machine has none left, or one of its control groups is near its
+/// Bytes of memory that this process can still take until the machine has none left, or one of its control groups reaches its
 /// limit. Pages of files that the kernel can drop count as left.
 #[must_use]
 pub fn memory_left() -> u64 {
-    machine_memory("MemAvailable:").unwrap_or(u64::MAX).min(MemoryGroups::of_self().room(u64::MAX))
+    let in_group = |group: &PathBuf| {
+        let files = inactive_files(group) + active_files(group);
+        limit(group).map(|limit| limit.saturating_sub(used(group).saturating_sub(files)))
+    };
+    let in_groups = MemoryGroups::of_self().0.iter().filter_map(in_group).min();
+    machine_memory("MemAvailable:").into_iter().chain(in_groups).min().unwrap_or(u64::MAX)
 }
 
 /// What the kernel says about the machine's memory, in bytes.

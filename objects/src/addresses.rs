@@ -11,11 +11,11 @@ use std::sync::{Mutex, PoisonError, RwLock};
 use rustc_hash::FxHashMap;
 
 use crate::found_references::NewRows;
-use crate::piece_tree::{END, PieceTree};
-use crate::{memory, side_by_side};
+use crate::piece_tree::{END, PIECE_BITS, PieceTree};
+use crate::side_by_side;
 
 /// The logarithms of the bytes of a piece, of those between slots, and of those of a half of these.
-const PIECE: u32 = memory::PIECE.ilog2();
+const PIECE: u32 = PIECE_BITS;
 const STEP: u32 = 5;
 const HALF: u32 = 4;
 const SLOTS: usize = 1 << (PIECE - STEP);

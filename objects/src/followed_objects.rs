@@ -8,7 +8,7 @@ use memtrack_format::objects::PicturedObject;
 
 use crate::blocks::BlockInUse;
 use crate::found_holders::NotedPlace;
-use crate::large_objects::LargeObject;
+use crate::large_objects::LargeRead;
 use crate::object_head::ObjectHead;
 use crate::references::ItemPart;
 
@@ -39,20 +39,9 @@ pub(crate) struct FollowedObjects {
     /// Objects of which only a part was read, by their numbers among these.
     pub(crate) large: Vec<(usize, ItemPart)>,
     /// What was read for objects with many items, instead of whole objects.
-    pub(crate) part: Option<FollowedPart>,
+    pub(crate) part: Option<LargeRead>,
     /// Of blocks, those that have to be looked at.
     pub(crate) blocks: Vec<BlockInUse>,
-}
-
-/// What is read for objects with many items.
-#[derive(Debug)]
-pub(crate) enum FollowedPart {
-    /// A further part of the object in this row.
-    Read(u32),
-    /// Nothing but the addresses of what a part refers to and has no row.
-    Collected(LargeObject),
-    /// What objects begin with that were collected.
-    Heads,
 }
 
 /// An object that another refers to.
@@ -93,7 +82,7 @@ impl FollowedObjects {
     /// The row of the object of which this is a further part.
     pub(crate) fn part_of(&self) -> Option<u32> {
         match &self.part {
-            Some(FollowedPart::Read(row)) => Some(*row),
+            Some(LargeRead::Part(row)) => Some(*row),
             _ => None,
         }
     }

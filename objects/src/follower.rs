@@ -10,9 +10,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::addresses::{AddressTable, may_be_object};
 use crate::blocks::BlockInUse;
-use crate::followed_objects::{FollowedObjects, FollowedPart, NEW};
+use crate::followed_objects::{FollowedObjects, NEW};
 use crate::found_holders::NotedPlace;
-use crate::large_objects::{LargeObject, LargeWork};
+use crate::large_objects::{LargeObject, LargeRead, LargeWork, PartReading};
 use crate::layout::ObjectLayout;
 use crate::memory::{ObjectMemory, are_scattered};
 use crate::object_head::ObjectHead;
@@ -73,10 +73,8 @@ impl Follower<'_> {
         let objects = std::mem::take(&mut made.objects);
         self.memory.expect(objects.iter().map(|object| object.address));
         for (some, first) in objects.chunks(TOUCHED).zip((0..).step_by(TOUCHED)) {
-            let begins = some
-                .iter()
-                .flat_map(|object| [object.address.wrapping_sub(BEFORE), object.address.wrapping_add(BEFORE)]);
-            self.memory.touch(begins);
+            let addresses = some.iter().map(|object| object.address);
+            self.memory.touch(addresses.flat_map(|at| [at.wrapping_sub(BEFORE), at.wrapping_add(BEFORE)]));
             for (object, number) in some.iter().zip(first..) {
                 self.read_object(object, number, types, made);
             }
@@ -95,7 +93,7 @@ impl Follower<'_> {
             self.look_up(begin, made);
             let before = made.new.len();
             self.look_up(made.addresses.len(), made);
-            if is_to_be_collected(&made.new[before..]) {
+            if lies_anywhere(&made.new[before..]) {
                 made.truncate(begin, before);
                 part = part.without_items();
                 is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
@@ -113,7 +111,7 @@ impl Follower<'_> {
         match work {
             LargeWork::Part(part) => self.read_part(part, types, made),
             LargeWork::Addresses(ascending) => {
-                made.part = Some(FollowedPart::Heads);
+                made.part = Some(LargeRead::Addresses);
                 made.new.extend(ascending.iter().map(|address| (*address, ObjectHead::default())));
                 made.order.extend(0..made.new.len() as u32);
                 self.memory.expect(ascending.iter().copied());
@@ -123,15 +121,15 @@ impl Follower<'_> {
     }
 
     fn read_part(&self, large: &LargeObject, types: &TypesSoFar, made: &mut FollowedObjects) {
-        let LargeObject { row, object, part, is_collected } = large;
+        let LargeObject { row, object, part, reading } = large;
         let of = types.all.get(object.type_number as usize);
         let is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part.clone(), made));
         self.look_up(made.addresses.len(), made);
-        if is_whole && !is_collected && is_to_be_collected(&made.new) {
-            made.part = Some(FollowedPart::Collected(large.clone()));
+        if *reading == PartReading::Collecting {
+            made.part = Some(LargeRead::Collected(large.clone(), is_whole));
             return;
         }
-        made.part = Some(FollowedPart::Read(*row));
+        made.part = Some(LargeRead::Part(*row));
         made.unreadable += u64::from(!is_whole);
         self.read_heads(types, made);
     }
@@ -184,9 +182,12 @@ impl Follower<'_> {
             }
             references.extend(some.iter().map(|address| {
                 self.rows.get(*address).unwrap_or_else(|| {
-                    let number = NEW | (new.len() as u32).min(!NEW);
-                    new.push((*address, ObjectHead::default()));
-                    number
+                    if new.len() < !NEW as usize {
+                        new.push((*address, ObjectHead::default()));
+                        return NEW | (new.len() - 1) as u32;
+                    }
+                    // There is no such number: it is no object.
+                    u32::MAX
                 })
             }));
         }
@@ -206,8 +207,8 @@ impl Follower<'_> {
     }
 }
 
-/// Whether these have to be read in the order of their addresses, with others of the same object.
-fn is_to_be_collected(new: &[(u64, ObjectHead)]) -> bool {
+/// Whether these have to be read in the order of their addresses, with all others of the same object.
+fn lies_anywhere(new: &[(u64, ObjectHead)]) -> bool {
     // From the middle on: what comes first may be what all have.
     new.len() > FEW_ITEMS && are_scattered(new[new.len() / 2..].iter().map(|(address, _)| *address))
 }

@@ -55,6 +55,7 @@ pub(crate) struct Followers<'a> {
     spare: Vec<FollowedObjects>,
     /// Objects that are read in parts.
     pub(crate) large: LargeObjects,
+    has_lost: bool,
 }
 
 impl<'a> FollowerMemories<'a> {
@@ -92,6 +93,7 @@ impl<'a> FollowerMemories<'a> {
             read: None,
             spare: Vec::new(),
             large: LargeObjects::default(),
+            has_lost: false,
         }
     }
 
@@ -198,7 +200,7 @@ impl Followers<'_> {
     fn order(&mut self, work: FollowerWork, rows: &[u32], all: &[PicturedObject]) {
         let into = self.made(rows, all);
         if let Some((thread, _)) = self.threads.get(self.next) {
-            // A thread that has ended has panicked, which ends this one, too.
+            // If the thread has ended, that is noticed when its answer does not come.
             let _ = thread.send(FollowerOrder { work, into, types: Arc::clone(&self.types) });
             self.ordered.push_back(self.next);
             self.next = (self.next + 1) % self.threads.len();
@@ -222,7 +224,17 @@ impl Followers<'_> {
 
     /// What was read of the next objects that were sent; `None`: of all.
     pub(crate) fn receive(&mut self) -> Option<FollowedObjects> {
-        self.read.take().or_else(|| self.threads.get(self.ordered.pop_front()?)?.1.recv().ok())
+        if let Some(read) = self.read.take() {
+            return Some(read);
+        }
+        let read = self.threads.get(self.ordered.pop_front()?)?.1.recv().ok();
+        self.has_lost |= read.is_none();
+        read
+    }
+
+    /// Whether a thread has ended, so that what it was told to read never comes: it has panicked, which ends this one, too.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// Takes notice of types that are new.

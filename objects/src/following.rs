@@ -102,7 +102,8 @@ impl FoundObjects<'_> {
                 continue;
             }
             self.take_measured(following);
-            if following.sent == self.unmeasured.len() && followers.large.is_empty() {
+            let is_done = following.sent == self.unmeasured.len() && followers.large.is_empty();
+            if is_done || followers.has_lost() {
                 return;
             }
         }
@@ -141,11 +142,13 @@ impl FoundObjects<'_> {
     /// Takes what was read of the next objects, or of a part of one, and has the other parts read.
     fn take(&mut self, read: &FollowedObjects, followers: &mut Followers<'_>, following: &mut Following) {
         let references = &mut following.references;
-        followers.large.take(read);
+        if let Some(part) = &read.part {
+            followers.large.take(part, read.new.iter().map(|(address, _)| *address));
+        }
         for (number, first) in &read.large {
             let row = self.unmeasured[following.taken + number];
             followers.large.add(row, self.objects[row as usize], first);
-            references.begin_parts(row, first.clone());
+            references.begin_parts(row, first.with_items());
         }
         let rows = self.unmeasured.get(following.taken..).unwrap_or_default();
         let rows = rows.get(..read.sizes.len()).unwrap_or_default().to_vec();

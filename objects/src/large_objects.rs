@@ -1,14 +1,14 @@
 //! Objects with many items, which are read in parts.
 //!
 //! What a list refers to may lie anywhere. Where that is so, what is not known yet is collected from all parts first and read in
-//! the order of its addresses; then the parts are read again. Invariant: a part is taken once, and no part of an object is behind
-//! one that could not be read.
+//! the order of its addresses; then the parts are read again. Invariant: the parts of an object are taken in their order, each
+//! once, and none that is behind one that cannot be read.
 
 use std::collections::VecDeque;
 
 use memtrack_format::objects::PicturedObject;
+use rustc_hash::FxHashSet;
 
-use crate::followed_objects::{FollowedObjects, FollowedPart};
 use crate::references::ItemPart;
 
 /// Addresses that are collected at once, unless the parts that are being read have more.
@@ -22,8 +22,18 @@ pub(crate) struct LargeObject {
     pub(crate) row: u32,
     pub(crate) object: PicturedObject,
     pub(crate) part: ItemPart,
-    /// Whether what it refers to was collected.
-    pub(crate) is_collected: bool,
+    pub(crate) reading: PartReading,
+}
+
+/// How a part is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PartReading {
+    /// Once.
+    Once,
+    /// For the addresses of what it refers to.
+    Collecting,
+    /// After these were collected.
+    Again,
 }
 
 /// What is to be read next.
@@ -32,6 +42,17 @@ pub(crate) enum LargeWork {
     Part(LargeObject),
     /// What these begin with, ascending.
     Addresses(Vec<u64>),
+}
+
+/// What was read.
+#[derive(Debug)]
+pub(crate) enum LargeRead {
+    /// A further part of the object in this row.
+    Part(u32),
+    /// Nothing but the addresses of what a part refers to and has no row; whether all of the part can be read.
+    Collected(LargeObject, bool),
+    /// What objects begin with that were collected.
+    Addresses,
 }
 
 /// What is to be read of objects with many items.
@@ -46,15 +67,18 @@ pub(crate) struct LargeObjects {
     given: Option<usize>,
     /// What somebody was told to read, and has not been taken yet.
     unread: usize,
+    /// Objects of which a part that cannot be read was collected.
+    unreadable: FxHashSet<u32>,
 }
 
 impl LargeObjects {
-    /// Has the further parts read of an object, behind this one.
+    /// Has the further parts read of an object, behind this one. If this has no items, they lie anywhere.
     pub(crate) fn add(&mut self, row: u32, object: PicturedObject, first: &ItemPart) {
-        self.parts.extend(first.next().map(|part| LargeObject { row, object, part, is_collected: false }));
+        let reading = if first.has_items() { PartReading::Once } else { PartReading::Collecting };
+        self.parts.extend(first.next().map(|part| LargeObject { row, object, part, reading }));
     }
 
-    /// Whether anything is left to be read or taken.
+    /// Whether nothing is left to be read or taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.parts.is_empty() && self.collected.is_empty() && self.unread == 0
     }
@@ -62,12 +86,13 @@ impl LargeObjects {
     /// What is to be read next; `None`: nothing, or nothing until something is taken.
     pub(crate) fn next(&mut self) -> Option<LargeWork> {
         if self.given.is_none() && (self.parts.is_empty() || self.addresses.len() >= MOST_COLLECTED) {
-            if self.collected.is_empty() || self.unread > 0 {
+            if self.unread > 0 {
                 return None;
             }
             self.addresses.sort_unstable();
             self.addresses.dedup();
             self.given = Some(0);
+            self.end_addresses();
         }
         if let Some(given) = &mut self.given {
             let next = self.addresses.chunks(ADDRESSES_AT_ONCE).nth(*given)?;
@@ -77,20 +102,31 @@ impl LargeObjects {
         }
         let next = self.parts.pop_front()?;
         // A part that is read again has those behind it among the others.
-        let behind = if next.is_collected { None } else { next.part.next() };
+        let behind = if next.reading == PartReading::Again { None } else { next.part.next() };
         behind.into_iter().for_each(|part| self.parts.push_front(LargeObject { part, ..next.clone() }));
         self.unread += 1;
         Some(LargeWork::Part(next))
     }
 
-    /// Takes notice of what was read.
-    pub(crate) fn take(&mut self, read: &FollowedObjects) {
-        let Some(part) = &read.part else { return };
+    /// Takes notice of what was read, and of the addresses that are new.
+    pub(crate) fn take(&mut self, read: &LargeRead, addresses: impl Iterator<Item = u64>) {
         self.unread = self.unread.saturating_sub(1);
-        if let FollowedPart::Collected(part) = part {
-            self.collected.push_back(LargeObject { is_collected: true, ..part.clone() });
-            self.addresses.extend(read.new.iter().map(|(address, _)| address));
+        match read {
+            LargeRead::Collected(part, is_whole) if !self.unreadable.contains(&part.row) => {
+                self.collected.push_back(LargeObject { reading: PartReading::Again, ..part.clone() });
+                self.addresses.extend(addresses);
+                if !is_whole {
+                    self.parts.retain(|behind| behind.row != part.row);
+                    self.unreadable.insert(part.row);
+                }
+            }
+            _ => {}
         }
+        self.end_addresses();
+    }
+
+    /// Has collected parts read again if all addresses were read.
+    fn end_addresses(&mut self) {
         let are_given = |given| given * ADDRESSES_AT_ONCE >= self.addresses.len();
         if self.given.is_some_and(are_given) && self.unread == 0 {
             self.given = None;
@@ -111,18 +147,27 @@ impl LargeObjects {
 mod tests {
     use memtrack_format::objects::PicturedObject;
 
-    use super::{ADDRESSES_AT_ONCE, LargeObjects, LargeWork};
-    use crate::followed_objects::{FollowedObjects, FollowedPart};
-    use crate::object_head::ObjectHead;
+    use super::{ADDRESSES_AT_ONCE, LargeObject, LargeObjects, LargeRead, LargeWork, MOST_COLLECTED, PartReading};
     use crate::references::ItemPart;
 
-    fn read(part: FollowedPart, addresses: impl Iterator<Item = u64>) -> FollowedObjects {
-        let new = addresses.map(|address| (address, ObjectHead::default())).collect();
-        FollowedObjects { part: Some(part), new, ..FollowedObjects::default() }
+    /// Some with a list of which so many items lie anywhere.
+    fn with_list(row: u32, items: u64) -> LargeObjects {
+        let mut large = LargeObjects::default();
+        large.add(row, PicturedObject::default(), &ItemPart::first_of(items).without_items());
+        large
+    }
+
+    fn collect(large: &mut LargeObjects, part: &LargeObject, addresses: impl Iterator<Item = u64>) {
+        assert_eq!(part.reading, PartReading::Collecting);
+        large.take(&LargeRead::Collected(part.clone(), true), addresses);
+    }
+
+    fn take(large: &mut LargeObjects, read: LargeRead) {
+        large.take(&read, std::iter::empty());
     }
 
     /// The part that is to be read next.
-    fn next_part(large: &mut LargeObjects) -> super::LargeObject {
+    fn next_part(large: &mut LargeObjects) -> LargeObject {
         match large.next() {
             Some(LargeWork::Part(part)) => part,
             other => panic!("a part expected, found {other:?}"),
@@ -138,48 +183,91 @@ mod tests {
 
     #[test]
     fn what_parts_refer_to_is_read_by_address_before_they_are_read_again() {
-        let mut large = LargeObjects::default();
-        large.add(7, PicturedObject::default(), &ItemPart::first_of(600 << 10));
-        let (second, third) = (next_part(&mut large), next_part(&mut large));
-        assert_eq!((&third.part, third.part.next()), (&second.part.next().unwrap(), None));
+        let mut large = with_list(7, 300 << 10);
+        let (first, second) = (next_part(&mut large), next_part(&mut large));
+        assert_eq!((first.part.next().as_ref(), second.part.next()), (Some(&second.part), None));
         assert!(large.next().is_none() && !large.is_empty());
 
         let some = ADDRESSES_AT_ONCE as u64;
-        large.take(&read(FollowedPart::Collected(second.clone()), (1..=some).rev().map(|number| number * 64)));
+        collect(&mut large, &first, (1..=some).rev().map(|number| number * 64));
         // The other part may have more of them.
         assert!(large.next().is_none());
-        large.take(&read(FollowedPart::Collected(third.clone()), [64, 32, some * 64].into_iter()));
-        let first = next_addresses(&mut large);
-        assert_eq!((first.len(), first[..3].to_vec()), (ADDRESSES_AT_ONCE, vec![32, 64, 128]));
+        collect(&mut large, &second, [64, 32, some * 64].into_iter());
+        let addresses = next_addresses(&mut large);
+        assert_eq!((addresses.len(), &addresses[..3]), (ADDRESSES_AT_ONCE, &[32, 64, 128][..]));
         assert_eq!(next_addresses(&mut large), [some * 64]);
-        large.take(&read(FollowedPart::Heads, first.into_iter()));
+        take(&mut large, LargeRead::Addresses);
         // Nobody knows the others yet.
         assert!(large.next().is_none());
-        large.take(&read(FollowedPart::Heads, [some * 64].into_iter()));
+        take(&mut large, LargeRead::Addresses);
 
-        for before in [second, third] {
+        for before in [first, second] {
             let again = next_part(&mut large);
-            assert_eq!((again.row, again.is_collected, &again.part), (7, true, &before.part));
+            assert_eq!((again.row, again.reading, &again.part), (7, PartReading::Again, &before.part));
         }
         assert!(large.next().is_none() && !large.is_empty());
-        large.take(&read(FollowedPart::Read(7), [].into_iter()));
-        large.take(&read(FollowedPart::Read(7), [].into_iter()));
+        take(&mut large, LargeRead::Part(7));
+        take(&mut large, LargeRead::Part(7));
         assert!(large.is_empty() && large.next().is_none());
     }
 
     #[test]
-    fn no_part_of_an_object_that_was_given_up_is_read() {
-        let mut large = LargeObjects::default();
-        for row in [1, 2] {
-            large.add(row, PicturedObject::default(), &ItemPart::first_of(600 << 10));
+    fn parts_are_read_again_in_their_order_also_if_nothing_is_new_in_some() {
+        let mut large = with_list(7, 300 << 10);
+        let (first, second) = (next_part(&mut large), next_part(&mut large));
+        for part in [&first, &second] {
+            collect(&mut large, part, std::iter::empty());
         }
+        assert_eq!([next_part(&mut large).part, next_part(&mut large).part], [first.part, second.part]);
+    }
+
+    #[test]
+    fn what_is_behind_a_part_that_cannot_be_read_is_not_collected() {
+        let mut large = with_list(7, 1200 << 10);
+        let [first, second, third] = [(); 3].map(|()| next_part(&mut large));
+        collect(&mut large, &first, [64].into_iter());
+        large.take(&LargeRead::Collected(second.clone(), false), [128].into_iter());
+        // Another thread has read this one meanwhile.
+        collect(&mut large, &third, [192].into_iter());
+        assert_eq!(next_addresses(&mut large), [64, 128]);
+        take(&mut large, LargeRead::Addresses);
+        assert_eq!([next_part(&mut large).part, next_part(&mut large).part], [first.part, second.part]);
+        take(&mut large, LargeRead::Part(7));
+        take(&mut large, LargeRead::Part(7));
+        large.give_up(7);
+        assert!(large.is_empty() && large.next().is_none());
+    }
+
+    #[test]
+    fn others_are_read_also_if_nothing_is_left_of_what_was_collected() {
+        let mut large = with_list(7, 300 << 10);
+        large.add(8, PicturedObject::default(), &ItemPart::first_of(300 << 10));
         let first = next_part(&mut large);
-        large.take(&read(FollowedPart::Collected(first), [64].into_iter()));
+        collect(&mut large, &first, 0..MOST_COLLECTED as u64);
+        large.give_up(7);
+        // Their addresses may be read all the same.
+        let mut read = 0;
+        while let Some(LargeWork::Addresses(some)) = large.next() {
+            read += some.len();
+            assert!(read <= MOST_COLLECTED);
+            take(&mut large, LargeRead::Addresses);
+        }
+        take(&mut large, LargeRead::Part(8));
+        assert!(large.is_empty() && large.next().is_none());
+    }
+
+    #[test]
+    fn items_in_order_are_read_once() {
+        let mut large = LargeObjects::default();
+        large.add(1, PicturedObject::default(), &ItemPart::first_of(600 << 10));
+        large.add(2, PicturedObject::default(), &ItemPart::first_of(600 << 10));
+        assert_eq!((next_part(&mut large).reading, next_part(&mut large).row), (PartReading::Once, 1));
         large.give_up(1);
-        assert_eq!(next_part(&mut large).row, 2);
-        assert_eq!(next_part(&mut large).row, 2);
-        large.take(&read(FollowedPart::Read(2), [].into_iter()));
-        large.take(&read(FollowedPart::Read(2), [].into_iter()));
+        take(&mut large, LargeRead::Part(1));
+        take(&mut large, LargeRead::Part(1));
+        assert_eq!([next_part(&mut large).row, next_part(&mut large).row], [2, 2]);
+        take(&mut large, LargeRead::Part(2));
+        take(&mut large, LargeRead::Part(2));
         assert!(large.is_empty() && large.next().is_none());
     }
 }

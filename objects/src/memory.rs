@@ -10,11 +10,10 @@ use std::sync::Arc;
 use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
+use crate::piece_tree::PIECE;
 use crate::shared_pieces::SharedPieces;
 use crate::touch::touch;
 
-/// Bytes of a piece.
-pub(crate) const PIECE: usize = 64 << 10;
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept, and of how many the bytes are allocated together: when they are no longer needed, the system has them.
 const MOST_PIECES: usize = 4 << 10;

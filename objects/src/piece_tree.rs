@@ -4,13 +4,12 @@
 
 use std::sync::OnceLock;
 
-use crate::memory;
-
-/// The logarithm of the bytes of a piece.
-const PIECE: u32 = memory::PIECE.ilog2();
+/// Bytes of a piece, and their logarithm.
+pub(crate) const PIECE: usize = 1 << PIECE_BITS;
+pub(crate) const PIECE_BITS: u32 = 16;
 /// Bits of a piece's number that a node goes by, and those that the root goes by.
 const NODE: u32 = 10;
-const ROOT: u32 = END.ilog2() - PIECE - 2 * NODE;
+const ROOT: u32 = END.ilog2() - PIECE_BITS - 2 * NODE;
 /// Addresses are below.
 pub(crate) const END: u64 = 1 << 47;
 
@@ -57,5 +56,5 @@ fn empty_node<T>() -> Box<[OnceLock<T>; 1 << NODE]> {
 /// Where the tree goes on from the root on.
 fn steps(address: u64) -> [usize; 3] {
     let step = |shift: u32, bits: u32| (address >> shift) as usize & ((1 << bits) - 1);
-    [step(PIECE + 2 * NODE, ROOT), step(PIECE + NODE, NODE), step(PIECE, NODE)]
+    [step(PIECE_BITS + 2 * NODE, ROOT), step(PIECE_BITS + NODE, NODE), step(PIECE_BITS, NODE)]
 }

@@ -102,6 +102,16 @@ impl ItemPart {
         Self { wanted: 0..0, ..self.clone() }
     }
 
+    /// The first part with its items.
+    pub(crate) fn with_items(&self) -> Self {
+        Self { wanted: Self::FIRST.wanted, ..self.clone() }
+    }
+
+    /// Whether the part has items, if the object has some.
+    pub(crate) fn has_items(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
     /// The wanted ones of so many items; `None`: there cannot be as many.
     fn of(&mut self, count: u64) -> Option<Range<u64>> {
         self.all = Some(count).filter(|count| *count <= MOST_ITEMS)?;

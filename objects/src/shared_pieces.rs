@@ -8,8 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use memtrack_inject::ProcessView;
 
-use crate::memory::PIECE;
-use crate::piece_tree::{END, PieceTree};
+use crate::piece_tree::{END, PIECE, PieceTree};
 
 /// Once threads have given up so many pieces for each in which there are objects, they read them again and again.
 const TIMES_GIVEN_UP: usize = 2;
@@ -95,8 +94,8 @@ mod tests {
     use memtrack_inject::ProcessView;
 
     use super::{SharedPieces, TIMES_GIVEN_UP};
-    use crate::memory::{ObjectMemory, PIECE};
-    use crate::piece_tree::END;
+    use crate::memory::ObjectMemory;
+    use crate::piece_tree::{END, PIECE};
 
     /// The first multiple of a piece in a mapping of the process that has four pieces behind it.
     fn four_pieces(pid: u32) -> u64 {

@@ -67,8 +67,8 @@ impl AddressTable {
         }
     }
 
-    /// What the slot of an address has, for [`crate::touch`].
-    pub(crate) fn touched(&self, address: u64) -> u64 {
+    /// What the slot of an address has, for [`crate::prefetch`].
+    pub(crate) fn to_prefetch(&self, address: u64) -> u64 {
         self.slots(address).map_or(0, |slots| slots.rows[slot_of(address)].load(Relaxed).into())
     }
 

@@ -16,10 +16,10 @@ use crate::large_objects::{LargeObject, LargeRead, LargeWork, PartReading};
 use crate::layout::ObjectLayout;
 use crate::memory::{ObjectMemory, are_scattered};
 use crate::object_head::ObjectHead;
+use crate::prefetch::{PREFETCHED, prefetch};
 use crate::references::{ItemPart, ReferenceReader};
 use crate::size::own_bytes;
 use crate::static_types::StaticTypes;
-use crate::touch::{TOUCHED, touch};
 use crate::types::ObjectType;
 
 /// What objects begin with is so many bytes before and behind their addresses, mostly.
@@ -72,9 +72,9 @@ impl Follower<'_> {
     pub(crate) fn read(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
         let objects = std::mem::take(&mut made.objects);
         self.memory.expect(objects.iter().map(|object| object.address));
-        for (some, first) in objects.chunks(TOUCHED).zip((0..).step_by(TOUCHED)) {
+        for (some, first) in objects.chunks(PREFETCHED).zip((0..).step_by(PREFETCHED)) {
             let addresses = some.iter().map(|object| object.address);
-            self.memory.touch(addresses.flat_map(|at| [at.wrapping_sub(BEFORE), at.wrapping_add(BEFORE)]));
+            self.memory.prefetch(addresses.flat_map(|at| [at.wrapping_sub(BEFORE), at.wrapping_add(BEFORE)]));
             for (object, number) in some.iter().zip(first..) {
                 self.read_object(object, number, types, made);
             }
@@ -137,13 +137,13 @@ impl Follower<'_> {
     /// Reads what everything begins with that has no row, by address where that is scattered.
     fn read_heads(&self, types: &TypesSoFar, made: &mut FollowedObjects) {
         let FollowedObjects { new, order, .. } = made;
-        self.memory.expect(new[new.len() / 2..].iter().map(|(address, _)| *address));
+        self.memory.expect(later_half(new));
         let read = |(address, head): &mut (u64, ObjectHead)| *head = self.head_or_none(*address, types);
         if self.memory.is_scattered() {
             order.extend(0..new.len() as u32);
             order.sort_unstable_by_key(|number| new[*number as usize].0);
-            for some in order.chunks(TOUCHED) {
-                self.memory.touch(some.iter().map(|number| new[*number as usize].0));
+            for some in order.chunks(PREFETCHED) {
+                self.memory.prefetch(some.iter().map(|number| new[*number as usize].0));
                 some.iter().for_each(|number| read(&mut new[*number as usize]));
             }
         } else {
@@ -176,9 +176,9 @@ impl Follower<'_> {
     fn look_up(&self, end: usize, made: &mut FollowedObjects) {
         let FollowedObjects { addresses, references, new, .. } = made;
         let begin = references.len();
-        for some in addresses[begin..end].chunks(TOUCHED) {
+        for some in addresses[begin..end].chunks(PREFETCHED) {
             if self.memory.is_shared() {
-                touch(some.iter().map(|address| self.rows.touched(*address)));
+                prefetch(some.iter().map(|address| self.rows.to_prefetch(*address)));
             }
             references.extend(some.iter().map(|address| {
                 self.rows.get(*address).unwrap_or_else(|| {
@@ -209,8 +209,12 @@ impl Follower<'_> {
 
 /// Whether these have to be read in the order of their addresses, with all others of the same object.
 fn lies_anywhere(new: &[(u64, ObjectHead)]) -> bool {
-    // From the middle on: what comes first may be what all have.
-    new.len() > FEW_ITEMS && are_scattered(new[new.len() / 2..].iter().map(|(address, _)| *address))
+    new.len() > FEW_ITEMS && are_scattered(later_half(new))
+}
+
+/// The addresses from the middle on: what comes first may be what all have.
+fn later_half(new: &[(u64, ObjectHead)]) -> impl Iterator<Item = u64> {
+    new[new.len() / 2..].iter().map(|(address, _)| *address)
 }
 
 /// Notes a reference.

@@ -13,7 +13,7 @@ use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, ReferenceSpan};
 use crate::memory::pieces_of;
 use crate::piece_tree::END;
-use crate::touch::{TOUCHED, touch};
+use crate::prefetch::{PREFETCHED, prefetch};
 
 /// After so many objects of the collector's lists, threads are given those to read.
 const LISTED_AT_ONCE: usize = 8 << 10;
@@ -175,9 +175,9 @@ impl FoundObjects<'_> {
             }
         }
         for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
-            if number.is_multiple_of(TOUCHED) && self.memory.is_shared() {
-                let known = read.known_of(number..number + TOUCHED);
-                touch(known.filter_map(|row| Some(self.holders.get(row as usize)?.references.into())));
+            if number.is_multiple_of(PREFETCHED) && self.memory.is_shared() {
+                let known = read.known_of(number..number + PREFETCHED);
+                prefetch(known.filter_map(|row| Some(self.holders.get(row as usize)?.references.into())));
             }
             match (size, self.objects.get_mut(*row as usize)) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,

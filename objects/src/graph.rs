@@ -9,7 +9,7 @@ use memtrack_format::objects::PicturedRoot;
 use rustc_hash::FxHashSet;
 
 use crate::picture::ObjectPicture;
-use crate::touch::{TOUCHED, touch};
+use crate::prefetch::{PREFETCHED, prefetch};
 
 const NONE: u32 = u32::MAX;
 /// References that most objects have at most.
@@ -70,15 +70,15 @@ impl<'a> Holders<'a> {
     /// Follows references from these on; an object's own class comes last, since what else holds it has a better name
     /// for it.
     fn reach(&mut self, from: usize) {
-        let (mut at, mut touched) = (from, from);
+        let (mut at, mut prefetched) = (from, from);
         // The first object of each class that nothing else has reached so far.
         let mut of_classes: Vec<(u32, u32)> = Vec::new();
         let mut classes = FxHashSet::default();
         while at < self.order.len() {
             while let Some(&object) = self.order.get(at) {
-                if at == touched {
-                    touched = self.order.len().min(at + TOUCHED);
-                    self.touch(at..touched);
+                if at == prefetched {
+                    prefetched = self.order.len().min(at + PREFETCHED);
+                    self.prefetch(at..prefetched);
                 }
                 let class = self.class_of(object);
                 for &held in self.picture.references_of(object).iter().filter(|held| Some(**held) != class) {
@@ -93,14 +93,16 @@ impl<'a> Holders<'a> {
     }
 
     /// Loads what is needed of the next objects.
-    fn touch(&self, next: Range<usize>) {
+    fn prefetch(&self, next: Range<usize>) {
         let objects = self.order.get(next).unwrap_or_default();
         let stored = &self.picture.stored;
         let begin_of = |object: &u32| stored.first_reference.get(*object as usize).copied();
-        touch(objects.iter().filter_map(|object| Some(stored.objects.get(*object as usize)?.type_number.into())));
-        touch(objects.iter().filter_map(|object| Some((*stored.references.get(begin_of(object)? as usize)?).into())));
+        prefetch(objects.iter().filter_map(|object| Some(stored.objects.get(*object as usize)?.type_number.into())));
+        prefetch(
+            objects.iter().filter_map(|object| Some((*stored.references.get(begin_of(object)? as usize)?).into())),
+        );
         let held = objects.iter().flat_map(|object| self.picture.references_of(*object).iter().take(FEW_REFERENCES));
-        touch(held.filter_map(|held| Some((*self.parents.get(*held as usize)?).into())));
+        prefetch(held.filter_map(|held| Some((*self.parents.get(*held as usize)?).into())));
     }
 
     fn hold(&mut self, parent: u32, held: u32) {

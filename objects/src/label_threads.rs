@@ -17,9 +17,9 @@ use crate::found_references::NewRows;
 use crate::labels::{KnownLabels, LabelReader, LabelTexts, rank_of_kind};
 use crate::memory::ObjectMemory;
 use crate::picture::ObjectPicture;
+use crate::prefetch::{PREFETCHED, prefetch};
 use crate::references::{ItemPart, ReferencePlace, ReferenceReader};
 use crate::side_by_side;
-use crate::touch::{TOUCHED, touch};
 use crate::types::KnownTypes;
 
 /// References that a thread reads before it tells what it has read; and for how many the reading of an object counts.
@@ -104,12 +104,12 @@ impl HeldObjects<'_> {
     }
 
     /// Loads what was noted of the objects from this row on.
-    fn touch(&self, row: u32) {
+    fn prefetch(&self, row: u32) {
         let NotedHolders { found, rows, .. } = self.noted;
         let noted = next_of(&rows.old, row).filter_map(|old| found.get(*old as usize));
-        touch(noted.filter_map(|found| rows.new.get(found.holder() as usize).copied()).map(u64::from));
+        prefetch(noted.filter_map(|found| rows.new.get(found.holder() as usize).copied()).map(u64::from));
         let parents = next_of(self.parents, row);
-        touch(parents.filter_map(|parent| Some(self.picture.objects().get(*parent as usize)?.type_number.into())));
+        prefetch(parents.filter_map(|parent| Some(self.picture.objects().get(*parent as usize)?.type_number.into())));
     }
 
     /// Where the object in this row is referred to by the one that holds it, if that was noted.
@@ -122,9 +122,9 @@ impl HeldObjects<'_> {
     }
 }
 
-/// Those that are touched from this row on.
+/// Those that are prefetched from this row on.
 fn next_of(all: &[u32], row: u32) -> impl Iterator<Item = &u32> {
-    all.iter().skip(row as usize).take(TOUCHED)
+    all.iter().skip(row as usize).take(PREFETCHED)
 }
 
 /// Who holds each object. There is a thread for each of `memories`, and `reader` for the pieces of those that the system
@@ -244,8 +244,8 @@ impl<'e> PieceReader<'e> {
             self.reader.memory.expect((begin..).take(KEYS_LOOKED_AT).filter_map(key));
             let mut reader = LabelReader { reader: self.reader, types, rows, known: &mut self.known };
             for (row, holder) in (begin..).zip(some) {
-                if (row - begin).is_multiple_of(TOUCHED as u32) {
-                    held.touch(row);
+                if (row - begin).is_multiple_of(PREFETCHED as u32) {
+                    held.prefetch(row);
                 }
                 let parent = held.parents[row as usize];
                 if !held.is_held(row, parent) {

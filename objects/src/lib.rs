@@ -42,6 +42,7 @@ mod picture;
 mod picture_reader;
 mod piece_tree;
 mod pool_headers;
+mod prefetch;
 mod pymalloc;
 mod reference_count;
 mod references;
@@ -49,7 +50,6 @@ mod shared_pieces;
 mod side_by_side;
 mod size;
 mod static_types;
-mod touch;
 mod type_fields;
 mod types;
 

@@ -11,8 +11,8 @@ use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
 use crate::piece_tree::PIECE;
+use crate::prefetch::prefetch;
 use crate::shared_pieces::SharedPieces;
-use crate::touch::touch;
 
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept, and of how many the bytes are allocated together: when they are no longer needed, the system has them.
@@ -107,7 +107,7 @@ impl KeptPieces {
             self.all.len() - 1
         } else {
             self.oldest = (self.oldest + 1) % self.most;
-            self.shared.give_up();
+            self.shared.note_eviction();
             self.oldest
         };
         if let Some(piece) = self.all.get_mut(place) {
@@ -217,8 +217,10 @@ impl<'a> ObjectMemory<'a> {
 
     /// Takes notice that what is read next is at these addresses, in this order.
     pub(crate) fn expect(&self, addresses: impl Iterator<Item = u64>) {
+        // The addresses first: an iterator may read memory.
+        let is_scattered = are_scattered(addresses);
         let mut kept = self.pieces.borrow_mut();
-        kept.is_scattered = are_scattered(addresses);
+        kept.is_scattered = is_scattered;
         self.is_shared.set(kept.shared.is_used());
     }
 
@@ -233,10 +235,10 @@ impl<'a> ObjectMemory<'a> {
     }
 
     /// Loads what is read soon at these addresses, where that helps.
-    pub(crate) fn touch(&self, addresses: impl Iterator<Item = u64>) {
+    pub(crate) fn prefetch(&self, addresses: impl Iterator<Item = u64>) {
         if self.is_shared.get() {
             let kept = self.pieces.borrow();
-            touch(addresses.map(|address| kept.shared.touched(address)));
+            prefetch(addresses.map(|address| kept.shared.to_prefetch(address)));
         }
     }
 

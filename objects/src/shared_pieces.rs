@@ -10,8 +10,8 @@ use memtrack_inject::ProcessView;
 
 use crate::piece_tree::{END, PIECE, PieceTree};
 
-/// Once threads have given up so many pieces for each in which there are objects, they read them again and again.
-const TIMES_GIVEN_UP: usize = 2;
+/// Once threads have evicted so many pieces for each in which there are objects, they read them again and again.
+const TIMES_EVICTED: usize = 2;
 
 /// Pieces that are kept for all.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ pub(crate) struct SharedPieces {
     /// As many as may be kept.
     most: usize,
     count: AtomicUsize,
-    /// Pieces of their own that threads had to give up for others.
-    given_up: AtomicUsize,
+    /// Pieces of their own that threads evicted for others.
+    evicted: AtomicUsize,
     is_used: AtomicBool,
     /// `None`: it could not be read.
     pieces: PieceTree<Option<Box<[u8]>>>,
@@ -32,14 +32,14 @@ impl SharedPieces {
         Self { most: usize::try_from(most_bytes).unwrap_or(usize::MAX) / PIECE, ..Self::default() }
     }
 
-    /// Takes notice that a thread gave up one of its own pieces for another.
-    pub(crate) fn give_up(&self) {
-        self.given_up.fetch_add(1, Relaxed);
+    /// Takes note that a thread evicted one of its own pieces for another.
+    pub(crate) fn note_eviction(&self) {
+        self.evicted.fetch_add(1, Relaxed);
     }
 
     /// Keeps pieces from now on if those that threads have are not enough, where objects are in so many.
     pub(crate) fn consider(&self, pieces: usize) {
-        if self.most > 0 && self.given_up.load(Relaxed) > pieces * TIMES_GIVEN_UP {
+        if self.most > 0 && self.evicted.load(Relaxed) > pieces * TIMES_EVICTED {
             self.is_used.store(true, Relaxed);
         }
     }
@@ -62,8 +62,8 @@ impl SharedPieces {
         Some(len)
     }
 
-    /// The byte at an address if its piece is kept, for [`crate::touch`].
-    pub(crate) fn touched(&self, address: u64) -> u64 {
+    /// The byte at an address if its piece is kept, for [`crate::prefetch`].
+    pub(crate) fn to_prefetch(&self, address: u64) -> u64 {
         let piece = self.pieces.get(address % END).and_then(Option::as_ref);
         piece.and_then(|bytes| bytes.get((address % PIECE as u64) as usize)).copied().unwrap_or(0).into()
     }
@@ -93,7 +93,7 @@ mod tests {
 
     use memtrack_inject::ProcessView;
 
-    use super::{SharedPieces, TIMES_GIVEN_UP};
+    use super::{SharedPieces, TIMES_EVICTED};
     use crate::memory::ObjectMemory;
     use crate::piece_tree::{END, PIECE};
 
@@ -125,18 +125,18 @@ mod tests {
             memory.is_shared()
         };
         assert!(!is_used(1));
-        (0..=TIMES_GIVEN_UP).for_each(|_| shared.give_up());
+        (0..=TIMES_EVICTED).for_each(|_| shared.note_eviction());
         assert!(!is_used(2) && is_used(1));
 
         let (second, third) = (first + PIECE as u64, first + 2 * PIECE as u64);
         let mut into = [0; 16];
         assert_eq!(shared.copy(second - 8, &mut into, &view), Some(8));
-        assert_eq!((&into[..8], shared.touched(second - 8)), (&all[PIECE - 8..PIECE], all[PIECE - 8].into()));
+        assert_eq!((&into[..8], shared.to_prefetch(second - 8)), (&all[PIECE - 8..PIECE], all[PIECE - 8].into()));
         memory.read(second - 8, &mut into).unwrap();
         assert_eq!(into, all[PIECE - 8..PIECE + 8]);
         // There is no room for the third piece, nor is there anything at the other addresses.
         for address in [third, 4096, END, u64::MAX] {
-            assert_eq!((shared.copy(address, &mut into, &view), shared.touched(address)), (None, 0));
+            assert_eq!((shared.copy(address, &mut into, &view), shared.to_prefetch(address)), (None, 0));
         }
         memory.read(third - 8, &mut into).unwrap();
         assert_eq!(into, all[2 * PIECE - 8..2 * PIECE + 8]);

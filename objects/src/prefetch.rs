@@ -7,9 +7,9 @@
 use std::hint::black_box;
 
 /// So many are loaded before the first of them is used.
-pub(crate) const TOUCHED: usize = 64;
+pub(crate) const PREFETCHED: usize = 64;
 
 /// Loads these.
-pub(crate) fn touch(values: impl Iterator<Item = u64>) {
+pub(crate) fn prefetch(values: impl Iterator<Item = u64>) {
     black_box(values.fold(0, |all, value| all ^ value));
 }

@@ -103,7 +103,10 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
     } else {
         "only those with a block of malloc of their own; all have one with 'memtrack run --trace-python-allocators'"
     };
-    format!("{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}")
+    format!(
+        "{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}. That of a dict, float, \
+         frame, list or tuple may be that of an earlier one whose block CPython used again"
+    )
 }
 
 /// The report as JSON.

@@ -46,10 +46,14 @@ type NumericProperty = unsafe extern "C" fn(*const c_char, *mut usize) -> c_int;
 
 /// Looks the function up, and tells the collector whether there is one; outside of hooks, before anything is recorded.
 pub(crate) fn start(answer: &AllocatorAnswer) {
+    let malloc = address_of(c"malloc");
     for (name, source) in FUNCTIONS {
-        let function = address_of(name);
         // Another library may bring an allocator along that is not the program's.
-        if function != 0 && is_in_object_of_malloc(function) {
+        if !symbol_tables::is_defined_beside(malloc, name) {
+            continue;
+        }
+        let function = address_of(name);
+        if function != 0 && dladdr::object_at(function) == dladdr::object_at(malloc) {
             FUNCTION.store(function, Relaxed);
             SOURCE.store(source as u32, Release);
             answer.source.store(source as u32, Relaxed);
@@ -59,12 +63,6 @@ pub(crate) fn start(answer: &AllocatorAnswer) {
             return;
         }
     }
-}
-
-/// Whether a function is of the object that the program's `malloc` is of.
-fn is_in_object_of_malloc(function: usize) -> bool {
-    let malloc = dladdr::object_at(address_of(c"malloc"));
-    !malloc.is_null() && dladdr::object_at(function) == malloc
 }
 
 /// The address of a symbol that some object defines; else 0.

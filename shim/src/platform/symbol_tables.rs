@@ -20,7 +20,16 @@ const ENTRY: usize = 16;
 
 /// Whether some loaded object, of whatever scope, defines `name`.
 pub(crate) fn is_defined(name: &CStr) -> bool {
-    let mut search = SymbolSearch { name: name.to_bytes_with_nul(), found: false };
+    search(name, None)
+}
+
+/// Whether the object in which an address lies defines `name`.
+pub(crate) fn is_defined_beside(address: usize, name: &CStr) -> bool {
+    search(name, Some(address))
+}
+
+fn search(name: &CStr, within: Option<usize>) -> bool {
+    let mut search = SymbolSearch { name: name.to_bytes_with_nul(), within, found: false };
     // SAFETY: the callback gets the address of `search`, which outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(look_into), (&raw mut search).cast()) };
     search.found
@@ -29,6 +38,8 @@ pub(crate) fn is_defined(name: &CStr) -> bool {
 struct SymbolSearch<'a> {
     /// With the zero at its end.
     name: &'a [u8],
+    /// Only the object in which this address lies is looked into.
+    within: Option<usize>,
     found: bool,
 }
 
@@ -43,6 +54,9 @@ unsafe extern "C" fn look_into(info: *mut dl_phdr_info, _size: usize, search: *m
     // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let object = Object { base: info.dlpi_addr as usize, headers };
+    if search.within.is_some_and(|address| object.readable_end(address).is_none()) {
+        return 0;
+    }
     search.found = object.any_definition(search.name, |_| true).unwrap_or(false);
     c_int::from(search.found)
 }

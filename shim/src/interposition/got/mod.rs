@@ -15,6 +15,7 @@ mod dlopen_scopes;
 mod dynamic;
 mod hook;
 mod hook_lookup;
+mod hooked_relocations;
 mod loader_stubs;
 mod originals;
 mod patch;
@@ -35,6 +36,8 @@ pub(crate) use hook_lookup::HookTable;
 
 use crate::platform::dladdr::own_handle;
 use crate::platform::loaded_object::LoadedObject;
+use hooked_relocations::{HookedRelocations, Relocations};
+use originals::RoundOriginals;
 use seen_objects::{Loaded, SeenObject};
 use slot::{ChangedWord, PatchOutcome};
 
@@ -57,13 +60,20 @@ struct ObjectChanges {
     known: Vec<SeenObject>,
     /// Words outside of slots: of symbol tables, and of the loader's data.
     words: Vec<ChangedWord>,
+    hooked: HookedRelocations,
+}
+
+impl ObjectChanges {
+    const fn new() -> Self {
+        Self { known: Vec::new(), words: Vec::new(), hooked: HookedRelocations::new() }
+    }
 }
 
 // SAFETY: `changes` is touched only by the one thread that `patching` admits.
 unsafe impl Sync for PatchState {}
 
 static STATE: PatchState = PatchState {
-    changes: UnsafeCell::new(ObjectChanges { known: Vec::new(), words: Vec::new() }),
+    changes: UnsafeCell::new(ObjectChanges::new()),
     patching: AtomicI32::new(0),
     again: AtomicBool::new(false),
     removing: AtomicBool::new(false),
@@ -86,7 +96,7 @@ pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectW
     hook_lookup::set(hooks);
     // The first caller is the only one.
     let _ = STATE.watcher.set(watcher);
-    originals::c_library(samples);
+    originals::c_library(samples, seen_objects::removed_so_far());
     STATE.removing.store(false, Ordering::Release);
     patch(None);
 }
@@ -184,8 +194,7 @@ fn patch_exclusively() {
     let changes = unsafe { &mut *STATE.changes.get() };
     if previous != 0 {
         // Forked in the middle of a round of a thread that is not here: the lists may be half written.
-        std::mem::forget(std::mem::take(&mut changes.known));
-        std::mem::forget(std::mem::take(&mut changes.words));
+        std::mem::forget(std::mem::replace(changes, ObjectChanges::new()));
     }
     while STATE.again.swap(false, Ordering::AcqRel) {
         if STATE.removing.load(Ordering::Acquire) {
@@ -200,9 +209,10 @@ fn patch_exclusively() {
     STATE.patching.store(0, Ordering::Release);
 }
 
-fn patch_round(ObjectChanges { known, words }: &mut ObjectChanges) {
+fn patch_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
     let Some(hooks) = hook_lookup::table() else { return };
     let loaded = Loaded::now();
+    hooked.forget_unless(loaded.removed);
     let some_were_removed = loaded.some_were_removed();
     let front = seen_objects::unchanged(known, &loaded.objects, some_were_removed);
     let rest = loaded.objects.get(front..).unwrap_or_default();
@@ -218,6 +228,7 @@ fn patch_round(ObjectChanges { known, words }: &mut ObjectChanges) {
         }
     }
     let (unpatched, scopes) = (UnpatchedObjects::new(), dlopen_scopes::pending());
+    let mut round = Round { hooks, originals: RoundOriginals::new(&scopes), unpatched: &unpatched, hooked };
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
@@ -231,7 +242,8 @@ fn patch_round(ObjectChanges { known, words }: &mut ObjectChanges) {
             let earlier = comparison.gone.iter().find(|gone| !some_were_removed && gone.range == object.range());
             let earlier = earlier.map(|gone| &gone.outcome);
             let patch = |patcher: patch::Patcher<'_>| SeenObject::new(object, patcher.run());
-            with_patcher(object, library, hooks, &scopes, &unpatched, earlier, patch)
+            round
+                .with_patcher(object, library, earlier, patch)
                 .unwrap_or_else(|| SeenObject::new(object, PatchOutcome::default()))
         }));
     }
@@ -247,19 +259,21 @@ fn patch_again(known: &[SeenObject]) {
     }
 }
 
-fn remove_round(ObjectChanges { known, words }: &mut ObjectChanges) {
+fn remove_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
     let Some(hooks) = hook_lookup::table() else { return };
     let loaded = Loaded::now();
+    hooked.forget_unless(loaded.removed);
     let comparison = seen_objects::compare(std::mem::take(known), &loaded.objects, loaded.some_were_removed());
     let is_loaded = |address| loaded.objects.iter().any(|object| object.range().contains(&address));
     // First, so that no slot is bound to a hook after it was looked at.
     slot::restore(words.drain(..).filter(|word| is_loaded(word.address)));
     hooks.rows().iter().for_each(|hook| hook.name_leads.forget());
     let unpatched = UnpatchedObjects::new();
+    let mut round = Round { hooks, originals: RoundOriginals::new(&[]), unpatched: &unpatched, hooked };
     let libraries = plt_rs::collect_modules();
     for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
         let earlier = found.as_ref().map(|found| &found.outcome);
-        with_patcher(object, library, hooks, &[], &unpatched, earlier, |patcher| {
+        round.with_patcher(object, library, earlier, |patcher| {
             patcher.restore();
         });
     }
@@ -267,22 +281,34 @@ fn remove_round(ObjectChanges { known, words }: &mut ObjectChanges) {
     Loaded::forget();
 }
 
-/// Does something to the slots of one object, unless it is one to leave alone.
-fn with_patcher<R>(
-    object: &LoadedObject<'_>,
-    library: LoadedLibrary<'_>,
+/// One pass over the loaded objects, under the loader's lock.
+struct Round<'a> {
     hooks: &'static HookTable,
-    scopes: &[Scope],
-    unpatched: &UnpatchedObjects,
-    earlier: Option<&PatchOutcome>,
-    then: impl FnOnce(patch::Patcher<'_>) -> R,
-) -> Option<R> {
-    if library.addr() != object.base || unpatched.has(object, &library) {
-        return None;
+    originals: RoundOriginals<'a>,
+    unpatched: &'a UnpatchedObjects,
+    hooked: &'a mut HookedRelocations,
+}
+
+impl Round<'_> {
+    /// Does something to the slots of one object, unless it is one to leave alone.
+    fn with_patcher<R>(
+        &mut self,
+        object: &LoadedObject<'_>,
+        library: LoadedLibrary<'_>,
+        earlier: Option<&PatchOutcome>,
+        then: impl FnOnce(patch::Patcher<'_>) -> R,
+    ) -> Option<R> {
+        let Self { hooks, originals, unpatched, hooked } = self;
+        if library.addr() != object.base || hooked.has_none(object) || unpatched.has(object, &library) {
+            return None;
+        }
+        let dynamic = dynamic::Dynamic::read(object)?;
+        let library = DynamicLibrary::initialize(library).ok()?;
+        let relocations = Relocations::of(&library, &dynamic);
+        let hooked = hooked.of(object, relocations, &dynamic, hooks);
+        let page_size = unpatched.page_size;
+        Some(then(patch::Patcher::new(object, &dynamic, relocations, hooked, originals, page_size, earlier)))
     }
-    let dynamic = dynamic::Dynamic::read(object)?;
-    let library = DynamicLibrary::initialize(library).ok()?;
-    Some(then(patch::Patcher::new(object, &library, &dynamic, hooks, scopes, unpatched.page_size, earlier)))
 }
 
 /// The objects that are never patched: the loader, the kernel's, the shim itself.

@@ -10,8 +10,9 @@
     reason = "runs at start-up and in a dlopen or dlsym, outside of hooks"
 )]
 
+use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::dlopen_scopes::{self, Scope};
 use super::hook::{Hook, HookGroup};
@@ -34,11 +35,19 @@ unsafe extern "C" {
 /// Whether samples are recorded.
 static SAMPLES: AtomicBool = AtomicBool::new(false);
 
-/// Stores the C library's originals. Called when recording begins, of everything or of samples.
-pub(super) fn c_library(samples: bool) {
+/// How many objects had been unloaded when the C library's originals were looked up; before that, no number that can be.
+static REMOVED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Stores the C library's originals. Called when recording begins, of everything or of samples, after so many objects have been
+/// unloaded.
+pub(super) fn c_library(samples: bool, removed: u64) {
     SAMPLES.store(samples, Ordering::Release);
+    // What is loaded comes behind what the global scope has.
+    let is_first_still = REMOVED.swap(removed, Ordering::AcqRel) == removed;
     for hook in hooks().iter().filter(|hook| hook.group == HookGroup::C) {
-        hook.original.store(global(hook.name), Ordering::Release);
+        if !is_first_still || hook.original() == 0 {
+            hook.original.store(global(hook.name), Ordering::Release);
+        }
         hook.is_sampled.store(samples, Ordering::Release);
     }
     state(HookGroup::C).store(READY, Ordering::Release);
@@ -66,12 +75,7 @@ pub(super) fn is_free_the_c_librarys() -> bool {
 /// The original of `hook`, looked up with its whole group if this is the first time; 0 when there is none.
 /// The scopes are searched when the global one does not have the name.
 pub(super) fn original(hook: &Hook, scopes: &[Scope]) -> usize {
-    let state = state(hook.group);
-    if state.load(Ordering::Acquire) == UNKNOWN
-        && state.compare_exchange(UNKNOWN, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    {
-        state.store(group(hook, scopes), Ordering::Release);
-    }
+    look_up_group(hook, scopes);
     known_original(hook)
 }
 
@@ -80,23 +84,61 @@ pub(super) fn known_original(hook: &Hook) -> usize {
     if state(hook.group).load(Ordering::Acquire) == READY { hook.original() } else { 0 }
 }
 
-/// Whether a new object that came with one of these scopes will call `original` by this name; `None` if they do not
-/// tell. Without scopes it is an object of the program's start. No slot needs to be decided on that will get the hook
-/// from the loader, if it would get the original.
-pub(super) fn leads_to(hook: &Hook, original: usize, scopes: &[Scope]) -> Option<bool> {
-    if hook.group == HookGroup::C && !dlopen_scopes::is_any_deep() {
-        return Some(true);
+/// Looks up the whole group of a hook unless that was done; returns whether it was looked for in vain.
+fn look_up_group(hook: &Hook, scopes: &[Scope]) -> bool {
+    let state = state(hook.group);
+    if state.load(Ordering::Acquire) != UNKNOWN
+        || state.compare_exchange(UNKNOWN, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_err()
+    {
+        return false;
     }
-    if hook.name_leads.to_hook() {
-        return Some(false);
+    let found = group(hook, scopes);
+    state.store(found, Ordering::Release);
+    found == UNKNOWN
+}
+
+/// The originals for one round over all objects, in which none comes or goes: a group that is not there is looked for once,
+/// and not for each slot.
+pub(super) struct RoundOriginals<'a> {
+    scopes: &'a [Scope],
+    /// The groups that were looked for in vain.
+    absent: [Cell<bool>; HookGroup::COUNT],
+}
+
+impl<'a> RoundOriginals<'a> {
+    /// Those of a round. The scopes are searched when the global one does not have a name.
+    pub(super) fn new(scopes: &'a [Scope]) -> Self {
+        Self { scopes, absent: Default::default() }
     }
-    let seen_from = |scope: &Scope| match (scope.deep, global(hook.name), within(scope, hook.name)) {
-        (true, address, 0) | (false, 0, address) => address,
-        (true, _, address) | (false, address, _) => address,
-    };
-    let from_scopes = scopes.iter().map(seen_from).filter(|&address| address != 0);
-    let addresses: Vec<usize> = if scopes.is_empty() { vec![global(hook.name)] } else { from_scopes.collect() };
-    (!addresses.is_empty()).then(|| addresses.iter().all(|&address| address == original))
+
+    /// The original of `hook`; 0 when there is none.
+    pub(super) fn of(&self, hook: &Hook) -> usize {
+        match self.absent.get(hook.group as usize) {
+            Some(absent) if !absent.get() => absent.set(look_up_group(hook, self.scopes)),
+            _ => return 0,
+        }
+        known_original(hook)
+    }
+
+    /// Whether a new object that came with one of the scopes will call `original` by this name; `None` if they do not
+    /// tell. Without scopes it is an object of the program's start. No slot needs to be decided on that will get the hook
+    /// from the loader, if it would get the original.
+    pub(super) fn leads_to(&self, hook: &Hook, original: usize) -> Option<bool> {
+        let scopes = self.scopes;
+        if hook.group == HookGroup::C && !dlopen_scopes::is_any_deep() {
+            return Some(true);
+        }
+        if hook.name_leads.to_hook() {
+            return Some(false);
+        }
+        let seen_from = |scope: &Scope| match (scope.deep, global(hook.name), within(scope, hook.name)) {
+            (true, address, 0) | (false, 0, address) => address,
+            (true, _, address) | (false, address, _) => address,
+        };
+        let from_scopes = scopes.iter().map(seen_from).filter(|&address| address != 0);
+        let addresses: Vec<usize> = if scopes.is_empty() { vec![global(hook.name)] } else { from_scopes.collect() };
+        (!addresses.is_empty()).then(|| addresses.iter().all(|&address| address == original))
+    }
 }
 
 /// Whether looking again cannot change what is known of this hook's original.

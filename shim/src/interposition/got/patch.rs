@@ -6,30 +6,23 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use plt_rs::DynamicLibrary;
 use plt_rs::elf64::DynRela;
 
-use super::dlopen_scopes::Scope;
 use super::dynamic::Dynamic;
 use super::hook::Hook;
-use super::hook_lookup::HookTable;
-use super::originals;
+use super::hooked_relocations::{CALL, HookedRelocation, Relocations};
+use super::originals::{self, RoundOriginals};
 use super::protection::Protection;
 use super::slot::{PatchOutcome, PatchedSlot, SavedSlot};
 use crate::platform::loaded_object::{LoadedObject, Range};
 
-/// Relocation types that hold the address of a symbol: a plain word, a data import, a call import.
-const WORD: u32 = if cfg!(target_arch = "aarch64") { 257 } else { 1 };
-const DATA: u32 = if cfg!(target_arch = "aarch64") { 1025 } else { 6 };
-const CALL: u32 = if cfg!(target_arch = "aarch64") { 1026 } else { 7 };
-
 /// One object while its slots are looked at.
 pub(super) struct Patcher<'a> {
     object: &'a LoadedObject<'a>,
-    library: &'a DynamicLibrary<'a>,
     dynamic: &'a Dynamic,
-    hooks: &'static HookTable,
-    scopes: &'a [Scope],
+    relocations: Relocations<'a>,
+    hooked: &'a [HookedRelocation],
+    originals: &'a RoundOriginals<'a>,
     range: Range,
     protection: Protection,
     /// What an earlier scan has left in the object.
@@ -41,20 +34,20 @@ impl<'a> Patcher<'a> {
     /// A patcher for one object, of which `dynamic` was checked.
     pub(super) fn new(
         object: &'a LoadedObject<'a>,
-        library: &'a DynamicLibrary<'a>,
         dynamic: &'a Dynamic,
-        hooks: &'static HookTable,
-        scopes: &'a [Scope],
+        relocations: Relocations<'a>,
+        hooked: &'a [HookedRelocation],
+        originals: &'a RoundOriginals<'a>,
         page_size: usize,
         earlier: Option<&'a PatchOutcome>,
     ) -> Self {
         let protection = Protection::new(object.relro_pages(page_size), libc::PROT_READ);
         Self {
             object,
-            library,
             dynamic,
-            hooks,
-            scopes,
+            relocations,
+            hooked,
+            originals,
             range: object.range(),
             protection,
             earlier,
@@ -62,7 +55,7 @@ impl<'a> Patcher<'a> {
         }
     }
 
-    /// Looks at every relocation.
+    /// Looks at every relocation that names a hooked function.
     pub(super) fn run(mut self) -> PatchOutcome {
         self.for_each_slot(Self::visit);
         self.outcome
@@ -83,13 +76,9 @@ impl<'a> Patcher<'a> {
     }
 
     fn for_each_slot(&mut self, mut visit: impl FnMut(&mut Self, &DynRela, &'static Hook)) {
-        let library = self.library;
-        let data = library.addend_relocs().map_or(&[][..], |table| table.entries());
-        // Two thirds of a large library's.
-        let data = data.get(self.dynamic.relative_count()..).unwrap_or(data);
-        let calls = library.plt_rela().map_or(&[][..], |table| table.entries());
-        for relocation in data.iter().chain(calls) {
-            if let Some(hook) = self.hook_for(relocation) {
+        let relocations = self.relocations;
+        for HookedRelocation { index, hook } in self.hooked {
+            if let Some(relocation) = relocations.get(*index) {
                 visit(self, relocation, hook);
             }
         }
@@ -97,14 +86,6 @@ impl<'a> Patcher<'a> {
 
     fn saved(&self, address: usize) -> Option<usize> {
         self.earlier?.before(address)
-    }
-
-    fn hook_for(&self, relocation: &DynRela) -> Option<&'static Hook> {
-        let (kind, symbol) = (relocation.symbol_type(), relocation.symbol_index());
-        if symbol == 0 || !matches!(kind, WORD | DATA | CALL) || (kind == WORD && relocation.r_addend != 0) {
-            return None;
-        }
-        self.hooks.find_start(self.dynamic.name_start(symbol, self.hooks.seen())?)
     }
 
     /// The slot of a relocation, and its address.
@@ -138,7 +119,7 @@ impl<'a> Patcher<'a> {
 
     /// Whether the slot leads to the hook's original, at once or when it is bound at the first call.
     fn calls_original(&mut self, relocation: &DynRela, hook: &'static Hook, current: usize) -> bool {
-        let original = originals::original(hook, self.scopes);
+        let original = self.originals.of(hook);
         if original != 0 && current == original {
             return true;
         }
@@ -146,7 +127,7 @@ impl<'a> Patcher<'a> {
         if relocation.symbol_type() != CALL || !self.range.contains(&current) || bound_to_own {
             return false;
         }
-        let verdict = if original == 0 { None } else { originals::leads_to(hook, original, self.scopes) };
+        let verdict = if original == 0 { None } else { self.originals.leads_to(hook, original) };
         self.outcome.undecided |= verdict.is_none() && !originals::is_settled(hook);
         verdict.unwrap_or(false)
     }

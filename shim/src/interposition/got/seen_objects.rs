@@ -79,7 +79,8 @@ pub(super) struct Loaded<'a> {
     /// The objects that have program headers (plt-rs's list has the same ones in the same order).
     pub(super) objects: Vec<LoadedObject<'a>>,
     added: u64,
-    removed: u64,
+    /// How many have been unloaded since the program began.
+    pub(super) removed: u64,
 }
 
 impl Loaded<'_> {
@@ -125,19 +126,28 @@ pub(super) fn is_there_news() -> bool {
     if UNDECIDED.swap(false, Ordering::Relaxed) {
         return true;
     }
-    let mut news = true;
-    // SAFETY: the callback gets the address of `news`, which outlives the call.
-    unsafe { libc::dl_iterate_phdr(Some(compare_counters), (&raw mut news).cast()) };
-    news
+    let known = (COUNTERS.added.load(Ordering::Relaxed), COUNTERS.removed.load(Ordering::Relaxed));
+    known != counted_so_far()
 }
 
-unsafe extern "C" fn compare_counters(info: *mut dl_phdr_info, _size: usize, news: *mut c_void) -> c_int {
+/// How many objects have been unloaded since the program began.
+pub(super) fn removed_so_far() -> u64 {
+    counted_so_far().1
+}
+
+/// How many objects have been loaded since the program began, and unloaded.
+fn counted_so_far() -> (u64, u64) {
+    let mut counted = (0, 0);
+    // SAFETY: the callback gets the address of `counted`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(count), (&raw mut counted).cast()) };
+    counted
+}
+
+unsafe extern "C" fn count(info: *mut dl_phdr_info, _size: usize, counted: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid description.
     let info = unsafe { &*info };
-    let same = COUNTERS.added.load(Ordering::Relaxed) == info.dlpi_adds
-        && COUNTERS.removed.load(Ordering::Relaxed) == info.dlpi_subs;
-    // SAFETY: this is the address that `is_there_news` passed.
-    unsafe { *news.cast::<bool>() = !same };
+    // SAFETY: this is the address that `counted_so_far` passed.
+    unsafe { *counted.cast::<(u64, u64)>() = (info.dlpi_adds, info.dlpi_subs) };
     1
 }
 

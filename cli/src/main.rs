@@ -17,6 +17,7 @@ mod default_capture;
 mod export;
 mod failure;
 mod fleet;
+mod idle_processors;
 mod live;
 mod live_windows;
 mod load;

@@ -13,6 +13,7 @@ use memtrack_objects::{PictureDetail, PythonRuntime, ReadingRoom, encode_picture
 
 use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
+use crate::idle_processors::idle_among;
 use crate::load::objects::blocks_at;
 use crate::sys::ResourceLimits;
 
@@ -107,9 +108,10 @@ fn stopped(
     }
 }
 
-/// What reading objects may take: of a copy one thread, since its program runs beside it.
+/// What reading objects may take: of a copy, whose program runs beside it, the processors that have nothing to do.
 pub(crate) fn reading_room(cost: FreezeCost) -> ReadingRoom {
-    if cost.is_copied { ReadingRoom { threads: 1, ..idle_room() } } else { idle_room() }
+    let room = idle_room();
+    if cost.is_copied { ReadingRoom { threads: idle_among(room.threads), ..room } } else { room }
 }
 
 /// What a program leaves to others while it stands still. Where address space or data are limited, nothing may be left for more

@@ -49,8 +49,8 @@ pub(crate) struct FollowedObjects {
 pub(crate) enum FollowedReference {
     /// Its row.
     Known(u32),
-    /// It had no row; a head without a type is that of no object.
-    New(u64, ObjectHead),
+    /// It had no row: its number among the new ones.
+    New(usize),
 }
 
 impl FollowedObjects {
@@ -105,9 +105,10 @@ impl FollowedObjects {
         self.found(0..self.references.len())
     }
 
-    /// Objects that had no row, in the order in which they are to be numbered; none where that is the order of references.
-    pub(crate) fn new_by_address(&self) -> impl Iterator<Item = (u64, ObjectHead)> {
-        self.order.iter().filter_map(|number| self.new.get(*number as usize)).copied()
+    /// What had no row, by address where it is scattered: its number among the new ones, its address, and what it begins with.
+    pub(crate) fn new_in_order(&self) -> impl Iterator<Item = (usize, u64, ObjectHead)> + Clone {
+        let numbers = self.order.iter().map(|number| *number as usize).chain(self.order.len()..self.new.len());
+        numbers.filter_map(|number| self.new.get(number).map(|(address, head)| (number, *address, *head)))
     }
 
     fn found(&self, some: Range<usize>) -> impl Iterator<Item = (FollowedReference, NotedPlace)> {
@@ -117,8 +118,7 @@ impl FollowedObjects {
             if reference & NEW == 0 {
                 return (FollowedReference::Known(reference), place);
             }
-            let (address, head) = self.new.get((reference & !NEW) as usize).copied().unwrap_or_default();
-            (FollowedReference::New(address, head), place)
+            (FollowedReference::New((reference & !NEW) as usize), place)
         })
     }
 }

@@ -165,11 +165,9 @@ impl FoundObjects<'_> {
             return;
         }
         self.unreadable += read.unreadable;
-        for (address, head) in read.new_by_address() {
-            self.number_of(address, head);
-        }
+        let new = self.number_new(read);
         if let Some(row) = read.part_of() {
-            references.add_part(row, read.references_of_part().filter_map(|held| self.held(row, held)));
+            references.add_part(row, read.references_of_part().filter_map(|held| self.held(row, held, &new)));
             if read.unreadable > 0 {
                 references.end_parts(row);
             }
@@ -183,8 +181,21 @@ impl FoundObjects<'_> {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
                 _ => self.unreadable += 1,
             }
-            references.add(*row as usize, read.references_of(number).filter_map(|held| self.held(*row, held)));
+            references.add(*row as usize, read.references_of(number).filter_map(|held| self.held(*row, held, &new)));
         }
+    }
+
+    /// Gives rows to what had none, and returns them by their numbers.
+    fn number_new(&mut self, read: &FollowedObjects) -> Vec<Option<u32>> {
+        let mut rows = vec![None; read.new.len()];
+        let mut ahead = read.new_in_order().map(|(_, address, _)| address);
+        for (place, (number, address, head)) in read.new_in_order().enumerate() {
+            if place.is_multiple_of(PREFETCHED) && self.memory.is_shared() {
+                prefetch(ahead.by_ref().take(PREFETCHED).map(|address| self.by_address.to_prefetch(address)));
+            }
+            rows[number] = self.number_of(address, head);
+        }
+        rows
     }
 
     /// Takes objects that were measured when they were found: they refer to their types only.
@@ -215,11 +226,16 @@ impl FoundObjects<'_> {
         Some(made)
     }
 
-    /// The row of an object to which that in the row `holder` refers, noted.
-    fn held(&mut self, holder: u32, (reference, place): (FollowedReference, NotedPlace)) -> Option<u32> {
+    /// The row of an object to which that in the row `holder` refers, noted; rows of those that had none are in `new`.
+    fn held(
+        &mut self,
+        holder: u32,
+        (reference, place): (FollowedReference, NotedPlace),
+        new: &[Option<u32>],
+    ) -> Option<u32> {
         let held = match reference {
             FollowedReference::Known(row) => row,
-            FollowedReference::New(address, head) => self.number_of(address, head)?,
+            FollowedReference::New(number) => new.get(number).copied().flatten()?,
         };
         self.holders[held as usize].hold(holder, place);
         Some(held)

@@ -20,6 +20,7 @@ use crate::memory::ObjectMemory;
 use crate::mimalloc;
 use crate::object_head::{HEADER, ObjectHead};
 use crate::pool_headers::PoolHeaders;
+use crate::prefetch::{PREFETCHED, prefetch};
 use crate::pymalloc::PoolLayout;
 use crate::reference_count::{IMMORTAL, LOCAL_COUNT, ReferenceCount};
 use crate::types::{ObjectKind, ObjectType, TypeTable};
@@ -87,38 +88,59 @@ impl FoundObjects<'_> {
         (heads, missed): (&[u64], &mut u64),
         each: &mut impl FnMut(&mut Self),
     ) {
-        let mut at = head;
+        let (mut at, mut nodes) = (head, Vec::with_capacity(PREFETCHED));
         loop {
-            let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else {
-                self.unreadable += u64::from(self.is_at_rest);
-                return;
-            };
-            if next == 0 || heads.contains(&next) {
-                return;
-            }
-            let address = next.wrapping_add(HEADER);
-            let (memory, layout) = (self.memory, self.layout);
-            let row = self.number_or_add(address, |types| {
-                let head = ObjectHead::read(memory, layout, address)?;
-                let type_number = types.number(head.of)?;
-                Some((PicturedObject { address, type_number, ..PicturedObject::default() }, head.count))
-            });
-            match row.and_then(|row| self.objects.get_mut(row as usize)) {
-                // It is new, or another refers to it that was read meanwhile.
-                Some(object) if object.list == CollectorList::Unlisted => object.list = list,
-                None if *missed < MOST_MISSED => {
-                    *missed += 1;
-                    self.unreadable += u64::from(self.is_at_rest);
-                }
-                // A ring that does not come back to its head ends where it was before.
-                _ => {
+            nodes.clear();
+            let end = self.next_nodes(at, heads, &mut nodes);
+            at = nodes.last().copied().unwrap_or(at);
+            let addresses = nodes.iter().map(|node| node.wrapping_add(HEADER));
+            prefetch(addresses.clone().map(|address| self.by_address.to_prefetch(address)));
+            for address in addresses {
+                if !self.listed(address, list, missed) {
                     self.unreadable += u64::from(self.is_at_rest);
                     return;
                 }
+                each(self);
             }
-            each(self);
+            if let Some(is_whole) = end {
+                self.unreadable += u64::from(self.is_at_rest && !is_whole);
+                return;
+            }
+        }
+    }
+
+    /// Adds the next nodes of a list, [`PREFETCHED`] at most; whether it is whole, if these are the last ones.
+    fn next_nodes(&self, mut at: u64, heads: &[u64], nodes: &mut Vec<u64>) -> Option<bool> {
+        while nodes.len() < PREFETCHED {
+            let Some(next) = self.memory.u64(at).map(|next| next & POINTER) else { return Some(false) };
+            if next == 0 || heads.contains(&next) {
+                return Some(true);
+            }
+            nodes.push(next);
             at = next;
         }
+        None
+    }
+
+    /// Adds an object of a list; `false`: the list goes on no further.
+    fn listed(&mut self, address: u64, list: CollectorList, missed: &mut u64) -> bool {
+        let (memory, layout) = (self.memory, self.layout);
+        let row = self.number_or_add(address, |types| {
+            let head = ObjectHead::read(memory, layout, address)?;
+            let type_number = types.number(head.of)?;
+            Some((PicturedObject { address, type_number, ..PicturedObject::default() }, head.count))
+        });
+        match row.and_then(|row| self.objects.get_mut(row as usize)) {
+            // It is new, or another refers to it that was read meanwhile.
+            Some(object) if object.list == CollectorList::Unlisted => object.list = list,
+            None if *missed < MOST_MISSED => {
+                *missed += 1;
+                self.unreadable += u64::from(self.is_at_rest);
+            }
+            // A ring that does not come back to its head ends where it was before.
+            _ => return false,
+        }
+        true
     }
 
     /// Says of the objects that were found otherwise, while the collector works, whether they are in one of its lists.

@@ -228,7 +228,7 @@ fn patch_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
         }
     }
     let (unpatched, scopes) = (UnpatchedObjects::new(), dlopen_scopes::pending());
-    let mut round = Round { hooks, originals: RoundOriginals::new(&scopes), unpatched: &unpatched, hooked };
+    let mut round = PatchRound { hooks, originals: RoundOriginals::new(&scopes), unpatched: &unpatched, hooked };
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
@@ -269,7 +269,7 @@ fn remove_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
     slot::restore(words.drain(..).filter(|word| is_loaded(word.address)));
     hooks.rows().iter().for_each(|hook| hook.name_leads.forget());
     let unpatched = UnpatchedObjects::new();
-    let mut round = Round { hooks, originals: RoundOriginals::new(&[]), unpatched: &unpatched, hooked };
+    let mut round = PatchRound { hooks, originals: RoundOriginals::new(&[]), unpatched: &unpatched, hooked };
     let libraries = plt_rs::collect_modules();
     for ((object, library), found) in loaded.objects.iter().zip(libraries).zip(comparison.matches) {
         let earlier = found.as_ref().map(|found| &found.outcome);
@@ -282,14 +282,14 @@ fn remove_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
 }
 
 /// One pass over the loaded objects, under the loader's lock.
-struct Round<'a> {
+struct PatchRound<'a> {
     hooks: &'static HookTable,
     originals: RoundOriginals<'a>,
     unpatched: &'a UnpatchedObjects,
     hooked: &'a mut HookedRelocations,
 }
 
-impl Round<'_> {
+impl PatchRound<'_> {
     /// Does something to the slots of one object, unless it is one to leave alone.
     fn with_patcher<R>(
         &mut self,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// So often it is looked what runs, and so long apart: threads that run for a moment only are not missed then.
+/// How often running threads are counted, and how far apart: some run for moments only.
 const LOOKS: usize = 4;
 const APART: Duration = Duration::from_millis(1);
 
@@ -20,9 +20,11 @@ pub(crate) fn idle_among(processors: usize) -> usize {
     running.map_or(1, |running| (processors + 1).saturating_sub(running).clamp(1, processors.max(1)))
 }
 
-/// How many threads of all processes run or wait for a processor, the one that reads this included.
+/// How many threads of all processes run or wait for a processor, the one that reads this included: where it says none, it is not
+/// counted.
 fn running(stat: &str) -> Option<usize> {
-    stat.lines().find_map(|line| line.strip_prefix("procs_running "))?.trim().parse().ok()
+    let count = stat.lines().find_map(|line| line.strip_prefix("procs_running "))?;
+    count.trim().parse().ok().filter(|count| *count > 0)
 }
 
 #[cfg(test)]
@@ -32,7 +34,9 @@ mod tests {
     #[test]
     fn what_runs_is_read_from_the_systems_statistics() {
         assert_eq!(running("cpu  1 2 3\nprocs_running 17\nprocs_blocked 2\n"), Some(17));
-        assert_eq!((running(""), running("procs_running x\n"), running("procs_running -1\n")), (None, None, None));
+        for unknown in ["", "procs_running x\n", "procs_running -1\n", "procs_running 0\n"] {
+            assert_eq!(running(unknown), None, "{unknown}");
+        }
     }
 
     #[test]

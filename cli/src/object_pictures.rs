@@ -2,6 +2,7 @@
 //!
 //! Invariant: the moment of a picture is taken while its process stands still.
 
+use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -15,7 +16,7 @@ use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
 use crate::idle_processors::idle_among;
 use crate::load::objects::blocks_at;
-use crate::sys::ResourceLimits;
+use crate::sys::{ResourceLimits, yield_in_part};
 
 /// Threads that read objects side by side at most: one thread gives all of them their numbers.
 const MOST_THREADS: usize = 4;
@@ -56,7 +57,7 @@ impl PictureReader for CPythonPictures {
         let head = PictureHead { time_ns: stored.head.time_ns, cause: request.cause, mark: request.mark.clone() };
         let stored = StoredPicture { head, resident: request.resident, ..stored };
         // Once it has ended, the program leaves its processors to what is left of its recording.
-        let threads = if request.runs_on { 1 } else { idle_processors() };
+        let threads = if request.runs_on { 1 } else { idle_room().threads };
         Ok(Box::new(move || encode_picture(&stored, threads)))
     }
 }
@@ -108,10 +109,18 @@ fn stopped(
     }
 }
 
-/// What reading objects may take: of a copy, whose program runs beside it, the processors that have nothing to do.
+/// What reading objects may take: of a copy, whose program runs beside it, the processors that have nothing to do. What begins to
+/// run later has precedence over the threads that only read.
 pub(crate) fn reading_room(cost: FreezeCost) -> ReadingRoom {
     let room = idle_room();
-    if cost.is_copied { ReadingRoom { threads: idle_among(room.threads), ..room } } else { room }
+    if !cost.is_copied {
+        return room;
+    }
+    let all = processors();
+    let idle = idle_among(all);
+    // One thread more gives objects their rows.
+    let reading = if idle == all { idle } else { idle.saturating_sub(1).max(1) };
+    ReadingRoom { threads: reading.min(room.threads), begin: yield_in_part, ..room }
 }
 
 /// What a program leaves to others while it stands still. Where address space or data are limited, nothing may be left for more
@@ -120,16 +129,14 @@ fn idle_room() -> ReadingRoom {
     let limits = ResourceLimits::of(0);
     let is_limited = limits.address_space.is_some() || limits.data.is_some();
     let most_kept = if is_limited { 0 } else { memory_left() / KEPT_PARTS };
-    ReadingRoom { threads: idle_processors(), most_kept }
+    // Where the address space is limited, a thread may have no room for its stack.
+    let threads = if limits.address_space.is_some() { 1 } else { processors().min(MOST_THREADS) };
+    ReadingRoom { threads, most_kept, begin: || {} }
 }
 
-/// Processors that a program does not use while it stands still. Where the address space is limited, a thread may have no room
-/// for its stack.
-fn idle_processors() -> usize {
-    if ResourceLimits::of(0).address_space.is_some() {
-        return 1;
-    }
-    std::thread::available_parallelism().map_or(1, |count| count.get().min(MOST_THREADS))
+/// Processors that this process may use.
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 fn stored(picture: StoredPicture, time_ns: u64, pause_ns: u64) -> StoredPicture {

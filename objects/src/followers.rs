@@ -1,6 +1,6 @@
 //! Threads that read objects side by side: their sizes, and what they refer to.
 //!
-//! While a program stands still for its picture, its processors have nothing else to do. An object with many items is read in
+//! Processors that have nothing else to do read, all of them while a program stands still for its picture. An object with many items is read in
 //! parts, by all of them; one that refers to nothing but its type is measured when another is found to refer to it, and not read
 //! again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that reads it, nor on
 //! what it reads beside it; one thread gives numbers.
@@ -38,6 +38,8 @@ pub(crate) struct FollowerMemories<'a> {
     static_types: &'a StaticTypes,
     own: ObjectMemory<'a>,
     others: Vec<ObjectMemory<'a>>,
+    /// Called first in each of the other threads.
+    begin: fn(),
 }
 
 /// Threads that have begun.
@@ -64,20 +66,21 @@ impl<'a> FollowerMemories<'a> {
         view: &'a ProcessView,
         layout: &'a ObjectLayout,
         static_types: &'a StaticTypes,
-        threads: usize,
+        (threads, begin): (usize, fn()),
         shared: &Arc<SharedPieces>,
     ) -> Self {
         let others = if threads > 1 { threads } else { 0 };
         let memory = || ObjectMemory::one_of(view, 1 + others, shared);
-        Self { layout, static_types, own: memory(), others: (0..others).map(|_| memory()).collect() }
+        Self { layout, static_types, own: memory(), others: (0..others).map(|_| memory()).collect(), begin }
     }
 
     /// Starts the threads, which end when the result is dropped; fewer where the system refuses. Known objects are in `rows`.
     pub(crate) fn start<'s, 'e>(&'e mut self, scope: &'s Scope<'s, 'e>, rows: &'e AddressTable) -> Followers<'e> {
-        let (layout, static_types) = (self.layout, self.static_types);
+        let (layout, static_types, begin) = (self.layout, self.static_types, self.begin);
         let start = |memory: &'e mut ObjectMemory<'a>| {
             let ((send, orders), (tell, read)) = (channel::<FollowerOrder>(), channel());
             let work = move || {
+                begin();
                 let follower = Follower { memory, layout, static_types, rows };
                 orders.into_iter().all(|order| tell.send(follower.execute(order)).is_ok());
             };
@@ -279,7 +282,7 @@ mod tests {
         let types = TypeTable::new(&memory, layout, 0);
         let objects = vec![PicturedObject::default(); 2 * AT_ONCE + FEW];
         let all: Vec<u32> = (0..objects.len() as u32).collect();
-        let mut memories = FollowerMemories::new(&view, layout, &static_types, 2, &Arc::default());
+        let mut memories = FollowerMemories::new(&view, layout, &static_types, (2, || {}), &Arc::default());
         std::thread::scope(|scope| {
             let mut followers = memories.start(scope, &rows);
             // Few are read by the thread that sends them, once what it has read was taken.

@@ -11,6 +11,7 @@ use crate::followers::{AT_ONCE, FollowerMemories, Followers};
 use crate::found_holders::NotedPlace;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, ReferenceSpan};
+use crate::large_objects::LargeRead;
 use crate::memory::pieces_of;
 use crate::piece_tree::END;
 use crate::prefetch::{PREFETCHED, prefetch};
@@ -187,6 +188,10 @@ impl FoundObjects<'_> {
 
     /// Gives rows to what had none, and returns them by their numbers.
     fn number_new(&mut self, read: &FollowedObjects) -> Vec<Option<u32>> {
+        if let Some(LargeRead::Collected(..)) = read.part {
+            // What is there was not read: only the addresses are wanted.
+            return Vec::new();
+        }
         let mut rows = vec![None; read.new.len()];
         let mut ahead = read.new_in_order().map(|(_, address, _)| address);
         for (place, (number, address, head)) in read.new_in_order().enumerate() {

@@ -60,6 +60,8 @@ type FoundRoot = (u32, RootHolder);
 pub struct ReadingRoom {
     /// Threads that read side by side.
     pub threads: usize,
+    /// Called first in each of them, if there are several: it may give other processes precedence.
+    pub begin: fn(),
     /// Bytes of the process's memory that are kept while its objects are found, besides 256 MiB: where they lie anywhere, it is
     /// read many times otherwise.
     pub most_kept: u64,
@@ -72,7 +74,7 @@ pub fn read_objects(
     runtime: &PythonRuntime,
     detail: PictureDetail<'_>,
     recorded: &mut dyn FnMut() -> Vec<(u64, u64)>,
-    ReadingRoom { threads, most_kept }: ReadingRoom,
+    ReadingRoom { threads, begin, most_kept }: ReadingRoom,
 ) -> ObjectPicture {
     let shared = Arc::new(SharedPieces::new(most_kept));
     let memory = ObjectMemory::one_of(view, PARTS, &shared);
@@ -99,7 +101,7 @@ pub fn read_objects(
     } else {
         runtime.lists(&memory)
     };
-    let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, threads, &shared);
+    let mut memories = FollowerMemories::new(view, &runtime.layout, &static_types, (threads, begin), &shared);
     drop(shared);
     let roots = |found: &mut FoundObjects<'_>| found.roots(runtime, reader);
     let (references, (mut roots, early)) = builder.follow((view, &lists), &mut memories, recorded, roots);

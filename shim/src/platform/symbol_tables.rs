@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "called at start-up, and in a dlopen or dlsym")]
 
 use std::ffi::{CStr, c_int, c_void};
+use std::ops::Range;
 
 use libc::{Elf64_Phdr, Elf64_Sym, PT_DYNAMIC, PT_LOAD, dl_phdr_info};
 
@@ -54,7 +55,7 @@ unsafe extern "C" fn look_into(info: *mut dl_phdr_info, _size: usize, search: *m
     // SAFETY: the loader keeps that many headers there for as long as the object is loaded.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let object = Object { base: info.dlpi_addr as usize, headers };
-    if search.within.is_some_and(|address| object.readable_end(address).is_none()) {
+    if search.within.is_some_and(|address| !object.covers(address)) {
         return 0;
     }
     search.found = object.any_definition(search.name, |_| true).unwrap_or(false);
@@ -184,15 +185,23 @@ impl Object<'_> {
         Some(unsafe { (address as *const T).read_unaligned() })
     }
 
+    /// Whether an address lies in one of its segments.
+    fn covers(&self, address: usize) -> bool {
+        self.segments().any(|(_, range)| range.contains(&address))
+    }
+
     /// The end of the readable segment that `address` lies in.
     fn readable_end(&self, address: usize) -> Option<usize> {
-        let readable =
-            self.headers.iter().filter(|header| header.p_type == PT_LOAD && header.p_flags & libc::PF_R != 0);
-        let mut ranges = readable.map(|header| {
+        let mut readable = self.segments().filter(|(flags, _)| flags & libc::PF_R != 0);
+        Some(readable.find(|(_, range)| range.contains(&address))?.1.end)
+    }
+
+    /// Flags and addresses of its segments.
+    fn segments(&self) -> impl Iterator<Item = (u32, Range<usize>)> {
+        self.headers.iter().filter(|header| header.p_type == PT_LOAD).map(|header| {
             let start = self.base.wrapping_add(header.p_vaddr as usize);
-            start..start.saturating_add(header.p_memsz as usize)
-        });
-        Some(ranges.find(|range| range.contains(&address))?.end)
+            (header.p_flags, start..start.saturating_add(header.p_memsz as usize))
+        })
     }
 }
 

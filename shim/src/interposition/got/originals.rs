@@ -35,15 +35,15 @@ unsafe extern "C" {
 /// Whether samples are recorded.
 static SAMPLES: AtomicBool = AtomicBool::new(false);
 
-/// How many objects had been unloaded when the C library's originals were looked up; before that, no number that can be.
+/// How many objects had been unloaded when the C library's originals were looked up; `u64::MAX` before that.
 static REMOVED: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// Stores the C library's originals. Called when recording begins, of everything or of samples, after so many objects have been
 /// unloaded.
 pub(super) fn c_library(samples: bool, removed: u64) {
     SAMPLES.store(samples, Ordering::Release);
-    // What is loaded comes behind what the global scope has.
-    let is_first_still = REMOVED.swap(removed, Ordering::AcqRel) == removed;
+    // The global scope is searched in the order in which objects were loaded: what was found there is found first still.
+    let is_first_still = REMOVED.load(Ordering::Acquire) == removed;
     for hook in hooks().iter().filter(|hook| hook.group == HookGroup::C) {
         if !is_first_still || hook.original() == 0 {
             hook.original.store(global(hook.name), Ordering::Release);
@@ -51,6 +51,8 @@ pub(super) fn c_library(samples: bool, removed: u64) {
         hook.is_sampled.store(samples, Ordering::Release);
     }
     state(HookGroup::C).store(READY, Ordering::Release);
+    // At the end: a child that is forked meanwhile looks all of them up.
+    REMOVED.store(removed, Ordering::Release);
 }
 
 /// The C library's own `free`, once it was found: that library stays loaded. To look up in which object an address is takes

@@ -93,6 +93,9 @@ impl FleetQuery {
     }
 }
 
+/// Adds a column that older tables do not have.
+const LATER_OF_PROCESSES: &str = " union all by name select cast(null as bigint) as sample_bytes where false";
+
 /// The SQL of a query, with the views that it needs, for DuckDB in the directory of the tables.
 ///
 /// # Errors
@@ -110,7 +113,10 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
     for table in TABLES {
         // Aggregated captures have no windows.
         let rows = if is_there(&table) {
-            format!("* from read_parquet('{table}/**/*.parquet', hive_partitioning = true, union_by_name = true)")
+            let later = if table == "processes" { LATER_OF_PROCESSES } else { "" };
+            format!(
+                "* from read_parquet('{table}/**/*.parquet', hive_partitioning = true, union_by_name = true){later}"
+            )
         } else {
             "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as own_frame, 0 as \
              live_bytes, 0.0 as live_bytes_variance where false"

@@ -2,13 +2,15 @@
 -- leave open.
 with ends as (
     select w.process, min(w.window_number) as first_window, max(w.window_number) as last_window,
-        max(w.end_ns) - min(w.end_ns) as lasted_ns
+        max(w.end_ns) - min(w.end_ns) as lasted_ns, max(p.sample_bytes) as sample_bytes
     from windows w join processes p on p.process = w.process
     where w.end_ns <= coalesce(p.finalizing_ns, p.duration_ns)
     group by w.process
 ),
 grown as (
     select w.process, w.service, w.host, w.own_frame,
+        sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as first_bytes,
+        max(e.sample_bytes) as sample_bytes,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end)
             - sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as bytes,
         sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
@@ -20,15 +22,22 @@ grown as (
 ),
 names as (
     select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
+),
+summed as (
+    select g.service, cast(sum(g.bytes) as bigint) as grown_bytes,
+        -- What has no sample at first may have been there all the same.
+        sqrt(power(1.96, 2) * sum(g.variance)
+            + case when sum(g.first_bytes) = 0 and sum(g.variance) > 0
+                then power(3.0 * coalesce(max(g.sample_bytes), 0), 2) else 0 end) as grown_bytes_margin,
+        sum(g.bytes) / (sum(g.lasted_ns) / 3.6e12) as bytes_per_hour_and_process,
+        count(distinct g.host) as hosts, count(distinct g.process) as processes,
+        n.function, n.file, n.line
+    from grown g left join names n on n.frame = g.own_frame
+    where g.bytes > 0
+    group by g.service, n.function, n.file, n.line
 )
-select g.service, cast(sum(g.bytes) as bigint) as grown_bytes,
-    1.96 * sqrt(sum(g.variance)) as grown_bytes_margin,
-    sum(g.bytes) / (sum(g.lasted_ns) / 3.6e12) as bytes_per_hour_and_process,
-    count(distinct g.host) as hosts, count(distinct g.process) as processes,
-    n.function, n.file, n.line
-from grown g left join names n on n.frame = g.own_frame
-where g.bytes > 0
-group by g.service, n.function, n.file, n.line
-having sum(g.bytes) > 1.96 * sqrt(sum(g.variance))
-order by grown_bytes desc, n.function
+select service, grown_bytes, grown_bytes_margin, bytes_per_hour_and_process, hosts, processes, function, file, line
+from summed
+where grown_bytes > grown_bytes_margin
+order by grown_bytes desc, function
 limit 20

@@ -2,7 +2,8 @@
 -- What samples leave open is no difference.
 with counted as (
     select p.service, count(distinct case when p.release = r.before_release then p.process end) as processes_before,
-        count(distinct case when p.release = r.after_release then p.process end) as processes_after
+        count(distinct case when p.release = r.after_release then p.process end) as processes_after,
+        max(case when p.release = r.before_release then p.sample_bytes end) as sample_bytes_before
     from processes p cross join releases r
     group by p.service
 ),
@@ -23,8 +24,11 @@ compared as (
     select h.service, h.whose, n.function, n.file, n.line,
         sum(h.before_bytes) / max(c.processes_before) as before_bytes,
         sum(h.after_bytes) / max(c.processes_after) as after_bytes,
-        1.96 * sqrt(sum(h.before_variance) / power(max(c.processes_before), 2)
-            + sum(h.after_variance) / power(max(c.processes_after), 2)) as margin,
+        -- What has no sample before may have been there all the same.
+        sqrt(power(1.96, 2) * (sum(h.before_variance) / power(max(c.processes_before), 2)
+                + sum(h.after_variance) / power(max(c.processes_after), 2))
+            + case when sum(h.before_bytes) = 0 and sum(h.after_variance) > 0
+                then power(3.0 * coalesce(max(c.sample_bytes_before), 0) / max(c.processes_before), 2) else 0 end) as margin,
         max(c.processes_before) as processes_before, max(c.processes_after) as processes_after
     from held h join counted c on c.service = h.service left join names n on n.frame = h.own_frame
     where c.processes_before > 0 and c.processes_after > 0

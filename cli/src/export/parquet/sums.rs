@@ -2,6 +2,8 @@
 //!
 //! Invariant: sums over the rows of a process are the figures of `memtrack stats`.
 
+use std::num::NonZeroU64;
+
 use anyhow::Result;
 use memtrack_reader::View;
 use memtrack_reader::analysis::{Group, SiteWindow, Tally, Variance};
@@ -74,7 +76,7 @@ pub(super) const SNAPSHOTS: [(&str, &str); 6] = [
     ("order", "i64"),
 ];
 
-const PROCESSES: [(&str, &str); 27] = [
+const PROCESSES: [(&str, &str); 28] = [
     ("process", "i64"),
     ("pid", "i32"),
     ("parent_pid", "i32"),
@@ -102,6 +104,7 @@ const PROCESSES: [(&str, &str); 27] = [
     ("truncated_stacks", "i64"),
     ("lost_bytes", "i64"),
     ("time_uncertainty_ns", "i64"),
+    ("sample_bytes", "i64"),
 ];
 
 /// The variances of bytes and count of a figure; null where it is exact.
@@ -336,6 +339,7 @@ impl TableWriter<'_> {
             number(totals.truncated_stacks),
             number(info.lost_bytes),
             ParquetCell::Number(info.time_uncertainty_ns),
+            ParquetCell::Number(self.source.capture.sample_bytes().map(NonZeroU64::get)),
         ])?;
         table.finish()
     }

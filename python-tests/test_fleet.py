@@ -127,6 +127,39 @@ def test_figures_of_samples_have_intervals_and_noise_is_no_regression(sampled):
     assert " ± " in sampled("growth").stdout and " ± " in sampled("leaks").stdout
 
 
+@pytest.mark.parametrize(
+    "sample_bytes, held, variance, is_there",
+    [
+        # As much may be there unseen, in both processes of the release before: 3 * 64 KiB / 2.
+        ("65536", 98_000, 1e6, False),
+        ("65536", 99_000, 1e6, True),
+        # Mappings are exact, and so is a recording of all allocations.
+        ("65536", 98_000, 0, True),
+        ("null", 98_000, 0, True),
+    ],
+)
+def test_what_had_no_sample_before_may_have_been_there(executable, tmp_path, sample_bytes, held, variance, is_there):
+    duckdb = pytest.importorskip("duckdb")
+    values = {
+        "processes": f"""(1, '1', {sample_bytes}, 9, 9), (2, '1', {sample_bytes}, 9, 9), (3, '2', {sample_bytes}, 9, 9)
+            t(process, release, sample_bytes, finalizing_ns, duration_ns)""",
+        "sites": f"(3, 7, 'own', {held}, {float(variance)}) t(process, own_frame, whose, peak_bytes, peak_bytes_variance)",
+        "windows": f"""(3, 0, 1, 7, 0, 0.0), (3, 1, 2, 7, {2 * held}, {float(variance)})
+            t(process, window_number, end_ns, own_frame, live_bytes, live_bytes_variance)""",
+        "frames": "(7, 'work', 'app.py', 3) t(frame, function, file, line)",
+    }
+    for table, of_table in values.items():
+        folder = tmp_path / table / "service=shop" / "host=web"
+        folder.mkdir(parents=True)
+        of_rows, _, columns = of_table.rpartition(" t(")
+        duckdb.sql(f"copy (select * from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    for query in (("regression", "--before", "1", "--after", "2"), ("growth",)):
+        command = [executable, "fleet", tmp_path, *query, "--json"]
+        found = rows(subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}))
+        assert bool(found) == is_there, found
+
+
 def test_exact_figures_have_no_interval(fleet):
     assert all(row["leaked_bytes_margin"] == 0 for row in rows(fleet("leaks", "--json")))
     assert "±" not in fleet("leaks").stdout

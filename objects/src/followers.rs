@@ -1,9 +1,9 @@
 //! Threads that read objects side by side: their sizes, and what they refer to.
 //!
-//! Processors that have nothing else to do read, all of them while a program stands still for its picture. An object with many items is read in
-//! parts, by all of them; one that refers to nothing but its type is measured when another is found to refer to it, and not read
-//! again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that reads it, nor on
-//! what it reads beside it; one thread gives numbers.
+//! Processors that have nothing else to do read, all of them while a program stands still for its picture. An object with many
+//! items is read in parts, by all of them; one that refers to nothing but its type is measured when another is found to refer to
+//! it, and not read again, if that type is known by then. Invariant: what is read of an object does not depend on the thread that
+//! reads it, nor on what it reads beside it; one thread gives numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 //! objects that are loaded later (see [`symbol_redirect`]).
 //!
 //! [`symbol_redirect`] says why symbol interposition is not used; besides, it cannot change calls that are already
-//! bound. Invariant: what is known of loaded objects is touched only under the loader's own lock (see [`patch()`]), so no object can be
-//! half relocated or unmapped meanwhile, the shim needs no lock, and a fork child inherits none.
+//! bound. Invariant: what is known of loaded objects is touched only under the loader's own lock (see [`patch()`]), so no
+//! object can be half relocated or unmapped meanwhile, the shim needs no lock, and a fork child inherits none.
 
 #![expect(
     clippy::disallowed_types,

@@ -99,14 +99,12 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
     let (of_objects, of_bytes) =
         (percent(placed.sum.count, read.objects), percent(placed.sum.own_bytes, read.own_bytes));
     let which = if placed.is_exact {
-        "others were made before recording began, or are part of a file"
+        "others were made before recording began, or are part of a file. That of a dict, float, frame, list or tuple may be that \
+         of an earlier one whose block CPython used again"
     } else {
         "only those with a block of malloc of their own; all have one with 'memtrack run --trace-python-allocators'"
     };
-    format!(
-        "{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}. That of a dict, float, \
-         frame, list or tuple may be that of an earlier one whose block CPython used again"
-    )
+    format!("{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}")
 }
 
 /// The report as JSON.

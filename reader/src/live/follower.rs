@@ -5,7 +5,6 @@
 //!
 //! Invariant: a call of [`LiveFollower::poll`] takes about the time that it is given, whatever the file holds.
 
-use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -16,11 +15,10 @@ use memtrack_format::symbols::ModuleSymbols;
 use super::grid::LiveWindow;
 use super::state::LiveState;
 use super::sums::{FollowedSums, SumsStep};
-use crate::analysis::UnknownBlocks;
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
-use crate::source::{CaptureReader, Consumer, DataLoss, FollowStep, FollowedCapture, MergeReader, first_process};
+use crate::source::{CaptureReader, Consumer, DataLoss, FollowStep, FollowedCapture, MergeReader};
 
 /// Blocks or runs that are read between two looks at the clock.
 const TOGETHER: usize = 16;
@@ -73,18 +71,12 @@ impl LiveFollower {
     pub fn open(path: impl AsRef<Path>, every: Option<Duration>) -> Result<Self, Error> {
         let path = path.as_ref();
         let mut capture = CaptureReader::open(path)?;
-        // The index of a capture that is being written may not have the process yet.
-        let first = first_process(path)?;
-        let unknown = match capture.unknown_blocks() {
-            UnknownBlocks::Unmatched => UnknownBlocks::of(&first),
-            known => known,
-        };
-        let sample_bytes = capture.sample_bytes().or(first.sample_bytes.and_then(NonZeroU64::new));
-        let state = LiveState::new(every).with_unknown(unknown, sample_bytes);
+        let mut state = LiveState::new(every);
         let input = if capture.aggregated() {
             FollowInput::Sums(Box::new(FollowedSums::new(path.to_owned(), capture)))
         } else if capture.complete() {
             capture.ignore_names();
+            state.begin(capture.process());
             let (reading, left) = (capture.reading_alone(state.short_lived_threshold())?, capture.total_record_bytes());
             FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
         } else {
@@ -125,7 +117,11 @@ impl LiveFollower {
     fn step(&mut self) -> Result<FollowStep, Error> {
         match &mut self.input {
             FollowInput::Growing(followed) => {
+                let was_known = followed.knows_process();
                 let step = followed.step(&mut self.state)?;
+                if !was_known && followed.knows_process() {
+                    self.state.begin(followed.process());
+                }
                 // Before the first sums an aggregated capture looks like one without events.
                 if matches!(step, FollowStep::Waiting) && self.state.totals().events == 0 {
                     self.follow_sums();

@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
+use memtrack_format::meta::Process;
+
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
@@ -79,11 +81,12 @@ impl LiveState {
         self.grids.iter().find(|grid| grid.number < number && grid.is_like(of)).map(|grid| grid.number)
     }
 
-    /// The same, of a process that frees such blocks without a recorded allocation.
-    /// `sample_bytes`: with samples of its allocations only, of which sums are estimates.
-    pub(super) fn with_unknown(mut self, unknown_blocks: UnknownBlocks, sample_bytes: Option<NonZeroU64>) -> Self {
+    /// The process is known: what its first image frees without a recorded allocation, and whether sums are estimates from
+    /// samples. Before the first event, for it decides what each event stands for.
+    pub(super) fn begin(&mut self, process: &Process) {
+        let (unknown_blocks, sample_bytes) =
+            (UnknownBlocks::of(process), process.sample_bytes.and_then(NonZeroU64::new));
         self.replay = Replay::new(&Options { flows: true, unknown_blocks, sample_bytes, ..Options::default() });
-        self
     }
 
     /// All groups that have something live, with all that they have allocated and freed so far.

@@ -82,6 +82,11 @@ impl FollowedCapture {
         &self.process
     }
 
+    /// Whether the metadata of the process was read. No event is emitted before.
+    pub(crate) fn knows_process(&self) -> bool {
+        self.online.is_some() || self.ended
+    }
+
     /// What the stacks of the events so far are.
     pub(crate) fn frames(&self) -> &Frames {
         self.online.as_ref().map_or(&self.found.0, Online::frames)

@@ -328,9 +328,14 @@ impl History {
 impl History {
     /// A capture of this history as the collector writes it, with a checkpoint after each so many pieces.
     pub(super) fn collected(&self, every: usize) -> Vec<u8> {
+        self.collected_of(&process(), every)
+    }
+
+    /// The same, of this process.
+    pub(super) fn collected_of(&self, process: &Process, every: usize) -> Vec<u8> {
         let mut file = Vec::new();
         let mut sink = FileSink::new(&mut file).unwrap();
-        sink.process(&process()).unwrap();
+        sink.process(process).unwrap();
         let mut writer = ObservationWriter::default();
         self.observations.iter().for_each(|observation| writer.add(observation));
         let (observed, first_ticket, last_ticket) = writer.take();

@@ -2,6 +2,7 @@
 
 mod accounts;
 mod fixture;
+mod followers;
 mod make;
 mod repeats;
 mod short_lived;

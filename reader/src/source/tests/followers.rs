@@ -1,0 +1,54 @@
+//! Whoever follows a capture sees the same, however much of it was written when it was opened.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use memtrack_format::header;
+use memtrack_format::meta::Process;
+use proptest::prelude::{prop_assert_eq, proptest};
+
+use super::make::{History, process, steps};
+use crate::analysis::{GroupFlow, Tally};
+use crate::live::{FollowProgress, LiveFollower};
+
+/// Frames, thread and allocator.
+type Key = (Vec<(String, u32)>, i32, String);
+
+/// What each group has allocated, freed and live at the end, as one sees it who opens the file when so many bytes of it are written.
+fn groups(capture: &[u8], written: usize) -> BTreeMap<Key, [Tally; 3]> {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&capture[..written]).unwrap();
+    let mut follower = LiveFollower::open(file.path(), None).unwrap();
+    let read = |follower: &mut LiveFollower| {
+        while follower.poll(std::time::Duration::MAX).unwrap() == FollowProgress::Behind {}
+    };
+    read(&mut follower);
+    file.write_all(&capture[written..]).unwrap();
+    read(&mut follower);
+    assert!(follower.has_ended());
+    let (frames, threads) = (follower.frames(), follower.threads());
+    let named = |group: GroupFlow| {
+        let stack = frames.root_to_leaf(group.stack).into_iter();
+        let stack = stack.map(|frame| (frames.function(frame).to_owned(), frames.frame(frame).line)).collect();
+        let key = (stack, threads[group.thread.0 as usize].tid, format!("{:?}", group.allocator));
+        (key, [group.allocated, group.freed, group.live])
+    };
+    follower.state().groups().map(named).collect()
+}
+
+proptest! {
+    /// The header is written before the process, which says what each event stands for.
+    #[test]
+    fn what_is_written_later_does_not_change_the_sums(steps in steps(), written: u16) {
+        let history = History::of(&steps, false);
+        let sampled = Process { sample_bytes: Some(500), ..process() };
+        let forked = Process { fork_ticket: Some(0), ..process() };
+        for process in [process(), sampled, forked] {
+            let capture = history.collected_of(&process, 2);
+            let whole = groups(&capture, capture.len());
+            for written in [header::LEN, header::LEN + usize::from(written) % (capture.len() - header::LEN)] {
+                prop_assert_eq!(&groups(&capture, written), &whole);
+            }
+        }
+    }
+}

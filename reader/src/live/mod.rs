@@ -7,6 +7,8 @@
 //! Invariant: the sums are those that a report of the capture has for the same span of time.
 
 mod follower;
+#[cfg(test)]
+mod follower_tests;
 mod grid;
 mod history;
 mod state;

@@ -32,7 +32,7 @@ mod thread_names;
 mod timeline;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::io;
 use std::num::NonZeroU64;

@@ -14,11 +14,11 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 use crate::event::EventKind;
 
 /// Start of the clocks: ticks of the stamping clock are two to the nanosecond.
-pub(super) const START_NS: u64 = 1_000_000;
+pub(crate) const START_NS: u64 = 1_000_000;
 
 /// What happens in a run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Act {
+pub(crate) enum Act {
     Alloc(u64),
     Free(u64),
     /// The thread's last free did not happen. What must be seen is not known then.
@@ -44,7 +44,7 @@ pub(super) enum Act {
 
 /// What a ticket is taken for.
 #[derive(Clone, Debug)]
-pub(super) enum HistoryStep {
+pub(crate) enum HistoryStep {
     Run(usize, Vec<Act>),
     /// By several streams, which do this in this order.
     Shared(Vec<(usize, Act)>),
@@ -55,12 +55,12 @@ pub(super) enum HistoryStep {
 
 /// What a reader must see; times are `None` where only order is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum ExpectedItem {
+pub(crate) enum ExpectedItem {
     Event { tid: i32, kind: EventKind, address: u64, size: u64, stack: Vec<(String, u32)>, time_ns: u64 },
     Snapshot { time_ns: u64, rss: u64 },
 }
 
-pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
     let act = prop_oneof![
         6 => (1u64..1 << 40).prop_map(Act::Alloc),
         6 => (1u64..1 << 40).prop_map(Act::Free),
@@ -82,12 +82,12 @@ pub(super) fn steps() -> impl Strategy<Value = Vec<HistoryStep>> {
 
 /// A piece of a segment, not yet in a file.
 #[derive(Clone, Debug)]
-pub(super) struct EncodedPiece {
-    pub(super) stream: u32,
-    pub(super) segment: u32,
-    pub(super) offset: u32,
-    pub(super) tickets: (u64, u64),
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct EncodedPiece {
+    pub(crate) stream: u32,
+    pub(crate) segment: u32,
+    pub(crate) offset: u32,
+    pub(crate) tickets: (u64, u64),
+    pub(crate) bytes: Vec<u8>,
 }
 
 struct TestStream {
@@ -105,17 +105,17 @@ struct TestStream {
 
 /// A history as it is recorded, and as it must be read.
 #[derive(Default)]
-pub(super) struct History {
-    pub(super) pieces: Vec<EncodedPiece>,
-    pub(super) observations: Vec<Observation>,
-    pub(super) seen: Vec<ExpectedItem>,
+pub(crate) struct History {
+    pub(crate) pieces: Vec<EncodedPiece>,
+    pub(crate) observations: Vec<Observation>,
+    pub(crate) seen: Vec<ExpectedItem>,
     /// What was recorded when so many pieces had been made, in steps: (ticket, pieces, observations).
-    pub(super) rounds: Vec<(u64, usize, usize)>,
+    pub(crate) rounds: Vec<(u64, usize, usize)>,
     now_ns: u64,
     floor_ns: u64,
 }
 
-pub(super) fn tid(stream: usize) -> i32 {
+pub(crate) fn tid(stream: usize) -> i32 {
     100 + stream as i32
 }
 
@@ -226,7 +226,7 @@ impl TestStream {
 
 impl History {
     /// Plays the steps. In timed ones every event is one nanosecond after the one before.
-    pub(super) fn of(steps: &[HistoryStep], timed: bool) -> Self {
+    pub(crate) fn of(steps: &[HistoryStep], timed: bool) -> Self {
         let mut history = Self::default();
         let mut streams: Vec<Option<TestStream>> = (0..4).map(|_| None).collect();
         for (ticket, step) in (1..).zip(steps) {
@@ -302,7 +302,7 @@ impl History {
 
     /// A capture of this history; `shuffle` says in which order the pieces stand (empty: as they were made), `split`
     /// where they are cut again.
-    pub(super) fn file(&self, shuffle: &[u16], split: usize) -> Vec<u8> {
+    pub(crate) fn file(&self, shuffle: &[u16], split: usize) -> Vec<u8> {
         let mut pieces: Vec<EncodedPiece> = self.pieces.iter().flat_map(|piece| piece.split(split)).collect();
         let mut file = header::encode().to_vec();
         push_block(&mut file, BlockHeader::plain(BlockKind::Process), &process().encode());
@@ -327,12 +327,12 @@ impl History {
 
 impl History {
     /// A capture of this history as the collector writes it, with a checkpoint after each so many pieces.
-    pub(super) fn collected(&self, every: usize) -> Vec<u8> {
+    pub(crate) fn collected(&self, every: usize) -> Vec<u8> {
         self.collected_of(&process(), every)
     }
 
     /// The same, of this process.
-    pub(super) fn collected_of(&self, process: &Process, every: usize) -> Vec<u8> {
+    pub(crate) fn collected_of(&self, process: &Process, every: usize) -> Vec<u8> {
         let mut file = Vec::new();
         let mut sink = FileSink::new(&mut file).unwrap();
         sink.process(process).unwrap();
@@ -355,7 +355,7 @@ impl History {
 }
 
 impl EncodedPiece {
-    pub(super) fn header(&self) -> BlockHeader {
+    pub(crate) fn header(&self) -> BlockHeader {
         let (first_ticket, last_ticket) = self.tickets;
         let (stream, segment, offset) = (self.stream, self.segment, self.offset);
         BlockHeader { stream, segment, offset, first_ticket, last_ticket, ..BlockHeader::plain(BlockKind::Records) }
@@ -371,7 +371,7 @@ impl EncodedPiece {
     }
 }
 
-pub(super) fn process() -> Process {
+pub(crate) fn process() -> Process {
     Process {
         pid: Some(7),
         start: StartTimes {
@@ -386,7 +386,7 @@ pub(super) fn process() -> Process {
 }
 
 /// The blocks in each of the ways that there are, whether that helps or not.
-pub(super) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
+pub(crate) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]) {
     match file.len() % 5 {
         with @ (0 | 1) if header.kind == BlockKind::Records => push_columns(file, header, payload, with == 0),
         2 | 3 => push_stored(file, Codec::Lz4, header, payload, &lz4_flex::block::compress(payload)),
@@ -395,7 +395,7 @@ pub(super) fn push_block(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8]
 }
 
 /// A block of columns, sorted as records with times or without.
-pub(super) fn push_columns(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8], timed: bool) {
+pub(crate) fn push_columns(file: &mut Vec<u8>, header: BlockHeader, payload: &[u8], timed: bool) {
     let mut splitter = ColumnSplitter::default();
     let stored = lz4_flex::block::compress(splitter.split(payload, timed).unwrap());
     push_stored(file, Codec::Lz4Columns, header, payload, &stored);

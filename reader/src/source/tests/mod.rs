@@ -2,8 +2,7 @@
 
 mod accounts;
 mod fixture;
-mod followers;
-mod make;
+pub(crate) mod make;
 mod repeats;
 mod short_lived;
 

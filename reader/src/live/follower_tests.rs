@@ -7,9 +7,9 @@ use memtrack_format::header;
 use memtrack_format::meta::Process;
 use proptest::prelude::{prop_assert_eq, proptest};
 
-use super::make::{History, process, steps};
+use super::{FollowProgress, LiveFollower};
 use crate::analysis::{GroupFlow, Tally};
-use crate::live::{FollowProgress, LiveFollower};
+use crate::source::tests::make::{History, process, steps};
 
 /// Frames, thread and allocator.
 type Key = (Vec<(String, u32)>, i32, String);

@@ -90,6 +90,35 @@ for name in "abc":
         assert figures(f"{name}.bin")["account"]["events"] == 0
 
 
+def test_no_thread_of_memtrack_is_left_among_the_programs(program, any_interpreter, figures):
+    """Where a program has several, the first recording has one of its own for some milliseconds, and may end before it."""
+    lines = program(
+        any_interpreter,
+        """
+import os, threading, time
+stop = threading.Event()
+threads = [threading.Thread(target=stop.wait) for _ in range(3)]
+for thread in threads:
+    thread.start()
+tasks = lambda: sorted(os.listdir("/proc/self/task"))
+before = tasks()
+for name in "abc":
+    with memtrack.Tracker(name + ".bin"):
+        inside = keep(50)
+    while tasks() != before:
+        time.sleep(0.001)
+stop.set()
+for thread in threads:
+    thread.join()
+print(len(before))
+""",
+    )
+    assert lines == ["4"]
+    for name in "abc":
+        got = figures(f"{name}.bin")
+        assert got["capture"]["complete"] and 50 <= got["allocations"]["count"] <= 60
+
+
 def test_to_enter_imports_no_large_module(any_interpreter, executable, tmp_path):
     """They take more time than all else that it does. `-S`: an environment may import them when Python starts."""
     code = """

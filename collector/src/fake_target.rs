@@ -33,6 +33,7 @@ impl FakeTarget {
     pub(crate) fn start(socket: &Path) -> Self {
         let target = Self::connect(socket).unwrap();
         barrier::register();
+        target.area.control().is_registered.store(1, Release);
         target.area.control().state.store(state::RECORDING, Release);
         target
     }

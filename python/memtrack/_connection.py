@@ -15,7 +15,7 @@ from memtrack._json_lines import to_line, to_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, Optional, Union
+    from typing import Any, Dict, Union
 
     Request = Union[str, Dict[str, Any]]
 
@@ -53,12 +53,10 @@ class Connection:
         """Whether the other side still listens."""
         return not select.select([self._socket], [], [], 0)[0]
 
-    def ask(self, request: Request, meanwhile: Optional[Callable[[], None]] = None) -> Dict[str, Any]:
-        """Its answer to a request; `meanwhile` is called before it is waited for."""
+    def ask(self, request: Request) -> Dict[str, Any]:
+        """Its answer to a request."""
         try:
             self._socket.sendall(to_line(request))
-            if meanwhile is not None:
-                meanwhile()
             line = self._line()
         except OSError as error:
             raise Error(LOST) from error

@@ -55,14 +55,11 @@ class Library:
         try:
             self.attach: Callable[[int, int], int] = loaded.memtrack_attach
             self.detach: Callable[[], int] = loaded.memtrack_detach
-            self.prepare: Callable[[], None] = loaded.memtrack_prepare
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
             raise Error(status_text(-3)) from error
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
         loaded.memtrack_detach.argtypes = []
-        loaded.memtrack_prepare.argtypes = []
-        loaded.memtrack_prepare.restype = None
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 

@@ -260,7 +260,7 @@ class Tracker:
         memory = _memory_file()
         try:
             begin = {"options": self._options, "memory": memory, "accounts": self._has_accounts}
-            slots = recorder.ask({"begin": begin}, self._library.prepare)["slots"]
+            slots = recorder.ask({"begin": begin})["slots"]
             if slots is None:
                 raise Error(status_text(NOT_MAPPED))
         except BaseException:

@@ -9,10 +9,11 @@ pub fn register() {
     call(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
 }
 
-/// Makes every thread of all registered processes pass a memory barrier; where the system is too old for that, every
-/// thread of all processes, which takes milliseconds.
-pub fn raise() {
-    if call(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0 {
+/// Makes every thread of all registered processes pass a memory barrier; where the system is too old for that, or the process
+/// that is meant [is not registered](crate::layout::ControlPage::is_registered) yet, every thread of all processes, which takes
+/// milliseconds.
+pub fn raise(is_registered: bool) {
+    if !is_registered || call(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0 {
         call(libc::MEMBARRIER_CMD_GLOBAL);
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 17;
+pub const LAYOUT_VERSION: u32 = 18;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -189,6 +189,8 @@ pub struct ControlPage {
     pub socket: [AtomicU64; SOCKET_WORDS],
     /// 1: recording began in a process that was already running; target.
     pub began_late: AtomicU32,
+    /// 1: a [barrier](crate::barrier) reaches the target's threads without delay; target, possibly after it has begun to record.
+    pub is_registered: AtomicU32,
     /// How many bytes of its next segment a thread is to use, 0 for all; collector.
     pub segment_room: AtomicU32,
     /// Number of questions asked so far; target, by addition.

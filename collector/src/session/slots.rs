@@ -51,9 +51,14 @@ impl Session {
         most
     }
 
+    /// Whether a barrier reaches the target's threads without delay.
+    pub(super) fn reaches_barriers(&self) -> bool {
+        self.area.control().is_registered.load(Acquire) != 0
+    }
+
     /// Streams that may still add records with tickets before the one that was just taken.
     pub(super) fn busy(&mut self, now: u64) -> Vec<u32> {
-        barrier::raise();
+        barrier::raise(self.reaches_barriers());
         // Slots that came into use since the last scan may have taken an earlier ticket.
         self.find_used_slots(now);
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)

@@ -5,6 +5,7 @@
 pub(crate) mod allocator_statistics;
 #[cfg(not(miri))]
 pub(crate) mod arena;
+pub(crate) mod barrier_registration;
 pub(crate) mod collector_socket;
 pub(crate) mod dladdr;
 pub(crate) mod environment;
@@ -19,5 +20,7 @@ pub(crate) mod readable;
 pub(crate) mod recording_switch;
 pub(crate) mod seccomp;
 pub(crate) mod shared_area;
+pub(crate) mod signal_mask;
 pub(crate) mod symbol_tables;
+pub(crate) mod thread_count;
 pub(crate) mod tls;

@@ -11,9 +11,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Release};
 
+use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
-use memtrack_transport::{Area, barrier};
 
 use super::recorded_process;
 use super::recording_span::{self, Given, Start};
@@ -27,15 +27,6 @@ use crate::recording::thread;
 extern "C" fn memtrack_attach(memory: c_int, slots: u32) -> i32 {
     let _errno = Errno::keep();
     exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done)) as i32
-}
-
-/// What the first recording of a process needs and takes long, called while its collector makes ready: with several threads,
-/// the system takes ten milliseconds and more to register the process for [barriers](memtrack_transport::barrier). Nothing
-/// else of the process is changed.
-#[unsafe(no_mangle)]
-extern "C" fn memtrack_prepare() {
-    let _errno = Errno::keep();
-    barrier::register();
 }
 
 /// Ends recording. The library stays loaded, and passes on what the program calls by pointers that it has kept. The

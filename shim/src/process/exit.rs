@@ -11,6 +11,7 @@ use memtrack_transport::layout::account_request;
 use super::recorded_process;
 use crate::interposition::got::Original;
 use crate::platform::recording_switch;
+use crate::platform::thread_count;
 use crate::recording::account_wait::wait_for_account;
 use crate::recording::finalize_barrier;
 
@@ -28,18 +29,7 @@ pub(super) extern "C" fn before_end() {
 /// Whether threads of an interpreter that has ended may still run (daemon threads): CPython 3.10 and earlier read states that it
 /// has freed, and the longer the process lives, the likelier they crash.
 fn has_stray_threads() -> bool {
-    finalize_barrier::has_finalized() && threads().is_none_or(|threads| threads > 1)
-}
-
-/// The number of this process's threads: the links of their directory without its own two.
-fn threads() -> Option<libc::nlink_t> {
-    let mut about = std::mem::MaybeUninit::<libc::stat>::uninit();
-    // By number, since glibc has the function from 2.33 only.
-    let (call, path) = (libc::SYS_newfstatat, c"/proc/self/task".as_ptr());
-    // SAFETY: a path that ends in a zero, and room for what is told of it.
-    let told = unsafe { libc::syscall(call, libc::AT_FDCWD, path, about.as_mut_ptr(), 0) };
-    // SAFETY: it was filled in if the call succeeded.
-    (told == 0).then(|| unsafe { about.assume_init() }.st_nlink.saturating_sub(2))
+    finalize_barrier::has_finalized() && thread_count::threads().is_none_or(|threads| threads > 1)
 }
 
 type Exit = unsafe extern "C" fn(c_int) -> !;

@@ -11,13 +11,14 @@ use std::os::fd::AsFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use memtrack_transport::Area;
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::handshake::{Fork, Hello, receive_memory};
 use memtrack_transport::layout::{ControlPage, state};
-use memtrack_transport::{Area, barrier};
 
 use super::recorded_process;
 use crate::interposition::python_allocators;
+use crate::platform::barrier_registration;
 use crate::platform::collector_socket;
 use crate::platform::errno::Errno;
 use crate::platform::recording_switch;
@@ -141,7 +142,7 @@ fn connect(area: &'static Area, ticket: u64) -> Option<()> {
 fn begin(area: &'static Area) {
     thread::begin_again();
     recorded_process::note();
-    barrier::register();
+    barrier_registration::register(&area.control().is_registered);
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
         recording_switch::on();

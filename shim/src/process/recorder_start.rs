@@ -11,6 +11,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
 
 use crate::platform::errno::Errno;
+use crate::platform::signal_mask::with_signals_blocked;
 use crate::recording::thread;
 
 /// Bytes of stack for each of the two processes.
@@ -62,18 +63,8 @@ fn start(
     }
     let (outer, inner) = (stacks.wrapping_byte_add(STACK), stacks.wrapping_byte_add(2 * STACK));
     let mut given = RecorderStart { program, arguments, environment, socket, inner_stack: inner, error: 0 };
-    // SAFETY: all zeroes is a valid set.
-    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
-    let mut before = all;
-    // SAFETY: a live local.
-    unsafe { libc::sigfillset(&raw mut all) };
-    // A handler of the program must not run in the other processes. Not pthread_sigmask, which is of another library before
-    // glibc 2.32; on Linux this one is of the calling thread, too.
-    // SAFETY: live locals.
-    unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
-    clone_and_wait(&mut given, outer);
-    // SAFETY: a live local.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    // A handler of the program must not run in the other processes.
+    with_signals_blocked(|| clone_and_wait(&mut given, outer));
     // SAFETY: mapped above; the processes that used it have ended or execute another program.
     unsafe { libc::munmap(stacks, 2 * STACK) };
     given.error

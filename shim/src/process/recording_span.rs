@@ -10,15 +10,15 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
+use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::{state, stop_reason};
-use memtrack_transport::{Area, barrier};
 
 use super::{child_environment, fork, hook_table, recorded_process};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::{allocator_statistics, recording_switch};
+use crate::platform::{allocator_statistics, barrier_registration, recording_switch};
 use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
@@ -63,7 +63,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if !recording_switch::protect_children() {
         return Err(AttachStatus::ChildrenUnprotected);
     }
-    barrier::register();
+    barrier_registration::register(&control.is_registered);
     sampling::begin(&control.sample_bytes, control.sample_varies.load(Relaxed) != 0);
     if control.native.load(Relaxed) != 0 {
         native::start();
@@ -111,6 +111,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
 pub(super) fn end(area: &'static Area) -> AttachStatus {
     recording_switch::off();
     fork::unfollow();
+    barrier_registration::wait();
     let are_outside = thread::wait_until_outside(area);
     if are_outside {
         let control = area.control();

@@ -8,7 +8,7 @@
 //! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use memtrack_transport::layout::{SlotHeader, account_request};
 use memtrack_transport::segment_chain::is_in_hook;
@@ -40,7 +40,7 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     if let Some(area) = shared_area::area().filter(|_| !seccomp::has_seccomp_filter()) {
         let _errno = Errno::keep();
         // A thread that is not seen in a hook after this sees in its next one that finalization has begun.
-        barrier::raise();
+        barrier::raise(is_registered(area));
         wait_for_others(area, highest_slot, own, LOOKS);
     }
     // What the program holds now is what counts as leaked.
@@ -55,7 +55,7 @@ pub(crate) fn has_finalized() -> bool {
 /// Waits until no thread of the first `count` slots is inside a hook. Recording is off: a thread that is not seen in a
 /// hook after the barrier does not begin a record. `false`: one still is after ten seconds, as when it was stopped.
 pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
-    barrier::raise();
+    barrier::raise(is_registered(area));
     let slots = || (0..count).filter_map(|index| area.slot(index));
     (0..10 * LOOKS).any(|look| {
         if look > 0 {
@@ -63,6 +63,10 @@ pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
         }
         !slots().any(is_in_hook)
     })
+}
+
+fn is_registered(area: &Area) -> bool {
+    area.control().is_registered.load(Acquire) != 0
 }
 
 fn nap() {

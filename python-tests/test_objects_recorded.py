@@ -178,6 +178,70 @@ def test_without_python_allocators_only_blocks_of_malloc_have_places(recorded, o
     assert [(place["line"], place["count"]) for place in payloads] == [(PAYLOAD_LINE, 400)]
 
 
+CONTENTS = """
+import array, collections
+def lists():
+    return [[None] * (200 + number) for number in range(30)]
+def grown():
+    made = []
+    for number in range(30):
+        one = collections.deque()
+        one.extend(range(500))
+        made.append(one)
+    return made
+def others():
+    return [
+        (
+            bytearray(3000 + number),
+            array.array("d", [0.0] * 300),
+            dict.fromkeys(range(100)),
+            collections.OrderedDict.fromkeys(range(100)),
+            set(range(100)),
+        )
+        for number in range(30)
+    ]
+def small():
+    return [[None] * 3 for number in range(30)], [dict.fromkeys(range(3)) for number in range(30)]
+kept = lists(), grown(), others(), small()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_objects_whose_contents_are_in_a_block_of_malloc_have_its_place(recorded, objects, version):
+    told = objects(recorded(CONTENTS, "--objects-at", "end", version=version))
+    assert not told["placed"]["exact"]
+    expected = {
+        "builtins.list": "lists",
+        "collections.deque": "grown",
+        "builtins.bytearray": "others",
+        "array.array": "others",
+        "builtins.dict": "others",
+        "collections.OrderedDict": "others",
+        "builtins.set": "others",
+    }
+    for name, function in expected.items():
+        places = [place for place in row(told, name)["places"] if place["file"].endswith("app.py")]
+        if version in FREE_THREADED:
+            # Its allocator takes no blocks of malloc.
+            assert places == []
+            continue
+        made = [place for place in places if function in place["function"] or place["function"] == "<listcomp>"]
+        assert sum(place["count"] for place in made) == 30, (name, places)
+        assert sum(place["count"] for place in places) <= 32, (name, places)
+
+
+def test_arrays_have_the_place_that_allocated_their_items(memtrack, objects, tmp_path):
+    pytest.importorskip("numpy")
+    script = tmp_path / "app.py"
+    code = "import numpy\ndef make():\n    return [numpy.zeros(4000 + number) for number in range(30)]\nkept = make()\nviews = [one[1:] for one in kept]\n"
+    script.write_text(code)
+    capture = memtrack.record(sys.executable, script, options=("--objects-at", "end")).path
+    places = row(objects(capture), "numpy.ndarray")["places"]
+    made = [place for place in places if place["file"].endswith("app.py")]
+    # Views own no items.
+    assert sum(place["count"] for place in made) == 30 and {place["line"] for place in made} == {3}
+
+
 def marked(memtrack, executable, tmp_path, *options):
     (tmp_path / "app.py").write_text(STEPS)
     command = [str(executable), "run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py"]

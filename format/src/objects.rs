@@ -14,7 +14,10 @@
 //! types: count, (text << 2 | partial << 1 | conservative)…
 //!                                     module and qualified name
 //! objects: count, address+…           ascending
-//!          (own_bytes << 1 | tracked)… type… (references << 3 | list)…
+//!          (own_bytes << 1 | tracked)… type…
+//! contents: count, (object+ address~)…
+//!                                     objects with a block for what is in them, and its address, relative to theirs
+//!          (references << 3 | list)…   of each object
 //! holders: (kind parent~ value)…      of each object: the one before it on its shortest path, and how that refers to it;
 //!                                     kinds 0 and 12, which stand alone: none
 //! references: count…, (object~)…      of each object; the first relative to it, the others to the one before
@@ -23,7 +26,7 @@
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
 //! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be
-//! missing, bit 3 where `partial` is there. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
+//! missing, bit 3 where `partial` is there, bit 4 where `contents` are. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
 //! the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
@@ -48,6 +51,7 @@ const CONSISTENT: u64 = 1;
 const WITH_LISTS: u64 = 2;
 const MISSES_LARGE: u64 = 4;
 const WITH_PARTIAL_SIZES: u64 = 8;
+const WITH_CONTENTS: u64 = 16;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +100,15 @@ pub struct PicturedType {
     pub is_size_partial: bool,
 }
 
+/// A block in which an object has its items, its bytes or its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContentsBlock {
+    /// The object's row.
+    pub object: u32,
+    /// The block's address.
+    pub address: u64,
+}
+
 /// An object that modules or frames hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PicturedRoot {
@@ -129,6 +142,8 @@ pub struct StoredPicture {
     pub types: Vec<PicturedType>,
     /// By address.
     pub objects: Vec<PicturedObject>,
+    /// By object, each at most once; only blocks that may be the C library's.
+    pub contents: Vec<ContentsBlock>,
     /// Of each object the references that the interpreter counts, at most `u32::MAX`; 0: it does not count them, since the
     /// object never ends. Empty in pictures that have none.
     pub reference_counts: Vec<u32>,
@@ -158,6 +173,7 @@ impl StoredPicture {
         let mut objects = read_objects(&mut input, types.len())?;
         let count = objects.len();
         objects.shrink_to_fit();
+        let contents = if state & WITH_CONTENTS != 0 { read_contents(&mut input, &objects)? } else { Vec::new() };
         let reference_counts = if has_lists { read_lists(&mut input, &mut objects)? } else { Vec::new() };
         let mut picture = Self {
             head,
@@ -170,6 +186,7 @@ impl StoredPicture {
             texts,
             types,
             objects,
+            contents,
             reference_counts,
             ..Self::default()
         };
@@ -275,6 +292,16 @@ fn read_objects(input: &mut FieldReader<'_>, types: usize) -> Option<Vec<Picture
     Some(objects)
 }
 
+fn read_contents(input: &mut FieldReader<'_>, objects: &[PicturedObject]) -> Option<Vec<ContentsBlock>> {
+    let mut next = 0_u32;
+    input.rows(|input| {
+        let object = next.checked_add(input.small()?)?;
+        let address = unzigzag(objects.get(object as usize)?.address, input.number()?);
+        next = object.checked_add(1)?;
+        Some(ContentsBlock { object, address })
+    })
+}
+
 fn read_type(input: &mut FieldReader<'_>, texts: usize, state: u64) -> Option<PicturedType> {
     let mut number = input.number()?;
     let mut bit = |of: u64| {
@@ -328,8 +355,8 @@ fn read_references(input: &mut FieldReader<'_>, count: usize) -> Option<(Vec<u64
 #[cfg(test)]
 mod tests {
     use super::{
-        CollectorList, HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart, PicturedHolder,
-        PicturedObject, PicturedRoot, PicturedType, StoredPicture,
+        CollectorList, ContentsBlock, HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart,
+        PicturedHolder, PicturedObject, PicturedRoot, PicturedType, StoredPicture,
     };
     use proptest::prelude::*;
 
@@ -354,6 +381,7 @@ mod tests {
                 object(1 << 46, 1 << 33, 1, CollectorList::Unlisted),
                 object((1 << 46) + 8, 0, 1, CollectorList::Frozen),
             ],
+            contents: vec![ContentsBlock { object: 0, address: 1 << 30 }, ContentsBlock { object: 2, address: 16 }],
             reference_counts: vec![3, 0, u32::MAX],
             holders: vec![
                 holder(0, HolderKind::None, 0),

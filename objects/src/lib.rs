@@ -4,7 +4,7 @@
 //! have none; [`picture_reader`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
 //! and [`size`] say what an object is and how large, with the [`measures`] of types that have their own; [`addresses`] where
-//! objects are; [`dictionary`] reads dictionaries, [`greenlets`] frames that no thread has. [`graph`] finds paths to objects and
+//! objects are, and [`contents`] where their items are; [`dictionary`] reads dictionaries, [`greenlets`] frames that no thread has. [`graph`] finds paths to objects and
 //! what would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
@@ -13,6 +13,7 @@
 
 mod addresses;
 mod blocks;
+mod contents;
 mod dictionary;
 mod field_names;
 mod followed_objects;

@@ -37,6 +37,12 @@ pub(crate) struct NumpyArray {
     pub(crate) objects: Option<(u64, u64)>,
 }
 
+/// The address of the block in which the array at this address has its items, if it owns it.
+pub(crate) fn own_data(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<u64> {
+    let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
+    if word(FLAGS)? as u32 & OWNS_DATA == 0 { None } else { word(DATA) }
+}
+
 impl NumpyArray {
     /// Reads the array at this address.
     pub(crate) fn read(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<Self> {

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use memtrack_format::objects::{CollectorList, PictureColumns, PicturedObject, StoredPicture};
+use memtrack_format::objects::{CollectorList, ContentsBlock, PictureColumns, PicturedObject, StoredPicture};
 
 use crate::side_by_side;
 
@@ -116,6 +116,11 @@ impl ObjectPicture {
     /// All objects, by address.
     pub fn objects(&self) -> &[PicturedObject] {
         &self.stored.objects
+    }
+
+    /// The blocks in which objects have what is in them, by object.
+    pub fn contents(&self) -> &[ContentsBlock] {
+        &self.stored.contents
     }
 
     /// The objects of the types with this name, with or without its module; or the one at an address such as `0x7f00`.

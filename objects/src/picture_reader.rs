@@ -8,6 +8,7 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
+use crate::contents::contents_of;
 use crate::followers::FollowerMemories;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, NewRows, in_rows};
@@ -190,7 +191,7 @@ fn root_text(
 impl<'a> FoundObjects<'a> {
     /// What is stored of the objects, by their new rows, besides names and paths; and their types, by name.
     fn into_stored(self, found: FoundReferences, rows: &NewRows, threads: usize) -> (StoredPicture, TypeTable<'a>) {
-        let Self { types, objects, reference_counts, unreadable, layout, .. } = self;
+        let Self { types, objects, reference_counts, unreadable, layout, memory, .. } = self;
         // Types were numbered as they were found, which depends on how fast threads are.
         let type_numbers = types.sort();
         let in_types = |of: PicturedObject| {
@@ -206,6 +207,7 @@ impl<'a> FoundObjects<'a> {
         let stored = StoredPicture {
             minor: layout.minor,
             unreadable,
+            contents: contents_of(memory, layout, &types.each(|of| of.kind), &sorted),
             objects: sorted,
             reference_counts: sorted_counts,
             first_reference,

@@ -79,6 +79,28 @@ impl LiveBlocks {
     }
 }
 
+impl LiveBlocks {
+    /// The same; for an object whose own block is not known, that of its contents. `contents`: rows among the objects, ascending,
+    /// and the addresses of these blocks.
+    pub fn of_objects(
+        &self,
+        addresses: impl Iterator<Item = u64>,
+        contents: impl Iterator<Item = (u32, u64)>,
+    ) -> impl Iterator<Item = Option<ObjectBlock>> {
+        let mut contents: Vec<(u64, u32)> = contents.map(|(row, address)| (address, row)).collect();
+        contents.sort_unstable();
+        let blocks = self.of_each(contents.iter().map(|(address, _)| *address));
+        let found = contents.iter().zip(blocks).filter_map(|((_, row), block)| Some((*row, block?)));
+        let mut found: Vec<(u32, ObjectBlock)> = found.collect();
+        found.sort_unstable_by_key(|(row, _)| *row);
+        let mut found = found.into_iter().peekable();
+        self.of_each(addresses).zip(0_u32..).map(move |(own, row)| {
+            let of_contents = found.next_if(|(of, _)| *of == row).map(|(_, block)| block);
+            own.or(of_contents)
+        })
+    }
+}
+
 impl Consumer for PictureScan {
     #[inline]
     fn event(&mut self, event: &Event, frames: &Frames) {
@@ -134,5 +156,9 @@ mod tests {
         assert_eq!(found.iter().map(|block| block.map(|block| block.stack.0)).collect::<Vec<_>>(), expected);
         let first = ObjectBlock { stack: StackId(7), allocator: malloc, thread: ThreadId(1), time_ns: 2048 };
         assert_eq!(found[3], Some(first));
+        let contents = [(0, 1 << 40), (1, 8192), (3, 8192), (7, 4128)];
+        let found = blocks.of_objects(addresses.into_iter(), contents.into_iter());
+        let found: Vec<_> = found.map(|block| block.map(|block| block.stack.0)).collect();
+        assert_eq!(found, [Some(7), Some(9), Some(7), Some(7), Some(7), None, None, Some(7), Some(7), None]);
     }
 }

@@ -7,7 +7,7 @@ use memtrack_format::Allocator;
 use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::analysis::{Group, Sum, Tally};
-use memtrack_reader::object_places::{LiveBlocks, PictureScan};
+use memtrack_reader::object_places::{LiveBlocks, ObjectBlock, PictureScan};
 use memtrack_reader::source::{CaptureReader, PictureMoment, ReadSummary};
 use memtrack_reader::{Frames, Options, StackId, ThreadId};
 use rustc_hash::FxHashMap;
@@ -67,6 +67,12 @@ pub(crate) fn blocks_at(file: &CaptureReader, head: &PictureHead) -> Result<(Rea
     Ok((read, scan.finish()))
 }
 
+/// The block of each object, or of what is in it.
+pub(crate) fn blocks_of(picture: &ObjectPicture, blocks: &LiveBlocks) -> impl Iterator<Item = Option<ObjectBlock>> {
+    let contents = picture.contents().iter().map(|of| (of.object, of.address));
+    blocks.of_objects(picture.objects().iter().map(|object| object.address), contents)
+}
+
 /// The objects of a picture by type and by who allocated their blocks.
 struct JoinedObjects {
     /// By the number of the type, and by stack, allocator and thread; the empty stack where the block is not known.
@@ -80,7 +86,7 @@ impl JoinedObjects {
         let mut joined = Self { sums: FxHashMap::default(), all: Tally::default(), with_stack: Tally::default() };
         // Without '--trace-python-allocators' the blocks that are not known are mostly of pymalloc.
         let unknown = (StackId::EMPTY, Allocator::PymallocMalloc, ThreadId(0));
-        let of_objects = blocks.of_each(picture.objects().iter().map(|object| object.address));
+        let of_objects = blocks_of(picture, blocks);
         for (object, block) in picture.objects().iter().zip(of_objects) {
             let key = block.map_or(unknown, |block| (block.stack, block.allocator, block.thread));
             let time_ns = block.map_or(0, |block| block.time_ns);

@@ -2,13 +2,13 @@
 //!
 //! Invariant: they are the same whether all columns are encoded in one thread or side by side.
 
-use super::{CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_LISTS, WITH_PARTIAL_SIZES, zigzag};
+use super::{CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_CONTENTS, WITH_LISTS, WITH_PARTIAL_SIZES, zigzag};
 use crate::fields::FieldWriter;
 
 /// Parts of the columns of a picture, which can be encoded side by side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PictureColumns {
-    /// Everything before them, and address, size, and type of each object.
+    /// Everything before them, and address, size, type, and contents of each object.
     Objects,
     /// References that are counted, lists, and who holds each object.
     Holders,
@@ -69,7 +69,7 @@ impl StoredPicture {
         out.bytes(self.head.mark.as_bytes());
         let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
         let state = bit(self.is_consistent, CONSISTENT) | bit(self.misses_large, MISSES_LARGE);
-        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES;
+        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES | WITH_CONTENTS;
         out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
         out.rows(&self.types, |out, of| {
@@ -83,6 +83,12 @@ impl StoredPicture {
         }
         self.objects.iter().for_each(|one| out.number(one.own_bytes << 1 | u64::from(one.list.is_tracked())));
         self.objects.iter().for_each(|one| out.number(one.type_number.into()));
+        let mut next = 0;
+        out.rows(&self.contents, |out, one| {
+            let object = self.objects.get(one.object as usize).map_or(0, |object| object.address);
+            out.numbers(&[u64::from(one.object) - next, zigzag(object, one.address)]);
+            next = u64::from(one.object) + 1;
+        });
     }
 
     fn encode_holders(&self, out: &mut FieldWriter) {

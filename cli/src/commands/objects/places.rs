@@ -13,7 +13,7 @@ use memtrack_reader::source::CaptureReader;
 use memtrack_reader::{FrameId, Frames, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
-use crate::load::objects::blocks_at;
+use crate::load::objects::{blocks_at, blocks_of};
 
 /// Ages at which a class of ages ends, in milliseconds.
 const AGE_BOUNDS_MS: [u64; 8] = [10, 100, 1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000];
@@ -92,7 +92,7 @@ impl PlaceTable {
         let mut known: FxHashMap<StackId, Option<FrameId>> = FxHashMap::default();
         let (mut places, mut threads, mut ages) = (TypeSums::default(), TypeSums::default(), TypeSums::default());
         let mut placed = ObjectSum::default();
-        let of_objects = blocks.of_each(picture.objects().iter().map(|object| object.address));
+        let of_objects = blocks_of(picture, &blocks);
         for (object, block) in picture.objects().iter().zip(of_objects) {
             let Some(block) = block else { continue };
             let (of, own_bytes) = (object.type_number, object.own_bytes);

@@ -102,7 +102,8 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
         "others were made before recording began, or are part of a file. That of a dict, float, frame, list or tuple may be that \
          of an earlier one whose block CPython used again"
     } else {
-        "only those with a block of malloc of their own; all have one with 'memtrack run --trace-python-allocators'"
+        "only those that are in a block of malloc, or whose items, bytes or keys are; all have one with 'memtrack run \
+         --trace-python-allocators'"
     };
     format!("{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}")
 }

@@ -1,0 +1,57 @@
+//! The block in which an object has what is in it, if that is apart from the object: items, bytes, characters, keys.
+//!
+//! Blocks of malloc are recorded, and so is who allocated them, where the object itself is one of the interpreter's own
+//! allocator, of which nothing is known. Invariant: what is no block of the object is that of nobody, for no block of malloc
+//! begins at its address.
+
+use memtrack_format::objects::{ContentsBlock, PicturedObject};
+use memtrack_format::pymalloc::LARGEST_BLOCK;
+
+use crate::dictionary::{Dictionary, TextLayout};
+use crate::layout::ObjectLayout;
+use crate::memory::ObjectMemory;
+use crate::numpy_array;
+use crate::types::ObjectKind;
+
+/// The blocks of these objects, as far as they can be read; `kinds` is that of each type, by its number.
+pub(crate) fn contents_of(
+    memory: &ObjectMemory<'_>,
+    layout: &ObjectLayout,
+    kinds: &[ObjectKind],
+    objects: &[PicturedObject],
+) -> Vec<ContentsBlock> {
+    let block_of = |(object, row): (&PicturedObject, u32)| {
+        let kind = *kinds.get(object.type_number as usize)?;
+        // NumPy's arrays have their items from malloc; whatever else is that small is of the interpreter's own allocator.
+        let may_be_recorded = object.own_bytes > LARGEST_BLOCK || kind == ObjectKind::NumpyArray;
+        let address = may_be_recorded.then(|| block(memory, layout, kind, object.address)).flatten()?;
+        Some(ContentsBlock { object: row, address })
+    };
+    objects.iter().zip(0..).filter_map(block_of).collect()
+}
+
+/// The address of the block of an object of this kind.
+fn block(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: ObjectKind, address: u64) -> Option<u64> {
+    let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
+    match kind {
+        ObjectKind::Array | ObjectKind::Deque => word(24),
+        // Without a global lock the number of items stands before them.
+        ObjectKind::List if layout.is_free_threaded() => word(24)?.checked_sub(8),
+        ObjectKind::List => word(24),
+        // Their own object, from 3.15 on.
+        ObjectKind::ByteArray if layout.minor >= 15 => word(56),
+        ObjectKind::ByteArray => word(32),
+        ObjectKind::Dictionary | ObjectKind::OrderedDictionary => {
+            let read = Dictionary::read(memory, layout, address)?;
+            if read.keys.references == 1 { word(32) } else { None }
+        }
+        ObjectKind::NumpyArray => numpy_array::own_data(memory, layout, address),
+        ObjectKind::Set => word(40),
+        ObjectKind::Text => {
+            let text = TextLayout::read(memory, layout, address)?;
+            (!text.is_compact).then_some(text.data)
+        }
+        _ => None,
+    }
+    .filter(|block| *block != 0)
+}

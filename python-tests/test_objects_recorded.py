@@ -242,6 +242,30 @@ def test_arrays_have_the_place_that_allocated_their_items(memtrack, objects, tmp
     assert sum(place["count"] for place in made) == 30 and {place["line"] for place in made} == {3}
 
 
+KEPT = """
+class Session:
+    def __init__(self, size):
+        self.buffer = bytearray(size)
+CACHE = []
+def load(count):
+    for number in range(count):
+        CACHE.append(Session(20000 + number))
+load(400)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--trace-python-allocators",)])
+def test_explain_names_who_holds_the_objects_of_the_lines_that_it_names(memtrack, recorded, options):
+    told = json.loads(memtrack("explain", "--json", recorded(KEPT, "--objects-at", "end", *options)).stdout)
+    (held,) = [finding for finding in told["findings"] if finding["id"] == "held"]
+    assert "__init__" in held["title"]
+    (objects,) = [one for one in held["evidence"] if "bytearray objects" in one["text"]]
+    assert objects["count"] == 400
+    # A bytearray's fields, its bytes and their end.
+    assert objects["bytes"] == sum(sys.getsizeof(bytearray(20000 + number)) for number in range(400))
+    assert "400 bytearray objects, held by __main__.CACHE[" in objects["text"] and "].buffer at the end" in objects["text"]
+
+
 def marked(memtrack, executable, tmp_path, *options):
     (tmp_path / "app.py").write_text(STEPS)
     command = [str(executable), "run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py"]

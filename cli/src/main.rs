@@ -18,6 +18,7 @@ mod export;
 mod failure;
 mod fleet;
 mod idle_processors;
+mod line_objects;
 mod live;
 mod live_windows;
 mod load;

@@ -11,6 +11,7 @@ use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, K
 
 use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
+use crate::line_objects::LineObjects;
 use crate::load::{Request, load, of_one_recording};
 use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
@@ -28,12 +29,12 @@ const TEXT_BUDGET: usize = 4000;
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     let request = Request { without_columns: true, with_resident: true, ..Request::from(&options.input).for_people() };
-    let capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
+    let mut capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
     let (blocks, tables) = large_blocks(&capture, &request)?;
+    let (types, objects) = objects(&mut capture, &request)?;
     let report = tables.as_ref().zip(capture.info.resident.as_ref());
     let report = report.map(|(tables, memory)| ResidentReport::new(tables, memory));
-    let types = types(&capture, &request)?;
-    let explanation = Explanation::of(&capture, &blocks, report.as_ref(), &types);
+    let explanation = Explanation::of(&capture, &blocks, report.as_ref(), &types, &objects);
     let mut out = ReportOutput::printed(options.output.of(&options.input.captures))?;
     if options.json {
         writeln!(out, "{:#}", explanation.json(options.budget.unwrap_or(usize::MAX)))?;
@@ -46,14 +47,18 @@ pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// The types of objects that grow, if the capture is one with pictures of objects.
-fn types(capture: &Capture, request: &Request<'_>) -> Result<Vec<GrowingType>> {
+/// The types of objects that grow, and the objects in the blocks of lines, if the capture is one with pictures of objects.
+fn objects(capture: &mut Capture, request: &Request<'_>) -> Result<(Vec<GrowingType>, LineObjects)> {
     let paths = of_one_recording(request.paths)?;
-    let [path] = &paths[..] else { return Ok(Vec::new()) };
+    let [path] = &paths[..] else { return Ok(Default::default()) };
     if request.narrows() || capture.info.aggregated {
-        return Ok(Vec::new());
+        return Ok(Default::default());
     }
-    growing_types(&request.open_any(path)?)
+    let file = request.open_any(path)?;
+    let types = growing_types(&file)?;
+    // Of samples, few of a line's objects have a block that is known.
+    let objects = if capture.is_sampled() { LineObjects::default() } else { LineObjects::of(&file, capture)? };
+    Ok((types, objects))
 }
 
 /// The large blocks that were live at the peak or at the end, if the capture is one with events; and its tables without

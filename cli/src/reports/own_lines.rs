@@ -142,7 +142,7 @@ pub(crate) fn rows_of_groups(capture: &Capture) -> (Vec<OwnLineKey>, Vec<u32>) {
     let mut of_stack: FxHashMap<StackId, u32> = FxHashMap::default();
     let of_group = capture.analysis.groups.iter().map(|group| {
         *of_stack.entry(group.stack).or_insert_with(|| {
-            let key = OwnLinePath::of(capture, group.stack, false).key(None);
+            let key = line_of(capture, group.stack);
             *places.entry(key).or_insert_with(|| {
                 keys.push(key);
                 keys.len() as u32 - 1
@@ -153,9 +153,9 @@ pub(crate) fn rows_of_groups(capture: &Capture) -> (Vec<OwnLineKey>, Vec<u32>) {
     (keys, of_group)
 }
 
-/// Whether the memory of a stack stands in the row with this key, threads and processes together.
-pub(crate) fn is_of_line(capture: &Capture, stack: StackId, key: OwnLineKey) -> bool {
-    OwnLinePath::of(capture, stack, false).key(None) == key
+/// The row in which the memory of a stack stands, threads and processes together.
+pub(crate) fn line_of(capture: &Capture, stack: StackId) -> OwnLineKey {
+    OwnLinePath::of(capture, stack, false).key(None)
 }
 
 /// Whose memory a stack holds.

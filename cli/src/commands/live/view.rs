@@ -10,7 +10,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::board::{Board, BoardRow, RowOrder};
 use crate::live::picture::LIVE;
-use crate::reports::own_lines::is_of_line;
+use crate::reports::own_lines::line_of;
 use crate::reports::source::Sources;
 use crate::screen::NextAction;
 
@@ -162,7 +162,7 @@ impl LiveView {
     pub(super) fn stacks_of(board: &Board, row: &BoardRow) -> Vec<(StackId, Tally)> {
         let mut stacks: std::collections::HashMap<StackId, Tally> = std::collections::HashMap::new();
         for group in board.capture.analysis.view(LIVE) {
-            if is_of_line(&board.capture, group.stack, row.key) {
+            if line_of(&board.capture, group.stack) == row.key {
                 *stacks.entry(group.stack).or_default() += group.tally();
             }
         }

@@ -6,6 +6,7 @@ use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about};
+use crate::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::duration;
 
@@ -29,7 +30,7 @@ const AHEAD_SECONDS: u64 = 60;
 const LEAST_SPAN_NS: u64 = 2_000_000_000;
 
 /// The lines that grow most.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &LineObjects) -> Vec<Finding> {
     let Some(series) = &rows.series else { return Vec::new() };
     let grows = rows.rows.iter().zip(&series.parts).filter_map(|(row, live)| {
         // Imports grow while a program starts, which may be all that it does.
@@ -61,7 +62,20 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             }
             false => "",
         };
-        let shown = place.as_ref().map_or_else(String::new, |place| format!("{} ", place.filters()));
+        let grown = Evidence {
+            text: format!(
+                "{} more in {}{}; {} live {}{in_arenas}",
+                size_about(growth.bytes, unsure),
+                duration(growth.span_ns),
+                if growth.is_steady { ", at a steady rate" } else { "" },
+                in_blocks(live),
+                capture.info.leak_moment.when(),
+            ),
+            tally: live,
+            place,
+        };
+        let place = grown.place.as_ref();
+        let shown = place.map_or_else(String::new, |place| format!("{} ", place.filters()));
         Finding {
             kind: FindingKind::Growth,
             severity: if alarming { Severity::Warning } else { Severity::Note },
@@ -72,18 +86,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             ),
             bytes: growth.bytes,
             weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
-            evidence: vec![Evidence {
-                text: format!(
-                    "{} more in {}{}; {} live {}{in_arenas}",
-                    size_about(growth.bytes, unsure),
-                    duration(growth.span_ns),
-                    if growth.is_steady { ", at a steady rate" } else { "" },
-                    in_blocks(live),
-                    capture.info.leak_moment.when(),
-                ),
-                tally: live,
-                place,
-            }],
+            evidence: [vec![grown], row.objects(objects)].concat(),
             meaning:
                 "What this line allocates is kept, and nothing had been dropped when the recording ended: a leak, or \
                       a collection without a limit."

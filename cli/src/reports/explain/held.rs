@@ -4,7 +4,9 @@
 
 use memtrack_reader::origin::Whose;
 
+use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
+use crate::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::{duration, percent};
 
@@ -15,7 +17,12 @@ const LEAST: u64 = 64 << 10;
 const LEAST_PERCENT: u64 = 10;
 
 /// One finding: the lines that hold most at the peak, without those that another finding is about.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, others: &[Finding]) -> Vec<Finding> {
+pub(super) fn findings(
+    rows: &LineRows<'_>,
+    sources: &mut Sources,
+    objects: &LineObjects,
+    others: &[Finding],
+) -> Vec<Finding> {
     let capture = rows.capture;
     let least = LEAST.max(rows.peak.bytes / (100 / LEAST_PERCENT));
     let mut holders: Vec<_> = rows.rows.iter().filter(|row| row.whose() != Whose::Imports).collect();
@@ -24,24 +31,22 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, others: &[Fin
     // Memory without a stack is the interpreter's own, from before any code ran.
     // What samples leave open is not named.
     holders.retain(|row| row.peak.tally.bytes >= least && row.peak.tally.bytes_range().0 > 0 && row.has_line());
-    let named = |row: &super::rows::LineRow| {
+    let named = |row: &LineRow| {
         let name = row.name(capture);
         others.iter().any(|finding| finding.title.starts_with(&name))
     };
     let Some(first) = holders.first().copied().filter(|row| !named(row)) else { return Vec::new() };
-    let evidence: Vec<Evidence> = holders
-        .iter()
-        .take(MOST)
-        .map(|row| {
-            let tally = row.peak.tally;
-            let name = row.name(capture);
-            Evidence {
-                text: format!("{}, {} of the peak: {name}", in_blocks(tally), percent(tally.bytes, rows.peak.bytes)),
-                tally,
-                place: row.peak.place(capture, sources),
-            }
-        })
-        .collect();
+    let mut evidence_of = |row: &LineRow| {
+        let tally = row.peak.tally;
+        let name = row.name(capture);
+        let held = Evidence {
+            text: format!("{}, {} of the peak: {name}", in_blocks(tally), percent(tally.bytes, rows.peak.bytes)),
+            tally,
+            place: row.peak.place(capture, sources),
+        };
+        [vec![held], row.objects(objects)].concat()
+    };
+    let evidence: Vec<Evidence> = holders.iter().take(MOST).flat_map(|row| evidence_of(row)).collect();
     let after =
         capture.analysis.totals.peak.at.map_or_else(String::new, |at| format!(", after {}", duration(at.time_ns)));
     let filters = evidence[0].place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));

@@ -29,6 +29,7 @@ use super::capture_info::{Capture, quoted_path};
 use super::estimates::RangedTally;
 use super::resident::ResidentReport;
 use super::source::Sources;
+use crate::line_objects::LineObjects;
 use crate::object_growth::GrowingType;
 use crate::units::size_within;
 
@@ -122,21 +123,23 @@ pub(crate) struct Explanation {
 
 impl Explanation {
     /// All findings about a capture, which must be folded; `blocks` are its large blocks, `resident`
-    /// is resident memory at the moment when most of it had no live block, `types` are those that grow.
+    /// is resident memory at the moment when most of it had no live block, `types` are those that grow, `objects` those in the blocks
+    /// of lines.
     pub(crate) fn of(
         capture: &Capture,
         blocks: &LargeBlocks,
         resident: Option<&ResidentReport<'_>>,
         types: &[GrowingType],
+        objects: &LineObjects,
     ) -> Self {
         let rows = LineRows::of(capture);
         let mut sources = Sources::of(&capture.info);
-        let growing = growth::findings(&rows, &mut sources);
+        let growing = growth::findings(&rows, &mut sources, objects);
         let tiny = tiny::findings(&rows, &mut sources);
         let mut findings = [
             killed::findings(&rows, blocks.last.as_ref(), &mut sources),
             copies::findings(&rows, &blocks.at_peak),
-            held::findings(&rows, &mut sources, &[&growing[..], &tiny[..]].concat()),
+            held::findings(&rows, &mut sources, objects, &[&growing[..], &tiny[..]].concat()),
             growing,
             tiny,
             churn::findings(&rows, &mut sources),
@@ -179,7 +182,7 @@ fn command(capture: &Capture, report: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Explanation, LargeBlocks};
+    use super::{Explanation, LargeBlocks, LineObjects};
     use crate::reports::display::DisplayOptions;
     use crate::reports::fixture;
     use crate::terminal::TextFormat;
@@ -189,7 +192,7 @@ mod tests {
     fn explained() -> Explanation {
         let mut capture = fixture::leaking();
         capture.show(&DisplayOptions::default()).unwrap();
-        Explanation::of(&capture, &LargeBlocks::default(), None, &[])
+        Explanation::of(&capture, &LargeBlocks::default(), None, &[], &LineObjects::default())
     }
 
     #[test]
@@ -225,7 +228,9 @@ mod tests {
     #[test]
     fn nothing_to_say_is_said() {
         let mut text = Vec::new();
-        Explanation::of(&fixture::empty(), &LargeBlocks::default(), None, &[]).text(4000, WIDE, &mut text).unwrap();
+        Explanation::of(&fixture::empty(), &LargeBlocks::default(), None, &[], &LineObjects::default())
+            .text(4000, WIDE, &mut text)
+            .unwrap();
         assert!(text.starts_with(b"Nothing stands out."));
     }
 }

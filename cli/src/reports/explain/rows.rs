@@ -7,12 +7,15 @@ use memtrack_reader::analysis::{LiveSeries, Sum, Tally};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
+use super::Evidence;
+use crate::line_objects::{LineObjects, ObjectsOfLine};
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
 use crate::reports::place::Place;
 use crate::reports::source::Sources;
 use crate::reports::{NO_STACK, display};
+use crate::units::{plural, size};
 
 /// The sums of one view, and the stack with most of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,6 +96,21 @@ impl LineRow {
     /// Whether its stacks have frames.
     pub(super) fn has_line(&self) -> bool {
         self.key.line().is_some()
+    }
+
+    /// The objects in its blocks, and who holds them.
+    pub(super) fn objects(&self, objects: &LineObjects) -> Vec<Evidence> {
+        let text = |of: &ObjectsOfLine| {
+            let name = of.name.strip_prefix("builtins.").unwrap_or(&of.name);
+            let told = plural(of.count, &format!("{name} object"), &format!("{name} objects"));
+            format!("{} in {told}, held by {} {}", size(of.own_bytes), of.holder, objects.when)
+        };
+        let evidence = |of: &ObjectsOfLine| Evidence {
+            text: text(of),
+            tally: Evidence::exact(of.own_bytes, of.count),
+            place: None,
+        };
+        objects.of_line(self.key).iter().map(evidence).collect()
     }
 
     pub(super) fn is(&self, key: OwnLineKey) -> bool {

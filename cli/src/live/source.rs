@@ -59,15 +59,7 @@ impl LiveSource {
     }
 
     fn of_capture(path: &Path) -> Self {
-        let wanted = fs::canonicalize(path).ok();
-        let process_of = |recording: &RunningRecording| {
-            let RecordingStatus { recorder, processes } = &recording.status;
-            let is_wanted =
-                |capture: &PathBuf| fs::canonicalize(recordings::as_seen_here(capture, *recorder)).ok() == wanted;
-            processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
-        };
-        let found = recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)));
-        let (pid, client) = found.unzip();
+        let (pid, client) = recording_of(path).unzip();
         Self::new(path.to_owned(), pid, client)
     }
 
@@ -128,7 +120,11 @@ impl LiveSource {
             Some(client) => client.ask::<RecordingStatus>(ControlCommand::Status).ok(),
             None => None,
         };
-        let Some(pid) = self.pid else { return };
+        let Some(pid) = self.pid else {
+            // It may have been there before its recording could be asked.
+            (self.pid, self.client) = recording_of(&self.path).unzip();
+            return;
+        };
         match status {
             Some(status) => {
                 let is_running = |state| state != ProcessState::Ended;
@@ -154,6 +150,18 @@ impl LiveSource {
         let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
         if done.status.success() { Ok(told) } else { bail!("{told}") }
     }
+}
+
+/// The process whose capture this is, and its recording.
+fn recording_of(path: &Path) -> Option<(u32, ControlClient)> {
+    let wanted = fs::canonicalize(path).ok();
+    let process_of = |recording: &RunningRecording| {
+        let RecordingStatus { recorder, processes } = &recording.status;
+        let is_wanted =
+            |capture: &PathBuf| fs::canonicalize(recordings::as_seen_here(capture, *recorder)).ok() == wanted;
+        processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
+    };
+    recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)))
 }
 
 /// What has been recorded of a process so far, by its capture; `None`: that is not read before the deadline.

@@ -122,9 +122,10 @@ impl LiveFollower {
                 if !was_known && followed.knows_process() {
                     self.state.begin(followed.process());
                 }
-                // Before the first sums an aggregated capture looks like one without events.
-                if matches!(step, FollowStep::Waiting) && self.state.totals().events == 0 {
-                    self.follow_sums();
+                // Before its first sums an aggregated capture looks like one without events, and to its end if it was not looked
+                // at meanwhile.
+                if !matches!(step, FollowStep::Block) && self.follow_sums() {
+                    return Ok(FollowStep::Block);
                 }
                 Ok(step)
             }
@@ -144,13 +145,16 @@ impl LiveFollower {
         }
     }
 
-    /// From now on the sums are read, if the capture has any.
-    fn follow_sums(&mut self) {
-        if let Ok(capture) = CaptureReader::open(&self.path)
-            && capture.aggregated()
-        {
-            self.input = FollowInput::Sums(Box::new(FollowedSums::new(self.path.clone(), capture)));
+    /// From now on the sums are read, if the capture has any, and no events; returns whether it has.
+    fn follow_sums(&mut self) -> bool {
+        if self.state.totals().events > 0 {
+            return false;
         }
+        let Some(capture) = CaptureReader::open(&self.path).ok().filter(CaptureReader::aggregated) else {
+            return false;
+        };
+        self.input = FollowInput::Sums(Box::new(FollowedSums::new(self.path.clone(), capture)));
+        true
     }
 
     /// Nobody writes the capture any more: takes what is there as all.
@@ -159,6 +163,9 @@ impl LiveFollower {
     /// Ids run out.
     pub fn finish(&mut self) -> Result<(), Error> {
         if !self.ended {
+            if let FollowInput::Growing(_) = self.input {
+                self.follow_sums();
+            }
             match &mut self.input {
                 FollowInput::Growing(followed) => followed.finish(&mut self.state)?,
                 FollowInput::Sums(sums) => _ = read(&mut self.state, &sums.read()?),

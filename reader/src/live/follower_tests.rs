@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::time::Duration;
 
+use memtrack_format::block::{BlockHeader, BlockKind};
 use memtrack_format::header;
 use memtrack_format::meta::Process;
 use proptest::prelude::{prop_assert_eq, proptest};
 
 use super::{FollowProgress, LiveFollower};
-use crate::analysis::{GroupFlow, Tally};
-use crate::source::tests::make::{History, process, steps};
+use crate::aggregate::save;
+use crate::analysis::{Analysis, GroupFlow, Tally, Totals};
+use crate::frames::Frames;
+use crate::source::tests::make::{History, process, push_block, steps};
 
 /// Frames, thread and allocator.
 type Key = (Vec<(String, u32)>, i32, String);
@@ -20,7 +24,7 @@ fn groups(capture: &[u8], written: usize) -> BTreeMap<Key, [Tally; 3]> {
     file.write_all(&capture[..written]).unwrap();
     let mut follower = LiveFollower::open(file.path(), None).unwrap();
     let read = |follower: &mut LiveFollower| {
-        while follower.poll(std::time::Duration::MAX).unwrap() == FollowProgress::Behind {}
+        while follower.poll(Duration::MAX).unwrap() == FollowProgress::Behind {}
     };
     read(&mut follower);
     file.write_all(&capture[written..]).unwrap();
@@ -50,5 +54,28 @@ proptest! {
                 prop_assert_eq!(&groups(&capture, written), &whole);
             }
         }
+    }
+}
+
+/// Neither whether it looked before the first sums were written, nor whether it ever saw the file without its end.
+#[test]
+fn sums_that_are_written_later_are_seen() {
+    let totals = Totals { events: 5, ..Totals::default() };
+    let analysis = Analysis { totals, ..Analysis::default() };
+    let sums = save(&analysis, &Frames::new(), &[]).encode();
+    let mut capture = header::encode().to_vec();
+    push_block(&mut capture, BlockHeader::plain(BlockKind::Process), &process().encode());
+    push_block(&mut capture, BlockHeader::plain(BlockKind::Aggregate), &sums);
+    let without_end = capture.len();
+    push_block(&mut capture, BlockHeader::plain(BlockKind::End), &[]);
+    for (polled, end) in [(true, capture.len()), (false, capture.len()), (true, without_end), (false, without_end)] {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(&capture[..header::LEN]).unwrap();
+        let mut follower = LiveFollower::open(file.path(), None).unwrap();
+        assert_eq!(follower.poll(Duration::MAX).unwrap(), FollowProgress::CaughtUp);
+        file.write_all(&capture[header::LEN..end]).unwrap();
+        while polled && follower.poll(Duration::MAX).unwrap() == FollowProgress::Behind {}
+        follower.finish().unwrap();
+        assert_eq!(follower.state().totals().events, 5, "polled: {polled}, of {end} bytes");
     }
 }

@@ -107,6 +107,41 @@ def test_expected():
     assert left <= {"test_shop.py-test_that_fails_by_itself.bin", "test_shop.py-test_expected.bin"}
 
 
+def test_functions_that_a_test_replaces_change_nothing_for_it_or_for_later_ones(tests):
+    """They are put back when the test is torn down, after its recording has ended."""
+    result = tests(
+        """
+import json, select, subprocess, time
+
+def refuse(*arguments, **options):
+    raise AssertionError("replaced")
+
+NAMES = ["os.unlink", "os.listdir", "json.loads", "select.select", "subprocess.Popen", "time.sleep", "time.monotonic_ns"]
+
+@pytest.fixture
+def replaced(request, monkeypatch):
+    module, name = request.param.split(".")
+    monkeypatch.setattr(globals()[module], name, refuse)
+
+@pytest.mark.limit_memory("24 MB")
+@pytest.mark.parametrize("replaced", [*NAMES, "os.getpid", "os.close"], indirect=True)
+def test_under(replaced):
+    load(5)
+
+@pytest.mark.limit_memory("24 MB")
+@pytest.mark.parametrize("replaced", NAMES, indirect=True)
+def test_over(replaced):
+    load(40)
+
+@pytest.mark.limit_memory("24 MB")
+def test_later():
+    load(40)
+"""
+    )
+    assert outcomes(result) == {"passed": 9, "failed": 8}
+    assert result.stdout.str().count("the test held 40.0 MB at its high-water mark") >= 8
+
+
 def test_the_peak_is_that_of_the_test_and_not_of_its_fixtures(tests):
     """While a fixture holds most of the call, the test holds little; it held more before, and less than all it allocated."""
     result = tests(

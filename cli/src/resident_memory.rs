@@ -26,7 +26,7 @@ impl AccountMoment {
         match self {
             Self::Peak => "at the account of most resident memory",
             Self::End if cause == AccountCause::End => "at the end",
-            Self::End => "at the last account before the program was killed",
+            Self::End => "at the last account before the end of the program",
             Self::At(_) => "at the last account up to then",
         }
     }

@@ -11,6 +11,7 @@ use crate::dictionary::{Dictionary, TextLayout};
 use crate::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::numpy_array;
+use crate::references::DEQUE_ITEMS;
 use crate::types::ObjectKind;
 
 /// The blocks of these objects, as far as they can be read; `kinds` is that of each type, by its number.
@@ -34,7 +35,13 @@ pub(crate) fn contents_of(
 fn block(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: ObjectKind, address: u64) -> Option<u64> {
     let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
     match kind {
-        ObjectKind::Array | ObjectKind::Deque => word(24),
+        ObjectKind::Array => word(24),
+        ObjectKind::Deque => {
+            // The first block may be the one that it was made with; the second one came with what was put into it.
+            let first = word(24)?;
+            let second = memory.u64(first.checked_add(8 + DEQUE_ITEMS * 8)?)?;
+            Some(if second == 0 { first } else { second })
+        }
         // Without a global lock the number of items stands before them.
         ObjectKind::List if layout.is_free_threaded() => word(24)?.checked_sub(8),
         ObjectKind::List => word(24),

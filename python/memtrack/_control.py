@@ -7,8 +7,11 @@ process.
 from __future__ import annotations
 
 import os
-import time
 from _socket import AF_UNIX
+
+# By name: a test may replace them in their modules while it is recorded.
+from os import geteuid, getpid, listdir
+from time import sleep
 
 from memtrack._connection import Connection, RecorderSocket
 from memtrack._errors import Error
@@ -69,12 +72,12 @@ def find_recording() -> OtherRecording:
                 continue
             try:
                 # Of children, the recording has the name of the first process.
-                if found.has(os.getpid()):
+                if found.has(getpid()):
                     return found
             except Error:
                 pass
             found.close()
-        time.sleep(_PAUSE)
+        sleep(_PAUSE)
     raise Error(
         "this process is being recorded, but the recording cannot be reached (see 'memtrack ps'): "
         f"there is no socket of it in {' or '.join(_directories())}"
@@ -83,12 +86,12 @@ def find_recording() -> OtherRecording:
 
 def _sockets() -> Iterator[str]:
     """The sockets of recordings; that of this process first."""
-    own = f"{os.getpid()}.sock"
+    own = f"{getpid()}.sock"
     for directory in _directories():
         try:
-            if os.stat(directory).st_uid != os.geteuid():
+            if os.stat(directory).st_uid != geteuid():
                 continue
-            names = [name for name in os.listdir(directory) if name.endswith(".sock")]
+            names = [name for name in listdir(directory) if name.endswith(".sock")]
         except OSError:
             continue
         for name in sorted(names, key=lambda name: (name != own, name)):
@@ -96,6 +99,6 @@ def _sockets() -> Iterator[str]:
 
 
 def _directories() -> Tuple[str, ...]:
-    own = f"/tmp/memtrack-{os.geteuid()}"
+    own = f"/tmp/memtrack-{geteuid()}"
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return (os.path.join(runtime, "memtrack"), own) if runtime else (own,)

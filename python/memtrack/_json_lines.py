@@ -6,12 +6,16 @@ unusual only. Invariant: what is written and read means what it means to json.
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Callable, Dict, Optional
 
 #: The answer that a process waits for when it enters a Tracker, and its end.
 _SLOTS, _END = b'{"ok":{"slots":', b"}}\n"
+
+_loads: "Optional[Callable[[bytes], Any]]" = getattr(sys.modules.get("json"), "loads", None)
 
 
 def to_line(value: object) -> bytes:
@@ -26,7 +30,8 @@ def to_object(line: bytes) -> Dict[str, Any]:
         return {"ok": {"slots": int(number)}}
     import json
 
-    known: Dict[str, Any] = json.loads(line)
+    # As it was when this was imported, if it was there: a test may replace it while it is recorded.
+    known: Dict[str, Any] = (_loads or json.loads)(line)
     return known
 
 

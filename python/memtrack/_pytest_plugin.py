@@ -12,6 +12,10 @@ import re
 import tempfile
 import time
 import unittest
+
+# By name: a test may replace them in their modules while it is recorded.
+from os import unlink
+from os.path import exists
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
@@ -96,6 +100,11 @@ class _Options:
             raise pytest.UsageError("memtrack: --memtrack-fail-over needs --memtrack-compare FILE")
 
 
+def _has_limit(item: pytest.Item) -> bool:
+    """Whether a marker gives the test a limit."""
+    return any(map(item.get_closest_marker, _MARKERS))
+
+
 def _yes_or_no(text: Optional[str]) -> Optional[bool]:
     if text is None:
         return None
@@ -122,6 +131,11 @@ class MemtrackPlugin:
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
+        if self.has_markers and (self.options.limit or any(map(_has_limit, items))):
+            # What these need of other modules, a test may replace there as soon as its fixtures are made.
+            from memtrack import _test_limits, _tracker  # noqa: F401
+
+            self._captures()
         if hasattr(self.config, "workerinput"):
             # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.
             return
@@ -160,7 +174,7 @@ class MemtrackPlugin:
         """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's."""
         is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
         if self.session is not None and is_forked:
-            has_limits = self.has_markers and (self.options.limit or any(map(item.get_closest_marker, _MARKERS)))
+            has_limits = self.has_markers and (self.options.limit or _has_limit(item))
             (self.session.pause if has_limits else self.session.begin)()
         yield
 
@@ -221,8 +235,8 @@ class MemtrackPlugin:
         worker = os.environ.get("PYTEST_XDIST_WORKER")
         parts = [name, *([worker] if worker else []), *([str(number)] if number > 1 else [])]
         path = os.path.join(self._captures(), f"{'-'.join(parts)}.bin")
-        if self.options.directory is not None and os.path.exists(path):
-            os.unlink(path)  # of an earlier session
+        if self.options.directory is not None and exists(path):
+            unlink(path)  # of an earlier session
         return path
 
     def _captures(self) -> str:
@@ -264,8 +278,8 @@ class MemtrackPlugin:
             self.problem = str(error)
         if self.options.directory is None:
             for path in recorded.files:
-                if os.path.exists(path):
-                    os.unlink(path)
+                if exists(path):
+                    unlink(path)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:

@@ -5,10 +5,12 @@ that it writes is held back: a large answer is read line by line.
 """
 
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
+
+# By name: a test may replace it in its module while it is recorded.
+from subprocess import DEVNULL, PIPE, Popen
 from typing import IO, Dict, Generator, List, Sequence
 
 from memtrack._errors import CaptureWarning, Error
@@ -40,13 +42,13 @@ def read_lines(arguments: Sequence[str]) -> Generator[bytes, None, None]:
         _pass_on(said.read().decode(errors="replace"), status)
 
 
-def _start(arguments: Sequence[str], said: IO[bytes]) -> "subprocess.Popen[bytes]":
+def _start(arguments: Sequence[str], said: IO[bytes]) -> "Popen[bytes]":
     try:
         program = find_program()
-        return subprocess.Popen(
+        return Popen(
             [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdin=DEVNULL,
+            stdout=PIPE,
             stderr=said,
             env=_environment(),
             bufsize=1 << 20,

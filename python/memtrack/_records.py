@@ -3,8 +3,10 @@
 Invariant: equal stacks of one answer are one tuple, and equal frames one Frame, as long as their number is not extreme.
 """
 
-import json
 from array import array
+
+# By name: a test may replace it in its module while it is recorded.
+from json import loads
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from memtrack._errors import Error
@@ -115,7 +117,7 @@ class RecordDecoder:
 
 def _parsed(line: bytes) -> List[Any]:
     try:
-        parsed: List[Any] = json.loads(line)
+        parsed: List[Any] = loads(line)
     except ValueError as error:
         raise Error(f"a line of the program's answer cannot be read: {error}") from error
     return parsed

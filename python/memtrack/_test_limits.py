@@ -7,8 +7,12 @@ the test asks for while it runs is left out and named. Invariant: a test that fa
 import dataclasses
 import gc
 import os
-import threading
-import time
+
+# By name: a test may replace them in their modules while it is recorded.
+from os import listdir, unlink
+from os.path import exists
+from threading import get_native_id
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from memtrack._capture import Allocation, Capture
@@ -124,7 +128,7 @@ Limit = Union[MemoryLimit, LeakLimit]
 def other_threads() -> FrozenSet[int]:
     """The ids of all threads of this process but the current one."""
     try:
-        return frozenset(map(int, os.listdir("/proc/self/task"))) - {threading.get_native_id()}
+        return frozenset(map(int, listdir("/proc/self/task"))) - {get_native_id()}
     except OSError:
         return frozenset()
 
@@ -181,11 +185,11 @@ class RecordedCall:
         """The numbers of its runs, from 0."""
         repeat = max((limit.repeat for limit in self.limits if isinstance(limit, LeakLimit)), default=0)
         for number in range(max(repeat, 1)):
-            begin = time.monotonic_ns()
+            begin = monotonic_ns()
             yield number
             if repeat:
                 gc.collect()
-            self.runs.append((begin, time.monotonic_ns()))
+            self.runs.append((begin, monotonic_ns()))
 
     @property
     def capture(self) -> Capture:
@@ -218,8 +222,8 @@ class RecordedCall:
     def remove(self) -> None:
         """Removes its captures."""
         for path in self.capture.files:
-            if os.path.exists(path):
-                os.unlink(path)
+            if exists(path):
+                unlink(path)
 
     def below_the_test(
         self, allocations: Iterable[Allocation], current_thread_only: bool
@@ -227,7 +231,7 @@ class RecordedCall:
         """What was allocated below the test function, stacks from there on, and what fixtures have allocated meanwhile."""
         judged: List[Holding] = []
         apart: Dict[str, int] = {}
-        own = threading.get_native_id()
+        own = get_native_id()
         for allocation in allocations:
             stack = _from_the_call(allocation.stack)
             fixture = _fixture(stack) if stack is not None else None

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 import warnings
+
+# By name: a test may replace them in their modules while it is recorded.
+from os import close, getpid
+from time import sleep
 
 from memtrack._connection import Connection
 from memtrack._control import find_recording, is_recorded
@@ -175,7 +178,7 @@ class Tracker:
                 status = library.attach(memory, slots)
                 if status == DONE:
                     # Nothing from here to the end of the function allocates.
-                    os.close(memory)
+                    close(memory)
                     return self
                 tries += 1
                 memory, slots = self._after_refusal(status, memory, slots, tries)
@@ -242,7 +245,7 @@ class Tracker:
     def _check_is_active(self) -> None:
         if self._process is None:
             raise Error("this Tracker was not started: use it in a with statement, or call its start()")
-        if self._process != os.getpid():
+        if self._process != getpid():
             raise Error(
                 f"this Tracker records process {self._process}, from which this one was forked: the parent stops it; "
                 "follow_fork=True records children"
@@ -264,11 +267,11 @@ class Tracker:
             if slots is None:
                 raise Error(status_text(NOT_MAPPED))
         except BaseException:
-            os.close(memory)
+            close(memory)
             raise
         # Before 3.11 the first call of a function allocates its frame.
         self.__exit__(None, None, None)
-        self._process = os.getpid()
+        self._process = getpid()
         _active = self
         return self._library, memory, slots
 
@@ -280,13 +283,13 @@ class Tracker:
                 "the file by any report"
             )
         _check_file(self.file_name, self._overwrite)
-        span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": os.getpid()}
+        span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": getpid()}
         request = recording.span_request("begin", span)
         self._end_request = recording.span_request("end", {"span": self.file_name})
         # Before 3.11 the first call of a function allocates its frame.
         self.__exit__(None, None, None)
         self._within = recording
-        self._process = os.getpid()
+        self._process = getpid()
         _spans.append(self)
         # The last thing: what follows belongs to the span.
         if recording.exchange(request):
@@ -325,10 +328,10 @@ class Tracker:
         reason = status_text(status)
         try:
             if status == BUSY and tries < _TRIES:
-                time.sleep(0.001)
+                sleep(0.001)
                 return memory, slots
             if status in (NOT_MAPPED, OTHER_SLOT_COUNT):
-                os.close(memory)
+                close(memory)
                 memory = -1
                 memory = _memory_file()
                 offered: Optional[int] = _recorder.ask({"give": {"memory": memory}})["slots"]
@@ -337,7 +340,7 @@ class Tracker:
         except Error as error:
             reason = str(error)
         if memory >= 0:
-            os.close(memory)
+            close(memory)
         _active = self._process = None
         _recorder.tell("discard")
         raise Error(f"this process cannot be recorded: {reason}")
@@ -349,7 +352,7 @@ class Tracker:
         assert _recorder is not None and self._library is not None
         tries = 0
         while status == BUSY and tries < _TRIES:
-            time.sleep(0.001)
+            sleep(0.001)
             tries += 1
             status = self._library.detach()
         _active = None

@@ -80,8 +80,9 @@ impl LiveBlocks {
 }
 
 impl LiveBlocks {
-    /// The same; for an object whose own block is not known, that of its contents. `contents`: rows among the objects, ascending,
-    /// and the addresses of these blocks.
+    /// The same; of an object with a known block for its contents that one: most of its bytes are there, and its own block may be
+    /// that of an earlier object, which the interpreter used again. `contents`: rows among the objects, ascending, and the
+    /// addresses of these blocks.
     pub fn of_objects(
         &self,
         addresses: impl Iterator<Item = u64>,
@@ -96,7 +97,7 @@ impl LiveBlocks {
         let mut found = found.into_iter().peekable();
         self.of_each(addresses).zip(0_u32..).map(move |(own, row)| {
             let of_contents = found.next_if(|(of, _)| *of == row).map(|(_, block)| block);
-            own.or(of_contents)
+            of_contents.or(own)
         })
     }
 }
@@ -159,6 +160,6 @@ mod tests {
         let contents = [(0, 1 << 40), (1, 8192), (3, 8192), (7, 4128)];
         let found = blocks.of_objects(addresses.into_iter(), contents.into_iter());
         let found: Vec<_> = found.map(|block| block.map(|block| block.stack.0)).collect();
-        assert_eq!(found, [Some(7), Some(9), Some(7), Some(7), Some(7), None, None, Some(7), Some(7), None]);
+        assert_eq!(found, [Some(7), Some(8), Some(7), Some(8), Some(7), None, None, Some(7), Some(7), None]);
     }
 }

@@ -99,8 +99,8 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
     let (of_objects, of_bytes) =
         (percent(placed.sum.count, read.objects), percent(placed.sum.own_bytes, read.own_bytes));
     let which = if placed.is_exact {
-        "others were made before recording began, or are part of a file. That of a dict, float, frame, list or tuple may be that \
-         of an earlier one whose block CPython used again"
+        "others were made before recording began, or are part of a file. That of a float, a frame, a small dict, list or tuple may be \
+         that of an earlier one whose block CPython used again"
     } else {
         "only those that are in a block of malloc, or whose items, bytes or keys are; all have one with 'memtrack run \
          --trace-python-allocators'"

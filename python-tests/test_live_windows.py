@@ -283,6 +283,38 @@ for i in range(80):
     assert rest[1] == {"id": 1, "ok": {}} and len(rest) < len(seen)
 
 
+LAST_CHILD = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    kept = [bytearray(3000 + number) for number in range(500)]
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
+    """The viewer is told of it too late to watch it, or not at all, and reads its capture."""
+    path, seen = memtrack.directory / "last.bin", memtrack.directory / "seen"
+    process = start(memtrack, [sys.executable, "-c", LAST_CHILD, str(seen)], path, "--follow")
+    command = memtrack.command("live", "--jsonl", "--all", "--every", "200ms", pid_of(memtrack, path))
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=memtrack.directory) as viewer:
+        for line in viewer.stdout:
+            lines.append(line)
+            if json.loads(line)["type"] == "window":
+                seen.touch()
+    assert process.wait(PATIENCE) == 0 and viewer.returncode == 0
+    windows, _ = windows_of(lines)
+    captures = sorted(memtrack.directory.glob("last*.bin"))
+    assert len(captures) == 2
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    for what in ("bytes", "count"):
+        assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
+
+
 def test_a_capture_whose_recorder_was_killed_is_read_to_its_last_block(memtrack, program):
     path = memtrack.directory / "c.bin"
     process = start(memtrack, program, path)

@@ -464,3 +464,18 @@ def test_the_python_package_has_estimates_with_their_intervals(executable, tmp_p
         == (found.bytes, found.bytes, found.count, found.count)
         for found in exact
     )
+
+
+def test_windows_of_sums_have_the_ends_of_intervals(executable, tmp_path):
+    script, capture = tmp_path / "held.py", tmp_path / "held.bin"
+    script.write_text("held = [bytearray(100_000) for _ in range(200)]\n")
+    run = [executable, "run", "-q", "--sample=64KiB", "--aggregate", "-o", capture, sys.executable, script]
+    subprocess.run(run, timeout=60, check=True)
+    live = [executable, "live", "--jsonl", capture]
+    live = subprocess.run(live, capture_output=True, text=True, timeout=60, check=True)
+    window = [record for record in map(json.loads, live.stdout.splitlines()) if record["type"] == "window"][-1]
+    allocated = window["allocated"]
+    assert allocated["bytes_low"] < allocated["bytes"] < allocated["bytes_high"]
+    table = [executable, "table", "--allocated", "--json", capture]
+    rows = json.loads(subprocess.run(table, capture_output=True, text=True, timeout=60, check=True).stdout)["rows"]
+    assert allocated["bytes"] == sum(row["bytes"] for row in rows)

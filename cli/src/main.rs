@@ -11,6 +11,7 @@
 mod allocation_filter;
 mod allocation_records;
 mod args;
+mod child_captures;
 mod commands;
 mod control;
 mod default_capture;

@@ -8,7 +8,9 @@
 
 mod process;
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,7 @@ use memtrack_reader::{Frames, Thread, ThreadId};
 use self::process::{ProcessWindow, SummedGroupKey, SummedProcess};
 use super::picture::{ALLOCATED, FREED, LIVE};
 use super::received_window::{NextWindow, ReceivedWindow};
+use crate::child_captures::{ChildCapture, children_of, run_of};
 use crate::control::recordings;
 use crate::live_windows::message::{Lag, WindowMessage, WindowSums};
 
@@ -33,6 +36,8 @@ const MOST_WAITING: usize = 64;
 const ASKED: Duration = Duration::from_millis(200);
 /// The first sum comes soon.
 const SOON: Duration = Duration::from_millis(500);
+/// How long a recording is asked whose processes have all ended, unless it ends itself.
+const LINGER: Duration = Duration::from_secs(1);
 /// Points of memory over time; then every second one is dropped.
 const MOST_POINTS: usize = 1024;
 
@@ -48,6 +53,10 @@ pub(crate) struct SummedProcesses {
     sender: SyncSender<ProcessWindow>,
     receiver: Receiver<ProcessWindow>,
     known: HashMap<u32, SummedProcess>,
+    /// Since when all processes have ended that the recording tells of.
+    all_ended: Option<Instant>,
+    /// The capture of the first process.
+    first: Option<PathBuf>,
     /// Processes that wait until others have ended.
     waiting: VecDeque<ProcessStatus>,
     receiving: usize,
@@ -77,6 +86,8 @@ impl SummedProcesses {
             sender,
             receiver,
             known: HashMap::new(),
+            all_ended: None,
+            first: None,
             waiting: VecDeque::new(),
             receiving: 0,
             flows: HashMap::new(),
@@ -136,7 +147,10 @@ impl SummedProcesses {
                         self.recording = Some(client);
                         self.note(status);
                     }
-                    None => self.recording = None,
+                    None => {
+                        self.recording = None;
+                        self.find_missed();
+                    }
                 },
             }
         }
@@ -151,19 +165,38 @@ impl SummedProcesses {
         }
     }
 
+    /// The recording has ended: finds children that have begun and ended since it was asked last.
+    fn find_missed(&mut self) {
+        let Some(first) = &self.first else { return };
+        let Some(run) = run_of(first) else { return };
+        for ChildCapture { pid, number, path } in children_of(first, run) {
+            if let Entry::Vacant(vacant) = self.known.entry(number) {
+                vacant.insert(SummedProcess::default());
+                self.waiting.push_back(ended(pid, number, path));
+            }
+        }
+    }
+
     fn note(&mut self, status: RecordingStatus) {
         let recorder = status.recorder;
         let is_over = status.processes.iter().all(|process| process.state == ProcessState::Ended);
         for mut process in status.processes {
             let capture = process.capture.as_deref().map(|capture| recordings::as_seen_here(capture, recorder));
+            if process.number == 0 {
+                self.first = self.first.take().or_else(|| capture.clone());
+            }
             if capture.is_some() && !self.known.contains_key(&process.number) {
                 process.capture = capture;
                 self.known.insert(process.number, SummedProcess::default());
                 self.waiting.push_back(process);
             }
         }
-        if is_over && !self.known.is_empty() {
+        // A child that has ended may be told of last.
+        if !is_over || self.known.is_empty() {
+            self.all_ended = None;
+        } else if self.all_ended.get_or_insert_with(Instant::now).elapsed() > LINGER {
             self.recording = None;
+            self.find_missed();
         }
     }
 
@@ -293,5 +326,23 @@ impl Lag {
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.events = self.events.saturating_add(more.events);
         self.ms = self.ms.max(more.ms);
+    }
+}
+
+/// A process that has ended, of which nothing is known but its capture.
+fn ended(pid: u32, number: u32, capture: PathBuf) -> ProcessStatus {
+    ProcessStatus {
+        pid,
+        number,
+        state: ProcessState::Ended,
+        started: None,
+        started_ns: None,
+        events: None,
+        live_bytes: None,
+        peak_bytes: None,
+        resident_bytes: None,
+        record_bytes: 0,
+        capture: Some(capture),
+        command_line: Vec::new(),
     }
 }

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::grid::LiveTotals;
 use super::history::LiveHistory;
 use crate::aggregate::restore_into;
-use crate::analysis::{Analysis, GroupFlow};
+use crate::analysis::{Analysis, GroupFlow, Sum, Tally, View};
 use crate::error::Error;
 use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::Frames;
@@ -104,9 +104,11 @@ impl ReadSums {
 
     /// Takes over newer sums, and what they add to the history.
     pub(super) fn update(&mut self, analysis: &Analysis, history: &mut LiveHistory) {
-        for row in analysis.groups.iter() {
+        for (number, row) in analysis.groups.iter().enumerate() {
             let (stack, thread, allocator) = (row.stack, row.thread, row.allocator);
-            let (allocated, live) = (row.allocated.tally(), row.leaked_at_exit.tally());
+            let tally = |sum: Sum, view| Tally { variance: analysis.variance(number, view), ..sum.tally() };
+            let (allocated, live) =
+                (tally(row.allocated, View::Allocated), tally(row.leaked_at_exit, View::LeaksAtExit));
             let flow = GroupFlow { stack, thread, allocator, allocated, freed: allocated.less(live), live, peak: None };
             let place = *self.places.entry((stack, allocator, thread)).or_insert(self.flows.len());
             match self.flows.get_mut(place) {

@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memtrack_collector::{NewChild, OpenSink};
-use memtrack_reader::source;
 
 use super::{CaptureMode, sink};
+use crate::child_captures::{matching, run_of};
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{quoted, quoted_path};
 
@@ -155,29 +155,11 @@ impl CaptureNames {
     }
 }
 
-/// The recording id of a capture, if the file is one and has it.
-fn run_of(capture: &Path) -> Option<u64> {
-    source::CaptureReader::open(capture).ok()?.process().tree.recording
-}
-
 /// Removes the captures of the children of this recording; returns their number.
 fn remove(own: &Path, run: u64) -> usize {
     let mut paths: Vec<_> = matching(own).into_iter().map(|name| own.with_file_name(name)).collect();
     paths.retain(|path| path != own);
     paths.into_iter().filter(|path| run_of(path) == Some(run) && fs::remove_file(path).is_ok()).count()
-}
-
-/// Files beside a main capture that match `capture.*-*.bin`, the pattern of all its runs' children.
-fn matching(own: &Path) -> Vec<OsString> {
-    let directory = own.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let suffix = own.extension().map(|suffix| [b".", suffix.as_bytes()].concat()).unwrap_or_default();
-    let is_one = |name: &OsString| {
-        let inner = name.as_bytes().strip_prefix(own.file_stem().unwrap_or_default().as_bytes());
-        let inner = inner.and_then(|rest| rest.strip_prefix(b".")?.strip_suffix(suffix.as_slice()));
-        inner.is_some_and(|inner| inner.contains(&b'-'))
-    };
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).filter(is_one).collect()
 }
 
 /// Whether the pattern of this run's children matches the name.
@@ -206,7 +188,8 @@ fn is_device(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureNames, beside, matching};
+    use super::{CaptureNames, beside};
+    use crate::child_captures::matching;
     use memtrack_collector::NewChild;
     use std::path::Path;
 

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 
 use crate::load::objects::{blocks_at, blocks_of, find_picture, when};
 use crate::reports::capture_info::Capture;
+use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
 use crate::reports::own_lines::{OwnLineKey, line_of};
 
 /// Lines of which objects are told: those with most bytes of them, at least so many.
@@ -20,26 +21,6 @@ const LEAST: u64 = 64 << 10;
 const MOST_TYPES: usize = 2;
 const LEAST_PERCENT: u64 = 10;
 
-/// Objects of one type that one line has made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ObjectsOfLine {
-    /// Module and qualified name of the type.
-    pub(crate) name: String,
-    pub(crate) count: u64,
-    /// The sum of their `sys.getsizeof`.
-    pub(crate) own_bytes: u64,
-    /// How most of their bytes are held, by the path to one of them.
-    pub(crate) holder: String,
-}
-
-/// The objects of the lines that have made most.
-#[derive(Debug, Default)]
-pub(crate) struct LineObjects {
-    by_line: FxHashMap<OwnLineKey, Vec<ObjectsOfLine>>,
-    /// The moment of the picture, in words.
-    pub(crate) when: String,
-}
-
 /// Objects, by their rows, and the sum of their sizes.
 #[derive(Debug, Default)]
 struct ObjectRows {
@@ -47,31 +28,24 @@ struct ObjectRows {
     own_bytes: u64,
 }
 
-impl LineObjects {
-    /// Those of the capture's picture: that of the end, or the last one. None, if it has no picture that can be read.
-    ///
-    /// # Errors
-    /// The capture cannot be read.
-    pub(crate) fn of(file: &CaptureReader, capture: &mut Capture) -> Result<Self> {
-        if file.pictures()?.is_empty() {
-            return Ok(Self::default());
-        }
-        let moment = find_picture(file, None)?;
-        let Some(stored) = file.picture(&moment, PictureExtent::Whole)? else { return Ok(Self::default()) };
-        let picture = ObjectPicture::of_stored(stored);
-        let mut by_line = rows_by_line(file, &moment.head, &picture, capture)?;
-        by_line.retain(|(_, types)| bytes_of(types) >= LEAST);
-        by_line.sort_by_key(|(_, types)| std::cmp::Reverse(bytes_of(types)));
-        by_line.truncate(MOST_LINES);
-        let names: FxHashMap<u32, String> = picture.by_type().into_iter().map(|of| (of.number, of.name)).collect();
-        let told = by_line.into_iter().map(|(line, types)| (line, largest(&picture, &names, types))).collect();
-        Ok(Self { by_line: told, when: when(file, &moment.head) })
+/// Those of the capture's picture: that of the end, or the last one. None, if it has no picture that can be read.
+///
+/// # Errors
+/// The capture cannot be read.
+pub(crate) fn objects_of_lines(file: &CaptureReader, capture: &mut Capture) -> Result<LineObjects> {
+    if file.pictures()?.is_empty() {
+        return Ok(LineObjects::default());
     }
-
-    /// The objects of a line, the type with most bytes first.
-    pub(crate) fn of_line(&self, line: OwnLineKey) -> &[ObjectsOfLine] {
-        self.by_line.get(&line).map_or(&[], |types| types)
-    }
+    let moment = find_picture(file, None)?;
+    let Some(stored) = file.picture(&moment, PictureExtent::Whole)? else { return Ok(LineObjects::default()) };
+    let picture = ObjectPicture::of_stored(stored);
+    let mut by_line = rows_by_line(file, &moment.head, &picture, capture)?;
+    by_line.retain(|(_, types)| bytes_of(types) >= LEAST);
+    by_line.sort_by_key(|(_, types)| std::cmp::Reverse(bytes_of(types)));
+    by_line.truncate(MOST_LINES);
+    let names: FxHashMap<u32, String> = picture.by_type().into_iter().map(|of| (of.number, of.name)).collect();
+    let told = by_line.into_iter().map(|(line, types)| (line, largest(&picture, &names, types))).collect();
+    Ok(LineObjects { by_line: told, when: when(file, &moment.head) })
 }
 
 /// The objects with a known block, by the line that allocated it, and by the number of their type.

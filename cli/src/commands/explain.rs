@@ -11,12 +11,13 @@ use memtrack_reader::query::{AllocationRecord, Amount, Comparison, Expr, Flag, K
 
 use crate::allocation_records::{allocations_at, for_each_allocation};
 use crate::args::ExplainArgs;
-use crate::line_objects::LineObjects;
+use crate::line_objects::objects_of_lines;
 use crate::load::{Request, load, of_one_recording};
 use crate::object_growth::{GrowingType, growing_types};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::Capture;
 use crate::reports::explain::{Explanation, LargeBlocks, MOMENTS, least_copy};
+use crate::reports::line_objects::LineObjects;
 use crate::reports::resident::ResidentReport;
 use crate::reports::source::Sources;
 
@@ -57,7 +58,7 @@ fn objects(capture: &mut Capture, request: &Request<'_>) -> Result<(Vec<GrowingT
     let file = request.open_any(path)?;
     let types = growing_types(&file)?;
     // Of samples, few of a line's objects have a block that is known.
-    let objects = if capture.is_sampled() { LineObjects::default() } else { LineObjects::of(&file, capture)? };
+    let objects = if capture.is_sampled() { LineObjects::default() } else { objects_of_lines(&file, capture)? };
     Ok((types, objects))
 }
 

@@ -172,7 +172,8 @@ impl SummedProcesses {
         for ChildCapture { pid, number, path } in children_of(first, run) {
             if let Entry::Vacant(vacant) = self.known.entry(number) {
                 vacant.insert(SummedProcess::default());
-                self.waiting.push_back(ended(pid, number, path));
+                let ended = ProcessStatus::new(pid, number, ProcessState::Ended);
+                self.waiting.push_back(ProcessStatus { capture: Some(path), ..ended });
             }
         }
     }
@@ -326,23 +327,5 @@ impl Lag {
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.events = self.events.saturating_add(more.events);
         self.ms = self.ms.max(more.ms);
-    }
-}
-
-/// A process that has ended, of which nothing is known but its capture.
-fn ended(pid: u32, number: u32, capture: PathBuf) -> ProcessStatus {
-    ProcessStatus {
-        pid,
-        number,
-        state: ProcessState::Ended,
-        started: None,
-        started_ns: None,
-        events: None,
-        live_bytes: None,
-        peak_bytes: None,
-        resident_bytes: None,
-        record_bytes: 0,
-        capture: Some(capture),
-        command_line: Vec::new(),
     }
 }

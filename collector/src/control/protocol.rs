@@ -171,6 +171,27 @@ pub struct ProcessStatus {
     pub command_line: Vec<String>,
 }
 
+impl ProcessStatus {
+    /// A process of which nothing else is known.
+    #[must_use]
+    pub fn new(pid: u32, number: u32, state: ProcessState) -> Self {
+        Self {
+            pid,
+            number,
+            state,
+            started: None,
+            started_ns: None,
+            events: None,
+            live_bytes: None,
+            peak_bytes: None,
+            resident_bytes: None,
+            record_bytes: 0,
+            capture: None,
+            command_line: Vec::new(),
+        }
+    }
+}
+
 /// What is done with a recorded process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

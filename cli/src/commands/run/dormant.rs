@@ -123,18 +123,8 @@ impl CommandHandler for DormantCommands {
         let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
         let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
         let dormant = ProcessStatus {
-            number: 0,
-            pid: self.pid.cast_unsigned(),
-            state: ProcessState::Dormant,
-            started: None,
-            started_ns: None,
-            events: None,
-            live_bytes: None,
-            peak_bytes: None,
-            resident_bytes: None,
-            record_bytes: 0,
-            capture: None,
             command_line: words.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+            ..ProcessStatus::new(self.pid.cast_unsigned(), 0, ProcessState::Dormant)
         };
         RecordingStatus { recorder: std::process::id(), processes: vec![dormant] }
     }

@@ -6,7 +6,7 @@ use memtrack_reader::origin::Whose;
 
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
-use crate::line_objects::LineObjects;
+use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::{duration, percent};
 

@@ -29,8 +29,8 @@ use super::capture_info::{Capture, quoted_path};
 use super::estimates::RangedTally;
 use super::resident::ResidentReport;
 use super::source::Sources;
-use crate::line_objects::LineObjects;
 use crate::object_growth::GrowingType;
+use crate::reports::line_objects::LineObjects;
 use crate::units::size_within;
 
 /// Number of moments at which live bytes of each line are known.

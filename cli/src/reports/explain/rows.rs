@@ -8,9 +8,9 @@ use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
 use super::Evidence;
-use crate::line_objects::{LineObjects, ObjectsOfLine};
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
+use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
 use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
 use crate::reports::place::Place;
 use crate::reports::source::Sources;

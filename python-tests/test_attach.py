@@ -158,6 +158,18 @@ def test_a_recorder_that_was_killed_leaves_a_program_that_runs(executable, targe
     target.end()
 
 
+def test_a_recorder_that_was_killed_is_no_obstacle_for_the_next_one(executable, target, tmp_path):
+    attached = Attached(executable, target.pid, "-o", tmp_path / "a.bin")
+    target.grow(3)
+    attached.process.kill()
+    attached.process.wait()
+    again = Attached(executable, target.pid, "-o", tmp_path / "b.bin")
+    assert target.grow(30) == "done 33\n"
+    again.end()
+    assert 30 <= figures(executable, tmp_path / "b.bin")["allocations"]["count"] <= 40
+    target.end()
+
+
 def test_a_recording_that_is_not_found_is_left_alone(executable, target, tmp_path, monkeypatch):
     """Its recorder still answers the library, so 'detach' does not take it for one that was killed."""
     for name in ("one", "other"):
@@ -167,6 +179,8 @@ def test_a_recording_that_is_not_found_is_left_alone(executable, target, tmp_pat
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "other"))
     refused = subprocess.run([executable, "detach", str(target.pid)], capture_output=True, text=True)
     assert refused.returncode == 1 and "nothing was changed" in refused.stderr, refused.stderr
+    refused = subprocess.run([executable, "attach", str(target.pid)], capture_output=True, text=True, cwd=tmp_path)
+    assert refused.returncode == 1 and "already being recorded" in refused.stderr, refused.stderr
     target.grow(30)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "one"))
     attached.end()

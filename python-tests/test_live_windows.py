@@ -82,6 +82,7 @@ def start(memtrack, program, capture, *options):
     threading.Timer(PATIENCE, process.kill).start()
     while not (capture.exists() and capture.stat().st_size):
         assert process.poll() is None
+        time.sleep(0.01)
     return process
 
 
@@ -92,6 +93,7 @@ def pid_of(memtrack, capture):
         for one in json.loads(memtrack("ps", "--json").stdout)["processes"]:
             if one["capture"] == str(capture):
                 return one["pid"]
+        time.sleep(0.02)
     raise AssertionError(f"{capture} is no recording's")
 
 

@@ -119,6 +119,22 @@ print(len(before))
         assert got["capture"]["complete"] and 50 <= got["allocations"]["count"] <= 60
 
 
+@pytest.mark.parametrize("limit", [400 << 20, 6 << 30])
+def test_an_address_space_that_is_limited_has_room_for_a_recording(program, python, figures, limit):
+    """The recorder has the same limit: it takes less shared memory."""
+    program(
+        python,
+        f"""
+import resource
+resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))
+with memtrack.Tracker("a.bin"):
+    inside = keep(50)
+""",
+    )
+    got = figures("a.bin")
+    assert got["capture"]["complete"] and 50 <= got["allocations"]["count"] <= 60
+
+
 def test_to_enter_imports_no_large_module(any_interpreter, executable, tmp_path):
     """They take more time than all else that it does. `-S`: an environment may import them when Python starts."""
     code = """

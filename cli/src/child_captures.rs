@@ -18,19 +18,21 @@ pub(crate) struct ChildCapture {
     pub(crate) path: PathBuf,
 }
 
-/// The captures of the children of the recording with this id, whose first process has the capture `own`.
-pub(crate) fn children_of(own: &Path, run: u64) -> Vec<ChildCapture> {
+/// The captures of the children of the recording with this id, whose first process has the capture `own`, as far as their numbers
+/// are wanted.
+pub(crate) fn children_of(own: &Path, run: u64, is_wanted: impl Fn(u32) -> bool) -> Vec<ChildCapture> {
     let child = |name: OsString| {
         let (pid, number) = pid_and_number(&name)?;
         Some(ChildCapture { pid, number, path: own.with_file_name(name) })
     };
     let children = matching(own).into_iter().filter_map(child);
-    children.filter(|child| run_of(&child.path) == Some(run)).collect()
+    children.filter(|child| is_wanted(child.number) && run_of(&child.path) == Some(run)).collect()
 }
 
 /// What stands before the suffix: `capture.7-1.bin` is that of process 7, which is the first child.
 fn pid_and_number(name: &OsStr) -> Option<(u32, u32)> {
-    let mut parts = name.to_str()?.rsplit('.').filter_map(|part| part.split_once('-'));
+    let parts = name.as_bytes().rsplit(|byte| *byte == b'.').filter_map(|part| std::str::from_utf8(part).ok());
+    let mut parts = parts.filter_map(|part| part.split_once('-'));
     parts.find_map(|(pid, number)| Some((pid.parse().ok()?, number.parse().ok()?)))
 }
 

@@ -118,7 +118,7 @@ impl Admission {
     /// Creates the memory for the next process that connects.
     pub(crate) fn prepare_spare(&mut self) {
         if self.spare.is_none() && (self.served.is_empty() || self.openers.open.is_some()) {
-            self.spare = self.make(0).ok();
+            self.spare = first_that_fits(0, |slots| Area::create(slots, &self.dir)).ok();
         }
     }
 
@@ -141,8 +141,11 @@ impl Admission {
         attempt: usize,
         ready: &mut dyn FnMut(u32),
     ) -> io::Result<Option<u32>> {
-        let Some(&slots) = SLOT_COUNTS.get(attempt) else { return Ok(None) };
-        let area = Area::create_on(file, slots)?;
+        if attempt >= SLOT_COUNTS.len() {
+            return Ok(None);
+        }
+        let area = first_that_fits(attempt, |slots| Area::create_on(file, slots))?;
+        let slots = area.slot_count();
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
         let served = self.find(pid, MemoryOffer { attempt, ..MemoryOffer::default() }).ok_or_else(refused)?;
         // From the first: sums are made while it is recorded.
@@ -348,23 +351,8 @@ impl Admission {
         match self.spare.take_if(|(area, _)| fits(area.slot_count())) {
             Some(spare) => Ok(spare),
             None if is_fork => Area::create(most, &self.dir),
-            None => self.make(attempt),
+            None => first_that_fits(attempt, |slots| Area::create(slots, &self.dir)),
         }
-    }
-
-    /// Of the first number of slots from this attempt on that can be had, and leaves address space for a forked child, which
-    /// needs as many, and for the collector.
-    fn make(&self, attempt: usize) -> io::Result<(Area, OwnedFd)> {
-        let counts = SLOT_COUNTS.get(attempt..).unwrap_or_default();
-        let leaves_room = |slots| could_map(2 * total_bytes(slots) + COLLECTOR_ROOM);
-        let mut last = io::ErrorKind::OutOfMemory.into();
-        for &slots in counts.iter().filter(|slots| leaves_room(**slots) || counts.last() == Some(slots)) {
-            match Area::create(slots, &self.dir) {
-                Ok(made) => return Ok(made),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
     }
 
     /// Whether native stacks are recorded of the program that the process runs now.
@@ -393,6 +381,21 @@ impl Admission {
         let first = offer.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
         control.ticket.0.store(first, SeqCst);
     }
+}
+
+/// Memory of the first number of slots from this attempt on that can be had, and leaves address space for a forked child, which
+/// needs as many, and for the collector.
+fn first_that_fits<T>(attempt: usize, create: impl Fn(u32) -> io::Result<T>) -> io::Result<T> {
+    let counts = SLOT_COUNTS.get(attempt..).unwrap_or_default();
+    let leaves_room = |slots| could_map(2 * total_bytes(slots) + COLLECTOR_ROOM);
+    let mut last = io::ErrorKind::OutOfMemory.into();
+    for &slots in counts.iter().filter(|slots| leaves_room(**slots) || counts.last() == Some(slots)) {
+        match create(slots) {
+            Ok(made) => return Ok(made),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// The next offer to a process that has been offered memory before; `None`: it is refused.

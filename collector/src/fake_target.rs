@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use memtrack_transport::handshake::{Hello, receive_memory};
-use memtrack_transport::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SegmentHeader, SlotHeader, state, ticket};
+use memtrack_transport::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SegmentHeader, SlotHeader, registration, state, ticket};
 use memtrack_transport::{Area, barrier, futex};
 
 pub(crate) struct FakeTarget {
@@ -33,7 +33,7 @@ impl FakeTarget {
     pub(crate) fn start(socket: &Path) -> Self {
         let target = Self::connect(socket).unwrap();
         barrier::register();
-        target.area.control().is_registered.store(1, Release);
+        target.area.control().registration.store(registration::DONE, Release);
         target.area.control().state.store(state::RECORDING, Release);
         target
     }

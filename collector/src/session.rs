@@ -46,6 +46,8 @@ const CHECK_NS: u64 = 20_000_000;
 const SWEEP_NS: u64 = 100_000_000;
 /// Interval of checking whether the process is alive, in nanoseconds.
 const LIFE_NS: u64 = 10_000_000;
+/// After this it is not waited for that the target is registered for barriers: whoever should have done that has ended.
+const REGISTERED_NS: u64 = 1_000_000_000;
 /// Interval of reading the high-water mark of resident memory, in nanoseconds: shortest and longest.
 const SHORTEST_PEAK_NS: u64 = 1_000_000;
 const LONGEST_PEAK_NS: u64 = 100_000_000;
@@ -212,8 +214,8 @@ impl Session {
         self.account(now, queue);
         self.find_used_slots(now);
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
-        // A barrier would delay the drain; registering takes milliseconds only.
-        let reached = self.over || self.reaches_barriers();
+        // A slow barrier would delay the drain; registering takes milliseconds only.
+        let reached = self.over || self.reaches_barriers() || now.saturating_sub(self.begun_ns) > REGISTERED_NS;
         let marks = checkpoint && reached && (self.unmarked || self.observer.has_waiting());
         let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
         let marked = ticket.filter(|_| marks || (reached && queue.wants_watermarks()));

@@ -37,10 +37,10 @@ fn block(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: ObjectKind, add
     match kind {
         ObjectKind::Array => word(24),
         ObjectKind::Deque => {
-            // The first block may be the one that it was made with; the second one came with what was put into it.
-            let first = word(24)?;
-            let second = memory.u64(first.checked_add(8 + DEQUE_ITEMS * 8)?)?;
-            Some(if second == 0 { first } else { second })
+            // The first block may be the one that it was made with; the second one came with what was put into it. The last
+            // one's link to the next is whatever the memory had.
+            let (first, last) = (word(24)?, word(32)?);
+            if first == last { Some(first) } else { memory.u64(first.checked_add(8 + DEQUE_ITEMS * 8)?) }
         }
         // Without a global lock the number of items stands before them.
         ObjectKind::List if layout.is_free_threaded() => word(24)?.checked_sub(8),

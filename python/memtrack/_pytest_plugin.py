@@ -5,17 +5,18 @@ changes neither what tests do nor the order of hooks; a limit fails a test by an
 whatever handles failures (reruns, xfail, unittest) handles it.
 """
 
+import contextlib
 import functools
 import inspect
 import os
 import re
 import tempfile
-import time
 import unittest
 
 # By name: a test may replace them in their modules while it is recorded.
 from os import unlink
 from os.path import exists
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
@@ -131,11 +132,13 @@ class MemtrackPlugin:
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
-        if self.has_markers and (self.options.limit or any(map(_has_limit, items))):
+        if self.has_markers and not self.config.option.collectonly and (self.options.limit or any(map(_has_limit, items))):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
             from memtrack import _test_limits, _tracker  # noqa: F401
 
-            self._captures()
+            # Where it cannot be made, the tests say so.
+            with contextlib.suppress(OSError):
+                self._captures()
         if hasattr(self.config, "workerinput"):
             # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.
             return
@@ -415,7 +418,7 @@ class _named_run:
 
 
 def _timed(plugin: MemtrackPlugin, item: pytest.Item, function: Callable[..., Any]) -> Callable[..., Any]:
-    session, now = plugin.session, time.monotonic_ns
+    session, now = plugin.session, monotonic_ns
     assert session is not None
     session.begin()
     spans, name = session.spans, item.nodeid

@@ -4,17 +4,21 @@
 //! and must know that hooks see the change raises the barrier. Invariant: after [`raise`], a thread of a registered
 //! process that is seen not busy reads current values in its next hook.
 
-/// Lets [`raise`] reach this process without delay.
-pub fn register() {
-    call(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED);
+/// Lets [`raise`] reach this process without delay; returns whether the system does that.
+pub fn register() -> bool {
+    call(libc::MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED) == 0
 }
 
 /// Makes every thread of all registered processes pass a memory barrier; where the system is too old for that, or the process
-/// that is meant [is not registered](crate::layout::ControlPage::is_registered) yet, every thread of all processes, which takes
+/// that is meant [is not registered](crate::layout::ControlPage::registration) yet, every thread of all processes, which takes
 /// milliseconds.
 pub fn raise(is_registered: bool) {
-    if !is_registered || call(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) != 0 {
-        call(libc::MEMBARRIER_CMD_GLOBAL);
+    let quick = || call(libc::MEMBARRIER_CMD_GLOBAL_EXPEDITED) == 0;
+    if is_registered && quick() {
+        return;
+    }
+    if call(libc::MEMBARRIER_CMD_GLOBAL) != 0 {
+        quick();
     }
 }
 

@@ -89,6 +89,16 @@ pub mod image {
     pub const IN_EXEC: u32 = 1;
 }
 
+/// Values of [`ControlPage::registration`].
+pub mod registration {
+    /// It is not known yet whether a [barrier](crate::barrier) reaches the target's threads without delay.
+    pub const UNDER_WAY: u32 = 0;
+    /// One does.
+    pub const DONE: u32 = 1;
+    /// None does.
+    pub const REFUSED: u32 = 2;
+}
+
 /// Values of [`ControlPage::account_request`].
 pub mod account_request {
     /// Nobody waits.
@@ -189,8 +199,8 @@ pub struct ControlPage {
     pub socket: [AtomicU64; SOCKET_WORDS],
     /// 1: recording began in a process that was already running; target.
     pub began_late: AtomicU32,
-    /// 1: a [barrier](crate::barrier) reaches the target's threads without delay; target, possibly after it has begun to record.
-    pub is_registered: AtomicU32,
+    /// One of [`registration`]; target, possibly after it has begun to record.
+    pub registration: AtomicU32,
     /// How many bytes of its next segment a thread is to use, 0 for all; collector.
     pub segment_room: AtomicU32,
     /// Number of questions asked so far; target, by addition.

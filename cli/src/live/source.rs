@@ -52,6 +52,9 @@ impl LiveSource {
         let recording = recordings::of(pid)?;
         let Some(process) = recording.process(pid) else { bail!("the recording does not name its process") };
         let Some(capture) = &process.capture else {
+            if process.state == ProcessState::Dormant {
+                bail!("process {} is dormant: begin to record it with 'memtrack start'", process.pid);
+            }
             bail!("the recording of process {} has no capture yet: try again in a moment", process.pid)
         };
         let (path, pid) = (recordings::as_seen_here(capture, recording.status.recorder), process.pid);
@@ -154,11 +157,12 @@ impl LiveSource {
 
 /// The process whose capture this is, and its recording.
 fn recording_of(path: &Path) -> Option<(u32, ControlClient)> {
-    let wanted = fs::canonicalize(path).ok();
+    let wanted = fs::canonicalize(path).ok()?;
     let process_of = |recording: &RunningRecording| {
         let RecordingStatus { recorder, processes } = &recording.status;
-        let is_wanted =
-            |capture: &PathBuf| fs::canonicalize(recordings::as_seen_here(capture, *recorder)).ok() == wanted;
+        let is_wanted = |capture: &PathBuf| {
+            fs::canonicalize(recordings::as_seen_here(capture, *recorder)).is_ok_and(|found| found == wanted)
+        };
         processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
     };
     recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)))

@@ -169,7 +169,8 @@ impl SummedProcesses {
     fn find_missed(&mut self) {
         let Some(first) = &self.first else { return };
         let Some(run) = run_of(first) else { return };
-        for ChildCapture { pid, number, path } in children_of(first, run) {
+        let known = &self.known;
+        for ChildCapture { pid, number, path } in children_of(first, run, |number| !known.contains_key(&number)) {
             if let Entry::Vacant(vacant) = self.known.entry(number) {
                 vacant.insert(SummedProcess::default());
                 let ended = ProcessStatus::new(pid, number, ProcessState::Ended);

@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use memtrack_transport::barrier;
+use memtrack_transport::layout::registration;
 
 use super::Session;
 use crate::busy_writers;
@@ -51,14 +52,14 @@ impl Session {
         most
     }
 
-    /// Whether a barrier reaches the target's threads without delay.
+    /// Whether it is known how a barrier reaches the target's threads.
     pub(super) fn reaches_barriers(&self) -> bool {
-        self.area.control().is_registered.load(Acquire) != 0
+        self.area.control().registration.load(Acquire) != registration::UNDER_WAY
     }
 
     /// Streams that may still add records with tickets before the one that was just taken.
     pub(super) fn busy(&mut self, now: u64) -> Vec<u32> {
-        barrier::raise(self.reaches_barriers());
+        barrier::raise(self.area.control().registration.load(Acquire) == registration::DONE);
         // Slots that came into use since the last scan may have taken an earlier ticket.
         self.find_used_slots(now);
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)

@@ -76,11 +76,11 @@ impl LiveFollower {
             FollowInput::Sums(Box::new(FollowedSums::new(path.to_owned(), capture)))
         } else if capture.complete() {
             capture.ignore_names();
-            state.begin(capture.process());
+            state.process(capture.process());
             let (reading, left) = (capture.reading_alone(state.short_lived_threshold())?, capture.total_record_bytes());
             FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
         } else {
-            FollowInput::Growing(Box::new(FollowedCapture::open(path, state.short_lived_threshold())?))
+            FollowInput::Growing(Box::new(FollowedCapture::open(path)?))
         };
         Ok(Self { path: path.to_owned(), input, state, ended: false })
     }
@@ -117,11 +117,7 @@ impl LiveFollower {
     fn step(&mut self) -> Result<FollowStep, Error> {
         match &mut self.input {
             FollowInput::Growing(followed) => {
-                let was_known = followed.knows_process();
                 let step = followed.step(&mut self.state)?;
-                if !was_known && followed.knows_process() {
-                    self.state.begin(followed.process());
-                }
                 // Before its first sums an aggregated capture looks like one without events, and to its end if it was not looked
                 // at meanwhile.
                 if !matches!(step, FollowStep::Block) && self.follow_sums() {

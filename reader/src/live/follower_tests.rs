@@ -11,9 +11,9 @@ use proptest::prelude::{prop_assert_eq, proptest};
 
 use super::{FollowProgress, LiveFollower};
 use crate::aggregate::save;
-use crate::analysis::{Analysis, GroupFlow, Tally, Totals};
+use crate::analysis::{Analysis, GroupFlow, Tally, Totals, Variance};
 use crate::frames::Frames;
-use crate::source::tests::make::{History, process, push_block, steps};
+use crate::source::tests::make::{Act, History, HistoryStep, process, push_block, steps};
 
 /// Frames, thread and allocator.
 type Key = (Vec<(String, u32)>, i32, String);
@@ -55,6 +55,21 @@ proptest! {
             }
         }
     }
+}
+
+/// Sums of short-lived blocks do not suffice where each block stands for several.
+#[test]
+fn runs_of_short_lived_samples_are_followed_as_they_are_read() {
+    let again = |_| [Act::Push(1), Act::Alloc(0x1000), Act::Free(0x1000), Act::Pop];
+    let kept = [Act::Push(2), Act::Alloc(0x9000), Act::Pop];
+    let acts = (0..100).flat_map(again).chain(kept).chain((0..100).flat_map(again)).collect();
+    let tick = || HistoryStep::Tick { snapshot: false };
+    let steps = [HistoryStep::Run(0, acts), tick(), HistoryStep::Run(0, vec![Act::Free(0x9000)]), tick()];
+    let sampled = Process { sample_bytes: Some(500), ..process() };
+    let capture = History::of(&steps, false).collected_of(&sampled, 1);
+    let whole = groups(&capture, capture.len());
+    assert!(whole.values().all(|[allocated, ..]| allocated.count > 0 && allocated.variance != Variance::default()));
+    assert_eq!(groups(&capture, header::LEN), whole);
 }
 
 /// Neither whether it looked before the first sums were written, nor whether it ever saw the file without its end.

@@ -81,14 +81,6 @@ impl LiveState {
         self.grids.iter().find(|grid| grid.number < number && grid.is_like(of)).map(|grid| grid.number)
     }
 
-    /// The process is known: what its first image frees without a recorded allocation, and whether sums are estimates from
-    /// samples. Before the first event, for it decides what each event stands for.
-    pub(super) fn begin(&mut self, process: &Process) {
-        let (unknown_blocks, sample_bytes) =
-            (UnknownBlocks::of(process), process.sample_bytes.and_then(NonZeroU64::new));
-        self.replay = Replay::new(&Options { flows: true, unknown_blocks, sample_bytes, ..Options::default() });
-    }
-
     /// All groups that have something live, with all that they have allocated and freed so far.
     pub fn groups(&self) -> impl Iterator<Item = GroupFlow> + '_ {
         flows(&self.replay, self.sums.as_ref())
@@ -175,6 +167,14 @@ fn flows<'a>(replay: &'a Replay, sums: Option<&'a ReadSums>) -> impl Iterator<It
 }
 
 impl Consumer for LiveState {
+    /// What its first image frees without a recorded allocation, and whether sums are estimates from samples, decides what each
+    /// event stands for.
+    fn process(&mut self, process: &Process) {
+        let (unknown_blocks, sample_bytes) =
+            (UnknownBlocks::of(process), process.sample_bytes.and_then(NonZeroU64::new));
+        self.replay = Replay::new(&Options { flows: true, unknown_blocks, sample_bytes, ..Options::default() });
+    }
+
     #[inline]
     fn event(&mut self, event: &Event, _frames: &Frames) {
         self.replay.event(event);

@@ -2,6 +2,8 @@
 //!
 //! Invariant: whatever a consumer does not override comes down to single events.
 
+use memtrack_format::meta::Process;
+
 use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::event::{Event, RunEvent, Snapshot, ThreadId};
 use crate::frames::Frames;
@@ -12,6 +14,8 @@ use crate::replay::{Replay, repeated::round};
 pub trait Consumer {
     /// The next event of the total order. The frames of its stack are known.
     fn event(&mut self, event: &Event, frames: &Frames);
+    /// What is known of the process whose events come, before the first one, where a capture is [followed](super::FollowedCapture).
+    fn process(&mut self, _process: &Process) {}
     /// A memory snapshot after all events so far. Its heap size is 0: the replay computes it.
     fn snapshot(&mut self, _snapshot: &Snapshot) {}
     /// The next events, in order, for consumers that process several at once. It is an iterator, since storing the

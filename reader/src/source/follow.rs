@@ -52,15 +52,14 @@ pub(crate) struct FollowedCapture {
     symbols: Vec<ModuleSymbols>,
     sources: Vec<FileLines>,
     lost: DataLoss,
-    threshold: Option<u32>,
     ended: bool,
     /// What was found, once the capture has ended.
     found: (Frames, Vec<Thread>),
 }
 
 impl FollowedCapture {
-    /// Opens the capture; nothing but its header needs to be written. `threshold`: see [`Consumer::short_lived_threshold`].
-    pub(crate) fn open(path: &Path, threshold: Option<u32>) -> Result<Self, Error> {
+    /// Opens the capture; nothing but its header needs to be written.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         Ok(Self {
             file: members::open(path)?,
             at: header::LEN as u64,
@@ -71,7 +70,6 @@ impl FollowedCapture {
             symbols: Vec::new(),
             sources: Vec::new(),
             lost: DataLoss::default(),
-            threshold,
             ended: false,
             found: Default::default(),
         })
@@ -80,11 +78,6 @@ impl FollowedCapture {
     /// The metadata of the process so far.
     pub(crate) fn process(&self) -> &Process {
         &self.process
-    }
-
-    /// Whether the metadata of the process was read. No event is emitted before.
-    pub(crate) fn knows_process(&self) -> bool {
-        self.online.is_some() || self.ended
     }
 
     /// What the stacks of the events so far are.
@@ -202,7 +195,7 @@ impl FollowedCapture {
             return Ok(());
         };
         let intact = match piece.header.kind {
-            BlockKind::Process => self.update_process(piece.header.first_ticket, &payload),
+            BlockKind::Process => self.update_process(piece.header.first_ticket, &payload, consumer),
             BlockKind::Observations => {
                 let mut reader = ObservationReader::new(&payload);
                 if let Some(online) = &mut self.online {
@@ -241,13 +234,15 @@ impl FollowedCapture {
         Ok(())
     }
 
-    fn update_process(&mut self, first_ticket: u64, payload: &[u8]) -> bool {
+    fn update_process<C: Consumer>(&mut self, first_ticket: u64, payload: &[u8], consumer: &mut C) -> bool {
         let before = self.process.start;
         let intact = self.process.update(payload);
         match &mut self.online {
             None => {
                 let online = Online::new(self.process.start.monotonic_ns.unwrap_or(0));
-                self.online = Some(online.marking(self.threshold));
+                // What each event stands for decides whether sums suffice to the consumer.
+                consumer.process(&self.process);
+                self.online = Some(online.marking(consumer.short_lived_threshold()));
             }
             Some(online) if first_ticket > self.image_ticket => online.replaced(first_ticket),
             Some(_) => {}

@@ -11,7 +11,7 @@ use memtrack_transport::layout::account_request;
 use super::recorded_process;
 use crate::interposition::got::Original;
 use crate::platform::recording_switch;
-use crate::platform::thread_count;
+use crate::platform::{barrier_registration, thread_count};
 use crate::recording::account_wait::wait_for_account;
 use crate::recording::finalize_barrier;
 
@@ -29,7 +29,12 @@ pub(super) extern "C" fn before_end() {
 /// Whether threads of an interpreter that has ended may still run (daemon threads): CPython 3.10 and earlier read states that it
 /// has freed, and the longer the process lives, the likelier they crash.
 fn has_stray_threads() -> bool {
-    finalize_barrier::has_finalized() && thread_count::threads().is_none_or(|threads| threads > 1)
+    let has_several = || {
+        // One of them may be memtrack's own, for a moment.
+        barrier_registration::wait();
+        thread_count::threads().is_none_or(|threads| threads > 1)
+    };
+    finalize_barrier::has_finalized() && has_several()
 }
 
 type Exit = unsafe extern "C" fn(c_int) -> !;

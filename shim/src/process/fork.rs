@@ -142,7 +142,7 @@ fn connect(area: &'static Area, ticket: u64) -> Option<()> {
 fn begin(area: &'static Area) {
     thread::begin_again();
     recorded_process::note();
-    barrier_registration::register(&area.control().is_registered);
+    barrier_registration::register(&area.control().registration);
     // Not over a CLOSED: the collector may have given up meanwhile.
     if area.control().state.compare_exchange(state::READY, state::RECORDING, Release, Relaxed).is_ok() {
         recording_switch::on();

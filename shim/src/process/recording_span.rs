@@ -63,7 +63,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if !recording_switch::protect_children() {
         return Err(AttachStatus::ChildrenUnprotected);
     }
-    barrier_registration::register(&control.is_registered);
+    barrier_registration::register(&control.registration);
     sampling::begin(&control.sample_bytes, control.sample_varies.load(Relaxed) != 0);
     if control.native.load(Relaxed) != 0 {
         native::start();

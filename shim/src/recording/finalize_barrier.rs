@@ -10,7 +10,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use memtrack_transport::layout::{SlotHeader, account_request};
+use memtrack_transport::layout::{SlotHeader, account_request, registration};
 use memtrack_transport::segment_chain::is_in_hook;
 use memtrack_transport::{Area, barrier};
 
@@ -66,7 +66,7 @@ pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
 }
 
 fn is_registered(area: &Area) -> bool {
-    area.control().is_registered.load(Acquire) != 0
+    area.control().registration.load(Acquire) == registration::DONE
 }
 
 fn nap() {

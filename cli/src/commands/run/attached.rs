@@ -20,6 +20,7 @@ use super::children::Children;
 use super::private_directory::PrivateDirectory;
 use super::{CaptureMode, open, recording_options, room, sink};
 use crate::args;
+use crate::control::recordings;
 use crate::message;
 use crate::output::CaptureFile;
 use crate::shim;
@@ -138,12 +139,14 @@ impl AttachedRecording {
             let status = AttachStatus::from_number(number);
             matches!(status, Some(AttachStatus::NotMapped | AttachStatus::OtherSlotCount))
         };
+        let mut was_abandoned = false;
         for _ in 0..TRIES {
             let give = &mut |shared: memtrack_inject::SharedFile| self.give(&shared.file, shared.attempt, &mut |_| ());
             let number = memtrack_inject::attach(self.pid, image, &other_slots, give);
             match AttachStatus::from_number(number.map_err(|refusal| refused(self.pid, &refusal))?) {
                 Some(AttachStatus::Done) => return Ok(()),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
+                Some(AttachStatus::AlreadyRecorded) if !was_abandoned && self.is_abandoned() => was_abandoned = true,
                 Some(AttachStatus::AlreadyRecorded) => bail!(
                     "process {} is already being recorded; 'memtrack ps' shows by whom, 'memtrack detach' ends it",
                     self.pid
@@ -152,6 +155,12 @@ impl AttachedRecording {
             }
         }
         bail!("process {} cannot be recorded: {}", self.pid, AttachStatus::Busy.text())
+    }
+
+    /// Whether the recorder of an earlier recording of the process was killed; then the process is put back.
+    fn is_abandoned(&self) -> bool {
+        let is_known = recordings::of(u32::try_from(self.pid).ok()).is_ok();
+        !is_known && restore(self.pid).unwrap_or(false)
     }
 
     /// Its path.

@@ -56,10 +56,10 @@ fn looped(steps: Vec<HistoryStep>, times: &[usize]) -> Vec<HistoryStep> {
 }
 
 /// The history as the collector writes it, with groups of segments, as it is followed.
-fn followed<C: Consumer>(history: &History, every: usize, threshold: Option<u32>, consumer: &mut C) {
+fn followed<C: Consumer>(history: &History, every: usize, consumer: &mut C) {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     file.write_all(&history.collected(every)).unwrap();
-    let mut followed = FollowedCapture::open(file.path(), threshold).unwrap();
+    let mut followed = FollowedCapture::open(file.path()).unwrap();
     while followed.step(consumer).unwrap() == FollowStep::Block {}
 }
 
@@ -82,7 +82,7 @@ proptest! {
         given(&history, None, &mut notes);
         prop_assert_eq!(&notes.seen, &history.seen);
         let mut notes = Notes::default();
-        followed(&history, 2, None, &mut notes);
+        followed(&history, 2, &mut notes);
         prop_assert_eq!(&notes.seen, &history.seen);
     }
 
@@ -93,9 +93,9 @@ proptest! {
         let history = History::of(&looped(steps, &times), false);
         let options = Options { flows, details, temporary_threshold, ..Options::default() };
         let mut one_by_one = OneByOne { replay: Replay::new(&options), in_rounds: 0 };
-        followed(&history, every, None, &mut one_by_one);
+        followed(&history, every, &mut one_by_one);
         let mut replay = Replay::new(&options);
-        followed(&history, every, replay.short_lived_threshold(), &mut replay);
+        followed(&history, every, &mut replay);
         prop_assert_eq!(replay.flows().collect::<Vec<_>>(), one_by_one.replay.flows().collect::<Vec<_>>());
         prop_assert_eq!(replay.into_analysis(), one_by_one.replay.into_analysis());
     }
@@ -119,6 +119,6 @@ fn nearly_all_rounds_are_passed_over() {
     assert_eq!(one_by_one.replay.totals().events, 4001);
     assert!(one_by_one.in_rounds > 3800, "{}", one_by_one.in_rounds);
     let mut in_group = OneByOne { replay: Replay::new(&Options::default()), in_rounds: 0 };
-    followed(&history, 1, None, &mut in_group);
+    followed(&history, 1, &mut in_group);
     assert_eq!((in_group.replay.totals().events, in_group.in_rounds > 3800), (4001, true));
 }

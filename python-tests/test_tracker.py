@@ -5,6 +5,7 @@ The programs count by themselves what they allocate.
 
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -117,6 +118,18 @@ print(len(before))
     for name in "abc":
         got = figures(f"{name}.bin")
         assert got["capture"]["complete"] and 50 <= got["allocations"]["count"] <= 60
+
+
+def test_no_tracker_waits_for_a_barrier_in_all_processes_of_the_machine(executable, python, tmp_path):
+    """That takes ten milliseconds and more; the process is registered for quick ones."""
+    if not shutil.which("strace"):
+        pytest.skip("no strace")
+    code = "import memtrack\nfor name in 'abc':\n    with memtrack.Tracker(name + '.bin'): pass\n"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
+    done = execute(["strace", "-e", "trace=membarrier", "-o", tmp_path / "calls", python, "-c", code], cwd=tmp_path, env=environment)
+    assert done.status == 0, done.stderr
+    calls = (tmp_path / "calls").read_text()
+    assert "MEMBARRIER_CMD_GLOBAL_EXPEDITED" in calls and "MEMBARRIER_CMD_GLOBAL," not in calls, calls
 
 
 @pytest.mark.parametrize("limit", [400 << 20, 6 << 30])

@@ -77,6 +77,11 @@ pub(crate) fn wait() -> bool {
     THREAD.load(Acquire) == 0
 }
 
+/// Whether a barrier reaches this process's threads without delay. Shared memory that has been left does not know.
+pub(crate) fn is_done() -> bool {
+    RESULT.load(Acquire) == registration::DONE
+}
+
 /// Starts the thread; `false`: there is none.
 fn start(word: &'static AtomicU32) -> bool {
     // The flags of the C library's threads, which filters of system calls know.

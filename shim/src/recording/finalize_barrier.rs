@@ -8,13 +8,14 @@
 //! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use memtrack_transport::layout::{SlotHeader, account_request, registration};
+use memtrack_transport::layout::{SlotHeader, account_request};
 use memtrack_transport::segment_chain::is_in_hook;
 use memtrack_transport::{Area, barrier};
 
 use super::account_wait::wait_for_account;
+use crate::platform::barrier_registration;
 use crate::platform::errno::Errno;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
@@ -40,7 +41,7 @@ pub(crate) fn wait(own: &SlotHeader, highest_slot: u32) {
     if let Some(area) = shared_area::area().filter(|_| !seccomp::has_seccomp_filter()) {
         let _errno = Errno::keep();
         // A thread that is not seen in a hook after this sees in its next one that finalization has begun.
-        barrier::raise(is_registered(area));
+        barrier::raise(barrier_registration::is_done());
         wait_for_others(area, highest_slot, own, LOOKS);
     }
     // What the program holds now is what counts as leaked.
@@ -55,7 +56,7 @@ pub(crate) fn has_finalized() -> bool {
 /// Waits until no thread of the first `count` slots is inside a hook. Recording is off: a thread that is not seen in a
 /// hook after the barrier does not begin a record. `false`: one still is after ten seconds, as when it was stopped.
 pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
-    barrier::raise(is_registered(area));
+    barrier::raise(barrier_registration::is_done());
     let slots = || (0..count).filter_map(|index| area.slot(index));
     (0..10 * LOOKS).any(|look| {
         if look > 0 {
@@ -63,10 +64,6 @@ pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
         }
         !slots().any(is_in_hook)
     })
-}
-
-fn is_registered(area: &Area) -> bool {
-    area.control().registration.load(Acquire) == registration::DONE
 }
 
 fn nap() {

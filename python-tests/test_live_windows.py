@@ -97,6 +97,19 @@ def pid_of(memtrack, capture):
     raise AssertionError(f"{capture} is no recording's")
 
 
+def watched(memtrack, seen, *options):
+    """The lines of a viewer, which makes the file `seen` when it has had a window."""
+    command = memtrack.command("live", "--jsonl", "--every", "200ms", *options)
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=memtrack.directory) as viewer:
+        for line in viewer.stdout:
+            lines.append(line)
+            if json.loads(line)["type"] == "window":
+                seen.touch()
+    assert viewer.returncode == 0
+    return lines
+
+
 def windows_of(lines):
     """The windows: [(totals, {stack: {"live": (bytes, count), …}}), …], and all records."""
     windows, strings, frames, stacks = [], {}, {}, {}
@@ -198,14 +211,8 @@ def test_windows_of_an_aggregated_recording_are_the_times_between_its_sums(memtr
     code = PYTHON.replace("import threading, time", f"import os, threading, time\ndef is_seen(): return os.path.exists({str(seen)!r})")
     code = code.replace("while time.monotonic() < end:", f"while not is_seen() and time.monotonic() < end + {PATIENCE}:")
     process = start(memtrack, [sys.executable, "-c", code], path, "--aggregate")
-    command = memtrack.command("live", "--jsonl", "--every", "200ms", path)
-    lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=memtrack.directory) as viewer:
-        for line in viewer.stdout:
-            lines.append(line)
-            if json.loads(line)["type"] == "window":
-                seen.touch()
-    assert process.wait(PATIENCE) == 0 and viewer.returncode == 0
+    lines = watched(memtrack, seen, path)
+    assert process.wait(PATIENCE) == 0
     windows, _ = windows_of(lines)
     stats, live, ever = Capture(memtrack, path).stats(), {}, (0, 0)
     assert len(windows) >= 2
@@ -301,14 +308,8 @@ def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
     """The viewer is told of it too late to watch it, or not at all, and reads its capture."""
     path, seen = memtrack.directory / "last.bin", memtrack.directory / "seen"
     process = start(memtrack, [sys.executable, "-c", LAST_CHILD, str(seen)], path, "--follow")
-    command = memtrack.command("live", "--jsonl", "--all", "--every", "200ms", pid_of(memtrack, path))
-    lines = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=memtrack.directory) as viewer:
-        for line in viewer.stdout:
-            lines.append(line)
-            if json.loads(line)["type"] == "window":
-                seen.touch()
-    assert process.wait(PATIENCE) == 0 and viewer.returncode == 0
+    lines = watched(memtrack, seen, "--all", pid_of(memtrack, path))
+    assert process.wait(PATIENCE) == 0
     windows, _ = windows_of(lines)
     captures = sorted(memtrack.directory.glob("last*.bin"))
     assert len(captures) == 2

@@ -214,11 +214,11 @@ impl Session {
         self.account(now, queue);
         self.find_used_slots(now);
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
-        // A slow barrier would delay the drain; registering takes milliseconds only.
-        let reached = self.over || self.reaches_barriers() || now.saturating_sub(self.begun_ns) > REGISTERED_NS;
-        let marks = checkpoint && reached && (self.unmarked || self.observer.has_waiting());
+        // While the target is being registered, only a slow barrier reaches it, which would delay the drain.
+        let waits = !self.over && !self.is_registration_over() && now.saturating_sub(self.begun_ns) < REGISTERED_NS;
+        let marks = checkpoint && !waits && (self.unmarked || self.observer.has_waiting());
         let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
-        let marked = ticket.filter(|_| marks || (reached && queue.wants_watermarks()));
+        let marked = ticket.filter(|_| marks || (!waits && queue.wants_watermarks()));
         let busy = marked.map(|ticket| (ticket, self.busy(now)));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, queue.wants_watermarks(), queue);

@@ -1,8 +1,8 @@
 //! The block in which an object has what is in it, if that is apart from the object: items, bytes, characters, keys.
 //!
-//! Blocks of malloc are recorded, and so is who allocated them, where the object itself is one of the interpreter's own
-//! allocator, of which nothing is known. Invariant: what is no block of the object is that of nobody, for no block of malloc
-//! begins at its address.
+//! A recording has the stack of each block of malloc, also where the objects themselves come from the interpreter's own allocator
+//! and are not recorded. Invariant: an address is only looked up among recorded blocks; a wrong one leaves the object without a
+//! place, or gives it that of another block.
 
 use memtrack_format::objects::{ContentsBlock, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;

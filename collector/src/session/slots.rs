@@ -52,8 +52,8 @@ impl Session {
         most
     }
 
-    /// Whether it is known how a barrier reaches the target's threads.
-    pub(super) fn reaches_barriers(&self) -> bool {
+    /// Whether the target is registered for barriers, or cannot be.
+    pub(super) fn is_registration_over(&self) -> bool {
         self.area.control().registration.load(Acquire) != registration::UNDER_WAY
     }
 

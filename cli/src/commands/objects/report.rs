@@ -102,7 +102,7 @@ fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
         "others were made before recording began, or are part of a file. That of a float, a frame, a small dict, list or tuple may be \
          that of an earlier one whose block CPython used again"
     } else {
-        "only those that are in a block of malloc, or whose items, bytes or keys are; all have one with 'memtrack run \
+        "only those in a block of malloc, or with items, bytes or keys in one; all have one with 'memtrack run \
          --trace-python-allocators'"
     };
     format!("{of_objects} of the objects, {of_bytes} of their bytes, have the place that made them: {which}")

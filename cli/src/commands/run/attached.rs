@@ -139,14 +139,14 @@ impl AttachedRecording {
             let status = AttachStatus::from_number(number);
             matches!(status, Some(AttachStatus::NotMapped | AttachStatus::OtherSlotCount))
         };
-        let mut was_abandoned = false;
+        let mut was_put_back = false;
         for _ in 0..TRIES {
             let give = &mut |shared: memtrack_inject::SharedFile| self.give(&shared.file, shared.attempt, &mut |_| ());
             let number = memtrack_inject::attach(self.pid, image, &other_slots, give);
             match AttachStatus::from_number(number.map_err(|refusal| refused(self.pid, &refusal))?) {
                 Some(AttachStatus::Done) => return Ok(()),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
-                Some(AttachStatus::AlreadyRecorded) if !was_abandoned && self.is_abandoned() => was_abandoned = true,
+                Some(AttachStatus::AlreadyRecorded) if !was_put_back && self.put_back() => was_put_back = true,
                 Some(AttachStatus::AlreadyRecorded) => bail!(
                     "process {} is already being recorded; 'memtrack ps' shows by whom, 'memtrack detach' ends it",
                     self.pid
@@ -157,8 +157,8 @@ impl AttachedRecording {
         bail!("process {} cannot be recorded: {}", self.pid, AttachStatus::Busy.text())
     }
 
-    /// Whether the recorder of an earlier recording of the process was killed; then the process is put back.
-    fn is_abandoned(&self) -> bool {
+    /// Puts the process back, if the recorder of an earlier recording of it was killed; returns whether it did.
+    fn put_back(&self) -> bool {
         let is_known = recordings::of(u32::try_from(self.pid).ok()).is_ok();
         !is_known && restore(self.pid).unwrap_or(false)
     }

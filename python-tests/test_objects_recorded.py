@@ -270,7 +270,10 @@ def test_explain_names_who_holds_the_objects_of_the_lines_that_it_names(memtrack
     assert objects["count"] == 400
     # A bytearray's fields, its bytes and their end.
     assert objects["bytes"] == sum(sys.getsizeof(bytearray(20000 + number)) for number in range(400))
-    assert "400 bytearray objects, held by __main__.CACHE[" in objects["text"] and "].buffer at the end" in objects["text"]
+    assert "400 bytearray objects, held by __main__.CACHE[" in objects["text"] and objects["text"].endswith("].buffer")
+    # It is told behind the line whose blocks they are in.
+    line = held["evidence"].index(objects) - 1
+    assert "__init__" in held["evidence"][line]["text"] and objects["text"].startswith("in its blocks at the end")
 
 
 def marked(memtrack, executable, tmp_path, *options):

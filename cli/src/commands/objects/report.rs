@@ -17,6 +17,9 @@ use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column, left_out};
 use crate::units::{count, duration, percent, size};
 
+/// A place stands in the table of types if it has made one in so many of a type's objects, or of their bytes.
+const LEAST_PART: u64 = 20;
+
 /// Prints a table, with what shows who keeps the objects, and on standard error what the picture is. `target`: what was read.
 ///
 /// # Errors
@@ -199,7 +202,8 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
     for of in read.types.iter().take(rows) {
         let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
         let cells = cells.chain([count(of.sum.count), short(&of.sum.name)]).map(TextCell::from);
-        table.row(cells.chain(of.made.places.first().map(|place| most_made_at(place, &of.sum).into())));
+        let made_at = of.made.places.first().and_then(|place| most_made_at(place, &of.sum));
+        table.row(cells.chain(made_at.map(TextCell::from)));
     }
     table
 }
@@ -228,10 +232,16 @@ fn references(sum: &TypeSum) -> String {
     if sum.immortal == sum.count { "immortal".into() } else { count(sum.references) }
 }
 
-/// The place that made most objects of a type; how many, where these are less than half of them.
-fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> Label {
+/// The place that made most objects of a type; how many, where these are less than half of them. `None`: it has made few of them,
+/// so that it would say nothing of the type.
+fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> Option<Label> {
+    let is_part = |part: u64, whole: u64| part >= whole.div_ceil(LEAST_PART);
+    if !is_part(place.count, all.count) && !is_part(place.own_bytes, all.own_bytes) {
+        return None;
+    }
     let label = place_label(place);
-    if place.count < all.count.div_ceil(2) { label.behind(format!("{} in ", count(place.count))) } else { label }
+    let is_minority = place.count < all.count.div_ceil(2);
+    Some(if is_minority { label.behind(format!("{} in ", count(place.count))) } else { label })
 }
 
 fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {

@@ -103,7 +103,7 @@ impl LineRow {
         let text = |of: &ObjectsOfLine| {
             let name = of.name.strip_prefix("builtins.").unwrap_or(&of.name);
             let told = plural(of.count, &format!("{name} object"), &format!("{name} objects"));
-            format!("{} in {told}, held by {} {}", size(of.own_bytes), of.holder, objects.when)
+            format!("in its blocks {}: {} in {told}, held by {}", objects.when, size(of.own_bytes), of.holder)
         };
         let evidence = |of: &ObjectsOfLine| Evidence {
             text: text(of),

@@ -77,6 +77,24 @@ def test_over():
     assert 43_000_000 < known["peak"]["bytes"] < 43_100_000
 
 
+def test_a_tracker_that_a_test_leaves_running_is_named(tests):
+    result = tests(
+        """
+import memtrack
+
+def test_leaves(tmp_path):
+    memtrack.Tracker(tmp_path / "left.bin").start()
+
+@pytest.mark.limit_memory("24 MB")
+def test_within():
+    kept = load(4)
+"""
+    )
+    assert outcomes(result) == {"failed": 1, "passed": 1}
+    result.stdout.fnmatch_lines(["memtrack: the limits of this test cannot be checked: *left.bin and has not been stopped)"])
+    assert "_tracker.py" not in result.stdout.str()
+
+
 def test_what_lies_within_its_limit_passes_and_leaves_no_capture(tests, pytester):
     result = tests(
         """

@@ -676,6 +676,89 @@ assert asyncio.run(both()) == [11, 13]
     assert len(list(tmp_path.glob("*.bin*"))) == 4
 
 
+def large_blocks(stats):
+    """How many blocks of 2 to 4 MiB were allocated: none but the program's own are so large."""
+    return sum(row["count"] for row in stats["size_histogram"] if row["max_bytes"] == 4 << 20)
+
+
+def test_the_file_of_the_first_tracker_is_complete_when_it_stops(program, any_interpreter, figures, tmp_path):
+    program(
+        any_interpreter,
+        """
+import json, shutil, subprocess
+
+def allocated(name):
+    stats = [os.environ["MEMTRACK"], "stats", "--json", name]
+    got = json.loads(subprocess.run(stats, stdout=subprocess.PIPE, check=True).stdout)
+    assert got["capture"]["complete"], name
+    return sum(row["count"] for row in got["size_histogram"] if row["max_bytes"] == 4 << 20)
+
+size = 3 << 20
+os.mkdir("gone")
+a, b = memtrack.Tracker("gone/a.bin"), memtrack.Tracker("b.bin")
+a.start()
+one = keep(5, size)
+b.start()
+two = keep(7, size)
+a.stop()
+assert os.listdir("gone") == ["a.bin"]
+assert allocated("gone/a.bin") == 12
+three = keep(9, size)
+# Its name may be used again, and its directory may go.
+with memtrack.Tracker("gone/a.bin", overwrite=True):
+    four = keep(3, size)
+assert allocated("gone/a.bin") == 3
+live = [os.environ["MEMTRACK"], "live", "--jsonl", "--every", "100ms", str(os.getpid())]
+viewer = subprocess.Popen(live, stdout=subprocess.PIPE)
+while json.loads(viewer.stdout.readline()).get("live", {}).get("bytes", 0) < 24 * size:
+    pass
+viewer.kill()
+viewer.wait()
+shutil.rmtree("gone")
+c = memtrack.Tracker("c.bin")
+c.start()
+five = keep(11, size)
+b.stop()
+assert sorted(os.listdir(".")) == ["b.bin"]
+os.kill(os.getpid(), 9)
+""",
+        status=128 + 9,
+    )
+    deadline = time.monotonic() + 20
+    while not (tmp_path / "c.bin").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [large_blocks(figures(name)) for name in ("b.bin", "c.bin")] == [30, 11]
+    assert sorted(path.name for path in tmp_path.glob("*")) == ["b.bin", "c.bin"]
+
+
+def test_a_first_tracker_whose_directory_is_gone_says_so(program, any_interpreter, figures):
+    program(
+        any_interpreter,
+        """
+size = 3 << 20
+os.mkdir("gone")
+a, b = memtrack.Tracker("gone/a.bin"), memtrack.Tracker("b.bin")
+a.start()
+b.start()
+one = keep(5, size)
+os.unlink("gone/a.bin")
+os.rmdir("gone")
+try:
+    a.stop()
+    sys.exit(3)
+except memtrack.Error as error:
+    assert "gone/a.bin" in str(error), error
+two = keep(3, size)
+b.stop()
+assert not memtrack.is_recording()
+with memtrack.Tracker("after.bin"):
+    three = keep(2, size)
+""",
+    )
+    assert [large_blocks(figures(name)) for name in ("b.bin", "after.bin")] == [8, 2]
+
+
 def test_what_the_first_tracker_does_not_record_is_refused_inside(program, python, tmp_path):
     program(
         python,
@@ -740,7 +823,7 @@ def test_a_recording_for_a_limit_says_that_it_has_no_accounts(program, python, m
         python,
         """
 from memtrack._test_limits import MemoryLimit, RecordedCall
-with RecordedCall("a.bin", [MemoryLimit("1MB")], ".", [], {}) as test:
+with RecordedCall("a.bin", [MemoryLimit("1MB")], ".", [], {}).started() as test:
     for _ in test.numbers():
         kept = keep(10)
 assert test.figures()["allocated_bytes"] >= 700_000 and test.held_bound <= 1 << 20

@@ -109,7 +109,7 @@ class _Magics:
             options_of_recording = {"trace_python_allocators": True}
             path = os.path.join(directory, "leaks.bin")
             recorded = RecordedCall(path, [limit], os.getcwd(), [], options_of_recording, self.threads_of_kernel)
-            with recorded:
+            with recorded.started():
                 for _ in recorded.numbers():
                     call_test(eval, (code, self.shell.user_ns), {})
             print("\n".join(_leaks_text(recorded, limit, expression, wanted.rows)))

@@ -201,7 +201,8 @@ class MemtrackPlugin:
         return _limited(self, item, limits, function) if limits else _timed(self, item, function)
 
     def recording(self, item: pytest.Item, limits: "List[Limit]") -> "RecordedCall":
-        """A recording for one call of this test."""
+        """A recording for one call of this test, which has begun; the test fails where there can be none."""
+        from memtrack._errors import Error
         from memtrack._test_limits import RecordedCall
 
         if self.session is not None:
@@ -211,7 +212,12 @@ class MemtrackPlugin:
             "trace_python_allocators": self.options.python_allocators is not False,
         }
         root = str(self.config.rootpath)
-        return RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
+        test = RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
+        try:
+            return test.started()
+        except Error as error:
+            reason = str(error)
+        pytest.fail(f"memtrack: the limits of this test cannot be checked: {reason}", pytrace=False)
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""

@@ -164,7 +164,8 @@ class RecordedCall:
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
-    def __enter__(self) -> "RecordedCall":
+    def started(self) -> "RecordedCall":
+        """Itself, with the recording begun; `with` ends it. Raises Error if the process cannot be recorded."""
         from memtrack._tracker import Tracker
 
         # Exact times tell the runs apart.
@@ -174,6 +175,9 @@ class RecordedCall:
         with quietly():
             tracker.__enter__()
         self._tracker = tracker
+        return self
+
+    def __enter__(self) -> "RecordedCall":
         return self
 
     def __exit__(self, *exception: Any) -> None:

@@ -296,7 +296,10 @@ class Tracker:
             return self
         self._forget_span()
         self._process = None
-        raise recording.failure()
+        failure = recording.failure()
+        if _active is None:
+            raise failure
+        raise Error(f"{failure} (the first one records into {_active.file_name} and has not been stopped)")
 
     def _end_span(self, within: Connection, is_done: bool) -> None:
         """After the end of a span; or of the first Tracker, which stops before those inside."""

@@ -95,6 +95,11 @@ impl CopyableCapture {
         Ok(Self { tail, ..Self::complete(path)? })
     }
 
+    /// The file that it is copied from.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
     fn bytes(&self) -> u64 {
         self.length.saturating_add(self.tail.len() as u64)
     }

@@ -4,11 +4,12 @@
 //! Standard input is a socket; each message is a line of JSON, with an answer. Invariant: when the process has ended,
 //! however it did, the capture is completed, and this ends.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -128,8 +129,9 @@ struct OwnRecording {
     paths: CapturePaths,
     server: Option<RecordingServer>,
     spans: OpenSpans,
-    /// What the capture is to be, where it ended before the recording.
-    cut: Option<PathBuf>,
+    /// The file of the recording, where its capture ended before it and has taken the name: it has none, so that nobody finds
+    /// a file that he did not name, and none of the directories need to last.
+    unnamed: Arc<OnceLock<File>>,
     /// It is made to be looked at, and not for a few figures.
     is_for_reports: bool,
 }
@@ -225,10 +227,16 @@ impl PeerRecorder {
         let mut recording = AttachedRecording::open(&options, how, self.pid, private)?;
         recording.name();
         let children = recording.children().clone();
-        let paths: CapturePaths = Arc::new(move |number| children.capture(number));
+        let unnamed = Arc::<OnceLock<File>>::default();
+        let of_first = Arc::clone(&unnamed);
+        let paths: CapturePaths = Arc::new(move |number| match of_first.get() {
+            // Clients of the control socket read it, too.
+            Some(file) if number == 0 => Some(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()).into()),
+            _ => children.capture(number),
+        });
         let spans = OpenSpans::new(recording.handle(), Arc::clone(&paths), super::recorded_kinds(&options));
         self.active =
-            Some(OwnRecording { recording, options, paths, server: None, spans, cut: None, is_for_reports: accounts });
+            Some(OwnRecording { recording, options, paths, server: None, spans, unnamed, is_for_reports: accounts });
         self.attempt = 0;
         Ok(())
     }
@@ -274,22 +282,25 @@ impl PeerRecorder {
         }
     }
 
-    /// Writes what the capture is to be beside it, since spans are written from that.
+    /// Completes the capture, under its name. The recording goes on in the file that it has, without a name.
     fn cut(&mut self) -> Result<()> {
-        let active = self.active.as_mut().context("nothing is being recorded")?;
+        let active = self.active.as_ref().context("nothing is being recorded")?;
         let handle = active.recording.handle();
         let end = handle.position(0).context("the process has not begun to record")?;
-        let mut name = active.recording.capture().as_os_str().to_owned();
-        name.push(format!(".cut-{}", self.pid));
-        let span = TicketSpan { begin: None, end: Some(end) };
-        write_files(&mut [snapshot::take_span(&handle, 0, span)?], Path::new(&name))?;
-        active.cut = Some(name.into());
+        let output = active.recording.capture();
+        // A link is kept, and leads to the file.
+        let output = output.canonicalize().unwrap_or_else(|_| output.into());
+        let mut capture = snapshot::take_span(&handle, 0, TicketSpan { begin: None, end: Some(end) })?;
+        let file = capture.file().try_clone().context("the file of the recording cannot be kept open")?;
+        write_files(std::slice::from_mut(&mut capture), &output)?;
+        // A Tracker is stopped once.
+        let _ = active.unnamed.set(file);
         Ok(())
     }
 
     /// Completes the capture; returns what the process is told, and the captures whose sums are worth to be kept.
     fn end(&mut self, end: RecordingEnd) -> Result<(Value, Vec<PathBuf>)> {
-        let OwnRecording { recording, options, server, spans, cut, is_for_reports, .. } =
+        let OwnRecording { recording, options, server, spans, unnamed, is_for_reports, .. } =
             self.active.take().context("nothing is being recorded")?;
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
         spans.close();
@@ -298,8 +309,6 @@ impl PeerRecorder {
             server.end_views();
         }
         let path = capture.path().to_path_buf();
-        let renamed = cut.map_or(Ok(()), |cut| std::fs::rename(&cut, &path));
-        renamed.with_context(|| format!("{}: cannot be replaced", path.display()))?;
         let failed = summary.as_ref().err().map(ToString::to_string);
         let notes = summary.as_ref().map(|summary| summary.notes.clone()).unwrap_or_default();
         let repack = |captures: &[PathBuf]| {
@@ -311,6 +320,7 @@ impl PeerRecorder {
         let ended = (&options, &Termination::unknown());
         let captures = final_summary::report(ended, capture, &path, summary, (&children, None, None), &repack);
         match failed {
+            Some(reason) if unnamed.get().is_some() => bail!("the recording after {}: {reason}", path.display()),
             Some(reason) => bail!("{}: {reason}", path.display()),
             None => {
                 let answer = json!({ "captures": captures, "notes": notes });

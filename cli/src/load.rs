@@ -35,6 +35,7 @@ use self::widest::{ResidentFindings, widest_moment};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
 use crate::reports::display::DisplayOptions;
+use crate::reports::estimates;
 use crate::reports::leaked::LeakMoment;
 use crate::reports::presentation::Presentation;
 use crate::reports::recording_cost::RecordingCost;
@@ -388,6 +389,7 @@ fn finished(
     capture.info.recording_cost = recording_cost.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
     capture.info.narrowed = request.narrows();
+    capture.analysis.unaccounted = if request.narrows() { 0 } else { estimates::unaccounted(&capture) };
     capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
         false if capture.info.process.snapshot => LeakMoment::Snapshot,
         false if capture.info.growing => LeakMoment::SoFar,

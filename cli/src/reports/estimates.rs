@@ -3,15 +3,16 @@
 //! Sums of whole captures are widened by what may be there without a sample. Invariant: where everything was recorded, a
 //! figure equals both ends of its interval, and reports are as they are without this module.
 
+use std::fmt::Write as _;
 use std::num::NonZeroU64;
 
 use memtrack_reader::View;
-use memtrack_reader::analysis::{SampleWeights, Tally, unseen_bytes};
+use memtrack_reader::analysis::{SampleWeights, Tally, Variance, unseen_bytes};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::stats::{allocated, freed, is_counted};
-use crate::units::{allocations_within, count, count_within, size, size_within};
+use crate::units::{allocations_within, count, count_within, plural, size, size_within};
 
 impl Capture {
     /// Whether only samples of its allocations were recorded.
@@ -46,13 +47,16 @@ impl RangedTally {
         Self { tally, bytes: rest(all.bytes, self.bytes), count: rest(all.count, self.count) }
     }
 
-    fn widened(self, (bytes, count): (u64, u64), all: Tally) -> Self {
-        let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, all: u64| {
+    /// With what may be there unseen, but not more than all there is. Where the samples stand for more than that, a part of it is
+    /// estimated too high, too.
+    fn widened(self, (bytes, count): (u64, u64), all: Tally, estimated: Tally) -> Self {
+        let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, all: u64, estimated: u64| {
+            let low = if estimated > all { (low as f64 * all as f64 / estimated as f64) as u64 } else { low };
             (low, high.max(figure.saturating_add(unseen)).min(all.max(figure)))
         };
         Self {
-            bytes: widened(self.bytes, self.tally.bytes, bytes, all.bytes),
-            count: widened(self.count, self.tally.count, count, all.count),
+            bytes: widened(self.bytes, self.tally.bytes, bytes, all.bytes, estimated.bytes),
+            count: widened(self.count, self.tally.count, count, all.count, estimated.count),
             ..self
         }
     }
@@ -95,8 +99,8 @@ pub(super) struct WholeFigures {
 impl WholeFigures {
     pub(super) fn of(capture: &Capture, leaks: View) -> Self {
         let (totals, all) = (&capture.analysis.totals, allocated(capture));
-        let variance = || capture.analysis.whole_variance(View::Allocated);
-        let variance = (!is_counted(capture)).then(variance).unwrap_or_default();
+        let of_allocated = capture.analysis.whole_variance(View::Allocated);
+        let variance = if is_counted(capture) { Variance::EXACT } else { of_allocated };
         let estimated = RangedTally::from(Tally { variance, ..all });
         let most = Tally { bytes: estimated.bytes.1, count: estimated.count.1, ..all };
         let weights = capture.sample_bytes().map(SampleWeights::new);
@@ -104,7 +108,8 @@ impl WholeFigures {
             let variance = capture.analysis.whole_variance(view);
             let figure = RangedTally::from(Tally { variance, ..tally });
             weights.map_or(figure, |weights| {
-                figure.widened(weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default()), most)
+                let (bytes, count) = weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default());
+                figure.widened((bytes, count.max(of_allocated.unseen_count())), most, totals.allocations)
             })
         };
         let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
@@ -118,6 +123,20 @@ impl WholeFigures {
             leaked: ranged(leaked, leaks),
         }
     }
+}
+
+/// How many allocations a capture without filters has by its counters, and by far not by its samples: the interval of their number
+/// would have to be this many times as wide to have them.
+const BY_FAR: u64 = 2;
+
+/// The number of allocations that the samples do not stand for: see [`memtrack_reader::Analysis::unaccounted`].
+pub(crate) fn unaccounted(capture: &Capture) -> u64 {
+    let (counted, estimated) = (allocated(capture).count, capture.analysis.totals.allocations.count);
+    let variance = capture.analysis.whole_variance(View::Allocated);
+    let (_, high) = variance.count_range(estimated);
+    let noise = high.saturating_sub(estimated).saturating_mul(BY_FAR);
+    let missing = counted.saturating_sub(estimated);
+    if is_counted(capture) && missing > noise { missing } else { 0 }
 }
 
 /// The peak of a whole capture.
@@ -147,7 +166,12 @@ pub(crate) fn notes(capture: &Capture) -> Vec<String> {
 /// What has no sample at all.
 pub(crate) fn unseen(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
-    Some(format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes))))
+    let mut text = format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes)));
+    if capture.analysis.unaccounted > 0 {
+        let number = plural(capture.analysis.unaccounted, "small allocation has", "small allocations have");
+        let _ = write!(text, "; {number} none, and may be of any call stack");
+    }
+    Some(text)
 }
 
 /// Bytes and number, with their intervals where there are samples only.

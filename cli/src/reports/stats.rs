@@ -6,7 +6,7 @@
 use memtrack_format::Allocator;
 use memtrack_reader::ThreadId;
 use memtrack_reader::View;
-use memtrack_reader::analysis::{AllocatorRow, Breakdown, FrameRow, ModuleRow, Tally, ThreadRow};
+use memtrack_reader::analysis::{AllocatorRow, Breakdown, FrameRow, ModuleRow, Tally, ThreadRow, Variance};
 use memtrack_reader::event::{CountedAllocations, Thread};
 
 use super::capture_info::Capture;
@@ -65,13 +65,18 @@ fn counted(thread: &Thread) -> Tally {
     Tally { bytes, count, ..Tally::default() }
 }
 
-/// What each thread has allocated, as it was counted, and what it has mapped.
+/// What each thread has allocated, as it was counted, and what it has mapped; all that is known of threads of processes without
+/// samples, in which nothing is counted apart.
 fn counted_threads(capture: &Capture) -> Vec<ThreadRow> {
     let counted = capture.threads.iter().map(counted);
     let mut rows: Vec<ThreadRow> =
         (0..).zip(counted).map(|(number, tally)| ThreadRow { thread: ThreadId(number), tally }).collect();
-    for row in capture.analysis.rows(View::Allocated).filter(|row| row.allocator.is_mapping()) {
-        if let Some(thread) = rows.get_mut(row.thread.0 as usize) {
+    for row in capture.analysis.rows(View::Allocated) {
+        let thread = row.thread.0 as usize;
+        let is_counted = capture.threads.get(thread).is_some_and(|thread| thread.counted.is_some());
+        if let Some(thread) = rows.get_mut(thread)
+            && (row.allocator.is_mapping() || !is_counted)
+        {
             thread.tally += row.tally();
         }
     }
@@ -81,13 +86,11 @@ fn counted_threads(capture: &Capture) -> Vec<ThreadRow> {
 
 /// Everything that was allocated, or that filters select of it: counted if possible, where the rest is estimated.
 pub(crate) fn allocated(capture: &Capture) -> Tally {
-    let totals = &capture.analysis.totals;
     if !is_counted(capture) {
-        return totals.allocations;
+        return capture.analysis.totals.allocations;
     }
-    let mut counted: Tally = capture.threads.iter().map(counted).sum();
-    counted.add(totals.mappings.heap.bytes, totals.mappings.heap.count);
-    counted
+    let all: Tally = counted_threads(capture).iter().map(|row| row.tally).sum();
+    Tally { variance: Variance::EXACT, ..all }
 }
 
 /// The view of leaks to show with this view.

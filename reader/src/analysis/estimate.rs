@@ -21,12 +21,14 @@ const UNSEEN: f64 = 3.0;
 
 /// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
 /// they are exact. Single precision, since there is one beside each sum of a report.
+/// Beside them the number that is [not accounted for](super::Analysis::unaccounted).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Variance {
     pub(super) bytes: f32,
     pub(super) skewed_bytes: f32,
     pub(super) count: f32,
     pub(super) skewed_count: f32,
+    pub(super) unaccounted: f32,
 }
 
 // None of the numbers is ever not a number.
@@ -38,12 +40,14 @@ impl AddAssign for Variance {
         self.skewed_bytes += more.skewed_bytes;
         self.count += more.count;
         self.skewed_count += more.skewed_count;
+        // They may belong to either part, but not to both.
+        self.unaccounted = self.unaccounted.max(more.unaccounted);
     }
 }
 
 impl Variance {
     /// That of what was counted.
-    pub const EXACT: Self = Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0 };
+    pub const EXACT: Self = Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0, unaccounted: 0.0 };
 
     /// Its numbers: variance and third cumulant of the bytes, and of the count.
     #[must_use]
@@ -56,7 +60,12 @@ impl Variance {
     pub fn of_numbers(numbers: [f32; 4]) -> Self {
         let [bytes, skewed_bytes, count, skewed_count] =
             numbers.map(|number| if number.is_finite() { number.max(0.0) } else { 0.0 });
-        Self { bytes, skewed_bytes, count, skewed_count }
+        Self { bytes, skewed_bytes, count, skewed_count, unaccounted: 0.0 }
+    }
+
+    /// With so many more allocations that may be there without a sample.
+    pub(super) fn with_unaccounted(self, unaccounted: u64) -> Self {
+        Self { unaccounted: unaccounted as f32, ..self }
     }
 
     /// That of what is left without a part that has this one: samples are independent.
@@ -67,7 +76,15 @@ impl Variance {
             skewed_bytes: (self.skewed_bytes - part.skewed_bytes).max(0.0),
             count: (self.count - part.count).max(0.0),
             skewed_count: (self.skewed_count - part.skewed_count).max(0.0),
+            unaccounted: self.unaccounted,
         }
+    }
+
+    /// With 95 %, at most so many more allocations are there, of a kind of which there is a sample elsewhere: of the small ones,
+    /// each of which stands for most.
+    #[must_use]
+    pub fn unseen_count(self) -> u64 {
+        if self.count > 0.0 { (UNSEEN * f64::from(self.skewed_count / self.count)) as u64 } else { 0 }
     }
 
     fn scaled(self, factor: f64) -> Self {
@@ -77,6 +94,7 @@ impl Variance {
             skewed_bytes: self.skewed_bytes * cube,
             count: self.count * square,
             skewed_count: self.skewed_count * cube,
+            unaccounted: self.unaccounted * factor as f32,
         }
     }
 
@@ -89,7 +107,8 @@ impl Variance {
     /// The 95 % interval of the number.
     #[must_use]
     pub fn count_range(self, estimate: u64) -> (u64, u64) {
-        range(estimate, self.count, self.skewed_count, MIXED)
+        let (low, high) = range(estimate, self.count, self.skewed_count, MIXED);
+        (low, high.saturating_add(self.unaccounted.ceil() as u64))
     }
 }
 
@@ -168,7 +187,7 @@ impl SampleWeights {
             ((variance + rounding(unit / p)) as f32, (variance * unit * miss) as f32)
         };
         let ((bytes, skewed_bytes), (count, skewed_count)) = (of(size as f64), of(1.0));
-        Variance { bytes, skewed_bytes, count, skewed_count }
+        Variance { bytes, skewed_bytes, count, skewed_count, unaccounted: 0.0 }
     }
 
     /// With 95 %, at most so many bytes and allocations in all are there, of which nothing was sampled; the number from

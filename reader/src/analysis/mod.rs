@@ -81,6 +81,9 @@ pub struct Analysis {
     pub details: Option<Vec<Detail>>,
     /// How exact the sums of each group are, by its number; present where they are estimates.
     pub variances: Option<Vec<ViewVariances>>,
+    /// Of samples, how many allocations were counted that they do not stand for by far: small ones, of which none was sampled. Each
+    /// group may have them.
+    pub unaccounted: u64,
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
     pub exact_times: bool,
@@ -167,7 +170,13 @@ impl Analysis {
     #[must_use]
     pub fn variance(&self, group: usize, view: View) -> Variance {
         let variances = self.variances.as_ref().and_then(|variances| variances.get(group));
-        variances.map_or_else(Variance::default, |variances| variances.of(view))
+        let variance = variances.map_or_else(Variance::default, |variances| variances.of(view));
+        match self.groups.row(group as u32) {
+            Some(row) if self.unaccounted > 0 && !row.allocator().is_mapping() => {
+                variance.with_unaccounted(self.unaccounted)
+            }
+            _ => variance,
+        }
     }
 
     /// All sums were multiplied by this.
@@ -182,7 +191,7 @@ impl Analysis {
     pub fn whole_variance(&self, view: View) -> Variance {
         let mut whole = Variance::default();
         self.variances.iter().flatten().for_each(|variances| whole += variances.of(view));
-        whole
+        whole.with_unaccounted(self.unaccounted)
     }
 
     /// Sets the pages that each of these groups keeps, with its blocks in them.

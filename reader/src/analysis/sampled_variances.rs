@@ -17,14 +17,14 @@ use super::since::EndedSince;
 pub(super) struct VarianceSum([f64; 4]);
 
 impl AddAssign<Variance> for VarianceSum {
-    fn add_assign(&mut self, Variance { bytes, skewed_bytes, count, skewed_count }: Variance) {
+    fn add_assign(&mut self, Variance { bytes, skewed_bytes, count, skewed_count, .. }: Variance) {
         let more = [bytes, skewed_bytes, count, skewed_count];
         self.0.iter_mut().zip(more).for_each(|(sum, more)| *sum += f64::from(more));
     }
 }
 
 impl SubAssign<Variance> for VarianceSum {
-    fn sub_assign(&mut self, Variance { bytes, skewed_bytes, count, skewed_count }: Variance) {
+    fn sub_assign(&mut self, Variance { bytes, skewed_bytes, count, skewed_count, .. }: Variance) {
         let part = [bytes, skewed_bytes, count, skewed_count];
         self.0.iter_mut().zip(part).for_each(|(sum, part)| *sum -= f64::from(part));
     }
@@ -39,7 +39,7 @@ impl AddAssign for VarianceSum {
 impl From<VarianceSum> for Variance {
     fn from(VarianceSum(sums): VarianceSum) -> Self {
         let [bytes, skewed_bytes, count, skewed_count] = sums.map(|sum| sum.max(0.0) as f32);
-        Self { bytes, skewed_bytes, count, skewed_count }
+        Self { bytes, skewed_bytes, count, skewed_count, ..Self::EXACT }
     }
 }
 

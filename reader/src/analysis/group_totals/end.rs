@@ -89,6 +89,7 @@ impl GroupTotals {
             exact_times,
             curve: None,
             windows: Vec::new(),
+            unaccounted: 0,
         };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));

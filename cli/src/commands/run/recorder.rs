@@ -283,7 +283,7 @@ impl PeerRecorder {
     }
 
     /// Completes the capture, under its name. The recording goes on in the file that it has, without a name.
-    fn cut(&mut self) -> Result<()> {
+    fn cut(&self) -> Result<()> {
         let active = self.active.as_ref().context("nothing is being recorded")?;
         let handle = active.recording.handle();
         let end = handle.position(0).context("the process has not begun to record")?;

@@ -243,6 +243,27 @@ def test_what_if_refuses_what_is_no_allocator_and_samples(memtrack, tmp_path):
     assert memtrack("resident", "--what-if", "MALLOC_ARENA_MAX=1", samples).status == 1
 
 
+def test_what_a_program_reserves_and_never_touches_is_told_at_once(memtrack, tmp_path):
+    """As mimalloc does in pyarrow: a mapping of which a part is handed out."""
+    program = """
+import mmap
+kept = [bytes(600 + number % 100) * 20 for number in range(2000)]
+arena = mmap.mmap(-1, 1 << 30, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000)
+arena[: 64 << 20] = bytes(64 << 20)
+kept += [bytes(600 + number % 100) * 20 for number in range(2000)]
+"""
+    (tmp_path / "app.py").write_text(program)
+    ended = memtrack("run", "-o", "capture.bin", sys.executable, "app.py", cwd=tmp_path)
+    assert ended.status == 0
+    expected = "1.01 GB of live blocks was never touched and takes none"
+    assert expected in ended.stderr.decode().replace("\n", " "), ended.stderr.decode()
+    assert expected in memtrack("stats", "capture.bin", cwd=tmp_path).stdout.decode()
+    report = json.loads(memtrack("resident", "--json", "capture.bin", cwd=tmp_path).stdout)
+    [row] = [row for row in report["untouched"] if row["bytes"] >= 1 << 30]
+    assert (row["function"], row["line"], row["blocks"]) == ("<module>", 4, 1)
+    assert row["untouched_bytes"] == (1 << 30) - (64 << 20)
+
+
 def test_of_a_merged_file_one_process_is_to_be_named(memtrack, tmp_path):
     for name in ("first", "second"):
         memtrack("run", "-q", "-o", tmp_path / f"{name}.bin", "true")

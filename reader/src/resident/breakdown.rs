@@ -21,6 +21,7 @@ use super::process_facts::ProcessFacts;
 use super::size_spread::SpreadSums;
 use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
+use super::untouched;
 use super::used::{UsedRange, disjoint};
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;
@@ -88,9 +89,11 @@ struct PageSpan {
 
 impl<'a> PageJoin<'a> {
     fn finish(mut self) -> ResidentBreakdown {
-        let total: u64 = self.moment.extents.iter().filter(|extent| is_heap(extent)).map(|extent| extent.bytes).sum();
+        let heap = || self.moment.extents.iter().filter(|extent| is_heap(extent));
+        let total: u64 = heap().map(|extent| extent.bytes).sum();
         let live = self.result.bytes(MemoryClass::Live);
         self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
+        self.result.untouched_blocks = untouched::by_stack(self.account, self.moment, heap());
         (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
         self.result.sizes = self.sizes.finish();
         self.result.pools = self.pools.finish();

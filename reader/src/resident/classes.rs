@@ -5,6 +5,7 @@
 use super::pinned::PinnedPages;
 use super::pools::PoolClass;
 use super::size_spread::SizeSpread;
+use super::untouched::UntouchedBlocks;
 use crate::analysis::Tally;
 use memtrack_format::resident::{AllocatorFigures, AllocatorStatistics, HugePages, ResidentAccount};
 
@@ -138,6 +139,8 @@ pub struct ResidentBreakdown {
     pub(super) classes: [u64; MemoryClass::ALL.len()],
     /// Bytes of live blocks that are neither resident nor swapped out.
     pub untouched: u64,
+    /// The same of large blocks and mappings by stack, most first.
+    pub untouched_blocks: Vec<UntouchedBlocks>,
     /// Bytes that are swapped out.
     pub swapped: u64,
     /// Memory of allocators, by address.

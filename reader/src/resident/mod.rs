@@ -24,6 +24,7 @@ mod size_spread;
 mod slabs;
 mod stored;
 mod thread_cache;
+mod untouched;
 mod used;
 mod widest;
 
@@ -40,4 +41,5 @@ pub use pinned::PinnedPages;
 pub use pools::PoolClass;
 pub use process_facts::ProcessFacts;
 pub use size_spread::SizeSpread;
+pub use untouched::UntouchedBlocks;
 pub use widest::{AccountOutline, KeptLive, WidestScan};

@@ -12,6 +12,7 @@ use super::classes::{
 use super::pinned::PinnedPages;
 use super::pools::PoolClass;
 use super::size_spread::SizeSpread;
+use super::untouched::UntouchedBlocks;
 use crate::analysis::Tally;
 use crate::event::StackId;
 
@@ -27,6 +28,7 @@ impl ResidentBreakdown {
             rss: ResidentSizes { anonymous, file, shared },
             classes,
             untouched,
+            untouched_blocks,
             swapped,
             arenas,
             arena_excess,
@@ -43,6 +45,7 @@ impl ResidentBreakdown {
         out.extend(classes);
         out.extend([*untouched, *swapped, *arena_excess, *python_arenas, *bytes, *zeroes]);
         rows(&mut out, arenas, of_arena)?;
+        rows(&mut out, untouched_blocks, |row| Some([u64::from(row.stack.0), row.blocks, row.bytes, row.untouched]))?;
         rows(&mut out, pinned, |row| Some(of_pinned(row)))?;
         rows(&mut out, pinned_groups, |(group, tally)| Some([u64::from(*group), tally.bytes, tally.count]))?;
         rows(&mut out, statistics.as_slice(), of_statistics)?;
@@ -69,6 +72,9 @@ impl ResidentBreakdown {
             python_arenas,
             huge: HugePages { bytes, zeroes },
             arenas: listed(numbers, to_arena)?,
+            untouched_blocks: listed(numbers, |[stack, blocks, bytes, untouched]| {
+                Some(UntouchedBlocks { stack: StackId(u32::try_from(stack).ok()?), blocks, bytes, untouched })
+            })?,
             pinned: listed(numbers, to_pinned)?,
             pinned_groups: listed(numbers, |[group, bytes, count]| {
                 Some((u32::try_from(group).ok()?, Tally { bytes, count, ..Tally::default() }))
@@ -161,6 +167,7 @@ mod tests {
             rss: ResidentSizes { anonymous: 1, file: 2, shared: 3 },
             classes: [1, 2, 3, 4, 5, 6, 7, 8, 9],
             untouched: 10,
+            untouched_blocks: vec![UntouchedBlocks { stack: StackId(5), blocks: 1, bytes: 3, untouched: 2 }],
             swapped: 11,
             arenas: vec![arena, AllocatorArena { allocator: GLIBC, ..arena }],
             arena_excess: 12,
@@ -191,7 +198,7 @@ mod tests {
     #[test]
     fn what_reports_cannot_show_is_refused() {
         let numbers = example().to_numbers().unwrap();
-        let arena = ResidentBreakdown::default().to_numbers().unwrap().len() - 6;
+        let arena = ResidentBreakdown::default().to_numbers().unwrap().len() - 7;
         for (at, wrong) in [(arena - 1, u64::MAX), (arena, 6), (arena + 6, 10)] {
             let mut changed = numbers.clone();
             changed[at] = wrong;

@@ -264,6 +264,28 @@ fn untouched_and_reserved_memory() {
 }
 
 #[test]
+fn what_a_large_block_never_touched_is_known_by_its_stack() {
+    let (mut made, pages) = (Made::new(), 64 << 8);
+    let start = 0x1000_0000;
+    made.map(start, pages, READ_WRITE, "", None);
+    made.account.mappings[0].runs = vec![
+        PageRun { start, end: start + 3 * PAGE, state: PageState::Anonymous },
+        PageRun { start: start + 8 * PAGE, end: start + 10 * PAGE, state: PageState::Swapped },
+    ];
+    // What is small is not listed.
+    made.block(start, 4 * PAGE, 1);
+    made.block(start + 4 * PAGE, pages * PAGE - 4 * PAGE, 0);
+    let found = made.breakdown();
+    let bytes = pages * PAGE - 4 * PAGE;
+    let [row] = found.untouched_blocks[..] else { panic!("{:?}", found.untouched_blocks) };
+    assert_eq!((row.blocks, row.bytes, row.untouched), (1, bytes, bytes - 2 * PAGE));
+    assert_eq!(found.untouched, bytes - 2 * PAGE + PAGE);
+    // The moment counts although less is in memory than live.
+    let outline = AccountOutline::of(&made.account, 7);
+    assert_eq!((outline.anonymous, outline.untouched), (3 * PAGE, pages * PAGE - 5 * PAGE));
+}
+
+#[test]
 fn one_block_in_64_pages_is_the_first_row_before_a_large_array() {
     let mut made = Made::new();
     made.heap(64 * 20);
@@ -417,7 +439,7 @@ proptest! {
     ) {
         let mut outlines: Vec<AccountOutline> = accounts
             .iter()
-            .map(|&(time_ns, anonymous, is_finalizing)| AccountOutline { time_ns, anonymous, is_finalizing })
+            .map(|&(time_ns, anonymous, is_finalizing)| AccountOutline { time_ns, anonymous, untouched: 0, is_finalizing })
             .collect();
         outlines.sort_by_key(|outline| outline.time_ns);
         let mut heap = HeapAtSnapshots(crate::replay::Replay::new(&Options::default()), Vec::new());

@@ -12,13 +12,15 @@ use super::bands::{BandScan, ClassesAt};
 use super::moment::LiveMoment;
 use super::process_facts::ProcessFacts;
 use super::thread_cache::ThreadCaches;
+use super::untouched;
 use crate::analysis::Options;
 use crate::event::{Event, RunEvent, Snapshot, Thread};
 use crate::frames::Frames;
 use crate::replay::Replay;
 use crate::source::Consumer;
 
-/// Anonymous memory without a live block from which a moment is of interest, and its part of all in percent.
+/// Anonymous memory without a live block from which a moment is of interest, and its part of all in percent; and so for live
+/// memory that takes none.
 const LEAST_GAP: u64 = 4 << 20;
 const LEAST_GAP_PERCENT: u64 = 10;
 
@@ -29,6 +31,8 @@ pub struct AccountOutline {
     pub time_ns: u64,
     /// Resident bytes of anonymous memory.
     pub anonymous: u64,
+    /// Bytes of large private mappings that were never touched: what is live there takes no memory.
+    pub untouched: u64,
     /// It was taken as Python began to finalize.
     pub is_finalizing: bool,
 }
@@ -39,13 +43,17 @@ impl AccountOutline {
     pub fn of(account: &ResidentAccount, time_ns: u64) -> Self {
         let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs);
         let anonymous = runs.filter(|run| run.state == PageState::Anonymous).map(PageRun::bytes).sum();
-        Self { time_ns, anonymous, is_finalizing: account.cause == AccountCause::Finalizing }
+        let untouched = untouched::of_mappings(account);
+        Self { time_ns, anonymous, untouched, is_finalizing: account.cause == AccountCause::Finalizing }
     }
 
-    /// Its anonymous memory without a live block, if that is much.
+    /// Its anonymous memory without a live block, if that is much, or if much of what is live takes none.
     fn gap(&self, live_bytes: u64) -> Option<u64> {
-        let gap = self.anonymous.saturating_sub(live_bytes);
-        (gap >= LEAST_GAP && gap >= self.anonymous / 100 * LEAST_GAP_PERCENT).then_some(gap)
+        let untouched = self.untouched.min(live_bytes);
+        let gap = self.anonymous.saturating_sub(live_bytes - untouched);
+        let is_much = gap >= LEAST_GAP && gap >= self.anonymous / 100 * LEAST_GAP_PERCENT;
+        let is_untouched = untouched >= LEAST_GAP && untouched >= live_bytes / 100 * LEAST_GAP_PERCENT;
+        (is_much || is_untouched).then_some(gap)
     }
 }
 

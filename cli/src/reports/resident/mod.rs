@@ -8,7 +8,7 @@ mod sentence;
 mod text;
 mod what_if;
 
-use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolClass, SizeSpread};
+use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolClass, SizeSpread, UntouchedBlocks};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
@@ -27,6 +27,7 @@ pub(crate) struct ResidentReport<'a> {
     capture: &'a Capture,
     memory: &'a ResidentMoment,
     pinned: Vec<PinnedRow>,
+    untouched: Vec<(Option<Place>, UntouchedBlocks)>,
     what_if: Option<WhatIf>,
 }
 
@@ -70,7 +71,11 @@ impl<'a> ResidentReport<'a> {
             place: Place::of(capture, capture.stack(pages.stack), &mut sources),
             pages: *pages,
         });
-        Self { capture, memory, pinned: pinned.collect(), what_if: None }
+        let pinned = pinned.collect();
+        let untouched = memory.breakdown.untouched_blocks.iter();
+        let untouched =
+            untouched.map(|blocks| (Place::of(capture, capture.stack(blocks.stack), &mut sources), *blocks)).collect();
+        Self { capture, memory, pinned, untouched, what_if: None }
     }
 
     /// With what other settings come to.
@@ -134,6 +139,7 @@ impl<'a> ResidentReport<'a> {
             },
             "classes": classes.chain(beside).map(class).collect::<Vec<_>>(),
             "arenas": breakdown.arenas.iter().map(arena).collect::<Vec<_>>(),
+            "untouched": self.untouched.iter().map(untouched).collect::<Vec<_>>(),
             "pinned": self.pinned.iter().map(|row| row.json(self.memory)).collect::<Vec<_>>(),
             "sizes": breakdown.sizes.iter().map(spread).collect::<Vec<_>>(),
             "pools": breakdown.pools.iter().map(pool).collect::<Vec<_>>(),
@@ -146,6 +152,23 @@ impl<'a> ResidentReport<'a> {
     }
 }
 
+/// Blocks and mappings with memory that was never touched.
+fn untouched((place, blocks): &(Option<Place>, UntouchedBlocks)) -> Value {
+    let mut value = place_json(place.as_ref());
+    value["blocks"] = blocks.blocks.into();
+    value["bytes"] = blocks.bytes.into();
+    value["untouched_bytes"] = blocks.untouched.into();
+    value
+}
+
+/// Where a stack has allocated: its innermost frame of interest, and the whole stack.
+fn place_json(place: Option<&Place>) -> Value {
+    let known = place.map(Place::json).unwrap_or_default();
+    let of = |name: &str| known.get(name).cloned().unwrap_or_default();
+    let stack = if place.is_some() { of("stack") } else { json!([]) };
+    json!({"function": of("function"), "file": of("file"), "line": of("line"), "stack": stack})
+}
+
 impl PinnedRow {
     /// How long before the moment its blocks were allocated, in nanoseconds: the last one, and the first.
     fn ages_ns(&self, memory: &ResidentMoment) -> (u64, u64) {
@@ -155,18 +178,16 @@ impl PinnedRow {
 
     fn json(&self, memory: &ResidentMoment) -> Value {
         let (youngest, oldest) = self.ages_ns(memory);
-        let place = self.place.as_ref().map(Place::json).unwrap_or_default();
-        let known = |name: &str| place.get(name).cloned().unwrap_or_default();
-        json!({
-            "function": known("function"),
-            "file": known("file"),
-            "line": known("line"),
-            "stack": if self.place.is_some() { known("stack") } else { json!([]) },
-            "blocks": self.pages.blocks,
-            "live_bytes": self.pages.live_bytes,
-            "pinned_bytes": self.pages.pinned_bytes,
-            "youngest_ms": youngest / 1_000_000,
-            "oldest_ms": oldest / 1_000_000,
-        })
+        let mut value = place_json(self.place.as_ref());
+        for (name, number) in [
+            ("blocks", self.pages.blocks),
+            ("live_bytes", self.pages.live_bytes),
+            ("pinned_bytes", self.pages.pinned_bytes),
+            ("youngest_ms", youngest / 1_000_000),
+            ("oldest_ms", oldest / 1_000_000),
+        ] {
+            value[name] = number.into();
+        }
+        value
     }
 }

@@ -1,4 +1,4 @@
-//! The sentence that says why resident memory is larger than live blocks.
+//! The sentence that says why resident memory is larger than live blocks, or smaller.
 //!
 //! Invariant: its figures are those of the classes, and the largest is named first.
 
@@ -34,14 +34,25 @@ impl ResidentMoment {
             |(place, class): &(usize, &MemoryClass)| *place == 0 || self.bytes(**class) >= total / 100 * LEAST_PERCENT;
         let named = classes.iter().enumerate().filter(is_named).map(|(_, class)| self.phrase(*class));
         let text = named.collect::<Vec<_>>().join(", ");
-        format!("resident {}, live {}: {text}", size(total), size(self.bytes(MemoryClass::Live)))
+        let untouched = match self.is_much_untouched() {
+            true => format!("; {} of live blocks was never touched and takes none", size(self.breakdown.untouched)),
+            false => String::new(),
+        };
+        format!("resident {}, live {}: {text}{untouched}", size(total), size(self.bytes(MemoryClass::Live)))
     }
 
-    /// Whether that is worth saying beside other figures: memory that the program could have back, and much of it.
+    /// Whether live bytes are so much more than they take that they mislead.
+    fn is_much_untouched(&self) -> bool {
+        let untouched = self.breakdown.untouched;
+        untouched >= MATTERS && untouched >= (self.bytes(MemoryClass::Live) + untouched) / 100 * MATTERS_PERCENT
+    }
+
+    /// Whether that is worth saying beside other figures: memory that the program could have back, and much of it, or much
+    /// less memory than live bytes.
     fn matters(&self) -> bool {
         let kept = [MemoryClass::Retained, MemoryClass::PythonFree, MemoryClass::Slack, MemoryClass::Stacks];
         let kept: u64 = kept.iter().map(|class| self.bytes(*class)).sum();
-        kept >= MATTERS && kept >= self.breakdown.rss.total() / 100 * MATTERS_PERCENT
+        (kept >= MATTERS && kept >= self.breakdown.rss.total() / 100 * MATTERS_PERCENT) || self.is_much_untouched()
     }
 
     fn phrase(&self, class: MemoryClass) -> String {

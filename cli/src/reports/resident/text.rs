@@ -9,10 +9,13 @@ use memtrack_reader::resident::{AllocatorArena, MemoryClass, PoolClass, SizeSpre
 
 use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport, allocator_statistics};
 use crate::reports::NO_STACK;
+use crate::reports::place::Place;
 use crate::terminal::TextFormat;
 use crate::text::{Style, Styled, TextTable, column, entry, left_out, paragraph, share};
 use crate::units::{count, duration, plural, size};
 
+/// Stacks whose blocks were never touched that are listed.
+const FEW_UNTOUCHED: usize = 3;
 /// Stacks that are listed without `--pinned`.
 const FEW_PINNED: usize = 3;
 /// Bytes between blocks of one size from which they are shown.
@@ -39,6 +42,7 @@ impl ResidentReport<'_> {
         );
         self.section("Fragmentation by size of blocks", &self.sizes(rows), format, &mut lines);
         self.section("Pools of Python's allocator by size of blocks", &self.pools(rows), format, &mut lines);
+        self.section("Live but never touched", &self.untouched_table(rows.min(FEW_UNTOUCHED)), format, &mut lines);
         let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
         self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);
         if !pinned && self.pinned.len() > shown {
@@ -192,6 +196,15 @@ impl ResidentReport<'_> {
         table.first(rows)
     }
 
+    fn untouched_table(&self, rows: usize) -> TextTable {
+        let mut table = TextTable::new([column("untouched"), column("of"), column("blocks"), column("function")]);
+        for (place, blocks) in self.untouched.iter().take(rows) {
+            let [untouched, of] = [blocks.untouched, blocks.bytes].map(size);
+            table.row([untouched.into(), of.into(), count(blocks.blocks).into(), named(place.as_ref()).into()]);
+        }
+        table
+    }
+
     fn pinned_table(&self, rows: usize) -> TextTable {
         let mut table =
             TextTable::new([column("keeps"), column("live"), column("blocks"), column("age"), column("function")]);
@@ -200,14 +213,19 @@ impl ResidentReport<'_> {
             let (youngest, oldest) = row.ages_ns(self.memory);
             let [youngest, oldest] = [youngest, oldest].map(duration);
             let age = if youngest == oldest { oldest } else { format!("{youngest} to {oldest}") };
-            let name = Styled::from(place.as_ref().map_or(NO_STACK, |place| place.name()).to_owned());
-            let caller = place.as_ref().and_then(|place| place.callers().first());
-            let name = caller.iter().fold(name, |name, caller| name.and(Style::Dim, format!(", called by {caller}")));
+            let name = named(place.as_ref());
             let [kept, live] = [pages.pinned_bytes, pages.live_bytes].map(size);
             table.row([kept.into(), live.into(), count(pages.blocks).into(), age.into(), name.into()]);
         }
         table
     }
+}
+
+/// The function that has allocated, and its caller.
+fn named(place: Option<&Place>) -> Styled {
+    let name = Styled::from(place.map_or(NO_STACK, Place::name).to_owned());
+    let caller = place.and_then(|place| place.callers().first());
+    caller.iter().fold(name, |name, caller| name.and(Style::Dim, format!(", called by {caller}")))
 }
 
 pub(crate) fn meaning(class: MemoryClass) -> &'static str {

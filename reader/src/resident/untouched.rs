@@ -1,0 +1,79 @@
+//! Live memory that was never touched, by stack: the parts of large blocks and mappings that are neither in memory nor swapped
+//! out. Allocators reserve so what they hand out later.
+//!
+//! Invariant: only extents from [`LARGE`] on are looked at, so it takes no time where blocks are many and small.
+
+use std::cmp::Reverse;
+
+use memtrack_format::resident::{AccountMapping, PageRun, ResidentAccount, flag};
+use rustc_hash::FxHashMap;
+
+use super::moment::LiveMoment;
+use crate::event::StackId;
+use crate::live_extent::LiveExtent;
+
+/// Bytes of a block or mapping from which it may be listed.
+const LARGE: u64 = 1 << 20;
+/// Bytes of a mapping from which its pages count before it is known what lies on them. Stacks of threads are smaller.
+const LARGE_MAPPING: u64 = 32 << 20;
+
+/// Blocks and mappings of a stack with pages that were never touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UntouchedBlocks {
+    /// The stack.
+    pub stack: StackId,
+    /// How many blocks and mappings.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, bytes of pages that are neither in memory nor swapped out.
+    pub untouched: u64,
+}
+
+/// The stacks with untouched memory in large extents, most first.
+pub(super) fn by_stack<'a>(
+    account: &ResidentAccount,
+    moment: &LiveMoment,
+    extents: impl Iterator<Item = &'a LiveExtent>,
+) -> Vec<UntouchedBlocks> {
+    let mut stacks: FxHashMap<StackId, UntouchedBlocks> = FxHashMap::default();
+    for extent in extents.filter(|extent| extent.bytes >= LARGE) {
+        let touched = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
+        let untouched = extent.bytes.saturating_sub(touched);
+        if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
+            let row = stacks.entry(*stack).or_insert_with(|| UntouchedBlocks { stack: *stack, ..Default::default() });
+            row.blocks += 1;
+            row.bytes = row.bytes.saturating_add(extent.bytes);
+            row.untouched = row.untouched.saturating_add(untouched);
+        }
+    }
+    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().collect();
+    rows.sort_by_key(|row| (Reverse(row.untouched), row.stack));
+    rows
+}
+
+/// Bytes between these addresses that are in memory or swapped out.
+fn touched(account: &ResidentAccount, start: u64, end: u64) -> u64 {
+    let mappings = &account.mappings;
+    let first = mappings.partition_point(|mapping| mapping.end <= start);
+    let of_mapping = |mapping: &AccountMapping| -> u64 {
+        let first = mapping.runs.partition_point(|run| run.end <= start);
+        let runs = mapping.runs.get(first..).unwrap_or_default().iter().take_while(|run| run.start < end);
+        runs.map(|run| run.end.min(end) - run.start.max(start)).sum()
+    };
+    let mappings = mappings.get(first..).unwrap_or_default().iter();
+    mappings.take_while(|mapping| mapping.start < end).map(of_mapping).sum()
+}
+
+/// Untouched bytes of large private mappings, whatever lies on them.
+pub(super) fn of_mappings(account: &ResidentAccount) -> u64 {
+    let is_private =
+        |mapping: &&AccountMapping| mapping.has(flag::WRITE) && !mapping.has(flag::SHARED) && !mapping.has(flag::FILE);
+    let large =
+        account.mappings.iter().filter(is_private).filter(|mapping| mapping.end - mapping.start >= LARGE_MAPPING);
+    let untouched = |mapping: &AccountMapping| {
+        let touched: u64 = mapping.runs.iter().map(PageRun::bytes).sum();
+        (mapping.end - mapping.start).saturating_sub(touched)
+    };
+    large.map(untouched).sum()
+}

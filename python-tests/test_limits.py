@@ -1,5 +1,5 @@
 """`--snapshot-above` and `--stop-above` in percent, of what `ulimit -v` and `ulimit -d` allow: address space and data run out before
-resident memory does."""
+resident memory does. And of a tree of processes, which ends as a whole."""
 
 import sys
 
@@ -51,3 +51,21 @@ def test_the_program_is_ended_before_memory_runs_out(memtrack, tmp_path, limit, 
 def test_a_limit_of_nothing_is_wrong_usage(memtrack, tmp_path, option, limit):
     refused = execute(memtrack.command("run", option, limit, "true"), cwd=tmp_path)
     assert refused.status == 2 and b" above 0" in refused.stderr, refused
+
+
+def test_all_recorded_processes_are_ended_by_the_limit_of_their_sum(memtrack, tmp_path):
+    # A shell ends without telling its children, which would go on to allocate.
+    (tmp_path / "worker.py").write_text("""
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(open(f"ended-{sys.argv[1]}", "w").close()))
+blocks = []
+while True:
+    blocks.append(bytearray(1 << 20))
+    time.sleep(0.002 if len(blocks) < 200 else 1)
+""")
+    workers = f"'{sys.executable}' worker.py 1 & '{sys.executable}' worker.py 2 & wait"
+    command = memtrack.command("run", "--follow", "-q", "-o", tmp_path / "capture.bin", "--stop-above", "150MB", "sh", "-c", workers)
+    ended = execute(command, cwd=tmp_path)
+    assert ended.status == 128 + 15, ended
+    assert b"the program and its 2 children were sent SIGTERM" in ended.stderr, ended
+    assert sorted(path.name for path in tmp_path.glob("ended-*")) == ["ended-1", "ended-2"]

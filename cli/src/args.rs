@@ -14,6 +14,7 @@ pub(crate) mod running;
 pub(crate) mod sample;
 pub(crate) mod shell;
 pub(crate) mod symbolize;
+mod times;
 pub(crate) mod transform;
 
 use std::ffi::OsString;
@@ -257,7 +258,7 @@ pub(crate) struct RunArgs {
     pub(crate) aggregate: bool,
     /// With --aggregate, which it implies: also keep what each call stack allocated, freed and held in every window of this
     /// length, such as 15s; of a long run, earlier windows are longer. 'transform parquet' has them as a table
-    #[arg(long, value_name = "TIME", value_parser = push::window)]
+    #[arg(long, value_name = "TIME", value_parser = times::window)]
     pub(crate) window: Option<std::time::Duration>,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
     /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.

@@ -231,6 +231,16 @@ impl ProcessHandle {
 }
 
 impl ProcessHandle {
+    /// Sends SIGTERM; whether it was sent. Never to a later process with the same id, so that a system without pidfds sends none.
+    pub(crate) fn terminate(&self) -> bool {
+        let Some(pidfd) = &self.pidfd else { return false };
+        let no_info = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open, and the system makes up the information itself.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGTERM, no_info, 0) == 0 }
+    }
+}
+
+impl ProcessHandle {
     /// The last name of its first thread, if it has ended and is not yet reaped.
     pub(crate) fn name_at_end(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;

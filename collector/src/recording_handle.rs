@@ -64,6 +64,12 @@ impl RecordingHandle {
         }
     }
 
+    /// Sends SIGTERM to every recorded process but the first one, each once; returns how many got it.
+    #[must_use]
+    pub fn terminate_children(&self) -> usize {
+        self.children.access().iter().filter(|(_, access)| access.progress.terminate()).count()
+    }
+
     /// Before the recording ends while the processes run on: reads their objects, if they are to be read at its end.
     pub fn take_pictures_of_end(&self) {
         for (_, access) in self.all().iter().filter(|(_, access)| !access.progress.has_ended()) {

@@ -4,13 +4,17 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memtrack_format::meta::Process;
+
+use crate::procfs::ProcessHandle;
 
 /// The state of one recording.
 #[derive(Debug, Default)]
 pub(crate) struct RecordingProgress {
+    /// Empty before the process has connected.
+    handle: OnceLock<Arc<ProcessHandle>>,
     process: Mutex<Option<Process>>,
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
@@ -24,6 +28,17 @@ pub(crate) struct RecordingProgress {
 }
 
 impl RecordingProgress {
+    /// The process has connected.
+    pub(crate) fn set_handle(&self, handle: &Arc<ProcessHandle>) {
+        // After an exec it is the same process.
+        let _ = self.handle.set(Arc::clone(handle));
+    }
+
+    /// Sends the process SIGTERM, if it has not ended; whether it did.
+    pub(crate) fn terminate(&self) -> bool {
+        !self.has_ended() && self.handle.get().is_some_and(|handle| handle.terminate())
+    }
+
     /// The metadata of the process has changed.
     pub(crate) fn set_process(&self, process: &Process) {
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process.clone());

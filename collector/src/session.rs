@@ -137,6 +137,7 @@ impl Session {
         if let Some(ticket) = replaces {
             queue.replaced(ticket);
         }
+        progress.set_handle(&handle);
         progress.set_process(&process);
         queue.process(process.clone());
         queue.checkpoint();

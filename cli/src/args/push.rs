@@ -11,8 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Args, ValueEnum};
 use ureq::http::Uri;
 
-/// The shortest window: checkpoints come as often while somebody watches.
-const SHORTEST_WINDOW: Duration = Duration::from_millis(100);
+use super::times::window;
 
 /// Where windows of the recording are sent.
 #[derive(Clone, Debug, Args)]
@@ -21,7 +20,7 @@ pub(crate) struct PushArgs {
     /// Send a profile of each window of time to the Pyroscope server at URL, such as http://127.0.0.1:4040, while the program runs
     #[arg(long, value_name = "URL")]
     pub(crate) push: Option<ServerUrl>,
-    /// The length of a window: 1s to a day
+    /// The length of a window, from 100ms to a day: 15s, 500ms, 5m, 1h
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = window, requires = "servers")]
     pub(crate) push_every: Duration,
     /// A label of the profiles, beside service, host and pid; may be repeated. `service` gives another name than the script or
@@ -115,23 +114,6 @@ impl FromStr for ServerUrl {
     }
 }
 
-/// Parses the length of a window.
-pub(crate) fn window(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|char: char| char.is_ascii_alphabetic());
-    let unit = match &text[digits.len()..] {
-        "ms" => 1,
-        "" | "s" => 1000,
-        "m" | "min" => 60_000,
-        other => return Err(format!("unknown unit '{other}': use ms, s or m")),
-    };
-    let number: u64 = digits.parse().map_err(|_| "expected a whole number with ms, s or m".to_owned())?;
-    let time = Duration::from_millis(number.saturating_mul(unit));
-    if time < SHORTEST_WINDOW || time > Duration::from_secs(86_400) {
-        return Err("expected a time from 100ms to a day".into());
-    }
-    Ok(time)
-}
-
 /// Parses a label.
 fn label(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
@@ -150,15 +132,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ServerUrl, label, window};
-    use std::time::Duration;
-
-    #[test]
-    fn lengths_of_windows() {
-        let parsed = |text| window(text).ok().map(|time: Duration| time.as_millis());
-        assert_eq!(["500ms", "1s", "2", "10m"].map(parsed), [500, 1000, 2000, 600_000].map(Some));
-        assert_eq!(["", "ms", "99ms", "1h", "-1s", "1.5s", "99999999999999999999s"].map(parsed), [None; 7]);
-    }
+    use super::{ServerUrl, label};
 
     #[test]
     fn roots_of_servers() {

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args};
 use memtrack_collector::Compression;
-use memtrack_reader::query::units::{size, span};
+use memtrack_reader::query::units::size;
 
-use super::push::window;
 use super::sample::SampleOption;
+use super::times::{interval, time, window};
 use super::{RunArgs, compression, from_one, milliseconds};
 
 /// `memtrack mark`.
@@ -56,8 +56,8 @@ pub(crate) struct SnapshotArgs {
 pub(crate) struct LimitArgs {
     /// Write a snapshot, and end the program by SIGTERM, when its resident memory, as sampled every --snapshot-interval, is above SIZE (4GB, 500MiB, or
     /// 90% of the smallest memory limit of its control groups, or of the machine's memory; a percentage is one of its address space
-    /// and data, too, where 'ulimit -v' and 'ulimit -d' limit these); with --follow the sum of all
-    /// recorded processes. The capture is complete up to its end
+    /// and data, too, where 'ulimit -v' and 'ulimit -d' limit these); with --follow it is the sum of all
+    /// recorded processes, and all of them are ended. The capture is complete up to its end
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = memory_bound)]
     pub(crate) stop_above: Option<MemoryBound>,
     /// Write a snapshot, as 'memtrack snapshot' does, when resident memory rises above SIZE; again when it has been a tenth
@@ -110,15 +110,6 @@ impl LimitArgs {
         Self { stop_above: None, snapshot_above: None, snapshot_every: None, snapshot_keep: NonZeroUsize::MIN }
     }
 }
-
-/// Parses the time between snapshots.
-fn interval(text: &str) -> Result<Duration, String> {
-    let time = Duration::from_nanos(span(text).map_err(|error| error.to_string())?);
-    if time < SHORTEST { Err("at least 100ms".into()) } else { Ok(time) }
-}
-
-/// The shortest time between snapshots.
-const SHORTEST: Duration = Duration::from_millis(100);
 
 /// `memtrack ps`.
 #[derive(Debug, Args)]
@@ -207,7 +198,7 @@ pub(crate) struct AttachArgs {
     pub(crate) aggregate: bool,
     /// With --aggregate, which it implies: also keep what each call stack allocated, freed and held in every window of this
     /// length, such as 15s; of a long run, earlier windows are longer. 'transform parquet' has them as a table
-    #[arg(long, value_name = "TIME", value_parser = super::push::window)]
+    #[arg(long, value_name = "TIME", value_parser = window)]
     pub(crate) window: Option<Duration>,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
     /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
@@ -298,25 +289,9 @@ pub(crate) struct StartArgs {
     pub(crate) quiet: bool,
 }
 
-/// Parses a time such as `30s`.
-fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
-    let unit = match text.get(digits.len()..) {
-        Some("ms") => 0.001,
-        Some("s" | "") => 1.0,
-        Some("m" | "min") => 60.0,
-        Some("h") => 3600.0,
-        _ => 0.0,
-    };
-    let number = digits.parse::<f64>().ok().filter(|number| *number > 0.0 && unit > 0.0);
-    let duration = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
-    duration.ok_or_else(|| "expected a time such as 30s, 500ms, 10m or 2h".into())
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{MemoryBound, memory_bound, time};
-    use std::time::Duration;
+    use super::{MemoryBound, memory_bound};
 
     #[test]
     fn limits_of_memory_are_sizes_or_parts_of_what_there_is() {
@@ -325,16 +300,6 @@ mod tests {
         assert_eq!(["90%", "12.5%", "100%", "7"].map(most), [1800, 250, 2000, 7].map(Some));
         assert_eq!(memory_bound("90%").unwrap().bytes(None), None);
         assert!(["0%", "101%", "%", "-5%", "nan%", "many"].iter().all(|wrong| memory_bound(wrong).is_err()));
-    }
-
-    #[test]
-    fn times_have_units() {
-        let parsed = ["30s", "500ms", "1.5m", "2h", "7"].map(|text| time(text).unwrap().as_millis());
-        assert_eq!(parsed, [30_000, 500, 90_000, 7_200_000, 7000]);
-        for wrong in ["", "s", "0s", "-1s", "3d", "1e400s", "nan"] {
-            assert!(time(wrong).is_err(), "{wrong}");
-        }
-        assert_eq!(time("1h").unwrap(), Duration::from_hours(1));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Limits while the program runs: it is ended, or a snapshot is written, when its resident memory, or its address space or
 //! data where that is limited, is above a limit, or from time to time.
 //!
-//! Invariant: the program is sent one signal at the most, and only snapshots of this run are removed.
+//! Invariant: each recorded process is sent one signal at the most, and only snapshots of this run are removed.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -20,7 +20,7 @@ use crate::control::snapshot::CapturePaths;
 use crate::message;
 use crate::output::ReportOutput;
 use crate::sys::{Child, ResourceLimits, VirtualSizes};
-use crate::units::{duration, size};
+use crate::units::{duration, plural, size};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -30,6 +30,8 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) struct StoppedByLimit {
     exceeded: ExceededLimit,
     after: Duration,
+    /// Recorded children that were told, too.
+    children: usize,
     /// What was live before the program was told to end: it may free that first.
     snapshot: Option<PathBuf>,
 }
@@ -39,8 +41,12 @@ impl StoppedByLimit {
     pub(super) fn text(&self) -> String {
         let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
         let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
+        let (program, its) = match self.children {
+            0 => ("the program was".to_owned(), "its"),
+            number => (format!("the program and its {} were", plural(number as u64, "child", "children")), "their"),
+        };
         format!(
-            "the program was sent SIGTERM after {after}: its {}, {}, was above --stop-above {}{}",
+            "{program} sent SIGTERM after {after}: {its} {}, {}, was above --stop-above {}{}",
             self.exceeded.of.name(),
             size(self.exceeded.used),
             size(self.exceeded.limit),
@@ -210,9 +216,12 @@ impl WatchedProgram {
             self.stop_above = None;
             let after = self.begun.elapsed();
             let snapshot = self.write_snapshot();
-            if self.child.signal(libc::SIGTERM) {
+            let is_sent = self.child.signal(libc::SIGTERM);
+            // The first process may be a shell, which tells nobody.
+            let children = self.recording.terminate_children();
+            if is_sent || children > 0 {
                 let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-                *stopped = Some(StoppedByLimit { exceeded, after, snapshot });
+                *stopped = Some(StoppedByLimit { exceeded, after, children, snapshot });
             }
         }
     }

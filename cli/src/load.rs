@@ -389,7 +389,7 @@ fn finished(
     capture.info.recording_cost = recording_cost.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
     capture.info.narrowed = request.narrows();
-    capture.analysis.unaccounted = if request.narrows() { 0 } else { estimates::unaccounted(&capture) };
+    capture.analysis.sampling = estimates::sampling_gaps(&capture, request.selects());
     capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
         false if capture.info.process.snapshot => LeakMoment::Snapshot,
         false if capture.info.growing => LeakMoment::SoFar,

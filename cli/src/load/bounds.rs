@@ -11,6 +11,8 @@ use memtrack_format::marks::Mark;
 use memtrack_reader::query::units::{Time, UnitError, time};
 use memtrack_reader::source::{self, CaptureReader};
 
+/// Nanoseconds within which all processes of a recording set one mark.
+const ONE_MOMENT: u64 = 1_000_000_000;
 /// Marks that an error lists.
 const LISTED: usize = 20;
 
@@ -49,32 +51,51 @@ impl TimeBound {
             Self::Time(time @ Time::Percent(_)) => Ok(time.ns(file.duration_ns()?)),
             Self::Time(time) => Ok(time.ns(0)),
             Self::Mark(name) => {
-                if let Some(mark) = find(file.marks(), name) {
-                    return Ok(file.mark_ns(mark));
-                }
-                let mut all = file.marks().to_vec();
+                let mut captures = vec![file.marks().to_vec()];
                 for path in paths {
                     for member in source::members(path)?.paths {
-                        all.extend_from_slice(CaptureReader::open(&member)?.marks());
+                        if member != file.path() {
+                            captures.push(CaptureReader::open(&member)?.marks().to_vec());
+                        }
                     }
                 }
-                match find(&all, name) {
+                match find(&captures, name) {
                     Some(mark) => Ok(file.mark_ns(mark)),
-                    None => bail!("{}: there is no mark {name:?}{}", file.path().display(), listed(&all)),
+                    None => bail!("{}: there is no mark {name:?}{}", file.path().display(), listed(&captures.concat())),
                 }
             }
         }
     }
 }
 
-/// The last mark of this name; for `NAME#N` the N-th.
-fn find<'a>(marks: &'a [Mark], wanted: &str) -> Option<&'a Mark> {
-    let last = marks.iter().rev().find(|mark| mark.name == wanted);
-    last.or_else(|| {
+/// The last mark of this name; for `NAME#N` the N-th: where the first capture has it, as it has it.
+fn find<'a>(captures: &'a [Vec<Mark>], wanted: &str) -> Option<&'a Mark> {
+    moments(captures, wanted).pop().or_else(|| {
         let (name, number) = wanted.rsplit_once('#')?;
         let number: usize = number.parse().ok()?;
-        marks.iter().filter(|mark| mark.name == name).nth(number.checked_sub(1)?)
+        moments(captures, name).into_iter().nth(number.checked_sub(1)?)
     })
+}
+
+/// The moments of this name, by time. Each process that was recorded at one has a mark of it, at a time of its own.
+fn moments<'a>(captures: &'a [Vec<Mark>], name: &str) -> Vec<&'a Mark> {
+    let of = |(at, marks): (usize, &'a Vec<Mark>)| marks.iter().map(move |mark| (mark.time_ns, at, mark));
+    let mut marks: Vec<_> = captures.iter().enumerate().flat_map(of).filter(|(.., mark)| mark.name == name).collect();
+    marks.sort_by_key(|(time_ns, at, _)| (*time_ns, *at));
+    // Of each moment when it began, the captures that have it, and the mark of the first of them.
+    let mut moments: Vec<(u64, Vec<usize>, &Mark)> = Vec::new();
+    for (time_ns, at, mark) in marks {
+        match moments.last_mut().filter(|(begin, seen, _)| time_ns - begin < ONE_MOMENT && !seen.contains(&at)) {
+            Some((_, seen, first)) => {
+                if seen.iter().all(|seen| at < *seen) {
+                    *first = mark;
+                }
+                seen.push(at);
+            }
+            None => moments.push((time_ns, vec![at], mark)),
+        }
+    }
+    moments.into_iter().map(|(.., mark)| mark).collect()
 }
 
 /// The names of the marks, for an error.
@@ -106,14 +127,29 @@ mod tests {
         assert!("100%".parse::<TimeBound>().unwrap().is_the_end() && !"99%".parse::<TimeBound>().unwrap().is_the_end());
     }
 
+    fn marks(marks: &[(u64, &str)]) -> Vec<Mark> {
+        marks.iter().map(|&(time_ns, name)| Mark { time_ns, name: name.into() }).collect()
+    }
+
     #[test]
     fn the_last_one_of_a_name_counts_unless_it_is_numbered() {
-        let marks =
-            [(1, "a"), (2, "b"), (3, "a"), (4, "c#2")].map(|(time_ns, name)| Mark { time_ns, name: name.into() });
-        let time = |wanted| find(&marks, wanted).map(|mark| mark.time_ns);
-        let wanted = ["a", "a#1", "a#2", "a#3", "a#0", "c#2", "d"];
-        assert_eq!(wanted.map(time), [Some(3), Some(1), Some(3), None, None, Some(4), None]);
-        assert_eq!(listed(&marks), "; the marks are \"a\", \"b\", \"c#2\"");
+        let captures = [marks(&[(1, "a"), (2, "b"), (3, "a"), (4, "c#2")])];
+        let time = |wanted| find(&captures, wanted).map(|mark| mark.time_ns);
+        let wanted = ["a", "a#1", "a#2", "a#3", "a#0", "b#2", "c#2", "d"];
+        assert_eq!(wanted.map(time), [Some(3), Some(1), Some(3), None, None, None, Some(4), None]);
+        assert_eq!(listed(&captures[0]), "; the marks are \"a\", \"b\", \"c#2\"");
         assert!(listed(&[]).contains("memtrack mark PID NAME"));
+    }
+
+    #[test]
+    fn a_moment_is_one_in_all_processes_although_some_came_later_or_ended_before() {
+        const S: u64 = 1_000_000_000;
+        let parent = marks(&[(S, "a"), (5 * S, "a")]);
+        let child = marks(&[(5 * S - 7, "a"), (9 * S, "a"), (9 * S + 4, "a")]);
+        let wanted = ["a", "a#1", "a#2", "a#3", "a#4", "a#5"];
+        let times = |captures: [Vec<Mark>; 2]| wanted.map(|wanted| find(&captures, wanted).map(|mark| mark.time_ns));
+        let all = [9 * S + 4, S, 5 * S, 9 * S, 9 * S + 4].map(Some);
+        assert_eq!(times([parent.clone(), child.clone()])[..5], all);
+        assert_eq!(times([child, parent])[..3], [Some(9 * S + 4), Some(S), Some(5 * S - 7)]);
     }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::num::NonZeroU64;
 
 use memtrack_reader::View;
-use memtrack_reader::analysis::{SampleWeights, Tally, Variance, unseen_bytes};
+use memtrack_reader::analysis::{SampleWeights, SamplingGaps, Tally, Variance, unseen_bytes};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
@@ -125,18 +125,22 @@ impl WholeFigures {
     }
 }
 
-/// How many allocations a capture without filters has by its counters, and by far not by its samples: the interval of their number
-/// would have to be this many times as wide to have them.
-const BY_FAR: u64 = 2;
+/// What the samples of a capture say too little of; where only some of its events were replayed, the number of them is not
+/// known.
+pub(crate) fn sampling_gaps(capture: &Capture, has_selection: bool) -> SamplingGaps {
+    let is_changing = capture.info.process.sample_rate.is_some();
+    SamplingGaps {
+        unaccounted: if has_selection { 0 } else { unaccounted(capture) },
+        largest_distance: capture.sample_bytes().filter(|_| is_changing),
+    }
+}
 
-/// The number of allocations that the samples do not stand for: see [`memtrack_reader::Analysis::unaccounted`].
-pub(crate) fn unaccounted(capture: &Capture) -> u64 {
+/// The number of allocations that were counted and that the samples do not stand for, if it is beyond the interval: see [`SamplingGaps::unaccounted`].
+fn unaccounted(capture: &Capture) -> u64 {
     let (counted, estimated) = (allocated(capture).count, capture.analysis.totals.allocations.count);
     let variance = capture.analysis.whole_variance(View::Allocated);
     let (_, high) = variance.count_range(estimated);
-    let noise = high.saturating_sub(estimated).saturating_mul(BY_FAR);
-    let missing = counted.saturating_sub(estimated);
-    if is_counted(capture) && missing > noise { missing } else { 0 }
+    if is_counted(capture) && counted > high { counted - estimated } else { 0 }
 }
 
 /// The peak of a whole capture.
@@ -167,8 +171,8 @@ pub(crate) fn notes(capture: &Capture) -> Vec<String> {
 pub(crate) fn unseen(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
     let mut text = format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes)));
-    if capture.analysis.unaccounted > 0 {
-        let number = plural(capture.analysis.unaccounted, "small allocation has", "small allocations have");
+    if capture.analysis.sampling.unaccounted > 0 {
+        let number = plural(capture.analysis.sampling.unaccounted, "small allocation has", "small allocations have");
         let _ = write!(text, "; {number} none, and may be of any call stack");
     }
     Some(text)

@@ -21,14 +21,15 @@ const UNSEEN: f64 = 3.0;
 
 /// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
 /// they are exact. Single precision, since there is one beside each sum of a report.
-/// Beside them the number that is [not accounted for](super::Analysis::unaccounted).
+/// Beside them the bytes and the number that may be there besides without a sample, where samples say too little of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Variance {
     pub(super) bytes: f32,
     pub(super) skewed_bytes: f32,
     pub(super) count: f32,
     pub(super) skewed_count: f32,
-    pub(super) unaccounted: f32,
+    pub(super) unseen_bytes: f32,
+    pub(super) unseen_count: f32,
 }
 
 // None of the numbers is ever not a number.
@@ -40,14 +41,16 @@ impl AddAssign for Variance {
         self.skewed_bytes += more.skewed_bytes;
         self.count += more.count;
         self.skewed_count += more.skewed_count;
-        // They may belong to either part, but not to both.
-        self.unaccounted = self.unaccounted.max(more.unaccounted);
+        // It may belong to either part, but not to both.
+        self.unseen_bytes = self.unseen_bytes.max(more.unseen_bytes);
+        self.unseen_count = self.unseen_count.max(more.unseen_count);
     }
 }
 
 impl Variance {
     /// That of what was counted.
-    pub const EXACT: Self = Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0, unaccounted: 0.0 };
+    pub const EXACT: Self =
+        Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0, unseen_bytes: 0.0, unseen_count: 0.0 };
 
     /// Its numbers: variance and third cumulant of the bytes, and of the count.
     #[must_use]
@@ -60,12 +63,24 @@ impl Variance {
     pub fn of_numbers(numbers: [f32; 4]) -> Self {
         let [bytes, skewed_bytes, count, skewed_count] =
             numbers.map(|number| if number.is_finite() { number.max(0.0) } else { 0.0 });
-        Self { bytes, skewed_bytes, count, skewed_count, unaccounted: 0.0 }
+        Self { bytes, skewed_bytes, count, skewed_count, ..Self::EXACT }
     }
 
-    /// With so many more allocations that may be there without a sample.
-    pub(super) fn with_unaccounted(self, unaccounted: u64) -> Self {
-        Self { unaccounted: unaccounted as f32, ..self }
+    /// With so many more bytes and allocations that may be there without a sample.
+    pub(super) fn with_unseen(self, (bytes, count): (u64, u64)) -> Self {
+        Self {
+            unseen_bytes: self.unseen_bytes.max(bytes as f32),
+            unseen_count: self.unseen_count.max(count as f32),
+            ..self
+        }
+    }
+
+    /// Whether samples so far apart are among those that it is of, which stand for allocations of this mean size: they would
+    /// contribute most.
+    pub(super) fn has_samples_of(self, weights: SampleWeights, mean_size: u64) -> bool {
+        let p = weights.probability(mean_size);
+        let of_one = mean_size.max(1) as f64 * (1.0 - p) / p;
+        self.bytes > 0.0 && f64::from(self.skewed_bytes / self.bytes) >= of_one / 2.0
     }
 
     /// That of what is left without a part that has this one: samples are independent.
@@ -76,7 +91,8 @@ impl Variance {
             skewed_bytes: (self.skewed_bytes - part.skewed_bytes).max(0.0),
             count: (self.count - part.count).max(0.0),
             skewed_count: (self.skewed_count - part.skewed_count).max(0.0),
-            unaccounted: self.unaccounted,
+            unseen_bytes: self.unseen_bytes,
+            unseen_count: self.unseen_count,
         }
     }
 
@@ -94,21 +110,21 @@ impl Variance {
             skewed_bytes: self.skewed_bytes * cube,
             count: self.count * square,
             skewed_count: self.skewed_count * cube,
-            unaccounted: self.unaccounted * factor as f32,
+            unseen_bytes: self.unseen_bytes * factor as f32,
+            unseen_count: self.unseen_count * factor as f32,
         }
     }
 
     /// The 95 % interval of the bytes.
     #[must_use]
     pub fn bytes_range(self, estimate: u64) -> (u64, u64) {
-        range(estimate, self.bytes, self.skewed_bytes, 0.0)
+        range(estimate, (self.bytes, self.skewed_bytes), 0.0, self.unseen_bytes)
     }
 
     /// The 95 % interval of the number.
     #[must_use]
     pub fn count_range(self, estimate: u64) -> (u64, u64) {
-        let (low, high) = range(estimate, self.count, self.skewed_count, MIXED);
-        (low, high.saturating_add(self.unaccounted.ceil() as u64))
+        range(estimate, (self.count, self.skewed_count), MIXED, self.unseen_count)
     }
 }
 
@@ -118,16 +134,21 @@ impl Variance {
 ///
 /// `mixed`: by how many of its own deviations the variance is taken to be larger: small blocks are sampled seldom and stand
 /// for many, so where sizes are mixed, a sample without the smallest has both a small estimate and a small variance.
-fn range(estimate: u64, variance: f32, skewed: f32, mixed: f64) -> (u64, u64) {
-    if variance <= 0.0 {
-        return (estimate, estimate);
+/// `unseen`: what may be there besides, independently.
+fn range(estimate: u64, (variance, skewed): (f32, f32), mixed: f64, unseen: f32) -> (u64, u64) {
+    let (mut below, mut above) = (0.0, 0.0);
+    if variance > 0.0 {
+        let (variance, skewed) = (f64::from(variance), f64::from(skewed));
+        let of_one = skewed / variance;
+        let square = DEVIATIONS * DEVIATIONS * (1.0 + mixed * of_one / variance.sqrt());
+        let shift = square * of_one / 2.0;
+        above = (square * variance + shift * shift).sqrt() + shift;
+        // What is seen at all has a sample, so of one sample half of what it stands for may be chance (the mid-P interval).
+        let chance = of_one / 2.0;
+        let without = (variance - chance * of_one).max(0.0);
+        below = ((square * without + shift * shift).sqrt() - shift + chance).max(0.0).ceil();
     }
-    let (variance, skewed) = (f64::from(variance), f64::from(skewed));
-    let of_one = skewed / variance;
-    let square = DEVIATIONS * DEVIATIONS * (1.0 + mixed * of_one / variance.sqrt());
-    let shift = square * of_one / 2.0;
-    let half = (square * variance + shift * shift).sqrt();
-    let (below, above) = ((half - shift).max(0.0).ceil(), (half + shift).ceil());
+    let above = above.hypot(unseen.into()).ceil();
     (estimate.saturating_sub(below as u64), estimate.saturating_add(above as u64))
 }
 
@@ -187,7 +208,7 @@ impl SampleWeights {
             ((variance + rounding(unit / p)) as f32, (variance * unit * miss) as f32)
         };
         let ((bytes, skewed_bytes), (count, skewed_count)) = (of(size as f64), of(1.0));
-        Variance { bytes, skewed_bytes, count, skewed_count, unaccounted: 0.0 }
+        Variance { bytes, skewed_bytes, count, skewed_count, ..Variance::EXACT }
     }
 
     /// With 95 %, at most so many bytes and allocations in all are there, of which nothing was sampled; the number from

@@ -33,6 +33,7 @@ mod own;
 mod quiet;
 mod sample_distances;
 mod sampled_variances;
+mod sampling_gaps;
 mod selection;
 pub(crate) mod short_lived_sums;
 mod since;
@@ -54,6 +55,7 @@ pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use options::{Options, UnknownBlocks};
 pub use own::{BaselineMemory, kept};
 pub use quiet::{CaptureRows, ReducedRows};
+pub use sampling_gaps::SamplingGaps;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
@@ -81,9 +83,8 @@ pub struct Analysis {
     pub details: Option<Vec<Detail>>,
     /// How exact the sums of each group are, by its number; present where they are estimates.
     pub variances: Option<Vec<ViewVariances>>,
-    /// Of samples, how many allocations were counted that they do not stand for by far: small ones, of which none was sampled. Each
-    /// group may have them.
-    pub unaccounted: u64,
+    /// What samples say too little of.
+    pub sampling: SamplingGaps,
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
     pub exact_times: bool,
@@ -171,9 +172,10 @@ impl Analysis {
     pub fn variance(&self, group: usize, view: View) -> Variance {
         let variances = self.variances.as_ref().and_then(|variances| variances.get(group));
         let variance = variances.map_or_else(Variance::default, |variances| variances.of(view));
-        match self.groups.row(group as u32) {
-            Some(row) if self.unaccounted > 0 && !row.allocator().is_mapping() => {
-                variance.with_unaccounted(self.unaccounted)
+        match self.groups.get(group) {
+            Some(known) if self.sampling.is_any() && !known.allocator.is_mapping() => {
+                let sum = known.sum(view);
+                self.sampling.of_group(variance, sum.bytes, sum.count)
             }
             _ => variance,
         }
@@ -191,7 +193,7 @@ impl Analysis {
     pub fn whole_variance(&self, view: View) -> Variance {
         let mut whole = Variance::default();
         self.variances.iter().flatten().for_each(|variances| whole += variances.of(view));
-        whole.with_unaccounted(self.unaccounted)
+        whole.with_unseen((0, self.sampling.unaccounted))
     }
 
     /// Sets the pages that each of these groups keeps, with its blocks in them.

@@ -1,0 +1,87 @@
+//! What the samples of a capture say too little of: it widens the intervals of every call stack.
+//!
+//! Invariant: where nothing is missing, intervals are those of the samples alone.
+
+use std::num::NonZeroU64;
+
+use super::estimate::{SampleWeights, Variance};
+
+/// What samples do not show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SamplingGaps {
+    /// How many allocations were counted that the samples do not stand for, where their number is not in the interval: small ones, of
+    /// which none was sampled. Each call stack may have them.
+    pub unaccounted: u64,
+    /// Where the distance between samples changed while the program ran (`--sample=auto`): the largest one. A call stack with samples
+    /// at shorter distances only may have allocated when it was this, and nothing was seen of it.
+    pub largest_distance: Option<NonZeroU64>,
+}
+
+impl SamplingGaps {
+    /// Whether there are any.
+    pub(super) fn is_any(self) -> bool {
+        self != Self::default()
+    }
+
+    /// The variance of a sum of a group, with what may be missing in it.
+    pub(super) fn of_group(self, variance: Variance, bytes: u64, count: u64) -> Variance {
+        let weights = self.largest_distance.map(SampleWeights::new);
+        let mean_size = bytes.checked_div(count).unwrap_or_default();
+        let unseen = weights.filter(|weights| count > 0 && !variance.has_samples_of(*weights, mean_size));
+        let (bytes, number) = unseen.map_or((0, 0), |weights| weights.unseen(mean_size));
+        variance.with_unseen((bytes, number.max(self.unaccounted)))
+    }
+
+    /// Those of two processes.
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            unaccounted: self.unaccounted.saturating_add(other.unaccounted),
+            largest_distance: self.largest_distance.max(other.largest_distance),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{SampleWeights, SamplingGaps, Variance};
+    use std::num::NonZeroU64;
+
+    fn weights(bytes: u64) -> SampleWeights {
+        SampleWeights::new(NonZeroU64::new(bytes).unwrap())
+    }
+
+    /// The variance of so many samples of this size.
+    fn of_samples(number: u64, size: u64, distance: u64) -> Variance {
+        let mut variance = Variance::default();
+        (0..number).for_each(|_| variance += weights(distance).variance(size));
+        variance
+    }
+
+    #[test]
+    fn what_was_sampled_at_shorter_distances_only_may_have_more() {
+        let gaps = SamplingGaps { unaccounted: 0, largest_distance: NonZeroU64::new(10 << 20) };
+        for size in [100_u64, 50_000, 1 << 20] {
+            // Ten samples at the short distance, then three at the long one.
+            let (early, late) = (of_samples(10, size, 64 << 10), of_samples(3, size, 10 << 20));
+            let mut both = early;
+            both += late;
+            let high = |variance: Variance| gaps.of_group(variance, 1 << 20, (1 << 20) / size).bytes_range(1 << 20).1;
+            assert!(high(early) > 30 << 20, "{size}");
+            assert_eq!(high(both), both.bytes_range(1 << 20).1, "{size}");
+        }
+    }
+
+    #[test]
+    fn unaccounted_allocations_may_be_of_each_stack_and_add_up_once() {
+        let gaps = SamplingGaps { unaccounted: 1000, largest_distance: None };
+        let one = gaps.of_group(of_samples(10, 100_000, 64 << 10), 1_000_000, 10);
+        let high = one.count_range(12).1;
+        assert!((1012..1030).contains(&high), "{high}");
+        let mut both = one;
+        both += one;
+        assert!((1020..1050).contains(&both.count_range(24).1));
+        assert_eq!(one.bytes_range(7), of_samples(10, 100_000, 64 << 10).bytes_range(7));
+        assert_eq!(SamplingGaps::default().of_group(Variance::EXACT, 5, 5), Variance::EXACT);
+    }
+}

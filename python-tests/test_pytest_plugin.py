@@ -125,6 +125,117 @@ def test_expected():
     assert left <= {"test_shop.py-test_that_fails_by_itself.bin", "test_shop.py-test_expected.bin"}
 
 
+EVERYWHERE = """
+import sys, time
+
+def refuse(*arguments, **options):
+    raise AssertionError("replaced")
+
+def replace_everywhere(monkeypatch, replacements, packages=None):
+    "As freezegun and pyfakefs do: in each module that has imported it, by whatever name."
+    for place, module in list(sys.modules.items()):
+        if packages and place.split(".")[0] not in packages:
+            continue
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            for old, new in replacements:
+                if value is old:
+                    monkeypatch.setitem(module.__dict__, name, new)
+
+@pytest.fixture
+def frozen(monkeypatch):
+    functions = [getattr(time, name) for name in dir(time) if name in (
+        "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")]
+    replace_everywhere(monkeypatch, [(function, lambda: 1_000_000) for function in functions])
+
+class NoFiles:
+    def __getattr__(self, name):
+        return refuse
+
+@pytest.fixture
+def no_files(monkeypatch):
+    import glob, io, os, shutil, tempfile
+    names = ("open", "close", "unlink", "stat", "lstat", "listdir", "scandir", "makedirs", "mkdir", "fspath", "memfd_create")
+    functions = [(getattr(os, name), refuse) for name in names]
+    modules = [(module, NoFiles()) for module in (os, os.path, io, glob, shutil, tempfile)]
+    # Not in those that pytest needs to go on.
+    places = ("memtrack", "glob", "shutil", "subprocess", "tempfile")
+    yield lambda: (replace_everywhere(monkeypatch, functions + modules, places), monkeypatch.setitem(sys.modules, "os", NoFiles()))
+    monkeypatch.undo()
+"""
+
+
+def test_a_clock_that_a_test_stops_hides_no_leak(tests):
+    result = tests(
+        EVERYWHERE
+        + """
+KEPT = []
+
+@pytest.mark.limit_leaks("100 kB")
+def test_leaks(frozen):
+    KEPT.append(bytearray(1_000_000))
+
+@pytest.mark.limit_leaks("100 kB")
+def test_leaks_nothing(frozen):
+    load(2)
+
+def test_holds(frozen):
+    kept = load(5)
+""",
+        "--memtrack",
+    )
+    assert outcomes(result) == {"failed": 1, "passed": 2}
+    result.stdout.fnmatch_lines(["limit_leaks('100 kB'): what the test leaves grows by 1.00 MB *", "* 5.00 MB * 5.00 MB * test_shop.py::test_holds"])
+
+
+def test_files_that_a_test_replaces_are_not_memtracks(tests):
+    result = tests(
+        EVERYWHERE
+        + """
+@pytest.fixture
+def fake(no_files):
+    no_files()
+
+@pytest.mark.limit_memory("24 MB")
+@pytest.mark.limit_leaks("100 kB")
+def test_within(fake):
+    kept = load(4)
+
+@pytest.mark.limit_memory("24 MB")
+def test_over(fake):
+    kept = load(40)
+
+@pytest.mark.limit_memory("24 MB")
+def test_replaces(no_files):
+    kept = load(40)
+    no_files()
+
+@pytest.mark.limit_memory("24 MB")
+def test_sees_what_it_replaced(no_files):
+    import os
+    no_files()
+    with pytest.raises(AssertionError, match="replaced"):
+        sys.modules["os"].unlink("a")
+    assert isinstance(sys.modules["os"], NoFiles) and not isinstance(os, NoFiles)
+"""
+    )
+    assert outcomes(result) == {"failed": 2, "passed": 2}
+    assert result.stdout.str().count("the test held 40.0 MB at its high-water mark") == 2
+
+
+def test_captures_are_kept_where_the_session_began(tests, pytester):
+    result = tests(
+        """
+@pytest.mark.limit_memory("24 MB")
+def test_elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert os.listdir(".") == []
+""",
+        "--memtrack-dir=caps",
+    )
+    assert outcomes(result) == {"passed": 1}
+    assert [path.name for path in (pytester.path / "caps").iterdir()] == ["test_shop.py-test_elsewhere.bin"]
+
+
 def test_functions_that_a_test_replaces_change_nothing_for_it_or_for_later_ones(tests):
     """They are put back when the test is torn down, after its recording has ended."""
     result = tests(
@@ -603,7 +714,7 @@ def test_a_test_that_grew_fails_the_comparison(tests, pytester):
     grown.stdout.fnmatch_lines(
         [
             "*10.? MB*12.? MB*+2.00 MB*test_shop.py::test_it  more than 10%",
-            "1 tests are not in figures.json; remove it to write it anew",
+            "1 test is not in figures.json; remove it to write it anew",
             "1 test holds more than allowed by --memtrack-fail-over",
         ]
     )

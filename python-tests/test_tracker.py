@@ -281,6 +281,12 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 with memtrack.Tracker("again.bin"):
     kept = keep(10)
+# A child that leaves the block goes on as without it.
+with memtrack.Tracker("left.bin"):
+    child = os.fork()
+if child == 0:
+    os._exit(7)
+assert os.waitpid(child, 0)[1] == 7 << 8
 """,
     )
     assert 40 <= figures("a.bin")["allocations"]["count"] <= 60

@@ -10,7 +10,7 @@ import html
 import os
 import shlex
 import tempfile
-from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, NoReturn, Optional, Tuple, TypeVar
 
 from memtrack._errors import Error, quietly
 from memtrack._reading import read_output
@@ -18,9 +18,13 @@ from memtrack._reading import read_output
 if TYPE_CHECKING:
     from memtrack._test_limits import RecordedCall
 
+_Magic = TypeVar("_Magic", bound=Callable[..., Any])
+#: Options of pages that tables do not have.
+_PAGES_ONLY = ("--inverted", "--embed-sources", "--open")
 _CELL = """%%memtrack [options]: records the cell, and shows its page.
 
   -o FILE                     keep the capture
+  -f, --force                 replace FILE
   --native                    record the stacks of native code, too
   --trace-python-allocators   record every Python object, not only the arenas that objects lie in
   --height PIXELS             the height of the page (default: 600)
@@ -54,6 +58,12 @@ def unload_ipython_extension(shell: Any) -> None:
     shell.magics_manager.magics["line"].pop("memtrack_leaks", None)
 
 
+def _with_own_braces(magic: _Magic) -> _Magic:
+    """Braces and dollars are the expression's own: as IPython's no_var_expand, which some versions lack."""
+    setattr(magic, "_ipython_magic_no_var_expand", True)
+    return magic
+
+
 class _Magics:
     def __init__(self, shell: Any) -> None:
         from memtrack._test_limits import other_threads
@@ -72,24 +82,29 @@ class _Magics:
         read_output(["flamegraph", *page_options, "--help"])
         statements, value = _compiled(self.shell, cell)
         with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
-            # An existing file of that name is refused.
             path = os.path.abspath(wanted.output or os.path.join(directory, "cell.bin"))
+            if os.path.lexists(path) and not wanted.force:
+                raise Error(f"{path}: file exists; replace it with -f, or name another")
             tracker = Tracker(
                 path,
                 native_traces=wanted.native,
                 trace_python_allocators=wanted.trace_python_allocators,
                 allocation_timestamps=True,
                 follow_fork=True,
+                overwrite=wanted.force,
             )
+            has_begun = False
             try:
                 with quietly(), tracker:
+                    has_begun = True
                     result = run_cell(self.shell, statements, value)
             finally:
-                # That of a cell which fails, too.
-                if os.path.exists(path):
+                # That of a cell which fails, too; not that of another one, which has the file's name already.
+                if has_begun and os.path.exists(path):
                     _show_page(directory, path, page_options, wanted.height)
         return result
 
+    @_with_own_braces
     def memtrack_leaks(self, line: str) -> None:
         """%memtrack_leaks"""
         __tracebackhide__ = True
@@ -124,19 +139,21 @@ def _leaks_text(recorded: "RecordedCall", limit: Any, expression: str, rows: int
     grown, runs = sum(holding.bytes for holding in growing), len(recorded.runs)
     if not grown:
         return [f"{expression}: nothing grows in {runs} runs"]
-    return [f"{expression}: grows by {size_text(grown)} with each of {runs} runs", *holders_text(growing, recorded.root, rows)]
+    how = f"grows by {size_text(grown)} with each of {runs} runs" if runs > 1 else f"leaves {size_text(grown)} in one run"
+    return [f"{expression}: {how}", *holders_text(growing, recorded.root, rows)]
 
 
 def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
     """The options of the recording, and those of the page."""
     options = _Arguments(prog="%%memtrack", description=_CELL, usage="", add_help=False, allow_abbrev=False)
     options.add_argument("-o", "--output")
+    options.add_argument("-f", "--force", action="store_true")
     options.add_argument("--native", action="store_true")
     options.add_argument("--trace-python-allocators", action="store_true")
     options.add_argument("--height", type=int, default=600)
     options.add_argument("-h", "--help", action="store_true")
     try:
-        wanted, others = options.parse_known_args(shlex.split(line))
+        wanted, others = options.parse_known_args(shlex.split(line, comments=True))
     except ValueError as error:
         raise Error(f"{error}: {line}") from None
     if wanted.help:
@@ -176,12 +193,20 @@ def _show_page(directory: str, path: str, options: List[str], height: int) -> No
         captures = captures_at(path)
         read_output(["flamegraph", *options, "-o", page, "--", *captures])
         # For terminals, which show no page. The capture is gone by the time that it is read, unless it is kept.
-        table = read_output(["table", "--color", "never", "--", *captures]).decode().rstrip()
+        table = read_output(["table", *_of_tables(options), "--color", "never", "--", *captures]).decode().rstrip()
     with open(page, encoding="utf-8") as file:
         content = file.read()
     display(  # type: ignore[no-untyped-call,unused-ignore]
         {"text/html": _frame(content, height), "text/plain": table}, raw=True
     )
+
+
+def _of_tables(options: List[str]) -> List[str]:
+    """The options of a page that a table has, too."""
+    options_of_pages = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for name in _PAGES_ONLY:
+        options_of_pages.add_argument(name, action="store_true")
+    return options_of_pages.parse_known_args(options)[1]
 
 
 #: Tells the page which theme the notebook has: that of JupyterLab, of VS Code, or of the system.

@@ -16,7 +16,6 @@ import unittest
 # By name: a test may replace them in their modules while it is recorded.
 from os import unlink
 from os.path import exists
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Union
 
 import pytest
@@ -87,7 +86,9 @@ class _Options:
             self.compare: Optional[str] = value("memtrack_compare")
             self.records_all = bool(value("memtrack") or self.compare)
             self.top = int(value("memtrack_top") or 10) if value("memtrack_top") != "0" else 0
-            self.directory: Optional[str] = value("memtrack_dir")
+            self.directory_name: Optional[str] = value("memtrack_dir")
+            # From here, wherever a test changes to.
+            self.directory: Optional[str] = os.path.abspath(self.directory_name) if self.directory_name else None
             self.limit: Optional[str] = value("memtrack_limit")
             if self.limit:
                 parse_size(self.limit)
@@ -134,7 +135,9 @@ class MemtrackPlugin:
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
         if self.has_markers and not self.config.option.collectonly and (self.options.limit or any(map(_has_limit, items))):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _test_limits, _tracker  # noqa: F401
+            from memtrack import _test_limits, _tracker, _unpatched  # noqa: F401
+
+            _unpatched.keep_modules()
 
             # Where it cannot be made, the tests say so.
             with contextlib.suppress(OSError):
@@ -204,6 +207,7 @@ class MemtrackPlugin:
         """A recording for one call of this test, which has begun; the test fails where there can be none."""
         from memtrack._errors import Error
         from memtrack._test_limits import RecordedCall
+        from memtrack._unpatched import undisturbed
 
         if self.session is not None:
             self.session.pause()
@@ -212,30 +216,45 @@ class MemtrackPlugin:
             "trace_python_allocators": self.options.python_allocators is not False,
         }
         root = str(self.config.rootpath)
-        test = RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
-        try:
-            return test.started()
-        except Error as error:
-            reason = str(error)
-        pytest.fail(f"memtrack: the limits of this test cannot be checked: {reason}", pytrace=False)
+        with undisturbed():
+            test = RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
+            try:
+                return test.started()
+            except Error as error:
+                reason = str(error)
+        pytest.fail(_unchecked(reason), pytrace=False)
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
+        from memtrack._errors import Error
+        from memtrack._unpatched import undisturbed
+
+        wrong: Optional[str] = None
+        with undisturbed():
+            try:
+                wrong = self._exceeded(item, test)
+            except Error as error:
+                wrong = _unchecked(str(error))
+        if wrong is not None:
+            pytest.fail(wrong, pytrace=False)
+
+    def _exceeded(self, item: pytest.Item, test: "RecordedCall") -> Optional[str]:
+        """By what the test is over a limit; if it is not, its captures are removed unless they are kept."""
         from memtrack._test_limits import LimitExceeded
 
         figures = test.figures()
         if self.session is not None:
-            self.session.apart[item.nodeid] = figures
-        item.user_properties += [(f"memtrack_{name}", value) for name, value in figures.items()]
+            self.session.note_apart(item.nodeid, figures)
+        # Of an earlier run of the same test there are some.
+        others = [known for known in item.user_properties if not known[0].startswith("memtrack_")]
+        item.user_properties[:] = [*others, *((f"memtrack_{name}", value) for name, value in figures.items())]
         try:
             test.judge()
-            exceeded = None
         except LimitExceeded as error:
-            exceeded = str(error)
-        if exceeded is not None:
-            pytest.fail(exceeded, pytrace=False)
-        elif self.options.directory is None:
+            return str(error)
+        if self.options.directory is None:
             test.remove()
+        return None
 
     def _capture_path(self, name: str) -> str:
         """A name for a capture, after the test's."""
@@ -249,9 +268,10 @@ class MemtrackPlugin:
         return path
 
     def _captures(self) -> str:
-        if self.options.directory is not None:
-            os.makedirs(self.options.directory, exist_ok=True)
-            return os.path.abspath(self.options.directory)
+        directory = self.options.directory
+        if directory is not None:
+            os.makedirs(directory, exist_ok=True)
+            return directory
         if self._directory is None:
             factory = getattr(self.config, "_tmp_path_factory", None)
             # pytest keeps the directories of its last three sessions.
@@ -335,10 +355,14 @@ class MemtrackPlugin:
         if self.problem:
             terminalreporter.write_line(f"memtrack: error: {self.problem}", red=True)
         if self.options.directory is not None and self.figures:
-            terminalreporter.write_line(f"captures: {self.options.directory}")
+            terminalreporter.write_line(f"captures: {self.options.directory_name}")
 
     def _over(self) -> List[str]:
         return [self.options.fail_over.text] if self.options.fail_over else []
+
+
+def _unchecked(reason: str) -> str:
+    return f"memtrack: the limits of this test cannot be checked: {reason}"
 
 
 def _own_fixtures(item: pytest.Item, root: str) -> List[str]:
@@ -424,7 +448,9 @@ class _named_run:
 
 
 def _timed(plugin: MemtrackPlugin, item: pytest.Item, function: Callable[..., Any]) -> Callable[..., Any]:
-    session, now = plugin.session, monotonic_ns
+    from memtrack._spans import now_ns as now
+
+    session = plugin.session
     assert session is not None
     session.begin()
     spans, name = session.spans, item.nodeid

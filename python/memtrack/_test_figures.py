@@ -8,9 +8,10 @@ import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
-from memtrack._errors import Error, quietly
+from memtrack._errors import Error
 from memtrack._sizes import LEAST_GROWTH, Growth, size_text
 from memtrack._spans import Span, captures_at, span_sums
+from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
     from memtrack._tracker import Tracker
@@ -26,7 +27,7 @@ class RecordedSession:
         self.spans: List[Tuple[Span, str]] = []
         """When each test ran, and its name."""
         self.apart: Dict[str, Figures] = {}
-        """The figures of tests that had a recording of their own."""
+        """The figures of tests that had a recording of their own, of the largest run of each."""
         self._stem, self._suffix = os.path.splitext(path)
         self._options = options
         self._tracker: "Optional[Tracker]" = None
@@ -41,7 +42,7 @@ class RecordedSession:
         number = f"-{len(self._parts) + 1}" if self._parts else ""
         path = f"{self._stem}{number}{self._suffix}"
         tracker = Tracker(path, allocation_timestamps=True, follow_fork=True, overwrite=True, **self._options)
-        with quietly():
+        with undisturbed():
             tracker.__enter__()
         self._tracker = tracker
         self._parts.append(path)
@@ -50,8 +51,14 @@ class RecordedSession:
         """Ends the recording, until the next test begins one."""
         if self._tracker is not None:
             tracker, self._tracker = self._tracker, None
-            with quietly():
+            with undisturbed():
                 tracker.__exit__(None, None, None)
+
+    def note_apart(self, name: str, figures: Figures) -> None:
+        """The figures of a test that had a recording of its own."""
+        known = self.apart.get(name)
+        if known is None or figures["peak_bytes"] > known["peak_bytes"]:
+            self.apart[name] = figures
 
     def end(self) -> Dict[str, Figures]:
         """Ends the recording; gives the figures of each test."""
@@ -60,7 +67,7 @@ class RecordedSession:
         self.spans.sort()
         spans = [span for span, _ in self.spans]
         for part in self._parts:
-            with quietly():
+            with undisturbed():
                 sums = span_sums(captures_at(part), spans)
             for (_, name), each in zip(self.spans, sums):
                 figures = {"peak_bytes": each.peak_bytes, "allocated_bytes": each.bytes, "allocations": each.allocations}
@@ -112,7 +119,8 @@ def compared(known: Dict[str, Figures], path: str, most: Optional[Growth]) -> Tu
         lines.append(f"{size_text(old):>9}  {size_text(new):>9}  {sign + size_text(abs(change)):>9}  {name}{mark}")
     added = len(set(known) - set(before))
     if added:
-        lines.append(f"{added} tests are not in {path}; remove it to write it anew")
+        tests = "1 test is" if added == 1 else f"{added} tests are"
+        lines.append(f"{tests} not in {path}; remove it to write it anew")
     return lines, wrong
 
 

@@ -12,7 +12,6 @@ import os
 from os import listdir, unlink
 from os.path import exists
 from threading import get_native_id
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from memtrack._capture import Allocation, Capture
@@ -20,7 +19,8 @@ from memtrack._errors import quietly
 from memtrack._holders import Holding, holders_text
 from memtrack._records import Stack
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import at_their_peak, captures_at, live_at_ends, sums_of_small
+from memtrack._spans import at_their_peak, captures_at, live_at_ends, now_ns, sums_of_small
+from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
     from memtrack._tracker import Tracker
@@ -168,11 +168,11 @@ class RecordedCall:
         """Itself, with the recording begun; `with` ends it. Raises Error if the process cannot be recorded."""
         from memtrack._tracker import Tracker
 
-        # Exact times tell the runs apart.
-        tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
-        # Of one test they say little.
-        tracker._has_accounts = False
-        with quietly():
+        with undisturbed():
+            # Exact times tell the runs apart.
+            tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
+            # Of one test they say little.
+            tracker._has_accounts = False
             tracker.__enter__()
         self._tracker = tracker
         return self
@@ -182,6 +182,7 @@ class RecordedCall:
 
     def __exit__(self, *exception: Any) -> None:
         assert self._tracker is not None
+        # What that needs it has by name; to look at all modules would be recorded.
         with quietly():
             self._tracker.__exit__(*exception)
 
@@ -189,11 +190,11 @@ class RecordedCall:
         """The numbers of its runs, from 0."""
         repeat = max((limit.repeat for limit in self.limits if isinstance(limit, LeakLimit)), default=0)
         for number in range(max(repeat, 1)):
-            begin = monotonic_ns()
+            begin = now_ns()
             yield number
             if repeat:
                 gc.collect()
-            self.runs.append((begin, monotonic_ns()))
+            self.runs.append((begin, now_ns()))
 
     @property
     def capture(self) -> Capture:
@@ -204,7 +205,7 @@ class RecordedCall:
 
     def judge(self) -> None:
         """Raises LimitExceeded where a limit is."""
-        with quietly():
+        with undisturbed():
             wrong = [text for text in (limit.judge(self) for limit in self.limits) if text]
         if wrong:
             raise LimitExceeded("\n\n".join(wrong))
@@ -212,7 +213,7 @@ class RecordedCall:
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run."""
         times = [0, *(time for run in self.runs for time in run), _END]
-        with quietly():
+        with undisturbed():
             all_sums = sums_of_small(self.capture.files, list(zip(times, times[1:])))
         # What is held at a moment was allocated in one of the spans up to it, of each at most its peak.
         self.held_bound = sum(each.peak_bytes for each in all_sums)

@@ -139,7 +139,7 @@ class Tracker:
         overwrite: bool = False,
         memory_interval_ms: int = 10,
     ) -> None:
-        self.file_name = os.path.abspath(os.fspath(file_name))
+        self.file_name = _path(file_name)
         flags = {
             "--native" if native_traces else "--no-native": True,
             "--trace-python-allocators": trace_python_allocators,
@@ -199,7 +199,9 @@ class Tracker:
                 self._end_span(within, within.exchange(self._end_request))
                 return
             status = self._library.detach() if self is _active and self._library is not None else DONE
-            self._end(status)
+            # A child that was forked inside leaves the block, too; the parent ends the recording.
+            if self._process == getpid():
+                self._end(status)
         except Error as failure:
             if error is None:
                 raise
@@ -217,6 +219,8 @@ class Tracker:
         if self._process is None:
             self._check_is_active()
         self.__exit__(None, None, None)
+        if self._process != getpid():
+            self._check_is_active()
 
     def mark(self, name: str) -> None:
         """Names this moment in the capture, for `--from mark:NAME` and `--to mark:NAME` of every report."""
@@ -225,7 +229,7 @@ class Tracker:
 
     def snapshot(self, file_name: Union[str, "os.PathLike[str]"], *, overwrite: bool = False) -> None:
         """Writes a complete capture of everything up to now; the recording goes on."""
-        output = os.path.abspath(os.fspath(file_name))
+        output = _path(file_name)
         members = {"output": output, "force": overwrite}
         with _lock:
             recording = self._recording()
@@ -247,8 +251,7 @@ class Tracker:
             raise Error("this Tracker was not started: use it in a with statement, or call its start()")
         if self._process != getpid():
             raise Error(
-                f"this Tracker records process {self._process}, from which this one was forked: the parent stops it; "
-                "follow_fork=True records children"
+                f"this Tracker records process {self._process}, from which this one was forked: the parent stops it"
             )
         if self._is_over or (self is not _active and self not in _spans):
             raise Error("this Tracker was stopped already")
@@ -391,8 +394,20 @@ def _leave_other() -> None:
         _other = None
 
 
+def _path(file_name: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]) -> str:
+    """The absolute path of a file, as the recorder can be told of it."""
+    path = os.path.abspath(os.fsdecode(file_name))
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Error(f"{path!r}: the name is not in UTF-8; name another") from None
+    return path
+
+
 def _check_file(path: str, overwrite: bool) -> None:
-    if os.path.lexists(path) and not os.path.isdir(path) and not overwrite:
+    if os.path.isdir(path):
+        raise Error(f"{path}: is a directory; name a file")
+    if os.path.lexists(path) and not overwrite:
         raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
 
 

@@ -1,0 +1,73 @@
+"""Modules as they were before the tests, while memtrack works for one: mocks, fake file systems and frozen clocks are of the test.
+
+Invariant: what a test has replaced is in its place whenever the test runs.
+"""
+
+import os
+import sys
+from operator import is_not
+from types import ModuleType
+from typing import Any, Dict, List, Tuple
+
+from memtrack._errors import quietly
+
+#: What memtrack uses of the standard library, and what that uses of files, processes and time.
+_USED = (
+    "builtins fnmatch genericpath glob io json json.decoder linecache os posixpath select selectors shutil stat subprocess tempfile time "
+    "tokenize"
+).split()
+_MISSING = object()
+
+#: Each namespace, and what stands in it.
+_known: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+#: How many blocks are within one.
+_depth = 0
+
+
+def keep_modules() -> None:
+    """From now on what stands in the modules is what memtrack uses."""
+    modules = {name: module for name in _USED for module in [sys.modules.get(name)] if module is not None}
+    own = [module for name, module in sys.modules.items() if name.split(".")[0] == "memtrack"]
+    _known[:] = [(vars(module), _replaceable(vars(module))) for module in [*modules.values(), *own]]
+    _known.append((sys.modules, dict(modules)))
+
+
+def _replaceable(names: Dict[str, Any]) -> Dict[str, Any]:
+    """What mocks stand for. The rest of a module is state, which changes by itself."""
+    kinds = (ModuleType, type(os.environ))
+
+    def is_error(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, BaseException)
+
+    return {
+        name: value
+        for name, value in names.items()
+        if (callable(value) or isinstance(value, kinds)) and not is_error(value) and not name.startswith("__")
+    }
+
+
+class undisturbed(quietly):
+    """With the modules as they were, and without CaptureWarning."""
+
+    def __enter__(self) -> None:
+        global _depth
+        self._replaced: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+        _depth += 1
+        for names, known in _known if _depth == 1 else ():
+            # Mostly nothing is: that is found out at the speed of C.
+            if any(map(is_not, map(names.get, known), known.values())):
+                changed = {name: names.get(name, _MISSING) for name in known if names.get(name) is not known[name]}
+                self._replaced.append((names, changed))
+                names.update((name, known[name]) for name in changed)
+        super().__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        global _depth
+        super().__exit__(*error)
+        _depth -= 1
+        for names, changed in self._replaced:
+            for name, value in changed.items():
+                if value is _MISSING:
+                    names.pop(name, None)
+                else:
+                    names[name] = value

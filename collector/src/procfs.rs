@@ -274,6 +274,9 @@ fn status_line(pid: i32, key: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
 }
 
+/// Zeros at the end of arguments that may be empty ones.
+const MOST_EMPTY: usize = 3;
+
 /// Its arguments, the program first.
 pub(crate) fn command_line(pid: i32) -> Vec<Vec<u8>> {
     use std::io::Read;
@@ -283,7 +286,15 @@ pub(crate) fn command_line(pid: i32) -> Vec<Vec<u8>> {
     if read.is_err() || bytes.is_empty() {
         return Vec::new();
     }
-    let whole = bytes.strip_suffix(b"\0").unwrap_or(&bytes);
+    arguments(&bytes)
+}
+
+/// The arguments that stand one after the other, each with a zero at its end. A program that shows a title in their place fills
+/// the rest with zeros, which are no arguments.
+fn arguments(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let text = bytes.iter().rposition(|&byte| byte != 0).map_or(&[][..], |last| &bytes[..=last]);
+    let zeros = bytes.len() - text.len();
+    let whole = if zeros > MOST_EMPTY { text } else { bytes.strip_suffix(b"\0").unwrap_or(bytes) };
     whole.split(|&byte| byte == 0).map(<[u8]>::to_vec).collect()
 }
 
@@ -296,10 +307,18 @@ pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::{
-        ProcessHandle, ResidentMemory, ThreadStatus, command_line, executable, exists, library_bytes, processor_ns,
-        resident_peak, thread,
+        ProcessHandle, ResidentMemory, ThreadStatus, arguments, command_line, executable, exists, library_bytes,
+        processor_ns, resident_peak, thread,
     };
     use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_title_in_place_of_the_arguments_has_no_empty_ones() {
+        assert_eq!(arguments(b"app\0-x\0\0"), [&b"app"[..], b"-x", b""]);
+        assert_eq!(arguments(b"server: worker\0\0\0\0\0\0\0"), [b"server: worker"]);
+        assert_eq!(arguments(b"server: worker"), [b"server: worker"]);
+        assert_eq!(arguments(b"\0\0\0\0\0\0"), [b""]);
+    }
 
     #[test]
     fn this_process_is_described() {

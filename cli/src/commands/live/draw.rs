@@ -95,9 +95,10 @@ impl LiveStyles {
             false => String::new(),
         };
         let mut text = format!(
-            " {moment}live {} in {} blocks   peak {}   resident {resident}",
+            " {moment}live {} in {} {}   peak {}   resident {resident}",
             live.size(),
             live.number(),
+            if live.tally.count == 1 { "block" } else { "blocks" },
             size(totals.peak_bytes),
         );
         if let Some(bytes) = board.capture.sample_bytes() {
@@ -107,13 +108,15 @@ impl LiveStyles {
                 size(unseen_bytes(bytes))
             ));
         }
-        if width >= WIDE {
-            let rate = |number: u64| per_second(number, board.window_ns);
-            text.push_str(&format!(
-                "   {}/s allocated   {} events/s",
-                size(rate(board.allocated)),
-                count(rate(board.events))
-            ));
+        let rate = |number: u64| per_second(number, board.window_ns);
+        for part in [
+            format!("   {}/s allocated", size(rate(board.allocated))),
+            format!("   {} events/s", count(rate(board.events))),
+        ] {
+            // A number that is cut is another number.
+            if text.chars().count() + part.chars().count() <= usize::from(width) {
+                text.push_str(&part);
+            }
         }
         Line::from(text)
     }
@@ -318,8 +321,11 @@ impl LiveStyles {
 const BEHIND_BYTES: u64 = 8 << 20;
 const BEHIND_MS: u64 = 3000;
 
+/// Nothing comes any more, and these are still to be replayed: what is shown is no present state, however short it takes.
+const BEHIND_EVENTS: u64 = 100_000;
+
 fn is_behind(lag: Lag) -> bool {
-    lag.bytes > BEHIND_BYTES || lag.ms > BEHIND_MS
+    lag.bytes > BEHIND_BYTES || lag.ms > BEHIND_MS || (lag.ms == 0 && lag.events > BEHIND_EVENTS)
 }
 
 /// How much of the recording is replayed, and what is not.

@@ -133,6 +133,9 @@ fn a_view_that_is_behind_says_by_how_much() {
     assert!(late.contains("catching up, 20 %: 4.20 s behind, 20,000 events to replay"), "{late}");
     let large = title(Lag { bytes: 9 << 20, events: 0, ms: 0 });
     assert!(large.contains("catching up, 100 %: 0 events to replay"), "{large}");
+    // Of a program that has ended: no time passes any more, and a loop at full rate has few bytes.
+    let ended = title(Lag { bytes: 1 << 10, events: 20_000_000, ms: 0 });
+    assert!(ended.contains("catching up, 0 %: 20,000,000 events to replay"), "{ended}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use rustc_hash::FxHashSet;
 
 use super::TableWriter;
 use super::table::{ParquetCell, ParquetTable};
+use crate::reports::stats::allocated;
 
 const SITES: [(&str, &str); 24] = [
     ("process", "i64"),
@@ -310,7 +311,8 @@ impl TableWriter<'_> {
         let command = process.command_line.iter().map(text).collect::<Vec<_>>().join(" ");
         let [executable, end_reason] = [&process.executable, &process.end_reason].map(|field| field.as_ref().map(text));
         let python = process.python_version.map(|version| version.to_string());
-        let Tally { bytes, count, .. } = totals.allocations;
+        // Counted where the rest is estimated.
+        let Tally { bytes, count, .. } = allocated(&self.source.capture);
         table.row([
             self.process_key(),
             ParquetCell::Int32(process.pid),

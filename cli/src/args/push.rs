@@ -110,6 +110,10 @@ impl FromStr for ServerUrl {
             Some((user, address)) => (Some(user.to_owned()), address),
             None => (None, authority.as_str()),
         };
+        let port = address.rsplit(']').next().and_then(|rest| rest.rsplit_once(':'));
+        if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
+            return Err(format!("a port is a number up to 65535: {example}"));
+        }
         Ok(Self { root: format!("http://{address}{}", uri.path().trim_end_matches('/')), user })
     }
 }
@@ -140,7 +144,9 @@ mod tests {
         assert_eq!(root("http://127.0.0.1:4040"), Ok("http://127.0.0.1:4040".into()));
         assert_eq!(root("http://[::1]:4040/pyroscope/"), Ok("http://[::1]:4040/pyroscope".into()));
         assert!(root("https://example.org").unwrap_err().contains("TLS"));
-        for wrong in ["", "4040", "localhost:4040", "http://", "ftp://a", "http://a/?b=c", "http://a b"] {
+        for wrong in
+            ["", "4040", "localhost:4040", "http://", "ftp://a", "http://a/?b=c", "http://a b", "http://a:99999"]
+        {
             assert!(root(wrong).is_err(), "{wrong}");
         }
     }

@@ -47,16 +47,17 @@ pub(super) fn findings(
         [vec![held], row.objects(objects)].concat()
     };
     let evidence: Vec<Evidence> = holders.iter().take(MOST).flat_map(|row| evidence_of(row)).collect();
-    let after =
-        capture.analysis.totals.peak.at.map_or_else(String::new, |at| format!(", after {}", duration(at.time_ns)));
+    let at = capture.analysis.totals.peak.at.filter(|_| !capture.has_several_peaks());
+    let after = at.map_or_else(String::new, |at| format!(", after {}", duration(at.time_ns)));
     let filters = evidence[0].place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
     vec![Finding {
         kind: FindingKind::Held,
         severity: Severity::Note,
         title: format!(
-            "{} holds {} of the peak of {}{after}",
+            "{} holds {} of {} of {}{after}",
             first.name(capture),
             percent(first.peak.tally.bytes, rows.peak.bytes),
+            if capture.has_several_peaks() { "the sum of all processes' peaks" } else { "the peak" },
             size_of(rows.peak)
         ),
         bytes: first.peak.tally.bytes,

@@ -312,7 +312,7 @@ impl TableWriter<'_> {
         let [executable, end_reason] = [&process.executable, &process.end_reason].map(|field| field.as_ref().map(text));
         let python = process.python_version.map(|version| version.to_string());
         // Counted where the rest is estimated.
-        let Tally { bytes, count, .. } = allocated(&self.source.capture);
+        let Tally { bytes, count, .. } = allocated(self.source.capture);
         table.row([
             self.process_key(),
             ParquetCell::Int32(process.pid),

@@ -32,8 +32,8 @@ pub(super) fn interval(text: &str) -> Result<Duration, String> {
 
 /// Parses the length of a window.
 pub(super) fn window(text: &str) -> Result<Duration, String> {
-    let time = time(text)?;
-    if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err("expected a time from 100ms to a day".into()) }
+    let time = time(text).ok().filter(|time| (SHORTEST..=LONGEST).contains(time));
+    time.ok_or_else(|| "expected a time from 100ms to a day, such as 15s, 500ms, 5m or 1h".into())
 }
 
 #[cfg(test)]

@@ -57,7 +57,11 @@ def test_all_recorded_processes_are_ended_by_the_limit_of_their_sum(memtrack, tm
     # A shell ends without telling its children, which would go on to allocate.
     (tmp_path / "worker.py").write_text("""
 import signal, sys, time
+import os
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(open(f"ended-{sys.argv[1]}", "w").close()))
+open(f"ready-{sys.argv[1]}", "w").close()
+while not (os.path.exists("ready-1") and os.path.exists("ready-2")):
+    time.sleep(0.01)
 blocks = []
 while True:
     blocks.append(bytearray(1 << 20))

@@ -245,7 +245,8 @@ class Layout {
     const result = {};
     for (const metric of ["bytes", "count"]) {
       const { own, total } = figures[metric];
-      const sum = (nodes, values) => nodes.reduce((s, node) => s + values[node], 0);
+      const join = figures.isLargest ? Math.max : (one, other) => one + other;
+      const sum = (nodes, values) => nodes.reduce((s, node) => join(s, values[node]), 0);
       if (block.frame === ARENAS) {
         result[metric] = this.describeArenas(metric, figures);
       } else if (this.options.inverted) {
@@ -255,8 +256,8 @@ class Layout {
       } else {
         this.kids(block);
         const ownOnly = sum(block.ownNodes, own);
-        const ownSum = sum(block.nodes, own) + sum(block.skippedOwn, own) + ownOnly;
-        result[metric] = { total: sum(block.nodes, total) + ownOnly, own: ownSum };
+        const ownSum = join(join(sum(block.nodes, own), sum(block.skippedOwn, own)), ownOnly);
+        result[metric] = { total: join(sum(block.nodes, total), ownOnly), own: ownSum };
       }
       if (block === this.root && this.arenas) result[metric].total += this.describeArenas(metric, figures).total;
     }
@@ -268,7 +269,8 @@ class Layout {
     if (!figures?.spread || block.frame === ARENAS) return null;
     const variance = this.describe(block, figures.spread.variance)[metric][which];
     const skew = this.describe(block, figures.spread.skew)[metric][which];
-    return reachOf(variance, skew, metric === "count" ? 1.2 : 0);
+    const unseen = this.describe(block, figures.spread.unseen)[metric][which];
+    return reachOf(variance, skew, metric === "count" ? 1.2 : 0, unseen);
   }
 
   /** Whether the difference of a figure lies within its 95 % interval. */
@@ -359,13 +361,16 @@ class Layout {
 
 /** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */
 /** The same interval as in all reports: see estimate.rs. */
-function reachOf(variance, skew, mixed) {
-  if (!(variance > 0)) return { down: 0, up: 0 };
+function reachOf(variance, skew, mixed, unseen) {
+  if (!(variance > 0)) return { down: 0, up: Math.ceil(unseen) };
   const ofOne = skew / variance;
   const square = 1.96 * 1.96 * (1 + (mixed * ofOne) / Math.sqrt(variance));
   const shift = (square * ofOne) / 2;
-  const half = Math.sqrt(square * variance + shift * shift);
-  return { down: Math.ceil(Math.max(half - shift, 0)), up: Math.ceil(half + shift) };
+  const up = Math.sqrt(square * variance + shift * shift) + shift;
+  const chance = ofOne / 2;
+  const without = Math.max(variance - chance * ofOne, 0);
+  const down = Math.sqrt(square * without + shift * shift) - shift + chance;
+  return { down: Math.ceil(Math.max(down, 0)), up: Math.ceil(Math.hypot(up, unseen)) };
 }
 
 function changeClass(now, base, inBase, vanished, floor) {

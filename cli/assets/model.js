@@ -162,20 +162,20 @@ class Model {
     return { bytes, count };
   }
 
-  /** How exact the figures of nodes are, where they are estimates from samples: variances and third cumulants. */
+  /** How exact the figures of nodes are, where they are estimates from samples: variances, third cumulants, and what may be unseen. */
   spread(selection, side) {
-    const of = (what) => {
+    const of = (what, join = (one, other) => one + other) => {
       const sums = { bytes: new Float64Array(this.count), count: new Float64Array(this.count) };
       const bytes = this.data[`${side}Bytes${what}${selection.view}`];
       const count = this.data[`${side}Count${what}${selection.view}`];
       this.groupNode.forEach((node, group) => {
         if (!this.selects(selection, group)) return;
-        sums.bytes[node] += bytes[group];
-        sums.count[node] += count[group];
+        sums.bytes[node] = join(sums.bytes[node], bytes[group]);
+        sums.count[node] = join(sums.count[node], count[group]);
       });
-      return { ...this.withTotals(sums), isSpread: true };
+      return { ...this.withTotals(sums, join), isSpread: true, isLargest: join === Math.max };
     };
-    return { variance: of("Variance"), skew: of("Skew") };
+    return { variance: of("Variance"), skew: of("Skew"), unseen: of("Unseen", Math.max) };
   }
 
   /** A side of a difference without the blocks that are matched with another function on the other side. */
@@ -238,10 +238,13 @@ class Model {
     return count.reduce((sum, value, node) => sum + (value > 0 || bytes[node] > 0 ? 1 : 0), 0);
   }
 
-  withTotals({ bytes, count }) {
+  withTotals({ bytes, count }, join = (one, other) => one + other) {
     const totals = (own) => {
       const total = own.slice();
-      for (let node = this.count - 1; node > 0; node--) total[this.parent[node]] += total[node];
+      for (let node = this.count - 1; node > 0; node--) {
+        const parent = this.parent[node];
+        total[parent] = join(total[parent], total[node]);
+      }
       return { own, total };
     };
     return { bytes: totals(bytes), count: totals(count) };

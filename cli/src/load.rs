@@ -25,7 +25,7 @@ use memtrack_reader::source::{self, DataLoss, ReadSummary};
 use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem};
 use memtrack_reader::{Analysis, Filter, Options, Replay, View, columns};
 
-use self::bounds::TimeBound;
+use self::bounds::{MarkedCaptures, TimeBound};
 use self::kept_sums::KeptSums;
 use self::objects::{ObjectStacks, add_objects};
 use self::restored::{restore, restore_kept, with_names};
@@ -54,6 +54,8 @@ pub(crate) struct Request<'a> {
     pub(crate) min_bytes: u64,
     /// Allocations before this time are excluded.
     pub(crate) from: Option<TimeBound>,
+    /// The marks that these may name.
+    pub(crate) marked: MarkedCaptures,
     /// Whether temporary allocations are shown.
     pub(crate) temporary: bool,
     /// Allocations at or after this time are excluded.
@@ -256,7 +258,7 @@ impl Request<'_> {
     /// The duration cannot be read, or there is no such mark.
     pub(crate) fn selection(&self, file: &source::CaptureReader) -> Result<Selection> {
         let ns = |bound: Option<&TimeBound>, without: u64| match bound {
-            Some(bound) => bound.ns(file, self.paths),
+            Some(bound) => bound.ns(file, self.paths, &self.marked),
             None => Ok(without),
         };
         // Up to 100% includes allocations at the very end.
@@ -389,7 +391,8 @@ fn finished(
     capture.info.recording_cost = recording_cost.with_loss(*lost_blocks, *lost_bytes, *complete);
     capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
     capture.info.narrowed = request.narrows();
-    capture.analysis.sampling = estimates::sampling_gaps(&capture, request.selects());
+    let gaps = estimates::sampling_gaps(&capture, request.selects());
+    capture.analysis.note_gaps(gaps);
     capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
         false if capture.info.process.snapshot => LeakMoment::Snapshot,
         false if capture.info.growing => LeakMoment::SoFar,

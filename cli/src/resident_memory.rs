@@ -12,7 +12,7 @@ use memtrack_reader::query::units::UnitError;
 use memtrack_reader::resident::{AllocatorTrace, MomentScan};
 use memtrack_reader::{Options, columns, source};
 
-use crate::load::bounds::TimeBound;
+use crate::load::bounds::{MarkedCaptures, TimeBound};
 use crate::load::widest::moment_of;
 use crate::load::{Request, capture_info};
 use crate::reports::capture_info::{Capture, CaptureInfo};
@@ -106,7 +106,7 @@ pub(crate) fn account_at(
 ) -> Result<Option<ResidentAccount>> {
     let mut found = None::<ResidentAccount>;
     let until = match moment {
-        AccountMoment::At(bound) => bound.ns(file, paths)?,
+        AccountMoment::At(bound) => bound.ns(file, paths, &MarkedCaptures::default())?,
         AccountMoment::Peak | AccountMoment::End => u64::MAX,
     };
     file.accounts(|account| {

@@ -64,7 +64,7 @@ impl RecordingHandle {
         }
     }
 
-    /// Sends SIGTERM to every recorded process but the first one, each once; returns how many got it.
+    /// Sends SIGTERM to every recorded process but the first one that was not sent one before; returns how many got it.
     #[must_use]
     pub fn terminate_children(&self) -> usize {
         self.children.access().iter().filter(|(_, access)| access.progress.terminate()).count()

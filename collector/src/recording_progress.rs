@@ -19,6 +19,8 @@ pub(crate) struct RecordingProgress {
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
     ended: AtomicBool,
+    /// It was sent SIGTERM.
+    terminated: AtomicBool,
     /// It ends by itself: it has called `exit` or the like, or sends itself a signal.
     ends_itself: AtomicBool,
     /// The capture could not be written, and what comes later is not in it.
@@ -34,9 +36,10 @@ impl RecordingProgress {
         let _ = self.handle.set(Arc::clone(handle));
     }
 
-    /// Sends the process SIGTERM, if it has not ended; whether it did.
+    /// Sends the process SIGTERM, unless it has ended or was sent one before; whether it did.
     pub(crate) fn terminate(&self) -> bool {
-        !self.has_ended() && self.handle.get().is_some_and(|handle| handle.terminate())
+        let Some(handle) = self.handle.get().filter(|_| !self.has_ended()) else { return false };
+        !self.terminated.swap(true, Relaxed) && handle.terminate()
     }
 
     /// The metadata of the process has changed.

@@ -153,12 +153,26 @@ def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
     options.add_argument("--height", type=int, default=600)
     options.add_argument("-h", "--help", action="store_true")
     try:
-        wanted, others = options.parse_known_args(shlex.split(line, comments=True))
+        wanted, others = options.parse_known_args(shlex.split(_without_comment(line)))
     except ValueError as error:
         raise Error(f"{error}: {line}") from None
     if wanted.help:
         raise Error(_CELL)
     return wanted, others
+
+
+def _without_comment(line: str) -> str:
+    """Up to a word that begins with `#`: one within a word is part of it, as in `--from mark:step#2`."""
+    quote, before = "", " "
+    for at, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "'\"":
+            quote = character
+        elif character == "#" and before.isspace():
+            return line[:at]
+        before = character
+    return line
 
 
 def _compiled(shell: Any, cell: str) -> Tuple[Any, Optional[Any]]:

@@ -246,8 +246,8 @@ class MemtrackPlugin:
         if self.session is not None:
             self.session.note_apart(item.nodeid, figures)
         # Of an earlier run of the same test there are some.
-        others = [known for known in item.user_properties if not known[0].startswith("memtrack_")]
-        item.user_properties[:] = [*others, *((f"memtrack_{name}", value) for name, value in figures.items())]
+        own = {f"memtrack_{name}": value for name, value in figures.items()}
+        item.user_properties[:] = [*(known for known in item.user_properties if known[0] not in own), *own.items()]
         try:
             test.judge()
         except LimitExceeded as error:
@@ -286,9 +286,10 @@ class MemtrackPlugin:
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
             return
-        from memtrack import Error
+        from memtrack import Error, _unpatched
         from memtrack._test_figures import RecordedSession
 
+        _unpatched.keep_modules()
         options = {
             "native_traces": self.options.native,
             "trace_python_allocators": self.options.python_allocators is True,

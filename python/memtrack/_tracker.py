@@ -300,9 +300,9 @@ class Tracker:
         self._forget_span()
         self._process = None
         failure = recording.failure()
-        if _active is None:
+        if _active is None or _active._is_over or not self._needs:
             raise failure
-        raise Error(f"{failure} (the first one records into {_active.file_name} and has not been stopped)")
+        raise Error(f"{failure} (the Tracker of {_active.file_name} records it, and has not been stopped)")
 
     def _end_span(self, within: Connection, is_done: bool) -> None:
         """After the end of a span; or of the first Tracker, which stops before those inside."""

@@ -1,6 +1,7 @@
 """Modules as they were before the tests, while memtrack works for one: mocks, fake file systems and frozen clocks are of the test.
 
-Invariant: what a test has replaced is in its place whenever the test runs.
+That is before the test begins and after it has ended, when what it has replaced stands aside for its other threads, too.
+Invariant: what a test has replaced is in its place while its function runs.
 """
 
 import os
@@ -42,7 +43,7 @@ def _replaceable(names: Dict[str, Any]) -> Dict[str, Any]:
     return {
         name: value
         for name, value in names.items()
-        if (callable(value) or isinstance(value, kinds)) and not is_error(value) and not name.startswith("__")
+        if (callable(value) or isinstance(value, kinds)) and not is_error(value) and (name == "__import__" or not name.startswith("__"))
     }
 
 

@@ -52,7 +52,7 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
             variances.append(&mut part.analysis.variances.take().unwrap_or_default());
             variances.resize_with(whole.analysis.groups.len(), ViewVariances::default);
         }
-        whole.analysis.sampling = whole.analysis.sampling.and(part.analysis.sampling);
+        whole.analysis.unaccounted = whole.analysis.unaccounted.saturating_add(part.analysis.unaccounted);
         add_totals(&mut whole.analysis.totals, &part.analysis.totals, shift);
         whole.threads.append(&mut part.threads);
     }

@@ -148,6 +148,7 @@ impl FilterArgs {
             min_bytes: min_bytes.unwrap_or(0),
             from,
             to,
+            marked: Default::default(),
             search: search(&names.debug_dir),
             split_processes: false,
             temporary: false,

@@ -1,6 +1,6 @@
 //! Times in options: a number with ms, s, m or h.
 //!
-//! Invariant: all options take the same spellings.
+//! Invariant: these options take the same spellings.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
         Some("h") => 3600.0,
         _ => 0.0,
     };
-    let number = digits.parse::<f64>().ok().filter(|number| *number > 0.0 && unit > 0.0);
+    let number = digits.trim().parse::<f64>().ok().filter(|number| *number > 0.0 && unit > 0.0);
     let duration = number.and_then(|number| Duration::try_from_secs_f64(number * unit).ok());
     duration.ok_or_else(|| "expected a time such as 30s, 500ms, 10m or 2h".into())
 }
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        let parsed = ["30s", "500ms", "1.5m", "2h", "7", "10min"].map(|text| time(text).unwrap().as_millis());
+        let parsed = ["30s", "500ms", "1.5m", "2h", "7", "10 min"].map(|text| time(text).unwrap().as_millis());
         assert_eq!(parsed, [30_000, 500, 90_000, 7_200_000, 7000, 600_000]);
         for wrong in ["", "s", "ms", "0s", "-1s", "3d", "1e400s", "nan", "99999999999999999999999s"] {
             assert!(time(wrong).is_err(), "{wrong}");

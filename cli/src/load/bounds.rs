@@ -5,6 +5,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use memtrack_format::marks::Mark;
@@ -42,34 +43,80 @@ impl TimeBound {
         *self == Self::Time(Time::Percent(100.0))
     }
 
-    /// In nanoseconds since the recording in `file` began. `paths`: all captures of the report.
+    /// In nanoseconds since the recording in `file` began. `paths`: all captures of the report, of which `marked` has the marks once
+    /// they were needed.
     ///
     /// # Errors
-    /// No capture has the mark; or a capture cannot be read.
-    pub(crate) fn ns(&self, file: &CaptureReader, paths: &[PathBuf]) -> Result<u64> {
+    /// No capture of the recording has the mark; or a capture cannot be read.
+    pub(crate) fn ns(&self, file: &CaptureReader, paths: &[PathBuf], marked: &MarkedCaptures) -> Result<u64> {
         match self {
             Self::Time(time @ Time::Percent(_)) => Ok(time.ns(file.duration_ns()?)),
             Self::Time(time) => Ok(time.ns(0)),
             Self::Mark(name) => {
-                let mut captures = vec![file.marks().to_vec()];
-                for path in paths {
-                    for member in source::members(path)?.paths {
-                        if member != file.path() {
-                            captures.push(CaptureReader::open(&member)?.marks().to_vec());
-                        }
-                    }
-                }
+                let own = MarkedCapture::of(file);
+                let mut captures = vec![&own];
+                let others = if paths.len() > 1 || file.path() != paths.first().map_or(file.path(), PathBuf::as_path) {
+                    marked.of(paths)?
+                } else {
+                    &[]
+                };
+                // Another recording has marks of its own, by a clock that may be another, too.
+                let is_other = |one: &&MarkedCapture| one.path != own.path && one.recording == own.recording;
+                captures.extend(others.iter().filter(is_other).filter(|_| own.recording.is_some()));
                 match find(&captures, name) {
                     Some(mark) => Ok(file.mark_ns(mark)),
-                    None => bail!("{}: there is no mark {name:?}{}", file.path().display(), listed(&captures.concat())),
+                    None => bail!("{}: there is no mark {name:?}{}", file.path().display(), listed(&captures)),
                 }
             }
         }
     }
 }
 
-/// The last mark of this name; for `NAME#N` the N-th: where the first capture has it, as it has it.
-fn find<'a>(captures: &'a [Vec<Mark>], wanted: &str) -> Option<&'a Mark> {
+/// The marks of all captures of a report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct MarkedCaptures(OnceLock<Vec<MarkedCapture>>);
+
+impl MarkedCaptures {
+    /// Those of these captures, which are read once.
+    fn of(&self, paths: &[PathBuf]) -> Result<&[MarkedCapture]> {
+        if let Some(known) = self.0.get() {
+            return Ok(known);
+        }
+        let mut all = Vec::new();
+        for path in paths {
+            for member in source::members(path)?.paths {
+                all.push(MarkedCapture::of(&CaptureReader::open(&member)?));
+            }
+        }
+        Ok(self.0.get_or_init(|| all))
+    }
+}
+
+/// The marks of a capture.
+#[derive(Clone, Debug, Default)]
+struct MarkedCapture {
+    path: PathBuf,
+    /// The number of its recording.
+    recording: Option<u64>,
+    /// When the recording of its process began, on the clock of marks.
+    start_ns: u64,
+    marks: Vec<Mark>,
+}
+
+impl MarkedCapture {
+    fn of(file: &CaptureReader) -> Self {
+        let process = file.process();
+        Self {
+            path: file.path().to_path_buf(),
+            recording: process.tree.recording,
+            start_ns: process.start.monotonic_ns.unwrap_or(0),
+            marks: file.marks().to_vec(),
+        }
+    }
+}
+
+/// The last mark of this name; for `NAME#N` the N-th. It is the first capture's own, where that has one of this moment.
+fn find<'a>(captures: &[&'a MarkedCapture], wanted: &str) -> Option<&'a Mark> {
     moments(captures, wanted).pop().or_else(|| {
         let (name, number) = wanted.rsplit_once('#')?;
         let number: usize = number.parse().ok()?;
@@ -77,31 +124,48 @@ fn find<'a>(captures: &'a [Vec<Mark>], wanted: &str) -> Option<&'a Mark> {
     })
 }
 
-/// The moments of this name, by time. Each process that was recorded at one has a mark of it, at a time of its own.
-fn moments<'a>(captures: &'a [Vec<Mark>], name: &str) -> Vec<&'a Mark> {
-    let of = |(at, marks): (usize, &'a Vec<Mark>)| marks.iter().map(move |mark| (mark.time_ns, at, mark));
-    let mut marks: Vec<_> = captures.iter().enumerate().flat_map(of).filter(|(.., mark)| mark.name == name).collect();
-    marks.sort_by_key(|(time_ns, at, _)| (*time_ns, *at));
-    // Of each moment when it began, the captures that have it, and the mark of the first of them.
-    let mut moments: Vec<(u64, Vec<usize>, &Mark)> = Vec::new();
-    for (time_ns, at, mark) in marks {
-        match moments.last_mut().filter(|(begin, seen, _)| time_ns - begin < ONE_MOMENT && !seen.contains(&at)) {
-            Some((_, seen, first)) => {
-                if seen.iter().all(|seen| at < *seen) {
-                    *first = mark;
+/// A moment that was marked.
+struct MarkedMoment<'a> {
+    /// When its first mark was set.
+    begin_ns: u64,
+    /// The captures that have a mark of it.
+    captures: Vec<usize>,
+    /// That of the first one of these.
+    mark: &'a Mark,
+}
+
+/// The moments of this name, by time. Each process that was recorded at one has a mark of it, at a time of its own, and all have
+/// them in one order.
+fn moments<'a>(captures: &[&'a MarkedCapture], name: &str) -> Vec<&'a Mark> {
+    let of = |(at, capture): (usize, &&'a MarkedCapture)| {
+        let start_ns = capture.start_ns;
+        capture.marks.iter().map(move |mark| (mark, at, start_ns)).collect::<Vec<_>>()
+    };
+    let mut marks: Vec<_> = captures.iter().enumerate().flat_map(of).filter(|(mark, ..)| mark.name == name).collect();
+    marks.sort_by_key(|(mark, at, _)| (mark.time_ns, *at));
+    let mut moments: Vec<MarkedMoment<'a>> = Vec::new();
+    for (mark, at, start_ns) in marks {
+        let is_of = |moment: &&mut MarkedMoment<'_>| {
+            let is_near = mark.time_ns - moment.begin_ns < ONE_MOMENT && moment.begin_ns >= start_ns;
+            is_near && !moment.captures.contains(&at)
+        };
+        match moments.iter_mut().find(is_of) {
+            Some(moment) => {
+                if moment.captures.iter().all(|known| at < *known) {
+                    moment.mark = mark;
                 }
-                seen.push(at);
+                moment.captures.push(at);
             }
-            None => moments.push((time_ns, vec![at], mark)),
+            None => moments.push(MarkedMoment { begin_ns: mark.time_ns, captures: vec![at], mark }),
         }
     }
-    moments.into_iter().map(|(.., mark)| mark).collect()
+    moments.into_iter().map(|moment| moment.mark).collect()
 }
 
 /// The names of the marks, for an error.
-fn listed(marks: &[Mark]) -> String {
+fn listed(captures: &[&MarkedCapture]) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for mark in marks {
+    for mark in captures.iter().flat_map(|capture| &capture.marks) {
         if !names.contains(&mark.name.as_str()) {
             names.push(&mark.name);
         }
@@ -116,7 +180,7 @@ fn listed(marks: &[Mark]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Mark, TimeBound, UnitError, find, listed};
+    use super::{Mark, MarkedCapture, TimeBound, UnitError, find, listed};
     use memtrack_reader::query::units::Time;
 
     #[test]
@@ -127,29 +191,39 @@ mod tests {
         assert!("100%".parse::<TimeBound>().unwrap().is_the_end() && !"99%".parse::<TimeBound>().unwrap().is_the_end());
     }
 
-    fn marks(marks: &[(u64, &str)]) -> Vec<Mark> {
-        marks.iter().map(|&(time_ns, name)| Mark { time_ns, name: name.into() }).collect()
+    fn marked(start_ns: u64, marks: &[(u64, &str)]) -> MarkedCapture {
+        let marks = marks.iter().map(|&(time_ns, name)| Mark { time_ns, name: name.into() }).collect();
+        MarkedCapture { start_ns, marks, ..MarkedCapture::default() }
     }
 
     #[test]
     fn the_last_one_of_a_name_counts_unless_it_is_numbered() {
-        let captures = [marks(&[(1, "a"), (2, "b"), (3, "a"), (4, "c#2")])];
-        let time = |wanted| find(&captures, wanted).map(|mark| mark.time_ns);
+        let capture = marked(0, &[(1, "a"), (2, "b"), (3, "a"), (4, "c#2")]);
+        let time = |wanted| find(&[&capture], wanted).map(|mark| mark.time_ns);
         let wanted = ["a", "a#1", "a#2", "a#3", "a#0", "b#2", "c#2", "d"];
         assert_eq!(wanted.map(time), [Some(3), Some(1), Some(3), None, None, None, Some(4), None]);
-        assert_eq!(listed(&captures[0]), "; the marks are \"a\", \"b\", \"c#2\"");
+        assert_eq!(listed(&[&capture]), "; the marks are \"a\", \"b\", \"c#2\"");
         assert!(listed(&[]).contains("memtrack mark PID NAME"));
     }
 
     #[test]
     fn a_moment_is_one_in_all_processes_although_some_came_later_or_ended_before() {
         const S: u64 = 1_000_000_000;
-        let parent = marks(&[(S, "a"), (5 * S, "a")]);
-        let child = marks(&[(5 * S - 7, "a"), (9 * S, "a"), (9 * S + 4, "a")]);
-        let wanted = ["a", "a#1", "a#2", "a#3", "a#4", "a#5"];
-        let times = |captures: [Vec<Mark>; 2]| wanted.map(|wanted| find(&captures, wanted).map(|mark| mark.time_ns));
-        let all = [9 * S + 4, S, 5 * S, 9 * S, 9 * S + 4].map(Some);
-        assert_eq!(times([parent.clone(), child.clone()])[..5], all);
-        assert_eq!(times([child, parent])[..3], [Some(9 * S + 4), Some(S), Some(5 * S - 7)]);
+        let parent = marked(0, &[(S, "a"), (5 * S, "a")]);
+        let child = marked(2 * S, &[(5 * S - 7, "a"), (9 * S, "a"), (9 * S + 4, "a")]);
+        let times = |captures: [&MarkedCapture; 2]| {
+            ["a", "a#1", "a#2", "a#3", "a#4", "a#5"].map(|wanted| Some(find(&captures, wanted)?.time_ns))
+        };
+        assert_eq!(
+            times([&parent, &child]),
+            [9 * S + 4, S, 5 * S, 9 * S, 9 * S + 4, 0].map(|ns| Some(ns).filter(|_| ns > 0))
+        );
+        assert_eq!(times([&child, &parent])[..3], [9 * S + 4, S, 5 * S - 7].map(Some));
+        // Two marks one after the other, which reach the child later than the second is set.
+        let [parent, child] = [marked(0, &[(10, "a"), (12, "a")]), marked(0, &[(15, "a"), (17, "a")])];
+        assert_eq!(times([&child, &parent])[..4], [Some(17), Some(15), Some(17), None]);
+        // One that began between them has the second only.
+        let late = marked(11, &[(15, "a")]);
+        assert_eq!(times([&late, &parent])[..4], [Some(15), Some(10), Some(15), None]);
     }
 }

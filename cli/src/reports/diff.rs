@@ -15,7 +15,7 @@ use memtrack_reader::{FrameId, paths};
 use serde_json::{Value, json};
 
 use super::capture_info::{Capture, visible};
-use super::diff_noise::DiffNoise;
+use super::diff_noise::{DiffNoise, DiffSide};
 use super::scale::{ComparedMetric, Scale};
 use super::{NO_STACK, view};
 use crate::terminal::TextFormat;
@@ -339,20 +339,20 @@ impl Diff {
     fn object(&self, row: &DiffRow) -> Value {
         let (function, file) =
             self.functions.get(row.function).map_or((NO_STACK, ""), |known| (&*known.name, &*known.file));
-        let side = |own: Tally, total: Tally| {
-            let mut side = json!({
+        let side = |own: Tally, total: Tally, side: DiffSide| {
+            let mut value = json!({
                 "own_bytes": own.bytes, "total_bytes": total.bytes, "own_count": own.count, "total_count": total.count,
             });
-            self.noise.put_ranges(&mut side, "own_", own);
-            self.noise.put_ranges(&mut side, "total_", total);
-            side
+            self.noise.put_ranges(&mut value, "own_", &row.own, side);
+            self.noise.put_ranges(&mut value, "total_", &row.total, side);
+            value
         };
         json!({
             "function": function,
             "file": Some(file).filter(|file| !file.is_empty()),
             "status": self.status(row).name(),
-            "base": side(row.own.base, row.total.base),
-            "new": side(row.own.new, row.total.new),
+            "base": side(row.own.base, row.total.base, DiffSide::Base),
+            "new": side(row.own.new, row.total.new, DiffSide::New),
         })
     }
 }

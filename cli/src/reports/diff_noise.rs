@@ -12,6 +12,13 @@ use super::capture_info::Capture;
 use super::estimates::RangedTally;
 use super::scale::ComparedMetric;
 
+/// A capture of a difference.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum DiffSide {
+    Base,
+    New,
+}
+
 /// The intervals of differences.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiffNoise {
@@ -33,20 +40,26 @@ impl DiffNoise {
 
     /// The 95 % interval of the change of a figure.
     pub(super) fn range(&self, pair: &FigurePair) -> (i128, i128) {
-        let side = |tally: Tally, other: Tally, weights: Option<SampleWeights>| {
-            let RangedTally { bytes, count, .. } = tally.into();
-            // What has no sample may be there all the same.
-            let unseen = weights.filter(|_| tally.count == 0);
-            let (unseen_bytes, unseen_count) = unseen
-                .map(|weights| weights.unseen(other.bytes.checked_div(other.count).unwrap_or_default()))
-                .unwrap_or_default();
-            match self.counts {
-                true => (tally.count, (count.0, count.1.saturating_add(unseen_count))),
-                false => (tally.bytes, (bytes.0, bytes.1.saturating_add(unseen_bytes))),
-            }
+        let side = |side: DiffSide| {
+            let RangedTally { tally, bytes, count } = self.ranged(pair, side);
+            if self.counts { (tally.count, count) } else { (tally.bytes, bytes) }
         };
-        let [base, new] = self.weights;
-        difference_range(side(pair.base, pair.new, base), side(pair.new, pair.base, new))
+        difference_range(side(DiffSide::Base), side(DiffSide::New))
+    }
+
+    /// A figure of one side with its intervals. What has no sample may be there all the same, as the other side has it.
+    fn ranged(&self, pair: &FigurePair, side: DiffSide) -> RangedTally {
+        let (tally, other, weights) = match side {
+            DiffSide::Base => (pair.base, pair.new, self.weights[0]),
+            DiffSide::New => (pair.new, pair.base, self.weights[1]),
+        };
+        let mut ranged = RangedTally::from(tally);
+        if let Some(weights) = weights.filter(|_| tally.count == 0) {
+            let (bytes, count) = weights.unseen(other.bytes.checked_div(other.count).unwrap_or_default());
+            ranged.bytes.1 = ranged.bytes.1.saturating_add(bytes);
+            ranged.count.1 = ranged.count.1.saturating_add(count);
+        }
+        ranged
     }
 
     /// Whether the change of a figure may be chance.
@@ -64,10 +77,10 @@ impl DiffNoise {
     }
 
     /// Adds the intervals of the figures of a side.
-    pub(super) fn put_ranges(&self, value: &mut Value, part: &str, tally: Tally) {
+    pub(super) fn put_ranges(&self, value: &mut Value, part: &str, pair: &FigurePair, side: DiffSide) {
         if !self.is_exact() {
             let [bytes, count] = ["bytes", "count"].map(|name| format!("{part}{name}"));
-            RangedTally::from(tally).put(value, [&bytes, &count]);
+            self.ranged(pair, side).put(value, [&bytes, &count]);
         }
     }
 

@@ -171,8 +171,8 @@ pub(crate) fn notes(capture: &Capture) -> Vec<String> {
 pub(crate) fn unseen(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
     let mut text = format!("at most {} of each call stack without samples (95 %)", size(unseen_bytes(bytes)));
-    if capture.analysis.sampling.unaccounted > 0 {
-        let number = plural(capture.analysis.sampling.unaccounted, "small allocation has", "small allocations have");
+    if capture.analysis.unaccounted > 0 {
+        let number = plural(capture.analysis.unaccounted, "small allocation has", "small allocations have");
         let _ = write!(text, "; {number} none, and may be of any call stack");
     }
     Some(text)

@@ -16,6 +16,8 @@ use super::View;
 const DEVIATIONS: f64 = 1.96;
 /// By how much squared intervals of numbers are wider, in deviations of the estimated variance; found by simulation.
 const MIXED: f64 = 1.2;
+/// The probability to be sampled from which a block counts as always sampled.
+const NEARLY_ALWAYS: f64 = 0.95;
 /// Of what has no sample at all, less than this part of the mean distance is there, times the mean, with 95 %: -ln 0.05.
 const UNSEEN: f64 = 3.0;
 
@@ -52,6 +54,12 @@ impl Variance {
     pub const EXACT: Self =
         Self { bytes: 0.0, skewed_bytes: 0.0, count: 0.0, skewed_count: 0.0, unseen_bytes: 0.0, unseen_count: 0.0 };
 
+    /// Bytes and number that may be there without a sample.
+    #[must_use]
+    pub fn unseen(self) -> [f32; 2] {
+        [self.unseen_bytes, self.unseen_count]
+    }
+
     /// Its numbers: variance and third cumulant of the bytes, and of the count.
     #[must_use]
     pub fn numbers(self) -> [f32; 4] {
@@ -75,10 +83,13 @@ impl Variance {
         }
     }
 
-    /// Whether samples so far apart are among those that it is of, which stand for allocations of this mean size: they would
-    /// contribute most.
+    /// Whether some of its samples were taken at this distance, where their mean size is this: these have the largest weights, and
+    /// so dominate the variance. Blocks that are nearly always sampled are seen at any distance.
     pub(super) fn has_samples_of(self, weights: SampleWeights, mean_size: u64) -> bool {
         let p = weights.probability(mean_size);
+        if p >= NEARLY_ALWAYS {
+            return true;
+        }
         let of_one = mean_size.max(1) as f64 * (1.0 - p) / p;
         self.bytes > 0.0 && f64::from(self.skewed_bytes / self.bytes) >= of_one / 2.0
     }
@@ -96,8 +107,8 @@ impl Variance {
         }
     }
 
-    /// With 95 %, at most so many more allocations are there, of a kind of which there is a sample elsewhere: of the small ones,
-    /// each of which stands for most.
+    /// With 95 %, at most so many more allocations are in a part of these that has no sample of them: three times the largest weight
+    /// that a sample has here.
     #[must_use]
     pub fn unseen_count(self) -> u64 {
         if self.count > 0.0 { (UNSEEN * f64::from(self.skewed_count / self.count)) as u64 } else { 0 }
@@ -245,6 +256,15 @@ impl ViewVariances {
     #[must_use]
     pub fn of(&self, view: View) -> Variance {
         self.0[place(view)]
+    }
+
+    /// Changes those of the views of allocations.
+    pub(super) fn change(&mut self, change: impl Fn(View, Variance) -> Variance) {
+        const ESTIMATED: [View; 4] = [View::HighWaterMark, View::Leaks, View::LeaksAtExit, View::Allocated];
+        for view in ESTIMATED {
+            let variance = &mut self.0[place(view)];
+            *variance = change(view, *variance);
+        }
     }
 
     /// The same, with another one of a view.

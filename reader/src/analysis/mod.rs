@@ -83,8 +83,8 @@ pub struct Analysis {
     pub details: Option<Vec<Detail>>,
     /// How exact the sums of each group are, by its number; present where they are estimates.
     pub variances: Option<Vec<ViewVariances>>,
-    /// What samples say too little of.
-    pub sampling: SamplingGaps,
+    /// Of samples, how many allocations were counted that they do not stand for: see [`SamplingGaps::unaccounted`].
+    pub unaccounted: u64,
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
     pub exact_times: bool,
@@ -171,13 +171,23 @@ impl Analysis {
     #[must_use]
     pub fn variance(&self, group: usize, view: View) -> Variance {
         let variances = self.variances.as_ref().and_then(|variances| variances.get(group));
-        let variance = variances.map_or_else(Variance::default, |variances| variances.of(view));
-        match self.groups.get(group) {
-            Some(known) if self.sampling.is_any() && !known.allocator.is_mapping() => {
-                let sum = known.sum(view);
-                self.sampling.of_group(variance, sum.bytes, sum.count)
+        variances.map_or_else(Variance::default, |variances| variances.of(view))
+    }
+
+    /// Widens the intervals by what the samples say too little of. Mappings are recorded always.
+    pub fn note_gaps(&mut self, gaps: SamplingGaps) {
+        self.unaccounted = gaps.unaccounted;
+        if gaps == SamplingGaps::default() {
+            return;
+        }
+        let Self { groups, variances, .. } = self;
+        for (group, variances) in groups.iter().zip(variances.iter_mut().flatten()) {
+            if !group.allocator.is_mapping() {
+                variances.change(|view, variance| {
+                    let sum = group.sum(view);
+                    gaps.of_sum(variance, sum.bytes, sum.count)
+                });
             }
-            _ => variance,
         }
     }
 
@@ -193,7 +203,7 @@ impl Analysis {
     pub fn whole_variance(&self, view: View) -> Variance {
         let mut whole = Variance::default();
         self.variances.iter().flatten().for_each(|variances| whole += variances.of(view));
-        whole.with_unseen((0, self.sampling.unaccounted))
+        whole
     }
 
     /// Sets the pages that each of these groups keeps, with its blocks in them.

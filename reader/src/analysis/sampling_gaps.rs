@@ -1,4 +1,4 @@
-//! What the samples of a capture say too little of: it widens the intervals of every call stack.
+//! What the samples of one process say too little of: it widens the intervals of each of its call stacks.
 //!
 //! Invariant: where nothing is missing, intervals are those of the samples alone.
 
@@ -18,27 +18,13 @@ pub struct SamplingGaps {
 }
 
 impl SamplingGaps {
-    /// Whether there are any.
-    pub(super) fn is_any(self) -> bool {
-        self != Self::default()
-    }
-
-    /// The variance of a sum of a group, with what may be missing in it.
-    pub(super) fn of_group(self, variance: Variance, bytes: u64, count: u64) -> Variance {
+    /// The variance of a sum of a call stack, with what may be missing in it.
+    pub(super) fn of_sum(self, variance: Variance, bytes: u64, count: u64) -> Variance {
         let weights = self.largest_distance.map(SampleWeights::new);
         let mean_size = bytes.checked_div(count).unwrap_or_default();
         let unseen = weights.filter(|weights| count > 0 && !variance.has_samples_of(*weights, mean_size));
         let (bytes, number) = unseen.map_or((0, 0), |weights| weights.unseen(mean_size));
         variance.with_unseen((bytes, number.max(self.unaccounted)))
-    }
-
-    /// Those of two processes.
-    #[must_use]
-    pub fn and(self, other: Self) -> Self {
-        Self {
-            unaccounted: self.unaccounted.saturating_add(other.unaccounted),
-            largest_distance: self.largest_distance.max(other.largest_distance),
-        }
     }
 }
 
@@ -61,27 +47,37 @@ mod tests {
     #[test]
     fn what_was_sampled_at_shorter_distances_only_may_have_more() {
         let gaps = SamplingGaps { unaccounted: 0, largest_distance: NonZeroU64::new(10 << 20) };
-        for size in [100_u64, 50_000, 1 << 20] {
+        for size in [100_u64, 50_000, 1 << 20, 4 << 20] {
             // Ten samples at the short distance, then three at the long one.
             let (early, late) = (of_samples(10, size, 64 << 10), of_samples(3, size, 10 << 20));
             let mut both = early;
             both += late;
-            let high = |variance: Variance| gaps.of_group(variance, 1 << 20, (1 << 20) / size).bytes_range(1 << 20).1;
+            let bytes = 13 * size;
+            let high = |variance: Variance| gaps.of_sum(variance, bytes, 13).bytes_range(bytes).1;
             assert!(high(early) > 30 << 20, "{size}");
-            assert_eq!(high(both), both.bytes_range(1 << 20).1, "{size}");
+            assert_eq!(high(both), both.bytes_range(bytes).1, "{size}");
+        }
+    }
+
+    #[test]
+    fn blocks_that_are_always_sampled_were_seen_at_any_distance() {
+        let gaps = SamplingGaps { unaccounted: 0, largest_distance: NonZeroU64::new(10 << 20) };
+        for size in [100_u64 << 20, 1 << 30] {
+            let exact = gaps.of_sum(of_samples(1, size, 64 << 10), size, 1);
+            assert_eq!((exact.bytes_range(size), exact.count_range(1)), ((size, size), (1, 1)));
         }
     }
 
     #[test]
     fn unaccounted_allocations_may_be_of_each_stack_and_add_up_once() {
         let gaps = SamplingGaps { unaccounted: 1000, largest_distance: None };
-        let one = gaps.of_group(of_samples(10, 100_000, 64 << 10), 1_000_000, 10);
+        let one = gaps.of_sum(of_samples(10, 100_000, 64 << 10), 1_000_000, 10);
         let high = one.count_range(12).1;
         assert!((1012..1030).contains(&high), "{high}");
         let mut both = one;
         both += one;
         assert!((1020..1050).contains(&both.count_range(24).1));
         assert_eq!(one.bytes_range(7), of_samples(10, 100_000, 64 << 10).bytes_range(7));
-        assert_eq!(SamplingGaps::default().of_group(Variance::EXACT, 5, 5), Variance::EXACT);
+        assert_eq!(SamplingGaps::default().of_sum(Variance::EXACT, 5, 5), Variance::EXACT);
     }
 }

@@ -1,5 +1,5 @@
-//! Live memory that was never touched, by stack: the parts of large blocks and mappings that are neither in memory nor swapped
-//! out. Allocators reserve so what they hand out later.
+//! Live memory that is not there, by stack: the parts of large blocks and mappings that are neither in memory nor swapped out, since
+//! nobody has touched them, or they were given back. Allocators reserve in this way what they hand out later.
 //!
 //! Invariant: only extents from [`LARGE`] on are looked at, so it takes no time where blocks are many and small.
 
@@ -17,7 +17,7 @@ const LARGE: u64 = 1 << 20;
 /// Bytes of a mapping from which its pages count before it is known what lies on them. Stacks of threads are smaller.
 const LARGE_MAPPING: u64 = 32 << 20;
 
-/// Blocks and mappings of a stack with pages that were never touched.
+/// Blocks and mappings of a stack with pages that are neither in memory nor swapped out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UntouchedBlocks {
     /// The stack.

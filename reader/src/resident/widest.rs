@@ -31,7 +31,7 @@ pub struct AccountOutline {
     pub time_ns: u64,
     /// Resident bytes of anonymous memory.
     pub anonymous: u64,
-    /// Bytes of large private mappings that were never touched: what is live there takes no memory.
+    /// Bytes of large private mappings that are neither in memory nor swapped out: what is live there takes no memory.
     pub untouched: u64,
     /// It was taken as Python began to finalize.
     pub is_finalizing: bool,

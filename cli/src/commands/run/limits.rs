@@ -41,10 +41,13 @@ impl StoppedByLimit {
     pub(super) fn text(&self) -> String {
         let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
         let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
-        let (program, its) = match self.children {
-            0 => ("the program was".to_owned(), "its"),
-            number => (format!("the program and its {} were", plural(number as u64, "child", "children")), "their"),
+        let program = match self.children {
+            0 => "the program was".to_owned(),
+            number => format!("the program and its {} were", plural(number as u64, "child", "children")),
         };
+        // Limits of the system are those of each process; the first one's are watched.
+        let is_of_all = self.children > 0 && matches!(self.exceeded.of, LimitedMemory::Resident);
+        let its = if is_of_all { "their" } else { "its" };
         format!(
             "{program} sent SIGTERM after {after}: {its} {}, {}, was above --stop-above {}{}",
             self.exceeded.of.name(),
@@ -143,6 +146,7 @@ impl LimitWatch {
         let stopped = Arc::<Mutex<Option<StoppedByLimit>>>::default();
         let mut watched = WatchedProgram {
             stop_above,
+            is_ending: false,
             snapshot_above,
             keep: limits.snapshot_keep,
             recording,
@@ -184,6 +188,8 @@ impl LimitWatch {
 /// What the thread knows.
 struct WatchedProgram {
     stop_above: Option<WatchedLimit>,
+    /// It was above that.
+    is_ending: bool,
     snapshot_above: Option<WatchedLimit>,
     keep: NonZeroUsize,
     recording: RecordingHandle,
@@ -212,8 +218,12 @@ impl WatchedProgram {
                 self.is_above = false;
             }
         }
+        if self.is_ending {
+            // What the program starts while it ends.
+            let _ = self.recording.terminate_children();
+        }
         if let Some(exceeded) = self.stop_above.and_then(|limit| limit.exceeded(used)) {
-            self.stop_above = None;
+            (self.stop_above, self.is_ending) = (None, true);
             let after = self.begun.elapsed();
             let snapshot = self.write_snapshot();
             let is_sent = self.child.signal(libc::SIGTERM);

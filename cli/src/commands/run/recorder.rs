@@ -129,8 +129,8 @@ struct OwnRecording {
     paths: CapturePaths,
     server: Option<RecordingServer>,
     spans: OpenSpans,
-    /// The file of the recording, where its capture ended before it and has taken the name: it has none, so that nobody finds
-    /// a file that he did not name, and none of the directories need to last.
+    /// The file of the recording after its capture has ended and has taken the name: it has no name then, so that no file is found
+    /// that nobody has named, and the directory may be removed.
     unnamed: Arc<OnceLock<File>>,
     /// It is made to be looked at, and not for a few figures.
     is_for_reports: bool,
@@ -292,10 +292,9 @@ impl PeerRecorder {
         let output = output.canonicalize().unwrap_or_else(|_| output.into());
         let mut capture = snapshot::take_span(&handle, 0, TicketSpan { begin: None, end: Some(end) })?;
         let file = capture.file().try_clone().context("the file of the recording cannot be kept open")?;
-        write_files(std::slice::from_mut(&mut capture), &output)?;
-        // A Tracker is stopped once.
+        // Before the name is another file's. A Tracker is stopped once.
         let _ = active.unnamed.set(file);
-        Ok(())
+        write_files(std::slice::from_mut(&mut capture), &output)
     }
 
     /// Completes the capture; returns what the process is told, and the captures whose sums are worth to be kept.
@@ -311,16 +310,18 @@ impl PeerRecorder {
         let path = capture.path().to_path_buf();
         let failed = summary.as_ref().err().map(ToString::to_string);
         let notes = summary.as_ref().map(|summary| summary.notes.clone()).unwrap_or_default();
+        // The name may be anybody's.
+        let is_cut = unnamed.get().is_some();
         let repack = |captures: &[PathBuf]| {
-            if let Some(compression) = repack::plan(options.compress).1 {
+            if let Some(compression) = repack::plan(options.compress).1.filter(|_| !is_cut) {
                 repack::repack(captures, compression, &wait_for_nothing());
             }
         };
-        let is_worth_it = is_for_reports && summary.as_ref().is_ok_and(keep_sums::is_worth_it);
+        let is_worth_it = is_for_reports && !is_cut && summary.as_ref().is_ok_and(keep_sums::is_worth_it);
         let ended = (&options, &Termination::unknown());
         let captures = final_summary::report(ended, capture, &path, summary, (&children, None, None), &repack);
         match failed {
-            Some(reason) if unnamed.get().is_some() => bail!("the recording after {}: {reason}", path.display()),
+            Some(reason) if is_cut => bail!("the recording after {}: {reason}", path.display()),
             Some(reason) => bail!("{}: {reason}", path.display()),
             None => {
                 let answer = json!({ "captures": captures, "notes": notes });

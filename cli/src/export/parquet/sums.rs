@@ -110,8 +110,10 @@ const PROCESSES: [(&str, &str); 28] = [
 
 /// The variances of bytes and count of a figure; null where it is exact.
 fn variances<'a>(variance: Variance) -> [ParquetCell<'a>; 2] {
-    let [bytes, _, count, _] = variance.numbers();
-    [bytes, count].map(|number| ParquetCell::Double((variance != Variance::EXACT).then_some(number.into())))
+    let numbers = variance.numbers();
+    let is_exact = numbers == [0.0; 4];
+    let [bytes, _, count, _] = numbers;
+    [bytes, count].map(|number| ParquetCell::Double((!is_exact).then_some(number.into())))
 }
 
 /// A number that is there.

@@ -144,13 +144,15 @@ impl Sites {
         Ok(())
     }
 
-    /// How exact the sums are: variances and third cumulants of bytes and counts.
+    /// How exact the sums are: variances and third cumulants of bytes and counts, and what may be there unseen.
     fn write_variances(&self, side: usize, prefix: &str, data: &mut PackedColumns) -> io::Result<()> {
-        const NAMES: [&str; 4] = ["BytesVariance", "BytesSkew", "CountVariance", "CountSkew"];
+        const NAMES: [&str; 6] =
+            ["BytesVariance", "BytesSkew", "CountVariance", "CountSkew", "BytesUnseen", "CountUnseen"];
+        let number = |variance: Variance, at: usize| [&variance.numbers()[..], &variance.unseen()].concat()[at];
         for view in 0..VIEWS.len() {
             for (at, name) in NAMES.into_iter().enumerate() {
                 let sums = self.sums.iter().skip(side).step_by(self.sides);
-                let column: Value = sums.map(|sums| brief(sums[view].variance.numbers()[at])).collect();
+                let column: Value = sums.map(|sums| brief(number(sums[view].variance, at))).collect();
                 data.json(&format!("{prefix}{name}{view}"), &column)?;
             }
         }

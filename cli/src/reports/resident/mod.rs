@@ -152,7 +152,7 @@ impl<'a> ResidentReport<'a> {
     }
 }
 
-/// Blocks and mappings with memory that was never touched.
+/// Blocks and mappings of which a part is not in memory.
 fn untouched((place, blocks): &(Option<Place>, UntouchedBlocks)) -> Value {
     let mut value = place_json(place.as_ref());
     value["blocks"] = blocks.blocks.into();

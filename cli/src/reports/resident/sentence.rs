@@ -35,7 +35,7 @@ impl ResidentMoment {
         let named = classes.iter().enumerate().filter(is_named).map(|(_, class)| self.phrase(*class));
         let text = named.collect::<Vec<_>>().join(", ");
         let untouched = match self.is_much_untouched() {
-            true => format!("; {} of live blocks was never touched and takes none", size(self.breakdown.untouched)),
+            true => format!("; {} of live blocks is not in memory", size(self.breakdown.untouched)),
             false => String::new(),
         };
         format!("resident {}, live {}: {text}{untouched}", size(total), size(self.bytes(MemoryClass::Live)))

@@ -14,7 +14,7 @@ use crate::terminal::TextFormat;
 use crate::text::{Style, Styled, TextTable, column, entry, left_out, paragraph, share};
 use crate::units::{count, duration, plural, size};
 
-/// Stacks whose blocks were never touched that are listed.
+/// Stacks with blocks that are not in memory that are listed.
 const FEW_UNTOUCHED: usize = 3;
 /// Stacks that are listed without `--pinned`.
 const FEW_PINNED: usize = 3;
@@ -42,7 +42,7 @@ impl ResidentReport<'_> {
         );
         self.section("Fragmentation by size of blocks", &self.sizes(rows), format, &mut lines);
         self.section("Pools of Python's allocator by size of blocks", &self.pools(rows), format, &mut lines);
-        self.section("Live but never touched", &self.untouched_table(rows.min(FEW_UNTOUCHED)), format, &mut lines);
+        self.section("Live and not in memory", &self.untouched_table(rows.min(FEW_UNTOUCHED)), format, &mut lines);
         let shown = if pinned { rows } else { rows.min(FEW_PINNED) };
         self.section("Pages that only one stack's blocks keep", &self.pinned_table(shown), format, &mut lines);
         if !pinned && self.pinned.len() > shown {
@@ -105,7 +105,10 @@ impl ResidentReport<'_> {
         let found = &self.memory.breakdown;
         let mut texts = Vec::new();
         if found.untouched > 0 {
-            texts.push(format!("{} of live blocks was never touched, and takes no memory", size(found.untouched)));
+            texts.push(format!(
+                "{} of live blocks is not in memory: it was never touched, or has been given back",
+                size(found.untouched)
+            ));
         }
         if found.swapped > 0 {
             texts.push(format!("{} is swapped out", size(found.swapped)));
@@ -197,7 +200,7 @@ impl ResidentReport<'_> {
     }
 
     fn untouched_table(&self, rows: usize) -> TextTable {
-        let mut table = TextTable::new([column("untouched"), column("of"), column("blocks"), column("function")]);
+        let mut table = TextTable::new([column("not there"), column("of"), column("blocks"), column("function")]);
         for (place, blocks) in self.untouched.iter().take(rows) {
             let [untouched, of] = [blocks.untouched, blocks.bytes].map(size);
             table.row([untouched.into(), of.into(), count(blocks.blocks).into(), named(place.as_ref()).into()]);

@@ -11,7 +11,7 @@ use crate::analysis::intervals::PackedRows;
 use crate::analysis::live_block::{LiveBlock, LivePart};
 use crate::analysis::sampled_variances::{self, add_live};
 use crate::analysis::since::EndedSince;
-use crate::analysis::{Analysis, Groups, Peak, SamplingGaps, Totals};
+use crate::analysis::{Analysis, Groups, Peak, Totals};
 
 /// The intervals of what is live at the end.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl GroupTotals {
             exact_times,
             curve: None,
             windows: Vec::new(),
-            sampling: SamplingGaps::default(),
+            unaccounted: 0,
         };
         if self.selection.is_some() {
             analysis.retain(|at, _| self.selected.get(at).copied().unwrap_or(false));

@@ -396,7 +396,11 @@ def _leave_other() -> None:
 
 def _path(file_name: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]) -> str:
     """The absolute path of a file, as the recorder can be told of it."""
-    path = os.path.abspath(os.fsdecode(file_name))
+    path = os.fsdecode(file_name)
+    try:
+        path = os.path.abspath(path)
+    except FileNotFoundError:
+        raise Error(f"{path}: the working directory was removed; name the file by its whole path") from None
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -312,11 +312,17 @@ impl Diff {
         if self.metric.counts { count(figure) } else { size(figure) }
     }
 
-    /// The change, with its interval if it is estimated.
+    /// The change, with its interval if it is estimated. Its larger half may be more than a change that is none by chance: then both
+    /// ends are told.
     fn signed_within(&self, pair: &FigurePair) -> String {
+        let change = self.signed(self.change(pair));
         match self.noise.half(pair) {
-            0 => self.signed(self.change(pair)),
-            half => format!("{} ± {}", self.signed(self.change(pair)), self.amount(half)),
+            0 => change,
+            half if u128::from(half) >= self.change(pair).unsigned_abs() && !self.noise.hides(pair) => {
+                let (low, high) = self.noise.range(pair);
+                format!("{change} ({} to {})", self.signed(low), self.signed(high))
+            }
+            half => format!("{change} ± {}", self.amount(half)),
         }
     }
 

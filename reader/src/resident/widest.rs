@@ -47,13 +47,16 @@ impl AccountOutline {
         Self { time_ns, anonymous, untouched, is_finalizing: account.cause == AccountCause::Finalizing }
     }
 
-    /// Its anonymous memory without a live block, if that is much, or if much of what is live takes none.
-    fn gap(&self, live_bytes: u64) -> Option<u64> {
-        let untouched = self.untouched.min(live_bytes);
+    /// Whether much of what is live takes no memory, and its anonymous memory without a live block, 0 where that is little; `None`
+    /// where neither is much.
+    fn rank(&self, live_bytes: u64) -> Option<(bool, u64)> {
+        // More is live than there is memory. Large mappings alone say nothing: the account may have one that was not live yet.
+        let missing = live_bytes.saturating_sub(self.anonymous);
+        let is_untouched = missing >= LEAST_GAP && missing >= live_bytes / 100 * LEAST_GAP_PERCENT;
+        let untouched = if is_untouched { self.untouched.min(live_bytes) } else { 0 };
         let gap = self.anonymous.saturating_sub(live_bytes - untouched);
         let is_much = gap >= LEAST_GAP && gap >= self.anonymous / 100 * LEAST_GAP_PERCENT;
-        let is_untouched = untouched >= LEAST_GAP && untouched >= live_bytes / 100 * LEAST_GAP_PERCENT;
-        (is_much || is_untouched).then_some(gap)
+        (is_much || is_untouched).then_some((is_untouched, if is_much { gap } else { 0 }))
     }
 }
 
@@ -74,7 +77,8 @@ pub struct WidestScan {
 
 #[derive(Debug)]
 struct WidestMoment {
-    gap: u64,
+    /// See [`AccountOutline::rank`]. Of equal ones the last counts.
+    rank: (bool, u64),
     time_ns: u64,
     trace: AllocatorTrace,
 }
@@ -118,10 +122,10 @@ impl WidestScan {
             self.accounts.clear();
             return;
         }
-        let Some(gap) = account.gap(self.live_bytes) else { return };
-        if self.widest.as_ref().is_none_or(|widest| gap >= widest.gap) {
+        let Some(rank) = account.rank(self.live_bytes) else { return };
+        if self.widest.as_ref().is_none_or(|widest| rank >= widest.rank) {
             self.replay.keep_moment();
-            self.widest = Some(WidestMoment { gap, time_ns: account.time_ns, trace: self.trace.clone() });
+            self.widest = Some(WidestMoment { rank, time_ns: account.time_ns, trace: self.trace.clone() });
         }
     }
 

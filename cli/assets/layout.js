@@ -245,7 +245,7 @@ class Layout {
     const result = {};
     for (const metric of ["bytes", "count"]) {
       const { own, total } = figures[metric];
-      const join = figures.isLargest ? Math.max : (one, other) => one + other;
+      const join = figures.isLargest ? Math.max : sumOf;
       const sum = (nodes, values) => nodes.reduce((s, node) => join(s, values[node]), 0);
       if (block.frame === ARENAS) {
         result[metric] = this.describeArenas(metric, figures);
@@ -264,19 +264,22 @@ class Layout {
     return result;
   }
 
-  /** How far the 95 % interval of a figure reaches down and up; null where figures are exact or nothing is known of it. */
-  reach(block, metric, which, figures = block.figures) {
+  /**
+   * How far the 95 % interval of a figure reaches down and up; null where figures are exact or nothing is known of it. Of numbers
+   * without the allocations that may be of any call stack, which the page says once, unless `withUnseen`.
+   */
+  reach(block, metric, which, figures = block.figures, withUnseen = metric === "bytes") {
     if (!figures?.spread || block.frame === ARENAS) return null;
     const variance = this.describe(block, figures.spread.variance)[metric][which];
     const skew = this.describe(block, figures.spread.skew)[metric][which];
-    const unseen = this.describe(block, figures.spread.unseen)[metric][which];
+    const unseen = withUnseen ? this.describe(block, figures.spread.unseen)[metric][which] : 0;
     return reachOf(variance, skew, metric === "count" ? 1.2 : 0, unseen);
   }
 
   /** Whether the difference of a figure lies within its 95 % interval. */
   isNoise(block, metric, which, now, base) {
-    const after = this.reach(block, metric, which);
-    const before = this.reach(block, metric, which, block.figures.base);
+    const after = this.reach(block, metric, which, block.figures, true);
+    const before = this.reach(block, metric, which, block.figures.base, true);
     if (!after || !before) return false;
     const change = now - base;
     return Math.abs(change) <= (change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down));
@@ -359,7 +362,6 @@ class Layout {
   }
 }
 
-/** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */
 /** The same interval as in all reports: see estimate.rs. */
 function reachOf(variance, skew, mixed, unseen) {
   if (!(variance > 0)) return { down: 0, up: Math.ceil(unseen) };
@@ -373,6 +375,7 @@ function reachOf(variance, skew, mixed, unseen) {
   return { down: Math.ceil(Math.max(down, 0)), up: Math.ceil(Math.hypot(up, unseen)) };
 }
 
+/** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */
 function changeClass(now, base, inBase, vanished, floor) {
   if (vanished) return "gone";
   if (Math.abs(now - base) < floor) return "same";

@@ -21,6 +21,9 @@ const VIEW_NAMES = ["Peak", "Leaks", "At exit", "Temporary", "All", "Pinned", "O
 /** So many views are there always; the others where they have something. */
 const STEADY_VIEWS = 5;
 
+/** How figures of nodes add up, unless they are joined otherwise. */
+const sumOf = (one, other) => one + other;
+
 /** The first index whose value is not below `value`. */
 function lowerBound(sorted, value) {
   let low = 0;
@@ -164,7 +167,7 @@ class Model {
 
   /** How exact the figures of nodes are, where they are estimates from samples: variances, third cumulants, and what may be unseen. */
   spread(selection, side) {
-    const of = (what, join = (one, other) => one + other) => {
+    const of = (what, join = sumOf) => {
       const sums = { bytes: new Float64Array(this.count), count: new Float64Array(this.count) };
       const bytes = this.data[`${side}Bytes${what}${selection.view}`];
       const count = this.data[`${side}Count${what}${selection.view}`];
@@ -238,7 +241,7 @@ class Model {
     return count.reduce((sum, value, node) => sum + (value > 0 || bytes[node] > 0 ? 1 : 0), 0);
   }
 
-  withTotals({ bytes, count }, join = (one, other) => one + other) {
+  withTotals({ bytes, count }, join = sumOf) {
     const totals = (own) => {
       const total = own.slice();
       for (let node = this.count - 1; node > 0; node--) {

@@ -238,9 +238,7 @@ impl ProcessHandle {
         // SAFETY: the descriptor is open, and the system makes up the information itself.
         unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGTERM, no_info, 0) == 0 }
     }
-}
 
-impl ProcessHandle {
     /// The last name of its first thread, if it has ended and is not yet reaped.
     pub(crate) fn name_at_end(&self) -> Option<String> {
         let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;
@@ -274,7 +272,8 @@ fn status_line(pid: i32, key: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix(key)).map(str::to_owned)
 }
 
-/// Zeros at the end of arguments that may be empty ones.
+/// Zeros at the end of a command line up to which they count as those of empty arguments; more are taken for the rest of a title's
+/// room.
 const MOST_EMPTY: usize = 3;
 
 /// Its arguments, the program first.

@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 
-# By name: a test may replace them in their module. Where it stops time, the other functions of the clock are found and replaced everywhere.
+# By name: a test may replace them in their module. Libraries that stop time replace monotonic_ns wherever it was imported, but not these.
 from time import CLOCK_MONOTONIC, clock_gettime_ns
 from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
 

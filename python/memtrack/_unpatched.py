@@ -1,6 +1,6 @@
-"""Modules as they were before the tests, while memtrack works for one: mocks, fake file systems and frozen clocks are of the test.
+"""Undoes what a test has replaced in modules (mocks, fake file systems, frozen clocks) while memtrack works for the test.
 
-That is before the test begins and after it has ended, when what it has replaced stands aside for its other threads, too.
+That is before its function is called and after it has returned; other threads of the test see the modules so meanwhile, too.
 Invariant: what a test has replaced is in its place while its function runs.
 """
 

@@ -193,7 +193,7 @@ pub(crate) fn write(captures: &mut [CopyableCapture], out: &mut impl Write) -> R
 /// The name of a new snapshot in this directory, after that of the capture: `memtrack-app.py.4711.snapshot1.bin`. It has no
 /// hyphen behind the name of the capture, by which the captures of children are found. Its number is above that of `last`.
 pub(crate) fn new_name(directory: &Path, capture: Option<&Path>, pid: u32, last: Option<&PathBuf>) -> PathBuf {
-    // That of a recording whose capture has taken its name has none.
+    // A descriptor's path has no name to derive one from.
     let capture = capture.filter(|path| !path.starts_with("/proc"));
     let stem = capture.and_then(Path::file_stem).map_or_else(|| format!("memtrack-{pid}").into(), OsStr::to_os_string);
     let name = |number: u32| {

@@ -55,10 +55,9 @@ impl TimeBound {
             Self::Mark(name) => {
                 let own = MarkedCapture::of(file);
                 let mut captures = vec![&own];
-                let others = if paths.len() > 1 || file.path() != paths.first().map_or(file.path(), PathBuf::as_path) {
-                    marked.of(paths)?
-                } else {
-                    &[]
+                let others = match paths {
+                    [only] if only == file.path() => &[],
+                    _ => marked.of(paths)?,
                 };
                 // Another recording has marks of its own, by a clock that may be another, too.
                 let is_other = |one: &&MarkedCapture| one.path != own.path && one.recording == own.recording;
@@ -115,7 +114,7 @@ impl MarkedCapture {
     }
 }
 
-/// The last mark of this name; for `NAME#N` the N-th. It is the first capture's own, where that has one of this moment.
+/// The last mark of this name; for `NAME#N` the N-th. Of the marks of that moment it is that of the first capture that has one.
 fn find<'a>(captures: &[&'a MarkedCapture], wanted: &str) -> Option<&'a Mark> {
     moments(captures, wanted).pop().or_else(|| {
         let (name, number) = wanted.rsplit_once('#')?;

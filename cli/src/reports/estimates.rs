@@ -109,7 +109,7 @@ impl WholeFigures {
             let figure = RangedTally::from(Tally { variance, ..tally });
             weights.map_or(figure, |weights| {
                 let (bytes, count) = weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default());
-                figure.widened((bytes, count.max(of_allocated.unseen_count())), most, totals.allocations)
+                figure.widened((bytes, count.max(of_allocated.unseen_of_smallest())), most, totals.allocations)
             })
         };
         let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
@@ -125,8 +125,8 @@ impl WholeFigures {
     }
 }
 
-/// What the samples of a capture say too little of; where only some of its events were replayed, the number of them is not
-/// known.
+/// What the samples of a capture cannot show. Where only some of its events were replayed, it is not known how many allocations of
+/// these there were.
 pub(crate) fn sampling_gaps(capture: &Capture, has_selection: bool) -> SamplingGaps {
     let is_changing = capture.info.process.sample_rate.is_some();
     SamplingGaps {
@@ -135,7 +135,7 @@ pub(crate) fn sampling_gaps(capture: &Capture, has_selection: bool) -> SamplingG
     }
 }
 
-/// The number of allocations that were counted and that the samples do not stand for, if it is beyond the interval: see [`SamplingGaps::unaccounted`].
+/// How many more allocations were counted than estimated, if that is beyond the interval: see [`SamplingGaps::unaccounted`].
 fn unaccounted(capture: &Capture) -> u64 {
     let (counted, estimated) = (allocated(capture).count, capture.analysis.totals.allocations.count);
     let variance = capture.analysis.whole_variance(View::Allocated);

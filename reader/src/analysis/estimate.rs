@@ -23,7 +23,7 @@ const UNSEEN: f64 = 3.0;
 
 /// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
 /// they are exact. Single precision, since there is one beside each sum of a report.
-/// Beside them the bytes and the number that may be there besides without a sample, where samples say too little of them.
+/// `unseen_*`: what may be there besides without a sample, where samples cannot show it; no variance, but it makes the same interval wider.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Variance {
     pub(super) bytes: f32,
@@ -83,6 +83,11 @@ impl Variance {
         }
     }
 
+    /// Without the allocations that may be there without a sample.
+    pub(super) fn without_unseen_count(self) -> Self {
+        Self { unseen_count: 0.0, ..self }
+    }
+
     /// Whether some of its samples were taken at this distance, where their mean size is this: these have the largest weights, and
     /// so dominate the variance. Blocks that are nearly always sampled are seen at any distance.
     pub(super) fn has_samples_of(self, weights: SampleWeights, mean_size: u64) -> bool {
@@ -107,10 +112,10 @@ impl Variance {
         }
     }
 
-    /// With 95 %, at most so many more allocations are in a part of these that has no sample of them: three times the largest weight
-    /// that a sample has here.
+    /// With 95 %, at most so many of the smallest blocks of these sums are in a part of them without a sample of any: three times the
+    /// number that one sample of such a block stands for, which dominates the variance.
     #[must_use]
-    pub fn unseen_count(self) -> u64 {
+    pub fn unseen_of_smallest(self) -> u64 {
         if self.count > 0.0 { (UNSEEN * f64::from(self.skewed_count / self.count)) as u64 } else { 0 }
     }
 

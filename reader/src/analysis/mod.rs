@@ -83,7 +83,7 @@ pub struct Analysis {
     pub details: Option<Vec<Detail>>,
     /// How exact the sums of each group are, by its number; present where they are estimates.
     pub variances: Option<Vec<ViewVariances>>,
-    /// Of samples, how many allocations were counted that they do not stand for: see [`SamplingGaps::unaccounted`].
+    /// Of samples, how many more allocations were counted than estimated: see [`SamplingGaps::unaccounted`].
     pub unaccounted: u64,
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
@@ -174,7 +174,7 @@ impl Analysis {
         variances.map_or_else(Variance::default, |variances| variances.of(view))
     }
 
-    /// Widens the intervals by what the samples say too little of. Mappings are recorded always.
+    /// Widens the intervals by what the samples cannot show. Mappings are all recorded.
     pub fn note_gaps(&mut self, gaps: SamplingGaps) {
         self.unaccounted = gaps.unaccounted;
         if gaps == SamplingGaps::default() {

@@ -1,4 +1,4 @@
-//! What the samples of one process say too little of: it widens the intervals of each of its call stacks.
+//! What the samples of one process cannot show, by which the intervals of all its call stacks are wider.
 //!
 //! Invariant: where nothing is missing, intervals are those of the samples alone.
 
@@ -9,8 +9,8 @@ use super::estimate::{SampleWeights, Variance};
 /// What samples do not show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SamplingGaps {
-    /// How many allocations were counted that the samples do not stand for, where their number is not in the interval: small ones, of
-    /// which none was sampled. Each call stack may have them.
+    /// How many more allocations were counted than estimated, where that is beyond the interval of the estimate: small ones, of which
+    /// none was sampled. Each call stack may have them.
     pub unaccounted: u64,
     /// Where the distance between samples changed while the program ran (`--sample=auto`): the largest one. A call stack with samples
     /// at shorter distances only may have allocated when it was this, and nothing was seen of it.

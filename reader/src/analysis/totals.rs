@@ -49,6 +49,13 @@ impl Tally {
     pub fn count_range(&self) -> (u64, u64) {
         self.variance.count_range(self.count)
     }
+
+    /// The same without the allocations that may be of any call stack, for rows beside which a report says once how many these are:
+    /// a wide interval in every row would hide what the samples know.
+    #[must_use]
+    pub fn count_range_of_samples(&self) -> (u64, u64) {
+        self.variance.without_unseen_count().count_range(self.count)
+    }
 }
 
 impl AddAssign for Tally {

@@ -292,7 +292,7 @@ impl PeerRecorder {
         let output = output.canonicalize().unwrap_or_else(|_| output.into());
         let mut capture = snapshot::take_span(&handle, 0, TicketSpan { begin: None, end: Some(end) })?;
         let file = capture.file().try_clone().context("the file of the recording cannot be kept open")?;
-        // Before the name is another file's. A Tracker is stopped once.
+        // Before the rename, after which the name is that of another file. It is set once, since a Tracker is stopped once.
         let _ = active.unnamed.set(file);
         write_files(std::slice::from_mut(&mut capture), &output)
     }

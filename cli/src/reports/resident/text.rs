@@ -14,7 +14,7 @@ use crate::terminal::TextFormat;
 use crate::text::{Style, Styled, TextTable, column, entry, left_out, paragraph, share};
 use crate::units::{count, duration, plural, size};
 
-/// Stacks with blocks that are not in memory that are listed.
+/// Stacks that are listed whose blocks are not all in memory.
 const FEW_UNTOUCHED: usize = 3;
 /// Stacks that are listed without `--pinned`.
 const FEW_PINNED: usize = 3;
@@ -200,7 +200,7 @@ impl ResidentReport<'_> {
     }
 
     fn untouched_table(&self, rows: usize) -> TextTable {
-        let mut table = TextTable::new([column("not there"), column("of"), column("blocks"), column("function")]);
+        let mut table = TextTable::new([column("not in memory"), column("of"), column("blocks"), column("function")]);
         for (place, blocks) in self.untouched.iter().take(rows) {
             let [untouched, of] = [blocks.untouched, blocks.bytes].map(size);
             table.row([untouched.into(), of.into(), count(blocks.blocks).into(), named(place.as_ref()).into()]);

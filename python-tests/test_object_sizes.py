@@ -4,6 +4,7 @@ The program makes several objects of each type (nothing in them, little, much), 
 each type must be as many objects, and as many bytes, as the program says. Types that a version does not have are left out.
 """
 
+import ast
 import json
 import subprocess
 import sys
@@ -313,3 +314,61 @@ def test_sizes_by_code_that_is_not_known_are_said(executable, tmp_path, version)
     assert len(said) == 1
     names = set(said[0].rpartition(": ")[2].split(", "))
     assert partial <= names and not names & exact
+
+
+OWNERS = """
+import io, pickle, sys
+def written(size):
+    made = io.BytesIO()
+    made.write(b"x" * size)
+    return made
+def pickled(size):
+    made = pickle.Pickler(io.BytesIO())
+    made.dump("t" * size)
+    return made
+def filled(size):
+    made = bytearray()
+    made.extend(b"x" * size)
+    return made
+def wait():
+    print(flush=True)
+    sys.stdin.readline()
+KEPT = [[make(size) for make in (written, pickled, filled)] for size in (9, 9)]
+wait()
+KEPT += [[make(size) for make in (written, pickled, filled)] for size in (5, 300, 700, 90_000)]
+# What others refer to, too, is an object of its own, as before.
+shared = io.BytesIO(bytes(50_000))
+KEPT += [shared, shared.getvalue()]
+wait()
+told = {}
+for one in [*sum(KEPT[2:-2], []), *KEPT[-2:]]:
+    told[type(one).__name__] = told.get(type(one).__name__, 0) + sys.getsizeof(one)
+# Each pickler wrote to a file.
+buffers = [io.BytesIO() for size in (5, 300, 700, 90_000)]
+for size, buffer in zip((5, 300, 700, 90_000), buffers):
+    pickle.Pickler(buffer).dump("t" * size)
+told["BytesIO"] += sum(map(sys.getsizeof, buffers))
+print(told, flush=True)
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_an_object_has_for_itself_is_counted_once(executable, tmp_path, version):
+    """With it, as `sys.getsizeof` does: the sums are of no more bytes than there are."""
+    (tmp_path / "app.py").write_text(OWNERS)
+    command = flat([interpreter_path(version), tmp_path / "app.py"])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pictures = []
+        for _ in range(2):
+            process.stdout.readline()
+            words = [str(executable), "objects", "--retained", str(process.pid), "--json"]
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            pictures.append({row["type"].rpartition(".")[2]: row for row in json.loads(done.stdout)["types"]})
+            process.stdin.write("\n")
+            process.stdin.flush()
+        told = ast.literal_eval(process.stdout.readline())
+    grown = {name: pictures[1][name]["own_bytes"] - pictures[0][name]["own_bytes"] for name in told}
+    assert grown == told
+    # A pickler keeps its file besides.
+    retained = {name: pictures[1][name]["retained_bytes"] - pictures[0][name]["retained_bytes"] for name in told}
+    assert {**retained, "Pickler": None} == {**told, "Pickler": None}

@@ -108,6 +108,22 @@ pub(crate) fn bytes_beside(
     }
 }
 
+/// The bytes object that an object of this type has for itself, and that is counted with it, if there is one.
+pub(crate) fn bytes_within(
+    memory: &ObjectMemory<'_>,
+    layout: &ObjectLayout,
+    (measure, fixed): (Measure, u64),
+    address: u64,
+) -> Option<u64> {
+    let measured = Measured { memory, layout, address, fixed: fixed.saturating_sub(layout.larger_head) };
+    match measure {
+        Measure::BytesFile if measured.bytes_file()? > 0 => measured.word(16),
+        Measure::Pickler => measured.pickler_output(),
+        _ => None,
+    }
+    .filter(|within| *within != 0)
+}
+
 impl Measured<'_> {
     fn word(&self, offset: u64) -> Option<u64> {
         self.at(self.layout.fields(self.address), offset)
@@ -176,16 +192,19 @@ impl Measured<'_> {
 
     /// Its table of what it has seen, and its output.
     fn pickler(&self) -> Option<u64> {
-        /// Of a pickler that keeps what makes persistent numbers in one field, as 3.13.0 does.
-        const SHORTER: u64 = 144;
         let seen = self.word(16)?;
         let seen = if seen == 0 { 0 } else { self.at(seen, 16)?.checked_mul(SEEN_ENTRY)?.checked_add(SEEN)? };
-        let output = self.word(if self.fixed == SHORTER { 56 } else { 64 })?;
-        let output = match output {
+        let output = match self.pickler_output()? {
             0 => 0,
-            _ => self.layout.fields(BYTES_HEAD).checked_add(self.at(self.layout.fields(output), 16)?)?,
+            output => self.layout.fields(BYTES_HEAD).checked_add(self.at(self.layout.fields(output), 16)?)?,
         };
         seen.checked_add(output)
+    }
+
+    fn pickler_output(&self) -> Option<u64> {
+        /// Of a pickler that keeps what makes persistent numbers in one field, as 3.13.0 does.
+        const SHORTER: u64 = 144;
+        self.word(if self.fixed == SHORTER { 56 } else { 64 })
     }
 
     /// Its tables, and texts of C. Releases of one version differ in how many fields it has; the last ones are the same.

@@ -8,7 +8,7 @@ use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, Picture
 use memtrack_inject::ProcessView;
 
 use crate::addresses::AddressTable;
-use crate::contents::contents_of;
+use crate::contents::{ContentsKind, contents_of, count_once};
 use crate::followers::FollowerMemories;
 use crate::found_objects::FoundObjects;
 use crate::found_references::{FoundReferences, NewRows, in_rows};
@@ -204,10 +204,12 @@ impl<'a> FoundObjects<'a> {
             Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
         ];
         let (first_reference, references) = found.renumbered(rows, threads, others);
+        let kinds = types.each(ContentsKind::of);
+        count_once(memory, layout, &kinds, &mut sorted);
         let stored = StoredPicture {
             minor: layout.minor,
             unreadable,
-            contents: contents_of(memory, layout, &types.each(|of| of.kind), &sorted),
+            contents: contents_of(memory, layout, &kinds, &sorted),
             objects: sorted,
             reference_counts: sorted_counts,
             first_reference,

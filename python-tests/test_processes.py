@@ -152,17 +152,17 @@ def test_children_find_what_they_would_without_memtrack(memtrack, plain, python,
 
 
 def span(memtrack, path, folder):
-    """When a recording began, by the wall clock, and how long it took, in nanoseconds."""
+    """When a recording began, by the wall clock, and for how long its process is known to have lived after that, in nanoseconds."""
     parquet = pytest.importorskip("pyarrow.parquet")
     memtrack("transform", "parquet", "--no-events", "-o", folder, path)
     (table,) = (folder / "processes").rglob("*.parquet")
     (process,) = parquet.read_table(table, partitioning=None).to_pylist()
-    return process["start_ns"], process["duration_ns"]
+    return process["start_ns"], process["alive_ns"]
 
 
 def events(memtrack, path, folder):
     """What `parse` prints of a capture: (time, (address, size)) of each event, 0 where memory is given back, and its end."""
-    began, duration = span(memtrack, path, folder)
+    began, lived = span(memtrack, path, folder)
     last, found = began, []
     for line in memtrack("parse", path).stdout.decode().splitlines():
         kind, _, rest = line.partition(" ")
@@ -172,7 +172,7 @@ def events(memtrack, path, folder):
             heap = kind == "ALLOC" or fields.get("class") == "heap"
             size = int(fields["size"]) if heap else 0
             found.append((last, (int(fields["address"], 16), size)))
-    return [*found, (max(last, began + duration), None)]
+    return [*found, (max(last, began + lived), None)]
 
 
 def merged_peak(memtrack, captures, folder):
@@ -219,3 +219,21 @@ def test_the_end_of_run_names_lines_of_native_children(memtrack, tmp_path):
     command = memtrack.command("run", "--follow", "-o", tmp_path / "c.bin", sys.executable, "-c", code)
     ended = execute(command, cwd=tmp_path)
     assert ended.status == 0 and b"main at child.c:3" in ended.stderr, ended
+
+
+@pytest.mark.parametrize("options", [FOLLOW, (*FOLLOW, "--allocation-timestamps")])
+def test_processes_one_after_the_other_have_no_memory_together(memtrack, tmp_path, options):
+    """However soon the next one begins, and whether they end by themselves or are killed. By hundreds of megabytes: the kernel takes
+    longer to give those back than the next one to start."""
+    source, program = tmp_path / "hold.c", tmp_path / "hold"
+    source.write_text(
+        "#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n#include <signal.h>\n"
+        "int main(int count, char **words) {\n    char *held = malloc(200000000);\n    memset(held, 1, 200000000);\n"
+        "    if (count > 1) kill(getpid(), SIGKILL);\n    return held[5] - 1;\n}\n"
+    )
+    subprocess.run(["gcc", "-g", "-O0", "-fno-builtin", "-o", program, source], check=True)
+    code = f"import subprocess\nfor word in ([], [], ['killed'], [], ['killed'], []): subprocess.run([{str(program)!r}, *word])"
+    _, captures = recorded(memtrack, sys.executable, "-c", code, options=options)
+    assert len(captures) == 7
+    rows = json.loads(memtrack("table", "--json", *captures).stdout)["rows"]
+    assert [row["bytes"] // 200_000_000 for row in rows if row["bytes"] >= 200_000_000] == [1]

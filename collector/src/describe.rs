@@ -101,7 +101,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
     Process {
         stacks,
         start_ns: and(begun, earlier.start_ns),
-        end: EndTimes { ticks: Some(end.ticks), monotonic_ns: Some(end.monotonic_ns) },
+        end: EndTimes { ticks: Some(end.ticks), monotonic_ns: Some(end.monotonic_ns), alive_ns: None },
         stop_reason: stopped(control.stop_reason.load(Acquire)).map(Into::into),
         events_without_slot: and(Some(control.events_without_slot.load(Acquire)), earlier.events_without_slot),
         waits: WaitCounters {

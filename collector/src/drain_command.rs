@@ -78,7 +78,7 @@ impl TicketSpan {
         let end = |of: fn(&RecordingMoment) -> u64| self.end.as_ref().map(of);
         Process {
             start,
-            end: EndTimes { ticks: end(|end| end.ticks), monotonic_ns: end(|end| end.monotonic_ns) },
+            end: EndTimes { ticks: end(|end| end.ticks), monotonic_ns: end(|end| end.monotonic_ns), alive_ns: None },
             span_ticket: self.begin.map(|begin| begin.ticket),
             snapshot_ticket: end(|end| end.ticket),
             began_late: self.begin.is_some(),

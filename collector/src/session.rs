@@ -99,6 +99,8 @@ pub(crate) struct Session {
     last_check_ns: u64,
     next_sweep_ns: u64,
     next_life_ns: u64,
+    /// When the process was last known to be alive.
+    alive_ns: u64,
     begun_ns: u64,
     next_peak_ns: u64,
     /// Until when to read the resident memory of memtrack's library, which grows while recording begins.
@@ -188,6 +190,7 @@ impl Session {
             last_check_ns: 0,
             next_sweep_ns: now,
             next_life_ns: now.saturating_add(LIFE_NS),
+            alive_ns: now,
             begun_ns: now,
             next_peak_ns: now,
             library_reads_end_ns,
@@ -301,7 +304,8 @@ impl Session {
         self.read_processor_time();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
-        let known = describe::at_end(&self.area, &self.process, end, &self.earlier);
+        let mut known = describe::at_end(&self.area, &self.process, end, &self.earlier);
+        known.end.alive_ns = self.handle.has_ended().then_some(self.alive_ns);
         self.update_process(Process { cpu_ns, record_bytes, collector_cpu_ns, resident_peak, ..known }, queue);
         queue.checkpoint();
         self.area.control().children.load(SeqCst)
@@ -389,6 +393,7 @@ impl Session {
         if now >= self.next_life_ns {
             self.read_processor_time();
             self.over |= self.handle.has_ended();
+            self.alive_ns = if self.over { self.alive_ns } else { now };
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
         self.read_resident_peak(now);

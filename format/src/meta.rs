@@ -134,6 +134,8 @@ pub struct EndTimes {
     pub ticks: Option<u64>,
     /// CLOCK_MONOTONIC, in nanoseconds.
     pub monotonic_ns: Option<u64>,
+    /// CLOCK_MONOTONIC when the process was last seen alive, in nanoseconds, if it has ended: the recorder learns of that somewhat later.
+    pub alive_ns: Option<u64>,
 }
 
 /// How call stacks were read, and what that took.
@@ -303,6 +305,14 @@ const COMMAND_LINE: u64 = 1;
 const MAX_ENTRIES: usize = 4096;
 
 impl Process {
+    /// For how long after the start of the recording the process is known to have lived, in nanoseconds, if it has ended: to when it was
+    /// last seen alive. The end of the recording is later, when its parent may have started the next process.
+    #[must_use]
+    pub fn lived_ns(&self) -> Option<u64> {
+        let alive = self.end.alive_ns?.min(self.end.monotonic_ns?);
+        alive.checked_sub(self.start.monotonic_ns?)
+    }
+
     /// The payload of a block with every known field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -395,7 +405,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 42] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 43] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -410,6 +420,7 @@ impl Process {
             (41, &mut self.snapshot_interval),
             (42, &mut self.end.monotonic_ns),
             (43, &mut self.end.ticks),
+            (95, &mut self.end.alive_ns),
             (44, &mut self.exit_status),
             (45, &mut self.events_without_slot),
             (46, &mut self.waits.count),

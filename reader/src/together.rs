@@ -3,7 +3,7 @@
 //! The high-water mark of several processes is the largest sum of their live bytes at one moment. So their events are
 //! replayed in the order of their times; at equal times, one process after the other. With exact times this is the true
 //! order; without them events have the time of the last tick, so it is right to a millisecond. A process has no memory
-//! before its recording began and after it ended.
+//! before its recording began and after it was last seen alive: later ends would put it beside what its parent started next.
 //!
 //! Captures are opened when their time comes and closed at their end, so memory is that of the processes that lived at
 //! the same time. Invariant: at the end every part's sums of the peak are of the same moment, and add up to the largest
@@ -98,12 +98,13 @@ pub fn read<E: From<Error>>(
 
 impl RunningCapture {
     fn new(capture: &CaptureReader, options: &Options, shift_ns: u64) -> Result<Self, Error> {
+        let lived_ns = capture.process().lived_ns().map_or_else(|| capture.duration_ns(), Ok)?;
         Ok(Self {
             reading: capture.reading()?,
             // The moments of one process are not those of all.
             replay: Replay::new(&Options { shared_peak: true, moments: 0, ..*options }),
             shift_ns,
-            end_ns: shift_ns.saturating_add(capture.duration_ns()?),
+            end_ns: shift_ns.saturating_add(lived_ns),
             live_bytes: 0,
             mark: 0,
             over: false,

@@ -75,6 +75,10 @@ impl Session {
 
     fn order_account(&mut self, cause: AccountCause) {
         let tick = self.observer.tick(&self.area);
+        if matches!(cause, AccountCause::End | AccountCause::Finalizing) {
+            // It waits until the account is there.
+            self.alive_ns = tick.time_ns;
+        }
         self.dirty = true;
         self.accounts.order(tick, cause);
     }

@@ -77,7 +77,7 @@ pub(super) const SNAPSHOTS: [(&str, &str); 6] = [
     ("order", "i64"),
 ];
 
-const PROCESSES: [(&str, &str); 28] = [
+const PROCESSES: [(&str, &str); 29] = [
     ("process", "i64"),
     ("pid", "i32"),
     ("parent_pid", "i32"),
@@ -106,6 +106,7 @@ const PROCESSES: [(&str, &str); 28] = [
     ("lost_bytes", "i64"),
     ("time_uncertainty_ns", "i64"),
     ("sample_bytes", "i64"),
+    ("alive_ns", "i64"),
 ];
 
 /// The variances of bytes and count of a figure; null where it is exact.
@@ -344,6 +345,7 @@ impl TableWriter<'_> {
             number(info.lost_bytes),
             ParquetCell::Number(info.time_uncertainty_ns),
             ParquetCell::Number(self.source.capture.sample_bytes().map(NonZeroU64::get)),
+            ParquetCell::Number(process.lived_ns()),
         ])?;
         table.finish()
     }

@@ -380,7 +380,7 @@ pub(crate) fn process() -> Process {
             monotonic_ns: Some(START_NS),
             ..StartTimes::default()
         },
-        end: EndTimes { ticks: Some(2_000_000), monotonic_ns: Some(START_NS + 1_000_000) },
+        end: EndTimes { ticks: Some(2_000_000), monotonic_ns: Some(START_NS + 1_000_000), alive_ns: None },
         ..Process::default()
     }
 }

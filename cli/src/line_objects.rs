@@ -85,7 +85,7 @@ fn largest(
     types.sort_by_key(|(number, of)| (std::cmp::Reverse(of.own_bytes), *number));
     types.truncate(MOST_TYPES);
     let told = types.into_iter().filter_map(|(number, of)| {
-        let holder = picture.paths(&of.rows).into_iter().next()?.example;
+        let holder = picture.paths(&of.rows).first()?.told().to_owned();
         Some(ObjectsOfLine {
             name: names.get(&number)?.clone(),
             count: of.rows.len() as u64,

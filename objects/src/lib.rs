@@ -38,6 +38,7 @@ mod memory;
 mod mimalloc;
 mod numpy_array;
 mod object_head;
+mod path_patterns;
 mod paths;
 mod picture;
 mod picture_reader;

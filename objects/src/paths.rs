@@ -6,6 +6,7 @@ use memtrack_format::objects::{HolderKind, PicturedHolder};
 use rustc_hash::FxHashMap;
 
 use crate::labels::CUT;
+use crate::path_patterns::{NO_TYPE, PathPatterns, PatternNumber};
 use crate::picture::ObjectPicture;
 
 /// Objects whose paths are followed; of more, this part.
@@ -16,9 +17,9 @@ const MOST_STEPS: usize = 40;
 /// Paths of objects that differ in numbers and keys only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HolderPath {
-    /// The path of one of the objects.
+    /// The path of the largest of the objects.
     pub example: String,
-    /// The path with `[…]` for what differs.
+    /// The path with `[…]` for what differs, and `…` for any further objects of the type that comes before it again and again.
     pub pattern: String,
     /// Objects that have such a path; of very many objects estimated from a part of them.
     pub count: u64,
@@ -28,27 +29,50 @@ pub struct HolderPath {
     pub is_known: bool,
 }
 
-/// A path's text: as it is, and with `[…]` for keys and numbers.
-#[derive(Clone, Debug, Default)]
+impl HolderPath {
+    /// What is said of it: the example, but the pattern where that stands for objects that hold one another again and again.
+    #[must_use]
+    pub fn told(&self) -> &str {
+        let goes_on = self.pattern.replace("[…]", "").contains('…');
+        if goes_on { &self.pattern } else { &self.example }
+    }
+}
+
+/// How keys and numbers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum KeyText {
+    /// As they are.
+    Whole,
+    /// As `[…]`.
+    Elided,
+}
+
+/// A path's text.
+#[derive(Debug)]
 struct PathText {
-    whole: String,
-    pattern: String,
+    text: String,
+    keys: KeyText,
 }
 
 impl PathText {
+    const fn new(keys: KeyText) -> Self {
+        Self { text: String::new(), keys }
+    }
+
     fn push(&mut self, text: &str) {
-        self.whole += text;
-        self.pattern += text;
+        self.text += text;
     }
 
     fn push_key(&mut self, key: &str) {
-        self.whole += &format!("[{key}]");
-        self.pattern += "[…]";
+        self.text += &match self.keys {
+            KeyText::Whole => format!("[{key}]"),
+            KeyText::Elided => "[…]".to_owned(),
+        };
     }
 }
 
 /// What the next reference belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum PathContext {
     /// The table of modules.
     Modules,
@@ -57,21 +81,162 @@ enum PathContext {
     Object,
 }
 
+/// What holds the roots: the row of its text, or none for the table of modules.
+type Roots = FxHashMap<u32, Option<u32>>;
+
+/// Objects with paths of one pattern.
+#[derive(Clone, Copy, Debug)]
+struct PatternSum {
+    count: u64,
+    own_bytes: u64,
+    is_known: bool,
+    /// The largest of them, of equal ones that with the shortest path: its row, its bytes, and how many steps lead to it.
+    example: (u32, u64, u32),
+}
+
+/// What is known of an object on a path: its pattern, what the next step belongs to, and how many steps lead to it.
+#[derive(Clone, Copy, Debug)]
+struct KnownPath {
+    pattern: PatternNumber,
+    context: PathContext,
+    is_known: bool,
+    depth: u32,
+}
+
+/// Finds the patterns of objects, each from that of its holder.
+struct PatternSearch<'a> {
+    picture: &'a ObjectPicture,
+    roots: &'a Roots,
+    patterns: PathPatterns,
+    /// The texts of steps, by what decides them.
+    steps: FxHashMap<(HolderKind, u64, PathContext, bool), (u32, PathContext)>,
+    /// What is known of objects, and its place for each object: 0: nothing.
+    known: Vec<KnownPath>,
+    places: Vec<u32>,
+}
+
+impl<'a> PatternSearch<'a> {
+    fn new(picture: &'a ObjectPicture, roots: &'a Roots) -> Self {
+        let (patterns, steps) = (PathPatterns::default(), FxHashMap::default());
+        Self { picture, roots, patterns, steps, known: Vec::new(), places: vec![0; picture.count()] }
+    }
+
+    fn place(&self, object: u32) -> Option<usize> {
+        self.places.get(object as usize).and_then(|place| (*place as usize).checked_sub(1))
+    }
+
+    /// What is known of an object's path.
+    fn find(&mut self, object: u32) -> Option<KnownPath> {
+        let (mut at, mut steps) = (object, Vec::new());
+        let mut known = loop {
+            if let Some(place) = self.place(at) {
+                break *self.known.get(place)?;
+            }
+            // A path that was stored may lie.
+            match self.picture.holder_of(at).filter(|_| steps.len() <= self.picture.count()) {
+                Some(holder) => {
+                    steps.push((at, holder));
+                    at = holder.parent;
+                }
+                None => {
+                    let first = self.first(at);
+                    self.note(at, first);
+                    break first;
+                }
+            }
+        };
+        while let Some((object, holder)) = steps.pop() {
+            known = self.next(known, object, &holder);
+            self.note(object, known);
+        }
+        Some(known)
+    }
+
+    fn note(&mut self, object: u32, known: KnownPath) {
+        self.known.push(known);
+        if let Some(place) = self.places.get_mut(object as usize) {
+            *place = self.known.len() as u32;
+        }
+    }
+
+    fn first(&mut self, object: u32) -> KnownPath {
+        let mut text = PathText::new(KeyText::Elided);
+        let (context, is_known) = self.picture.first_step(&mut text, object, self.roots);
+        let row = self.patterns.row(&text.text);
+        let pattern = self.patterns.first(row, self.picture.type_number(object));
+        KnownPath { pattern, context, is_known, depth: 0 }
+    }
+
+    fn next(&mut self, before: KnownPath, object: u32, holder: &PicturedHolder) -> KnownPath {
+        let (row, context) = self.step(holder, before.context);
+        let of = self.picture.type_number(object);
+        // The dictionary of an object's attributes is no object on the path.
+        let of_type = if context == PathContext::Namespace { NO_TYPE } else { of };
+        let is_builtin = self.picture.type_name(of).starts_with("builtins.");
+        let pattern = self.patterns.next(before.pattern, row, of_type, is_builtin);
+        KnownPath { pattern, context, depth: before.depth.saturating_add(1), ..before }
+    }
+
+    /// The row of a step's text, and what the next step belongs to.
+    fn step(&mut self, holder: &PicturedHolder, context: PathContext) -> (u32, PathContext) {
+        let is_key = matches!(holder.kind, HolderKind::TextKey | HolderKind::OtherKey | HolderKind::NumberKey);
+        let is_elided = is_key && context == PathContext::Object || holder.kind == HolderKind::Item;
+        let value = if is_elided { 0 } else { holder.value };
+        let is_attribute = context == PathContext::Namespace
+            && holder.kind == HolderKind::TextKey
+            && self.picture.is_attribute(holder, self.picture.text(holder.value));
+        let key = (holder.kind, value, context, is_attribute);
+        if let Some(known) = self.steps.get(&key) {
+            return *known;
+        }
+        let mut text = PathText::new(KeyText::Elided);
+        let next = self.picture.step(&mut text, holder, context);
+        let found = (self.patterns.row(&text.text), next);
+        self.steps.insert(key, found);
+        found
+    }
+
+    /// The text of a pattern.
+    fn text(&self, known: &KnownPath) -> String {
+        let mut text = self.patterns.text(known.pattern);
+        match known.context {
+            PathContext::Namespace => text += ".__dict__",
+            PathContext::Modules if known.depth == 0 => text += "sys.modules",
+            _ => {}
+        }
+        text
+    }
+}
+
 impl ObjectPicture {
     /// How the objects are held: the kind of path to most bytes first. Needs a picture with their paths.
     pub fn paths(&self, objects: &[u32]) -> Vec<HolderPath> {
-        let roots: FxHashMap<u32, Option<u32>> =
-            self.stored.roots.iter().rev().map(|root| (root.object, root.text)).collect();
-        let mut by_pattern: FxHashMap<String, HolderPath> = FxHashMap::default();
+        let roots: Roots = self.stored.roots.iter().rev().map(|root| (root.object, root.text)).collect();
+        let mut search = PatternSearch::new(self, &roots);
+        let mut sums: FxHashMap<(PatternNumber, PathContext), (KnownPath, PatternSum)> = FxHashMap::default();
         for object in followed(objects) {
-            let (PathText { whole, pattern }, is_known) = self.path(*object, &roots);
-            let own_bytes = self.stored.objects.get(*object as usize).map_or(0, |object| object.own_bytes);
-            let path = || HolderPath { example: whole, pattern: pattern.clone(), count: 0, own_bytes: 0, is_known };
-            let path = by_pattern.entry(pattern.clone()).or_insert_with(path);
-            path.count += step(objects) as u64;
-            path.own_bytes = path.own_bytes.saturating_add(own_bytes.saturating_mul(step(objects) as u64));
+            let Some(known) = search.find(*object) else { continue };
+            let bytes = self.stored.objects.get(*object as usize).map_or(0, |object| object.own_bytes);
+            let none =
+                PatternSum { count: 0, own_bytes: 0, is_known: known.is_known, example: (*object, bytes, known.depth) };
+            let (_, sum) = sums.entry((known.pattern, known.context)).or_insert((known, none));
+            sum.count += step(objects) as u64;
+            sum.own_bytes = sum.own_bytes.saturating_add(bytes.saturating_mul(step(objects) as u64));
+            let (_, most, depth) = sum.example;
+            if bytes > most || bytes == most && known.depth < depth {
+                sum.example = (*object, bytes, known.depth);
+            }
         }
-        let mut all: Vec<HolderPath> = by_pattern.into_values().collect();
+        // What was found of different types may be called alike.
+        let mut by_pattern: FxHashMap<String, PatternSum> = FxHashMap::default();
+        for (known, sum) in sums.values() {
+            by_pattern.entry(search.text(known)).and_modify(|before| *before = before.and(sum)).or_insert(*sum);
+        }
+        let path = |(pattern, sum): (String, PatternSum)| {
+            let PatternSum { count, own_bytes, is_known, example: (example, ..) } = sum;
+            HolderPath { example: self.path(example, &roots), pattern, count, own_bytes, is_known }
+        };
+        let mut all: Vec<HolderPath> = by_pattern.into_iter().map(path).collect();
         all.sort_by(|a, b| (b.own_bytes, b.count, &a.pattern).cmp(&(a.own_bytes, a.count, &b.pattern)));
         all
     }
@@ -89,19 +254,12 @@ impl ObjectPicture {
         is_on
     }
 
-    fn path(&self, object: u32, roots: &FxHashMap<u32, Option<u32>>) -> (PathText, bool) {
+    fn path(&self, object: u32, roots: &Roots) -> String {
         let (first, path) = self.steps(object);
-        let root = roots.get(&first);
-        let (mut text, mut context) = (PathText::default(), PathContext::Object);
-        match root {
-            Some(None) if path.is_empty() => text.push("sys.modules"),
-            Some(None) => context = PathContext::Modules,
-            Some(Some(row)) => text.push(self.text((*row).into())),
-            None => {
-                let is_ring = self.stored.holders.get(first as usize).is_some_and(|of| of.kind == HolderKind::Ring);
-                let how = if is_ring { "in a ring that only holds itself" } else { "that C code holds" };
-                text.push(&format!("<{} {how}>", self.short_type_name(first)));
-            }
+        let mut text = PathText::new(KeyText::Whole);
+        let (mut context, _) = self.first_step(&mut text, first, roots);
+        if context == PathContext::Modules && path.is_empty() {
+            text.push("sys.modules");
         }
         let left_out = path.len().saturating_sub(MOST_STEPS);
         for (number, holder) in path.iter().enumerate() {
@@ -115,18 +273,37 @@ impl ObjectPicture {
         if context == PathContext::Namespace {
             text.push(".__dict__");
         }
-        (text, root.is_some())
+        text.text
+    }
+
+    /// Writes what holds the first object of a path. Returns what the next step belongs to, and whether it is a module or a frame.
+    fn first_step(&self, text: &mut PathText, first: u32, roots: &Roots) -> (PathContext, bool) {
+        match roots.get(&first) {
+            Some(None) => return (PathContext::Modules, true),
+            Some(Some(row)) => {
+                text.push(self.text((*row).into()));
+                return (PathContext::Object, true);
+            }
+            None => {}
+        }
+        let is_ring = self.stored.holders.get(first as usize).is_some_and(|of| of.kind == HolderKind::Ring);
+        let how = if is_ring { "in a ring that only holds itself" } else { "that C code holds" };
+        text.push(&format!("<{} {how}>", self.short_type_name(first)));
+        (PathContext::Object, false)
+    }
+
+    /// The step that leads to an object; `None`: it is the first of its path.
+    fn holder_of(&self, object: u32) -> Option<PicturedHolder> {
+        let holder = self.stored.holders.get(object as usize).copied()?;
+        (!holder.kind.is_first() && holder.parent != object).then_some(holder)
     }
 
     /// The first object of the path to an object, and how it goes on from there.
     fn steps(&self, object: u32) -> (u32, Vec<PicturedHolder>) {
         let (mut at, mut path) = (object, Vec::new());
         // A path that was stored may lie.
-        while let Some(holder) = self.stored.holders.get(at as usize).filter(|_| path.len() <= self.count()) {
-            if holder.kind.is_first() || holder.parent == at {
-                break;
-            }
-            path.push(*holder);
+        while let Some(holder) = self.holder_of(at).filter(|_| path.len() <= self.count()) {
+            path.push(holder);
             at = holder.parent;
         }
         path.reverse();
@@ -178,9 +355,26 @@ impl ObjectPicture {
         self.stored.texts.get(row as usize).map_or("?", |text| text)
     }
 
+    fn type_number(&self, object: u32) -> u32 {
+        self.stored.objects.get(object as usize).map_or(NO_TYPE, |object| object.type_number)
+    }
+
     fn short_type_name(&self, object: u32) -> &str {
-        let name = self.stored.objects.get(object as usize).map_or("?", |object| self.type_name(object.type_number));
+        let name = self.type_name(self.type_number(object));
         name.strip_prefix("builtins.").unwrap_or(name)
+    }
+}
+
+impl PatternSum {
+    fn and(&self, other: &Self) -> Self {
+        let rank = |sum: &Self| (sum.example.1, std::cmp::Reverse((sum.example.2, sum.example.0)));
+        let example = if rank(other) > rank(self) { other.example } else { self.example };
+        Self {
+            count: self.count + other.count,
+            own_bytes: self.own_bytes.saturating_add(other.own_bytes),
+            example,
+            ..*self
+        }
     }
 }
 
@@ -207,7 +401,9 @@ mod tests {
     use crate::ObjectPicture;
 
     fn picture(steps: &[(HolderKind, u64)]) -> ObjectPicture {
-        let object = |row: u64| PicturedObject { address: 4096 + row * 64, ..PicturedObject::default() };
+        // Each of a type of its own.
+        let of = |row: u64| PicturedObject { type_number: 100 + row as u32, ..PicturedObject::default() };
+        let object = |row: u64| PicturedObject { address: 4096 + row * 64, ..of(row) };
         let holders =
             steps.iter().zip(0..).map(|((kind, value), parent)| PicturedHolder { parent, kind: *kind, value: *value });
         let none = PicturedHolder::default();
@@ -258,6 +454,25 @@ mod tests {
         assert_eq!(of_function("a-b"), "app.cache['SESSIONS'].__dict__['a-b']");
         assert_eq!(of_function("9"), "app.cache['SESSIONS'].__dict__['9']");
         assert_eq!(of_function("größe…"), "app.cache['SESSIONS'].größe…");
+    }
+
+    #[test]
+    fn the_largest_object_is_the_example_and_a_list_of_linked_objects_is_a_pattern() {
+        use HolderKind::{Attribute, TextKey};
+        let mut linked = picture(&[vec![(TextKey, 0)], vec![(Attribute, 2); 50_000]].concat());
+        linked.stored.objects.iter_mut().skip(2).for_each(|object| (object.type_number, object.own_bytes) = (1, 10));
+        linked.stored.objects[7].own_bytes = 90;
+        let all: Vec<u32> = (2..=50_001).collect();
+        let paths = linked.paths(&all);
+        let told = paths.iter().map(|path| (&*path.pattern, &*path.example, path.count, path.own_bytes));
+        let example = format!("app.cache{}", ".request".repeat(6));
+        let expected = [
+            ("app.cache.request.request…", &*example, 49_998, 499_980 + 80),
+            ("app.cache.request", "app.cache.request", 1, 10),
+            ("app.cache.request.request", "app.cache.request.request", 1, 10),
+        ];
+        assert_eq!(told.collect::<Vec<_>>(), expected);
+        assert_eq!([paths[0].told(), paths[1].told()], ["app.cache.request.request…", "app.cache.request"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Invariant: the number of a kind never changes.
 
 /// How an object refers to another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HolderKind {
     /// Nothing is known to hold it.

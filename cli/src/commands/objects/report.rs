@@ -307,7 +307,7 @@ fn age_text(age: &ObjectAge) -> String {
 fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {
     let mut table = TextTable::new([column("Own bytes"), column("Objects"), column("Held by, for example").cut()]);
     for path in paths.iter().take(rows) {
-        let cells = [size(path.own_bytes), count(path.count), visible(&path.example).to_string()];
+        let cells = [size(path.own_bytes), count(path.count), visible(path.told()).to_string()];
         table.row(cells.map(Into::into));
     }
     table

@@ -33,7 +33,7 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
         place: None,
     };
     let held = of.paths.iter().take(PATHS).map(|path| Evidence {
-        text: format!("{} held by {}", plural(path.count, "object", "objects"), path.example),
+        text: format!("{} held by {}", plural(path.count, "object", "objects"), path.told()),
         tally: Evidence::exact(0, path.count),
         place: None,
     });

@@ -361,6 +361,8 @@ def test_what_an_object_has_for_itself_is_counted_once(executable, tmp_path, ver
         pictures = []
         for _ in range(2):
             process.stdout.readline()
+            # Until it waits.
+            time.sleep(0.1)
             words = [str(executable), "objects", "--retained", str(process.pid), "--json"]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             pictures.append({row["type"].rpartition(".")[2]: row for row in json.loads(done.stdout)["types"]})

@@ -22,17 +22,26 @@ def wait():
 """
 # Objects whose sizes are read from their fields, all of which lie. Nothing may take them down.
 MEASURED = """
-import collections, decimal, io, itertools, pickle, queue, struct, xml.etree.ElementTree
+import cProfile, collections, decimal, io, itertools, pickle, queue, struct, xml.etree.ElementTree, xml.parsers.expat
 class Fields(ctypes.Structure): _fields_ = [("a", ctypes.c_int * 3)]
 victims = [
     io.BytesIO(b"abc" * 100), io.BufferedReader(io.BytesIO(b"a")), struct.Struct("iii"), pickle.Pickler(io.BytesIO()),
     pickle.Unpickler(io.BytesIO()), xml.etree.ElementTree.Element("a", b="c"), decimal.Decimal(7) ** 200,
     itertools.combinations("abcd", 2), itertools.permutations("abcd", 2), itertools.product("ab", "cd"),
-    queue.SimpleQueue(), Fields(), collections.deque([1, 2]),
+    queue.SimpleQueue(), Fields(), collections.deque([1, 2]), xml.parsers.expat.ParserCreate(), cProfile.Profile(),
+    xml.etree.ElementTree.Element("a").iter(),
 ]
 KEPT.append(victims)
 for victim in victims:
     for offset in range(16, type(victim).__basicsize__ - LARGER, 8): word(id(victim), offset).value = {value}
+"""
+# What an element has for its children, and what says how many they are and where.
+ELEMENT = """
+import xml.etree.ElementTree
+victim = xml.etree.ElementTree.Element("a")
+victim.extend([xml.etree.ElementTree.Element("b") for number in range(9)])
+KEPT.append(victim)
+ctypes.c_uint64.from_address(word(id(victim), 40).value + %d).value = %s
 """
 # What C code calls a greenlet is one by its name; its state is made up.
 GREENLET = """
@@ -69,6 +78,12 @@ DAMAGE = {
     "measured_objects_whose_fields_are_nowhere": MEASURED.replace("{value}", "0x7fff12345678"),
     "measured_objects_whose_fields_are_large": MEASURED.replace("{value}", "(1 << 60) + 1"),
     "measured_objects_whose_fields_are_themselves": MEASURED.replace("{value}", "id(victim)"),
+    "an_element_with_more_children_than_there_is_room_for": ELEMENT % (8, "1 << 29"),
+    "an_element_with_more_children_than_there_can_be": ELEMENT % (8, "1 << 62"),
+    "an_element_whose_children_are_nowhere": ELEMENT % (24, "0x7fff12345678"),
+    "a_queue_with_more_items_than_there_is_room_for": "import queue\nvictim = queue.SimpleQueue()\nKEPT.append(victim)\nfor offset in (48, 56): word(id(victim), offset).value = 1 << 29\n",
+    "a_queue_whose_oldest_item_is_nowhere": "import queue\nvictim = queue.SimpleQueue()\nKEPT.append(victim)\nfor offset in (32, 56): word(id(victim), offset).value = 5\n",
+    "a_profiler_whose_functions_are_a_ring": "import cProfile\nvictim = cProfile.Profile()\nring = (ctypes.c_uint64 * 4)()\nring[1] = ring[2] = word(id(victim), 16).value = ctypes.addressof(ring)\nKEPT.append(victim)\n",
     "a_greenlet_whose_state_is_nowhere": GREENLET % "0x7fff12345678",
     "a_greenlet_whose_state_is_large": GREENLET % "(1 << 64) - 16",
     "a_greenlet_whose_frame_is_itself": GREENLET % "id(victim)",

@@ -1,4 +1,4 @@
-//! Dictionaries, their tables of keys, and strings.
+//! Dictionaries, their tables of keys, and what keys are: strings and numbers.
 //!
 //! Invariant: the number of entries is bounded by what the table's own size allows.
 
@@ -195,4 +195,22 @@ pub(crate) fn text_of(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address:
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0_u32, |all, byte| all << 8 | u32::from(*byte));
     let chars = bytes.chunks_exact(text.width as usize).map(number);
     Some(chars.map(|number| char::from_u32(number).unwrap_or(char::REPLACEMENT_CHARACTER)).collect())
+}
+
+/// An integer of at most two digits of 30 bits.
+pub(crate) fn small_integer(memory: &ObjectMemory<'_>, layout: &ObjectLayout, at: u64) -> Option<i64> {
+    let at = layout.fields(at);
+    let head = memory.u64(at.wrapping_add(16))?;
+    let (digits, sign) = if layout.minor >= 12 {
+        (head >> 3, if head & 3 == 2 { -1 } else { 1 })
+    } else {
+        (head.cast_signed().unsigned_abs(), head.cast_signed().signum())
+    };
+    let digit = |number: u64| memory.u32(at.wrapping_add(24 + number * 4)).map(i64::from);
+    match digits {
+        0 => Some(0),
+        1 => Some(sign * digit(0)?),
+        2 => Some(sign * (digit(0)? + (digit(1)? << 30))),
+        _ => None,
+    }
 }

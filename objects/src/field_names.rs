@@ -86,6 +86,11 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
     if of.kind == ObjectKind::Greenlet {
         return greenlets::name_of_field(layout, offset);
     }
+    if let ObjectKind::Outer(holder) = of.kind
+        && let Some(name) = holder.name_of_field(layout, of, offset)
+    {
+        return Some(name);
+    }
     if of.kind == ObjectKind::Type {
         // Some versions show these by code, others by a table of members.
         return match offset {

@@ -7,7 +7,7 @@ use memtrack_format::objects::{HolderKind, PicturedObject};
 use rustc_hash::FxHashMap;
 
 use crate::addresses::AddressTable;
-use crate::dictionary::text_of;
+use crate::dictionary::{small_integer, text_of};
 use crate::field_names;
 use crate::references::{ItemPart, ReferencePlace, ReferenceReader};
 use crate::type_fields::{BASE, DICTIONARY, MEMBERS};
@@ -204,7 +204,7 @@ impl LabelReader<'_> {
             Some(of) if of.kind == ObjectKind::Text => (HolderKind::TextKey, self.string(key).into()),
             Some(of)
                 if of.kind == ObjectKind::Integer
-                    && let Some(number) = self.small_integer(key) =>
+                    && let Some(number) = small_integer(self.reader.memory, self.reader.layout, key) =>
             {
                 (HolderKind::NumberKey, (number << 1 ^ number >> 63).cast_unsigned())
             }
@@ -307,24 +307,6 @@ impl LabelReader<'_> {
         }
         let name = self.reader.memory.u64(names.wrapping_add(layout.tuple_items + number * 8))?;
         text_of(self.reader.memory, layout, name).map(|name| cut(&name))
-    }
-
-    /// An integer of at most two digits of 30 bits.
-    fn small_integer(&self, at: u64) -> Option<i64> {
-        let at = self.reader.layout.fields(at);
-        let head = self.reader.memory.u64(at.wrapping_add(16))?;
-        let (digits, sign) = if self.reader.layout.minor >= 12 {
-            (head >> 3, if head & 3 == 2 { -1 } else { 1 })
-        } else {
-            (head.cast_signed().unsigned_abs(), head.cast_signed().signum())
-        };
-        let digit = |number: u64| self.reader.memory.u32(at.wrapping_add(24 + number * 4)).map(i64::from);
-        match digits {
-            0 => Some(0),
-            1 => Some(sign * digit(0)?),
-            2 => Some(sign * (digit(0)? + (digit(1)? << 30))),
-            _ => None,
-        }
     }
 }
 

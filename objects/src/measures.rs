@@ -101,7 +101,7 @@ pub(crate) fn bytes_beside(
         Measure::Product => measured.words_of_tuple(),
         Measure::Pickler => measured.pickler(),
         Measure::Unpickler => measured.unpickler(),
-        // Before 3.15 its items are a list.
+        // Its ring; before 3.15 it has no `__sizeof__`.
         Measure::Queue if layout.minor < 15 => Some(0),
         Measure::Queue => measured.words(48),
         Measure::Format => measured.format(),

@@ -10,7 +10,7 @@ use crate::dictionary::{Dictionary, KeyTable, values_start};
 use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
-use crate::numpy_array::{self, NumpyArray};
+use crate::numpy_array;
 use crate::static_types::StaticTypes;
 use crate::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::types::{ObjectKind, ObjectType};
@@ -36,7 +36,7 @@ const MOST_FIELDS: u64 = 1 << 16;
 /// Items of an object that are read at once, where an object is read in parts.
 const ITEMS_OF_A_PART: u64 = 256 << 10;
 /// Items of an object that is believed.
-const MOST_ITEMS: u64 = 1 << 29;
+pub(crate) const MOST_ITEMS: u64 = 1 << 29;
 
 /// Where in an object a reference is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +113,7 @@ impl ItemPart {
     }
 
     /// The wanted ones of so many items; `None`: there cannot be as many.
-    fn of(&mut self, count: u64) -> Option<Range<u64>> {
+    pub(crate) fn of(&mut self, count: u64) -> Option<Range<u64>> {
         self.all = Some(count).filter(|count| *count <= MOST_ITEMS)?;
         Some(self.wanted.start.min(count)..self.wanted.end.min(count))
     }
@@ -164,7 +164,6 @@ impl ReferenceReader<'_> {
                 let (from, to) = (numpy_array::REFERENCES.start, numpy_array::REFERENCES.end);
                 self.field_words(of, address, from, to, each)
                     & self.fields(of, address, numpy_array::LATER_FIELDS, each)
-                    & self.objects_of_array(address, each)
             }
             ObjectKind::Deque => self.deque(address, each) & self.fields(of, address, 72, each),
             ObjectKind::Frame if self.layout.has_light_frames() => {
@@ -192,6 +191,9 @@ impl ReferenceReader<'_> {
             }
             ObjectKind::TeeData => self.tee_data(of, address, each),
             ObjectKind::Greenlet => self.fields_before_items(of, address, each) & self.greenlet(address, each),
+            ObjectKind::Outer(holder) => {
+                self.fields_before_items(of, address, each) & self.outer_references(holder, of, address, each)
+            }
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
@@ -213,6 +215,8 @@ impl ReferenceReader<'_> {
             ObjectKind::Dictionary | ObjectKind::OrderedDictionary => self.dictionary(address, part, each),
             ObjectKind::List => self.list(address, part, each),
             ObjectKind::Set => self.set(address, part, each),
+            ObjectKind::NumpyArray => self.objects_of_array(address, part, each),
+            ObjectKind::Outer(holder) => self.outer_items(holder, address, part, each),
             ObjectKind::Code if self.layout.has_light_frames() => true,
             ObjectKind::Generator if self.layout.has_light_frames() => true,
             ObjectKind::Tuple
@@ -291,27 +295,32 @@ impl ReferenceReader<'_> {
         part: &mut ItemPart,
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
-        if of.item_size != 8 {
+        if of.item_size == 0 || !of.item_size.is_multiple_of(8) {
             return true;
         }
         let (address, (_, base)) = (self.layout.fields(address), self.item_offsets(of));
         let Some(count) = self.memory.u64(address.wrapping_add(16)) else { return false };
-        self.item_words(address.wrapping_add(base), count.cast_signed().unsigned_abs(), part, each)
+        let entries = (count.cast_signed().unsigned_abs(), of.item_size / 8);
+        self.entry_words(address.wrapping_add(base), entries, part, ReferencePlace::Item, each)
     }
 
-    /// Words of an array that are items.
-    fn item_words(
+    /// Words of an array with so many entries of so many words; `place` says how those of an entry are called.
+    pub(crate) fn entry_words(
         &self,
         first: u64,
-        count: u64,
+        (count, width): (u64, u64),
         part: &mut ItemPart,
+        place: impl Fn(u64) -> ReferencePlace,
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
         let Some(Range { start, end }) = part.of(count) else { return false };
-        let mut index = start;
-        self.memory.words(first.wrapping_add(start * 8), end - start, |word| {
-            each(ReferencePlace::Item(index), word);
-            index += 1;
+        let (mut index, mut word) = (start, 0);
+        self.memory.words(first.wrapping_add(start * width * 8), (end - start) * width, |value| {
+            each(place(index), value);
+            word += 1;
+            if word == width {
+                (index, word) = (index + 1, 0);
+            }
         })
     }
 
@@ -365,18 +374,6 @@ impl ReferenceReader<'_> {
         found.is_some()
     }
 
-    /// The objects that a NumPy array owns.
-    fn objects_of_array(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(read) = NumpyArray::read(self.memory, self.layout, address) else { return false };
-        let mut index = 0;
-        read.objects.is_none_or(|(data, count)| {
-            self.memory.words(data, count, |word| {
-                each(ReferencePlace::Item(index), word);
-                index += 1;
-            })
-        })
-    }
-
     /// The iterator, what comes behind it, and the values so far: the words of later ones are never set.
     fn tee_data(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let fields = self.layout.fields(address);
@@ -405,7 +402,7 @@ impl ReferenceReader<'_> {
     fn list(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let (Some(count), Some(items)) = (word(16), word(24)) else { return false };
-        self.item_words(items, count, part, each)
+        self.entry_words(items, (count, 1), part, ReferencePlace::Item, each)
     }
 
     fn set(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
@@ -465,7 +462,8 @@ impl ReferenceReader<'_> {
     fn type_fields(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let is_heap_type = is_heap_type(self.memory, self.layout, address);
-        let size = if is_heap_type { self.layout.heap_type } else { self.layout.static_type };
+        // Metatypes of C code have fields behind those of all classes.
+        let size = if is_heap_type { self.fixed(of).max(self.layout.heap_type) } else { self.layout.static_type };
         let is_whole = self.field_words(of, address, 24, size, each);
         if !is_heap_type {
             for state in self.static_types.of(self.memory, self.layout, address) {

@@ -11,6 +11,7 @@ use crate::dictionary::{Dictionary, text_of};
 use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
+use crate::outer_references::OuterHolder;
 use crate::type_fields::{
     BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, RESOLUTION_ORDER, WEAK_LIST,
     is_heap_type,
@@ -52,6 +53,8 @@ pub(crate) enum ObjectKind {
     NoReferences,
     NumpyArray,
     OrderedDictionary,
+    /// Fields, and references outside of them.
+    Outer(OuterHolder),
     Set,
     /// What `itertools.tee` keeps for its iterators.
     TeeData,
@@ -258,7 +261,7 @@ impl<'a> TypeTable<'a> {
             name: self.full_name(address, is_heap_type, &short),
             kind,
             measure: self.measure(address),
-            is_conservative: kind == ObjectKind::Fields && self.has_fields_of_c(address),
+            is_conservative: matches!(kind, ObjectKind::Fields | ObjectKind::Outer(_)) && self.has_fields_of_c(address),
             is_size_partial: self.is_size_partial(address),
             basic_size,
             item_size,
@@ -400,6 +403,6 @@ fn kind_of_name(name: &str) -> Option<ObjectKind> {
         | "weakref.ReferenceType"
         | "weakref.ProxyType"
         | "weakref.CallableProxyType" => ObjectKind::WeakReference,
-        _ => return None,
+        _ => ObjectKind::Outer(OuterHolder::of_name(name)?),
     })
 }

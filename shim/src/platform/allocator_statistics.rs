@@ -14,7 +14,7 @@ use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::{AllocatorAnswer, allocator_answer};
 
 use super::errno::Errno;
-use super::{dladdr, symbol_tables};
+use super::{dladdr, seccomp, symbol_tables};
 
 /// The functions by which an allocator tells its statistics.
 const FUNCTIONS: [(&CStr, StatisticsSource); 3] = [
@@ -86,6 +86,10 @@ pub(crate) fn is_asked(answer: &AllocatorAnswer) -> bool {
 #[inline(never)]
 pub(crate) fn answer(answer: &AllocatorAnswer) {
     let AllocatorAnswer { state, time_ns, cost_ns, figures, .. } = answer;
+    // It may ask the system, as mimalloc does.
+    if seccomp::has_seccomp_filter() {
+        return;
+    }
     if state.compare_exchange(allocator_answer::ASKED, allocator_answer::BEGUN, AcqRel, Relaxed).is_err() {
         return;
     }

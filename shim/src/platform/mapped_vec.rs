@@ -4,6 +4,7 @@
 //! (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
 
 use crate::platform::errno::Errno;
+use crate::platform::seccomp::{self, OwnCall};
 use std::ptr::NonNull;
 
 /// Memory for pages that are used a few at a time: they count when they are.
@@ -13,6 +14,9 @@ const NO_RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE }
 
 /// So many zeroed bytes at the start of a page, in a mapping of their own.
 pub(crate) fn map_zeroed(bytes: usize) -> Option<NonNull<u8>> {
+    if !seccomp::may(OwnCall::Map) {
+        return None;
+    }
     let _errno = Errno::keep();
     // SAFETY: a new private mapping touches nothing that exists.
     let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, FLAGS, -1, 0) };

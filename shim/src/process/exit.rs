@@ -10,8 +10,7 @@ use memtrack_transport::layout::account_request;
 
 use super::recorded_process;
 use crate::interposition::got::Original;
-use crate::platform::recording_switch;
-use crate::platform::{barrier_registration, thread_count};
+use crate::platform::{barrier_registration, recording_switch, seccomp, thread_count};
 use crate::recording::account_wait::wait_for_account;
 use crate::recording::finalize_barrier;
 
@@ -21,7 +20,12 @@ static DESTRUCTOR: extern "C" fn() = before_end;
 
 /// Waits until the collector has seen the process's last state, if it is recorded.
 pub(super) extern "C" fn before_end() {
-    if recording_switch::is_on() && recorded_process::is_this() && !has_stray_threads() {
+    // What a filter of system calls allows is not known; there is no wait then, in any case.
+    if recording_switch::is_on()
+        && !seccomp::has_seccomp_filter()
+        && recorded_process::is_this()
+        && !has_stray_threads()
+    {
         wait_for_account(account_request::AT_END);
     }
 }

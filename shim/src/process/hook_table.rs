@@ -60,6 +60,7 @@ table! {
         "dlsym" => loader::dlsym, DLSYM;
         "dlvsym" => loader::dlvsym, DLVSYM;
         "prctl" => prctl::prctl, PRCTL;
+        "syscall" => prctl::syscall, SYSCALL;
         "pthread_barrier_wait" => threads::pthread_barrier_wait, PTHREAD_BARRIER_WAIT;
         "pthread_join" => threads::pthread_join, PTHREAD_JOIN;
         "pthread_setname_np" => prctl::pthread_setname, PTHREAD_SETNAME;

@@ -10,6 +10,7 @@ use std::mem::MaybeUninit;
 use super::exit::before_end;
 use crate::interposition::got::Original;
 use crate::platform::errno::Errno;
+use crate::platform::{own_ids, seccomp};
 
 type Raise = unsafe extern "C" fn(c_int) -> c_int;
 type Kill = unsafe extern "C" fn(libc::pid_t, c_int) -> c_int;
@@ -24,8 +25,7 @@ pub(super) unsafe extern "C" fn raise(signal: c_int) -> c_int {
 }
 
 pub(super) unsafe extern "C" fn kill(process: libc::pid_t, signal: c_int) -> c_int {
-    // SAFETY: no preconditions.
-    if process == unsafe { libc::getpid() } {
+    if !seccomp::has_seccomp_filter() && process == own_ids::process_id() {
         before_signal(signal);
     }
     // SAFETY: the caller's arguments, for the function it meant.
@@ -33,6 +33,10 @@ pub(super) unsafe extern "C" fn kill(process: libc::pid_t, signal: c_int) -> c_i
 }
 
 fn before_signal(signal: c_int) {
+    // What a filter of system calls allows is not known.
+    if seccomp::has_seccomp_filter() {
+        return;
+    }
     let _errno = Errno::keep();
     if ends_by_default(signal) && is_default(signal) && !is_blocked(signal) {
         before_end();

@@ -59,7 +59,9 @@ impl Termination {
                 of_seconds(told_at.filter(|limit| self.has_used(*limit, SECOND_NS / 2))?)
             }
             libc::SIGXFSZ => format!("file size limit (ulimit -f), {}", size(limits.file_size?)),
-            libc::SIGSYS => "forbidden system call (seccomp), or sent by another process".into(),
+            libc::SIGSYS => "forbidden system call (seccomp); memtrack itself makes some (futex, gettid and others: see \
+                             \"seccomp\" in docs/limitations.md) where it does not see the filter; or sent by another process"
+                .into(),
             _ => return None,
         })
     }

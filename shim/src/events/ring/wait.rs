@@ -1,8 +1,11 @@
 //! What a thread does when no segment is free, or too many wait for the collector: it waits for the collector, for a bounded time.
 //!
-//! Invariant: waits are bounded even if the collector is gone; the thread that stops recording stores the reason.
+//! Invariant: waits are bounded even if the collector is gone; the thread that stops recording stores the reason. Where a
+//! filter forbids to wait, no system call is made: the thread spins, and the collector looks by itself.
 
-use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+use std::hint::spin_loop;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 use memtrack_transport::clock::monotonic_ns;
@@ -12,12 +15,18 @@ use memtrack_transport::layout::{state, stop_reason};
 use super::Ring;
 use crate::platform::collector_socket;
 use crate::platform::errno::Errno;
+use crate::platform::own_ids;
 use crate::platform::recording_switch;
+use crate::platform::seccomp::{self, OwnCall};
 
 /// How long a thread waits for the collector before it asks whether there still is one.
 const WAIT: Duration = Duration::from_millis(50);
 /// How often it asks, before recording is switched off for good: a minute.
 const WAITS: u32 = 1200;
+/// How often where it spins, and may not be able to ask: ten seconds.
+const SPINS: u32 = 200;
+/// Looks at a word between two looks at the clock.
+const LOOKS: u32 = 1024;
 
 impl Ring {
     /// Takes a segment as soon as the collector has freed one. `None`: recording has ended.
@@ -27,14 +36,19 @@ impl Ring {
         let control = self.home.area.control();
         let begun = monotonic_ns();
         let mut got = None;
-        for _ in 0..WAITS {
+        let may_wait = seccomp::may(OwnCall::Futex);
+        for _ in 0..if may_wait { WAITS } else { SPINS } {
             self.wake_collector();
             self.home.slot.waiting.store(1, SeqCst);
             // Once more, for the collector looks for `waiting` after it has given a segment back.
             let taken = self.home.slot.taken.load(SeqCst);
             got = self.take_segment();
             if got.is_none() {
-                futex::wait(&self.home.slot.taken, taken, WAIT);
+                if may_wait {
+                    futex::wait(&self.home.slot.taken, taken, WAIT);
+                } else {
+                    spin(&self.home.slot.taken, taken);
+                }
                 got = self.take_segment();
             }
             if got.is_some() {
@@ -65,12 +79,26 @@ impl Ring {
     }
 }
 
+/// Waits as a futex does, without a system call: while `word` holds `expected`, at most as long as [`WAIT`].
+fn spin(word: &AtomicU32, expected: u32) {
+    let begun = monotonic_ns();
+    while monotonic_ns().wrapping_sub(begun) < WAIT.as_nanos() as u64 {
+        for _ in 0..LOOKS {
+            if word.load(Acquire) != expected {
+                return;
+            }
+            spin_loop();
+        }
+    }
+}
+
 /// Whether the process that drains has ended, or drains no more: one that ran out of memory remains only to wait for its
 /// child. A zombie has ended: so a child looks at its own parent, which is another then; others ask for whoever listens.
 pub(crate) fn collector_gone(collector: i32, target: i32) -> bool {
-    // SAFETY: no arguments, cannot fail.
-    let me = unsafe { libc::getpid() };
-    if me != target {
+    if !seccomp::may(OwnCall::ProcessId) || !seccomp::may(OwnCall::CollectorLife) {
+        return false; // it cannot be asked
+    }
+    if own_ids::process_id() != target {
         return false; // a vfork child, for a moment: not the one to decide
     }
     // SAFETY: no arguments, cannot fail.

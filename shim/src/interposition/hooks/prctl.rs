@@ -1,23 +1,27 @@
-//! prctl and pthread_setname_np: names of threads, and filters of system calls.
+//! prctl, pthread_setname_np and syscall: names of threads, and filters of system calls.
 //!
-//! Invariant: what is recorded is what the system has accepted; a call that failed leaves no record.
+//! libseccomp and others install filters by `syscall`, for which the C library has no function. Invariant: what is recorded is
+//! what the system has accepted; a call that failed leaves no record.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_long};
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_transport::layout::stop_reason;
 
 use crate::interposition::got::Original;
-use crate::platform::{seccomp, shared_area};
+use crate::platform::seccomp::FilterInstallation;
+use crate::platform::{barrier_registration, own_ids, shared_area};
 use crate::recording::thread;
 
 /// Longest name of a thread that the kernel keeps, without the zero.
 const NAME_LENGTH: usize = 15;
 
 type Prctl = unsafe extern "C" fn(c_int, usize, usize, usize, usize) -> c_int;
+type Syscall = unsafe extern "C" fn(c_long, usize, usize, usize, usize, usize, usize) -> c_long;
 type SetName = unsafe extern "C" fn(libc::pthread_t, *const c_char) -> c_int;
 
 pub(crate) static PRCTL: Original<Prctl> = Original::new();
+pub(crate) static SYSCALL: Original<Syscall> = Original::new();
 pub(crate) static PTHREAD_SETNAME: Original<SetName> = Original::new();
 
 /// Takes four more words, as every variant of the variadic function does; those not given are passed on unread.
@@ -30,13 +34,45 @@ pub(crate) unsafe extern "C" fn prctl(
 ) -> c_int {
     let real = PRCTL.get();
     // SAFETY: the caller's arguments, for the function it meant.
-    let result = watch_seccomp(option, second, || unsafe { real(option, second, third, fourth, fifth) });
+    let call = || unsafe { real(option, second, third, fourth, fifth) };
+    let result = match option {
+        // SAFETY: these are the arguments of the call.
+        libc::PR_SET_SECCOMP => unsafe { install(is_strict(second), third, call) },
+        _ => call(),
+    };
     if option == libc::PR_SET_NAME && result == 0 {
-        // SAFETY: no preconditions.
-        let thread = unsafe { libc::syscall(libc::SYS_gettid) };
-        record_name(thread as i32, second as *const c_char);
+        record_name(own_ids::thread_id(), second as *const c_char);
     }
     result
+}
+
+/// Takes as many words as any system call has, as the variadic function does.
+pub(crate) unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    /// Operations of `seccomp`.
+    const SET_MODE_STRICT: usize = 0;
+    const SET_MODE_FILTER: usize = 1;
+    let real = SYSCALL.get();
+    // SAFETY: the caller's arguments, for the function it meant.
+    let call = || unsafe { real(number, first, second, third, fourth, fifth, sixth) };
+    match (number, first) {
+        (libc::SYS_seccomp, SET_MODE_STRICT | SET_MODE_FILTER) => {
+            // SAFETY: these are the arguments of the call.
+            unsafe { install(first == SET_MODE_STRICT, third, call) }
+        }
+        (libc::SYS_prctl, option) if option as c_int == libc::PR_SET_SECCOMP => {
+            // SAFETY: these are the arguments of the call.
+            unsafe { install(is_strict(second), third, call) }
+        }
+        _ => call(),
+    }
 }
 
 pub(crate) unsafe extern "C" fn pthread_setname(thread: libc::pthread_t, name: *const c_char) -> c_int {
@@ -44,19 +80,11 @@ pub(crate) unsafe extern "C" fn pthread_setname(thread: libc::pthread_t, name: *
     // SAFETY: the caller's arguments, for the function it meant.
     let result = unsafe { real(thread, name) };
     if result == 0
-        && let Some(id) = system_id(thread)
+        && let Some(id) = own_ids::id_of(thread)
     {
         record_name(id, name);
     }
     result
-}
-
-/// The system's number of a thread, out of the number of its processor clock (`!tid << 3 | 6`), which is public.
-fn system_id(thread: libc::pthread_t) -> Option<i32> {
-    let mut clock = 0;
-    // SAFETY: a thread that could just be named, and a place to store its clock.
-    let error = unsafe { libc::pthread_getcpuclockid(thread, &mut clock) };
-    (error == 0 && clock & 7 == 6).then_some(!(clock >> 3))
 }
 
 fn record_name(thread: i32, name: *const c_char) {
@@ -69,43 +97,35 @@ fn record_name(thread: i32, name: *const c_char) {
     recorder.thread_name(thread, unsafe { std::slice::from_raw_parts(name.cast(), length) });
 }
 
-/// Makes a call of prctl, whose first arguments these are.
-fn watch_seccomp(option: c_int, mode: usize, call: impl FnOnce() -> c_int) -> c_int {
-    match (option, mode as u32) {
-        (libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_STRICT) => with_strict_seccomp_handling(call),
-        (libc::PR_SET_SECCOMP, _) => {
-            let result = call();
-            if result == 0 {
-                seccomp::note_seccomp_filter();
-            }
-            result
-        }
-        _ => call(),
-    }
+/// Whether a mode of prctl's is the strict one, and not a filter.
+const fn is_strict(mode: usize) -> bool {
+    mode as u32 == libc::SECCOMP_MODE_STRICT
 }
 
-fn with_strict_seccomp_handling(call: impl FnOnce() -> c_int) -> c_int {
-    let suspended = thread::suspend();
+/// Makes a call that restricts the program's system calls: to the strict mode, or by a filter.
+///
+/// # Safety
+/// `program` is the address of the filter's program that the call passes to the system, if it is about one.
+unsafe fn install<T: Copy + Default + PartialOrd>(is_strict: bool, program: usize, call: impl FnOnce() -> T) -> T {
+    // The first hook of a thread asks the system for more than later ones do. And a thread of memtrack's own may not have ended
+    // yet, for which the filter holds as well.
+    drop(thread::enter());
+    barrier_registration::wait();
+    let installation = FilterInstallation::begin();
+    let suspended = if is_strict { Some(thread::suspend()) } else { None };
     let result = call();
-    if result != 0 {
-        thread::resume(suspended);
-    } else if let Some(area) = shared_area::area() {
-        area.control().stop_reason.store(stop_reason::STRICT_SECCOMP, Relaxed);
-        seccomp::note_seccomp_filter();
+    let is_installed = result >= T::default();
+    match suspended {
+        Some(word) if !is_installed => thread::resume(word),
+        Some(_) => {
+            installation.installed_for_one_thread();
+            if let Some(area) = shared_area::area() {
+                area.control().stop_reason.store(stop_reason::STRICT_SECCOMP, Relaxed);
+            }
+        }
+        // SAFETY: the system has just accepted the program, so it can be read.
+        None if is_installed => unsafe { installation.installed(program as *const libc::sock_fprog) },
+        None => {}
     }
     result
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_threads_system_number_is_read_from_its_clock() {
-        // SAFETY: no preconditions.
-        let handle = unsafe { libc::pthread_self() };
-        // SAFETY: no preconditions.
-        let expected = unsafe { libc::gettid() };
-        assert_eq!(system_id(handle), Some(expected));
-    }
 }

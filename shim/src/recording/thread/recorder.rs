@@ -20,7 +20,8 @@ use memtrack_transport::segment_chain;
 use super::frees::FreeStep;
 use super::{FailedCall, PythonCall, RecordingState, StateAccess, slots};
 use crate::platform::errno::Errno;
-use crate::platform::{seccomp, shared_area};
+use crate::platform::seccomp::{self, OwnCall};
+use crate::platform::{own_ids, shared_area};
 use crate::recording::{finalize_barrier, sampling};
 use crate::stacks::python::{self, NameLookup, News, ThreadObject};
 
@@ -240,9 +241,8 @@ impl Recorder {
 
     fn exec(&mut self, state: u32) -> bool {
         let Some(area) = shared_area::area() else { return false };
-        // SAFETY: no arguments, cannot fail.
-        let me = unsafe { libc::getpid() };
-        if me != area.control().pid.load(Relaxed) {
+        // Where a filter forbids to ask, it is not known whether this is the recorded process.
+        if !seccomp::may(OwnCall::ProcessId) || own_ids::process_id() != area.control().pid.load(Relaxed) {
             return false; // the child of a vfork: its exec is not this process's
         }
         let ring = &mut self.access.state().ring;

@@ -16,6 +16,8 @@ use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{FailedCall, PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
 use crate::platform::mapped_vec::{MappedVec, map_zeroed};
+use crate::platform::own_ids;
+use crate::platform::seccomp::{self, OwnCall};
 use crate::recording::sampling::{NextHit, Sampler};
 use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
@@ -78,8 +80,7 @@ pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
 
 /// Claims a free slot and makes it this thread's. It is busy then.
 pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
-    // SAFETY: no arguments, cannot fail.
-    let tid = unsafe { libc::gettid() };
+    let tid = own_ids::thread_id();
     let Some(thread) = claim_slot(area, tid).and_then(|index| occupy(area, index)) else {
         area.control().events_without_slot.fetch_add(1, Relaxed);
         return None;
@@ -97,7 +98,9 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     // SAFETY: null, or a slot's thread, which is never freed.
     let known = unsafe { place.load(Acquire).as_ref() };
     let or_new = || known.or_else(|| make(area, index));
-    if let Some(thread) = area.ensure_mapped(index).then(or_new).flatten() {
+    // The system is asked for no memory that it would end the program for; a slot that was used before has its own.
+    let may_map = known.is_some() || seccomp::may(OwnCall::Map);
+    if let Some(thread) = (may_map && area.ensure_mapped(index)).then(or_new).flatten() {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);
     }
@@ -140,14 +143,13 @@ fn inherit_slot(area: &Area, tid: i32) -> Option<u32> {
     })
 }
 
-/// Whether there is no such thread in this process any more.
+/// Whether there is no such thread in this process any more. Where a filter forbids to ask, the collector finds out.
 fn has_ended(tid: i32) -> bool {
     // Miri does not know the call.
-    if cfg!(miri) {
+    if cfg!(miri) || !seccomp::may(OwnCall::ThreadLife) {
         return false;
     }
-    // SAFETY: no arguments, cannot fail.
-    let process = unsafe { libc::getpid() };
+    let process = own_ids::process_id();
     // SAFETY: signal 0 sends nothing.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, 0) };
     // SAFETY: gives the address of this thread's errno, which is always valid.

@@ -4,6 +4,7 @@
 //! readable, all pages between included, and stays while the thread lives. Any other page (an alternate signal stack, a
 //! coroutine's) is checked each time it is reached.
 
+use crate::platform::own_ids;
 use crate::platform::readable::is_readable;
 
 const PAGE: usize = 4096;
@@ -35,10 +36,7 @@ impl StackMemory {
 
     /// The stack of the calling thread, of which nothing is known but its end.
     fn of_this_thread() -> Self {
-        // SAFETY: no arguments, cannot fail.
-        let tid = unsafe { libc::gettid() };
-        // SAFETY: no arguments, cannot fail.
-        let is_first = tid == unsafe { libc::getpid() };
+        let is_first = own_ids::thread_id() == own_ids::process_id();
         let high = if is_first {
             // The system writes the random bytes for the program above the first thread's stack.
             // SAFETY: no preconditions.

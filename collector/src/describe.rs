@@ -82,7 +82,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
     let native = control.native.load(Acquire) == 1;
     let has_python = control.python_version.load(Acquire) != 0;
     let sum = |known: bool, of: fn(&SlotHeader) -> &AtomicU64| {
-        let slots = (0..area.slot_count()).filter_map(|index| area.slot(index));
+        let slots = (0..area.claimed_slots()).filter_map(|index| area.slot(index));
         known.then(|| slots.fold(0_u64, |sum, slot| sum.wrapping_add(of(slot).load(Acquire))))
     };
     let ns = |ticks: Option<u64>| nanoseconds(ticks?, start, end);

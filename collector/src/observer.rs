@@ -238,11 +238,10 @@ impl Observer {
 }
 
 /// Pages of the headers (control page and slots) that are resident in the target if it uses this many slots. The first are
-/// in memory from the beginning, and the others since the collector has read them, so the kernel maps neighbours with each
-/// page that faults.
+/// in memory from the beginning, so the kernel maps them with the first page that faults; the others are those of used slots.
 fn header_pages(slots: u32, used: u32) -> u64 {
     let touched = PAGE + used as usize * size_of::<SlotHeader>();
-    let mapped = touched.div_ceil(PAGE).next_multiple_of(FIRST_PAGES);
+    let mapped = touched.div_ceil(PAGE).max(FIRST_PAGES);
     mapped.min(segments_offset(slots) / PAGE) as u64
 }
 

@@ -42,8 +42,8 @@ use crate::summary::ProcessExit;
 const IDLE_NS: u64 = 2_000_000;
 /// Interval of checking the threads, in nanoseconds.
 const CHECK_NS: u64 = 20_000_000;
-/// Interval of scanning all slots, in nanoseconds.
-const SWEEP_NS: u64 = 100_000_000;
+/// Interval of looking for threads that record nothing, in nanoseconds.
+const IDLE_CHECK_NS: u64 = 100_000_000;
 /// Interval of checking whether the process is alive, in nanoseconds.
 const LIFE_NS: u64 = 10_000_000;
 /// After this it is not waited for that the target is registered for barriers: whoever should have done that has ended.
@@ -97,7 +97,7 @@ pub(crate) struct Session {
     last_event_ns: u64,
     last_checkpoint_ns: u64,
     last_check_ns: u64,
-    next_sweep_ns: u64,
+    next_idle_check_ns: u64,
     next_life_ns: u64,
     /// When the process was last known to be alive.
     alive_ns: u64,
@@ -188,7 +188,7 @@ impl Session {
             last_event_ns: now,
             last_checkpoint_ns: now,
             last_check_ns: 0,
-            next_sweep_ns: now,
+            next_idle_check_ns: now,
             next_life_ns: now.saturating_add(LIFE_NS),
             alive_ns: now,
             begun_ns: now,
@@ -216,14 +216,14 @@ impl Session {
     fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
         self.account(now, queue);
-        self.find_used_slots(now);
+        self.find_used_slots();
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
         // While the target is being registered, only a slow barrier reaches it, which would delay the drain.
         let waits = !self.over && !self.is_registration_over() && now.saturating_sub(self.begun_ns) < REGISTERED_NS;
         let marks = checkpoint && !waits && (self.unmarked || self.observer.has_waiting());
         let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
         let marked = ticket.filter(|_| marks || (!waits && queue.wants_watermarks()));
-        let busy = marked.map(|ticket| (ticket, self.busy(now)));
+        let busy = marked.map(|ticket| (ticket, self.busy()));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, queue.wants_watermarks(), queue);
         }
@@ -282,8 +282,7 @@ impl Session {
         self.last_picture(queue);
         self.last_account(queue);
         self.begun = self.area.control().state.swap(state::CLOSED, SeqCst) != state::READY;
-        self.next_sweep_ns = 0;
-        self.find_used_slots(monotonic_ns());
+        self.find_used_slots();
         self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
         let last = self.observer.observe(&self.area, monotonic_ns());
         if let Some(name) = self.handle.name_at_end() {
@@ -397,9 +396,9 @@ impl Session {
             self.next_life_ns = now.saturating_add(LIFE_NS);
         }
         self.read_resident_peak(now);
-        if now >= self.next_sweep_ns {
+        if now >= self.next_idle_check_ns {
             self.look_for_idle_threads(queue);
-            self.next_sweep_ns = now.saturating_add(SWEEP_NS);
+            self.next_idle_check_ns = now.saturating_add(IDLE_CHECK_NS);
         }
         if queue.failed() {
             self.area.control().state.store(state::CLOSED, SeqCst);

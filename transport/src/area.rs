@@ -140,6 +140,12 @@ impl Area {
         self.mappings.slots()
     }
 
+    /// How many slots, from the first on, may have been claimed.
+    #[must_use]
+    pub fn claimed_slots(&self) -> u32 {
+        self.control().claimed_slots.load(Acquire).min(self.slot_count())
+    }
+
     /// The header of a slot; `None` beyond the last.
     #[inline]
     #[must_use]

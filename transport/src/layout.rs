@@ -14,13 +14,13 @@
 //!
 //! Invariant: the memory of a segment below its published fill level never changes until the collector has freed it.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 18;
+pub const LAYOUT_VERSION: u32 = 19;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -231,9 +231,17 @@ pub struct ControlPage {
     pub undrained: CacheLine<AtomicU32>,
     /// No slot below this one is free (a hint); both sides.
     pub slot_hint: CacheLine<AtomicU32>,
+    /// Only slots below this one have been claimed: the collector looks at no others, which have no memory yet; target, which
+    /// raises it before the first record of a slot.
+    pub claimed_slots: AtomicU32,
 }
 
 impl ControlPage {
+    /// Target: a slot was claimed.
+    pub fn note_claimed(&self, slot: u32) {
+        self.claimed_slots.fetch_max(slot.saturating_add(1), AcqRel);
+    }
+
     /// Collector: names its socket to the target. `false`: the path is too long, and none is named.
     pub fn set_socket(&self, path: &[u8]) -> bool {
         if path.len() >= SOCKET_WORDS * 8 {

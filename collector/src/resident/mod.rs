@@ -2,7 +2,8 @@
 //!
 //! `read` reads one, with the pages from `pages` and the free ones of glibc's heaps from `chunks`; [`AccountScheduler`]
 //! decides when. Reading takes a while for a large process, so it has a thread of its own, which is started with the first
-//! account. The process does not wait for it, except at its end, when the memory would be gone otherwise.
+//! account; a small process that has its first one at its end does not wait for a thread to start. A process waits for no
+//! account but that of its end, when the memory would be gone otherwise.
 //!
 //! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
 //! a process that waits at its end is always released.
@@ -85,6 +86,10 @@ pub(crate) struct AccountScheduler {
     is_wanted: bool,
     area: Arc<Area>,
     thread: Option<AccountWorker>,
+    /// The account of the end, if it was read without that thread.
+    read: Option<AccountAnswer>,
+    /// Resident memory when an account was last thought of.
+    resident: u64,
     allocator: AllocatorAsker,
     /// An account was ordered and has not come.
     outstanding: bool,
@@ -111,6 +116,8 @@ impl AccountScheduler {
             is_wanted,
             area: Arc::clone(area),
             thread: None,
+            read: None,
+            resident: 0,
             allocator: AllocatorAsker::default(),
             outstanding: false,
             asked: None,
@@ -128,6 +135,7 @@ impl AccountScheduler {
         if self.outstanding {
             return None;
         }
+        self.resident = resident;
         self.allocator.ask(&self.area.control().allocator, now, resident);
         match self.area.control().account_request.load(Acquire) {
             account_request::AT_END => return Some(AccountCause::End),
@@ -168,16 +176,22 @@ impl AccountScheduler {
         if !self.is_wanted {
             return release(&self.area);
         }
-        if self.thread.is_none() && !has_room() {
-            // So a limit of address space (ulimit -v) ends neither the recording nor the program.
-            self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
-        } else if self.thread.is_none() {
-            self.thread = start((self.pid, self.same_namespace), Arc::clone(&self.area)).ok();
-        }
         self.last_ns = tick.time_ns;
         let statistics = self.allocator.last(&self.area.control().allocator);
         self.allocator.ask_now(&self.area.control().allocator, tick.time_ns);
         let order = AccountOrder { tick, cause, statistics };
+        let process = (self.pid, self.same_namespace);
+        if self.thread.is_none() && !has_room() {
+            // So a limit of address space (ulimit -v) ends neither the recording nor the program.
+            self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
+        } else if self.thread.is_none() && cause == AccountCause::End && self.resident < LARGE {
+            // It takes less time than a thread takes to start, where processors are busy many times less.
+            self.read = Some(answer(&AccountReader::new(process.0, process.1), order, &self.area));
+            self.outstanding = true;
+            return;
+        } else if self.thread.is_none() {
+            self.thread = start(process, Arc::clone(&self.area)).ok();
+        }
         self.outstanding = self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok());
         if !self.outstanding {
             release(&self.area);
@@ -186,10 +200,15 @@ impl AccountScheduler {
 
     /// Passes the account on, if it has come, or comes within this time. `false`: it is still outstanding.
     pub(crate) fn take(&mut self, patience: Duration, queue: &SinkQueue) -> bool {
-        let Some(thread) = self.thread.as_ref().filter(|_| self.outstanding) else { return true };
-        let Ok(AccountAnswer { ticket, payloads, cost_ns }) = thread.answers.recv_timeout(patience) else {
-            return false;
+        let answer = match (self.read.take(), &self.thread) {
+            (Some(read), _) => read,
+            (None, Some(thread)) if self.outstanding => match thread.answers.recv_timeout(patience) {
+                Ok(answer) => answer,
+                Err(_) => return false,
+            },
+            _ => return true,
         };
+        let AccountAnswer { ticket, payloads, cost_ns } = answer;
         self.outstanding = false;
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
         self.last_cost_ns = cost_ns;

@@ -55,7 +55,7 @@ impl Session {
         self.wait_for_account(AccountCause::Snapshot, queue);
         let now = monotonic_ns();
         let last = self.observer.observe(&self.area, now);
-        let busy = self.busy(now);
+        let busy = self.busy();
         self.drain(true, queue);
         self.observer.hand_over(queue);
         if queue.wants_watermarks() {

@@ -12,26 +12,18 @@ use crate::busy_writers;
 use crate::sink_queue::SinkQueue;
 use crate::slot_reader::{MOST_KEPT, SlotReader};
 
-/// Slots beyond the last used one that every round checks.
-const AHEAD: u32 = 4;
-
 impl Session {
-    /// Adds readers for slots that have come into use. Slots are taken from the lowest on, so a round checks a few beyond
-    /// the last one; a periodic scan of all slots finds exceptions.
-    pub(super) fn find_used_slots(&mut self, now: u64) {
+    /// Adds readers for slots that have come into use: not beyond the highest one that was claimed, since each page of
+    /// headers that is looked at takes memory, and the time of a page fault.
+    pub(super) fn find_used_slots(&mut self) {
         let used = |slot: &u32| {
             self.area.slot(*slot).is_some_and(|slot| slot.owner.load(Acquire) != 0 || slot.current.load(Acquire) != 0)
         };
-        let slots = self.area.slot_count();
-        let sweep = now >= self.next_sweep_ns;
-        loop {
-            let count = self.slot_readers.len() as u32;
-            let end = if sweep { slots } else { count.saturating_add(AHEAD).min(slots) };
-            let Some(last) = (count..end).rev().find(used) else { break };
-            let base = self.base;
-            self.slot_readers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
-            self.observer.used_slots = last + 1;
-        }
+        let count = self.slot_readers.len() as u32;
+        let Some(last) = (count..self.area.claimed_slots()).rev().find(used) else { return };
+        let base = self.base;
+        self.slot_readers.extend((count..=last).map(|slot| SlotReader::new(slot, base + slot)));
+        self.observer.used_slots = last + 1;
     }
 
     /// Visits all slots; returns the largest number of segments that one of them had finished.
@@ -58,10 +50,10 @@ impl Session {
     }
 
     /// Streams that may still add records with tickets before the one that was just taken.
-    pub(super) fn busy(&mut self, now: u64) -> Vec<u32> {
+    pub(super) fn busy(&mut self) -> Vec<u32> {
         barrier::raise(self.area.control().registration.load(Acquire) == registration::DONE);
         // Slots that came into use since the last scan may have taken an earlier ticket.
-        self.find_used_slots(now);
+        self.find_used_slots();
         busy_writers::busy_streams(&self.area, self.slot_readers.len() as u32, self.base)
     }
 

@@ -70,6 +70,7 @@ pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
         // SAFETY: no arguments, cannot fail.
         let tid = if is_forked { unsafe { libc::getpid() } } else { access.state().ring.tid() };
         if tid != 0 && !has_ended(tid) && area.ensure_mapped(index) {
+            area.control().note_claimed(index);
             slot.owner.store(tid, Release);
             segment_chain::enter_hook(slot);
             access.begin_anew(tid);
@@ -81,7 +82,9 @@ pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
 /// Claims a free slot and makes it this thread's. It is busy then.
 pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
     let tid = own_ids::thread_id();
-    let Some(thread) = claim_slot(area, tid).and_then(|index| occupy(area, index)) else {
+    let found = claim_slot(area, tid);
+    found.into_iter().for_each(|index| area.control().note_claimed(index));
+    let Some(thread) = found.and_then(|index| occupy(area, index)) else {
         area.control().events_without_slot.fetch_add(1, Relaxed);
         return None;
     };

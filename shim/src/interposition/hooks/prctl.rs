@@ -46,8 +46,29 @@ pub(crate) unsafe extern "C" fn prctl(
     result
 }
 
-/// Takes as many words as any system call has, as the variadic function does.
+/// Takes as many words as any system call has, as the variadic function does. Programs wait and wake by it: nothing comes after
+/// the call, so that it is a jump.
 pub(crate) unsafe extern "C" fn syscall(
+    number: c_long,
+    first: usize,
+    second: usize,
+    third: usize,
+    fourth: usize,
+    fifth: usize,
+    sixth: usize,
+) -> c_long {
+    if matches!(number, libc::SYS_seccomp | libc::SYS_prctl) {
+        // SAFETY: the caller's arguments.
+        return unsafe { syscall_restricting(number, first, second, third, fourth, fifth, sixth) };
+    }
+    // SAFETY: the caller's arguments, for the function it meant.
+    unsafe { SYSCALL.get()(number, first, second, third, fourth, fifth, sixth) }
+}
+
+/// As [`syscall`], of a call that may restrict the program's system calls.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn syscall_restricting(
     number: c_long,
     first: usize,
     second: usize,

@@ -44,6 +44,28 @@ fn a_recording_is_listed_while_it_runs() {
     assert_eq!(listed(pid), None);
 }
 
+/// The program says that it waits as soon as it has made its blocks: long before the next checkpoint.
+#[test]
+fn what_is_listed_counts_everything_until_the_question() {
+    for options in [&["-q"] as &[&str], &["-q", "--allocation-timestamps"], &["-q", "--aggregate"], &["-q", "--live"]] {
+        let program = WaitingProgram::of("phases", options);
+        let pid = program.control.pid();
+        let mut told = None;
+        wait_until("it was counted in time", || {
+            let process = listed(pid).expect("it is listed");
+            let is_counted = process["events"].is_u64();
+            assert_eq!(process["counting"], json!(!is_counted), "{process}");
+            assert_eq!(process["live_bytes"].is_u64(), is_counted, "{process}");
+            told = Some(process);
+            is_counted
+        });
+        let told = told.expect("it was listed");
+        assert!(told["events"].as_u64().is_some_and(|events| events >= 100_000), "{options:?}: {told}");
+        program.control.let_go(1);
+        drop(program.ends("1300000 blocks\n"));
+    }
+}
+
 /// The program waits between two phases of 100 000 and 1 200 000 blocks.
 #[test]
 fn a_mark_divides_the_events_exactly() {

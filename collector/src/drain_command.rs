@@ -4,9 +4,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
@@ -37,6 +37,8 @@ pub(crate) enum DrainCommand {
     PictureOfEnd(Sender<()>),
     /// Write out everything up to now, of which this span is wanted; the answer says where it is.
     Snapshot(TicketSpan, Sender<io::Result<SnapshotCopy>>),
+    /// Write out everything up to now; the answer comes when who follows the capture can read it.
+    WriteOut(Sender<()>),
     /// End the recording.
     Finish(RecordingEnd),
 }
@@ -131,6 +133,18 @@ impl CommandSender {
         self.commands.send_timeout(command(answer), PATIENCE).ok()?;
         self.waker.wake();
         answered.recv_timeout(patience).ok()
+    }
+
+    /// Sends a command whose answer the caller waits for, at the latest at the deadline. `None`: the thread has ended or is too busy.
+    pub(crate) fn begin<T>(
+        &self,
+        deadline: Instant,
+        command: impl FnOnce(Sender<T>) -> DrainCommand,
+    ) -> Option<Receiver<T>> {
+        let (answer, answered) = bounded(1);
+        self.commands.send_deadline(command(answer), deadline).ok()?;
+        self.waker.wake();
+        Some(answered)
     }
 
     /// Sends a command; without effect if the thread has ended.

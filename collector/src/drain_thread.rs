@@ -113,6 +113,11 @@ impl DrainThread {
                     session.snapshot(span, answer, &mut self.queue);
                 }
             }
+            DrainCommand::WriteOut(answer) => match &mut self.session {
+                Some(session) => session.write_out(answer, &mut self.queue),
+                // Nothing was recorded.
+                None => _ = answer.send(()),
+            },
             DrainCommand::Finish(_) => {}
         }
     }

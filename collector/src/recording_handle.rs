@@ -3,8 +3,9 @@
 //! Invariant: it keeps no recording alive, and no draining thread waits for its user.
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use memtrack_transport::clock::monotonic_ns;
 
 use crate::drain_command::{DrainCommand, RecordingMoment, TicketSpan};
@@ -35,6 +36,27 @@ impl RecordingHandle {
     pub fn follow_for(&self, time: Duration) {
         let until_ns = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         self.all().iter().for_each(|(_, access)| access.progress.set_followed(until_ns));
+    }
+
+    /// Writes out what every process has recorded until now, so that who follows the captures can read it. Waits until the
+    /// deadline at the latest; gives the numbers of the processes of which it was written.
+    #[must_use]
+    pub fn write_out(&self, deadline: Instant) -> Vec<u32> {
+        // All at once: each takes its time.
+        let ask = |(number, access): (u32, RecordingAccess)| {
+            let answer = access.commands.begin(deadline, DrainCommand::WriteOut);
+            (number, access, answer)
+        };
+        let asked: Vec<_> = self.all().into_iter().map(ask).collect();
+        let is_written = |(_, access, answer): &(u32, RecordingAccess, Option<Receiver<()>>)| {
+            match answer.as_ref().map(|answer| answer.recv_deadline(deadline)) {
+                Some(Ok(())) => true,
+                Some(Err(RecvTimeoutError::Timeout)) => false,
+                // The thread of a process that has ended is gone when everything is written.
+                Some(Err(RecvTimeoutError::Disconnected)) | None => access.progress.has_ended(),
+            }
+        };
+        asked.into_iter().filter(is_written).map(|(number, ..)| number).collect()
     }
 
     /// Resident memory of the living processes in bytes at their last samples, without memtrack's own.

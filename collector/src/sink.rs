@@ -131,6 +131,14 @@ pub trait Sink: Send {
         Ok(())
     }
 
+    /// The same, at once: somebody waits for it who follows what is written.
+    ///
+    /// # Errors
+    /// A write error.
+    fn write_out(&mut self) -> io::Result<()> {
+        self.checkpoint()
+    }
+
     /// Whether time matters more than size until further notice: somebody waits for what is to be written.
     fn hurry(&mut self, hurry: bool) {
         let _ = hurry;

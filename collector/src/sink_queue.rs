@@ -36,6 +36,7 @@ enum SinkMessage {
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
+    WriteOut(Sender<()>),
     Snapshot { process: Box<Process>, answer: Sender<io::Result<SnapshotCopy>> },
     Finish { complete: bool },
 }
@@ -138,6 +139,12 @@ impl SinkQueue {
         self.send(SinkMessage::Checkpoint);
     }
 
+    /// Asks the sink to write out everything that was handed over, and to answer then.
+    pub(crate) fn write_out(&self, answer: Sender<()>) {
+        self.hurry.store(true, Relaxed);
+        self.send(SinkMessage::WriteOut(answer));
+    }
+
     /// Asks the sink for a snapshot that ends with this metadata; the answer goes to the one who wants it.
     pub(crate) fn snapshot(&self, process: Process, answer: Sender<io::Result<SnapshotCopy>>) {
         self.hurry.store(true, Relaxed);
@@ -179,7 +186,7 @@ fn feed(
             is_hurried = !is_hurried;
             sink.hurry(is_hurried);
         }
-        if matches!(message, SinkMessage::Snapshot { .. }) {
+        if matches!(message, SinkMessage::Snapshot { .. } | SinkMessage::WriteOut(_)) {
             hurry.store(false, Relaxed);
         }
         if let (Err(error), SinkMessage::Snapshot { answer, .. }) = (&result, &message) {
@@ -217,6 +224,12 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         SinkMessage::Watermark { ticket, busy } => sink.watermark(*ticket, busy),
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),
+        SinkMessage::WriteOut(answer) => {
+            sink.write_out()?;
+            // The one who asked may have lost patience.
+            let _ = answer.send(());
+            Ok(())
+        }
         SinkMessage::Snapshot { process, answer } => {
             // The one who asked may have lost patience.
             let _ = answer.send(sink.snapshot(process));

@@ -1,6 +1,7 @@
 //! `memtrack ps`: the recordings that run, with their processes, as text or JSON.
 //!
-//! Invariant: recordings that end meanwhile are left out; that nothing is recorded is no error.
+//! Invariant: figures count everything that was recorded when they were asked for, or are not told. Recordings that end meanwhile
+//! are left out; that nothing is recorded is no error.
 
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,7 +19,7 @@ use crate::terminal::TextFormat;
 use crate::text::{TextTable, column};
 use crate::units::{count, duration, size};
 
-/// For how long captures are read to count what is live.
+/// For how long is waited for what was recorded until now, and captures are read to count what is live.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Prints the list.
@@ -26,8 +27,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// # Errors
 /// Standard output cannot be written.
 pub(crate) fn run(options: &PsArgs) -> Result<u8> {
-    let mut all = recordings::all();
-    count_what_is_live(&mut all);
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = recordings::all_of_now(deadline);
+    count_what_is_live(&mut all, deadline);
     let processes: Vec<&ProcessStatus> = all.iter().flat_map(|recording| &recording.status.processes).collect();
     let mut text = String::new();
     if options.json {
@@ -46,10 +48,9 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     Ok(0)
 }
 
-/// Counts what the recording process does not: reads the captures, for so long in all, those with least records first, so
+/// Counts what the recording process does not: reads the captures until the deadline, those with least records first, so
 /// that a large one keeps no other from its figures. Of those that take longer, the recording process is asked to count.
-fn count_what_is_live(all: &mut [RunningRecording]) {
-    let deadline = Instant::now() + PATIENCE;
+fn count_what_is_live(all: &mut [RunningRecording], deadline: Instant) {
     let mut processes = Vec::new();
     for (place, recording) in all.iter_mut().enumerate() {
         let recorder = recording.status.recorder;
@@ -60,19 +61,28 @@ fn count_what_is_live(all: &mut [RunningRecording]) {
     let mut too_large = Vec::new();
     for (place, recorder, process) in processes {
         let Some(capture) = &process.capture else { continue };
-        if let Some(totals) = source::totals(capture, recorder, deadline) {
-            process.events = Some(totals.events);
-            process.live_bytes = Some(totals.live.bytes);
-            process.peak_bytes = Some(totals.peak_bytes);
-        } else if process.state == ProcessState::Recording {
-            too_large.push((place, process.pid));
+        // What was recorded and is not in the capture yet would be missing.
+        let totals = if process.counting { None } else { source::totals(capture, recorder, deadline) };
+        match totals {
+            Some(totals) => {
+                process.events = Some(totals.events);
+                process.live_bytes = Some(totals.live.bytes);
+                process.peak_bytes = Some(totals.peak_bytes);
+            }
+            None if process.state == ProcessState::Recording => too_large.push((place, process.number)),
+            None => {}
         }
     }
-    let asked = |(place, pid): &(usize, u32)| {
-        let client = &mut all[*place].client;
-        client.ask::<serde_json::Value>(ControlCommand::Count { pid: Some(*pid) }).is_ok()
-    };
-    if too_large.iter().map(asked).fold(false, |any, asked| any | asked) {
+    let mut any = false;
+    for (place, number) in too_large {
+        let RunningRecording { client, status } = &mut all[place];
+        let Some(process) = status.processes.iter_mut().find(|process| process.number == number) else { continue };
+        // What cannot be followed, as a capture that is no file, is refused.
+        let is_counted = client.ask::<serde_json::Value>(ControlCommand::Count { pid: Some(process.pid) }).is_ok();
+        process.counting |= is_counted;
+        any |= is_counted;
+    }
+    if any {
         message::note("what could not be counted in a second is being counted now: ask again in a moment");
     }
 }
@@ -82,7 +92,7 @@ fn now_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is not known stands as a dash: of a large capture, events and live bytes are not counted at once.
+/// What is not known stands as a dash. What is recorded faster than it can be counted is never told in part: it is being counted.
 fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
     let mut table = TextTable::new([
         column("PID"),
@@ -103,7 +113,7 @@ fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
             process.state.name().to_owned(),
             started.map_or("-".into(), |started| duration(now_ns.saturating_sub(started))),
             process.events.map_or("-".into(), count),
-            bytes(process.live_bytes),
+            if process.counting { "counting".into() } else { bytes(process.live_bytes) },
             bytes(process.peak_bytes),
             bytes(process.resident_bytes),
             process.capture.as_ref().map_or("-".into(), |path| visible(&path.to_string_lossy())),
@@ -130,6 +140,7 @@ mod tests {
             events: None,
             live_bytes: Some(12_300_000),
             peak_bytes: Some(20_000_000),
+            counting: false,
             resident_bytes: None,
             record_bytes: 0,
             capture: Some("/srv/memtrack-app.py.4711.bin".into()),
@@ -144,6 +155,10 @@ mod tests {
         for text in ["4711  recording", "1 min 00 s", "12.3 MB", "20.0 MB", " - ", "/srv/memtrack-app.py.4711.bin"] {
             assert!(whole.contains(text), "{text}: {whole}");
         }
+        let behind =
+            ProcessStatus { events: None, live_bytes: None, peak_bytes: None, counting: true, ..process.clone() };
+        let told = table(&[&behind], 0).lines(TextFormat { width: None, color: false });
+        assert!(told.iter().any(|line| line.to_string().contains(" counting ")), "what is counted is no number");
         for width in [70, 80, 160] {
             assert!(lines(Some(width)).iter().all(|line| line.chars().count() <= width), "{width}");
         }

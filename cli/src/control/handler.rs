@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -14,6 +14,7 @@ use memtrack_collector::control::protocol::{
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket, Subscriber};
 use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy, TicketSpan};
+use memtrack_reader::live::LiveTotals;
 
 use super::snapshot::CapturePaths;
 use super::spans::{OpenSpans, RecordedKinds};
@@ -142,10 +143,9 @@ impl RecordingCommands {
         Ok((number, capture))
     }
 
-    fn process(&self, known: RecordedProcess) -> Option<ProcessStatus> {
+    fn process(&self, known: RecordedProcess, totals: Option<LiveTotals>) -> Option<ProcessStatus> {
         let RecordedProcess { number, process, ended, record_bytes, resident_bytes, .. } = known;
         let process = process.unwrap_or_default();
-        let totals = self.engine.totals(number);
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
@@ -156,6 +156,7 @@ impl RecordingCommands {
             events: totals.map(|totals| totals.events),
             live_bytes: totals.map(|totals| totals.live.bytes),
             peak_bytes: totals.map(|totals| totals.peak_bytes),
+            counting: false,
             resident_bytes,
             record_bytes,
             capture: (self.captures)(number),
@@ -168,7 +169,25 @@ impl CommandHandler for RecordingCommands {
     fn status(&self) -> RecordingStatus {
         // Viewers ask once a second: until they stop, checkpoints come more often.
         self.recording.follow_for(FOLLOWED);
-        let processes = self.recording.processes().into_iter().filter_map(|known| self.process(known)).collect();
+        let process = |known: RecordedProcess| {
+            let totals = self.engine.totals(known.number);
+            self.process(known, totals)
+        };
+        let processes = self.recording.processes().into_iter().filter_map(process).collect();
+        RecordingStatus { recorder: std::process::id(), processes }
+    }
+
+    fn status_of_now(&self, within: Duration) -> RecordingStatus {
+        self.recording.follow_for(FOLLOWED);
+        let deadline = Instant::now() + within;
+        let written = self.recording.write_out(deadline);
+        let since = Instant::now();
+        let process = |known: RecordedProcess| {
+            let is_written = written.contains(&known.number);
+            let totals = self.engine.totals_since(known.number, since, deadline).filter(|_| is_written);
+            Some(ProcessStatus { counting: !is_written, ..self.process(known, totals)? })
+        };
+        let processes = self.recording.processes().into_iter().filter_map(process).collect();
         RecordingStatus { recorder: std::process::id(), processes }
     }
 

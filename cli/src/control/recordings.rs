@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, RecordingStatus};
@@ -32,9 +33,19 @@ impl RunningRecording {
 
 /// All recordings that this user can reach, by the pid of their first processes.
 pub(crate) fn all() -> Vec<RunningRecording> {
+    all_that_answer(|| ControlCommand::Status { within_ms: None })
+}
+
+/// The same when their captures have what was recorded until now. Those that are not so far at the deadline say so.
+pub(crate) fn all_of_now(deadline: Instant) -> Vec<RunningRecording> {
+    let left = || u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis()).ok();
+    all_that_answer(|| ControlCommand::Status { within_ms: Some(left().unwrap_or(0)) })
+}
+
+fn all_that_answer(status: impl Fn() -> ControlCommand) -> Vec<RunningRecording> {
     let connect = |socket: PathBuf| {
         let mut client = ControlClient::connect(&socket).ok()?;
-        let status = client.ask(ControlCommand::Status).ok()?;
+        let status = client.ask(status()).ok()?;
         Some(RunningRecording { client, status })
     };
     let mut all: Vec<_> = directory::sockets().into_iter().filter_map(connect).collect();

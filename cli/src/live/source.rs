@@ -120,7 +120,7 @@ impl LiveSource {
     /// Asks the recording, or connects to it again.
     fn ask(&mut self) {
         let status = match &mut self.client {
-            Some(client) => client.ask::<RecordingStatus>(ControlCommand::Status).ok(),
+            Some(client) => client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).ok(),
             None => None,
         };
         let Some(pid) = self.pid else {

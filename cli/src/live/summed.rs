@@ -140,7 +140,7 @@ impl SummedProcesses {
         if let Some(client) = &mut self.recording {
             let pid = client.pid();
             let again = || recordings::of(Some(pid)).ok().map(|found| (found.client, found.status));
-            match client.ask::<RecordingStatus>(ControlCommand::Status) {
+            match client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }) {
                 Ok(status) => self.note(status),
                 Err(_) => match again() {
                     Some((client, status)) => {

@@ -32,6 +32,8 @@ const FOLLOWED: Duration = Duration::from_secs(3);
 const COUNTED: Duration = Duration::from_secs(60);
 /// Totals that are older than this are not told.
 const FRESH: Duration = Duration::from_secs(2);
+/// How often is looked for totals that are waited for.
+const LOOK: Duration = Duration::from_millis(2);
 /// Lines are made at most 1/n of the time.
 const TIME_PART: u32 = 5;
 /// The shortest window.
@@ -53,7 +55,7 @@ struct EngineState {
     arrived: Vec<Arrival>,
     /// Processes whose totals were asked for, with their captures.
     counted: Vec<(u32, PathBuf)>,
-    /// Totals of processes by their number, and when all of the capture was replayed.
+    /// Totals of processes by their number, and the moment up to which all that was written of the capture was replayed.
     totals: HashMap<u32, (Instant, LiveTotals)>,
     thread: Option<thread::JoinHandle<()>>,
     is_running: bool,
@@ -102,6 +104,28 @@ impl LiveEngine {
     pub(crate) fn totals(&self, number: u32) -> Option<LiveTotals> {
         let known = lock(&self.shared).totals.get(&number).copied();
         known.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, totals)| totals)
+    }
+
+    /// The same of all that was written until this moment: waits for it, if the process is followed, until the deadline.
+    pub(crate) fn totals_since(&self, number: u32, since: Instant, deadline: Instant) -> Option<LiveTotals> {
+        loop {
+            let known = {
+                let state = lock(&self.shared);
+                if !state.is_running {
+                    return None;
+                }
+                state.totals.get(&number).copied()
+            };
+            // Of a process that nobody views, there are none, or they stay old.
+            let (at, totals) = known.filter(|(at, _)| at.elapsed() < FRESH)?;
+            if at >= since {
+                return Some(totals);
+            }
+            if Instant::now() >= deadline {
+                return None;
+            }
+            thread::sleep(LOOK);
+        }
     }
 
     /// Starts the thread for this capture, unless it runs already.
@@ -190,10 +214,12 @@ impl Engine {
             let mut is_done = true;
             // A capture that cannot be read any more loses its viewers, who go on by themselves.
             self.watched.retain_mut(|watched| {
+                // Everything that was written by now is replayed when it has caught up.
+                let asked = Instant::now();
                 let progress = watched.poll();
                 is_done &= matches!(progress, Ok(FollowProgress::CaughtUp | FollowProgress::Ended));
                 if let Ok(FollowProgress::CaughtUp | FollowProgress::Ended) = progress {
-                    let totals = (Instant::now(), watched.follower.state().totals());
+                    let totals = (asked, watched.follower.state().totals());
                     lock(&self.shared).totals.insert(watched.number, totals);
                 }
                 if let Err(error) = &progress {

@@ -18,6 +18,12 @@ pub trait CommandHandler: Send + Sync {
     /// Which processes are recorded.
     fn status(&self) -> RecordingStatus;
 
+    /// The same; first writes out what was recorded until now, for at most this long.
+    fn status_of_now(&self, within: Duration) -> RecordingStatus {
+        let _ = within;
+        self.status()
+    }
+
     /// Counts from now on what a process holds.
     ///
     /// # Errors
@@ -77,6 +83,9 @@ pub trait CommandHandler: Send + Sync {
     }
 }
 
+/// How long other clients may have to wait for one that wants to know what was recorded until now.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
+
 const NO_SPANS: &str = "this version of memtrack has no spans of this recording";
 
 /// Executes a command. `subscriber`: pushes lines to the client.
@@ -86,7 +95,10 @@ pub(super) fn execute(
     subscriber: Subscriber,
 ) -> Result<Value, String> {
     match command {
-        ControlCommand::Status => value(&handler.status()),
+        ControlCommand::Status { within_ms: None } => value(&handler.status()),
+        ControlCommand::Status { within_ms: Some(within_ms) } => {
+            value(&handler.status_of_now(Duration::from_millis(within_ms).min(LONGEST_WAIT)))
+        }
         ControlCommand::Count { pid } => handler.count(pid).map(nothing),
         ControlCommand::Mark { name } => {
             super::protocol::check_mark_name(&name)?;

@@ -47,7 +47,12 @@ pub struct ControlRequest {
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum ControlCommand {
     /// Which processes are recorded: answered by [`RecordingStatus`].
-    Status,
+    Status {
+        /// First writes out what was recorded until now, for at most so long: figures and captures have all of it then. Without it
+        /// they may be behind.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        within_ms: Option<u64>,
+    },
     /// Counts from now on what a process holds, for [`RecordingStatus`]: answered by an empty object.
     Count {
         /// The recorded process; without it the first one.
@@ -161,6 +166,9 @@ pub struct ProcessStatus {
     pub live_bytes: Option<u64>,
     /// The most that they were.
     pub peak_bytes: Option<u64>,
+    /// More was recorded than could be counted in time, so these figures are not there: they can be asked for again.
+    #[serde(default)]
+    pub counting: bool,
     /// Resident memory in bytes when it was last sampled, without memtrack's own.
     pub resident_bytes: Option<u64>,
     /// Bytes of records so far, before compression.
@@ -184,6 +192,7 @@ impl ProcessStatus {
             events: None,
             live_bytes: None,
             peak_bytes: None,
+            counting: false,
             resident_bytes: None,
             record_bytes: 0,
             capture: None,
@@ -321,7 +330,9 @@ mod tests {
     fn requests_are_read_as_they_are_documented() {
         let parsed = |text: &str| parse_request(text.as_bytes());
         let ok = |id, command| Ok(ControlRequest { id, command });
-        assert_eq!(parsed(r#"{"id":1,"command":"status"}"#), ok(1, ControlCommand::Status));
+        assert_eq!(parsed(r#"{"id":1,"command":"status"}"#), ok(1, ControlCommand::Status { within_ms: None }));
+        let waits = ControlCommand::Status { within_ms: Some(500) };
+        assert_eq!(parsed(r#"{"id":1,"command":"status","within_ms":500}"#), ok(1, waits));
         let mark = ControlCommand::Mark { name: "ä b".into() };
         assert_eq!(parsed(r#"{"command":"mark","later":[1],"name":"ä b","id":2}"#), ok(2, mark));
         assert_eq!(parsed(r#"{"id":3,"command":"live"}"#), ok(3, ControlCommand::Live { every_ms: 1000, pid: None }));

@@ -99,7 +99,7 @@ fn requests_are_answered() {
     let mut client = running.connect();
     assert_eq!(client.pid(), 4711);
     assert_eq!(client.recorder(), std::process::id().cast_signed());
-    assert_eq!(client.ask::<RecordingStatus>(ControlCommand::Status).unwrap().recorder, 7);
+    assert_eq!(client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).unwrap().recorder, 7);
     let mark = ControlCommand::Mark { name: "warm".into() };
     assert_eq!(client.ask::<MarkAnswer>(mark).unwrap().time_ns, 1);
     assert_eq!(*running.recording.marks.lock().unwrap(), ["warm"]);
@@ -154,7 +154,7 @@ fn every_subscriber_gets_the_same_bytes_and_a_slow_one_skips() {
         }
         assert_eq!((lines + skipped, skipped > 200), (301, true), "{lines} {skipped}");
         // A subscriber may still ask.
-        client.ask::<RecordingStatus>(ControlCommand::Status).unwrap();
+        client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).unwrap();
     }
     drop(clients);
     let begun = Instant::now();
@@ -181,7 +181,7 @@ fn unfit_clients_are_dropped_and_told_why() {
         let said = rest(raw);
         assert!(said.contains(expected) || said.is_empty(), "{expected}: {said}");
     }
-    running.connect().ask::<RecordingStatus>(ControlCommand::Status).unwrap();
+    running.connect().ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).unwrap();
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_thousand_hostile_clients_leave_the_server_as_it_was() {
         kept.push(stream);
     }
     let begun = Instant::now();
-    running.connect().ask::<RecordingStatus>(ControlCommand::Status).unwrap();
+    running.connect().ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
 }
 

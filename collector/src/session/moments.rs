@@ -1,4 +1,4 @@
-//! Moments of a running recording, for clients of its control socket: marks, positions and snapshots.
+//! Moments of a running recording, for clients of its control socket: marks, positions, snapshots, and what is written by now.
 //!
 //! Invariant: each takes a ticket of its own, after everything that the process recorded before it was asked for.
 
@@ -15,6 +15,11 @@ use crate::describe;
 use crate::drain_command::{RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
 use crate::sink_queue::SinkQueue;
+
+/// How often is looked whether a thread has left the hook that it was in, and for how long, in nanoseconds: the program may wait for
+/// the drain.
+const LOOKS: u32 = 16;
+const LOOKED_NS: u64 = 5_000_000;
 
 impl Session {
     /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
@@ -74,5 +79,35 @@ impl Session {
         };
         process.update(&span.metadata(&self.process).encode());
         queue.snapshot(process, answer);
+    }
+
+    /// Writes out everything up to now, so that who follows the capture has it: its last watermark is this moment's. Answers when
+    /// it is written; not at all if it cannot be.
+    pub(crate) fn write_out(&mut self, answer: Sender<()>, queue: &mut SinkQueue) {
+        // Of a process that has ended, everything was handed over.
+        if !self.ended {
+            let now = monotonic_ns();
+            let last = self.observer.observe(&self.area, now);
+            let busy = self.still_busy(now);
+            self.drain(true, queue);
+            self.observer.hand_over(queue);
+            queue.watermark(last, busy);
+        }
+        queue.write_out(answer);
+    }
+
+    /// The streams that may still add records with tickets before the one that was just taken, without those that leave their hook
+    /// at once: a watermark that names a stream keeps back everything since its last record, which may be long ago.
+    fn still_busy(&mut self, now: u64) -> Vec<u32> {
+        let mut busy = self.busy(now);
+        for _ in 0..LOOKS {
+            if busy.is_empty() || monotonic_ns().saturating_sub(now) > LOOKED_NS {
+                break;
+            }
+            std::thread::yield_now();
+            let later = self.busy(now);
+            busy.retain(|stream| later.binary_search(stream).is_ok());
+        }
+        busy
     }
 }

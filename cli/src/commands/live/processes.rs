@@ -117,7 +117,7 @@ fn ask(pid: u32, running: &Weak<Mutex<Vec<u32>>>) {
     while running.strong_count() > 0 {
         let known = client.take().or_else(|| recordings::of(Some(pid)).ok().map(|found| found.client));
         if let Some(mut known) = known
-            && let Ok(status) = known.ask::<RecordingStatus>(ControlCommand::Status)
+            && let Ok(status) = known.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None })
         {
             let runs = status.processes.into_iter().filter(|process| process.state == ProcessState::Recording);
             let pids = runs.filter(|process| process.capture.is_some()).map(|process| process.pid).collect();

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use memtrack_collector::ProcessExit;
@@ -116,6 +117,13 @@ impl DormantCommands {
 }
 
 impl CommandHandler for DormantCommands {
+    fn status_of_now(&self, within: Duration) -> RecordingStatus {
+        if let Some(active) = &*self.lock() {
+            return active.commands.status_of_now(within);
+        }
+        self.status()
+    }
+
     fn status(&self) -> RecordingStatus {
         if let Some(active) = &*self.lock() {
             return active.commands.status();
@@ -153,7 +161,7 @@ impl CommandHandler for DormantCommands {
         self.with_active(|commands| commands.end(span))
     }
 
-    fn live(&self, pid: Option<u32>, every: std::time::Duration, subscriber: Subscriber) -> Result<(), String> {
+    fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
         self.with_active(|commands| commands.live(pid, every, subscriber))
     }
 

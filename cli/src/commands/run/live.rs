@@ -105,6 +105,10 @@ impl Sink for LiveSink {
         self.inner.checkpoint()
     }
 
+    fn write_out(&mut self) -> io::Result<()> {
+        self.inner.write_out()
+    }
+
     fn hurry(&mut self, hurry: bool) {
         self.inner.hurry(hurry);
     }

@@ -142,6 +142,11 @@ impl Sink for SumsSink {
         Ok(())
     }
 
+    fn write_out(&mut self) -> io::Result<()> {
+        self.next_checkpoint = Instant::now();
+        self.checkpoint()
+    }
+
     /// The sums so far, in a file of their own, since the capture is rewritten in place.
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         let mut now = self.running.now().ok_or(io::ErrorKind::NotFound)?;

@@ -258,9 +258,15 @@ subprocess.run([{str(memtrack.command("")[0])!r}, "snapshot", "-q", "-o", "now.b
     ended = memtrack("run", "-o", "capture.bin", sys.executable, "app.py", cwd=tmp_path)
     assert ended.status == 0
     # At which account depends on when they were taken: it is touched after it was reserved.
-    expected = r"1\.[01]\d GB of live blocks is not in memory"
+    expected = r"after the start: \d+ MB, .* of it live blocks in memory: .*; 1\.[01]\d GB more of live blocks is not in memory"
     assert re.search(expected, ended.stderr.decode()), ended.stderr.decode()
     assert re.search(expected, memtrack("stats", "capture.bin", cwd=tmp_path).stdout.decode())
+    # Who holds most of the peak holds no memory: nothing is to be processed in parts.
+    explained = json.loads(memtrack("explain", "--json", "capture.bin", cwd=tmp_path).stdout)["findings"]
+    [reserved] = [of for of in explained if of["id"] == "held" and of["title"].endswith(", most of it not in memory")]
+    assert re.search(r"1\.[01]\d GB of a block of 1\.07 GB was not in memory", reserved["evidence"][1]["text"])
+    assert "in parts" not in reserved["advice"] and reserved["command"].startswith("memtrack resident --at ")
+    assert reserved["evidence"][0]["line"] == 4
     # The last account of the snapshot is its own, when nothing changes any more.
     report = json.loads(memtrack("resident", "--json", "--at", "end", "now.bin", cwd=tmp_path).stdout)
     [row] = [row for row in report["untouched"] if row["bytes"] >= 1 << 30]

@@ -161,7 +161,7 @@ fn figures(
     }
     line("Resident memory", resident(totals))?;
     if let Some(sentence) = &info.resident_sentence() {
-        line("  of it", sentence.clone())?;
+        line("  at one time", sentence.clone())?;
     }
     if let Some(combined_peaks) = info.combined_peaks.as_ref().filter(|_| totals.resident_peak().is_some()) {
         line("  sum of peaks", format!("{}, each process at its own time", size(combined_peaks.rss_sum_of_peaks)))?;

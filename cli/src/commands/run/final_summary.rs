@@ -332,7 +332,7 @@ fn figures(
         true => Some(UNNAMED),
         false => names.is_brief().then_some(BRIEF),
     };
-    let resident = capture.info.resident_sentence().map(|sentence| sentence.trim_start_matches("resident ").to_owned());
+    let resident = capture.info.resident_sentence();
     for (label, text) in
         [("resident", resident), ("failed", failed), ("limit", limits), ("symbols", symbols.map(str::to_owned))]
     {

@@ -17,6 +17,11 @@ const LEAST_BYTES: u64 = 100_000_000;
 const LEAST_BLOCKS: u64 = 100_000;
 /// Least share of all that was allocated, by bytes or by number.
 const LEAST_PERCENT: u64 = 20;
+/// A line holds much from these bytes on, and this percentage of the peak; so does `held`.
+const LEAST_HELD: u64 = 64 << 10;
+const LEAST_HELD_PERCENT: u64 = 10;
+/// Why that matters.
+const TAKES_TIME: &str = "allocating and freeing takes time, and large blocks have their pages made new each time.";
 /// One byte that is held weighs as much as so many that come and go.
 const WEIGHS: u64 = 64;
 
@@ -37,6 +42,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let mut all: Vec<_> = rows.rows.iter().filter(churns).collect();
     all.sort_by_key(|row| std::cmp::Reverse(weight(row)));
     all.truncate(MOST);
+    // A line may hold much and allocate many times that: then another finding is about what it holds.
+    let is_much = |held: u64| held >= LEAST_HELD && held >= rows.peak.bytes / 100 * LEAST_HELD_PERCENT;
+    let holds_much = |row: &super::rows::LineRow| is_much(row.peak.tally.bytes.max(row.leaked.tally.bytes));
     let finding = |row: &super::rows::LineRow| {
         let tally = row.allocated.tally;
         let place = row.allocated.place(capture, sources);
@@ -62,10 +70,10 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
                 tally,
                 place,
             }],
-            meaning:
-                "It holds little memory, but allocating and freeing takes time, and large blocks have their pages \
-                      made new each time."
-                    .into(),
+            meaning: format!(
+                "{} {TAKES_TIME}",
+                if holds_much(row) { "Apart from what it holds," } else { "It holds little memory, but" }
+            ),
             advice: "Reuse a buffer, allocate once outside of the loop, or work in place.".into(),
             command: command(capture, &format!("table --allocated{filters}")),
         }

@@ -5,7 +5,7 @@
 use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about};
+use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, noise, size_about};
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::duration;
@@ -30,7 +30,11 @@ const AHEAD_SECONDS: u64 = 60;
 const LEAST_SPAN_NS: u64 = 2_000_000_000;
 
 /// The lines that grow most.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &LineObjects) -> Vec<Finding> {
+pub(super) fn findings(
+    rows: &LineRows<'_>,
+    sources: &mut Sources,
+    (objects, absent): (&LineObjects, &NotInMemory<'_>),
+) -> Vec<Finding> {
     let Some(series) = &rows.series else { return Vec::new() };
     let grows = rows.rows.iter().zip(&series.parts).filter_map(|(row, live)| {
         // Imports grow while a program starts, which may be all that it does.
@@ -75,6 +79,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &Lin
             place,
         };
         let place = grown.place.as_ref();
+        let reserved = absent.evidence(place).into_iter().collect();
         let shown = place.map_or_else(String::new, |place| format!("{} ", place.filters()));
         Finding {
             kind: FindingKind::Growth,
@@ -86,7 +91,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &Lin
             ),
             bytes: growth.bytes,
             weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
-            evidence: [vec![grown], row.objects(objects)].concat(),
+            evidence: [vec![grown], reserved, row.objects(objects)].concat(),
             meaning:
                 "What this line allocates is kept, and nothing had been dropped when the recording ended: a leak, or \
                       a collection without a limit."

@@ -1,14 +1,15 @@
-//! What holds the peak.
+//! What holds the peak, and what only reserves it.
 //!
 //! Invariant: bytes and shares are those of `table`.
 
 use memtrack_reader::origin::Whose;
 
 use super::rows::LineRow;
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severity, command, in_blocks, size_of};
+use crate::reports::capture_info::Capture;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
-use crate::units::{duration, percent};
+use crate::units::{duration, percent, size};
 
 /// Number of lines.
 const MOST: usize = 3;
@@ -16,55 +17,105 @@ const MOST: usize = 3;
 const LEAST: u64 = 64 << 10;
 const LEAST_PERCENT: u64 = 10;
 
-/// One finding: the lines that hold most at the peak, without those that another finding is about.
+/// The lines that hold most at the peak, without those that another finding is about; and apart from them those that hold mostly
+/// what is not in memory.
 pub(super) fn findings(
     rows: &LineRows<'_>,
     sources: &mut Sources,
-    objects: &LineObjects,
+    (objects, absent): (&LineObjects, &NotInMemory<'_>),
     others: &[Finding],
 ) -> Vec<Finding> {
     let capture = rows.capture;
-    let least = LEAST.max(rows.peak.bytes / (100 / LEAST_PERCENT));
-    let mut holders: Vec<_> = rows.rows.iter().filter(|row| row.whose() != Whose::Imports).collect();
+    // Beside a gigabyte that was only reserved, no line would hold much of the peak.
+    let least = LEAST.max(rows.peak.bytes.saturating_sub(absent.sum()) / (100 / LEAST_PERCENT));
+    let of_row = |row| Holder::of(row, capture, sources, (least, absent));
+    let mut holders: Vec<Holder<'_>> = rows.rows.iter().filter_map(of_row).collect();
     // Own code first: what the program can change.
-    holders.sort_by_key(|row| std::cmp::Reverse((row.whose() == Whose::Own, row.peak.tally.bytes)));
-    // Memory without a stack is the interpreter's own, from before any code ran.
-    // What samples leave open is not named.
-    holders.retain(|row| row.peak.tally.bytes >= least && row.peak.tally.bytes_range().0 > 0 && row.has_line());
-    let named = |row: &LineRow| {
-        let name = row.name(capture);
+    holders.sort_by_key(|holder| std::cmp::Reverse((holder.row.whose() == Whose::Own, holder.row.peak.tally.bytes)));
+    let (reserving, holding): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| holder.is_mostly_absent);
+    let named = |holder: &Holder<'_>| {
+        let name = holder.row.name(capture);
         others.iter().any(|finding| finding.title.starts_with(&name))
     };
-    let Some(first) = holders.first().copied().filter(|row| !named(row)) else { return Vec::new() };
-    let mut evidence_of = |row: &LineRow| {
+    let held = [holding, reserving].into_iter().filter(|holders| holders.first().is_some_and(|first| !named(first)));
+    held.map(|holders| finding(rows, &holders, objects, absent)).collect()
+}
+
+/// A line that holds much at the peak.
+struct Holder<'a> {
+    row: &'a LineRow,
+    place: Option<Place>,
+    /// Bytes of it that are not in memory, if that is known and much.
+    absent: u64,
+    is_mostly_absent: bool,
+}
+
+impl<'a> Holder<'a> {
+    fn of(
+        row: &'a LineRow,
+        capture: &Capture,
+        sources: &mut Sources,
+        (least, absent): (u64, &NotInMemory<'_>),
+    ) -> Option<Self> {
         let tally = row.peak.tally;
-        let name = row.name(capture);
+        // Memory without a stack is the interpreter's own, from before any code ran.
+        // What samples leave open is not named.
+        if row.whose() == Whose::Imports || tally.bytes < least || tally.bytes_range().0 == 0 || !row.has_line() {
+            return None;
+        }
+        let place = row.peak.place(capture, sources);
+        let found = absent.of_line(place.as_ref()).unwrap_or_default();
+        Some(Self { row, place, absent: found.absent, is_mostly_absent: found.is_most_of(tally.bytes) })
+    }
+
+    fn evidence(&self, rows: &LineRows<'_>, objects: &LineObjects, absent: &NotInMemory<'_>) -> Vec<Evidence> {
+        let tally = self.row.peak.tally;
+        let name = self.row.name(rows.capture);
         let held = Evidence {
             text: format!("{}, {} of the peak: {name}", in_blocks(tally), percent(tally.bytes, rows.peak.bytes)),
             tally,
-            place: row.peak.place(capture, sources),
+            place: self.place.clone(),
         };
-        [vec![held], row.objects(objects)].concat()
-    };
-    let evidence: Vec<Evidence> = holders.iter().take(MOST).flat_map(|row| evidence_of(row)).collect();
+        [vec![held], absent.evidence(self.place.as_ref()).into_iter().collect(), self.row.objects(objects)].concat()
+    }
+}
+
+fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, absent: &NotInMemory<'_>) -> Finding {
+    let (capture, first) = (rows.capture, &holders[0]);
     let at = capture.analysis.totals.peak.at.filter(|_| !capture.has_several_peaks());
     let after = at.map_or_else(String::new, |at| format!(", after {}", duration(at.time_ns)));
-    let filters = evidence[0].place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
-    vec![Finding {
+    let filters = first.place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
+    let bytes = first.row.peak.tally.bytes;
+    let mostly_absent = if first.is_mostly_absent { ", most of it not in memory" } else { "" };
+    let finding = Finding {
         kind: FindingKind::Held,
         severity: Severity::Note,
         title: format!(
-            "{} holds {} of {} of {}{after}",
-            first.name(capture),
-            percent(first.peak.tally.bytes, rows.peak.bytes),
+            "{} holds {} of {} of {}{after}{mostly_absent}",
+            first.row.name(capture),
+            percent(bytes, rows.peak.bytes),
             if capture.has_several_peaks() { "the sum of all processes' peaks" } else { "the peak" },
             size_of(rows.peak)
         ),
-        bytes: first.peak.tally.bytes,
-        weight: first.peak.tally.bytes,
-        evidence,
+        bytes,
+        weight: bytes.saturating_sub(first.absent),
+        evidence: holders.iter().take(MOST).flat_map(|holder| holder.evidence(rows, objects, absent)).collect(),
         meaning: "This memory was live when the program's heap was largest; less of it lowers the peak.".into(),
         advice: "Process the data in parts, drop it before the next step, or use a denser type for it.".into(),
         command: command(capture, &format!("tree --text{filters}")),
-    }]
+    };
+    if !first.is_mostly_absent {
+        return finding;
+    }
+    Finding {
+        meaning: format!(
+            "This is mostly address space that was reserved, by an allocator or for a table that is filled later. It counts as live, and \
+             takes memory only where it was touched: {} of this line at most.",
+            size(bytes.saturating_sub(first.absent))
+        ),
+        advice: "Look at resident memory, where what is reserved does not count; only a limit of address space (ulimit -v) does count it."
+            .into(),
+        command: absent.command(capture).unwrap_or(finding.command),
+        ..finding
+    }
 }

@@ -4,7 +4,7 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, size_of};
 use crate::reports::own_lines::rows_by_own_line;
 use crate::reports::source::Sources;
 use crate::units::percent;
@@ -18,7 +18,7 @@ const LEAST: u64 = 4 << 20;
 const LEAST_PERCENT: u64 = 20;
 
 /// One finding, if imports hold a good part of the peak.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotInMemory<'_>) -> Vec<Finding> {
     let capture = rows.capture;
     let mut imports: Vec<_> = rows.rows.iter().filter(|row| row.whose() == Whose::Imports).collect();
     let tally: Tally = imports.iter().map(|row| row.peak.tally).sum();
@@ -28,14 +28,19 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     }
     imports.sort_by_key(|row| std::cmp::Reverse(row.peak.tally.bytes));
     let labels = rows_by_own_line(capture, View::HighWaterMark, false, false);
+    let mut not_there = 0_u64;
     let evidence: Vec<Evidence> = imports
         .iter()
         .take(MOST)
-        .map(|row| {
+        .flat_map(|row| {
             let tally = row.peak.tally;
             let label = labels.iter().find(|label| row.is(label.key));
             let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
-            Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place: row.peak.place(capture, sources) }
+            let place = row.peak.place(capture, sources);
+            not_there += absent.of_line(place.as_ref()).map_or(0, |found| found.absent);
+            let reserved = absent.evidence(place.as_ref());
+            let held = Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place };
+            [held].into_iter().chain(reserved)
         })
         .collect();
     vec![Finding {
@@ -44,7 +49,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size_of(tally)),
         bytes: whole,
         // Of like amounts, data can be changed more easily than what a program is made of.
-        weight: whole / 2,
+        weight: whole.saturating_sub(not_there) / 2,
         evidence,
         meaning: "Modules, their functions and tables, which stay until the process ends.".into(),
         advice:

@@ -10,6 +10,7 @@ mod growth;
 mod held;
 mod imports;
 mod killed;
+mod not_in_memory;
 mod not_seen;
 mod resident;
 mod rows;
@@ -21,6 +22,7 @@ use std::cmp::Reverse;
 
 use memtrack_reader::analysis::Tally;
 
+use self::not_in_memory::NotInMemory;
 use super::place::Place;
 pub(crate) use copies::{LargeBlocks, least_copy};
 pub(crate) use rows::LineRows;
@@ -134,16 +136,17 @@ impl Explanation {
     ) -> Self {
         let rows = LineRows::of(capture);
         let mut sources = Sources::of(&capture.info);
-        let growing = growth::findings(&rows, &mut sources, objects);
+        let absent = NotInMemory::of(resident);
+        let growing = growth::findings(&rows, &mut sources, (objects, &absent));
         let tiny = tiny::findings(&rows, &mut sources);
         let mut findings = [
             killed::findings(&rows, blocks.last.as_ref(), &mut sources),
             copies::findings(&rows, &blocks.at_peak),
-            held::findings(&rows, &mut sources, objects, &[&growing[..], &tiny[..]].concat()),
+            held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat()),
             growing,
             tiny,
             churn::findings(&rows, &mut sources),
-            imports::findings(&rows, &mut sources),
+            imports::findings(&rows, &mut sources, &absent),
             resident.map(|report| resident::findings(capture, report)).unwrap_or_default(),
             types::findings(capture, types),
         ]
@@ -182,9 +185,15 @@ fn command(capture: &Capture, report: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Explanation, LargeBlocks, LineObjects};
+    use memtrack_format::resident::AccountCause;
+    use memtrack_reader::analysis::{Sum, Tally};
+    use memtrack_reader::resident::{ResidentBreakdown, UntouchedBlocks};
+
+    use super::{Explanation, Finding, FindingKind, LargeBlocks, LineObjects, ResidentReport};
+    use crate::reports::capture_info::Capture;
     use crate::reports::display::DisplayOptions;
     use crate::reports::fixture;
+    use crate::reports::resident_moment::ResidentMoment;
     use crate::terminal::TextFormat;
 
     const WIDE: TextFormat = TextFormat { width: Some(100), color: false };
@@ -232,5 +241,63 @@ mod tests {
             .text(4000, WIDE, &mut text)
             .unwrap();
         assert!(text.starts_with(b"Nothing stands out."));
+    }
+
+    fn findings_of(mut capture: Capture, kind: FindingKind, resident: Option<&ResidentReport<'_>>) -> Vec<Finding> {
+        capture.show(&DisplayOptions::default()).unwrap();
+        let explanation = Explanation::of(&capture, &LargeBlocks::default(), resident, &[], &LineObjects::default());
+        explanation.findings.into_iter().filter(|finding| finding.kind == kind).collect()
+    }
+
+    #[test]
+    fn a_line_that_holds_much_and_allocates_many_times_that_is_not_said_to_hold_little() {
+        let churning = |held: u64| {
+            let mut capture = fixture::capture();
+            let allocated = Sum { bytes: 2_000_000_000, count: 4_000, ..Sum::default() };
+            let peak = Sum { bytes: held, count: 3, ..Sum::default() };
+            capture.analysis.groups.change(0, |group| (group.allocated, group.peak) = (allocated, peak));
+            capture.analysis.totals.allocations = Tally { bytes: 2_000_000_000, count: 4_100, ..Tally::default() };
+            let [found] = &findings_of(capture, FindingKind::Churn, None)[..] else { panic!("one line churns") };
+            found.meaning.clone()
+        };
+        assert!(churning(1_500_000).starts_with("Apart from what it holds, allocating and freeing takes time"));
+        assert!(churning(1_000).starts_with("It holds little memory, but allocating and freeing takes time"));
+    }
+
+    /// As of an allocator that reserves a gigabyte, of which little was touched.
+    #[test]
+    fn what_is_reserved_and_not_in_memory_is_no_culprit() {
+        let (reserved, kept) = (1_200_000_000, 400_000_000);
+        let capture = || {
+            let mut capture = fixture::capture();
+            for (group, bytes) in [(0, reserved), (1, kept)] {
+                capture.analysis.groups.change(group, |group| group.peak.bytes = bytes);
+            }
+            capture
+        };
+        let held = |untouched: u64| {
+            let tables = capture();
+            let stack = tables.analysis.groups.iter().next().unwrap().stack;
+            let blocks = UntouchedBlocks { stack, blocks: 1, bytes: reserved, untouched };
+            let mut breakdown = ResidentBreakdown::default();
+            breakdown.untouched_blocks.push(blocks);
+            let (time_ns, cause) = (51_000_000, AccountCause::Growth);
+            let moment = ResidentMoment { time_ns, cause, breakdown, threads: 1, knows_all: true };
+            findings_of(capture(), FindingKind::Held, Some(&ResidentReport::new(&tables, &moment)))
+        };
+        let [culprit, other] = &held(1_100_000_000)[..] else { panic!("two findings") };
+        assert!(culprit.title.starts_with("work at ") && culprit.advice.contains("in parts"), "{culprit:?}");
+        assert!(other.title.starts_with("Reader.read at ") && other.title.ends_with(", most of it not in memory"));
+        assert!(!other.advice.contains("in parts") && other.command == "memtrack resident --at 51ms capture.bin");
+        let told = &other.evidence[1].text;
+        assert_eq!(
+            told,
+            "51 ms after the start 1.10 GB of a block of 1.20 GB was not in memory: never touched, or given back"
+        );
+        assert!(other.meaning.ends_with("touched: 100 MB of this line at most."), "{}", other.meaning);
+        // Where most of it is in memory, it is the culprit, and what is not is told.
+        let [culprit] = &held(200_000_000)[..] else { panic!("one finding") };
+        assert!(culprit.title.starts_with("Reader.read at ") && culprit.title.ends_with("after 3.00 s"), "{culprit:?}");
+        assert!(culprit.evidence[1].text.contains("200 MB of a block"), "{culprit:?}");
     }
 }

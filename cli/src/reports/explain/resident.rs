@@ -41,10 +41,10 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
         if is_alarming { bytes.saturating_mul(4) } else { bytes / ALARMING_TIME * time_share.min(ALARMING_TIME) };
     let mut evidence = vec![Evidence {
         text: format!(
-            "{}, {} of resident memory, {} after the start",
-            memory.sentence(),
+            "{} after the start, {} of resident memory: {}",
+            duration(memory.time_ns),
             percent(bytes, total),
-            duration(memory.time_ns)
+            memory.sentence()
         ),
         tally: Evidence::exact(bytes, 0),
         place: None,
@@ -113,7 +113,7 @@ fn evidence_of(row: &PinnedRow, memory: &ResidentMoment) -> Evidence {
 }
 
 /// The command that shows the same moment.
-fn at_moment(capture: &Capture, memory: &ResidentMoment, more: &str) -> String {
+pub(super) fn at_moment(capture: &Capture, memory: &ResidentMoment, more: &str) -> String {
     command(capture, &format!("resident --at {}ms{more}", memory.time_ns.div_ceil(1_000_000)))
 }
 

@@ -74,7 +74,7 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
             "Resident memory",
             totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),
         ),
-        ("of it", info.resident_sentence().unwrap_or_default()),
+        ("at one time", info.resident_sentence().unwrap_or_default()),
     ];
     pairs.retain(|(_, text)| !text.is_empty());
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()

@@ -92,6 +92,11 @@ impl<'a> ResidentReport<'a> {
         &self.pinned
     }
 
+    /// The stacks whose blocks are not all in memory, those with most of that first.
+    pub(crate) fn untouched(&self) -> &[(Option<Place>, UntouchedBlocks)] {
+        &self.untouched
+    }
+
     /// `memtrack-resident`, version 1.
     pub(crate) fn json(&self) -> Value {
         let ResidentMoment { breakdown, .. } = self.memory;

@@ -17,28 +17,42 @@ const MATTERS_PERCENT: u64 = 25;
 const MATTERS: u64 = 16 << 20;
 
 impl CaptureInfo {
-    /// The sentence about resident memory at the moment when most of it had no live block, if that is worth saying.
+    /// The sentence about resident memory at the moment when most of it had no live block, if that is worth saying. The moment
+    /// stands first: the figures beside which it is shown are of others.
     pub(crate) fn resident_sentence(&self) -> Option<String> {
         let memory = self.resident.as_ref().filter(|memory| memory.matters())?;
-        Some(format!("{}, {} after the start ('memtrack resident')", memory.sentence(), duration(memory.time_ns)))
+        // As the peak beside which it is shown.
+        let without_own = memory.breakdown.rss.total().saturating_sub(memory.bytes(MemoryClass::Memtrack));
+        Some(format!(
+            "{} after the start: {} ('memtrack resident')",
+            duration(memory.time_ns),
+            memory.figures(without_own)
+        ))
     }
 }
 
 impl ResidentMoment {
-    /// Why resident memory is what it is: `resident 2.1 GB, live 0.8 GB: 1.1 GB is kept by glibc in 28 arenas`.
+    /// Why resident memory is what it is: `resident 2.1 GB, 0.8 GB of it live blocks in memory: 1.1 GB is kept by glibc in 28 arenas`.
     pub(crate) fn sentence(&self) -> String {
-        let total = self.breakdown.rss.total();
+        format!("resident {}", self.figures(self.breakdown.rss.total()))
+    }
+
+    /// The same without the word that tells what it is about. Of live blocks it has what is in memory first, then the rest.
+    /// `total` is with memtrack's own, or without.
+    fn figures(&self, total: u64) -> String {
         let mut classes: Vec<MemoryClass> = MemoryClass::ALL.into_iter().skip(1).collect();
+        classes.retain(|class| *class != MemoryClass::Memtrack || total == self.breakdown.rss.total());
         classes.sort_by_key(|class| Reverse(self.bytes(*class)));
         let is_named =
             |(place, class): &(usize, &MemoryClass)| *place == 0 || self.bytes(**class) >= total / 100 * LEAST_PERCENT;
         let named = classes.iter().enumerate().filter(is_named).map(|(_, class)| self.phrase(*class));
         let text = named.collect::<Vec<_>>().join(", ");
         let untouched = match self.is_much_untouched() {
-            true => format!("; {} of live blocks is not in memory", size(self.breakdown.untouched)),
+            true => format!("; {} more of live blocks is not in memory", size(self.breakdown.untouched)),
             false => String::new(),
         };
-        format!("resident {}, live {}: {text}{untouched}", size(total), size(self.bytes(MemoryClass::Live)))
+        let live = size(self.bytes(MemoryClass::Live));
+        format!("{}, {live} of it live blocks in memory: {text}{untouched}", size(total))
     }
 
     /// Whether live bytes are so much more than they take that they mislead.

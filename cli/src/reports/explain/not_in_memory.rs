@@ -1,0 +1,85 @@
+//! Which of a line's live bytes are not in memory: address space that allocators reserve, and blocks that nobody has touched.
+//!
+//! Invariant: the figures are those of `resident` at the moment that the command names, "Live and not in memory".
+
+use super::resident::at_moment;
+use super::{Evidence, Place};
+use crate::reports::capture_info::Capture;
+use crate::reports::resident::{ResidentMoment, ResidentReport};
+use crate::units::{count, duration, size};
+
+/// Bytes from which it is said.
+const LEAST: u64 = 16 << 20;
+
+/// The lines whose blocks are not all in memory at a moment; none where that is not known.
+#[derive(Debug, Default)]
+pub(super) struct NotInMemory<'a> {
+    moment: Option<&'a ResidentMoment>,
+    rows: Vec<(&'a Place, BlocksOfLine)>,
+}
+
+/// Large blocks of a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BlocksOfLine {
+    blocks: u64,
+    bytes: u64,
+    /// Of these, what is not in memory.
+    pub(super) absent: u64,
+}
+
+impl BlocksOfLine {
+    /// Whether most of what the line holds is not in memory.
+    pub(super) fn is_most_of(self, held: u64) -> bool {
+        self.absent >= LEAST && self.absent > held.min(self.bytes) / 2
+    }
+}
+
+impl<'a> NotInMemory<'a> {
+    /// Of the moment of this report.
+    pub(super) fn of(report: Option<&'a ResidentReport<'a>>) -> Self {
+        let Some(report) = report else { return Self::default() };
+        let row = |(place, found): &'a (Option<Place>, _)| {
+            let memtrack_reader::resident::UntouchedBlocks { blocks, bytes, untouched, .. } = *found;
+            Some((place.as_ref()?, BlocksOfLine { blocks, bytes, absent: untouched }))
+        };
+        Self { moment: Some(report.memory()), rows: report.untouched().iter().filter_map(row).collect() }
+    }
+
+    /// What is not in memory of what this line has allocated; `None`: that is little.
+    pub(super) fn of_line(&self, place: Option<&Place>) -> Option<BlocksOfLine> {
+        let place = place?;
+        let of_line = self.rows.iter().filter(|(other, _)| place.is_line_of(other));
+        let sum = of_line.fold(BlocksOfLine::default(), |sum, (_, more)| BlocksOfLine {
+            blocks: sum.blocks + more.blocks,
+            bytes: sum.bytes.saturating_add(more.bytes),
+            absent: sum.absent.saturating_add(more.absent),
+        });
+        (sum.absent >= LEAST).then_some(sum)
+    }
+
+    /// Bytes that are not in memory, of all lines.
+    pub(super) fn sum(&self) -> u64 {
+        self.rows.iter().map(|(_, row)| row.absent).sum()
+    }
+
+    /// What is not in memory of a line, as evidence.
+    pub(super) fn evidence(&self, place: Option<&Place>) -> Option<Evidence> {
+        let (BlocksOfLine { blocks, bytes, absent }, moment) = (self.of_line(place)?, self.moment?);
+        let of = if blocks == 1 {
+            format!("a block of {}", size(bytes))
+        } else {
+            format!("{} blocks of {} in all", count(blocks), size(bytes))
+        };
+        let text = format!(
+            "{} after the start {} of {of} was not in memory: never touched, or given back",
+            duration(moment.time_ns),
+            size(absent)
+        );
+        Some(Evidence { text, tally: Evidence::exact(absent, blocks), place: None })
+    }
+
+    /// The command that lists what is live and not in memory.
+    pub(super) fn command(&self, capture: &Capture) -> Option<String> {
+        self.moment.map(|moment| at_moment(capture, moment, ""))
+    }
+}

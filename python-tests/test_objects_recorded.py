@@ -304,6 +304,10 @@ def test_marks_and_the_peak_have_pictures_and_what_grew_between_two_is_told(memt
     (place,) = item["places"]
     assert (place["line"], place["count"], place["own_bytes"]) == (ITEM_LINE, 250, item["own_bytes"])
     assert "there are: mark:one, mark:two" in objects(capture, "--at", "mark:three", status=1)
+    same = [str(executable), "objects", "--diff", capture, capture]
+    for options in ([], ["--places"]):
+        told = subprocess.run([*same, *options], capture_output=True, text=True, check=True)
+        assert told.stdout.startswith("nothing has changed: ") and told.stdout.count("\n") == 1
 
 
 @pytest.mark.parametrize("hold", [[], ["--hold"]], ids=["copied", "held"])
@@ -347,6 +351,9 @@ ENDINGS = {
         "signal.signal(15, signal.SIG_DFL); signal.raise_signal(15)",
         128 + signal.SIGTERM,
     ),
+    # The C library raises the signal from within.
+    "aborts": ("os.abort()", 128 + signal.SIGABRT),
+    "aborts_though_ignored": ("signal.signal(6, signal.SIG_IGN); os.abort()", 128 + signal.SIGABRT),
     "interrupted": ("kept.pop(); raise KeyboardInterrupt", 128 + signal.SIGINT),
     "goes_on": (
         "os.kill(os.getpid(), 0); signal.raise_signal(signal.SIGWINCH)\n"
@@ -386,7 +393,13 @@ def test_what_cannot_hold_is_refused_or_said(memtrack, objects, executable, tmp_
         assert done.returncode == 2 and reason in done.stderr
     native = subprocess.run([*run, "-o", "n.bin", "--objects-at", "end,peak", "ls"], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert native.returncode == 0 and "only Python programs have objects" in native.stderr
-    assert "--objects-at end" in objects("n.bin", status=1)
+    # Nothing is advised that was done.
+    told = objects("n.bin", status=1)
+    assert "though it was asked for: " in told and "only Python programs have objects" in told and "--objects-at" not in told
+    subprocess.run([*run, "-q", "-o", "m.bin", "--objects-at", "mark:ready", sys.executable, "-c", ""], check=True, cwd=tmp_path)
+    assert "no mark 'ready' was set" in objects("m.bin", status=1)
+    subprocess.run([*run, "-q", "-f", "-o", "m.bin", sys.executable, "-c", ""], check=True, cwd=tmp_path)
+    assert "--objects-at end" in objects("m.bin", status=1)
     assert "--hold is for running programs" in objects("n.bin", "--hold", status=1)
 
 
@@ -444,10 +457,15 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
     explained = subprocess.run(
         [str(executable), "explain", "--json", "leaks.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    told = json.loads(explained.stdout)
-    validator("memtrack-explain-1").validate(told)
-    # The end is one more picture, in which nothing has grown since the third mark.
-    assert not [of for of in told["findings"] if "from picture to picture" in of["title"]]
+    with_end = json.loads(explained.stdout)
+    validator("memtrack-explain-1").validate(with_end)
+    counts = [row(objects("leaks.bin", "--at", f"mark:step#{number}"), "__main__.Session")["count"] for number in (1, 2, 3)]
+    assert counts == [3000, 6000, 9000]
+    assert row(objects("leaks.bin", "--at", "mark:step"), "__main__.Session")["count"] == 9000
+    grown = objects("--diff", "leaks.bin", "leaks.bin", "--at", "mark:step#1", "--at", "mark:step#2")
+    assert row(grown, "__main__.Session")["count"] == 3000
+    missing = objects("leaks.bin", "--at", "mark:step#4", status=1)
+    assert "there are: mark:step#1, mark:step#2, mark:step#3, end" in missing
 
     command[command.index("mark:step,end")] = "mark:step"
     command[command.index("leaks.bin")] = "marks.bin"
@@ -466,11 +484,17 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
     explained = subprocess.run(
         [str(executable), "explain", "--json", "marks.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    found = [of for of in json.loads(explained.stdout)["findings"] if "from picture to picture" in of["title"]]
+    # The end is one more picture, in which nothing has grown since the third mark: those at the mark are compared.
+    for told in (with_end, json.loads(explained.stdout)):
+        found = [of for of in told["findings"] if "from picture to picture" in of["title"]]
+        assert_sessions_leak(found)
+
+
+def assert_sessions_leak(found):
     assert found[0]["title"].startswith("objects of __main__.Session become more") and found[0]["id"] == "growth"
     texts = [evidence["text"] for evidence in found[0]["evidence"]]
-    assert texts[0].startswith("3,000, 6,000 and 9,000 objects at the mark 'step'")
+    assert texts[0].startswith("3,000, 6,000 and 9,000 objects in the last three pictures at the mark 'step'")
     assert any(text.startswith("9,000 objects held by __main__.SESSIONS[") for text in texts)
     assert any(text.endswith("more of list in them") for text in texts)
     assert not [of for of in found if "Cached" in of["title"]]
-    assert found[0]["command"].endswith("--why __main__.Session")
+    assert found[0]["command"].endswith("--at mark:step --why __main__.Session")

@@ -6,6 +6,7 @@ pub(crate) mod bounds;
 mod kept_sums;
 pub(crate) mod objects;
 mod paths;
+mod picture_choice;
 mod restored;
 mod several;
 mod warnings;

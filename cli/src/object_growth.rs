@@ -1,6 +1,8 @@
-//! Types of Python objects of which there are more in each of the last three pictures of a capture.
+//! Types of Python objects of which there are more in each of three pictures of a capture: the last three at one mark, or the last
+//! three.
 //!
-//! One more picture than `objects --diff` takes: what was being built in one of the steps has not grown in the other.
+//! One more picture than `objects --diff` takes: what was being built in one of the steps has not grown in the other. Pictures at
+//! one mark are of one state of the program; one at the end, which may come right after the last mark, is of another.
 //! Invariant: counts and bytes are those of `objects --at` of the same pictures.
 
 use std::collections::BTreeMap;
@@ -73,16 +75,16 @@ impl GrowingType {
 /// # Errors
 /// The capture cannot be read.
 pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
-    let moments = file.pictures()?;
-    let Some(moments) = moments.len().checked_sub(PICTURES).and_then(|first| moments.get(first..)) else {
-        return Ok(Vec::new());
-    };
-    let heads: Vec<&PictureHead> = moments.iter().map(|moment| &moment.head).collect();
+    let pictures = file.pictures()?;
+    let heads: Vec<&PictureHead> = pictures.iter().map(|moment| &moment.head).collect();
+    let Some(compared) = compared(&heads) else { return Ok(Vec::new()) };
+    let moments = compared.map(|place| &pictures[place]);
+    let heads = compared.map(|place| heads[place]);
     let span_ns = heads[PICTURES - 1].time_ns.saturating_sub(heads[0].time_ns);
     let mark = same_mark(&heads);
     let mut sums: BTreeMap<String, [(u64, u64); PICTURES]> = BTreeMap::new();
     let mut last = None;
-    for (place, moment) in moments.iter().enumerate() {
+    for (place, moment) in moments.into_iter().enumerate() {
         let extent = if place + 1 == PICTURES { PictureExtent::Whole } else { PictureExtent::Objects };
         let Some(stored) = file.picture(moment, extent)? else { return Ok(Vec::new()) };
         let picture = ObjectPicture::of_stored(stored);
@@ -125,6 +127,19 @@ fn largest(growing: Vec<GrowingType>) -> Vec<GrowingType> {
     found
 }
 
+/// Which pictures are compared, by time: the last three at one mark, of several such marks at the one that was set last; without
+/// such a mark the last three.
+fn compared(heads: &[&PictureHead]) -> Option<[usize; PICTURES]> {
+    let last_of = |is_meant: &dyn Fn(&PictureHead) -> bool| {
+        let mut places = (0..heads.len()).rev().filter(|place| is_meant(heads[*place]));
+        let (third, second, first) = (places.next()?, places.next()?, places.next()?);
+        Some([first, second, third])
+    };
+    let at_mark = |name: &str| last_of(&|head| head.cause == PictureCause::Mark && head.mark == name);
+    let mut marks = heads.iter().rev().filter(|head| head.cause == PictureCause::Mark);
+    marks.find_map(|head| at_mark(&head.mark)).or_else(|| last_of(&|_| true))
+}
+
 fn same_mark(heads: &[&PictureHead]) -> Option<String> {
     let first = heads.first().filter(|head| head.cause == PictureCause::Mark)?;
     heads.iter().all(|head| head.cause == PictureCause::Mark && head.mark == first.mark).then(|| first.mark.clone())
@@ -132,7 +147,8 @@ fn same_mark(heads: &[&PictureHead]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GrowingType, largest};
+    use super::{GrowingType, compared, largest};
+    use memtrack_format::objects::{PictureCause, PictureHead};
     use memtrack_objects::HolderPath;
 
     fn growing(name: &str, bytes: u64, pattern: &str) -> GrowingType {
@@ -160,5 +176,28 @@ mod tests {
         ]);
         let names: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.held.len())).collect();
         assert_eq!(names, [("app.Session", 90_000, 1), ("builtins.dict", 90_000, 0)]);
+    }
+
+    /// A picture of the end comes right after the last mark: nothing grows between the two.
+    #[test]
+    fn pictures_at_one_mark_are_compared_before_those_of_several_moments() {
+        let chosen = |moments: &[&str]| {
+            let head = |(mark, time_ns): (&&str, u64)| {
+                let cause = match *mark {
+                    "end" => PictureCause::End,
+                    "peak" => PictureCause::Peak,
+                    _ => PictureCause::Mark,
+                };
+                let mark = if cause == PictureCause::Mark { (*mark).to_owned() } else { String::new() };
+                PictureHead { time_ns, cause, mark }
+            };
+            let heads: Vec<PictureHead> = moments.iter().zip(1..).map(head).collect();
+            compared(&heads.iter().collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(&["tick", "tick", "tick", "tick", "end"]), Some([1, 2, 3]));
+        assert_eq!(chosen(&["tick", "other", "tick", "peak", "tick", "other"]), Some([0, 2, 4]));
+        assert_eq!(chosen(&["a", "a", "b", "a", "b", "b", "end"]), Some([2, 4, 5]));
+        assert_eq!(chosen(&["tick", "tick", "other", "end"]), Some([1, 2, 3]));
+        assert_eq!(chosen(&["tick", "end"]), None);
     }
 }

@@ -143,6 +143,8 @@ pub(crate) struct PictureScheduler {
     begun_ns: u64,
     last_ns: u64,
     spent_ns: u64,
+    /// The marks that were set of those that are to have a picture.
+    marked: Vec<String>,
     /// Why a picture is missing, of each cause once.
     errors: Vec<(PictureCause, String)>,
 }
@@ -165,6 +167,7 @@ impl PictureScheduler {
             begun_ns: now,
             last_ns: now,
             spent_ns: 0,
+            marked: Vec::new(),
             errors: Vec::new(),
         }
     }
@@ -229,6 +232,9 @@ impl PictureScheduler {
             // The one who asked may have lost patience.
             let _ = answer.send(Some(time_ns));
             return;
+        }
+        if !self.marked.iter().any(|mark| mark == name) {
+            self.marked.push(name.to_owned());
         }
         let (pid, cause, mark) = (self.pid, PictureCause::Mark, name.to_owned());
         let request = PictureRequest { pid, cause, mark, resident, waits: false, runs_on: true };
@@ -317,15 +323,27 @@ impl PictureScheduler {
         }
     }
 
+    /// Why pictures are missing, for whoever looks for them in the capture.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let of_error = |(cause, reason): &(PictureCause, String)| format!("{}: {reason}", when(*cause));
+        let mut all: Vec<String> = self.errors.iter().map(of_error).collect();
+        let marks = self.options.iter().flat_map(|options| &options.at_marks);
+        all.extend(marks.filter(|mark| !self.marked.contains(*mark)).map(|mark| format!("no mark '{mark}' was set")));
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
     /// Takes out a message for the user about a picture that is missing.
     pub(crate) fn take_warning(&mut self) -> Option<String> {
         let (cause, reason) = self.errors.pop()?;
-        let when = match cause {
-            PictureCause::End => "at the end",
-            PictureCause::Peak => "at the peak",
-            PictureCause::Mark => "at a mark",
-        };
-        Some(format!("process {}: its objects {when} could not be read: {reason}", self.pid))
+        Some(format!("process {}: its objects {} could not be read: {reason}", self.pid, when(cause)))
+    }
+}
+
+fn when(cause: PictureCause) -> &'static str {
+    match cause {
+        PictureCause::End => "at the end",
+        PictureCause::Peak => "at the peak",
+        PictureCause::Mark => "at a mark",
     }
 }
 

@@ -49,6 +49,8 @@ pub struct Process {
     pub end_reason: Option<Vec<u8>>,
     /// Why there are no accounts of resident memory.
     pub resident_note: Option<Vec<u8>>,
+    /// Why pictures of objects are missing that were asked for.
+    pub objects_note: Option<Vec<u8>>,
     /// Why the process stopped recording before its end.
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
@@ -374,7 +376,7 @@ impl Process {
     }
 
     /// The fields that are texts, with their tags.
-    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 10] {
+    fn texts(&mut self) -> [(u64, &mut Option<Vec<u8>>); 11] {
         [
             (2, &mut self.executable),
             (3, &mut self.python_allocator),
@@ -386,6 +388,7 @@ impl Process {
             (22, &mut self.script),
             (26, &mut self.end_reason),
             (27, &mut self.resident_note),
+            (28, &mut self.objects_note),
         ]
     }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use memtrack_format::objects::{PictureCause, PictureHead};
 
 use super::TextArgs;
 
@@ -17,19 +16,8 @@ pub(crate) enum ObjectsMoment {
     End,
     /// Of most resident memory.
     Peak,
-    /// Marks of this name.
+    /// Marks of this name; of a picture that there is, also NAME#N, the N-th one.
     Mark(String),
-}
-
-impl ObjectsMoment {
-    /// Whether a picture is of it.
-    pub(crate) fn is_of(&self, head: &PictureHead) -> bool {
-        match self {
-            Self::End => head.cause == PictureCause::End,
-            Self::Peak => head.cause == PictureCause::Peak,
-            Self::Mark(name) => head.cause == PictureCause::Mark && head.mark == *name,
-        }
-    }
 }
 
 impl FromStr for ObjectsMoment {
@@ -53,9 +41,9 @@ pub(crate) struct ObjectsArgs {
     /// tables of the program [default: the newest capture in the working directory]
     #[arg(value_name = "CAPTURE|PID")]
     pub(crate) target: Option<PathBuf>,
-    /// Which picture of the capture: at the end, the last one at a peak, or the last one at a mark [default: that of the end, else
-    /// the last one]. With --diff, a second --at is for B
-    #[arg(long, value_name = "end|peak|mark:NAME")]
+    /// Which picture of the capture: at the end, the last one at a peak, or the one at the last mark of a name (mark:NAME#2: at the
+    /// second one) [default: that of the end, else the last one]. With --diff, a second --at is for B
+    #[arg(long, value_name = "end|peak|mark:NAME[#N]")]
     pub(crate) at: Vec<ObjectsMoment>,
     /// Of a running program: stop it for as long as it is read, instead of copying it: where it may not start processes, or
     /// memory is committed strictly

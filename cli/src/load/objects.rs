@@ -4,6 +4,7 @@
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::Allocator;
+use memtrack_format::meta::Process;
 use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::analysis::{Group, Sum, Tally};
@@ -12,6 +13,8 @@ use memtrack_reader::source::{CaptureReader, PictureMoment, ReadSummary};
 use memtrack_reader::{Frames, Options, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
+use super::picture_choice;
+use crate::args::objects::ObjectsMoment;
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::{Capture, visible};
 use crate::reports::picture_summary::PictureSummary;
@@ -126,44 +129,44 @@ fn type_frame(name: &str) -> String {
     format!("{} objects", visible(name.strip_prefix("builtins.").unwrap_or(name)))
 }
 
-/// The picture that is meant; that of the end or the last one, if none is named.
+/// The picture of a moment; that of the end or the last one, if none is named.
 ///
 /// # Errors
 /// There is none.
-pub(crate) fn find_picture(
-    file: &CaptureReader,
-    is_meant: Option<&dyn Fn(&PictureHead) -> bool>,
-) -> Result<PictureMoment> {
+pub(crate) fn find_picture(file: &CaptureReader, at: Option<&ObjectsMoment>) -> Result<PictureMoment> {
     let pictures = file.pictures()?;
     let path = file.path().display();
-    if pictures.is_empty() && (file.process().stripped.count.is_some() || file.process().anonymized) {
-        bail!("{path}: no picture of objects: 'memtrack strip' and 'anonymize' leave it out; use the original capture");
-    }
     if pictures.is_empty() {
-        bail!("{path}: no picture of objects in it; record the program with 'memtrack run --objects-at end'");
+        bail!("{path}: {}", no_picture(file.process()));
     }
-    let last = |is_meant: &dyn Fn(&PictureHead) -> bool| pictures.iter().rfind(|picture| is_meant(&picture.head));
-    let found = match is_meant {
-        Some(is_meant) => last(is_meant),
-        None => last(&|head| head.cause == PictureCause::End).or(pictures.last()),
+    let heads: Vec<&PictureHead> = pictures.iter().map(|picture| &picture.head).collect();
+    let found = match at {
+        Some(at) => picture_choice::find(&heads, file.marks(), at),
+        None => heads.iter().rposition(|head| head.cause == PictureCause::End).or(heads.len().checked_sub(1)),
     };
+    let found = found.and_then(|place| pictures.get(place));
     found.cloned().with_context(|| {
-        let names: Vec<String> = pictures.iter().map(|picture| name(&picture.head)).collect();
-        format!("{path}: no picture of objects at that moment; there are: {}", names.join(", "))
+        let listed = picture_choice::listed(file, &heads);
+        format!("{path}: no picture of objects at that moment; there are: {listed}")
     })
+}
+
+/// Why a capture has no picture.
+fn no_picture(process: &Process) -> String {
+    if process.stripped.count.is_some() || process.anonymized {
+        return "no picture of objects: 'memtrack strip' and 'anonymize' leave it out; use the original capture".into();
+    }
+    match &process.objects_note {
+        Some(note) => {
+            format!("no picture of objects in it, though it was asked for: {}", String::from_utf8_lossy(note))
+        }
+        None => "no picture of objects in it; record the program with 'memtrack run --objects-at end'".into(),
+    }
 }
 
 /// The error of a picture that cannot be read.
 pub(crate) fn damaged(file: &CaptureReader) -> String {
     format!("{}: the picture of objects is damaged", file.path().display())
-}
-
-fn name(head: &PictureHead) -> String {
-    match head.cause {
-        PictureCause::End => "end".into(),
-        PictureCause::Peak => "peak".into(),
-        PictureCause::Mark => format!("mark:{}", head.mark),
-    }
 }
 
 /// The moment of a picture in words.

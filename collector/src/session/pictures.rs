@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering::Acquire;
 
 use crossbeam_channel::Sender;
+use memtrack_format::meta::Process;
 use memtrack_format::objects::PictureCause;
 use memtrack_transport::layout::image;
 
@@ -37,5 +38,8 @@ impl Session {
     /// Waits for what is outstanding.
     pub(super) fn last_picture(&mut self, queue: &SinkQueue) {
         self.pictures.end(|| self.observer.tick(&self.area), queue);
+        if let Some(missing) = self.pictures.missing() {
+            self.update_process(Process { objects_note: Some(missing.into_bytes()), ..Process::default() }, queue);
+        }
     }
 }

@@ -145,6 +145,7 @@ impl Anonymizer {
         };
         removed(&mut process.python_note);
         removed(&mut process.stop_reason);
+        removed(&mut process.objects_note);
         process.anonymized = true;
         process
     }

@@ -86,6 +86,7 @@ table! {
         "quick_exit" => exit::quick_exit, QUICK_EXIT;
         "raise" => own_signal::raise, RAISE;
         "kill" => own_signal::kill, KILL;
+        "abort" => own_signal::abort, ABORT;
     }
     Cxx {
         "_Znwm" => cxx::new, NEW, new_sampled;

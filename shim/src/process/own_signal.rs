@@ -14,9 +14,11 @@ use crate::platform::{own_ids, seccomp};
 
 type Raise = unsafe extern "C" fn(c_int) -> c_int;
 type Kill = unsafe extern "C" fn(libc::pid_t, c_int) -> c_int;
+type Abort = unsafe extern "C" fn() -> !;
 
 pub(super) static RAISE: Original<Raise> = Original::new();
 pub(super) static KILL: Original<Kill> = Original::new();
+pub(super) static ABORT: Original<Abort> = Original::new();
 
 pub(super) unsafe extern "C" fn raise(signal: c_int) -> c_int {
     before_signal(signal);
@@ -30,6 +32,19 @@ pub(super) unsafe extern "C" fn kill(process: libc::pid_t, signal: c_int) -> c_i
     }
     // SAFETY: the caller's arguments, for the function it meant.
     unsafe { KILL.get()(process, signal) }
+}
+
+/// The C library raises the signal from within, where no hook sees it.
+pub(super) unsafe extern "C" fn abort() -> ! {
+    let errno = Errno::keep();
+    // A handler runs first and may jump elsewhere; if it raises the signal anew, that is seen. A signal that is blocked or ignored
+    // ends the process all the same.
+    if is_default(libc::SIGABRT) || is_ignored(libc::SIGABRT) {
+        before_end();
+    }
+    drop(errno);
+    // SAFETY: it takes no arguments, and does not return.
+    unsafe { ABORT.get()() }
 }
 
 fn before_signal(signal: c_int) {
@@ -61,11 +76,19 @@ fn ends_by_default(signal: c_int) -> bool {
 }
 
 fn is_default(signal: c_int) -> bool {
+    handler(signal) == Some(libc::SIG_DFL)
+}
+
+fn is_ignored(signal: c_int) -> bool {
+    handler(signal) == Some(libc::SIG_IGN)
+}
+
+fn handler(signal: c_int) -> Option<libc::sighandler_t> {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: nothing is set, and there is room for what is told.
     let told = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };
     // SAFETY: it was filled in if the call succeeded.
-    told == 0 && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_DFL
+    (told == 0).then(|| unsafe { action.assume_init() }.sa_sigaction)
 }
 
 /// Whether the calling thread does not take the signal now.
@@ -79,7 +102,7 @@ fn is_blocked(signal: c_int) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{ends_by_default, is_blocked, is_default};
+    use super::{ends_by_default, is_blocked, is_default, is_ignored};
 
     #[test]
     fn only_what_ends_the_process_is_its_end() {
@@ -89,6 +112,7 @@ mod tests {
         assert!([0, libc::SIGCHLD, libc::SIGSTOP, libc::SIGWINCH].iter().all(|signal| !ends_by_default(*signal)));
         // Rust's runtime ignores it; signals without a number are no end.
         assert!(!is_default(libc::SIGPIPE) && is_default(libc::SIGUSR2) && !is_default(1000));
+        assert!(is_ignored(libc::SIGPIPE) && !is_ignored(libc::SIGUSR2) && !is_ignored(1000));
         assert!(!is_blocked(libc::SIGUSR2));
     }
 }

@@ -16,6 +16,10 @@ use crate::terminal::TextFormat;
 use crate::text::{TextCell, TextTable, column, left_out};
 use crate::units::{count, size};
 
+/// What is said in place of a table without rows.
+const NO_TYPE: &str = "nothing has changed: of each type there are as many objects, with as many bytes";
+const NO_PLACE: &str = "nothing has changed: each place has made as many objects of each type, with as many bytes";
+
 /// Figures before and after.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct GrownSum {
@@ -69,8 +73,13 @@ pub(super) fn run(options: &ObjectsArgs, captures: &[PathBuf]) -> Result<u8> {
         }
         let rows = options.text.rows;
         let (table, all) = if options.places { table_of_places(&grown, rows) } else { table_of_types(&grown, rows) };
-        for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
-            writeln!(out, "{line}")?;
+        if all == 0 {
+            // A header without a row looks like something that was left out.
+            writeln!(out, "{}", if options.places { NO_PLACE } else { NO_TYPE })?;
+        } else {
+            for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
+                writeln!(out, "{line}")?;
+            }
         }
         if all > rows {
             writeln!(out, "{}", left_out((all - rows) as u64))?;

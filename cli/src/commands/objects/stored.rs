@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
+use memtrack_format::objects::{PictureCause, PictureExtent};
 use memtrack_objects::ObjectPicture;
 
 use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
@@ -20,8 +20,7 @@ use crate::units::size;
 /// The capture cannot be read or has no such picture, or there is no object that was asked for.
 pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment>) -> Result<ObjectsRead> {
     let file = Request { without_columns: true, ..Request::default() }.open(path)?;
-    let is_meant = |head: &PictureHead| at.is_some_and(|at| at.is_of(head));
-    let moment = find_picture(&file, at.is_some().then_some(&is_meant))?;
+    let moment = find_picture(&file, at)?;
     let needs_references = options.retained || options.json || options.why.is_some();
     let extent = if needs_references { PictureExtent::Whole } else { PictureExtent::Objects };
     let stored = file.picture(&moment, extent)?;

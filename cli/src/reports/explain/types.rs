@@ -24,9 +24,10 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
     let alarming = of.mark.is_some() && of.bytes() >= ALARMING;
     let [first, second, third] = of.counts.map(count);
     let when = match &of.mark {
-        Some(mark) => format!("at the mark '{mark}'"),
+        Some(mark) => format!("in the last three pictures at the mark '{mark}'"),
         None => "in the last three pictures".into(),
     };
+    let at = of.mark.as_ref().map_or_else(String::new, |mark| format!(" --at {}", quoted(&format!("mark:{mark}"))));
     let grown = Evidence {
         text: format!("{first}, {second} and {third} objects {when}, {} from first to last", duration(of.span_ns)),
         tally: Evidence::exact(of.bytes(), of.counts[2] - of.counts[0]),
@@ -54,6 +55,6 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
             .into(),
         advice: "Look at what holds them; limit that collection, or drop its entries when they are no longer used."
             .into(),
-        command: format!("{} --why {}", command(capture, "objects"), quoted(&of.name)),
+        command: format!("{}{at} --why {}", command(capture, "objects"), quoted(&of.name)),
     }
 }

@@ -99,13 +99,13 @@ impl Session {
     /// The streams that may still add records with tickets before the one that was just taken, without those that leave their hook
     /// at once: a watermark that names a stream keeps back everything since its last record, which may be long ago.
     fn still_busy(&mut self, now: u64) -> Vec<u32> {
-        let mut busy = self.busy(now);
+        let mut busy = self.busy();
         for _ in 0..LOOKS {
             if busy.is_empty() || monotonic_ns().saturating_sub(now) > LOOKED_NS {
                 break;
             }
             std::thread::yield_now();
-            let later = self.busy(now);
+            let later = self.busy();
             busy.retain(|stream| later.binary_search(stream).is_ok());
         }
         busy

@@ -46,8 +46,8 @@ pub(crate) unsafe extern "C" fn prctl(
     result
 }
 
-/// Takes as many words as any system call has, as the variadic function does. Programs wait and wake by it: nothing comes after
-/// the call, so that it is a jump.
+/// Takes as many words as any system call has, as the variadic function does. Programs wait and wake by it, so that other calls
+/// take no more than a look at their number.
 pub(crate) unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,

@@ -285,3 +285,91 @@ def test_another_checkout_has_the_same_functions(module_memtrack):
     assert (found["same"]["status"], found["changed"]["status"]) == ("unchanged", "grown")
     page_rows = page(*captures)
     assert page_rows["vanishedStacks"][0] == 0
+
+
+# --- what cancels out -------------------------------------------------------------------------------------------------
+
+
+MOVED = """
+kept = []
+
+def {name}():
+    for _ in range({number}):
+        kept.append(bytearray(10_000_000))
+
+def unchanged():
+    kept.append(bytearray(1_000_000))
+
+{name}()
+unchanged()
+"""
+
+
+def told(bytes):
+    """A size as text has it."""
+    for unit in "B", "kB", "MB":
+        if bytes < 999.5 or unit == "MB":
+            break
+        bytes /= 1000
+    return f"{bytes:.{0 if unit == 'B' or bytes >= 99.95 else 1 if bytes >= 9.995 else 2}f} {unit}"
+
+
+def rows_of_markdown(text):
+    """Function, base and new of each row."""
+    return [(cells[5].strip(" `").split(" at ")[0], *(cell.strip() for cell in cells[3:5])) for cells in
+            (line.split("|") for line in text.splitlines() if line.startswith("| +") or line.startswith("| -"))]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def of_functions(record):
+    """A recording of a function of this name that holds so many blocks."""
+    known = {}
+
+    def of(name, number):
+        if (name, number) not in known:
+            known[name, number] = record(MOVED.format(name=name, number=number))
+        return known[name, number]
+
+    return of
+
+
+@pytest.mark.parametrize("options", [[], ["--by", "total"], ["--leaks"], ["--metric", "count"], ["--allocated"]])
+@pytest.mark.parametrize("ends", [(("old", 1), ("other", 3)), (("other", 3), ("old", 1)), (("old", 2), ("other", 3)), (("same", 1), ("same", 4))])
+def test_rows_have_the_figures_of_json(of_functions, ends, options):
+    base, new = (of_functions(*end) for end in ends)
+    value = compared(base, new, *options)
+    figure = "count" if "count" in options else "bytes"
+    found = rows_of_markdown(diff(base, new, "--markdown", "-n", "0", *options).stdout.decode())
+    shown = {name for name, *_ in found}
+    for name, *ends_told in found:
+        pairs = [
+            [row[side][f"{part}_{figure}"] for side in ("base", "new")]
+            for row in value["rows"] for part in ("own", "total") if row["function"] == name
+        ]  # fmt: skip
+        amounts = [[f"{end:,}" if figure == "count" else told(end) for end in pair] for pair in pairs]
+        assert ends_told in amounts, (name, ends_told, amounts)
+    if figure == "bytes":
+        # Where a function has a row, so have those that its blocks would have cancelled out with.
+        assert {ends[0][0], ends[1][0]} <= shown, found
+    text = diff(base, new, *options).stdout.decode()
+    assert f"Call stacks: {value['new_stacks']} new, {value['vanished_stacks']} vanished\n" in text, text
+
+
+def test_blocks_that_moved_as_they_are_have_no_row_and_are_told(of_functions):
+    base, new = of_functions("old", 1), of_functions("other", 1)
+    value = compared(base, new)
+    changed = {row["function"] for row in value["rows"] if abs(row["new"]["own_bytes"] - row["base"]["own_bytes"]) > 9_000_000}
+    assert changed == {"old", "other"} and value["new_stacks"] >= 1 <= value["vanished_stacks"]
+    for options in [], ["--markdown"]:
+        text = " ".join(diff(base, new, *options).stdout.decode().split())
+        assert not {"old", "other"} & set(news(text)) and "| +" not in text, text
+        assert f"Call stacks: {value['new_stacks']} new, {value['vanished_stacks']} vanished" in text, text
+        sentence = "2 functions omitted, whose changes cancel out: 1 block is now of another function: 10.0 MB of old, now 10.0 MB of other"
+        assert sentence in text, text
+    assert page(base, new)["moved"][0] == sentence
+
+
+def test_the_page_takes_nothing_from_functions_with_a_row(of_functions):
+    data = page(of_functions("old", 1), of_functions("other", 3))
+    assert not any(data[f"{side}SetOffBytes0"][at] > 9_000_000 for side in ("new", "base") for at in range(len(data["groupNode"])))
+    assert "other" not in data["moved"][0]

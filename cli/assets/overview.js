@@ -102,17 +102,22 @@ class Overview {
 
   showOwnLines() {
     const ownLines = new OwnLines(this.layout);
-    const own = ownLines.own(MOST_OWN_LINES);
-    const all = own.length ? own : ownLines.others(MOST_OWN_LINES);
-    // Lines below a thousandth are omitted, unless there are no others.
-    const floor = this.model.diff ? this.model.floor(this.layout.selection) : this.layout.whole / 1000;
-    const rows = all.filter(({ value }, at) => (at === 0 && !this.model.diff) || Math.abs(value) >= floor);
-    const what = this.model.diff ? "Changes by line" : this.ownLinesTitle();
-    $("ownLinesTitle").textContent = own.length || !rows.length ? what : `${what} (no own code on any stack)`;
+    const { diff, data } = this.model;
+    // Lines below a thousandth are omitted, unless there are no others; in a difference, those that are no news.
+    const floor = diff ? this.model.floor(this.layout.selection) : this.layout.whole / 1000;
+    const least = diff ? floor : 0;
+    const own = ownLines.own(MOST_OWN_LINES, least);
+    const all = ownLines.hasOwn ? own : ownLines.others(MOST_OWN_LINES, least);
+    const rows = all.filter(({ value }, at) => (at === 0 && !diff) || Math.abs(value) >= floor);
+    const what = diff ? "Changes by line" : this.ownLinesTitle();
+    $("ownLinesTitle").textContent = ownLines.hasOwn || !rows.length ? what : `${what} (no own code on any stack)`;
     $("ownLines").replaceChildren(...rows.map((row) => this.ownLine(row)));
-    $("noOwnLines").hidden = rows.length > 0;
-    if (this.model.diff)
-      $("noOwnLines").textContent = "No function changed by more than two runs of one program differ.";
+    const moved = diff ? data.moved[this.layout.selection.view] : "";
+    $("noOwnLines").hidden = rows.length > 0 && !moved;
+    if (diff) {
+      const none = rows.length ? [] : ["No function changed by more than two runs of one program differ."];
+      $("noOwnLines").textContent = [...none, ...(moved ? [`${moved}.`] : [])].join(" ");
+    }
   }
 
   ownLinesTitle() {

@@ -26,32 +26,41 @@ class OwnLines {
     }
   }
 
-  /** The figure of a node; in a difference, its change.  */
+  /** The figure of a node; in a difference, its change. */
   value(node) {
-    const { news } = this.figures;
-    if (news) return news.now[this.metric].own[node] - news.base[this.metric].own[node];
-    return this.figures[this.metric].own[node];
+    const { base } = this.figures;
+    return this.figures[this.metric].own[node] - (base ? base[this.metric].own[node] : 0);
   }
 
-  /** Own-code lines, largest first: frame, value, and the called function with the most. */
-  own(most) {
+  /** The same without blocks that cancel out: it decides which lines of a difference have a row, whose figure has all. */
+  news(node) {
+    const { news } = this.figures;
+    return news ? news.now[this.metric].own[node] - news.base[this.metric].own[node] : this.value(node);
+  }
+
+  /** Own-code lines, largest first: frame, value, and the called function with the most. In a difference only news of `least`. */
+  own(most, least) {
     const rows = this.sums((node) => this.ownLine[node]);
     rows.delete(-1);
-    const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
-    return largest
-      .filter(([, row]) => row.value)
-      .map(([line, row]) => {
-        const [frame] = this.largest(this.call, row.nodes);
-        return { frame, value: row.value, ...this.through(line, row.nodes) };
-      });
+    this.hasOwn = [...rows.values()].some((row) => row.value);
+    return this.largestRows(rows, most, least).map(([line, row]) => {
+      const [frame] = this.largest(this.call, row.nodes);
+      return { frame, value: row.value, ...this.through(line, row.nodes) };
+    });
   }
 
   /** The same for stacks without own code: by allocating frame. */
-  others(most) {
+  others(most, least) {
     const rows = this.sums((node) => (this.ownLine[node] < 0 ? this.place[node] : -1));
     rows.delete(-1);
-    const largest = [...rows].sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value)).slice(0, most);
-    return largest.filter(([, row]) => row.value).map(([frame, row]) => ({ frame, value: row.value, via: -1 }));
+    return this.largestRows(rows, most, least).map(([frame, row]) => ({ frame, value: row.value, via: -1 }));
+  }
+
+  largestRows(rows, most, least) {
+    return [...rows]
+      .filter(([, row]) => row.value && Math.abs(row.news) >= least)
+      .sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value))
+      .slice(0, most);
   }
 
   sums(keyOf) {
@@ -60,8 +69,9 @@ class OwnLines {
       const value = this.value(node);
       if (!value) continue;
       const key = keyOf(node);
-      if (!rows.has(key)) rows.set(key, { value: 0, nodes: [] });
+      if (!rows.has(key)) rows.set(key, { value: 0, news: 0, nodes: [] });
       rows.get(key).value += value;
+      rows.get(key).news += this.news(node);
       rows.get(key).nodes.push(node);
     }
     return rows;

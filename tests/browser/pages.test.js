@@ -607,6 +607,11 @@ inPage("a difference begins with whose lines changed most", "diff.html", async (
   const rows = await page.$$eval("#ownLines li", (rows) => rows.map((row) => row.textContent));
   const largest = ["+4.00 MBprogram.py grows", "+4.00 MBprogram.py only_in_new", "-3.00 MBprogram.py only_in_base"];
   assert.deepEqual(rows.slice(0, 3).sort(), largest.sort());
+  // The blocks of the function that was renamed.
+  assert.match(
+    await page.textContent("#noOwnLines"),
+    /^\d functions omitted, whose changes cancel out: .* of old_name, now .* of new_name\.$/,
+  );
 });
 
 inPage("a difference of two runs of one program has no colours, and nobody changed", "again.html", async (page) => {

@@ -34,7 +34,7 @@ impl DiffNoise {
         Self { counts: metric.counts, weights }
     }
 
-    fn is_exact(&self) -> bool {
+    pub(super) fn is_exact(&self) -> bool {
         self.weights.iter().all(Option::is_none)
     }
 

@@ -7,6 +7,7 @@ pub(crate) mod capture_info;
 pub(crate) mod comparability;
 pub(crate) mod diff;
 mod diff_noise;
+mod diff_rows;
 pub(crate) mod display;
 pub(crate) mod estimates;
 pub(crate) mod explain;

@@ -54,7 +54,7 @@ pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use options::{Options, UnknownBlocks};
 pub use own::{BaselineMemory, kept};
-pub use quiet::{CaptureRows, ReducedRows};
+pub use quiet::{CaptureRows, FunctionKey, MovedBlocks, ReducedRows};
 pub use sampling_gaps::SamplingGaps;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};

@@ -16,12 +16,13 @@ mod time;
 
 use std::io::{self, Write};
 
+use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::diff::{FigurePair, MergedTree};
-use memtrack_reader::analysis::{CaptureRows, ReducedRows, Tally};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
 use super::capture_info::{Capture, visible};
+use super::diff_rows::DiffRows;
 use super::display::DisplayOptions;
 use super::scale::ComparedMetric;
 use super::source::Sources;
@@ -145,21 +146,16 @@ pub(crate) fn difference(
         let stacks = capture.analysis.groups.iter().map(|group| group.stack);
         PageSide::new(capture, merged.places(&capture.frames, stacks))
     });
-    let (mut floors, mut vanished) = (Vec::new(), Vec::new());
+    let (mut floors, mut vanished, mut moved) = (Vec::new(), Vec::new(), Vec::new());
     for (number, view) in VIEWS.into_iter().enumerate() {
-        let rows = [base, new].map(|capture| capture.analysis.view(view));
-        let own = [(base, &rows[0]), (new, &rows[1])].map(|(capture, rows)| merged.own(&capture.frames, rows));
-        let [base_rows, new_rows] = rows;
-        let quiet = ReducedRows::of(
-            CaptureRows { frames: &base.frames, rows: base_rows },
-            CaptureRows { frames: &new.frames, rows: new_rows },
-        );
+        let metric = ComparedMetric { name: "", view, counts: false };
+        let rows = DiffRows::of([base, new], metric, false, &mut merged);
         let [of_new, of_base] = &mut sides;
-        of_base.match_elsewhere(number, view, &quiet.set_off[0]);
-        of_new.match_elsewhere(number, view, &quiet.set_off[1]);
-        let compared = merged.compare(&own[0], &own[1]);
-        floors.push(floors_of(view, &compared.whole));
-        vanished.push(compared.vanished_stacks);
+        of_base.match_elsewhere(number, view, &rows.set_off[0]);
+        of_new.match_elsewhere(number, view, &rows.set_off[1]);
+        floors.push(floors_of(view, &rows.all.whole));
+        vanished.push(rows.all.vanished_stacks);
+        moved.push(rows.moved().unwrap_or_default());
     }
     let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
     let title = format!("{} -> {}", base.info.file.display(), new.info.file.display());
@@ -175,6 +171,7 @@ pub(crate) fn difference(
         data.json("facts", &[info_pairs(base), info_pairs(new)].concat().into())?;
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
+        data.json("moved", &moved.clone().into())?;
         data.json("scale", &scale.clone().into())?;
         let mut names = KeyNames::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
         sites.write(&mut data, &mut names)?;

@@ -373,3 +373,11 @@ def test_the_page_takes_nothing_from_functions_with_a_row(of_functions):
     data = page(of_functions("old", 1), of_functions("other", 3))
     assert not any(data[f"{side}SetOffBytes0"][at] > 9_000_000 for side in ("new", "base") for at in range(len(data["groupNode"])))
     assert "other" not in data["moved"][0]
+
+
+def test_a_limit_that_is_exceeded_by_less_than_its_rounding_is_told_in_bytes(of_functions):
+    base, new = of_functions("same", 1), of_functions("same", 4)
+    grown = [compared(base, new)[f"{side}_total"] for side in ("base", "new")]
+    growth = grown[1] - grown[0]
+    done = diff(base, new, "--fail-over", f"{growth - 1}B", status=1)
+    assert f"grew by {growth:,} B, and --fail-over allows {growth - 1:,} B" in done.stderr.decode(), done.stderr

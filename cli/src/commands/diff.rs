@@ -130,7 +130,25 @@ fn check_limit(diff: &Diff, metric: ComparedMetric, limit: GrowthLimit) -> u8 {
         ));
         return 0;
     }
-    let (name, growth, allowed) = (metric.name, amount(growth), amount(allowed));
-    message::error(format_args!("regression: {name} grew by {growth}, and --fail-over allows {allowed}"));
+    let [growth, allowed] = told_apart([growth, allowed], amount);
+    message::error(format_args!("regression: {} grew by {growth}, and --fail-over allows {allowed}", metric.name));
     failure::ERROR
+}
+
+/// Two figures, in bytes where they differ by less than their rounding.
+fn told_apart(figures: [u64; 2], amount: impl Fn(u64) -> String) -> [String; 2] {
+    let [one, other] = figures.map(amount);
+    if one == other { figures.map(|bytes| format!("{} B", count(bytes))) } else { [one, other] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::told_apart;
+    use crate::units::size;
+
+    #[test]
+    fn what_rounds_to_one_figure_is_told_in_bytes() {
+        assert_eq!(told_apart([1_333_160, 1_330_000], size), ["1,333,160 B", "1,330,000 B"]);
+        assert_eq!(told_apart([1_340_000, 1_330_000], size), ["1.34 MB", "1.33 MB"]);
+    }
 }

@@ -3,6 +3,8 @@
 Worker n of programs/tree.py keeps n blocks of 100,000 + n bytes, which no other process allocates.
 """
 
+import csv
+import io
 import json
 import subprocess
 import sys
@@ -209,6 +211,69 @@ def test_the_peak_of_a_tree_is_that_of_its_events_merged_by_time(memtrack, pytho
     flame = json.loads(memtrack("flamegraph", "--json", "-o", "-", *captures).stdout)
     assert [tree["total"] for tree in flame["trees"]] == [{"bytes": size, "count": number}]
     assert sum(call["own"]["bytes"] for tree in flame["trees"] for call in tree["calls"]) == size
+
+
+LATE_CHILD = """
+import subprocess, sys, time
+
+def early():
+    return bytearray(9_000_000)
+
+def child():
+    return bytearray(16_000_000)
+
+if len(sys.argv) > 1:
+    kept = child()
+    time.sleep(0.05)
+else:
+    block = early()
+    del block
+    time.sleep(0.5)
+    subprocess.run([sys.executable, __file__, "child"], check=True)
+"""
+LATE_NS = 500_000_000  # the child begins later
+
+
+@pytest.fixture
+def late_child(memtrack, python):
+    """The captures of a program and of a child that it starts half a second later, and those in one file."""
+    program = memtrack.directory / "late.py"
+    program.write_text(LATE_CHILD)
+    _, captures = recorded(memtrack, python, program, options=(*FOLLOW, "--allocation-timestamps"))
+    merged = memtrack.directory / "merged.bin"
+    assert memtrack("merge", "-o", merged, *captures).status == 0
+    assert len(captures) == 2
+    return captures, [merged]
+
+
+def test_times_of_several_captures_count_from_the_earliest_start(memtrack, late_child):
+    captures, merged = late_child
+
+    def bytes_of(*words):
+        """What the child's function allocated, by every report that filters by time."""
+        words = ["--function", "child", *words]
+        rows = json.loads(memtrack("table", "--json", "--allocated", *words).stdout)["rows"]
+        table = sum(row["bytes"] for row in rows)
+        assert json.loads(memtrack("tree", "--json", "--allocated", *words).stdout)["total"]["bytes"] == table
+        flame = json.loads(memtrack("flamegraph", "--json", "--allocated", "-o", "-", *words).stdout)
+        assert sum(tree["total"]["bytes"] for tree in flame["trees"]) == table
+        exported = memtrack("transform", "csv", "--allocated", "-o", "-", *words).stdout.decode()
+        assert sum(int(row["size"]) for row in csv.DictReader(io.StringIO(exported))) == table
+        assert json.loads(memtrack("stats", "--json", *words).stdout)["allocations"]["bytes"] == table
+        return table
+
+    for paths in captures, merged:
+        assert bytes_of("--from", "400ms", *paths) == bytes_of(*paths) >= 16_000_000
+        assert bytes_of("--to", "400ms", *paths) == bytes_of("--to", "30%", *paths) == 0
+        assert bytes_of("--from", "30%", "--to", "100%", *paths) == bytes_of(*paths)
+        found = json.loads(memtrack("query", "--json", "time > 400ms and time > 30% and function = child", *paths).stdout)
+        times = {row["time_ns"] for row in found["rows"] if row["bytes"] > 1_000_000}
+        assert len(times) == 1 and min(times) > LATE_NS, times
+        assert not json.loads(memtrack("query", "--json", "time < 400ms and function = child", *paths).stdout)["rows"]
+        refused = memtrack("table", "--from", "300ms", "--to", "200ms", *paths)
+        assert b"--from is 300 ms after the start, later than --to, 200 ms" in refused.stderr, refused
+    # One capture counts from its own start.
+    assert bytes_of("--to", "400ms", captures[1]) == bytes_of(captures[1]) >= 16_000_000
 
 
 def test_the_end_of_run_names_lines_of_native_children(memtrack, tmp_path):

@@ -11,12 +11,12 @@ use memtrack_reader::query::{
 };
 use memtrack_reader::{Analysis, Frames, Options, Replay, columns, source};
 
-use crate::load::{Request, capture_info};
+use crate::load::{CaptureTimes, Request, capture_info};
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 use crate::terminal::Progress;
 
-/// The filters of a request as a query expression for this capture.
+/// The filters of a request as a query expression for this capture, in the times of the report.
 ///
 /// # Errors
 /// It has not the mark that the request names.
@@ -26,7 +26,9 @@ pub(crate) fn filters(request: &Request<'_>, file: &source::CaptureReader) -> Re
         all.push(Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(request.min_bytes)));
     }
     let Selection { from_ns, to_ns, .. } = request.selection(file)?;
-    if from_ns > 0 {
+    let start_ns = if from_ns > 0 || to_ns < u64::MAX { request.times(file)?.start_ns } else { 0 };
+    let [from_ns, to_ns] = [from_ns, to_ns].map(|ns| ns.saturating_add(start_ns));
+    if from_ns > start_ns {
         all.push(Expr::Number(Number::Time, Comparison::AtLeast, Amount::Moment(Time::Ns(from_ns))));
     }
     if to_ns < u64::MAX {
@@ -36,7 +38,8 @@ pub(crate) fn filters(request: &Request<'_>, file: &source::CaptureReader) -> Re
 }
 
 /// Calls `take` for every allocation of one capture that satisfies `expr` and the filters of the request, in the order in which they end; returns the
-/// capture. Stacks are matched as recorded; the returned capture is prepared for display if the request says so.
+/// capture. Times are those of the request's captures together. Stacks are matched as recorded; the returned capture is prepared for display if the
+/// request says so.
 ///
 /// # Errors
 /// A capture that cannot be read, or that has no individual allocations.
@@ -51,11 +54,15 @@ pub(crate) fn for_each_allocation(
     }
     let (mut capture, _) = whole(file, &Options::default())?;
     prepare(&mut capture, request)?;
-    let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: file.duration_ns()? };
+    let CaptureTimes { start_ns, whole_ns } = request.times(file)?;
+    let (frames, threads) = (&capture.frames, &capture.threads);
+    let known = MatchContext { frames, threads, start_ns, duration_ns: whole_ns };
     let expr = Expr::And(vec![filters(request, file)?, expr.clone()]);
     let judge = Matcher::new(&expr, &known);
     let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
-    let mut lives = AllocationScan::new(moments, Some(&judge), |life: &AllocationRecord| take(&capture, life));
+    let mut lives = AllocationScan::new(moments, Some(&judge), |life: &AllocationRecord| {
+        take(&capture, &AllocationRecord { time_ns: life.time_ns.saturating_add(start_ns), ..*life });
+    });
     let mut progress = Progress::new(file.total_record_bytes(), "looking");
     file.read(&mut lives, |bytes| progress.add(bytes))?;
     let _ = lives.finish();
@@ -74,7 +81,8 @@ pub(crate) fn allocations_at(
     expr: &Expr,
 ) -> Result<(Capture, Vec<AllocationRecord>)> {
     let (frames, mut found) = (Frames::new(), Vec::new());
-    let matcher = Matcher::new(expr, &MatchContext { frames: &frames, threads: &[], duration_ns: moments.end_ns });
+    let known = MatchContext { frames: &frames, threads: &[], start_ns: 0, duration_ns: moments.end_ns };
+    let matcher = Matcher::new(expr, &known);
     let mut lives = AllocationScan::new(moments, Some(&matcher), |life: &AllocationRecord| found.push(*life));
     let mut progress = Progress::new(file.total_record_bytes(), "looking");
     let read = file.read(&mut lives, |bytes| progress.add(bytes))?;

@@ -3,6 +3,7 @@
 //! Invariant: reports cannot tell whether the sums were computed now from records, or during the recording.
 
 pub(crate) mod bounds;
+mod clock;
 mod kept_sums;
 pub(crate) mod objects;
 mod paths;
@@ -12,6 +13,7 @@ mod several;
 mod warnings;
 pub(crate) mod widest;
 
+pub(crate) use clock::CaptureTimes;
 pub(crate) use kept_sums::LEAST_RECORD_BYTES;
 pub(crate) use paths::{checked, expanded, of_one_recording};
 pub(crate) use warnings::warn_unnamed;
@@ -19,7 +21,7 @@ pub(crate) use warnings::warn_unnamed;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use memtrack_reader::analysis::{Selection, Tally};
+use memtrack_reader::analysis::Tally;
 use memtrack_reader::combine::beneath;
 use memtrack_reader::origin::Whose;
 use memtrack_reader::source::{self, DataLoss, ReadSummary};
@@ -42,7 +44,7 @@ use crate::reports::presentation::Presentation;
 use crate::reports::recording_cost::RecordingCost;
 use crate::sys;
 use crate::terminal::Progress;
-use crate::units::{count, duration, size};
+use crate::units::{count, size};
 
 /// What a report needs: captures, filters, and how to read and prepare them.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +57,7 @@ pub(crate) struct Request<'a> {
     pub(crate) min_bytes: u64,
     /// Allocations before this time are excluded.
     pub(crate) from: Option<TimeBound>,
-    /// The marks that these may name.
+    /// Times of the captures, and the marks that these may name.
     pub(crate) marked: MarkedCaptures,
     /// Whether temporary allocations are shown.
     pub(crate) temporary: bool,
@@ -251,29 +253,6 @@ impl Request<'_> {
     /// Whether individual allocations are selected by size or time.
     fn selects(&self) -> bool {
         self.min_bytes > 0 || self.from.is_some() || self.to.is_some()
-    }
-
-    /// The selection by size and time, with percentages and marks resolved for this capture.
-    ///
-    /// # Errors
-    /// The duration cannot be read, or there is no such mark.
-    pub(crate) fn selection(&self, file: &source::CaptureReader) -> Result<Selection> {
-        let ns = |bound: Option<&TimeBound>, without: u64| match bound {
-            Some(bound) => bound.ns(file, self.paths, &self.marked),
-            None => Ok(without),
-        };
-        // Up to 100% includes allocations at the very end.
-        let to = self.to.as_ref().filter(|to| !to.is_the_end());
-        let (from_ns, to_ns) = (ns(self.from.as_ref(), 0)?, ns(to, u64::MAX)?);
-        if from_ns > to_ns {
-            bail!(
-                "{}: --from is {} after the start, later than --to, {}: nothing lies between; exchange them",
-                file.path().display(),
-                duration(from_ns),
-                duration(to_ns)
-            );
-        }
-        Ok(Selection { min_bytes: self.min_bytes, from_ns, to_ns })
     }
 }
 

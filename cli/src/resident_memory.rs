@@ -106,7 +106,10 @@ pub(crate) fn account_at(
 ) -> Result<Option<ResidentAccount>> {
     let mut found = None::<ResidentAccount>;
     let until = match moment {
-        AccountMoment::At(bound) => bound.ns(file, paths, &MarkedCaptures::default())?,
+        AccountMoment::At(bound) => {
+            let marked = MarkedCaptures::default();
+            marked.times(file, paths)?.own_ns(bound.ns(file, paths, &marked)?)
+        }
         AccountMoment::Peak | AccountMoment::End => u64::MAX,
     };
     file.accounts(|account| {

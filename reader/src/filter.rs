@@ -54,7 +54,7 @@ impl Filter {
     /// Drops the groups that are rejected. Returns the sum of everything that the kept ones allocated.
     pub fn apply(&self, analysis: &mut Analysis, frames: &Frames, threads: &[Thread]) -> Tally {
         if !self.is_everything() {
-            let judge = Matcher::new(&self.expr(), &MatchContext { frames, threads, duration_ns: 0 });
+            let judge = Matcher::new(&self.expr(), &MatchContext { frames, threads, start_ns: 0, duration_ns: 0 });
             analysis.retain(|_, group| judge.takes_group(group.stack, group.allocator, group.thread));
             analysis.failed.retain(|failed| judge.takes_group(failed.stack, failed.allocator, failed.thread));
         }

@@ -98,7 +98,7 @@ fn sums(
     if request.shown {
         capture.fold_beside(&request.display)?;
     }
-    let known = MatchContext { frames: &capture.frames, threads: &capture.threads, duration_ns: 0 };
+    let known = MatchContext { frames: &capture.frames, threads: &capture.threads, start_ns: 0, duration_ns: 0 };
     let judge = Matcher::new(expr, &known);
     for group in capture.analysis.groups.iter() {
         if judge.takes_group(group.stack, group.allocator, group.thread) {

@@ -9,8 +9,13 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use memtrack_format::marks::Mark;
+use memtrack_reader::analysis::Selection;
 use memtrack_reader::query::units::{Time, UnitError, time};
 use memtrack_reader::source::{self, CaptureReader};
+
+use super::Request;
+use super::clock::{CaptureStart, CaptureTimes, have_one_clock};
+use crate::units::duration;
 
 /// Nanoseconds within which all processes of a recording set one mark.
 const ONE_MOMENT: u64 = 1_000_000_000;
@@ -43,27 +48,28 @@ impl TimeBound {
         *self == Self::Time(Time::Percent(100.0))
     }
 
-    /// In nanoseconds since the recording in `file` began. `paths`: all captures of the report, of which `marked` has the marks once
-    /// they were needed.
+    /// In nanoseconds since the earliest recording of the report began. `paths`: all captures of the report, one of them in `file`,
+    /// of which `marked` has times and marks once they were needed.
     ///
     /// # Errors
     /// No capture of the recording has the mark; or a capture cannot be read.
     pub(crate) fn ns(&self, file: &CaptureReader, paths: &[PathBuf], marked: &MarkedCaptures) -> Result<u64> {
         match self {
-            Self::Time(time @ Time::Percent(_)) => Ok(time.ns(file.duration_ns()?)),
+            Self::Time(time @ Time::Percent(_)) => Ok(time.ns(marked.times(file, paths)?.whole_ns)),
             Self::Time(time) => Ok(time.ns(0)),
             Self::Mark(name) => {
                 let own = MarkedCapture::of(file);
                 let mut captures = vec![&own];
-                let others = match paths {
-                    [only] if only == file.path() => &[],
-                    _ => marked.of(paths)?,
-                };
+                let others = if is_alone(file, paths) { &[] } else { marked.of(paths)? };
                 // Another recording has marks of its own, by a clock that may be another, too.
                 let is_other = |one: &&MarkedCapture| one.path != own.path && one.recording == own.recording;
                 captures.extend(others.iter().filter(is_other).filter(|_| own.recording.is_some()));
                 match find(&captures, name) {
-                    Some(mark) => Ok(file.mark_ns(mark)),
+                    Some(mark) => {
+                        let first = file.process().start.monotonic_ns.unwrap_or(mark.time_ns);
+                        let first = first.saturating_sub(marked.times(file, paths)?.start_ns);
+                        Ok(mark.time_ns.saturating_sub(first))
+                    }
                     None => bail!("{}: there is no mark {name:?}{}", file.path().display(), listed(&captures)),
                 }
             }
@@ -71,11 +77,72 @@ impl TimeBound {
     }
 }
 
-/// The marks of all captures of a report.
+impl Request<'_> {
+    /// The selection by size and time, with percentages and marks resolved for this capture.
+    ///
+    /// # Errors
+    /// The duration cannot be read, or there is no such mark.
+    pub(crate) fn selection(&self, file: &CaptureReader) -> Result<Selection> {
+        let ns = |bound: Option<&TimeBound>, without: u64| match bound {
+            Some(bound) => bound.ns(file, self.paths, &self.marked),
+            None => Ok(without),
+        };
+        // Up to 100% includes allocations at the very end.
+        let to = self.to.as_ref().filter(|to| !to.is_the_end());
+        let (from_ns, to_ns) = (ns(self.from.as_ref(), 0)?, ns(to, u64::MAX)?);
+        if from_ns > to_ns {
+            bail!(
+                "{}: --from is {} after the start, later than --to, {}: nothing lies between; exchange them",
+                file.path().display(),
+                duration(from_ns),
+                duration(to_ns)
+            );
+        }
+        if from_ns == 0 && to_ns == u64::MAX {
+            return Ok(Selection { min_bytes: self.min_bytes, ..Selection::default() });
+        }
+        let times = self.times(file)?;
+        Ok(Selection { min_bytes: self.min_bytes, from_ns: times.own_ns(from_ns), to_ns: times.own_ns(to_ns) })
+    }
+
+    /// Where a capture of the request lies in the time of all of them.
+    ///
+    /// # Errors
+    /// One of them cannot be read.
+    pub(crate) fn times(&self, file: &CaptureReader) -> Result<CaptureTimes> {
+        self.marked.times(file, self.paths)
+    }
+}
+
+/// Times and marks of all captures of a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MarkedCaptures(OnceLock<Vec<MarkedCapture>>);
 
+/// Whether the report is of one capture.
+fn is_alone(file: &CaptureReader, paths: &[PathBuf]) -> bool {
+    matches!(paths, [] | [_]) && paths.iter().all(|only| only == file.path())
+}
+
 impl MarkedCaptures {
+    /// Where a capture lies in the time of these, which are the report's.
+    ///
+    /// # Errors
+    /// A capture cannot be read.
+    pub(crate) fn times(&self, file: &CaptureReader, paths: &[PathBuf]) -> Result<CaptureTimes> {
+        let alone = || anyhow::Ok(CaptureTimes { start_ns: 0, whole_ns: file.duration_ns()? });
+        if is_alone(file, paths) {
+            return alone();
+        }
+        let all = self.of(paths)?;
+        let starts: Vec<&CaptureStart> = all.iter().map(|one| &one.start).collect();
+        let Some(own_ns) = file.process().start.monotonic_ns.filter(|_| have_one_clock(&starts)) else {
+            return alone();
+        };
+        let first_ns = all.iter().map(|one| one.start_ns).min().unwrap_or(own_ns).min(own_ns);
+        let end_ns = all.iter().map(|one| one.end_ns).max().unwrap_or(own_ns);
+        Ok(CaptureTimes { start_ns: own_ns - first_ns, whole_ns: end_ns.saturating_sub(first_ns) })
+    }
+
     /// Those of these captures, which are read once.
     fn of(&self, paths: &[PathBuf]) -> Result<&[MarkedCapture]> {
         if let Some(known) = self.0.get() {
@@ -84,21 +151,26 @@ impl MarkedCaptures {
         let mut all = Vec::new();
         for path in paths {
             for member in source::members(path)?.paths {
-                all.push(MarkedCapture::of(&CaptureReader::open(&member)?));
+                let file = CaptureReader::open(&member)?;
+                let own = MarkedCapture::of(&file);
+                all.push(MarkedCapture { end_ns: own.start_ns.saturating_add(file.duration_ns()?), ..own });
             }
         }
         Ok(self.0.get_or_init(|| all))
     }
 }
 
-/// The marks of a capture.
+/// Times and marks of a capture.
 #[derive(Clone, Debug, Default)]
 struct MarkedCapture {
+    start: CaptureStart,
     path: PathBuf,
     /// The number of its recording.
     recording: Option<u64>,
     /// When the recording of its process began, on the clock of marks.
     start_ns: u64,
+    /// When it ended, where that was looked up.
+    end_ns: u64,
     marks: Vec<Mark>,
 }
 
@@ -106,9 +178,11 @@ impl MarkedCapture {
     fn of(file: &CaptureReader) -> Self {
         let process = file.process();
         Self {
+            start: CaptureStart::of(file),
             path: file.path().to_path_buf(),
             recording: process.tree.recording,
             start_ns: process.start.monotonic_ns.unwrap_or(0),
+            end_ns: 0,
             marks: file.marks().to_vec(),
         }
     }

@@ -12,6 +12,7 @@ use memtrack_reader::combine::{CapturePart, combine};
 use memtrack_reader::source::{self, DataLoss};
 use memtrack_reader::together::{self, JointCapture, JointReplay};
 
+use super::clock::{CaptureStart, have_one_clock};
 use super::{LoadWarnings, Request, capture_from, capture_info, finished, load_one, opened};
 use crate::message;
 use crate::reports::capture_info::{Capture, CaptureInfo, CombinedPeaks, ProcessRow};
@@ -25,7 +26,7 @@ pub(super) fn load_several(
     options: &Options,
     problems: &mut LoadWarnings,
 ) -> Result<(Vec<(Capture, Tally)>, CombinedPeaks)> {
-    let spans = paths.iter().map(|path| CaptureSpan::of(&request.open_any(path)?)).collect::<Result<Vec<_>>>()?;
+    let spans = paths.iter().map(|path| Ok(CaptureSpan::of(&request.open_any(path)?))).collect::<Result<Vec<_>>>()?;
     let no_joint_peak = why_not_simultaneous(&spans);
     let all = if no_joint_peak.is_some() {
         let mut all = Vec::new();
@@ -50,47 +51,24 @@ pub(super) fn load_several(
 
 /// When a capture was recorded, and whether it can be replayed jointly with others.
 struct CaptureSpan {
-    /// Start on the monotonic clock.
-    start_ns: Option<u64>,
-    /// Wall clock minus monotonic clock: about equal for captures of one boot.
-    boot_ns: Option<u64>,
-    recording: Option<u64>,
+    start: CaptureStart,
     aggregated: bool,
     record_bytes: u64,
 }
 
 impl CaptureSpan {
-    fn of(file: &source::CaptureReader) -> Result<Self> {
-        let process = file.process();
-        let start_ns = process.start.monotonic_ns;
-        Ok(Self {
-            start_ns,
-            boot_ns: process.start.realtime_ns.zip(start_ns).map(|(wall, start)| wall.wrapping_sub(start)),
-            recording: process.tree.recording,
-            aggregated: file.aggregated(),
-            record_bytes: file.total_record_bytes(),
-        })
+    fn of(file: &source::CaptureReader) -> Self {
+        Self { start: CaptureStart::of(file), aggregated: file.aggregated(), record_bytes: file.total_record_bytes() }
     }
 }
-
-/// Maximum difference of `boot_ns` between captures of one boot.
-const SAME_BOOT_NS: u64 = 1_000_000_000;
 
 /// Why these captures cannot be replayed jointly; `None` if they can.
 fn why_not_simultaneous(spans: &[CaptureSpan]) -> Option<&'static str> {
     if spans.iter().any(|span| span.aggregated) {
         return Some("an aggregated capture has no events, only totals at the peak of its own process");
     }
-    let first = spans.first()?;
-    let is_with_first = |span: &CaptureSpan| {
-        let boots = span.boot_ns.zip(first.boot_ns);
-        span.recording.is_some() && span.recording == first.recording
-            || boots.is_some_and(|(own, first)| own.abs_diff(first) < SAME_BOOT_NS)
-    };
-    if spans.iter().any(|span| span.start_ns.is_none()) || !spans.iter().all(is_with_first) {
-        return Some("the captures have no common clock");
-    }
-    None
+    let starts: Vec<&CaptureStart> = spans.iter().map(|span| &span.start).collect();
+    (!have_one_clock(&starts)).then_some("the captures have no common clock")
 }
 
 /// Replays the records of several captures in one order of time.
@@ -101,7 +79,7 @@ fn replay_together(
     options: &Options,
     problems: &mut LoadWarnings,
 ) -> Result<Vec<(Capture, Tally)>> {
-    let starts: Vec<u64> = spans.iter().map(|span| span.start_ns.unwrap_or(0)).collect();
+    let starts: Vec<u64> = spans.iter().map(|span| span.start.ns.unwrap_or(0)).collect();
     let mut known: Vec<Option<(CaptureInfo, u64)>> = paths.iter().map(|_| None).collect();
     let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
     let open = |number: usize| {

@@ -20,7 +20,9 @@ pub struct MatchContext<'a> {
     pub frames: &'a Frames,
     /// Its threads.
     pub threads: &'a [Thread],
-    /// Duration of the recording in nanoseconds, for percentages such as `50%`.
+    /// When its recording began, in the time that the expression counts in.
+    pub start_ns: u64,
+    /// Duration of the whole in nanoseconds, for percentages such as `50%`.
     pub duration_ns: u64,
 }
 
@@ -91,7 +93,13 @@ fn node(expr: &Expr, known: &MatchContext<'_>) -> MatchNode {
                 Amount::Plain(amount) => amount,
                 Amount::Moment(time) => time.ns(known.duration_ns),
             };
-            MatchNode::Number(*number, *comparison, amount)
+            match amount.checked_sub(known.start_ns) {
+                _ if *number != Number::Time => MatchNode::Number(*number, *comparison, amount),
+                Some(own) => MatchNode::Number(*number, *comparison, own),
+                // Every allocation of the capture is later.
+                None if comparison.holds(known.start_ns, amount) => MatchNode::And(Vec::new()),
+                None => MatchNode::Or(Vec::new()),
+            }
         }
         Expr::Flag(flag) => MatchNode::Flag(*flag),
     }

@@ -3,6 +3,7 @@
 use memtrack_format::{Allocator, MapClass};
 
 use super::{AllocationOutcome, AllocationRecord, AllocationScan, Expr, KeyMoments, MatchContext, Matcher};
+use crate::allocation_record::AllocationStart;
 use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
 use crate::frames::Frames;
 use crate::source::Consumer;
@@ -36,7 +37,34 @@ fn takes(text: &str) -> bool {
     let (frames, expr) = (frames(), text.parse::<Expr>().unwrap_or_else(|error| panic!("{text}: {error}")));
     let threads =
         [(7, "main"), (8, "pool-1")].map(|(tid, name)| Thread { tid, name: name.into(), ..Thread::default() });
-    Matcher::new(&expr, &MatchContext { frames: &frames, threads: &threads, duration_ns: 4_000_000_000 }).takes(&life())
+    Matcher::new(&expr, &MatchContext { frames: &frames, threads: &threads, start_ns: 0, duration_ns: 4_000_000_000 })
+        .takes(&life())
+}
+
+/// The capture began a second after the earliest one of its report; the allocation was made a second later.
+#[test]
+fn times_count_from_the_earliest_start() {
+    let frames = frames();
+    let known = MatchContext { frames: &frames, threads: &[], start_ns: 1_000_000_000, duration_ns: 4_000_000_000 };
+    let start = AllocationStart {
+        stack: StackId(2),
+        allocator: Allocator::Malloc,
+        thread: ThreadId(0),
+        size: 2_000_000,
+        order: 5,
+        time_ns: 1_000_000_000,
+    };
+    for (text, expected) in [
+        ("time = 2s", true),
+        ("time >= 50% and time < 51%", true),
+        ("time > 500ms and not time < 500ms", true),
+        ("time = 1s or time < 500ms", false),
+        ("lifetime = 3s", true),
+    ] {
+        let matcher = Matcher::new(&text.parse().unwrap(), &known);
+        assert_eq!(matcher.takes(&life()), expected, "{text}");
+        assert!(matcher.may_take(&start, &KeyMoments::default()) || !expected, "{text}");
+    }
 }
 
 #[test]
@@ -174,7 +202,7 @@ fn what_cannot_match_from_its_start_changes_nothing() {
         "not (peak and not freed)",
     ] {
         let threads = [0, 1, 2].map(|tid| Thread { tid, ..Thread::default() });
-        let known = MatchContext { frames: &frames, threads: &threads, duration_ns: 40_000 };
+        let known = MatchContext { frames: &frames, threads: &threads, start_ns: 0, duration_ns: 40_000 };
         let matcher = Matcher::new(&text.parse().unwrap(), &known);
         let expected: Vec<_> = all.iter().filter(|life| matcher.takes(life)).copied().collect();
         assert_eq!(scan(Some(&matcher)), expected, "{text}");
@@ -186,7 +214,7 @@ fn what_cannot_match_from_its_start_changes_nothing() {
 #[test]
 fn an_allocator_of_pythons_is_meant_with_all_its_domains() {
     let frames = Frames::new();
-    let known = MatchContext { frames: &frames, threads: &[], duration_ns: 0 };
+    let known = MatchContext { frames: &frames, threads: &[], start_ns: 0, duration_ns: 0 };
     let matcher = Matcher::new(&"allocator = pymalloc_malloc".parse().unwrap(), &known);
     let takes = |allocator| matcher.takes_group(StackId(0), allocator, ThreadId(0));
     let domains = [Allocator::PymallocMalloc, Allocator::PymallocMallocMem, Allocator::PymallocMallocRaw];

@@ -276,6 +276,23 @@ def test_times_of_several_captures_count_from_the_earliest_start(memtrack, late_
     assert bytes_of("--to", "400ms", captures[1]) == bytes_of(captures[1]) >= 16_000_000
 
 
+def test_queries_for_the_peak_mean_that_of_all_processes(memtrack, late_child):
+    for paths in late_child:
+        peak = json.loads(memtrack("stats", "--json", *paths).stdout)["peak"]
+        table = json.loads(memtrack("table", "--json", *paths).stdout)["rows"]
+        expected = {"bytes": peak["bytes"], "count": peak["allocations"]}
+        for by in [], ["--by", "function"]:
+            answer = json.loads(memtrack("query", "--json", *by, "peak", *paths).stdout)
+            assert answer["matched"] == expected, by
+            assert sum(row["bytes"] for row in answer["rows"]) == peak["bytes"]
+            assert any(row["function"] == "child" for row in answer["rows"])
+            # The parent has freed it before the child begins.
+            assert not any(row["function"] == "early" for row in answer["rows"])
+        rows = json.loads(memtrack("query", "--json", "bytes >= 1", *paths).stdout)["rows"]
+        assert sum(row["bytes"] for row in rows if row["peak"]) == peak["bytes"] == sum(row["bytes"] for row in table)
+        assert f"{peak['allocations']:,} of " in memtrack("query", "peak", *paths).stdout.decode()
+
+
 def test_the_end_of_run_names_lines_of_native_children(memtrack, tmp_path):
     source, program = tmp_path / "child.c", tmp_path / "child"
     source.write_text("#include <stdlib.h>\nint main(void) {\n    return !malloc(7000000);\n}\n")

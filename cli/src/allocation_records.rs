@@ -59,7 +59,10 @@ pub(crate) fn for_each_allocation(
     let known = MatchContext { frames, threads, start_ns, duration_ns: whole_ns };
     let expr = Expr::And(vec![filters(request, file)?, expr.clone()]);
     let judge = Matcher::new(&expr, &known);
-    let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
+    let mut moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
+    if let Some(peak) = request.joint_peaks.get(file.path()) {
+        moments.peak = *peak;
+    }
     let mut lives = AllocationScan::new(moments, Some(&judge), |life: &AllocationRecord| {
         take(&capture, &AllocationRecord { time_ns: life.time_ns.saturating_add(start_ns), ..*life });
     });

@@ -16,6 +16,7 @@ pub(crate) mod widest;
 pub(crate) use clock::CaptureTimes;
 pub(crate) use kept_sums::LEAST_RECORD_BYTES;
 pub(crate) use paths::{checked, expanded, of_one_recording};
+pub(crate) use several::{JointPeaks, joint_peaks};
 pub(crate) use warnings::warn_unnamed;
 
 use std::path::{Path, PathBuf};
@@ -85,6 +86,8 @@ pub(crate) struct Request<'a> {
     pub(crate) objects: ObjectStacks,
     /// With resident memory: its classes over time.
     pub(crate) with_bands: bool,
+    /// When the captures together held most, where that was [looked up](joint_peaks).
+    pub(crate) joint_peaks: JointPeaks,
     /// Display options of text and pages.
     pub(crate) display: DisplayOptions,
     /// Prepare the capture for display, see [`Request::for_people`].

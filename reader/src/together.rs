@@ -29,6 +29,8 @@ pub struct JointCapture {
     pub allocated: Tally,
     /// The high-water mark of this process alone.
     pub own_peak: Peak,
+    /// The order of its last event at the common peak; `None`: nothing of it was live then.
+    pub last_at_peak: Option<u64>,
 }
 
 /// The captures, read to their ends.
@@ -158,8 +160,9 @@ impl JointSum {
         self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
         self.watch.curve.add(now_ns, self.live_bytes);
         let RunningCapture { reading, replay, mark, .. } = running;
-        let (allocated, own_peak) = (replay.allocated(), replay.own_peak());
-        let member = JointCapture { read: reading.finish(), analysis: replay.into_analysis(), allocated, own_peak };
+        let (allocated, own_peak, last_at_peak) = (replay.allocated(), replay.own_peak(), replay.last_at_peak());
+        let (read, analysis) = (reading.finish(), replay.into_analysis());
+        let member = JointCapture { read, analysis, allocated, own_peak, last_at_peak };
         RunningState::Ended(Box::new(member), mark)
     }
 
@@ -172,6 +175,7 @@ impl JointSum {
             // It had ended before the peak.
             if mark != self.marks {
                 member.analysis.drop_peak();
+                member.last_at_peak = None;
             }
             member
         });

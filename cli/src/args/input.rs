@@ -161,6 +161,7 @@ impl FilterArgs {
             with_pinned: false,
             objects: ObjectStacks::Unwanted,
             with_bands: false,
+            joint_peaks: Default::default(),
             display: DisplayOptions { with_imports, all_frames, skip: skip_function },
             shown: false,
         }

@@ -7,12 +7,12 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::query::{Expr, MatchContext, Matcher};
+use memtrack_reader::query::{Expr, Flag, MatchContext, Matcher};
 use memtrack_reader::{Options, source};
 
 use crate::allocation_records;
 use crate::args::query::QueryArgs;
-use crate::load::{Request, load, of_one_recording};
+use crate::load::{Request, joint_peaks, load, of_one_recording};
 use crate::output::ReportOutput;
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::query::{GroupBy, Largest, ListingWriter, MatchTotals, QueryGroups};
@@ -24,8 +24,13 @@ use crate::terminal::TextFormat;
 /// A capture that cannot be read or lacks the requested data, or an output that cannot be written.
 pub(crate) fn run(options: &QueryArgs) -> Result<u8> {
     let request = Request::from((options.captures.as_slice(), &options.filters));
-    let request = if options.json { request } else { request.for_people() };
+    let mut request = if options.json { request } else { request.for_people() };
     let expr = &options.expression.expr;
+    let paths = of_one_recording(request.paths)?;
+    // Rows of JSON say whether they were live at the peak.
+    if paths.len() > 1 && (expr.mentions(Flag::Peak) || options.json && options.by.is_none()) {
+        request.joint_peaks = joint_peaks(&paths)?;
+    }
     let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
     let format = options.text.colors.text_format(&out);
     match options.by {

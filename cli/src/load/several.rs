@@ -2,7 +2,7 @@
 //!
 //! Invariant: the high-water mark was live at one moment, or the report says that it is a sum of per-process peaks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use anyhow::Result;
@@ -49,6 +49,35 @@ pub(super) fn load_several(
     Ok((all, several))
 }
 
+/// Of each capture the order of its last event at the joint high-water mark; `None`: it held nothing then.
+pub(crate) type JointPeaks = HashMap<PathBuf, Option<u64>>;
+
+/// Replays several captures to find their joint high-water mark. Where there is none, prints why, and returns nothing.
+///
+/// # Errors
+/// A capture that cannot be read.
+pub(crate) fn joint_peaks(paths: &[PathBuf]) -> Result<JointPeaks> {
+    let sums = Request { without_names: true, without_paths: true, without_columns: true, ..Request::default() };
+    let spans = paths.iter().map(|path| Ok(CaptureSpan::of(&sums.open_any(path)?))).collect::<Result<Vec<_>>>()?;
+    if let Some(reason) = why_not_simultaneous(&spans) {
+        message::note(format_args!(
+            "{} captures combined: the peak is that of each process alone; the joint peak is unknown: {reason}",
+            paths.len()
+        ));
+        return Ok(JointPeaks::default());
+    }
+    let starts: Vec<u64> = spans.iter().map(|span| span.start.ns.unwrap_or(0)).collect();
+    let mut progress = Progress::new(spans.iter().map(|span| span.record_bytes).sum(), "reading");
+    let open = |number: usize| {
+        let file = sums.open(&paths[number])?;
+        let (exact_times, unknown_blocks) = (file.has_timestamps(), file.unknown_blocks());
+        anyhow::Ok((file, Options { exact_times, unknown_blocks, ..Options::default() }))
+    };
+    let joint = together::read(&starts, open, |bytes| progress.add(bytes))?;
+    let peaks = joint.members.into_iter().map(|member| member.last_at_peak);
+    Ok(paths.iter().cloned().zip(peaks).collect())
+}
+
 /// When a capture was recorded, and whether it can be replayed jointly with others.
 struct CaptureSpan {
     start: CaptureStart,
@@ -92,7 +121,7 @@ fn replay_together(
     let mut curve = (options.moments > 0).then_some(curve);
     let mut captures = Vec::new();
     for (member, known) in members.into_iter().zip(known) {
-        let JointCapture { read, analysis, allocated, own_peak } = member;
+        let JointCapture { read, analysis, allocated, own_peak, .. } = member;
         let (info, file_bytes) = known.unwrap_or_default();
         let mut capture = capture_from(info, read, analysis, &mut problems.unnamed);
         capture = finished(capture, allocated, file_bytes, request, problems)?;

@@ -405,6 +405,11 @@ impl GroupTotals {
         self.peak_end = order;
     }
 
+    /// The order of the last event at the peak.
+    pub(crate) fn last_at_peak(&self) -> Option<u64> {
+        self.peak_end.checked_sub(1)
+    }
+
     /// Takes how much more was live at the peak than it seemed there.
     pub(crate) fn take_restored(&mut self) -> u64 {
         std::mem::take(&mut self.restored_at_peak)

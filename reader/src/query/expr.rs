@@ -116,6 +116,17 @@ impl Expr {
         }
     }
 
+    /// Whether the result may depend on this property.
+    #[must_use]
+    pub fn mentions(&self, flag: Flag) -> bool {
+        match self {
+            Self::And(all) | Self::Or(all) => all.iter().any(|one| one.mentions(flag)),
+            Self::Not(one) => one.mentions(flag),
+            Self::Flag(own) => *own == flag,
+            Self::Text(..) | Self::Allocator(_) | Self::Whose(_) | Self::Number(..) => false,
+        }
+    }
+
     /// Tests for one of these texts, each made by `test`; true if there are none.
     pub(crate) fn any_of(text: TextField, wanted: &[String], test: fn(String) -> Test) -> Self {
         let tests: Vec<_> = wanted.iter().map(|wanted| Self::Text(text, test(wanted.clone()))).collect();

@@ -200,6 +200,11 @@ impl Replay {
         self.sums.mark_peak(self.next_order, None);
     }
 
+    /// The order of the last event before the common peak.
+    pub(crate) fn last_at_peak(&self) -> Option<u64> {
+        self.sums.last_at_peak()
+    }
+
     /// The high-water mark of this process alone.
     pub(crate) fn own_peak(&self) -> Peak {
         self.sums.totals.peak

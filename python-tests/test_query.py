@@ -109,12 +109,14 @@ def test_text_shows_the_largest_first(capture):
 
 
 def test_several_captures_are_one_answer(capture, tmp_path):
-    merged = tmp_path / "merged.bin"
-    capture.reading("merge", "-o", merged, capture.path, capture.path)
-    paths = [capture.path], [merged], [capture.path] * 2
-    once, both, named_twice = (json.loads(capture.reading("query", "--json", "--by", "module", "leaked", *of)) for of in paths)
-    assert both["matched"]["bytes"] == 2 * once["matched"]["bytes"] and len(both["rows"]) == len(once["rows"])
-    assert named_twice["matched"] == once["matched"]
+    merged, other = tmp_path / "merged.bin", tmp_path / "other.bin"
+    capture.reading("run", "-q", "-o", other, sys.executable, PROGRAMS / "handover.py")
+    capture.reading("merge", "-o", merged, capture.path, other)
+    paths = [capture.path], [other], [merged], [capture.path] * 2
+    answers = (json.loads(capture.reading("query", "--json", "--by", "module", "leaked", *of)) for of in paths)
+    once, again, both, named_twice = answers
+    assert both["matched"]["bytes"] == once["matched"]["bytes"] + again["matched"]["bytes"]
+    assert len(both["rows"]) == len(once["rows"]) and named_twice["matched"] == once["matched"]
 
 
 def test_aggregated_captures_know_groups_only(aggregated):

@@ -19,6 +19,11 @@ def capture(module_memtrack, request):
 
 
 @pytest.fixture(scope="module")
+def other(module_memtrack):
+    return module_memtrack.record(sys.executable, PROGRAMS / "handover.py", "--token=xyzzy")
+
+
+@pytest.fixture(scope="module")
 def aggregated(module_memtrack):
     return module_memtrack.record(sys.executable, PROGRAMS / "handover.py", "--token=xyzzy", options=["--aggregate"])
 
@@ -60,13 +65,26 @@ def test_merged_captures_are_those_that_were_merged(capture, aggregated, tmp_pat
         one = json.loads(capture.reading("stats", "--json", f"{merged}#{number}"))
         assert comparable(one) == comparable(single.stats())
     again = tmp_path / "again.bin"
-    assert capture.memtrack("merge", "-o", again, merged, capture.path).status == 0
-    assert len(json.loads(capture.reading("query", "--json", "--by", "thread", "thread ~ ''", again))["captures"]) == 3
+    outcome = capture.memtrack("merge", "-o", again, merged, capture.path)
+    # A process counts once, also where it is in a merged file.
+    assert outcome.status == 0 and f"{capture.path}: left out: {merged}#1 has the same recording" in outcome.stderr.decode()
+    assert len(json.loads(capture.reading("query", "--json", "--by", "thread", "thread ~ ''", again))["captures"]) == 2
 
 
-def test_merged_captures_are_read_by_every_command(capture, tmp_path):
+def test_merging_a_capture_with_itself_counts_it_once(capture, tmp_path):
+    twice, copy = tmp_path / "twice.bin", tmp_path / "copy.bin"
+    copy.write_bytes(capture.path.read_bytes())
+    outcome = capture.memtrack("merge", "-o", twice, capture.path, capture.path, copy)
+    told = outcome.stderr.decode()
+    assert outcome.status == 0 and "1 capture in one file" in told, told
+    for path in capture.path, copy:
+        assert f"{path}: left out: {capture.path} has the same recording of the same process" in told, told
+    assert json.loads(capture.reading("stats", "--json", twice))["allocations"] == capture.stats()["allocations"]
+
+
+def test_merged_captures_are_read_by_every_command(capture, other, tmp_path):
     merged = tmp_path / "all.bin"
-    assert capture.memtrack("merge", "-o", merged, capture.path, capture.path).status == 0
+    assert capture.memtrack("merge", "-o", merged, capture.path, other.path).status == 0
     for command in READERS:
         assert capture.memtrack(command, *(["live"] if command == "query" else []), merged).status == 0
     for name in set(FORMATS) - {"heaptrack"}:
@@ -77,9 +95,9 @@ def test_merged_captures_are_read_by_every_command(capture, tmp_path):
     assert capture.memtrack("diff", f"{merged}#1", f"{merged}#2").status == 0
 
 
-def test_cut_and_damaged_merges_are_told(capture, tmp_path):
+def test_cut_and_damaged_merges_are_told(capture, other, tmp_path):
     merged = tmp_path / "all.bin"
-    assert capture.memtrack("merge", "-o", merged, capture.path, capture.path).status == 0
+    assert capture.memtrack("merge", "-o", merged, capture.path, other.path).status == 0
     content = merged.read_bytes()
     merged.write_bytes(content[: len(content) // 3])
     outcome = capture.memtrack("stats", merged)

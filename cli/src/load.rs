@@ -15,7 +15,7 @@ pub(crate) mod widest;
 
 pub(crate) use clock::CaptureTimes;
 pub(crate) use kept_sums::LEAST_RECORD_BYTES;
-pub(crate) use paths::{checked, expanded, of_one_recording};
+pub(crate) use paths::{checked, expanded, of_one_recording, to_merge};
 pub(crate) use several::{JointPeaks, joint_peaks};
 pub(crate) use warnings::warn_unnamed;
 

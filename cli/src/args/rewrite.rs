@@ -12,7 +12,7 @@ use super::OutputArgs;
 /// `memtrack merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArgs {
-    /// Captures to merge, such as those of one process tree; each stays intact, and reports cover all of them
+    /// Captures to merge, such as those of one process tree; each stays intact, a process is taken once, and reports cover all of them
     #[arg(value_name = "CAPTURE", required = true)]
     pub(crate) captures: Vec<PathBuf>,
     #[command(flatten)]

@@ -21,10 +21,10 @@ use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
 
 use crate::args::rewrite::{AnonymizeArgs, MergeArgs, StripArgs};
-use crate::load::{Request, capture_info, expanded, warn_unnamed};
+use crate::load::{Request, capture_info, to_merge, warn_unnamed};
 use crate::output::ReportOutput;
 use crate::terminal::Progress;
-use crate::units::{count, duration, size};
+use crate::units::{count, duration, plural, size};
 use crate::{allocation_records, message};
 
 /// Merges captures into one file.
@@ -34,7 +34,7 @@ use crate::{allocation_records, message};
 pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
     let first = &options.captures[0];
     let mut out = ReportOutput::capture(options.output.output.as_deref(), options.output.force, first, "merged")?;
-    let paths = expanded(&options.captures)?;
+    let paths = to_merge(&options.captures)?;
     let captures = paths.iter().map(source::CaptureReader::open).collect::<Result<Vec<_>, _>>()?;
     let lengths: Vec<u64> = captures.iter().map(source::CaptureReader::file_bytes).collect();
     let mut blocks = CaptureBlocks::new(&mut out)?;
@@ -46,7 +46,7 @@ pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
         capture_info(capture, capture.lost()).warn();
     }
     drop(progress);
-    let text = format!("{} captures in one file", captures.len());
+    let text = format!("{} in one file", plural(captures.len() as u64, "capture", "captures"));
     done(out, &text)
 }
 

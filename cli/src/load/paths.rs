@@ -12,13 +12,22 @@ use crate::message;
 use crate::reports::capture_info::rfc3339;
 
 /// The captures of a report, with merged files expanded; of several files of one recording of one process, such as
-/// snapshots and the whole capture, the one that has most. A merged file is taken as it is.
+/// snapshots and the whole capture, the one that has most.
 ///
 /// # Errors
 /// A file that is no capture, and files of different recordings.
 pub(crate) fn of_one_recording(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let all = checked(paths)?;
-    if paths.len() == 1 { Ok(all) } else { without_repeats(all) }
+    if all.len() == 1 { Ok(all) } else { without_repeats(all) }
+}
+
+/// The captures at these paths, which may be of several recordings, with merged files expanded; of several files of one recording of
+/// one process the one that has most.
+///
+/// # Errors
+/// A file that is no capture.
+pub(crate) fn to_merge(paths: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    without_repeats(expanded(paths)?)
 }
 
 /// The captures at these paths, with merged files expanded. Captures of different recordings are accepted only from a

@@ -82,6 +82,25 @@ def test_merging_a_capture_with_itself_counts_it_once(capture, tmp_path):
     assert json.loads(capture.reading("stats", "--json", twice))["allocations"] == capture.stats()["allocations"]
 
 
+def test_captures_one_behind_the_other_are_no_capture(capture, aggregated, tmp_path):
+    both = tmp_path / "both.bin"
+    both.write_bytes(capture.path.read_bytes() + aggregated.path.read_bytes())
+    for command in (["stats"], ["table"], ["merge", "-o", tmp_path / "all.bin"], ["diff", capture.path]):
+        outcome = capture.memtrack(*command, both)
+        assert outcome.status == 1 and b"another capture behind it" in outcome.stderr, outcome
+        assert b"join captures with 'memtrack merge'" in outcome.stderr and not outcome.stdout, outcome
+
+
+def test_other_bytes_behind_a_capture_are_told(capture, tmp_path):
+    longer = tmp_path / "longer.bin"
+    longer.write_bytes(capture.path.read_bytes() + bytes(100))
+    outcome = capture.memtrack("stats", "--json", longer)
+    assert b"100 bytes of something else behind the end of the capture, which is complete" in outcome.stderr, outcome
+    assert b"incomplete" not in outcome.stderr
+    stats = json.loads(outcome.stdout)
+    assert stats["capture"]["complete"] and comparable(stats) == comparable(capture.stats())
+
+
 def test_merged_captures_are_read_by_every_command(capture, other, tmp_path):
     merged = tmp_path / "all.bin"
     assert capture.memtrack("merge", "-o", merged, capture.path, other.path).status == 0

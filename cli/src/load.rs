@@ -475,6 +475,7 @@ pub(crate) fn capture_info(file: &source::CaptureReader, lost: DataLoss) -> Capt
         aggregated: file.aggregated(),
         complete: file.complete(),
         growing: file.is_growing(),
+        bytes_behind: file.bytes_behind(),
         time_uncertainty_ns: file.process().time_uncertainty_ns,
         lost_blocks: lost.blocks.saturating_add(file.process().lost.count.unwrap_or(0)),
         lost_bytes: lost.bytes.saturating_add(file.process().lost.bytes.unwrap_or(0)),

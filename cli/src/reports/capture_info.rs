@@ -14,7 +14,7 @@ use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 use crate::message;
 use crate::text::sized;
 pub(crate) use crate::text::visible;
-use crate::units::{allocations_within, at_most, count, duration, size};
+use crate::units::{allocations_within, at_most, count, duration, plural, size};
 
 use super::leaked::LeakMoment;
 use super::picture_summary::PictureSummary;
@@ -113,6 +113,8 @@ pub(crate) struct CaptureInfo {
     pub(crate) complete: bool,
     /// Whether it is incomplete because it is still being written.
     pub(crate) growing: bool,
+    /// Bytes behind the end of the capture that are no part of it.
+    pub(crate) bytes_behind: u64,
     /// Upper bound of how much too early times may be, in nanoseconds, if known.
     pub(crate) time_uncertainty_ns: Option<u64>,
     /// Blocks that could not be read.
@@ -183,6 +185,7 @@ impl CaptureInfo {
             aggregated: self.aggregated || other.aggregated,
             complete: self.complete && other.complete,
             growing: self.growing || other.growing,
+            bytes_behind: self.bytes_behind.saturating_add(other.bytes_behind),
             // Each process that lived has them; the one that lived longest has most.
             marks: if other.marks.len() > self.marks.len() { other.marks } else { self.marks },
             time_uncertainty_ns: self.time_uncertainty_ns.max(other.time_uncertainty_ns),
@@ -335,6 +338,11 @@ impl CaptureInfo {
             warnings.push(
                 "incomplete: the recording was interrupted or the file is truncated; everything up to that point is shown".into(),
             );
+        }
+        if self.bytes_behind > 0 {
+            let bytes = plural(self.bytes_behind, "byte", "bytes");
+            warnings
+                .push(format!("{bytes} of something else behind the end of the capture, which is complete, left out"));
         }
         if self.unknown_frames > 0 {
             warnings.push(format!(

@@ -98,7 +98,9 @@ impl OpenCaptureFile {
             start = end;
             range
         };
-        Ok(Some(lengths.into_iter().map(range).collect()))
+        let places: Vec<Range<u64>> = lengths.into_iter().map(range).collect();
+        places.last().map_or(Ok(()), |last| self.refuse_header_at(last.end))?;
+        Ok(Some(places))
     }
 
     /// The payload of the first block if it is of this kind and intact.
@@ -179,6 +181,21 @@ impl OpenCaptureFile {
             };
             Error::Unusable { file: self.path.clone(), expected: "a memtrack capture", found, remedy }
         })
+    }
+
+    /// Refuses a file with the header of another capture at this offset: somebody has put captures one behind the other.
+    pub(super) fn refuse_header_at(&self, at: u64) -> Result<(), Error> {
+        let mut bytes = [0; header::LEN];
+        let len = self.read_at(at, &mut bytes)?;
+        match header::decode(&bytes[..len]) {
+            Ok(_) | Err(HeaderError::Newer(_)) => Err(Error::Unusable {
+                file: self.path.clone(),
+                expected: "one capture",
+                found: format!("another capture behind it, from byte {at} on"),
+                remedy: "join captures with 'memtrack merge' instead of putting one file behind the other",
+            }),
+            Err(_) => Ok(()),
+        }
     }
 
     pub(super) fn path(&self) -> &Path {

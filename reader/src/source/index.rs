@@ -65,12 +65,15 @@ pub(super) struct Index {
     pub(super) pictures: Vec<StoredPiece>,
     /// The capture says that nothing is missing at its end.
     pub(super) complete: bool,
+    /// Bytes behind that end that are no part of a capture.
+    pub(super) bytes_behind: u64,
     pub(super) lost: DataLoss,
 }
 
 impl Index {
     pub(super) fn build(file: &OpenCaptureFile) -> Result<Self, Error> {
-        let mut scan = Scan { file, index: Self::default(), marks: Vec::new(), last: None, recheck: file.len() };
+        let mut scan =
+            Scan { file, index: Self::default(), marks: Vec::new(), last: None, end: None, recheck: file.len() };
         scan.run()?;
         let (mut index, marks) = (scan.index, scan.marks);
         let included = index.tickets();
@@ -159,6 +162,8 @@ struct Scan<'a> {
     marks: Vec<(u64, Mark)>,
     /// The block before, while its payload has not been read.
     last: Option<StoredPiece>,
+    /// Where the block ends that says that nothing is missing.
+    end: Option<u64>,
     /// Bytes of payloads that may yet be checked on suspicion, so that a hostile file costs no more than its size.
     recheck: u64,
 }
@@ -230,7 +235,9 @@ impl Scan<'_> {
             BlockKind::Members => self.index.lost.add(1, piece.stored_bytes()),
             BlockKind::End => {
                 self.index.complete = self.file.whole_payload(&piece)?.is_some();
-                if !self.index.complete {
+                if self.index.complete {
+                    self.end = Some(self.ends(piece.payload - HEADER_LEN as u64, piece.header.stored_len));
+                } else {
                     self.index.lost.add(1, piece.stored_bytes());
                 }
             }
@@ -267,11 +274,21 @@ impl Scan<'_> {
     }
 
     /// The offset where reading resumes after damage at `at`; counts the loss. If no block follows, it is the end of
-    /// the file, which is no loss if the damage may be the truncated end (`cut`) of an unfinished file.
+    /// the file, which is no loss if the damage may be the truncated end (`cut`) of an unfinished file, or if the capture
+    /// had ended before.
+    ///
+    /// Blocks of another capture are never read: they would be taken for this one's.
     fn resume(&mut self, at: u64, cut: bool) -> Result<u64, Error> {
+        self.file.refuse_header_at(at)?;
         let from = self.suspect(at)?;
         let next = self.find(from + 1)?;
         let end = next.unwrap_or(self.file.len());
+        if let Some(first_block) = next {
+            self.file.refuse_header_at(first_block - header::LEN as u64)?;
+        } else if self.end == Some(at) {
+            self.index.bytes_behind = end - at;
+            return Ok(end);
+        }
         if next.is_none() {
             self.index.complete = false;
         }

@@ -101,6 +101,39 @@ mod tests {
         opened.collect()
     }
 
+    /// The blocks of the second would be taken for those of the first.
+    #[test]
+    fn captures_one_behind_the_other_are_refused() {
+        let (first, second) = (capture(7), capture(8));
+        let cut = [&first[..first.len() - 10], &second].concat();
+        let with_bytes_between = [&first[..], b"between", &second].concat();
+        let no_more_than_its_header = [&first[..], &second[..16]].concat();
+        for bytes in [[&first[..], &second].concat(), cut, with_bytes_between, no_more_than_its_header] {
+            let error = CaptureReader::of_bytes(&bytes).unwrap_err().to_string();
+            assert!(error.contains("another capture behind it") && error.contains("memtrack merge"), "{error}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("all.bin");
+        let mut blocks = CaptureBlocks::new(Vec::new()).unwrap();
+        blocks.block(BlockHeader::plain(BlockKind::Members), &encode(&[first.len() as u64])).unwrap();
+        fs::write(&path, [blocks.finish(false).unwrap(), first, second].concat()).unwrap();
+        assert!(members(&path).unwrap_err().to_string().contains("another capture behind it"));
+    }
+
+    #[test]
+    fn other_bytes_behind_a_complete_capture_leave_it_complete() {
+        let whole = capture(7);
+        let found = |bytes: &[u8]| {
+            let opened = CaptureReader::of_bytes(bytes).unwrap();
+            (opened.complete(), opened.bytes_behind(), opened.lost().blocks, opened.process().pid)
+        };
+        assert_eq!(found(&whole), (true, 0, 0, Some(7)));
+        for bytes in [[0; 100], [0xff; 100]] {
+            assert_eq!(found(&[&whole[..], &bytes].concat()), (true, 100, 0, Some(7)));
+        }
+        assert_eq!(found(&[&whole[..whole.len() - 1], &[0; 100]].concat()).1, 0, "the end is damaged");
+    }
+
     #[test]
     fn each_is_found_and_cuts_are_told() {
         let directory = tempfile::tempdir().unwrap();

@@ -256,6 +256,12 @@ impl CaptureReader {
         self.index.complete
     }
 
+    /// Bytes behind its end that are no part of a capture.
+    #[must_use]
+    pub fn bytes_behind(&self) -> u64 {
+        self.index.bytes_behind
+    }
+
     /// Whether it is incomplete because it is still being written.
     #[must_use]
     pub fn is_growing(&self) -> bool {

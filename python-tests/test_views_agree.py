@@ -118,3 +118,10 @@ def test_moments_of_the_page_add_up_to_their_heap(capture):
         for moment in range(first, end):
             heap[moment] += size
     assert heap == data["heap"]
+
+
+def test_text_and_json_round_times_alike(capture):
+    stats, text = json.loads(report(capture, "stats", "--json")), report(capture, "stats")
+    duration, peak = stats["capture"]["duration_ms"], stats["peak"]["time_ms"]
+    for told, milliseconds in re.findall(r"^(Duration|Peak) .*?(\d+) ms$", text, re.MULTILINE):
+        assert int(milliseconds) == {"Duration": duration, "Peak": peak}[told], text

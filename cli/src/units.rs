@@ -66,12 +66,17 @@ pub(crate) fn duration(ns: u64) -> String {
     let seconds = ns as f64 / 1e9;
     let whole = seconds.round() as u64;
     match seconds {
-        s if s < 0.9995 => format!("{:.0} ms", s * 1e3),
+        s if s < 0.9995 => format!("{} ms", whole_ms(ns)),
         s if s < 9.995 => format!("{s:.2} s"),
         s if s < 59.95 => format!("{s:.1} s"),
         s if s < 3599.5 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
     }
+}
+
+/// Nanoseconds as whole milliseconds, rounded: in text and in JSON alike.
+pub(crate) fn whole_ms(ns: u64) -> u64 {
+    ns / 1_000_000 + u64::from(ns % 1_000_000 >= 500_000)
 }
 
 /// An upper bound of a duration: rounded up to two digits or a millisecond.
@@ -104,7 +109,7 @@ pub(crate) fn percent(part: u64, whole: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{at_most, bytes_each, count, duration, percent, size};
+    use super::{at_most, bytes_each, count, duration, percent, size, whole_ms};
 
     #[test]
     fn sizes_have_three_digits() {
@@ -133,6 +138,10 @@ mod tests {
     fn durations_and_percents() {
         assert_eq!(duration(850_400_000), "850 ms");
         assert_eq!(duration(999_600_000), "1.00 s");
+        for ns in [0, 499_999, 500_000, 1_809_000, 2_500_000, 145_640_000, 999_499_999] {
+            assert_eq!(duration(ns), format!("{} ms", whole_ms(ns)));
+        }
+        assert_eq!([145_640_000, 1_809_000, 1_499_999, u64::MAX].map(whole_ms), [146, 2, 1, 18_446_744_073_710]);
         assert_eq!(duration(12_340_000_000), "12.3 s");
         assert_eq!(duration(307_000_000_000), "5 min 07 s");
         assert_eq!(duration(7_380_000_000_000), "2 h 03 min");

@@ -20,6 +20,7 @@ use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
 use crate::reports::estimates::RangedTally;
+use crate::units::whole_ms;
 
 pub(crate) use windows::{WindowRecords, WindowTotals};
 
@@ -86,7 +87,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "executable": info.executable(),
         "python_version": info.python_version(),
         "start_time": info.start_time(),
-        "duration_ms": info.duration_ns(analysis) / 1_000_000,
+        "duration_ms": whole_ms(info.duration_ns(analysis)),
         "units": {"bytes": "bytes", "count": "allocations"},
         "leaked": if leaks == View::LeaksAtExit { "at-exit" } else { "at-finalization" },
         "temporary_threshold": analysis.totals.temporary_threshold,

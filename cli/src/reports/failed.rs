@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::capture_info::{Capture, visible};
 use super::{NO_STACK, display};
-use crate::units::{count, duration, size};
+use crate::units::{count, duration, size, whole_ms};
 
 /// Maximum number of locations that a page lists.
 const MOST_ROWS: usize = 10;
@@ -68,7 +68,7 @@ pub(crate) fn json(capture: &Capture) -> Value {
         json!({
             "bytes": group.largest_bytes,
             "allocator": group.allocator.name(),
-            "time_ms": group.largest_time_ns / 1_000_000,
+            "time_ms": whole_ms(group.largest_time_ns),
             "function": place.map_or(NO_STACK, |frame| frames.function(frame)),
             "file": file,
             "line": line,

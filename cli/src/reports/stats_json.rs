@@ -16,6 +16,7 @@ use super::lifetimes::LifetimesReport;
 use super::processes;
 use super::stats::{StatsRows, allocated, freed, is_counted, leaks, traces_python_allocators};
 use super::view::name;
+use crate::units::whole_ms;
 
 /// Writes the report, with at most `limit` frames and modules.
 ///
@@ -97,7 +98,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
 /// The peak; for several processes the joint peak, null if unknown.
 fn peak(capture: &Capture) -> Value {
     let peak = &capture.analysis.totals.peak;
-    let time_ms = millis(peak.at.unwrap_or_default().time_ns);
+    let time_ms = whole_ms(peak.at.unwrap_or_default().time_ns);
     let mut value = json!({"bytes": peak.bytes, "allocations": peak.allocations, "time_ms": time_ms});
     if let Some(combined_peaks) = &capture.info.combined_peaks {
         if combined_peaks.no_joint_peak.is_some() {
@@ -131,7 +132,7 @@ fn capture_value(capture: &Capture) -> Value {
         "python_allocator": info.python_allocator(),
         "start_time": info.start_time(),
         "clock_uncertainty_ns": info.process.start.uncertainty_ns,
-        "duration_ms": millis(info.duration_ns(&capture.analysis)),
+        "duration_ms": whole_ms(info.duration_ns(&capture.analysis)),
         "exit_status": info.process.exit_status,
         "end_reason": info.end_reason(),
         "has_allocation_timestamps": capture.analysis.exact_times,
@@ -141,7 +142,7 @@ fn capture_value(capture: &Capture) -> Value {
             json!({"kept": kept, "unwound": info.process.stacks.native_unwound})
         }),
         "traces_python_allocators": traces_python_allocators(capture),
-        "marks": info.marks().map(|(time_ns, name)| json!({"name": name, "time_ms": millis(time_ns)})).collect::<Value>(),
+        "marks": info.marks().map(|(time_ns, name)| json!({"name": name, "time_ms": whole_ms(time_ns)})).collect::<Value>(),
         "aggregated": info.aggregated,
         "complete": info.complete,
         "snapshot": info.process.snapshot,
@@ -196,10 +197,6 @@ fn modules(capture: &Capture, rows: &[ModuleRow]) -> Value {
         value
     };
     rows.iter().map(module).collect()
-}
-
-fn millis(ns: u64) -> u64 {
-    ns / 1_000_000
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use memtrack_reader::resident::AllocatorStatisticsAt;
 use serde_json::{Value, json};
 
-use crate::units::{duration, size};
+use crate::units::{duration, size, whole_ms};
 
 /// How old statistics may be to stand for their moment, in nanoseconds.
 pub(super) const RECENT_NS: i64 = 10_000_000;
@@ -33,7 +33,7 @@ pub(super) fn json(statistics: &AllocatorStatisticsAt) -> Value {
     let AllocatorStatisticsAt { allocator, age_ns, figures } = statistics;
     json!({
         "allocator": allocator,
-        "age_ms": age_ns / 1_000_000,
+        "age_ms": age_ns.signum() * whole_ms(age_ns.unsigned_abs()) as i64,
         "allocated_bytes": figures.allocated,
         "committed_bytes": figures.committed,
         "free_page_bytes": figures.free_pages,

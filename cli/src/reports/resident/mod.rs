@@ -15,6 +15,7 @@ use super::capture_info::Capture;
 use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
+use crate::units::whole_ms;
 pub(crate) use text::meaning;
 pub(crate) use what_if::{SettingResult, WhatIf};
 
@@ -136,7 +137,7 @@ impl<'a> ResidentReport<'a> {
         json!({
             "schema": "memtrack-resident",
             "version": 1,
-            "time_ms": self.memory.time_ns / 1_000_000,
+            "time_ms": whole_ms(self.memory.time_ns),
             "rss": {
                 "anon_bytes": breakdown.rss.anonymous,
                 "file_bytes": breakdown.rss.file,
@@ -188,8 +189,8 @@ impl PinnedRow {
             ("blocks", self.pages.blocks),
             ("live_bytes", self.pages.live_bytes),
             ("pinned_bytes", self.pages.pinned_bytes),
-            ("youngest_ms", youngest / 1_000_000),
-            ("oldest_ms", oldest / 1_000_000),
+            ("youngest_ms", whole_ms(youngest)),
+            ("oldest_ms", whole_ms(oldest)),
         ] {
             value[name] = number.into();
         }

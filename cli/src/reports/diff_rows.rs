@@ -124,14 +124,14 @@ impl DiffRows {
         let OmittedFunctions { little, apart, .. } = self.omitted;
         let functions = |number| plural(number, "function", "functions");
         let floor = self.measure.amount(self.measure.floor());
+        let chance = if self.measure.noise.is_exact() { "" } else { ", or by no more than chance" };
         let apart = (apart > 0).then(|| {
             format!(
-                "{} omitted: changed by less than {floor} or 0.5 % without arenas of Python's allocators and what imports \
+                "{} omitted: changed by less than {floor} or 0.5 %{chance} without arenas of Python's allocators and what imports \
                  hold (use --json for all)",
                 functions(apart)
             )
         });
-        let chance = if self.measure.noise.is_exact() { "" } else { ", or by no more than chance" };
         let little = (little > 0).then(|| {
             format!("{} omitted: changed by less than {floor} or 0.5 %{chance} (use --json for all)", functions(little))
         });

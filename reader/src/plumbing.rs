@@ -10,7 +10,7 @@
 
 use std::sync::LazyLock;
 
-use regex::Regex;
+use regex::{Regex, RegexSet};
 
 /// Patterns of skipped functions; `*` matches any text.
 const TABLE: &[&str] = &[
@@ -230,10 +230,71 @@ const TABLE: &[&str] = &[
     "ChunkPool::*",
 ];
 
-static KNOWN: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let patterns: Vec<_> = TABLE.iter().map(|pattern| regex::escape(pattern).replace(r"\*", ".*")).collect();
-    Regex::new(&format!("^(?s:{})$", patterns.join("|"))).ok()
+/// Patterns of functions that start a program or a thread before its own code runs: of C's start files, the C library and
+/// Rust's runtime.
+const STARTS: &[&str] = &[
+    "_start",
+    "_start_c",
+    "_init",
+    "__libc_start_main",
+    "__libc_start_main_impl",
+    "__libc_start_call_main",
+    "libc_start_main_stage2",
+    "__libc_csu_init",
+    "__libc_init_first",
+    "call_init",
+    "_dl_init",
+    "_dl_start_user",
+    "_dl_relocate_static_pie",
+    "start_thread",
+    "__clone",
+    "__clone3",
+    "clone",
+    "clone3",
+    "__rust_begin_short_backtrace",
+    "std::rt::lang_start*",
+    "std::sys::backtrace::__rust_*",
+    "std::sys_common::backtrace::__rust_*",
+];
+
+/// What compilers put behind the name of a part of a function.
+const SPLIT: [&str; 5] = [".part.", ".constprop.", ".isra.", ".cold", ".lto_priv."];
+
+static KNOWN: LazyLock<Option<Regex>> = LazyLock::new(|| one_of(TABLE));
+static KNOWN_STARTS: LazyLock<Option<Regex>> = LazyLock::new(|| one_of(STARTS));
+/// Which pattern it is; of both tables, what starts programs first.
+static PATTERNS: LazyLock<RegexSet> = LazyLock::new(|| {
+    let patterns = STARTS.iter().chain(TABLE).map(|pattern| format!("^(?s:{})$", expression(pattern)));
+    RegexSet::new(patterns).unwrap_or_else(|_| RegexSet::empty())
 });
+
+fn expression(pattern: &str) -> String {
+    regex::escape(pattern).replace(r"\*", ".*")
+}
+
+fn one_of(table: &[&str]) -> Option<Regex> {
+    let patterns: Vec<_> = table.iter().map(|pattern| expression(pattern)).collect();
+    Regex::new(&format!("^(?s:{})$", patterns.join("|"))).ok()
+}
+
+/// The pattern that makes a native function plumbing, or one that starts programs: it says all that reports ask of the
+/// function's name.
+pub(crate) fn pattern(function: &str) -> Option<&'static str> {
+    let first = PATTERNS.matches(qualified(function)).iter().next()?;
+    STARTS.iter().chain(TABLE).nth(first).copied()
+}
+
+/// Whether the name consists of words of the tables, and of C's types: so it says nothing of a program.
+pub(crate) fn is_of_known_words(function: &str) -> bool {
+    const TYPES: [&str; 11] =
+        ["void", "bool", "char", "short", "int", "long", "unsigned", "const", "size_t", "align_val_t", "nothrow_t"];
+    let words = |text| str::split(text, |letter: char| !(letter == '_' || letter.is_ascii_alphanumeric()));
+    let known = |word: &str| {
+        let mut of_tables = STARTS.iter().chain(TABLE).chain(&SPLIT).flat_map(|pattern| words(pattern));
+        TYPES.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit()) || of_tables.any(|one| one == word)
+    };
+    words(function).all(known)
+}
 
 /// Which functions are skipped.
 #[derive(Clone, Debug, Default)]
@@ -265,8 +326,7 @@ impl Plumbing {
 /// Rust's `<Type as Trait>::function` beginning with the type (unless that is a type parameter), and without the
 /// suffixes of functions that the compiler split.
 fn qualified(function: &str) -> &str {
-    let parts =
-        [".part.", ".constprop.", ".isra.", ".cold", ".lto_priv."].iter().filter_map(|part| function.find(part));
+    let parts = SPLIT.iter().filter_map(|part| function.find(part));
     let function = parts.min().map_or(function, |end| &function[..end]);
     if let Some(inner) = function.strip_prefix('<') {
         let of_any = inner.strip_prefix("T as ").or_else(|| inner.strip_prefix("I as "));
@@ -287,33 +347,9 @@ fn qualified(function: &str) -> &str {
     if start >= function.len() { function } else { &function[start..] }
 }
 
-/// Whether a function of this name starts a program or a thread before its own code runs: functions of C's start files,
-/// the C library and Rust's runtime.
+/// Whether a function of this name starts a program or a thread before its own code runs.
 pub(crate) fn is_start(function: &str) -> bool {
-    matches!(
-        qualified(function),
-        "_start"
-            | "_start_c"
-            | "_init"
-            | "__libc_start_main"
-            | "__libc_start_main_impl"
-            | "__libc_start_call_main"
-            | "libc_start_main_stage2"
-            | "__libc_csu_init"
-            | "__libc_init_first"
-            | "call_init"
-            | "_dl_init"
-            | "_dl_start_user"
-            | "_dl_relocate_static_pie"
-            | "start_thread"
-            | "__clone"
-            | "__clone3"
-            | "clone"
-            | "clone3"
-            | "__rust_begin_short_backtrace"
-    ) || ["std::rt::lang_start", "std::sys::backtrace::__rust_", "std::sys_common::backtrace::__rust_"]
-        .iter()
-        .any(|start| qualified(function).starts_with(start))
+    KNOWN_STARTS.as_ref().is_some_and(|known| known.is_match(qualified(function)))
 }
 
 #[cfg(test)]

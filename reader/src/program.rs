@@ -14,7 +14,7 @@ use rustc_hash::FxHashSet;
 
 /// The file of functions that cloudpickle has sent to another process, as joblib and dask do: it replaces the name, and
 /// sends what cannot be imported there, above all the script's own functions.
-const SENT: &str = "<dynamic-code>";
+pub(crate) const SENT: &str = "<dynamic-code>";
 
 /// The directories of one recorded process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -152,7 +152,7 @@ fn named(path: &str) -> Option<String> {
     (!parts.is_empty() && parts.iter().all(|part| is_identifier(part))).then(|| parts.join("."))
 }
 
-fn is_identifier(part: &str) -> bool {
+pub(crate) fn is_identifier(part: &str) -> bool {
     let mut letters = part.chars();
     letters.next().is_some_and(|first| first == '_' || first.is_alphabetic())
         && letters.all(|letter| letter == '_' || letter.is_alphanumeric())

@@ -2,9 +2,11 @@
 //!
 //! Names are numbered in the order of their appearance, since hashes could be guessed. Parts that reveal nothing about
 //! a program stay: the directories that mark a path as a library's or a package's, suffixes of file names, and names
-//! that interpreters give to scopes. So reports still distinguish the program's modules from others.
+//! that interpreters and compilers give to scopes. What reports know by its name keeps what they know it by: the
+//! runtimes' objects are called as before, and plumbing by the pattern that it matches (`std::f12`, `sqlite3Malloc_f3`).
 //!
-//! Invariant: within one anonymizer equal names have equal stand-ins, and different names different ones.
+//! Invariant: within one anonymizer equal names have equal stand-ins, and different names different ones; and each
+//! stand-in is to a report what the name is: [`plumbing`], and of the same [`origin`](crate::origin).
 
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::marks::Mark;
@@ -12,18 +14,49 @@ use memtrack_format::meta::Process;
 use memtrack_format::symbols::{ModuleSymbols, OffsetSymbols, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::native::NativeModule;
+use crate::modules::is_runtime;
+use crate::native::{NativeModule, is_interpreter_object};
+use crate::plumbing;
+use crate::program::{SENT, is_identifier};
 
 /// Path components that stay.
-const FOLDERS: [&str; 10] =
-    ["", ".", "..", "usr", "local", "lib", "lib64", "site-packages", "dist-packages", "importlib"];
+const FOLDERS: [&str; 20] = [
+    "",
+    ".",
+    "..",
+    "usr",
+    "local",
+    "lib",
+    "lib64",
+    "site-packages",
+    "dist-packages",
+    "importlib",
+    // Sources of the runtimes of C++ and Rust, and of libraries that are compiled into programs.
+    "include",
+    "c++",
+    "rustc",
+    "rustlib",
+    "rust",
+    "library",
+    "src",
+    ".cargo",
+    "registry",
+    "git",
+];
+/// What IPython puts before the number of a cell.
+const CELL: &str = "<ipython-input-";
+/// What the system puts behind the path of a file that was deleted.
+const DELETED: &str = " (deleted)";
 /// Modules of Python that import others or start programs: by their names reports distinguish imports from own code.
 const IMPORTERS: [&str; 5] = ["importlib", "_bootstrap", "_bootstrap_external", "zipimport", "runpy"];
+/// Files whose module is called by their directory.
+const PACKAGE_FILES: [&str; 2] = ["__init__", "__main__"];
 /// File name suffixes that stay.
 const ENDS: [&str; 12] = ["py", "pyc", "pyx", "so", "zip", "c", "h", "cc", "cpp", "cxx", "hpp", "rs"];
 /// Names that interpreters and compilers give.
-const SCOPES: [&str; 14] = [
+const SCOPES: [&str; 15] = [
     "",
+    SENT,
     "<module>",
     "<lambda>",
     "<listcomp>",
@@ -68,8 +101,20 @@ impl Anonymizer {
             let name = if is_importer { frozen.to_owned() } else { self.function(frozen) };
             return format!("<frozen {name}>");
         }
-        let parts: Vec<_> = path.split('/').map(|part| self.part(part)).collect();
-        parts.join("/")
+        if path.starts_with('<') {
+            // Of text, and no path, which it must not become.
+            let number = self.word(path, "n", &[]);
+            let start = if path.starts_with(CELL) { CELL } else { "<" };
+            return format!("{start}{number}>");
+        }
+        let (path, deleted) = path.strip_suffix(DELETED).map_or((path, ""), |path| (path, DELETED));
+        let mut parts = Vec::new();
+        let mut of_kernel = false;
+        for part in path.split('/') {
+            parts.push(if is_kernel(part) { part.to_owned() } else { self.part(part, of_kernel) });
+            of_kernel = is_kernel(part);
+        }
+        parts.join("/") + deleted
     }
 
     /// A thread's name.
@@ -111,7 +156,14 @@ impl Anonymizer {
 
     /// A function's name that is no path of scopes, but may hold whole types.
     fn native(&mut self, name: &str) -> String {
-        self.word(name, "f", &["", "main"])
+        let Some(pattern) = plumbing::pattern(name) else { return self.word(name, "f", &["", "main"]) };
+        if plumbing::is_of_known_words(name) {
+            return name.into();
+        }
+        let number = self.word(name, "f", &[]);
+        let Some((start, end)) = pattern.rsplit_once('*') else { return format!("{pattern}({number})") };
+        let between = if start.ends_with(|last: char| last.is_ascii_alphanumeric()) { "_" } else { "" };
+        format!("{}{between}{number}{end}", start.replace('*', ""))
     }
 
     fn path(&mut self, path: &[u8]) -> Vec<u8> {
@@ -155,21 +207,28 @@ impl Anonymizer {
         format!("argument-{}", self.arguments.entry(argument).or_insert(next)).into_bytes()
     }
 
-    fn part(&mut self, part: &str) -> String {
-        if is_interpreter(part) {
+    fn part(&mut self, part: &str, of_kernel: bool) -> String {
+        if FOLDERS.contains(&part) || is_interpreter(part) {
             return part.into();
         }
-        if let Some((stem, _)) = part.split_once(".so.") {
-            return format!("{}.so", self.word(stem, "n", &[]));
+        let (mut renamed, mut is_version) = (Vec::new(), false);
+        for (at, word) in part.split('.').enumerate() {
+            let begins = at == 0 && part.len() > word.len();
+            let stays = match at {
+                0 => is_runtime(part) || begins && (IMPORTERS.contains(&word) || PACKAGE_FILES.contains(&word)),
+                _ => ENDS.contains(&word) || is_version && is_number(word),
+            };
+            is_version = word == "so" || is_version && is_number(word);
+            renamed.push(match word {
+                "" => String::new(),
+                _ if stays || is_interpreter(word) => word.to_owned(),
+                _ if of_kernel && is_number(word) => self.word(word, "", &[]),
+                // What begins so is a runtime's library, whatever follows.
+                _ if at == 1 && is_runtime(part) && word.starts_with("so") => self.word(word, "so", &[]),
+                _ => self.word(word, kind_of(word), &[]),
+            });
         }
-        match part.rsplit_once('.') {
-            Some((stem, end)) if ENDS.contains(&end) => {
-                let stays = IMPORTERS.contains(&stem) || ["__init__", "__main__"].contains(&stem);
-                let stem = if stays { stem.to_owned() } else { self.word(stem, "n", &[]) };
-                format!("{stem}.{end}")
-            }
-            _ => self.word(part, "n", &FOLDERS),
-        }
+        renamed.join(".")
     }
 
     fn word(&mut self, word: &str, kind: &str, stay: &[&str]) -> String {
@@ -181,14 +240,33 @@ impl Anonymizer {
     }
 }
 
-/// Whether this is what a Python interpreter, its library or the folder of its modules is called.
+/// Whether this is what a Python interpreter, its library or the folder or archive of its modules is called.
 fn is_interpreter(part: &str) -> bool {
     let name = part.strip_prefix("lib").unwrap_or(part);
-    let Some(version) = name.strip_prefix("python3") else { return false };
+    let Some(version) = name.strip_prefix("python") else { return false };
     let numbers = |text: &str| text.bytes().all(|byte| byte == b'.' || byte.is_ascii_digit());
-    match version.split_once(".so") {
-        Some((version, rest)) => numbers(version) && numbers(rest),
-        None => numbers(version),
+    let (version, rest) = version.split_once(".so").unwrap_or((version, ""));
+    let version = version.strip_suffix(".zip").unwrap_or(version);
+    // Letters of builds: for debugging, with its own allocator, without the lock of the interpreter.
+    numbers(version.trim_end_matches(['d', 'm', 't', 'u'])) && numbers(rest)
+}
+
+/// Whether this is the folder of the cells of a kernel of IPython.
+fn is_kernel(part: &str) -> bool {
+    part.strip_prefix("ipykernel_").is_some_and(is_number)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// What stands before the number of a part of a path: it can be in a module's name where the part can.
+fn kind_of(word: &str) -> &'static str {
+    match (is_interpreter_object(word), is_identifier(word)) {
+        (false, true) => "n",
+        (false, false) => "n-",
+        (true, true) => "python3_n",
+        (true, false) => "python3-n",
     }
 }
 

@@ -267,11 +267,122 @@ fn names_of_native_code_are_replaced() {
     };
     let said = names.symbols(std::slice::from_ref(&known));
     assert_eq!(said[0].places[0].symbols.iter().map(|symbol| &*symbol.function).collect::<Vec<_>>(), ["f1", "main"]);
-    assert_eq!(&*said[0].places[0].symbols[0].file, "/n2/n3/n4/n5.cc");
+    assert_eq!(&*said[0].places[0].symbols[0].file, "/n2/n3/src/n4.cc");
     let module = NativeModule { path: known.path, build_id: known.build_id, ..NativeModule::default() };
     let module = names.module(&module);
     assert_eq!((&module.path, &module.build_id), (&said[0].path, &said[0].build_id), "readers find the names by these");
     assert_eq!(names.file("/usr/lib/libpython3.11.so.1.0"), "/usr/lib/libpython3.11.so.1.0");
+}
+
+/// Origin and plumbing of a function of native code, as a report on a capture with these names sees them.
+fn seen(program: &Process, (function, file, object): (&str, &str, &str)) -> (crate::origin::Origin, bool, bool) {
+    let mut frames = Frames::new();
+    frames.add_program(crate::program::Program::of(program).into());
+    let id = frames.frame_named(function, file, 1).unwrap();
+    if !object.is_empty() {
+        frames.set_module(id, object).unwrap();
+    }
+    let is_plumbing = crate::plumbing::Plumbing::default().skips_native(function);
+    (crate::origin::origins(&frames)[0], is_plumbing, crate::plumbing::is_start(function))
+}
+
+#[test]
+fn stand_ins_are_to_reports_what_names_are() {
+    let program = Process {
+        executable: Some(b"/srv/hush/server".to_vec()),
+        working_directory: Some(b"/srv/hush".to_vec()),
+        script: Some(b"/srv/hush/run.py".to_vec()),
+        own_directories: vec![b"/srv/hush".to_vec()],
+        ..Process::default()
+    };
+    let functions = [
+        ("main", "main"),
+        ("hush::Secret::load(int)", "f"),
+        ("malloc", "malloc"),
+        ("list_resize.part.0", "list_resize.part.0"),
+        ("operator new(unsigned long)", "operator new(unsigned long)"),
+        ("hush::Secret::operator new(unsigned long)", "::operator new_f"),
+        ("void std::vector<hush::Secret>::_M_realloc_insert<hush::Secret>(hush::Secret&&)", "std::f"),
+        ("<alloc::vec::Vec<hush::Secret> as core::clone::Clone>::clone", "alloc::f"),
+        ("<T as alloc::slice::hack::ConvertVec>::to_vec", "alloc::f"),
+        ("core::hush::Secret", "core::f"),
+        ("sqlite3DbMallocRawNN", "sqlite3DbMalloc_f"),
+        ("xmalloc_hush", "xmalloc_f"),
+        ("vec<hush>::reserve(int)", "vec<>::f"),
+        ("_start", "_start"),
+        ("start_thread(hush*)", "start_thread(f"),
+        ("call_init.part.0", "call_init.part.0"),
+        ("std::rt::lang_start::<()>", "std::rt::lang_start::<()>"),
+        ("std::rt::lang_start::<hush::Exit>", "std::rt::lang_start_f"),
+        ("std::sys::backtrace::__rust_begin_short_backtrace<hush::main, ()>", "std::sys::backtrace::__rust_f"),
+    ];
+    let objects = [
+        "/srv/hush/server",
+        "/srv/hush/hush-plugin.so",
+        "/usr/lib/x86_64-linux-gnu/libc.so.6",
+        "/usr/lib/libstdc++.so.6.0.30",
+        "/lib64/ld-linux-x86-64.so.2",
+        "/opt/libc.so-hush",
+        "/opt/hush/libssl.so.3",
+        "/usr/bin/python3.13t",
+        "/opt/hush/libpython3.11d.so.1.0 (deleted)",
+        "/opt/python3.11-hush",
+        "/opt/python3_hush.so",
+        "/srv/hush/lib/python3.11/site-packages/hush/_fast.cpython-311-x86_64-linux-gnu.so",
+        "/opt/hush/lib/python3.13t/lib-dynload/_hush.so",
+        "/opt/hush/lib/python311.zip/hush.so",
+        "[vdso]",
+    ];
+    let sources = [
+        "/srv/hush/src/hush.cc",
+        "src/hush.cc",
+        "/rustc/0a1b2c/library/alloc/src/vec/mod.rs",
+        "/opt/hush/lib/rustlib/src/rust/library/std/src/hush.rs",
+        "/usr/include/c++/12/bits/stl_vector.h",
+        "/usr/include/hush/x.hpp",
+        "/usr/local/include/hush.h",
+        "/home/alice/.cargo/registry/src/index-1/hush-1.0/src/de.rs",
+        "/home/alice/.cargo/git/checkouts/hush/src/de.rs",
+        "./malloc/malloc.c",
+        "<built-in>",
+    ];
+    let mut names = Anonymizer::default();
+    let renamed = names.process(&program);
+    let symbol = |names: &mut Anonymizer, function: &str| {
+        let symbol = memtrack_format::symbols::Symbol { function: function.into(), file: "".into(), line: 1 };
+        let place = memtrack_format::symbols::OffsetSymbols { offset: 16, symbols: vec![symbol] };
+        let known = memtrack_format::symbols::ModuleSymbols { path: vec![], build_id: vec![], places: vec![place] };
+        names.symbols(&[known])[0].places[0].symbols[0].function.to_string()
+    };
+    for (function, expected) in functions {
+        let stand_in = symbol(&mut names, function);
+        let rest = stand_in.strip_prefix(expected).unwrap_or("nothing of it");
+        assert!(rest.trim_end_matches(')').bytes().all(|byte| byte.is_ascii_digit()), "{function}: {stand_in}");
+        for object in objects {
+            for source in sources.iter().chain([&object]) {
+                let stands = [names.file(source), names.file(object)];
+                let (before, after) =
+                    (seen(&program, (function, source, object)), seen(&renamed, (&stand_in, &stands[0], &stands[1])));
+                assert_eq!(before, after, "{function} {source} {object}: {stand_in} {stands:?}");
+                assert!(!stands.iter().chain([&stand_in]).any(|text| text.contains("hush") || text.contains("alice")));
+            }
+        }
+    }
+    for file in [
+        "/srv/hush/app.py",
+        "/srv/hush/my-tools/app.py",
+        "/srv/other/app.py",
+        "<attrs generated init hush.Secret>",
+        "<ipython-input-3-0b1c>",
+        "/tmp/ipykernel_71/2846394.py",
+        "/tmp/ipykernel_71/hush.py",
+        "<dynamic-code>",
+        "<string>",
+    ] {
+        let stand_in = names.file(file);
+        assert_eq!(seen(&program, ("f", file, "")), seen(&renamed, ("f", &stand_in, "")), "{file}: {stand_in}");
+        assert!(!stand_in.contains("hush") && !stand_in.contains("2846394"), "{stand_in}");
+    }
 }
 
 /// Notes whose events come.

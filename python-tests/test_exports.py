@@ -251,6 +251,11 @@ def test_dhat_opens_in_its_viewer(capture, tmp_path):
         assert tuple(shown["total"]) == total(capture, "allocated")
         assert tuple(shown["peak"]) == total(capture, "high-water-mark")
         assert tuple(shown["end"]) == total(capture, end)
+        # The end is the moment of the figures.
+        (finalizing,) = [line for line in capture.text.splitlines() if line.startswith("FINALIZING ")]
+        moment = int(re.search(r"time_ns=(\d+)", finalizing)[1]) // 1000
+        told = json.loads((tmp_path / "a.json").read_text())["te"]
+        assert told == moment if end == "leaks" else told > moment
         assert shown["lifetimes"] > 0
 
 

@@ -1,8 +1,10 @@
 //! `transform dhat`: the JSON of valgrind's DHAT, version 2, for its viewer `dh_view.html`: lifetimes, no accesses.
 //!
 //! A program point is a stack with the allocating function as its innermost frame. Its maximum is exact for one thread;
-//! for several threads it is the sum of their maxima, an upper bound. Invariant: no two points have the same frames,
-//! and the points' bytes at the high-water mark and at the end add up to the view's totals.
+//! for several threads it is the sum of their maxima, an upper bound. Its end (`te`, dh_view's `t-end`) is the moment of
+//! the leaks: when Python began to finalize, where that is known and the leaks at exit were not asked for. Invariant: no
+//! two points have the same frames, and the points' bytes at the high-water mark and at the end add up to the view's
+//! totals, at the moments that the file gives for them.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -59,7 +61,7 @@ impl SumsFormat for Dhat {
         let end = if matches!(view, View::LeaksAtExit) { View::LeaksAtExit } else { View::Leaks };
         let mut frames = Numbering::new();
         frames.number(DhatFrame::Root);
-        write!(out, "{{{},\"pps\":", head(capture).trim_start_matches('{').trim_end_matches('}'))?;
+        write!(out, "{{{},\"pps\":", head(capture, end).trim_start_matches('{').trim_end_matches('}'))?;
         list(out, points(capture, details, end), |out, point| point.write(capture, &mut frames, out))?;
         write!(out, ",\"ftbl\":")?;
         list(out, frames.order(), |out, place| write!(out, "{}", json!(place.text(capture))))?;
@@ -68,10 +70,12 @@ impl SumsFormat for Dhat {
     }
 }
 
-fn head(capture: &Capture) -> String {
+fn head(capture: &Capture, end: View) -> String {
     let (info, analysis) = (&capture.info, &capture.analysis);
     let peak = analysis.totals.peak.at.unwrap_or_default();
-    let end_ns = info.duration_ns(analysis).max(analysis.totals.end_time_ns);
+    let exit_ns = info.duration_ns(analysis).max(analysis.totals.end_time_ns);
+    let finalizing = analysis.totals.finalizing.filter(|_| end == View::Leaks);
+    let end_ns = finalizing.map_or(exit_ns, |moment| moment.time_ns);
     let head = json!({
         "dhatFileVersion": 2,
         "mode": "heap",
@@ -149,17 +153,21 @@ impl ProgramPoint {
 #[cfg(test)]
 mod tests {
     use super::{Dhat, SumsFormat};
+    use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use memtrack_reader::View;
-    use memtrack_reader::analysis::Detail;
+    use memtrack_reader::analysis::{Detail, Moment};
     use serde_json::{Value, json};
 
     fn report() -> Vec<u8> {
-        let mut capture = fixture::capture();
+        report_of(fixture::capture(), View::HighWaterMark)
+    }
+
+    fn report_of(mut capture: Capture, view: View) -> Vec<u8> {
         let detail = Detail { freed: 1, lifetime_ns: 5_000_000, ..Detail::default() };
         capture.analysis.details = Some(vec![detail; capture.analysis.groups.len()]);
         let mut text = Vec::new();
-        Dhat.write(&capture, View::HighWaterMark, &mut text).unwrap();
+        Dhat.write(&capture, view, &mut text).unwrap();
         text
     }
 
@@ -176,6 +184,18 @@ mod tests {
         assert_eq!((sum("tb"), sum("gb"), sum("tbk"), sum("tl")), (1_505_096, 1_505_096, 96, 20_000));
         assert_eq!(report["ftbl"][0], json!("[root]"));
         assert_eq!(report["ftbl"][points[0]["fs"][0].as_u64().unwrap() as usize], json!("malloc"));
+    }
+
+    #[test]
+    fn the_end_is_the_moment_of_the_leaks() {
+        let end_us = |view| {
+            let mut capture = fixture::capture();
+            capture.analysis.totals.finalizing = Some(Moment { order: 1, time_ns: 7_000 });
+            let report: Value = serde_json::from_slice(&report_of(capture, view)).unwrap();
+            report["te"].as_u64().unwrap()
+        };
+        assert_eq!([View::HighWaterMark, View::Leaks].map(end_us), [7, 7]);
+        assert!(end_us(View::LeaksAtExit) > 7);
     }
 
     #[test]

@@ -143,6 +143,18 @@ def test_go_tool_pprof_reads_it(capture, view, tmp_path):
     assert f"Type: {kind}_space" in top and "leak" in execute([go, "tool", "pprof", "-top", "-sample_index=alloc_space", path]).stdout.decode()
 
 
+def test_go_tool_pprof_shows_names_as_they_are(module_memtrack, tmp_path):
+    """It demangles names where it takes them for mangled ones: of `<module>` nothing was left."""
+    go = tool("go")
+    if "GOCACHE" not in os.environ:
+        os.environ["GOCACHE"] = str(tmp_path / "go")
+    capture = module_memtrack.record(sys.executable, "-c", "make = lambda: bytearray(3_000_000)\nheld = make()\nmore = bytearray(2_000_000)")
+    path = tmp_path / "names.pb.gz"
+    path.write_bytes(exported(capture, "pprof"))
+    top = execute([go, "tool", "pprof", "-top", "-sample_index=peak_space", path]).stdout.decode()
+    assert "<lambda>" in top and "<module>" in top, top
+
+
 def raw_sums(text):
     """The sums of each sample type in what `go tool pprof -raw` prints."""
     lines = text[text.index("Samples:") : text.index("Locations")].splitlines()[1:]

@@ -237,7 +237,9 @@ impl<'a, W: Write> PprofWriter<'a, W> {
         for at in 0..self.functions.order().len() {
             let (name, filename) = self.functions.order()[at].clone();
             let (name, filename) = (self.string(&name), self.string(&filename));
-            let function = Function { id: at as u64 + 1, name, system_name: name, filename, ..Function::default() };
+            // Names are readable already. With a system name that is the same, pprof demangles them, and cuts off what
+            // stands in angle brackets: `<module>`, `<lambda>`, the types of Rust's methods.
+            let function = Function { id: at as u64 + 1, name, system_name: 0, filename, ..Function::default() };
             self.piece(&Profile { function: vec![function], ..Profile::default() })?;
         }
         for at in 0..self.strings.order().len() {
@@ -304,5 +306,6 @@ mod tests {
         assert!(locations.clone().all(|id| ids(profile.location.len()).contains(id)));
         assert!(profile.location.iter().all(|at| ids(profile.function.len()).contains(&at.line[0].function_id)));
         assert!(profile.function.iter().all(|function| !text(&profile, function.name).is_empty()));
+        assert!(profile.function.iter().all(|function| function.system_name == 0), "pprof would demangle the names");
     }
 }

@@ -451,6 +451,12 @@ def test_parquet_takes_filters_and_overwrites_only_its_own(capture, aggregated, 
     assert outcome.status == 1 and b"--force" in outcome.stderr
     assert write("-f", "--no-events").status == 0 and write("--host", "other").status == 0
     assert len(list((tmp_path / "t").glob("sites/**/*.parquet"))) == 2
+    # A process is there once, whatever service it is said to be of.
+    outcome = write("--service", "shop", "--no-events")
+    assert outcome.status == 1 and b"there already" in outcome.stderr and b"--force" in outcome.stderr
+    assert write("-f", "--service", "shop", "--no-events").status == 0
+    assert sorted(path.parent.parent.name for path in (tmp_path / "t").glob("sites/**/*.parquet"))[1:] == ["service=shop"]
+    assert len(list((tmp_path / "t").glob("sites/**/*.parquet"))) == 2
     (tmp_path / "t" / "mine.txt").write_text("mine")
     outcome = write("-f")
     assert outcome.status == 1 and (tmp_path / "t" / "mine.txt").read_text() == "mine"

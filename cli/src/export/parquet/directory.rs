@@ -2,8 +2,8 @@
 //! read partitions.
 //!
 //! `events/day=2026-11-23/service=app.py/host=db1/events-0123456789abcdef.parquet`: each process has a file of its own, so
-//! captures of many processes share a directory. Invariant: a process's files appear when all of them are written, and
-//! nothing else in the directory is changed.
+//! captures of many processes share a directory. Invariant: a process's files appear when all of them are written, a
+//! process is there once, whatever service it is said to be of, and nothing else in the directory is changed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -25,9 +25,21 @@ pub(crate) struct Partition {
 impl Partition {
     /// The folders below that of a table.
     fn folders(&self) -> PathBuf {
-        let [service, host] = [&self.service, &self.host].map(|text| escaped(text));
-        PathBuf::from(format!("day={}", self.day)).join(format!("service={service}")).join(format!("host={host}"))
+        let service = format!("service={}", escaped(&self.service));
+        PathBuf::from(self.day_folder()).join(service).join(self.host_folder())
     }
+
+    fn day_folder(&self) -> String {
+        format!("day={}", self.day)
+    }
+
+    fn host_folder(&self) -> String {
+        format!("host={}", escaped(&self.host))
+    }
+}
+
+fn file_name(table: &str, process: u64) -> String {
+    format!("{table}-{process:016x}.parquet")
 }
 
 /// As Hive writes values into names of folders: what has a meaning in paths or patterns becomes % and two digits.
@@ -77,22 +89,49 @@ impl TableDirectory {
         self.temporary.path().join(table)
     }
 
-    /// Moves the files of a process into their folders.
+    /// Moves the files of a process into their folders. With `force` those that the process had are gone: files of two
+    /// services with the same keys would be taken for those of one process by every query.
     ///
     /// # Errors
-    /// They are already there, or cannot be moved.
+    /// The process is already there, or its files cannot be moved.
     pub(super) fn publish(&self, tables: &[&str], partition: &Partition, process: u64) -> Result<()> {
         let cannot = || format!("{}: cannot be written", self.path.display());
         let folder = |table: &str| self.path.join(table).join(partition.folders());
-        let named = |table: &str| folder(table).join(format!("{table}-{process:016x}.parquet"));
-        if let Some(known) = tables.iter().map(|table| named(table)).find(|path| !self.force && path.exists()) {
-            bail!("{}: file exists; overwrite it with -f/--force, or name another directory with -o", known.display());
+        let named = |table: &str| folder(table).join(file_name(table, process));
+        let mut known = self.files_of(partition, process);
+        if let Some(file) = known.first().filter(|_| !self.force) {
+            let is_of_another = super::TABLES.iter().all(|table| named(table) != *file);
+            let whose =
+                if is_of_another { "the process is there already, as one of this service" } else { "file exists" };
+            bail!("{}: {whose}; overwrite it with -f/--force, or name another directory with -o", file.display());
         }
         for table in tables {
             fs::create_dir_all(folder(table)).with_context(cannot)?;
             fs::rename(self.file(table), named(table)).with_context(cannot)?;
+            known.retain(|file| *file != named(table));
+        }
+        for file in known {
+            fs::remove_file(&file).with_context(|| format!("{}: cannot be removed", file.display()))?;
+            // The folders of host and service, if they are empty now.
+            for folder in file.ancestors().skip(1).take(2) {
+                let _ = fs::remove_dir(folder);
+            }
         }
         Ok(())
+    }
+
+    /// The files of a process, of whatever service; its key has its host, and its begin, from which the day follows.
+    fn files_of(&self, partition: &Partition, process: u64) -> Vec<PathBuf> {
+        let mut files = Vec::new();
+        for table in super::TABLES {
+            let day = self.path.join(table).join(partition.day_folder());
+            let Ok(services) = fs::read_dir(day) else { continue };
+            let inside = services
+                .flatten()
+                .map(|service| service.path().join(partition.host_folder()).join(file_name(table, process)));
+            files.extend(inside.filter(|file| file.exists()));
+        }
+        files
     }
 
     /// Its path.
@@ -114,7 +153,8 @@ fn is_ours(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Partition, escaped};
+    use super::{Partition, TableDirectory, escaped};
+    use std::fs;
 
     #[test]
     fn values_become_names_of_folders() {
@@ -123,5 +163,30 @@ mod tests {
         assert_eq!(escaped(""), "__HIVE_DEFAULT_PARTITION__");
         let partition = Partition { day: "2026-11-23".into(), service: "a.py".into(), host: "h1".into() };
         assert_eq!(partition.folders().to_str(), Some("day=2026-11-23/service=a.py/host=h1"));
+    }
+
+    #[test]
+    fn a_process_is_there_once() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("tables");
+        let publish = |service: &str, force: bool, tables: &[&str]| {
+            let directory = TableDirectory::new(path.clone(), force).unwrap();
+            tables.iter().for_each(|table| fs::write(directory.file(table), service).unwrap());
+            let [day, service, host] = ["2026-11-23", service, "web1"].map(str::to_owned);
+            directory.publish(tables, &Partition { day, service, host }, 7)
+        };
+        let all = |table: &str| {
+            let services = fs::read_dir(path.join(table).join("day=2026-11-23")).unwrap().flatten();
+            services.map(|one| one.file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        publish("shop", false, &["sites", "events"]).unwrap();
+        let refused = ["shop", "app.py"].map(|service| publish(service, false, &["sites"]).unwrap_err().to_string());
+        assert!(refused[0].contains("file exists; overwrite it with -f/--force"), "{}", refused[0]);
+        assert!(refused[1].contains("service=shop/") && refused[1].contains("there already"), "{}", refused[1]);
+        assert_eq!(all("sites"), ["service=shop"]);
+        publish("app.py", true, &["sites"]).unwrap();
+        assert_eq!((all("sites"), all("events")), (vec!["service=app.py".to_owned()], vec![]));
+        publish("app.py", true, &["sites"]).unwrap();
+        assert_eq!(all("sites"), ["service=app.py"]);
     }
 }

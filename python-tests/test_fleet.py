@@ -85,9 +85,26 @@ def test_releases_and_peaks(fleet):
     most, least = rows(fleet("leaks", "--json"))
     assert (most["release"], least["release"], most["processes"]) == ("2.0", "1.0", 2)
     assert most["leaked_bytes"] - least["leaked_bytes"] == pytest.approx(40 * 30_000, rel=0.2)
+    assert "Imports" in fleet("leaks").stdout and "Arenas" in fleet("leaks").stdout
     (peaks,) = rows(fleet("peaks", "--json"))
     assert peaks["median_peak_bytes"] < peaks["p95_peak_bytes"] <= peaks["most_peak_bytes"]
     assert (peaks["processes"], peaks["hosts"]) == (4, 2)
+
+
+def test_leaks_are_those_of_the_table(executable, module_memtrack, tmp_path):
+    server = tmp_path / "server.py"
+    server.write_text(SERVER)
+    capture = module_memtrack.record(sys.executable, server, 20_000)
+    parts = capture.stats()["leaked"]["parts"]
+    assert parts["imports"]["bytes"] > 0 and parts["python_arenas"]["bytes"] > 0
+    outcome = capture.memtrack("transform", "parquet", "-o", tmp_path / "tables", "--no-events", capture.path)
+    assert outcome.status == 0, outcome.stderr
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    command = [executable, "fleet", tmp_path / "tables", "leaks", "--json"]
+    (row,) = rows(subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}))
+    leaked = sum(parts[whose]["bytes"] for whose in ("own", "libraries", "stdlib"))
+    assert (row["leaked_bytes"], row["most_leaked_bytes"]) == (leaked, leaked)
+    assert (row["imports_bytes"], row["arenas_bytes"]) == (parts["imports"]["bytes"], parts["python_arenas"]["bytes"])
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,8 @@ impl FleetQuery {
                 ("processes", "Processes"),
                 ("leaked_bytes", "Leaked by each"),
                 ("most_leaked_bytes", "Most"),
+                ("imports_bytes", "Imports"),
+                ("arenas_bytes", "Arenas"),
                 ("growth_bytes_per_hour", "Growth per hour"),
                 ("service", "Service"),
                 ("release", "Release"),
@@ -174,6 +176,14 @@ fn run(program: &str, arguments: &[&str], directory: &Path, script: &str) -> std
 #[cfg(test)]
 mod tests {
     use super::{FleetQuery, script};
+
+    #[test]
+    fn leaks_are_without_all_arenas() {
+        let arenas = memtrack_format::Allocator::ALL.into_iter().filter(|allocator| allocator.is_python_arena());
+        let names: Vec<_> = arenas.map(|allocator| format!("'{}'", allocator.name())).collect();
+        let text = FleetQuery::Leaks.sql();
+        assert!(text.contains(&format!("allocator in ({})", names.join(", "))), "{text}");
+    }
 
     #[test]
     fn a_release_is_a_text_whatever_is_in_it() {

@@ -40,7 +40,7 @@ pub(crate) enum FleetQuery {
     Growth,
     /// Which lines of own code hold more in one release than in another
     Regression,
-    /// What processes of each release leave live, and how fast they grow
+    /// What processes of each release leak, and how fast they grow
     Leaks,
     /// How high the processes of each service peak
     Peaks,

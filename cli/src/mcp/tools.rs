@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
 
+use clap::ValueEnum;
+use memtrack_reader::query::field_names;
+
 use super::captures::CaptureDirectory;
 use crate::reports::capture_info::rfc3339;
+use crate::reports::query::GroupBy;
 use crate::reports::source::SOURCES_VARIABLE;
 use crate::units::size;
 
@@ -156,11 +160,11 @@ impl Argument {
             Self::Least => {
                 json!({"type": "number", "minimum": 0, "maximum": 100, "description": "Calls with less are summed up"})
             }
-            Self::Expression => text(
-                "Such as: function ~ \"json.*\" and bytes > 1MB and lifetime > 2s; names: bytes, function, file, thread, \
-                      allocator, lifetime, time, freed, live_at_peak, cross_thread",
-            ),
-            Self::By => text("Group them: function, file, line, thread, allocator, size, lifetime"),
+            Self::Expression => text(&format!(
+                "Such as: function ~ \"json.*\" and bytes > 1MB and lifetime > 2s; names: {}",
+                field_names().collect::<Vec<_>>().join(", ")
+            )),
+            Self::By => json!({"type": "string", "enum": groupings(), "description": "Group them by this"}),
             Self::At => text("peak (default), end, or a time such as 2s or mark:NAME"),
         }
     }
@@ -190,6 +194,12 @@ impl Argument {
             }
         })
     }
+}
+
+/// What `query --by` takes.
+fn groupings() -> Vec<String> {
+    let all = GroupBy::value_variants().iter().filter_map(ValueEnum::to_possible_value);
+    all.map(|value| value.get_name().to_owned()).collect()
 }
 
 /// The descriptions of all tools.
@@ -328,4 +338,27 @@ fn head(source: Option<impl Read>) -> String {
         text += "… cut here: ask for fewer rows, or filter\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_reader::query::{Expr, field_names};
+
+    use super::{Argument, groupings};
+
+    /// The description promises what `memtrack query` takes: each of its names is in an expression that is parsed.
+    #[test]
+    fn the_query_tool_names_what_queries_take() {
+        let about = Argument::Expression.schema()["description"].as_str().unwrap().to_owned();
+        let (_, names) = about.split_once("names: ").unwrap();
+        assert_eq!(names.split(", ").collect::<Vec<_>>(), field_names().collect::<Vec<_>>());
+        for name in names.split(", ") {
+            let is_field = |rest: &str| format!("{name}{rest}").parse::<Expr>().is_ok();
+            assert!(["", " = malloc", " > 1", " > 1s"].into_iter().any(is_field), "{name}");
+        }
+        assert!(names.contains("freed_by, ") && names.contains("peak, ") && !names.contains("live_at_peak"), "{names}");
+        let groups = Argument::By.schema()["enum"].clone();
+        assert_eq!(groups, serde_json::json!(groupings()));
+        assert!(groupings().contains(&"module".to_owned()) && groupings().contains(&"stack".to_owned()));
+    }
 }

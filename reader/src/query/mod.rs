@@ -20,6 +20,7 @@ pub use allocation_scan::AllocationScan;
 pub use expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 pub use key_moments::KeyMoments;
 pub use matcher::{MatchContext, Matcher};
+pub use parse::field_names;
 
 /// A syntax error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

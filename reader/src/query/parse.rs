@@ -15,8 +15,45 @@ const DEEPEST: usize = 64;
 /// Bytes that a compiled regular expression may take.
 const LARGEST_REGEX: usize = 1 << 20;
 
-const FIELDS: &str = "function, file, module, thread, freed_by, allocator, bytes (or size), lifetime, time, live, freed, \
-                      leaked, temporary, peak or cross_thread";
+/// The fields, in the order in which they are listed.
+const FIELDS: [(&str, Field); 16] = [
+    ("function", Field::Text(TextField::Function)),
+    ("file", Field::Text(TextField::File)),
+    ("module", Field::Text(TextField::Module)),
+    ("thread", Field::Text(TextField::Thread)),
+    ("freed_by", Field::Text(TextField::FreedBy)),
+    ("allocator", Field::Allocator),
+    ("bytes", Field::Number(Number::Bytes)),
+    ("size", Field::Number(Number::Bytes)),
+    ("lifetime", Field::Number(Number::Lifetime)),
+    ("time", Field::Number(Number::Time)),
+    ("live", Field::Flag(Flag::Live)),
+    ("freed", Field::Flag(Flag::Freed)),
+    ("leaked", Field::Flag(Flag::Leaked)),
+    ("temporary", Field::Flag(Flag::Temporary)),
+    ("peak", Field::Flag(Flag::Peak)),
+    ("cross_thread", Field::Flag(Flag::CrossThread)),
+];
+
+/// What a field is.
+#[derive(Clone, Copy)]
+enum Field {
+    Text(TextField),
+    Allocator,
+    Number(Number),
+    Flag(Flag),
+}
+
+/// The names of all fields.
+pub fn field_names() -> impl Iterator<Item = &'static str> {
+    FIELDS.iter().map(|(name, _)| *name)
+}
+
+/// The names of all fields in a sentence.
+fn field_list() -> String {
+    let names: Vec<_> = field_names().collect();
+    names.split_last().map_or_else(String::new, |(last, names)| format!("{} or {last}", names.join(", ")))
+}
 
 /// Parses an expression.
 pub(super) fn parse(text: &str) -> Result<Expr, QueryError> {
@@ -80,25 +117,25 @@ impl Parser {
                 }
             }
             Token::Word(word) => self.test(&word, column)?,
-            other => return Err(unexpected(&other, column, FIELDS)),
+            other => return Err(unexpected(&other, column, &field_list())),
         };
         self.depth -= 1;
         Ok(expr)
     }
 
     fn test(&mut self, field: &str, column: usize) -> Result<Expr, QueryError> {
-        if let Some(flag) = flag(field) {
-            return Ok(Expr::Flag(flag));
-        }
-        if let Some(text) = text(field) {
-            return self.text(text);
-        }
-        match field {
-            "allocator" => self.allocator(),
-            "bytes" | "size" => self.number(Number::Bytes, |text| units::size(text).map(Amount::Plain)),
-            "lifetime" => self.number(Number::Lifetime, |text| units::span(text).map(Amount::Plain)),
-            "time" => self.number(Number::Time, |text| units::time(text).map(Amount::Moment)),
-            _ => Err(QueryError::at(column, format!("unknown field {field}; expected one of {FIELDS}"))),
+        let Some((_, known)) = FIELDS.iter().find(|(name, _)| *name == field) else {
+            return Err(QueryError::at(column, format!("unknown field {field}; expected one of {}", field_list())));
+        };
+        match *known {
+            Field::Text(text) => self.text(text),
+            Field::Allocator => self.allocator(),
+            Field::Number(number @ Number::Bytes) => self.number(number, |text| units::size(text).map(Amount::Plain)),
+            Field::Number(number @ Number::Lifetime) => {
+                self.number(number, |text| units::span(text).map(Amount::Plain))
+            }
+            Field::Number(number @ Number::Time) => self.number(number, |text| units::time(text).map(Amount::Moment)),
+            Field::Flag(flag) => Ok(Expr::Flag(flag)),
         }
     }
 
@@ -157,29 +194,6 @@ impl Parser {
             (other, column) => Err(unexpected(&other, column, "a number, such as 1MB or 2s")),
         }
     }
-}
-
-fn text(field: &str) -> Option<TextField> {
-    Some(match field {
-        "function" => TextField::Function,
-        "file" => TextField::File,
-        "module" => TextField::Module,
-        "thread" => TextField::Thread,
-        "freed_by" => TextField::FreedBy,
-        _ => return None,
-    })
-}
-
-fn flag(word: &str) -> Option<Flag> {
-    Some(match word {
-        "live" => Flag::Live,
-        "freed" => Flag::Freed,
-        "leaked" => Flag::Leaked,
-        "temporary" => Flag::Temporary,
-        "peak" => Flag::Peak,
-        "cross_thread" => Flag::CrossThread,
-        _ => return None,
-    })
 }
 
 fn negated(expr: Expr, sign: &str) -> Expr {

@@ -61,6 +61,7 @@ def test_events_after_pauses_have_the_time_at_which_they_happened(memtrack, paus
     assert outcome.status == 0, outcome.stderr
     uncertainty = capture.stats()["capture"]["time_uncertainty_ns"]
     assert (uncertainty == 0) == bool(options)
+    assert f" time_uncertainty_ns={uncertainty} " in capture.text.splitlines()[0]
     # A machine that does not let the collector run for long may make it more than a millisecond or two; a pause does not.
     assert uncertainty < LONGEST_PAUSE / 4
     apart = disagreement(moments(outcome), recorded(capture))

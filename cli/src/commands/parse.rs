@@ -42,7 +42,7 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
     let unseen = !matches!(out, ReportOutput::Stdout(_)) || !io::stdout().is_terminal();
     let mut progress = unseen.then(|| Progress::new(capture.total_record_bytes(), "printing"));
     let mut printer = RecordPrinter::new(&kept, out);
-    printer.head(capture)?;
+    printer.head(capture, uncertainty(capture)?)?;
     printer.marks = capture.marks().iter().rev().map(|mark| (capture.mark_ns(mark), mark.name.clone())).collect();
     let read = capture.read(&mut printer, |bytes| progress.iter_mut().for_each(|progress| progress.add(bytes)))?;
     drop(progress);
@@ -56,6 +56,19 @@ fn print(capture: &source::CaptureReader, request: &Request<'_>, out: &mut Repor
             .for_each(|warning| message::warning(format_args!("{}: {warning}", capture.path().display())));
     }
     Ok(())
+}
+
+/// By how much times may be too early, which only a whole reading tells; one without printing takes a fraction of the time.
+fn uncertainty(capture: &source::CaptureReader) -> Result<u64> {
+    /// Takes events for their times alone.
+    struct Unseen;
+    impl Consumer for Unseen {
+        fn event(&mut self, _: &Event, _: &Frames) {}
+    }
+    if capture.has_timestamps() {
+        return Ok(0);
+    }
+    Ok(capture.read(&mut Unseen, |_| ())?.time_uncertainty_ns)
 }
 
 /// Prints records. After the first write error it prints nothing more; reading goes on.
@@ -79,12 +92,10 @@ impl<'a, W: Write> RecordPrinter<'a, W> {
         Self { kept, out, written: Ok(()), tid: 0, frames, stacks, modules: HashSet::new(), marks: Vec::new() }
     }
 
-    fn head(&mut self, capture: &source::CaptureReader) -> io::Result<()> {
+    fn head(&mut self, capture: &source::CaptureReader, uncertainty: u64) -> io::Result<()> {
         let process = capture.process();
         let info = CaptureInfo { file: capture.path().into(), process: process.clone(), ..CaptureInfo::default() };
         let pid = process.pid.unwrap_or(0);
-        let uncertainty = process.time_uncertainty_ns.map_or_else(|| "unknown".into(), |ns| ns.to_string());
-        let uncertainty = if capture.has_timestamps() { "0" } else { &uncertainty };
         writeln!(
             self.out,
             "CAPTURE format_version={} complete={} pid={pid} timestamps={} time_uncertainty_ns={uncertainty} command={}",

@@ -4,7 +4,9 @@
 
 use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
+use memtrack_reader::origin::Whose;
 
+use super::side::PageSide;
 use crate::reports::capture_info::{Capture, visible};
 use crate::reports::estimates::RangedTally;
 use crate::reports::{arenas, estimates, failed, stats};
@@ -46,12 +48,14 @@ pub(super) fn generic_view_description(view: View) -> &'static str {
     }
 }
 
-/// Metadata of a capture: alternating labels and texts.
-pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
+/// Metadata of a capture: alternating labels and texts. What imports hold is not leaked, unless the page begins with it.
+pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String> {
+    let capture = side.capture;
     let (info, totals) = (&capture.info, &capture.analysis.totals);
     let arenas = capture.analysis.python_arenas(View::Leaks);
-    let variance = capture.analysis.whole_variance(View::Leaks);
-    let leaked = RangedTally::from(arenas::subtract(Tally { variance, ..totals.leaked }, arenas));
+    let (leaked, imports) = leaked(side, with_imports);
+    let imports = (imports.count > 0).then(|| format!("{} held by imports", RangedTally::from(imports).in_words()));
+    let excluded: Vec<_> = imports.into_iter().chain(arenas::note(arenas)).collect();
     let all = stats::allocated(capture);
     let mut pairs = vec![
         ("Capture", info.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
@@ -65,8 +69,8 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
         ("Unseen", estimates::unseen(capture).unwrap_or_default()),
         ("Peak", peak_text(capture)),
         ("in arenas", arenas::note(capture.analysis.python_arenas(View::HighWaterMark)).unwrap_or_default()),
-        ("Leaked", leaked.in_words()),
-        ("Excluded", arenas::note(arenas).unwrap_or_default()),
+        ("Leaked", RangedTally::from(leaked).in_words()),
+        ("Excluded", excluded.join("; ")),
         ("Failed", failed::text(capture).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(all.count), size(all.bytes))),
         ("Temporary", temporary_text(capture)),
@@ -78,6 +82,20 @@ pub(super) fn info_pairs(capture: &Capture) -> Vec<String> {
     ];
     pairs.retain(|(_, text)| !text.is_empty());
     pairs.into_iter().flat_map(|(label, text)| [label.to_owned(), visible(&text)]).collect()
+}
+
+/// What is leaked, as `stats` and the view have it, and what imports hold and is left out; both without arenas.
+fn leaked(side: &PageSide<'_>, with_imports: bool) -> (Tally, Tally) {
+    let (mut leaked, mut imports) = (Tally::default(), Tally::default());
+    for (at, (group, whose)) in side.capture.analysis.groups.iter().zip(&side.whose).enumerate() {
+        if group.allocator.is_python_arena() {
+            continue;
+        }
+        let variance = side.capture.analysis.variance(at, View::Leaks);
+        let is_left_out = *whose == Whose::Imports && !with_imports;
+        *(if is_left_out { &mut imports } else { &mut leaked }) += Tally { variance, ..group.sum(View::Leaks).tally() };
+    }
+    (leaked, imports)
 }
 
 /// Nothing, where it is not known.
@@ -118,4 +136,29 @@ fn how_recorded(capture: &Capture) -> String {
         (capture.info.aggregated, "totals instead of events"),
     ];
     options.iter().filter(|(is_on, _)| *is_on).map(|(_, name)| *name).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_reader::origin::Whose;
+
+    use super::{PageSide, info_pairs};
+    use crate::reports::fixture;
+
+    #[test]
+    fn imports_are_not_leaked_but_named() {
+        let capture = fixture::leaking();
+        let mut side = PageSide::new(&capture, Vec::new());
+        let told = |side: &PageSide<'_>, with_imports, label: &str| {
+            let pairs = info_pairs(side, with_imports);
+            pairs.chunks(2).find(|pair| pair[0] == label).map(|pair| pair[1].clone())
+        };
+        let all = "4.10 kB in 2 allocations";
+        assert_eq!(told(&side, false, "Leaked").as_deref(), Some(all));
+        assert_eq!(told(&side, false, "Excluded"), None);
+        side.whose[2] = Whose::Imports;
+        assert_eq!(told(&side, false, "Leaked").as_deref(), Some("0 B in 1 allocation"));
+        assert_eq!(told(&side, false, "Excluded").as_deref(), Some("4.10 kB in 1 allocation held by imports"));
+        assert_eq!(told(&side, true, "Leaked").as_deref(), Some(all));
+    }
 }

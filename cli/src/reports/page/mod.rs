@@ -96,6 +96,7 @@ pub(crate) fn flamegraph(
     let (places, whose) = side::merge(capture, &places, &whose);
     let (capture, frames) = (&*capture, &capture.frames);
     let sides = [PageSide { capture, places, whose, matched_elsewhere: Vec::new() }];
+    let facts = info_pairs(&sides[0], start.display.with_imports);
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.info.title();
     let notes = [capture.info.warnings(), notes, arena_notes(capture)].concat();
@@ -104,7 +105,7 @@ pub(crate) fn flamegraph(
         let mut data = PackedColumns::new();
         head(&mut data, "capture", &title, &start)?;
         data.json("meanings", &VIEWS.map(|view| view_description(view, capture)).to_vec().into())?;
-        data.json("facts", &info_pairs(capture).into())?;
+        data.json("facts", &facts.clone().into())?;
         data.json("peak", &peak(capture))?;
         data.json("failed", &failed::page(capture))?;
         sites.write(&mut data, &mut names)?;
@@ -115,7 +116,7 @@ pub(crate) fn flamegraph(
     })?;
     let title = format!("{} - memtrack", capture.info.program());
     let heading = [capture.info.program(), capture.info.title()];
-    document::write(&StaticPage { title, heading, info: info_pairs(capture) }, &data, out)
+    document::write(&StaticPage { title, heading, info: facts }, &data, out)
 }
 
 /// What arenas of Python's allocators are of the views that include them, where they are a large part.
@@ -158,6 +159,7 @@ pub(crate) fn difference(
         moved.push(rows.moved().unwrap_or_default());
     }
     let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
+    let facts = sides.iter().rev().flat_map(|side| info_pairs(side, start.display.with_imports)).collect::<Vec<_>>();
     let title = format!("{} -> {}", base.info.file.display(), new.info.file.display());
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
@@ -168,7 +170,7 @@ pub(crate) fn difference(
             format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
         });
         data.json("meanings", &meanings.to_vec().into())?;
-        data.json("facts", &[info_pairs(base), info_pairs(new)].concat().into())?;
+        data.json("facts", &facts.clone().into())?;
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
         data.json("moved", &moved.clone().into())?;
@@ -178,10 +180,9 @@ pub(crate) fn difference(
         data.json("notes", &notes.iter().cloned().chain(sites.note()).collect::<Vec<_>>().into())?;
         data.finish()
     })?;
-    let info = [info_pairs(base), info_pairs(new)].concat();
     let heading = [format!("{}, compared", new.info.program()), title];
     let title = format!("{} compared - memtrack", new.info.program());
-    document::write(&StaticPage { title, heading, info }, &data, out)
+    document::write(&StaticPage { title, heading, info: facts }, &data, out)
 }
 
 /// Minimum changes of bytes and of counts that are coloured.

@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
 use crate::report_mark::ReportMark;
@@ -274,7 +274,21 @@ fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
+/// Refuses a name that no file can have: a derived one is longer than the capture's.
+///
+/// # Errors
+/// It is one.
+pub(crate) fn refuse_too_long(path: &Path) -> Result<()> {
+    match fs::metadata(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => {
+            bail!("{}: the name is too long for a file; name another with -o", path.display())
+        }
+        _ => Ok(()),
+    }
+}
+
 fn refuse_existing(path: &Path, force: bool) -> Result<()> {
+    refuse_too_long(path)?;
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("{}: is a directory; name a file with -o", path.display()),
         Ok(_) if !force => {
@@ -317,7 +331,17 @@ pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> 
     if !directory.is_dir() {
         bail!("{}: cannot be created: there is no directory {}", path.display(), directory.display());
     }
-    temporary_in(directory, mode).with_context(|| cannot_write(path))
+    temporary_in(directory, mode).map_err(|error| match error.kind() {
+        // Of the directory that is there: /proc and others are no place for files.
+        io::ErrorKind::NotFound => {
+            anyhow!(
+                "{}: cannot be created: {} takes no files; name another with -o",
+                path.display(),
+                directory.display()
+            )
+        }
+        _ => anyhow::Error::from(error).context(cannot_write(path)),
+    })
 }
 
 fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
@@ -413,6 +437,20 @@ mod tests {
         assert!(error.contains("no directory /no/such"), "{error}");
         let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");
+    }
+
+    #[test]
+    fn names_and_places_that_cannot_be_are_refused_with_what_to_do() {
+        let refused = |path: &str| {
+            let error = ReportOutput::printed(named(Path::new(path), false)).unwrap_err();
+            format!("{error:#}")
+        };
+        assert_eq!(
+            refused("/proc/x.out"),
+            "/proc/x.out: cannot be created: /proc takes no files; name another with -o"
+        );
+        let long = format!("/tmp/{}", "a".repeat(300));
+        assert_eq!(refused(&long), format!("{long}: the name is too long for a file; name another with -o"));
     }
 
     #[test]

@@ -18,6 +18,9 @@ pub enum Error {
         /// The reason given.
         source: io::Error,
     },
+    /// What was read cannot be written to where it is copied; the error says where that is.
+    #[error(transparent)]
+    Copy(io::Error),
     /// The path names no readable capture.
     #[error("{}: expected {expected}, found {found}; {remedy}", file.display())]
     Unusable {

@@ -54,6 +54,9 @@ impl OpenCaptureFile {
             remedy,
         };
         let file = File::open(path).map_err(|source| match source.kind() {
+            ErrorKind::NotFound if path == Path::new("-") => {
+                unusable("standard input, which cannot be read twice", "copy the capture to a file first")
+            }
             ErrorKind::NotFound => unusable("no such file", "check the path"),
             ErrorKind::PermissionDenied => {
                 unusable("a file that may not be read", "ask its owner for permission to read it")
@@ -145,7 +148,7 @@ impl OpenCaptureFile {
             if len == 0 {
                 break;
             }
-            out.write_all(&buffer[..len]).map_err(|source| self.io(source))?;
+            out.write_all(&buffer[..len]).map_err(Error::Copy)?;
             at += len as u64;
             progress(len as u64);
         }
@@ -170,7 +173,7 @@ impl OpenCaptureFile {
                     format!("the first {len} of the {} bytes of its header", header::LEN),
                     "record again or copy the whole file; this one is truncated within its header",
                 ),
-                HeaderError::Foreign => ("another kind of file".to_owned(), "name a file that `memtrack run` wrote"),
+                HeaderError::Foreign => foreign(&bytes),
                 HeaderError::Damaged => {
                     ("a damaged header (its checksum differs)".to_owned(), "copy the file again, in binary mode")
                 }
@@ -328,4 +331,14 @@ fn unpack(header: &BlockHeader, stored: &[u8], out: &mut Vec<u8>) -> bool {
         Codec::ZstdPrefix => with_prefix(stored, prefix(before), into),
     };
     len == Some(raw_len)
+}
+
+/// What a file is that begins with these bytes and is no capture, and what to do.
+fn foreign(bytes: &[u8]) -> (String, &'static str) {
+    const PACKED: [(&[u8], &str); 4] =
+        [(b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2")];
+    match PACKED.iter().find(|(start, _)| bytes.starts_with(start)) {
+        Some((_, by)) => (format!("a file compressed by {by}"), "decompress it first"),
+        None => ("another kind of file".to_owned(), "name a file that `memtrack run` wrote"),
+    }
 }

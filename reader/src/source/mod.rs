@@ -226,7 +226,7 @@ impl CaptureReader {
     ) -> Result<(), Error> {
         let names = self.file.leading_blocks(BlockKind::Symbols)?;
         self.file.copy(0..names.start, &mut out, &mut progress)?;
-        write_names(&mut out).map_err(|source| self.file.io(source))?;
+        write_names(&mut out).map_err(Error::Copy)?;
         self.file.copy(names.end..self.file.len(), &mut out, &mut progress)
     }
 

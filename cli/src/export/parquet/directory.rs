@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::output::refuse_too_long;
 use crate::sys::EndSignals;
 
 /// What the folders are named after.
@@ -70,6 +71,7 @@ impl TableDirectory {
     /// # Errors
     /// It is something else, or contains something else; a directory cannot be created.
     pub(crate) fn new(path: PathBuf, force: bool) -> Result<Self> {
+        refuse_too_long(&path)?;
         if path.exists() && !is_ours(&path) {
             bail!("{}: not a directory of tables; name another with -o", path.display());
         }

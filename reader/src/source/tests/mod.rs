@@ -438,6 +438,9 @@ fn what_is_no_capture_is_refused_in_words() {
     };
     assert!(of(b"").contains("an empty file"));
     assert!(of(b"#!/usr/bin/env python3\n").contains("another kind of file"));
+    assert!(of(b"\x1f\x8b\x08\0\0\0\0\0").contains("compressed by gzip; decompress it first"));
+    assert!(of(b"\x28\xb5\x2f\xfd\x04").contains("compressed by zstd; decompress it first"));
+    assert!(refused(std::path::Path::new("-")).contains("standard input"));
     assert!(of(&header::encode()[..9]).contains("9 of the 16 bytes"));
     let mut newer = header::encode();
     newer[8] = 99;

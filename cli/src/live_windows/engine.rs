@@ -335,6 +335,7 @@ impl WatchedCapture {
         }
         let progress = self.follower.poll(BUDGET)?;
         self.is_behind = progress == FollowProgress::Behind;
+        let mut sent = Vec::new();
         while let Some(window) = self.follower.take_window() {
             let begun = Instant::now();
             let Some(place) = self.grids.iter().position(|grid| grid.grid == window.grid) else { continue };
@@ -342,7 +343,13 @@ impl WatchedCapture {
             let viewers = &mut self.grids[place];
             viewers.viewers.retain(|viewer| viewer.push(&line));
             (viewers.sent, viewers.took) = (Some(begun), begun.elapsed());
-            self.tidy(place);
+            sent.push(window.grid);
+        }
+        // Only now: while windows are taken, the grids are as they are after the last of them.
+        for number in sent {
+            if let Some(place) = self.grids.iter().position(|grid| grid.grid == number) {
+                self.tidy(place);
+            }
         }
         Ok(progress)
     }

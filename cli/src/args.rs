@@ -280,7 +280,7 @@ pub(crate) struct RunArgs {
     /// Also store a picture of the Python objects, for 'memtrack objects CAPTURE': at the end (when Python finalizes), at new
     /// maxima of resident memory (the last one is kept), or whenever 'memtrack mark NAME' is set; several with commas
     #[arg(long, value_name = "end|peak|mark:NAME", value_delimiter = ',')]
-    pub(crate) objects_at: Vec<objects::ObjectsMoment>,
+    pub(crate) objects_at: Vec<crate::objects_moment::ObjectsMoment>,
     /// Store the source lines of Python frames in the capture while the program runs, so that 'tree' and 'flamegraph
     /// --embed-sources' can show them after the files have changed or on another machine
     #[arg(long)]

@@ -27,6 +27,7 @@ mod mcp;
 mod message;
 mod object_growth;
 mod object_pictures;
+mod objects_moment;
 mod open;
 mod origin_names;
 mod output;

@@ -12,10 +12,10 @@ use memtrack_format::objects::{PictureHead, StoredPicture};
 use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, ReadingRoom, encode_picture, read_objects};
 
-use crate::args::objects::ObjectsMoment;
 use crate::control::{recordings, snapshot};
 use crate::idle_processors::idle_among;
 use crate::load::objects::blocks_at;
+use crate::objects_moment::ObjectsMoment;
 use crate::sys::{ResourceLimits, yield_in_part};
 
 /// Threads that read objects side by side at most: one thread gives all of them their numbers.

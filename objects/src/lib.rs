@@ -39,6 +39,7 @@ mod mimalloc;
 mod numpy_array;
 mod numpy_objects;
 mod object_head;
+mod outer_holder;
 mod outer_references;
 mod path_patterns;
 mod paths;

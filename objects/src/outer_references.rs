@@ -9,6 +9,7 @@
 use std::ops::Range;
 
 use crate::layout::ObjectLayout;
+use crate::outer_holder::OuterHolder;
 use crate::references::{ItemPart, MOST_ITEMS, ReferencePlace, ReferenceReader};
 use crate::types::ObjectType;
 
@@ -83,26 +84,6 @@ const HANDLERS: [&str; 22] = [
     "SkippedEntityHandler",
 ];
 
-/// Whose references are outside of its objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OuterHolder {
-    /// An XML element.
-    Element,
-    /// What `Element.iter` gives.
-    ElementIterator,
-    Pickler,
-    /// An unpickler's stack.
-    PickleStack,
-    Profiler,
-    /// A connection to a database of SQLite.
-    SqliteConnection,
-    SimpleQueue,
-    TimeZone,
-    Unpickler,
-    /// Expat's parser.
-    XmlParser,
-}
-
 /// An array in which references are.
 struct OuterArray {
     first: u64,
@@ -114,23 +95,6 @@ struct OuterArray {
 }
 
 impl OuterHolder {
-    /// That of the type with this name.
-    pub(crate) fn of_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "xml.etree.ElementTree.Element" => Self::Element,
-            "_elementtree._element_iterator" => Self::ElementIterator,
-            "_pickle.Pickler" => Self::Pickler,
-            "_pickle.Pdata" => Self::PickleStack,
-            "_lsprof.Profiler" => Self::Profiler,
-            "sqlite3.Connection" => Self::SqliteConnection,
-            "_queue.SimpleQueue" => Self::SimpleQueue,
-            "zoneinfo.ZoneInfo" => Self::TimeZone,
-            "_pickle.Unpickler" => Self::Unpickler,
-            "pyexpat.xmlparser" => Self::XmlParser,
-            _ => return None,
-        })
-    }
-
     /// The name of a field of an object of this type, or of what is called as one.
     pub(crate) fn name_of_field(self, layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
         let outer = |names: &[&'static str]| {

@@ -11,7 +11,7 @@ use crate::dictionary::{Dictionary, text_of};
 use crate::layout::ObjectLayout;
 use crate::measures::Measure;
 use crate::memory::ObjectMemory;
-use crate::outer_references::OuterHolder;
+use crate::outer_holder::OuterHolder;
 use crate::type_fields::{
     BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, RESOLUTION_ORDER, WEAK_LIST,
     is_heap_type,

@@ -208,7 +208,7 @@ pub(crate) struct AttachArgs {
     /// Also store a picture of the Python objects, for 'memtrack objects CAPTURE': at the end of the recording, at new maxima of
     /// resident memory (the last one is kept), or whenever 'memtrack mark NAME' is set; several with commas
     #[arg(long, value_name = "end|peak|mark:NAME", value_delimiter = ',')]
-    pub(crate) objects_at: Vec<super::objects::ObjectsMoment>,
+    pub(crate) objects_at: Vec<crate::objects_moment::ObjectsMoment>,
     /// Store the source lines of Python frames in the capture
     #[arg(long)]
     pub(crate) embed_sources: bool,

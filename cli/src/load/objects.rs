@@ -14,7 +14,7 @@ use memtrack_reader::{Frames, Options, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
 use super::picture_choice;
-use crate::args::objects::ObjectsMoment;
+use crate::objects_moment::ObjectsMoment;
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::{Capture, visible};
 use crate::reports::picture_summary::PictureSummary;

@@ -7,7 +7,7 @@ use memtrack_format::marks::Mark;
 use memtrack_format::objects::{PictureCause, PictureHead};
 use memtrack_reader::source::CaptureReader;
 
-use crate::args::objects::ObjectsMoment;
+use crate::objects_moment::ObjectsMoment;
 
 /// Pictures that an error lists.
 const LISTED: usize = 20;

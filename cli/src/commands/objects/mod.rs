@@ -18,8 +18,9 @@ use memtrack_objects::{HolderPath, Holders, ObjectPicture, TypeSum};
 use memtrack_reader::source::CaptureReader;
 
 use self::places::{MadeObjects, ObjectPlace, ObjectSum, PlaceTable};
-use crate::args::objects::{ObjectsArgs, ObjectsMoment};
+use crate::args::objects::ObjectsArgs;
 use crate::default_capture;
+use crate::objects_moment::ObjectsMoment;
 
 /// What was read.
 struct ObjectsRead {

@@ -9,9 +9,10 @@ use memtrack_format::objects::{PictureCause, PictureExtent};
 use memtrack_objects::ObjectPicture;
 
 use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
-use crate::args::objects::{ObjectsArgs, ObjectsMoment};
+use crate::args::objects::ObjectsArgs;
 use crate::load::Request;
 use crate::load::objects::{damaged, find_picture, when};
+use crate::objects_moment::ObjectsMoment;
 use crate::units::size;
 
 /// Reads the picture of a moment.

@@ -133,9 +133,10 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Findin
         kind: FindingKind::Copy,
         severity: Severity::Note,
         title: format!(
-            "At the peak {} is in memory twice, {} of the peak, made in {}",
+            "At the peak {} is in memory twice, {} of {}, made in {}",
             size(bytes),
             percent(bytes, rows.peak.bytes),
+            rows.name_of_peak(),
             copy.place.name()
         ),
         bytes,

@@ -72,7 +72,12 @@ impl<'a> Holder<'a> {
         let tally = self.row.peak.tally;
         let name = self.row.name(rows.capture);
         let held = Evidence {
-            text: format!("{}, {} of the peak: {name}", in_blocks(tally), percent(tally.bytes, rows.peak.bytes)),
+            text: format!(
+                "{}, {} of {}: {name}",
+                in_blocks(tally),
+                percent(tally.bytes, rows.peak.bytes),
+                rows.name_of_peak()
+            ),
             tally,
             place: self.place.clone(),
         };
@@ -94,7 +99,7 @@ fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, a
             "{} holds {} of {} of {}{after}{mostly_absent}",
             first.row.name(capture),
             percent(bytes, rows.peak.bytes),
-            if capture.has_several_peaks() { "the sum of all processes' peaks" } else { "the peak" },
+            rows.name_of_peak(),
             size_of(rows.peak)
         ),
         bytes,

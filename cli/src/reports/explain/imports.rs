@@ -46,7 +46,12 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotI
     vec![Finding {
         kind: FindingKind::Imports,
         severity: Severity::Note,
-        title: format!("Imports hold {} of the peak, {}", percent(whole, rows.peak.bytes), size_of(tally)),
+        title: format!(
+            "Imports hold {} of {}, {}",
+            percent(whole, rows.peak.bytes),
+            rows.name_of_peak(),
+            size_of(tally)
+        ),
         bytes: whole,
         // Of like amounts, data can be changed more easily than what a program is made of.
         weight: whole.saturating_sub(not_there) / 2,

@@ -19,6 +19,7 @@ mod types;
 mod write;
 
 use std::cmp::Reverse;
+use std::path::Path;
 
 use memtrack_reader::analysis::Tally;
 
@@ -178,9 +179,29 @@ fn size_about(bytes: u64, noise: u64) -> String {
     size_within(bytes, (bytes.saturating_sub(noise), bytes.saturating_add(noise)))
 }
 
-/// The command of a report about this capture.
+/// Captures that are named in a command at most.
+const MOST_NAMED: usize = 16;
+
+/// The command of a report about this capture, or about all that it is made of.
 fn command(capture: &Capture, report: &str) -> String {
-    format!("memtrack {report} {}", quoted_path(&capture.info.file))
+    let mut files: Vec<&str> = capture.info.processes.iter().map(|process| whole_file(&process.file)).collect();
+    files.dedup();
+    if files.len() > MOST_NAMED {
+        return format!("memtrack {report} CAPTURE…");
+    }
+    if files.is_empty() {
+        return format!("memtrack {report} {}", quoted_path(&capture.info.file));
+    }
+    let named: Vec<String> = files.iter().map(|file| quoted_path(Path::new(file))).collect();
+    format!("memtrack {report} {}", named.join(" "))
+}
+
+/// The file in which a capture of a merged one is, as `all.bin` of `all.bin#2`; any other as it is.
+fn whole_file(file: &str) -> &str {
+    match file.rsplit_once('#') {
+        Some((whole, number)) if number.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new(file).exists() => whole,
+        _ => file,
+    }
 }
 
 #[cfg(test)]

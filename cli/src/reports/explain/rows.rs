@@ -61,6 +61,16 @@ pub(crate) struct LineRows<'a> {
 }
 
 impl<'a> LineRows<'a> {
+    /// What the sums at the peak are parts of, in words.
+    pub(super) fn name_of_peak(&self) -> &'static str {
+        match (self.capture.info.narrowed, self.capture.has_several_peaks()) {
+            (false, false) => "the peak",
+            (false, true) => "the sum of all processes' peaks",
+            (true, false) => "what is selected of the peak",
+            (true, true) => "what is selected of the sum of all processes' peaks",
+        }
+    }
+
     pub(super) fn of(capture: &'a Capture) -> Self {
         let (keys, of_group) = rows_of_groups(capture);
         let new = |key| LineRow {

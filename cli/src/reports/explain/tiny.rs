@@ -40,11 +40,12 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             weight: tally.bytes.saturating_mul(2),
             evidence: vec![Evidence {
                 text: format!(
-                    "{} in {} blocks of {} bytes on average, {} of the peak",
+                    "{} in {} blocks of {} bytes on average, {} of {}",
                     size_of(tally),
                     RangedTally::from(tally).number(),
                     tally.bytes / tally.count.max(1),
-                    percent(tally.bytes, rows.peak.bytes)
+                    percent(tally.bytes, rows.peak.bytes),
+                    rows.name_of_peak()
                 ),
                 tally,
                 place,

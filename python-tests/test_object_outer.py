@@ -2,7 +2,6 @@
 
 import ast
 import json
-import re
 import subprocess
 import sys
 
@@ -295,63 +294,3 @@ def test_data_types_that_lie_are_read_within_bounds(executable, tmp_path):
         process.stdin.write("\n")
     assert [row["path"] for row in told["why"]] == ["__main__.HELD[0]"]
     assert told["unreadable"] == count
-
-
-RUNNING = """
-import sys
-class Row: pass
-class Held: pass
-class Manager:
-    def __enter__(self): self.held = Held()
-    def __exit__(self, *given): pass
-def rows():
-    return [Row() for number in range(1000)]
-def wait():
-    print(flush=True)
-    sys.stdin.readline()
-def innermost():
-    # Row by row, and no variable has the list.
-    for number, row in enumerate(rows()):
-        if number == 700:
-            print(flush=True)
-            sys.stdin.readline()
-            return
-def outer():
-    with Manager():
-        for row in map(lambda row: row, rows()):
-            wait()
-            return
-innermost()
-outer()
-"""
-
-
-@pytest.mark.parametrize("version", OBJECT_VERSIONS)
-def test_what_running_functions_work_with_is_held_by_their_frames(executable, tmp_path, version):
-    """An iterator in a loop, an open context manager: C code does not hold them."""
-    (tmp_path / "app.py").write_text(RUNNING)
-    command = flat([interpreter_path(version), tmp_path / "app.py"])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        told = []
-        for name in ("Row", "Row", "Held"):
-            # Held is looked for at the same moment as the second Row.
-            if len(told) < 2:
-                process.stdout.readline()
-            why = [str(executable), "objects", "--json", "--why", f"__main__.{name}", str(process.pid)]
-            told.append(json.loads(subprocess.run(why, capture_output=True, check=True).stdout)["why"])
-            if len(told) != 2:
-                process.stdin.write("\n")
-                process.stdin.flush()
-    of_innermost, of_outer, held = ([(row["pattern"], row["count"]) for row in rows] for rows in told)
-    assert of_innermost == [
-        ("<frame of innermost in app.py>.<on its stack>.<iterated>.<iterated>[…]", 999),
-        ("<frame of innermost in app.py>.row", 1),
-    ]
-    assert of_outer == [
-        ("<frame of outer in app.py>.<on its stack>.<iterated>[…].<iterated>[…]", 999),
-        ("<frame of outer in app.py>.row", 1),
-    ]
-    # From 3.14 on the stack has the manager besides the function that ends it.
-    minor = int(re.search(r"3[.](\d+)", version)[1])
-    way = ".held" if minor >= 14 else ".__self__.held"
-    assert held == [(f"<frame of outer in app.py>.<on its stack>{way}", 1)]

@@ -6,8 +6,6 @@ use crate::greenlets::{GreenletState, MOST_FRAMES};
 use crate::references::{ReferencePlace, ReferenceReader};
 use crate::types::ObjectType;
 
-/// Slots of a frame that are read at most.
-const MOST_SLOTS: u64 = 1 << 16;
 /// Slots of a frame before its locals, in words.
 const FRAME_WORDS: u64 = 8;
 /// And where it has the position of its stack.
@@ -19,9 +17,6 @@ const FRAMES_OF_INTERPRETER: u8 = 3;
 const VALUE_STACK: u64 = 64;
 const STACK_TOP: u64 = 72;
 const STACK_DEPTH: u64 = 80;
-/// The end of its references to other objects, before 3.10 and in it.
-const EARLIER_FIELDS_END: u64 = 104;
-const FIELDS_END: u64 = 96;
 
 impl ReferenceReader<'_> {
     /// What a greenlet has besides its fields, and the frames of one that waits.
@@ -78,7 +73,7 @@ impl ReferenceReader<'_> {
         });
         let Some(slots) = self.slots_of_frame(frame, self.layout.fields(code), owner) else { return head };
         let mut index = 0;
-        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(MOST_SLOTS), |value| {
+        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(1 << 16), |value| {
             each(ReferencePlace::Local(index), self.layout.untagged(value));
             index += 1;
         })
@@ -103,30 +98,6 @@ impl ReferenceReader<'_> {
         Some(if is_sound { in_use.max(locals) } else { locals })
     }
 
-    /// The slots of a thread's frame behind those that are known to be in use: what its code has on its stack, as the iterator of a
-    /// loop, and behind that what was there before. Each slot with its number and the word in it.
-    pub(crate) fn stack_of_running(&self, frame: u64, each: &mut dyn FnMut(u64, u64)) {
-        let (first, used, all) = if self.layout.has_light_frames() {
-            let code =
-                self.memory.u64(frame.wrapping_add(self.layout.frame_code)).map_or(0, |at| self.layout.untagged(at));
-            let number = |at: u64| self.memory.u32(self.layout.fields(code).wrapping_add(at)).map_or(0, u64::from);
-            if code == 0 || self.is_frame_of_interpreter(frame) {
-                return;
-            }
-            let locals = number(self.layout.local_slots);
-            (frame.wrapping_add(self.layout.frame_locals), locals, locals + number(self.layout.stack_slots))
-        } else {
-            let all = self.memory.u64(frame.wrapping_add(16)).unwrap_or(0);
-            (frame.wrapping_add(self.layout.frame_data), self.slots_in_use(frame).unwrap_or(all), all)
-        };
-        let mut number = used;
-        let count = all.min(MOST_SLOTS).saturating_sub(used);
-        self.memory.words(first.wrapping_add(used * 8), count, |word| {
-            each(number, self.layout.untagged(word));
-            number += 1;
-        });
-    }
-
     /// A frame object before 3.11.
     pub(crate) fn frame_object(
         &self,
@@ -135,12 +106,10 @@ impl ReferenceReader<'_> {
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
         let Some(slots) = self.slots_in_use(address) else { return false };
-        // Behind them are numbers, most of which are left as the memory was.
-        let end = if self.layout.minor >= 10 { FIELDS_END } else { EARLIER_FIELDS_END };
-        let fields = self.field_words(of, address, 24, end, each);
+        let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
         let mut index = 0;
         fields
-            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(MOST_SLOTS), |word| {
+            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(1 << 16), |word| {
                 each(ReferencePlace::Local(index), word);
                 index += 1;
             })

@@ -19,8 +19,6 @@ const MOST_BASES: usize = 32;
 const MEMBER: u64 = 40;
 /// The end of a name that was longer.
 pub(crate) const CUT: char = '…';
-/// How a slot of a frame is called that is no variable: what its code works with, as the iterator of a loop.
-const ON_STACK: &str = "<on its stack>";
 /// Strings whose texts are known.
 const STRINGS: usize = 1 << 12;
 /// The row of no text.
@@ -150,7 +148,7 @@ impl LabelReader<'_> {
         let file = named(layout.code_file).unwrap_or_default();
         let mut text = format!("<frame of {} in {}>", cut(&function), file.rsplit('/').next().unwrap_or_default());
         if let ReferencePlace::Local(number) = place {
-            let name = self.local(frame, number).unwrap_or_else(|| ON_STACK.into());
+            let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
             text += &format!(".{name}");
         }
         text
@@ -297,7 +295,7 @@ impl LabelReader<'_> {
             }
             _ => Some(holder),
         };
-        frame.and_then(|frame| self.local(frame, number)).unwrap_or_else(|| ON_STACK.into())
+        frame.and_then(|frame| self.local(frame, number)).unwrap_or_else(|| format!("<local {number}>"))
     }
 
     fn local(&self, frame: u64, number: u64) -> Option<String> {

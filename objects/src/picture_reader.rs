@@ -111,7 +111,6 @@ pub fn read_objects(
     memory.forget();
     builder.complete_lists();
     roots.extend(builder.static_types());
-    roots.extend(builder.on_stacks(runtime, reader));
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
@@ -248,20 +247,6 @@ impl<'a> FoundObjects<'a> {
         let early = roots.len();
         roots.extend(others);
         (roots, early)
-    }
-
-    /// The objects on the stacks of threads' frames, if no object that was found refers to them as often as is counted: nobody else knows
-    /// how far such a stack goes, so that an address there may be that of something that was there before.
-    fn on_stacks(&self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> Vec<FoundRoot> {
-        let unexplained = self.unexplained();
-        let mut found = Vec::new();
-        for frame in runtime.frames(self.memory).into_iter().flatten() {
-            reader.stack_of_running(frame, &mut |slot, address| {
-                let object = self.by_address.get(address).filter(|object| unexplained.binary_search(object).is_ok());
-                found.extend(object.map(|object| (object, RootHolder::Frame(frame, ReferencePlace::Local(slot)))));
-            });
-        }
-        found
     }
 
     /// The types that are no objects of the heap: nothing needs to hold them.

@@ -293,7 +293,8 @@ pub(crate) fn is_of_known_words(function: &str) -> bool {
         let mut of_tables = STARTS.iter().chain(TABLE).chain(&SPLIT).flat_map(|pattern| words(pattern));
         TYPES.contains(&word) || word.bytes().all(|byte| byte.is_ascii_digit()) || of_tables.any(|one| one == word)
     };
-    words(function).all(known)
+    // Letters of other scripts are in no table.
+    function.is_ascii() && words(function).all(known)
 }
 
 /// Which functions are skipped.
@@ -354,9 +355,19 @@ pub(crate) fn is_start(function: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Plumbing, is_start, qualified};
+    use super::{Plumbing, is_of_known_words, is_start, qualified};
     use memtrack_format::Allocator;
     use regex::Regex;
+
+    #[test]
+    fn names_that_say_nothing_of_a_program_are_of_words_of_the_tables() {
+        assert!(is_of_known_words("operator new(unsigned long)"));
+        assert!(
+            !["operator new(Secret)", "operator new(секрет)", "std::rt::lang_start<機密>"]
+                .iter()
+                .any(|name| is_of_known_words(name))
+        );
+    }
 
     #[test]
     fn qualified_names() {

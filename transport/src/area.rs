@@ -117,6 +117,12 @@ impl Area {
         self.mappings.ensure_mapped(slot)
     }
 
+    /// Whether the segments of a slot are mapped: then [`Self::ensure_mapped`] asks the system for nothing.
+    #[must_use]
+    pub fn is_mapped(&self, slot: u32) -> bool {
+        self.mappings.segments(slot).is_some()
+    }
+
     /// Whether the mapped memory is of this layout, with so many slots.
     fn has_layout(&self) -> bool {
         let control = self.control();

@@ -33,22 +33,29 @@ impl RunningRecording {
 
 /// All recordings that this user can reach, by the pid of their first processes.
 pub(crate) fn all() -> Vec<RunningRecording> {
-    all_that_answer(|| ControlCommand::Status { within_ms: None })
+    all_that_answer(|_| ControlCommand::Status { within_ms: None })
 }
 
-/// The same when their captures have what was recorded until now. Those that are not so far at the deadline say so.
+/// The same when their captures have what was recorded until now. Those that are not so far at the deadline say so; each has its
+/// share of the time that is left, so that a busy one keeps no other from its figures.
 pub(crate) fn all_of_now(deadline: Instant) -> Vec<RunningRecording> {
-    let left = || u64::try_from(deadline.saturating_duration_since(Instant::now()).as_millis()).ok();
-    all_that_answer(|| ControlCommand::Status { within_ms: Some(left().unwrap_or(0)) })
+    let share = |later: usize| {
+        let left = deadline.saturating_duration_since(Instant::now()).as_millis();
+        u64::try_from(left).unwrap_or(0) / (later as u64 + 1)
+    };
+    all_that_answer(|later| ControlCommand::Status { within_ms: Some(share(later)) })
 }
 
-fn all_that_answer(status: impl Fn() -> ControlCommand) -> Vec<RunningRecording> {
-    let connect = |socket: PathBuf| {
-        let mut client = ControlClient::connect(&socket).ok()?;
-        let status = client.ask(status()).ok()?;
+/// Asks each for its status; `status` makes the command for one after which so many others are asked.
+fn all_that_answer(status: impl Fn(usize) -> ControlCommand) -> Vec<RunningRecording> {
+    let clients = directory::sockets().into_iter().filter_map(|socket| ControlClient::connect(&socket).ok());
+    let clients: Vec<_> = clients.collect();
+    let count = clients.len();
+    let ask = |(number, mut client): (usize, ControlClient)| {
+        let status = client.ask(status(count - 1 - number)).ok()?;
         Some(RunningRecording { client, status })
     };
-    let mut all: Vec<_> = directory::sockets().into_iter().filter_map(connect).collect();
+    let mut all: Vec<_> = clients.into_iter().enumerate().filter_map(ask).collect();
     all.sort_by_key(|recording| recording.client.pid());
     all
 }

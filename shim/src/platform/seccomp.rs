@@ -7,11 +7,12 @@
 //!
 //! Invariant: what the program still may do is recorded as before; while a filter is being installed, no call is made.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32};
 
 mod bpf;
 
+/// A filter was installed: it stays.
 static HAS_FILTER: AtomicBool = AtomicBool::new(false);
 /// The set of [`OwnCall`]s that are not to be made, as bits.
 static FORBIDDEN: AtomicU32 = AtomicU32::new(0);
@@ -36,12 +37,14 @@ pub(crate) enum OwnCall {
     Probe,
     /// `process_vm_readv`, of this process.
     Read,
-    /// `mmap` of memory that is no file's.
+    /// `mmap` of memory that is no file's, and `munmap`.
     Map,
+    /// `mremap` of shared memory, `munmap` and `madvise`.
+    Extend,
 }
 
 /// The calls with their usual arguments.
-const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 10] = {
+const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 14] = {
     const POINTER: u64 = 0x7fff_0000_1000;
     const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     const WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -56,12 +59,16 @@ const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 10] = {
         (OwnCall::Probe, libc::SYS_rt_sigprocmask, [u64::MAX, POINTER, 0, 8, 0, 0]),
         (OwnCall::Read, libc::SYS_process_vm_readv, [2, POINTER, 1, POINTER, 1, 0]),
         (OwnCall::Map, libc::SYS_mmap, [0, 1 << 16, WRITE, MAP, u32::MAX as u64, 0]),
+        (OwnCall::Map, libc::SYS_munmap, [POINTER, 1 << 16, 0, 0, 0, 0]),
+        (OwnCall::Extend, libc::SYS_mremap, [POINTER, 0, 1 << 16, libc::MREMAP_MAYMOVE as u64, 0, 0]),
+        (OwnCall::Extend, libc::SYS_munmap, [POINTER, 1 << 16, 0, 0, 0, 0]),
+        (OwnCall::Extend, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTDUMP as u64, 0, 0, 0]),
     ]
 };
 
-/// Whether the program has installed a filter. A forked child inherits the answer with the filter.
+/// Whether the program has installed a filter, or is about to. A forked child inherits the answer with the filter.
 pub(crate) fn has_seccomp_filter() -> bool {
-    HAS_FILTER.load(Acquire)
+    HAS_FILTER.load(Acquire) || UNDER_WAY.load(Acquire) != 0
 }
 
 /// Whether memtrack may make this call: no filter is known that forbids it.
@@ -74,28 +81,25 @@ const fn bit(call: OwnCall) -> u32 {
 }
 
 /// A filter that the program is installing, or another restriction of that kind: until this is dropped no call is made.
-pub(crate) struct FilterInstallation {
-    had_filter: bool,
-    is_installed: bool,
-}
+pub(crate) struct FilterInstallation(());
 
 impl FilterInstallation {
     /// To be called before the filter takes effect.
     pub(crate) fn begin() -> Self {
         UNDER_WAY.fetch_add(1, SeqCst);
-        Self { had_filter: HAS_FILTER.swap(true, SeqCst), is_installed: false }
+        Self(())
     }
 
     /// It is in effect for the calling thread alone, which does not record any more: the others may do what they could.
-    pub(crate) fn installed_for_one_thread(mut self) {
-        self.is_installed = true;
+    pub(crate) fn installed_for_one_thread(self) {
+        HAS_FILTER.store(true, SeqCst);
     }
 
     /// It is in effect.
     ///
     /// # Safety
     /// The system has just accepted this program: it can be read, with as many instructions as it says.
-    pub(crate) unsafe fn installed(mut self, program: *const libc::sock_fprog) {
+    pub(crate) unsafe fn installed(self, program: *const libc::sock_fprog) {
         // SAFETY: the caller's promise.
         let program = unsafe { program.read_unaligned() };
         let filter: &[libc::sock_filter] = if program.filter.is_null() || !program.filter.is_aligned() {
@@ -105,15 +109,12 @@ impl FilterInstallation {
             unsafe { std::slice::from_raw_parts(program.filter, program.len.into()) }
         };
         FORBIDDEN.fetch_or(forbidden(filter), SeqCst);
-        self.is_installed = true;
+        HAS_FILTER.store(true, SeqCst);
     }
 }
 
 impl Drop for FilterInstallation {
     fn drop(&mut self) {
-        if !self.is_installed && !self.had_filter && UNDER_WAY.load(SeqCst) == 1 {
-            HAS_FILTER.store(false, Relaxed);
-        }
         UNDER_WAY.fetch_sub(1, SeqCst);
     }
 }

@@ -36,15 +36,21 @@ pub(super) unsafe extern "C" fn kill(process: libc::pid_t, signal: c_int) -> c_i
 
 /// The C library raises the signal from within, where no hook sees it.
 pub(super) unsafe extern "C" fn abort() -> ! {
-    let errno = Errno::keep();
+    // What a filter of system calls allows is not known.
+    if !seccomp::has_seccomp_filter() {
+        before_abort();
+    }
+    // SAFETY: it takes no arguments, and does not return.
+    unsafe { ABORT.get()() }
+}
+
+fn before_abort() {
+    let _errno = Errno::keep();
     // A handler runs first and may jump elsewhere; if it raises the signal anew, that is seen. A signal that is blocked or ignored
     // ends the process all the same.
     if is_default(libc::SIGABRT) || is_ignored(libc::SIGABRT) {
         before_end();
     }
-    drop(errno);
-    // SAFETY: it takes no arguments, and does not return.
-    unsafe { ABORT.get()() }
 }
 
 fn before_signal(signal: c_int) {

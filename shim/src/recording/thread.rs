@@ -28,7 +28,7 @@ use memtrack_transport::segment_chain;
 use crate::events::ring::Ring;
 use crate::platform::errno::Errno;
 use crate::platform::shared_area::area;
-use crate::platform::{recording_switch, tls};
+use crate::platform::{own_ids, recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
 use crate::recording::sampling::{self, NextHit, Sampler};
 use crate::recording::{finalize_barrier, sampled_addresses};
@@ -215,8 +215,7 @@ pub(crate) fn leave_hook() {
         let _errno = Errno::keep();
         // SAFETY: the hook that uses the state will not be returned to; until `busy` is cleared, no other begins.
         let mut access = unsafe { StateAccess::new(thread) };
-        // SAFETY: no arguments, cannot fail.
-        access.begin_anew(unsafe { libc::gettid() });
+        access.begin_anew(own_ids::thread_id());
         segment_chain::leave_hook(thread.slot);
     }
 }

@@ -36,8 +36,12 @@ impl Ring {
         let control = self.home.area.control();
         let begun = monotonic_ns();
         let mut got = None;
-        let may_wait = seccomp::may(OwnCall::Futex);
-        for _ in 0..if may_wait { WAITS } else { SPINS } {
+        for round in 0..WAITS {
+            // Another thread may install a filter that is this one's, too.
+            let may_wait = seccomp::may(OwnCall::Futex);
+            if !may_wait && round >= SPINS {
+                break;
+            }
             self.wake_collector();
             self.home.slot.waiting.store(1, SeqCst);
             // Once more, for the collector looks for `waiting` after it has given a segment back.

@@ -3,7 +3,7 @@
 //! libseccomp and others install filters by `syscall`, for which the C library has no function. Invariant: what is recorded is
 //! what the system has accepted; a call that failed leaves no record.
 
-use std::ffi::{c_char, c_int, c_long};
+use std::ffi::{c_char, c_int, c_long, c_ulong};
 use std::sync::atomic::Ordering::Relaxed;
 
 use memtrack_transport::layout::stop_reason;
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C" fn prctl(
     let call = || unsafe { real(option, second, third, fourth, fifth) };
     let result = match option {
         // SAFETY: these are the arguments of the call.
-        libc::PR_SET_SECCOMP => unsafe { install(is_strict(second), third, call) },
+        libc::PR_SET_SECCOMP => unsafe { install(is_strict(second), third, |result| result < 0, call) },
         _ => call(),
     };
     if option == libc::PR_SET_NAME && result == 0 {
@@ -85,12 +85,15 @@ unsafe extern "C" fn syscall_restricting(
     let call = || unsafe { real(number, first, second, third, fourth, fifth, sixth) };
     match (number, first) {
         (libc::SYS_seccomp, SET_MODE_STRICT | SET_MODE_FILTER) => {
+            // With the flag to restrict all threads a number above 0 is that of one which could not be: nothing is installed.
+            let restricts_all = second as c_ulong & libc::SECCOMP_FILTER_FLAG_TSYNC != 0;
+            let is_failure = |result| result < 0 || restricts_all && result != 0;
             // SAFETY: these are the arguments of the call.
-            unsafe { install(first == SET_MODE_STRICT, third, call) }
+            unsafe { install(first == SET_MODE_STRICT, third, is_failure, call) }
         }
         (libc::SYS_prctl, option) if option as c_int == libc::PR_SET_SECCOMP => {
             // SAFETY: these are the arguments of the call.
-            unsafe { install(is_strict(second), third, call) }
+            unsafe { install(is_strict(second), third, |result| result < 0, call) }
         }
         _ => call(),
     }
@@ -127,7 +130,16 @@ const fn is_strict(mode: usize) -> bool {
 ///
 /// # Safety
 /// `program` is the address of the filter's program that the call passes to the system, if it is about one.
-unsafe fn install<T: Copy + Default + PartialOrd>(is_strict: bool, program: usize, call: impl FnOnce() -> T) -> T {
+unsafe fn install<T: Copy>(
+    is_strict: bool,
+    program: usize,
+    is_failure: impl FnOnce(T) -> bool,
+    call: impl FnOnce() -> T,
+) -> T {
+    // The child of a vfork restricts itself, and not the process whose memory it has.
+    if shared_area::area().is_some_and(|area| own_ids::process_id() != area.control().pid.load(Relaxed)) {
+        return call();
+    }
     // The first hook of a thread asks the system for more than later ones do. And a thread of memtrack's own may not have ended
     // yet, for which the filter holds as well.
     drop(thread::enter());
@@ -135,7 +147,7 @@ unsafe fn install<T: Copy + Default + PartialOrd>(is_strict: bool, program: usiz
     let installation = FilterInstallation::begin();
     let suspended = if is_strict { Some(thread::suspend()) } else { None };
     let result = call();
-    let is_installed = result >= T::default();
+    let is_installed = !is_failure(result);
     match suspended {
         Some(word) if !is_installed => thread::resume(word),
         Some(_) => {

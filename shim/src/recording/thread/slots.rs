@@ -102,7 +102,8 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     let known = unsafe { place.load(Acquire).as_ref() };
     let or_new = || known.or_else(|| make(area, index));
     // The system is asked for no memory that it would end the program for; a slot that was used before has its own.
-    let may_map = known.is_some() || seccomp::may(OwnCall::Map);
+    let may_map =
+        (known.is_some() || seccomp::may(OwnCall::Map)) && (area.is_mapped(index) || seccomp::may(OwnCall::Extend));
     if let Some(thread) = (may_map && area.ensure_mapped(index)).then(or_new).flatten() {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);

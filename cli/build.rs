@@ -79,10 +79,18 @@ fn embed_shim() {
 /// Builds the library: for a release with the profile of its own, which does not depend on the program's.
 fn build_shim() -> PathBuf {
     let workspace = path_from("CARGO_MANIFEST_DIR").parent().expect("a crate of the workspace").to_owned();
-    for source in
-        ["Cargo.toml", "Cargo.lock", "format/Cargo.toml", "format/src", "transport/Cargo.toml", "transport/src"]
-            .into_iter()
-            .chain(["shim/Cargo.toml", "shim/build.rs", "shim/src"])
+    for source in [
+        "Cargo.toml",
+        "Cargo.lock",
+        "format/Cargo.toml",
+        "format/src",
+        "seccomp/Cargo.toml",
+        "seccomp/src",
+        "transport/Cargo.toml",
+        "transport/src",
+    ]
+    .into_iter()
+    .chain(["shim/Cargo.toml", "shim/build.rs", "shim/src"])
     {
         println!("cargo:rerun-if-changed={}", workspace.join(source).display());
     }

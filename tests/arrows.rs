@@ -7,12 +7,13 @@ use std::process::Command;
 use serde_json::Value;
 
 /// Each crate, and the crates of the workspace that it uses: these and no others, so that the list is the truth.
-const ARROWS: [(&str, &[&str]); 10] = [
+const ARROWS: [(&str, &[&str]); 11] = [
     ("memtrack-format", &[]),
     ("memtrack-transport", &[]),
-    ("memtrack-shim", &["memtrack-format", "memtrack-transport"]),
+    ("memtrack-seccomp", &[]),
+    ("memtrack-shim", &["memtrack-format", "memtrack-seccomp", "memtrack-transport"]),
     ("memtrack-collector", &["memtrack-format", "memtrack-transport"]),
-    ("memtrack-inject", &[]),
+    ("memtrack-inject", &["memtrack-seccomp"]),
     ("memtrack-objects", &["memtrack-format", "memtrack-inject"]),
     ("memtrack-reader", &["memtrack-format"]),
     (

@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::support::collect_sources;
 
 /// The folders of the workspace's crates.
-const CRATES: [&str; 7] = ["format", "transport", "shim", "collector", "reader", "cli", "tests"];
+const CRATES: [&str; 8] = ["format", "seccomp", "transport", "shim", "collector", "reader", "cli", "tests"];
 
 /// Files whose types have names that somebody else gave them: a format, and a module that is compiled with a model.
 const GIVEN_NAMES: [&str; 2] = ["cli/src/export/pprof/message.rs", "tests/chain_model.rs"];

@@ -21,13 +21,6 @@ const NEEDED: [(&str, u32, [u64; 6]); 9] = [
     ("close", 3, [3, 0, 0, 0, 0, 0]),
     ("futex", 202, [0, 128, 0, 0, 0, 0]),
 ];
-const ARCHITECTURE: u32 = 0xc000_003e;
-const ALLOW: u32 = 0x7fff_0000;
-const LOG: u32 = 0x7ffc_0000;
-const ACTION: u32 = 0xffff_0000;
-/// Instructions that are executed at most: filters have no loops.
-const MOST_STEPS: usize = 4096;
-const SCRATCH: usize = 16;
 
 /// Refuses a target whose filters forbid what is needed, or may do so.
 pub(crate) fn check(facts: &ProcessFacts, own: &ProcessFacts, tracee: &Tracee) -> Result<(), Refusal> {
@@ -57,74 +50,16 @@ fn unknown() -> Refusal {
 }
 
 fn forbidden(filter: &[libc::sock_filter]) -> impl Iterator<Item = &'static str> {
-    let permits = |number, arguments: &[u64; 6]| {
-        let action = run(filter, &call_data(number, arguments)).map(|result| result & ACTION);
-        matches!(action, Some(ALLOW | LOG))
-    };
-    NEEDED.iter().filter(move |(_, number, arguments)| !permits(*number, arguments)).map(|(name, ..)| *name)
-}
-
-/// What a filter sees of a call, in words.
-fn call_data(number: u32, arguments: &[u64; 6]) -> [u32; 16] {
-    let mut words = [0; 16];
-    (words[0], words[1]) = (number, ARCHITECTURE);
-    for (place, argument) in words[4..].chunks_exact_mut(2).zip(arguments) {
-        (place[0], place[1]) = (*argument as u32, (argument >> 32) as u32);
-    }
-    words
-}
-
-/// Executes a filter; `None`: it is not understood.
-fn run(filter: &[libc::sock_filter], data: &[u32; 16]) -> Option<u32> {
-    let (mut a, mut x, mut at) = (0_u32, 0_u32, 0_usize);
-    let mut scratch = [0_u32; SCRATCH];
-    for _ in 0..MOST_STEPS {
-        let &libc::sock_filter { code, jt, jf, k } = filter.get(at)?;
-        at += 1;
-        let operand = if code & 8 == 0 { k } else { x };
-        let branch = |holds: bool| usize::from(if holds { jt } else { jf });
-        match code {
-            // Loads: a word of the call, a constant, a word of the scratch memory, the length of the call.
-            0x20 => a = *data.get(usize::try_from(k / 4).ok()?).filter(|_| k % 4 == 0)?,
-            0x00 => a = k,
-            0x01 => x = k,
-            0x60 => a = *scratch.get(k as usize)?,
-            0x61 => x = *scratch.get(k as usize)?,
-            0x80 => a = 64,
-            0x81 => x = 64,
-            0x02 => *scratch.get_mut(k as usize)? = a,
-            0x03 => *scratch.get_mut(k as usize)? = x,
-            // Arithmetic.
-            0x04 | 0x0c => a = a.wrapping_add(operand),
-            0x14 | 0x1c => a = a.wrapping_sub(operand),
-            0x24 | 0x2c => a = a.wrapping_mul(operand),
-            0x34 | 0x3c => a = a.checked_div(operand)?,
-            0x44 | 0x4c => a |= operand,
-            0x54 | 0x5c => a &= operand,
-            0x64 | 0x6c => a = a.checked_shl(operand)?,
-            0x74 | 0x7c => a = a.checked_shr(operand)?,
-            0x84 => a = a.wrapping_neg(),
-            0xa4 | 0xac => a ^= operand,
-            // Jumps.
-            0x05 => at = at.checked_add(usize::try_from(k).ok()?)?,
-            0x15 | 0x1d => at += branch(a == operand),
-            0x25 | 0x2d => at += branch(a > operand),
-            0x35 | 0x3d => at += branch(a >= operand),
-            0x45 | 0x4d => at += branch(a & operand != 0),
-            // Results and moves.
-            0x06 => return Some(k),
-            0x16 => return Some(a),
-            0x07 => x = a,
-            0x87 => a = x,
-            _ => return None,
-        }
-    }
-    None
+    let is_forbidden =
+        |(_, number, arguments): &&(_, u32, [u64; 6])| !memtrack_seccomp::permits(filter, *number, arguments);
+    NEEDED.iter().filter(is_forbidden).map(|(name, ..)| *name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ALLOW, forbidden};
+    use super::forbidden;
+
+    const ALLOW: u32 = 0x7fff_0000;
 
     fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
         libc::sock_filter { code, jt, jf, k }

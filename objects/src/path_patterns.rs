@@ -2,13 +2,15 @@
 //!
 //! A pattern is the steps of a path without its keys and numbers. Where objects of one type hold one another again and again, as
 //! in a list of linked objects or a tree, all further ones have one pattern: `app.HEAD.next…`. Each pattern stands once in a
-//! tree, and each object's is found from that of its holder. Invariant: finding the patterns of all objects takes a step for each
-//! object that is on a path.
+//! tree, and each object's is found from that of its holder. Invariant: a pattern has a bounded number of steps, so finding those of
+//! all objects takes time in proportion to the objects on their paths.
 
 use rustc_hash::FxHashMap;
 
 /// The type of what is no object of its own to the reader: the dictionary of the attributes of another.
 pub(crate) const NO_TYPE: u32 = u32::MAX;
+/// Steps of a pattern at most: what is behind them is further, too, so that objects that are each of another type cost no more.
+const MOST_STEPS: u32 = 64;
 /// So many objects of a type on a path are told apart: of a type that the program or a library defines, and of one of the interpreter,
 /// whose containers are nested in any data.
 const APART: usize = 2;
@@ -31,6 +33,8 @@ struct PatternStep {
     of_type: u32,
     /// It stands for any further objects of that type.
     is_further: bool,
+    /// Steps before it.
+    depth: u32,
 }
 
 /// All patterns.
@@ -65,16 +69,22 @@ impl PathPatterns {
         if let Some(known) = self.known.get(&(Some(before), text, of_type)) {
             return *known;
         }
+        let depth = self.steps.get(before.0 as usize).map_or(0, |step| step.depth);
         let found = match self.last_of_many(before, of_type, if is_builtin { APART_BUILTIN } else { APART }) {
             Some((last, true)) => last,
-            Some((last, false)) => {
-                let further = self.row(FURTHER);
-                self.step(Some(last), further, of_type, true)
-            }
+            Some((last, false)) => self.further(last, of_type),
+            None if depth > MOST_STEPS => before,
+            None if depth == MOST_STEPS => self.further(before, NO_TYPE),
             None => self.step(Some(before), text, of_type, false),
         };
         self.known.insert((Some(before), text, of_type), found);
         found
+    }
+
+    /// The pattern of whatever comes further behind another.
+    fn further(&mut self, before: PatternNumber, of_type: u32) -> PatternNumber {
+        let text = self.row(FURTHER);
+        self.step(Some(before), text, of_type, true)
     }
 
     /// The last step of a pattern to an object of this type, if it has so many, and whether it stands for further ones.
@@ -100,7 +110,9 @@ impl PathPatterns {
         let number = PatternNumber(self.steps.len() as u32);
         let known = *self.known.entry((before, text, of_type)).or_insert(number);
         if known == number {
-            self.steps.push(PatternStep { before: before.unwrap_or(number), text, of_type, is_further });
+            let depth =
+                before.and_then(|before| self.steps.get(before.0 as usize)).map_or(0, |before| before.depth + 1);
+            self.steps.push(PatternStep { before: before.unwrap_or(number), text, of_type, is_further, depth });
         }
         known
     }
@@ -153,6 +165,16 @@ mod tests {
         let tree = [("T", 4), (".left", 4), (".items", NO_TYPE), ("[…]", 4), (".right", 4), (".items", NO_TYPE)];
         assert_eq!(pattern(&mut patterns, &tree), "T.left….items");
         assert!(patterns.steps.len() < 20, "{}", patterns.steps.len());
+    }
+
+    #[test]
+    fn a_pattern_ends() {
+        let mut patterns = PathPatterns::default();
+        let each_of_another: Vec<(&str, u32)> = (0..1000).map(|number| (".a", 100 + number)).collect();
+        let expected = ".a".repeat(65) + "…";
+        assert_eq!(pattern(&mut patterns, &each_of_another), expected);
+        assert_eq!(pattern(&mut patterns, &each_of_another[..500]), expected);
+        assert!(patterns.steps.len() == 66 && pattern(&mut patterns, &each_of_another[..65]) == ".a".repeat(65));
     }
 
     #[test]

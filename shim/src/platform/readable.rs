@@ -5,8 +5,8 @@
 use crate::platform::errno::Errno;
 use crate::platform::seccomp::{self, OwnCall};
 
-/// Whether the page at this address can be read; where a filter forbids to ask, it counts as one that cannot. Asks the system to read a set of signals there, for an operation that
-/// does not exist: it reads first.
+/// Whether the page at this address can be read. Asks the system to read a set of signals there, for an operation that does not
+/// exist: it reads first. Where a filter forbids to ask, the page counts as one that cannot be read.
 pub(crate) fn is_readable(page: usize) -> bool {
     if !seccomp::may(OwnCall::Probe) {
         return false;

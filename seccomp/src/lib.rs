@@ -1,12 +1,14 @@
-//! Executes a filter of system calls, as the kernel does: classic BPF, which has no loops.
+//! Says what a filter of system calls (seccomp) permits, by executing it as the kernel does: classic BPF, which has no loops.
 //!
-//! `inject` has an interpreter of its own, for another purpose: neither crate uses the other. Invariant: a filter that
-//! is not understood allows nothing.
+//! A call that is forbidden may end the process, so none can be tried. The library in the program asks about its own calls, and who is
+//! about to make calls in another process about those. Invariant: a filter that is not understood permits nothing; nothing
+//! is allocated.
 
+/// How filters call this architecture.
 #[cfg(target_arch = "x86_64")]
-pub(super) const ARCHITECTURE: u32 = 0xc000_003e;
+const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
-pub(super) const ARCHITECTURE: u32 = 0xc000_00b7;
+const ARCHITECTURE: u32 = 0xc000_00b7;
 
 const ALLOW: u32 = 0x7fff_0000;
 const LOG: u32 = 0x7ffc_0000;
@@ -16,8 +18,9 @@ const WORDS: usize = 16;
 /// Words that a filter has to itself.
 const SCRATCH: usize = 16;
 
-/// Whether a filter allows a call with these arguments.
-pub(super) fn allows(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) -> bool {
+/// Whether a filter plainly permits the call of this number with these arguments: it is made, and at most logged.
+#[must_use]
+pub fn permits(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) -> bool {
     let mut data = [0; WORDS];
     for (place, word) in data.iter_mut().zip([number, ARCHITECTURE]) {
         *place = word;
@@ -76,4 +79,34 @@ fn run(filter: &[libc::sock_filter], data: &[u32; WORDS]) -> Option<u32> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALLOW, ARCHITECTURE, LOG, permits};
+
+    fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+        libc::sock_filter { code, jt, jf, k }
+    }
+
+    #[test]
+    fn a_filter_is_executed() {
+        let returns = |action| instruction(0x06, 0, 0, action);
+        let all = |filter: &[libc::sock_filter]| permits(filter, 202, &[0, 128, 0, 0, 0, 0]);
+        assert!(all(&[returns(ALLOW)]) && all(&[returns(LOG)]));
+        // An error, a signal, a tracer; nothing; what does not end, and what is not understood.
+        assert!([0x0005_0001, 0, 0x0003_0000, 0x7ff0_0000].iter().all(|action| !all(&[returns(*action)])));
+        assert!(!all(&[]) && !all(&[instruction(0x05, 0, 0, u32::MAX), returns(ALLOW)]));
+        assert!(!all(&[instruction(0xffff, 0, 0, 0), returns(ALLOW)]));
+        // Of this architecture the call with this number, if the second argument is 128.
+        let load = |offset| instruction(0x20, 0, 0, offset);
+        let filter = |argument| {
+            let is_here = [load(4), instruction(0x15, 0, 5, ARCHITECTURE)];
+            let is_call = [load(0), instruction(0x15, 0, 3, 202)];
+            let has_argument = [load(24), instruction(0x15, 0, 1, argument), returns(ALLOW), returns(0)];
+            [is_here.as_slice(), &is_call, &has_argument].concat()
+        };
+        assert!(all(&filter(128)) && !all(&filter(129)));
+        assert!(!permits(&filter(128), 203, &[0, 128, 0, 0, 0, 0]));
+    }
 }

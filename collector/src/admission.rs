@@ -192,6 +192,10 @@ impl Admission {
         socket.set_write_timeout(Some(HELLO_LIMIT))?;
         let pid = peer(socket)?;
         let hello = Hello::receive(socket)?;
+        if self.is_own_child(pid, &hello) {
+            self.tree.skip_child();
+            return Ok(true);
+        }
         let Some(offer) = self.find_offer(pid, &hello) else { return Ok(false) };
         // Create the memory before the recording is started, which would wait for the end of the process.
         let (area, memory) = match self.memory(offer.attempt, hello.fork.is_some()) {
@@ -268,6 +272,12 @@ impl Admission {
         let served = self.served.get(&pid)?;
         let area = served.area.upgrade()?;
         (!served.handle.has_ended()).then_some((served, area))
+    }
+
+    /// Whether a child that connects for the first time runs memtrack, as the reader of a capture that the program reads: what
+    /// that allocates is none of the program's.
+    fn is_own_child(&self, pid: i32, hello: &Hello) -> bool {
+        self.next > 0 && hello.fork.is_none() && self.known(pid).is_none() && procfs::runs_memtrack(pid)
     }
 
     /// The memory to offer the process, if it is to be served.

@@ -14,7 +14,7 @@ pub(crate) struct ProcessTree {
     refused: AtomicU32,
     /// Children that recorded processes have announced.
     announced: AtomicU32,
-    /// Children that were admitted, and processes that are living.
+    /// Children that have connected, and processes that are living.
     met: AtomicU32,
     living: AtomicU32,
     /// Messages for the user about children that could not be recorded.
@@ -48,6 +48,11 @@ impl ProcessTree {
     /// Adds a child.
     pub(crate) fn add_child(&self) {
         self.living.fetch_add(1, SeqCst);
+        self.met.fetch_add(1, SeqCst);
+    }
+
+    /// Notes that a child that was announced has connected, and is not to be recorded.
+    pub(crate) fn skip_child(&self) {
         self.met.fetch_add(1, SeqCst);
     }
 

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use memtrack_transport::layout::PAGE;
 
@@ -159,6 +159,12 @@ pub(crate) fn runs_python(pid: i32) -> Option<bool> {
     }
     let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
     Some(maps.windows(LIBPYTHON.len()).any(|bytes| bytes == LIBPYTHON))
+}
+
+/// Whether a process runs the same file as this one.
+pub(crate) fn runs_memtrack(pid: i32) -> bool {
+    let file = |process: &str| std::fs::metadata(format!("/proc/{process}/exe")).ok().map(|file| (file.dev(), file.ino()));
+    file("self").is_some_and(|own| file(&pid.to_string()) == Some(own))
 }
 
 const LIBPYTHON: &[u8] = b"/libpython";

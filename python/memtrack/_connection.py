@@ -9,30 +9,67 @@ from __future__ import annotations
 from select import select
 
 # The module socket makes enumerations, which takes longer than to connect.
-from _socket import socket
+from _socket import SOL_SOCKET, socket
 
 from memtrack._errors import Error
+from memtrack._interrupts import is_own_failure, pass_on
 from memtrack._json_lines import to_line, to_object
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Union
+    from typing import Any, Dict, Optional, Union
 
     Request = Union[str, Dict[str, Any]]
 
+#: The option of sockets, which the module socket does not name.
+_SO_COOKIE = 57
 _NEWLINE = 10
 _OK = b'"ok":'
 #: The longest answer of an exchange: an error with paths in it.
 _LONGEST = 16384
 
+#: How often a connection is resumed until it is given up.
+_SETTLED_AFTER = 5
+
 #: What happened where there is no answer any more.
 LOST = "the recorder has ended (was it killed?); what it had written until then is in the file"
+_CLOSED = "the program has closed the connection to the recorder; what was recorded until then is in the file"
 
 
 class RecorderSocket(socket):
-    """A socket that is open until the program ends where a recording goes on until then: not a mistake that warnings name."""
+    """A socket that is open until the program ends where a recording goes on until then: not a mistake that warnings name.
 
-    __slots__ = ()
+    A program that closes all descriptors, as one that becomes a daemon, closes this one, too. Its number may be that of
+    another file or socket then, which is not to be touched.
+    """
+
+    __slots__ = ("_cookie",)
+
+    def note(self) -> None:
+        """Remembers which socket it is."""
+        self._cookie = self._known_cookie()
+
+    def is_own(self) -> bool:
+        """Whether the descriptor still is this socket's. Allocates next to nothing."""
+        if self.fileno() < 0:
+            return False
+        if self._known_cookie() == getattr(self, "_cookie", None):
+            return True
+        self.detach()
+        return False
+
+    def _known_cookie(self) -> Optional[bytes]:
+        """The kernel's number for the socket, which no other ever has; None before Linux 4.12, or if it is no socket."""
+        try:
+            return self.getsockopt(SOL_SOCKET, _SO_COOKIE, 8)
+        except OSError as error:
+            pass_on(error)
+            return None
+
+    def close(self) -> None:
+        """Closes it, if it is still there."""
+        if self.is_own():
+            super().close()
 
     def __del__(self) -> None:
         self.close()
@@ -43,6 +80,7 @@ class Connection:
 
     def __init__(self, connected: RecorderSocket) -> None:
         self._socket = connected
+        connected.note()
         #: The answer of the last exchange.
         self._answer, self._length = bytearray(_LONGEST), 0
 
@@ -52,15 +90,20 @@ class Connection:
 
     def is_alive(self) -> bool:
         """Whether the other side still listens."""
-        return not select([self._socket], [], [], 0)[0]
+        return self._socket.is_own() and not select([self._socket], [], [], 0)[0]
 
     def ask(self, request: Request) -> Dict[str, Any]:
         """Its answer to a request."""
+        if not self._socket.is_own():
+            raise Error(_CLOSED)
         try:
             self._socket.sendall(to_line(request))
             line = self._line()
-        except OSError as error:
-            raise Error(LOST) from error
+        except BaseException as error:
+            if is_own_failure(error):
+                raise Error(LOST) from error
+            self._settle()
+            raise
         return _said(line)
 
     def tell(self, request: Request) -> None:
@@ -82,6 +125,8 @@ class Connection:
         """Sends a whole line; whether the answer is that it was done. Allocates next to nothing."""
         self._length = 0
         answer = self._answer
+        if not self._socket.is_own():
+            return False
         try:
             self._socket.sendall(request)
             length = self._socket.recv_into(answer)
@@ -91,13 +136,36 @@ class Connection:
                     break
                 answer[length : length + len(more)] = more
                 length += len(more)
-        except OSError:
-            return False
+        except BaseException as error:
+            if is_own_failure(error):
+                return False
+            self._settle()
+            raise
         self._length = length
         return answer.find(_OK, 0, length) >= 0
 
+    def _settle(self) -> None:
+        """After an exception that a signal handler has raised amid a request: what is answered to it is not an answer to the next.
+
+        Whatever handlers raise meanwhile is left out: the first exception goes on.
+        """
+        for _ in range(_SETTLED_AFTER):
+            try:
+                self._resume()
+                return
+            except BaseException as error:
+                if is_own_failure(error) or isinstance(error, Error):
+                    break
+        self.close()
+
+    def _resume(self) -> None:
+        """Has the next answer be that to the next request; the request before is done by then, or never will be."""
+        raise NotImplementedError
+
     def failure(self) -> Error:
         """Why the last exchange failed."""
+        if not self._length and self._socket.fileno() < 0:
+            return Error(_CLOSED)
         try:
             _said(bytes(self._answer[: self._length]))
         except Error as error:

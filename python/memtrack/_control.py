@@ -15,6 +15,7 @@ from time import sleep
 
 from memtrack._connection import Connection, RecorderSocket
 from memtrack._errors import Error
+from memtrack._interrupts import pass_on
 from memtrack._json_lines import to_line, to_object
 from memtrack._library import is_recording_now
 
@@ -32,16 +33,27 @@ class OtherRecording(Connection):
     """A recording of this process that somebody else has begun."""
 
     def __init__(self, path: str) -> None:
-        connected = RecorderSocket(AF_UNIX)
+        super().__init__(RecorderSocket(AF_UNIX))
+        self._path = path
+        #: Its first process.
+        self.process = self._connect()
+
+    def _connect(self) -> int:
         try:
-            connected.settimeout(_PATIENCE)
-            connected.connect(path)
-            super().__init__(connected)
-            #: Its first process.
-            self.process: int = to_object(self._line())["pid"]
-        except (OSError, ValueError, KeyError):
-            connected.close()
+            self._socket.settimeout(_PATIENCE)
+            self._socket.connect(self._path)
+            process: int = to_object(self._line())["pid"]
+        except BaseException:
+            self._socket.close()
             raise
+        return process
+
+    def _resume(self) -> None:
+        """Spans are known by their files, so another connection does for them."""
+        self._socket.close()
+        self._socket = RecorderSocket(AF_UNIX)
+        self._socket.note()
+        self._connect()
 
     def mark(self, name: str) -> None:
         """Names the present moment."""
@@ -68,7 +80,8 @@ def find_recording() -> OtherRecording:
         for path in _sockets():
             try:
                 found = OtherRecording(path)
-            except (OSError, ValueError, KeyError):
+            except (OSError, ValueError, KeyError) as error:
+                pass_on(error)
                 continue
             try:
                 # Of children, the recording has the name of the first process.
@@ -92,7 +105,8 @@ def _sockets() -> Iterator[str]:
             if os.stat(directory).st_uid != geteuid():
                 continue
             names = [name for name in listdir(directory) if name.endswith(".sock")]
-        except OSError:
+        except OSError as error:
+            pass_on(error)
             continue
         for name in sorted(names, key=lambda name: (name != own, name)):
             yield os.path.join(directory, name)

@@ -10,10 +10,12 @@ import os
 import struct
 import sys
 
-# By name: a test may replace it in its module while it is recorded.
+# By name: a test may replace them in their modules while it is recorded.
 from os import close
+from time import sleep
 
 from memtrack._errors import Error
+from memtrack._interrupts import pass_on
 from memtrack._program import find_program
 
 TYPE_CHECKING = False
@@ -30,6 +32,9 @@ _ATTACHED = b"/proc/./self/fd/"
 #: A memory file that may be executed, for kernels that ask for this.
 _MFD_EXEC = 0x10
 _RTLD_NOLOAD = 4
+
+#: How often a library that is busy is asked again.
+TRIES = 200
 
 #: Results of memtrack_attach and memtrack_detach that are dealt with here; the library names the others.
 DONE, ALREADY_RECORDED, NOT_MAPPED, OTHER_SLOT_COUNT, NOT_RECORDED, BUSY = 0, -1, -2, -4, -7, -9
@@ -66,6 +71,15 @@ class Library:
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 
+    def end_recording(self) -> int:
+        """Ends the recording of this process, as `detach`, when the library is not busy any more."""
+        for _ in range(TRIES):
+            status = self.detach()
+            if status != BUSY:
+                break
+            sleep(0.001)
+        return status
+
     def start_recorder(self, program: str, arguments: List[str], environment: List[bytes], socket: int) -> None:
         """Starts a process that is no child of this one, with the socket as its standard input."""
         words = [os.fsencode(word) for word in arguments]
@@ -86,6 +100,7 @@ def load_library() -> Library:
             return Library(ctypes.PyDLL(os.fsdecode(name), ctypes.DEFAULT_MODE | _RTLD_NOLOAD))
         return Library(_load())
     except OSError as error:
+        pass_on(error)
         raise Error(f"memtrack's library cannot be loaded: {error}") from error
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 from _socket import socket, socketpair
 
-from memtrack._connection import Connection, RecorderSocket
+from memtrack._connection import LOST, Connection, RecorderSocket
 from memtrack._errors import Error
+from memtrack._interrupts import pass_on
 from memtrack._json_lines import to_line
 from memtrack._library import Library
 from memtrack._program import find_program
@@ -29,23 +30,40 @@ class Recorder(Connection):
         try:
             program = os.path.realpath(find_program())
         except OSError as error:
+            pass_on(error)
             raise Error(str(error)) from error
         try:
             pair, other = socketpair()
         except OSError as error:
+            pass_on(error)
             raise Error(f"no connection to the recorder can be made: {error}") from error
         own = RecorderSocket(fileno=pair.detach())
+        own.note()
         environment = [b"%s=%s" % entry for entry in os.environb.items()]
         environment = [entry for entry in environment if not entry.startswith(_LEFT_OUT)]
         try:
             other = _above_outputs(other)
             library.start_recorder(program, ["memtrack", "recorder"], environment, other.fileno())
-        except (Error, OSError):
+        except BaseException:
             own.close()
             raise
         finally:
             other.close()
         super().__init__(own)
+        #: How often the connection was resumed.
+        self._resumed = 0
+
+    def _resume(self) -> None:
+        """What was sent of a request ends with the line. Answers come in the order of requests, so all before this one are left out."""
+        self._resumed += 1
+        self._socket.sendall(b'\n{"sync":%d}\n' % self._resumed)
+        answer = b'{"ok":{"sync":%d}}\n' % self._resumed
+        while True:
+            line = self._line()
+            if not line:
+                raise Error(LOST)
+            if line.endswith(answer):
+                return
 
     def mark(self, name: str) -> None:
         """Names the present moment."""

@@ -17,26 +17,26 @@ from time import sleep
 from memtrack._connection import Connection
 from memtrack._control import find_recording, is_recorded
 from memtrack._errors import CaptureWarning, Error
+from memtrack._interrupts import pass_on, release, surely
 from memtrack._library import (
     BUSY,
     DONE,
     NOT_MAPPED,
     NOT_RECORDED,
     OTHER_SLOT_COUNT,
+    TRIES,
     Library,
     is_subinterpreter,
     load_library,
     status_text,
 )
+from memtrack._output_file import check_file, output_path
 from memtrack._recorder import Recorder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, List, Optional, Sequence, Tuple, Type, Union
-
-#: How often a library that is busy is asked again.
-_TRIES = 200
+    from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
 
 _lock = threading.RLock()
 _library: Optional[Library] = None
@@ -139,7 +139,7 @@ class Tracker:
         overwrite: bool = False,
         memory_interval_ms: int = 10,
     ) -> None:
-        self.file_name = _path(file_name)
+        self.file_name = output_path(file_name)
         flags = {
             "--native" if native_traces else "--no-native": True,
             "--trace-python-allocators": trace_python_allocators,
@@ -161,6 +161,10 @@ class Tracker:
         self._has_accounts = True
         self._library: Optional[Library] = None
         self._process: Optional[int] = None
+        #: The memory file that is shared with the recorder, until the recording has begun.
+        self._memory = -1
+        #: The library may have begun to record.
+        self._has_begun = False
         self._is_over = False
         #: Of a span: the recording that it is of, and the request that ends it.
         self._within: Optional[Connection] = None
@@ -169,19 +173,30 @@ class Tracker:
     def __enter__(self) -> "Tracker":
         with _lock:
             _refuse_subinterpreter()
-            recording = _recording() if self._process is None else None
-            if recording is not None:
-                return self._enter_span(recording)
-            library, memory, slots = self._prepare()
-            tries = 0
-            while True:
-                status = library.attach(memory, slots)
-                if status == DONE:
-                    # Nothing from here to the end of the function allocates.
-                    close(memory)
-                    return self
-                tries += 1
-                memory, slots = self._after_refusal(status, memory, slots, tries)
+            if self._process is not None:
+                raise Error("this Tracker was used before: make another one for each recording")
+            try:
+                recording = _recording()
+                if recording is not None:
+                    return self._enter_span(recording)
+                library, slots = self._prepare()
+                tries = 0
+                while True:
+                    self._has_begun = True
+                    status = library.attach(self._memory, slots)
+                    if status == DONE:
+                        # Nothing from here to the end of the function allocates.
+                        memory = self._memory
+                        self._memory = -1
+                        close(memory)
+                        return self
+                    self._has_begun = False
+                    tries += 1
+                    slots = self._after_refusal(status, slots, tries)
+            except BaseException:
+                # A signal handler may raise one anywhere.
+                surely(self._withdraw)
+                raise
 
     def __exit__(
         self,
@@ -192,8 +207,8 @@ class Tracker:
         if self._process is None:
             return
         # Nothing before the call of the library allocates; `with` would make two methods.
-        _lock.acquire()
         try:
+            _lock.acquire()
             within = self._within or (_recorder if self is _active and _spans else None)
             if within is not None and not self._is_over:
                 self._end_span(within, within.exchange(self._end_request))
@@ -207,8 +222,12 @@ class Tracker:
                 raise
             # The program's own exception is what matters.
             warnings.warn(str(failure), CaptureWarning, stacklevel=2)
+        except BaseException:
+            # Of a signal handler.
+            surely(self._end_anyway)
+            raise
         finally:
-            _lock.release()
+            release(_lock)
 
     def start(self) -> None:
         """Begins to record, as `with` does."""
@@ -229,11 +248,11 @@ class Tracker:
 
     def snapshot(self, file_name: Union[str, "os.PathLike[str]"], *, overwrite: bool = False) -> None:
         """Writes a complete capture of everything up to now; the recording goes on."""
-        output = _path(file_name)
+        output = output_path(file_name)
         members = {"output": output, "force": overwrite}
         with _lock:
             recording = self._recording()
-            _check_file(output, overwrite)
+            check_file(output, overwrite)
             if self._within is None:
                 recording.tell({"snapshot": members})
             elif not recording.exchange(recording.span_request("copy", {"span": self.file_name, **members})):
@@ -256,27 +275,47 @@ class Tracker:
         if self._is_over or (self is not _active and self not in _spans):
             raise Error("this Tracker was stopped already")
 
-    def _prepare(self) -> Tuple[Library, int, int]:
-        """Everything but the call that begins: the recorder, the file, and the shared memory."""
+    def _prepare(self) -> Tuple[Library, int]:
+        """Everything but the call that begins: the recorder, the file, and the shared memory. Gives its number of slots."""
         global _active
-        if self._process is not None:
-            raise Error("this Tracker was used before: make another one for each recording")
-        _check_file(self.file_name, self._overwrite)
+        check_file(self.file_name, self._overwrite)
         self._library, recorder = _connect()
-        memory = _memory_file()
-        try:
-            begin = {"options": self._options, "memory": memory, "accounts": self._has_accounts}
-            slots = recorder.ask({"begin": begin})["slots"]
-            if slots is None:
-                raise Error(status_text(NOT_MAPPED))
-        except BaseException:
-            close(memory)
-            raise
+        self._memory = _memory_file()
+        begin = {"options": self._options, "memory": self._memory, "accounts": self._has_accounts}
+        slots = recorder.ask({"begin": begin})["slots"]
+        if slots is None:
+            raise Error(status_text(NOT_MAPPED))
         # Before 3.11 the first call of a function allocates its frame.
         self.__exit__(None, None, None)
         self._process = getpid()
         _active = self
-        return self._library, memory, slots
+        return self._library, slots
+
+    def _withdraw(self) -> None:
+        """It has not begun, or is to end at once without a file: everything is as it was. May be called again."""
+        global _active
+        if self in _spans:
+            assert self._within is not None
+            if self._within.exchange(self._end_request):
+                os.unlink(self.file_name)
+            self._forget_span()
+        elif self._library is not None:
+            if self._has_begun:
+                self._library.end_recording()
+            self._close_memory()
+            if _recorder is not None:
+                # It may not have begun anything.
+                _recorder.exchange(b'"discard"\n')
+            if _active is self:
+                _active = None
+        self._process = self._within = None
+
+    def _close_memory(self) -> None:
+        """Closes the memory file. Its number is forgotten first: it may be that of another file soon."""
+        memory = self._memory
+        self._memory = -1
+        if memory >= 0:
+            close(memory)
 
     def _enter_span(self, recording: Connection) -> "Tracker":
         """Begins while this process is being recorded."""
@@ -285,7 +324,7 @@ class Tracker:
                 "aggregate=True begins a recording, and this process is being recorded already: leave it out, and sum up "
                 "the file by any report"
             )
-        _check_file(self.file_name, self._overwrite)
+        check_file(self.file_name, self._overwrite)
         span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": getpid()}
         request = recording.span_request("begin", span)
         self._end_request = recording.span_request("end", {"span": self.file_name})
@@ -298,7 +337,7 @@ class Tracker:
         if recording.exchange(request):
             return self
         self._forget_span()
-        self._process = None
+        self._process = self._within = None
         failure = recording.failure()
         if _active is None or _active._is_over or not self._needs:
             raise failure
@@ -327,28 +366,51 @@ class Tracker:
         _spans.remove(self)
         _leave_other()
 
-    def _after_refusal(self, status: int, memory: int, slots: int, tries: int) -> Tuple[int, int]:
-        """The memory to try next; raises Error, with everything as it was, if there is none."""
+    def _end_anyway(self) -> None:
+        """Ends it after an exception amid that. May be called again."""
+        with _lock:
+            owner = _active
+            within = self._within or (_recorder if self is owner and _spans else None)
+            if within is None:
+                self._end_recording()
+                return
+            if not self._is_over:
+                within.exchange(self._end_request)
+                self._is_over = True
+            if self in _spans:
+                self._forget_span()
+            if owner is not None and owner._is_over and not _spans:
+                owner._end_recording()
+
+    def _end_recording(self) -> None:
+        """Ends the recording that is this Tracker's, of this process. May be called again."""
         global _active
+        if self._library is None or self._process != getpid():
+            return
+        if _active is self:
+            self._library.end_recording()
+            _active = None
+        self._is_over = True
+        if _recorder is not None:
+            # It may have been told before.
+            _recorder.exchange(b'"end"\n')
+
+    def _after_refusal(self, status: int, slots: int, tries: int) -> int:
+        """The slots of the memory to try next; raises Error if there is none."""
         assert _recorder is not None
         reason = status_text(status)
         try:
-            if status == BUSY and tries < _TRIES:
+            if status == BUSY and tries < TRIES:
                 sleep(0.001)
-                return memory, slots
+                return slots
             if status in (NOT_MAPPED, OTHER_SLOT_COUNT):
-                close(memory)
-                memory = -1
-                memory = _memory_file()
-                offered: Optional[int] = _recorder.ask({"give": {"memory": memory}})["slots"]
+                self._close_memory()
+                self._memory = _memory_file()
+                offered: Optional[int] = _recorder.ask({"give": {"memory": self._memory}})["slots"]
                 if offered is not None:
-                    return memory, offered
+                    return offered
         except Error as error:
             reason = str(error)
-        if memory >= 0:
-            close(memory)
-        _active = self._process = None
-        _recorder.tell("discard")
         raise Error(f"this process cannot be recorded: {reason}")
 
     def _end(self, status: int) -> None:
@@ -356,11 +418,8 @@ class Tracker:
         global _active
         self._check_is_active()
         assert _recorder is not None and self._library is not None
-        tries = 0
-        while status == BUSY and tries < _TRIES:
-            sleep(0.001)
-            tries += 1
-            status = self._library.detach()
+        if status == BUSY:
+            status = self._library.end_recording()
         _active = None
         self._is_over = True
         said = _recorder.ask("end")
@@ -392,27 +451,6 @@ def _leave_other() -> None:
     if _other is not None and not _spans:
         _other.close()
         _other = None
-
-
-def _path(file_name: Union[str, bytes, "os.PathLike[str]", "os.PathLike[bytes]"]) -> str:
-    """The absolute path of a file, as the recorder can be told of it."""
-    path = os.fsdecode(file_name)
-    try:
-        path = os.path.abspath(path)
-    except FileNotFoundError:
-        raise Error(f"{path}: the working directory was removed; name the file by its whole path") from None
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        raise Error(f"{path!r}: the name is not in UTF-8; name another") from None
-    return path
-
-
-def _check_file(path: str, overwrite: bool) -> None:
-    if os.path.isdir(path):
-        raise Error(f"{path}: is a directory; name a file")
-    if os.path.lexists(path) and not overwrite:
-        raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
 
 
 def _connect() -> Tuple[Library, Recorder]:
@@ -457,4 +495,5 @@ def _memory_file() -> int:
     try:
         return os.memfd_create("memtrack", os.MFD_CLOEXEC)
     except OSError as error:
+        pass_on(error)
         raise Error(f"shared memory cannot be created: {error}") from error

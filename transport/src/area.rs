@@ -49,8 +49,12 @@ impl Area {
     /// this.
     ///
     /// # Errors
-    /// The system's error when the file cannot be sized or mapped.
+    /// `InvalidData` when it is another file: the process has used its descriptor for something else meanwhile. The system's
+    /// error when the file cannot be sized or mapped.
     pub fn create_on(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        if !is_memory_file(file)? {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the descriptor is not that of an empty memory file"));
+        }
         Self::create_in(file, slots, true)
     }
 
@@ -244,6 +248,14 @@ fn memory_file() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Whether this is a memory file of memtrack's that is empty. The process may have told the number of a descriptor which then is
+/// that of another file, whose content is the program's.
+fn is_memory_file(file: BorrowedFd<'_>) -> io::Result<bool> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let length = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
+    Ok(path.as_os_str() == "/memfd:memtrack (deleted)" && length == 0)
+}
+
 /// An unlinked file on a disk. A write to a page for which the disk has no space raises SIGBUS, so the whole file is
 /// allocated at once, which limits the number of slots.
 fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
@@ -288,6 +300,22 @@ mod tests {
         assert_eq!(ours.slot(7).unwrap().owner.load(Relaxed), 42);
         let reading = std::fs::File::open("/dev/null").unwrap();
         assert!(Area::create_on(reading.as_fd(), 8).is_err());
+    }
+
+    #[test]
+    fn a_file_of_the_program_is_left_alone() {
+        let path = std::env::temp_dir().join(format!("memtrack-file-{}", std::process::id()));
+        for content in ["", "precious"] {
+            std::fs::write(&path, content).unwrap();
+            let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+            let refused = Area::create_on(file.as_fd(), 8).unwrap_err();
+            assert_eq!(refused.kind(), std::io::ErrorKind::InvalidData);
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
+        }
+        std::fs::remove_file(&path).unwrap();
+        let file = super::memory_file().unwrap();
+        let _first = Area::create_on(file.as_fd(), 8).unwrap();
+        assert!(Area::create_on(file.as_fd(), 8).is_err(), "it is another recording's");
     }
 
     #[test]

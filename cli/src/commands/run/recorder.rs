@@ -65,6 +65,9 @@ enum ProgramRequest {
     Cut,
     /// Sums of spans of time in each of these captures, which are complete: here it costs no process of its own.
     Sums { captures: Vec<PathBuf>, spans: Vec<(u64, u64)> },
+    /// Nothing; the number is answered. By it the process finds out which answers are of earlier requests, after an exception
+    /// of a signal handler amid one.
+    Sync(u64),
 }
 
 /// The option that names the file.
@@ -199,6 +202,7 @@ impl PeerRecorder {
             ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
             ProgramRequest::Cut => nothing(self.cut()?),
             ProgramRequest::Sums { captures, spans } => sums(&captures, &spans)?,
+            ProgramRequest::Sync(number) => json!({ "sync": number }),
         })
     }
 

@@ -1,0 +1,163 @@
+"""memtrack.Tracker where a signal handler raises amid its start or end, and where the program closes descriptors that are not its own.
+
+Whenever the signal comes: the handler's exception reaches the program, no file of the program is touched, and the next
+Tracker's file is right.
+"""
+
+import os
+import subprocess
+
+import pytest
+
+from conftest import REPOSITORY
+
+BEGINNING = """
+import os, signal, sys, memtrack
+kind = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[1]]
+def handle(*_):
+    raise kind
+signal.signal(signal.SIGALRM, handle)
+CONTENT = b"precious" * 1000
+with open("precious", "wb") as file:
+    file.write(CONTENT)
+
+def check(delay, where):
+    # Gets the number of what was closed.
+    with open("precious", "rb") as file:
+        assert not memtrack.is_recording() or where == "before", (delay, where)
+        with memtrack.Tracker("next.bin", overwrite=True):
+            kept = bytearray(3_000_000)
+        assert os.fstat(file.fileno()).st_size == len(CONTENT), (delay, where)
+        assert file.read() == CONTENT, (delay, where)
+    peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]
+    assert 3_000_000 <= peak < 3_100_000, (delay, where, peak)
+
+delays = [0.0001 * number for number in range(1, 11)] + [0.0005 * number for number in range(3, 13)]
+with memtrack.Tracker("first.bin", overwrite=True):
+    pass
+"""
+
+STARTS = """
+struck = 0
+for delay in delays:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        with memtrack.Tracker("interrupted.bin", overwrite=True):
+            pass
+    except kind:
+        struck += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    check(delay, "start")
+assert struck, "the signal came too late each time"
+print(len(os.listdir("/proc/self/fd")))
+"""
+
+STOPS = """
+struck = 0
+for delay in [0.00001 * number for number in range(2, 22)]:
+    tracker = memtrack.Tracker("interrupted.bin", overwrite=True)
+    tracker.start()
+    kept = bytearray(1_000_000)
+    where = "before"
+    try:
+        signal.setitimer(signal.ITIMER_REAL, delay)
+        where = "stop"
+        tracker.stop()
+    except kind:
+        struck += 1
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    if memtrack.is_recording():
+        tracker.stop()
+        where = "before"
+    peak = memtrack.Capture("interrupted.bin").stats()["peak"]["bytes"]
+    assert 1_000_000 <= peak < 1_100_000, (delay, peak)
+    check(delay, where)
+assert struck, "the signal came too late each time"
+"""
+
+SPANS = """
+struck = 0
+with memtrack.Tracker("outer.bin", overwrite=True):
+    kept = bytearray(1_000_000)
+    for delay in [0.00005 * number for number in range(1, 40)]:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            with memtrack.Tracker("interrupted.bin", overwrite=True):
+                pass
+        except kind:
+            struck += 1
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        with memtrack.Tracker("next.bin", overwrite=True):
+            more = bytearray(2_000_000)
+        peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]
+        assert 2_000_000 <= peak < 2_100_000, (delay, peak)
+        del more
+assert struck, "the signal came too late each time"
+assert not memtrack.is_recording()
+stats = memtrack.Capture("outer.bin").stats()
+assert stats["capture"]["complete"] and stats["peak"]["bytes"] >= 3_000_000, stats
+"""
+
+CLOSED = """
+import os, socket, memtrack
+with memtrack.Tracker("first.bin"):
+    pass
+os.closerange(3, 256)
+near, far = socket.socketpair()
+log = open("log", "w")
+for name in ("second.bin", "third.bin"):
+    with memtrack.Tracker(name):
+        kept = bytearray(1_000_000)
+    assert memtrack.Capture(name).stats()["peak"]["bytes"] >= 1_000_000
+far.setblocking(False)
+try:
+    raise AssertionError(far.recv(4096))
+except BlockingIOError:
+    pass
+near.send(b"own")
+assert far.recv(4096) == b"own"
+log.write("line")
+log.close()
+assert open("log").read() == "line"
+"""
+
+CLOSED_WITHIN = """
+import os, socket, warnings, memtrack
+tracker = memtrack.Tracker("first.bin")
+tracker.start()
+kept = bytearray(1_000_000)
+os.closerange(3, 256)
+near, far = socket.socketpair()
+try:
+    tracker.stop()
+    raise SystemExit("no error")
+except memtrack.Error as error:
+    assert "closed the connection" in str(error), error
+far.setblocking(False)
+try:
+    raise AssertionError(far.recv(4096))
+except BlockingIOError:
+    pass
+assert not memtrack.is_recording()
+with memtrack.Tracker("second.bin"):
+    more = bytearray(2_000_000)
+assert memtrack.Capture("second.bin").stats()["peak"]["bytes"] >= 2_000_000
+"""
+
+
+def run(python, program, executable, directory, *arguments):
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
+    done = subprocess.run([*([python] if isinstance(python, str) else python), "-c", program, *arguments], cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("kind", ["KeyboardInterrupt", "TimeoutError"])
+@pytest.mark.parametrize("program", [STARTS, STOPS, SPANS], ids=["starts", "stops", "spans"])
+def test_what_a_handler_raises_amid_a_tracker_reaches_the_program_and_nothing_else(any_interpreter, program, kind, executable, tmp_path):
+    run(any_interpreter, BEGINNING + program, executable, tmp_path, kind)
+
+
+@pytest.mark.parametrize("program", [CLOSED, CLOSED_WITHIN], ids=["between", "within"])
+def test_a_descriptor_that_the_program_uses_for_something_else_is_left_alone(any_interpreter, program, executable, tmp_path):
+    run(any_interpreter, program, executable, tmp_path)

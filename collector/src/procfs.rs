@@ -163,7 +163,8 @@ pub(crate) fn runs_python(pid: i32) -> Option<bool> {
 
 /// Whether a process runs the same file as this one.
 pub(crate) fn runs_memtrack(pid: i32) -> bool {
-    let file = |process: &str| std::fs::metadata(format!("/proc/{process}/exe")).ok().map(|file| (file.dev(), file.ino()));
+    let file =
+        |process: &str| std::fs::metadata(format!("/proc/{process}/exe")).ok().map(|file| (file.dev(), file.ino()));
     file("self").is_some_and(|own| file(&pid.to_string()) == Some(own))
 }
 

@@ -53,9 +53,18 @@ impl Area {
     /// error when the file cannot be sized or mapped.
     pub fn create_on(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if !is_memory_file(file)? {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the descriptor is not that of an empty memory file"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "the descriptor is not that of an empty memory file",
+            ));
         }
-        Self::create_in(file, slots, true)
+        let made = Self::create_in(file, slots, true);
+        if made.is_err() {
+            // For an attempt with fewer slots.
+            // SAFETY: the caller's descriptor is open.
+            let _ = unsafe { libc::ftruncate(file.as_raw_fd(), 0) };
+        }
+        made
     }
 
     fn create_in(file: BorrowedFd<'_>, slots: u32, can_discard: bool) -> io::Result<Self> {

@@ -5,23 +5,14 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, Encoding, EndianSlice, Format, NativeEndian, Operation, Pointer,
-    Register, RegisterRule, UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
+    Register, RegisterRule, UnwindExpression, UnwindSection,
 };
 
 use super::arch;
+use super::cfi_row::{self, CfiRow};
 use super::rule::{Base, RuleKind, SavedPlace, UnwindRule};
 
 type Section = EhFrame<EndianSlice<'static, NativeEndian>>;
-type UnwindRow = UnwindTableRow<usize, Storage>;
-
-/// Rules for every register of a compiler's, and as deep a stack of rows as they make.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Storage;
-
-impl UnwindContextStorage<usize> for Storage {
-    type Rules = [(Register, RegisterRule<usize>); 32];
-    type Stack = [UnwindTableRow<usize, Self>; 3];
-}
 
 /// The rule at an address of an object, whose `.eh_frame_hdr` is at `header`; `segment_end` tells where the loaded
 /// segment ends that an address is in.
@@ -45,25 +36,24 @@ pub(super) fn rule(
     section.set_vendor(arch::VENDOR);
     let table = header.table()?;
     let entry = table.fde_for_address(&section, &bases, address as u64, Section::cie_from_offset).ok()?;
-    let mut context = UnwindContext::<usize, Storage>::new_in();
-    let row = entry.unwind_info_for_address(&section, &bases, &mut context, address as u64).ok()?;
-    of_row(row, &section, entry.cie().return_address_register(), entry.is_signal_trampoline())
+    let row = cfi_row::at(&entry, &section, &bases, address as u64)?;
+    of_row(&row, &section, entry.is_signal_trampoline())
 }
 
-fn of_row(row: &UnwindRow, section: &Section, back: Register, is_signal: bool) -> Option<UnwindRule> {
-    let (cfa, cfa_is_read) = match row.cfa() {
+fn of_row(row: &CfiRow, section: &Section, is_signal: bool) -> Option<UnwindRule> {
+    let (cfa, cfa_is_read) = match &row.cfa {
         CfaRule::RegisterAndOffset { register, offset } => (place(*register, *offset)?, false),
         CfaRule::Expression(expression) => expression_place(expression, section)?,
     };
     let rule = UnwindRule { cfa, cfa_is_read, ..UnwindRule::default() };
-    let back = match row.register(back)? {
+    let back = match row.back.as_ref()? {
         RegisterRule::Undefined => return Some(UnwindRule { kind: RuleKind::Outermost, ..rule }),
-        other => saved(&other, section).filter(|place| !place.is_none())?,
+        other => saved(other, section).filter(|place| !place.is_none())?,
     };
-    let frame = match row.register(Register(arch::FRAME)) {
+    let frame = match &row.frame {
         // Nobody's, so nobody's to restore.
         None | Some(RegisterRule::Undefined) => SavedPlace::NONE,
-        Some(other) => saved(&other, section)?,
+        Some(other) => saved(other, section)?,
     };
     Some(UnwindRule { back, frame, kind: if is_signal { RuleKind::Signal } else { RuleKind::Called }, ..rule })
 }

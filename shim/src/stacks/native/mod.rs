@@ -2,7 +2,7 @@
 //!
 //! They exist so that memory held by C, C++ and Rust code has a name. `modules` lists the loaded objects (`description`
 //! reads them), `loading_objects` those whose dlopen has not returned, `code_pages` code outside of any object. `cfi`
-//! turns an unwind table's row into a `rule`, which `walk::address_lookup` caches for each return address.
+//! turns an unwind table's row (`cfi_row`) into a `rule`, which `walk::address_lookup` caches for each return address.
 //! `stack_memory` reads the stack. `walk` unwinds as far as the stack is new: `own_frames` leads it out of memtrack's
 //! own frames, `stack_top_cache` holds stack tops met before, and `unwind_witnesses` the words that prove the older
 //! `native_frame`s to be unchanged. `python_frames` holds the interpreter's frames, and `merge` puts them in place of
@@ -15,6 +15,7 @@
 
 mod arch;
 mod cfi;
+mod cfi_row;
 mod code_pages;
 mod description;
 mod loading_objects;

@@ -89,6 +89,13 @@ fn handlers_on_a_stack_of_their_own_lead_back_to_what_they_interrupted() {
 }
 
 #[test]
+fn a_handler_on_a_small_stack_has_room_for_a_native_stack() {
+    let (stacks, truncated) = odd("small_stack");
+    assert_eq!((stacks.len(), truncated), (1, 0));
+    assert!(stacks[0].iter().any(|name| name == "small_stack"), "{stacks:?}");
+}
+
+#[test]
 fn coroutines_have_their_own_stacks() {
     let (stacks, truncated) = odd("coroutines");
     // Not every C library has an unwind table for the place at which a coroutine begins: that counts as a cut.

@@ -10,10 +10,11 @@ use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
-use crate::stop::{StoppedThread, is_in_sequence, resumable, stop_thread};
+use crate::stop::{StoppedThread, is_in_sequence, stop_thread};
 use crate::target::TargetProcess;
 use crate::tracee::Tracee;
 use crate::view::ProcessView;
+use crate::waiting::resumable;
 
 /// How long a moment is searched in which the process may be frozen.
 const LIMIT: Duration = Duration::from_secs(2);

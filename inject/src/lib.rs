@@ -3,7 +3,7 @@
 //!
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
-//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls
+//! [`waiting`] knows which threads a stop would disturb. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls
 //! what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
@@ -38,6 +38,8 @@ mod unsupported;
 #[cfg(target_arch = "x86_64")]
 mod unwind;
 mod view;
+#[cfg(target_arch = "x86_64")]
+mod waiting;
 
 #[cfg(target_arch = "x86_64")]
 pub use freeze::{FreezeCost, freeze};

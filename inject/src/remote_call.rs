@@ -10,9 +10,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::refusal::Refusal;
-use crate::stop::{StoppedThread, resumable};
+use crate::stop::StoppedThread;
 use crate::target::TargetProcess;
 use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
+use crate::waiting::resumable;
 
 /// `call *%rax; int3; syscall; int3`: a real call, so that a shadow stack fits.
 const STUB: [u8; 6] = [0xff, 0xd0, 0xcc, 0x0f, 0x05, 0xcc];

@@ -7,12 +7,13 @@
 //!
 //! Invariant: after [`wait`], unless its time was up, no other thread reads frames of the interpreter that ends.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
 
 use memtrack_transport::layout::{SlotHeader, account_request};
 use memtrack_transport::segment_chain::is_in_hook;
-use memtrack_transport::{Area, barrier};
+use memtrack_transport::{Area, barrier, futex};
 
 use super::account_wait::wait_for_account;
 use crate::platform::barrier_registration;
@@ -21,11 +22,11 @@ use crate::platform::seccomp;
 use crate::platform::shared_area;
 use crate::stacks::python;
 
-/// Looks at one thread that is in a hook, and what is slept between two of them, in nanoseconds: a second in all. A hook
+/// Looks at one thread that is in a hook, and what is slept between two of them: a second in all. A hook
 /// takes less than a microsecond, but its thread may have to wait for a processor; and one that the program has stopped
 /// must not stop the program's end.
 const LOOKS: u32 = 10_000;
-const BETWEEN_LOOKS: libc::c_long = 100_000;
+const BETWEEN_LOOKS: Duration = Duration::from_micros(100);
 
 /// Whether the finalizing thread has waited.
 static WAITED: AtomicBool = AtomicBool::new(false);
@@ -66,10 +67,10 @@ pub(crate) fn wait_until_outside(area: &Area, count: u32) -> bool {
     })
 }
 
+/// Not by `nanosleep`: at its begin the kernel forgets how long another timed system call had still to wait, in which memtrack
+/// may have interrupted this thread. That call would fail with EINTR.
 fn nap() {
-    let nap = libc::timespec { tv_sec: 0, tv_nsec: BETWEEN_LOOKS };
-    // SAFETY: reads the time that is passed; what is left of it is not asked for.
-    unsafe { libc::nanosleep(&raw const nap, std::ptr::null_mut()) };
+    futex::wait(&AtomicU32::new(0), 0, BETWEEN_LOOKS);
 }
 
 /// Waits until each other thread of the first `count` slots has been seen outside of hooks, for so many looks in all.

@@ -20,8 +20,10 @@ pub(crate) use several::{JointPeaks, joint_peaks};
 pub(crate) use warnings::warn_unnamed;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Result, bail};
+use memtrack_collector::RootDirectory;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::combine::beneath;
 use memtrack_reader::origin::Whose;
@@ -37,6 +39,7 @@ use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, without_duplicates};
 use self::widest::{ResidentFindings, widest_moment};
 use crate::message;
+use crate::other_root::SymbolRoot;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates;
@@ -395,9 +398,11 @@ fn finished(
     Ok(capture)
 }
 
-/// A search for debug files that tries these directories first.
+/// A search for debug files that tries these directories first. Each may also be the root directory of the program.
 pub(crate) fn search(debug_dirs: &[PathBuf]) -> DebugFileSearch {
-    DebugFileSearch::new(debug_dirs, Debuginfod::from_environment())
+    let search = DebugFileSearch::new(debug_dirs, Debuginfod::from_environment());
+    let roots = debug_dirs.iter().filter_map(|dir| RootDirectory::at(dir).ok());
+    roots.fold(search, |search, root| search.with_root(Arc::new(SymbolRoot(root))))
 }
 
 /// Loads a capture with records, whose sums are kept for later reports in `kept`.

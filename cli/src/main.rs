@@ -30,6 +30,7 @@ mod object_pictures;
 mod objects_moment;
 mod open;
 mod origin_names;
+mod other_root;
 mod output;
 mod owned_directory;
 mod push;

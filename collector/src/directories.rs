@@ -30,7 +30,7 @@ const INSTALLED: [&str; 3] = ["/usr/bin", "/usr/local/bin", "/bin"];
 
 /// The directory fields of a process with this command line.
 pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) -> Process {
-    let Ok(directory) = fs::read_link(format!("/proc/{pid}/cwd")) else { return Process::default() };
+    let Some(directory) = procfs::working_directory(pid) else { return Process::default() };
     let mut known = Process { working_directory: Some(bytes(&directory)), ..Process::default() };
     if !executable.is_some_and(is_python) {
         known.own_directories = vec![bytes(&directory)];
@@ -110,7 +110,7 @@ fn of_starter(worker: i32) -> Option<InterpreterArguments> {
     let mut started = parents.take(MOST_STARTERS).map(|pid| (pid, procfs::command_line(pid)));
     let (pid, command_line) = started.find(|(_, command_line)| !is_worker(command_line))?;
     let is_program = procfs::executable(pid).is_some_and(|executable| is_python(&executable));
-    let directory = fs::read_link(format!("/proc/{pid}/cwd")).ok().filter(|_| is_program)?;
+    let directory = procfs::working_directory(pid).filter(|_| is_program)?;
     Some(InterpreterArguments { script: None, ..InterpreterArguments::of(&command_line, &directory) })
 }
 

@@ -42,6 +42,7 @@ mod recording_access;
 mod recording_handle;
 mod recording_progress;
 mod resident;
+mod root_directory;
 mod sample_rate;
 mod segment_group;
 mod server;
@@ -73,6 +74,7 @@ pub use pictures::{EncodePicture, PictureOptions, PictureReader, PictureRequest}
 pub use procfs::{ProcessorTimes, last_name, processor_ns, resident_peak, thread_processor_ns};
 pub use recording_access::RecordedProcess;
 pub use recording_handle::RecordingHandle;
+pub use root_directory::RootDirectory;
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink, SnapshotCopy};
 pub use source_recorder::SourceRecorder;
 pub use summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};

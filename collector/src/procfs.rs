@@ -7,6 +7,7 @@ use std::io::{self, BufRead, BufReader};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use memtrack_transport::layout::PAGE;
 
@@ -306,8 +307,20 @@ fn arguments(bytes: &[u8]) -> Vec<Vec<u8>> {
 
 /// Path of its executable.
 pub(crate) fn executable(pid: i32) -> Option<Vec<u8>> {
-    let path = std::fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    Some(path.into_os_string().into_vec())
+    as_seen_by(pid, "exe").map(|path| path.into_os_string().into_vec())
+}
+
+/// Its working directory.
+pub(crate) fn working_directory(pid: i32) -> Option<PathBuf> {
+    as_seen_by(pid, "cwd")
+}
+
+/// Where a link in its directory leads, as the process itself sees it: from its own root directory on.
+fn as_seen_by(pid: i32, link: &str) -> Option<PathBuf> {
+    let path = std::fs::read_link(format!("/proc/{pid}/{link}")).ok()?;
+    let root = std::fs::read_link(format!("/proc/{pid}/root")).ok();
+    let below = root.and_then(|root| path.strip_prefix(root).ok().map(|below| Path::new("/").join(below)));
+    Some(below.unwrap_or(path))
 }
 
 #[cfg(test)]

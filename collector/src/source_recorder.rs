@@ -6,7 +6,7 @@
 //! and memory are bounded.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,6 +17,7 @@ use memtrack_format::sources::{self, FileLines};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::packages::is_known_by_path;
+use crate::root_directory::RootDirectory;
 
 /// Number of lines stored before and after the line of a frame.
 const REACH: u32 = 4;
@@ -41,7 +42,8 @@ struct Budget {
 /// The files of one process's frames.
 #[derive(Debug)]
 pub struct SourceRecorder {
-    pid: Option<u32>,
+    /// The process's root directory, if it is not this process's.
+    root: Option<RootDirectory>,
     directory: PathBuf,
     /// The script's path and text, until its first frame.
     script: Option<(PathBuf, SourceText)>,
@@ -63,7 +65,7 @@ struct SourceText {
 impl Default for SourceRecorder {
     fn default() -> Self {
         Self {
-            pid: None,
+            root: None,
             directory: PathBuf::new(),
             script: None,
             files: FxHashMap::default(),
@@ -76,7 +78,9 @@ impl Default for SourceRecorder {
 impl SourceRecorder {
     /// Sets the process's root and working directory, which its paths are relative to, and its script.
     pub fn process(&mut self, process: &Process) {
-        self.pid = process.pid.or(self.pid);
+        // Of a process that has ended it stays as it was.
+        let pid = process.pid.and_then(|pid| i32::try_from(pid).ok());
+        self.root = pid.and_then(RootDirectory::of_process).or(self.root.take());
         if let Some(directory) = &process.working_directory {
             self.directory = PathBuf::from(OsStr::from_bytes(directory));
         }
@@ -122,7 +126,7 @@ impl SourceRecorder {
         }
         let budget = if is_known_by_path(file) { &mut self.others } else { &mut self.own };
         let most = LARGEST_FILE.min(budget.read as u64);
-        let text = text(&path_from_collector(self.pid, &path), most)?;
+        let text = text(self.root.as_ref(), &path, most)?;
         budget.read = budget.read.saturating_sub(text.len());
         Some(SourceText { lines: lines(&text), ..SourceText::default() })
     }
@@ -142,19 +146,10 @@ impl SourceText {
     }
 }
 
-/// The path by which this process can open the file, even if the target has another root directory.
-fn path_from_collector(pid: Option<u32>, path: &Path) -> PathBuf {
-    let root = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root")));
-    match root.filter(|root| fs::metadata(root).is_ok()) {
-        Some(root) => root.join(path.strip_prefix("/").unwrap_or(path)),
-        // It has ended.
-        None => path.into(),
-    }
-}
-
 /// The contents of a text file; `None` for anything else. Opening a pipe does not block.
-fn text(path: &Path, most: u64) -> Option<Vec<u8>> {
-    let file: File = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path).ok()?;
+fn text(root: Option<&RootDirectory>, path: &Path, most: u64) -> Option<Vec<u8>> {
+    let open_here = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
+    let file: File = root.map_or_else(open_here, |root| root.open(path)).ok()?;
     let facts = file.metadata().ok()?;
     if !facts.is_file() || facts.len() > most {
         return None;

@@ -101,7 +101,7 @@ pub(crate) struct StackArgs {
 /// Where debug files are searched.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct SymbolArgs {
-    /// Look for debug files in DIR first, laid out like /usr/lib/debug; may be given several times
+    /// Look for debug files in DIR first, laid out like /usr/lib/debug or like a root directory; may be given several times
     #[arg(long, help_heading = NATIVE, value_name = "DIR")]
     pub(crate) debug_dir: Vec<PathBuf>,
 }

@@ -65,7 +65,7 @@ fn target<'a>(capture: &source::CaptureReader, options: &'a SymbolizeArgs) -> Re
 }
 
 /// The native frames in the capture's stacks: offsets by module.
-fn wanted(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
+pub(super) fn wanted(capture: &source::CaptureReader) -> Result<Vec<WantedOffsets>> {
     if !capture.aggregated() {
         return native_places(capture);
     }

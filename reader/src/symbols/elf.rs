@@ -3,19 +3,24 @@
 //! Parts of the file are read when needed and not mapped, so that a file that shrinks meanwhile causes an error and no
 //! signal. Invariant: no part is longer than the file; a compressed section is at most [`RATIO`] times its stored size.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use flate2::bufread::ZlibDecoder;
+use memtrack_format::file_stamp::FileStamp;
 use object::elf::{FileHeader64, SHN_UNDEF, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
 use object::read::elf::{ElfFile, Sym, SymbolTable};
 use object::read::{CompressedData, CompressionFormat, ReadCache, StringTable};
 use object::{Endianness, Object, ObjectSection};
 
 use super::error::SymbolError;
+use super::root::FileRoot;
 
+/// The largest file of another root, and the largest section of one once it is decompressed, in bytes: it may be hostile.
+const LARGEST_FOREIGN: u64 = 1 << 30;
 /// The largest accepted compression ratio: a little more than zlib's maximum.
 const RATIO: u64 = 1100;
 
@@ -25,24 +30,43 @@ type CacheReader<'d> = &'d ReadCache<File>;
 #[derive(Debug)]
 pub(super) struct FileBytes {
     path: PathBuf,
+    /// The root in which the path is, unless it is this machine's.
+    root: Option<Arc<dyn FileRoot>>,
+    metadata: Metadata,
     cache: ReadCache<File>,
 }
 
 impl FileBytes {
-    /// Opens a regular file.
+    /// Opens a regular file in this root; `None`: this machine's.
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub(super) fn open(path: &Path) -> Result<Self, SymbolError> {
-        if !fs::metadata(path)?.is_file() {
-            return Err(SymbolError::NotRegular);
+    pub(super) fn open(root: Option<&Arc<dyn FileRoot>>, path: &Path) -> Result<Self, SymbolError> {
+        let file = match root {
+            Some(root) => root.open(path)?,
+            None if fs::metadata(path)?.is_file() => File::open(path)?,
+            None => return Err(SymbolError::NotRegular),
+        };
+        let metadata = file.metadata()?;
+        if root.is_some() && metadata.len() > LARGEST_FOREIGN {
+            return Err(SymbolError::TooLarge);
         }
-        let file = File::open(path)?;
-        Ok(Self { path: path.to_owned(), cache: ReadCache::new(file) })
+        Ok(Self { path: path.to_owned(), root: root.cloned(), metadata, cache: ReadCache::new(file) })
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    pub(super) fn root(&self) -> Option<&Arc<dyn FileRoot>> {
+        self.root.as_ref()
+    }
+
+    /// What tells it from other files and from other states of itself.
+    pub(super) fn stamp(&self) -> FileStamp {
+        let found = &self.metadata;
+        let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
+        FileStamp { inode: found.ino(), size: found.size(), modified_ns }
     }
 }
 
@@ -50,6 +74,8 @@ impl FileBytes {
 #[derive(Debug)]
 pub(super) struct SymbolFile<'d> {
     file: ElfFile<'d, FileHeader64<Endianness>, CacheReader<'d>>,
+    /// Larger sections are not decompressed.
+    largest_section: u64,
 }
 
 /// A symbol as it stands in the file.
@@ -69,7 +95,8 @@ impl<'d> SymbolFile<'d> {
     /// Why it cannot be parsed.
     pub(super) fn parse(source: &'d FileBytes) -> Result<Self, SymbolError> {
         let file = ElfFile::parse(&source.cache).map_err(SymbolError::NotElf)?;
-        Ok(Self { file })
+        let largest_section = if source.root.is_some() { LARGEST_FOREIGN } else { u64::MAX };
+        Ok(Self { file, largest_section })
     }
 
     /// Its GNU build-id; empty when it has none.
@@ -113,7 +140,8 @@ impl<'d> SymbolFile<'d> {
     fn section_bytes(&self, name: &str) -> Option<Arc<[u8]>> {
         // object looks for the .zdebug form, too.
         let data = self.file.section_by_name(name)?.compressed_data().ok()?;
-        let plausible = data.uncompressed_size <= (data.data.len() as u64).saturating_mul(RATIO);
+        let most = (data.data.len() as u64).saturating_mul(RATIO).min(self.largest_section);
+        let plausible = data.uncompressed_size <= most;
         if data.format != CompressionFormat::None && !plausible {
             return None;
         }

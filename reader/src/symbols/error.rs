@@ -22,6 +22,8 @@ pub(super) enum SymbolError {
     Missing,
     #[error("no permission to read the file")]
     Unreadable,
+    #[error("it lies in another root directory, and is larger than 1 GiB")]
+    TooLarge,
     #[error("not a regular file")]
     NotRegular,
     #[error("{0}")]

@@ -3,18 +3,17 @@
 //! Invariant: whatever the DWARF says, the answer for an address is bounded: at most [`DEEPEST`] inlined functions.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use addr2line::Context;
 use gimli::{EndianArcSlice, RunTimeEndian, SectionId};
 
+use super::ResolvedSymbol;
 use super::demangle::demangle;
-use super::elf::SymbolFile;
+use super::elf::{FileBytes, SymbolFile};
 use super::error::SymbolError;
 use super::search::DebugFileSearch;
 use super::table::FunctionTable;
-use super::{ResolvedSymbol, search};
 use crate::native::NativeModule;
 
 /// Maximum number of functions at one address.
@@ -42,7 +41,7 @@ impl ModuleNames {
     /// # Errors
     /// Why none can be used.
     pub(super) fn open(module: &NativeModule, search: &DebugFileSearch, with_dwarf: bool) -> Result<Self, SymbolError> {
-        let main = search::own_file(module);
+        let main = search.own_file(module);
         let main_elf = main.as_ref().ok().and_then(|source| SymbolFile::parse(source).ok());
         let whole = main_elf.as_ref().is_some_and(SymbolFile::has_dwarf);
         let debug = (!whole).then(|| search.debug_file(module, main.as_ref().ok()));
@@ -50,10 +49,10 @@ impl ModuleNames {
         let debug_elf = debug_file.and_then(|source| SymbolFile::parse(source).ok());
         let files: Vec<_> = [(debug_file, &debug_elf), (main.as_ref().ok(), &main_elf)]
             .into_iter()
-            .filter_map(|(source, elf)| Some((source?.path(), elf.as_ref()?)))
+            .filter_map(|(source, elf)| Some((source?, elf.as_ref()?)))
             .collect();
         let with_dwarf = files.iter().find(|(_, elf)| with_dwarf && elf.has_dwarf());
-        let dwarf = with_dwarf.and_then(|(path, elf)| context(path, elf, search));
+        let dwarf = with_dwarf.and_then(|(source, elf)| context(source, elf, search));
         let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
         let image = Self { table: table.map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default(), dwarf };
         match (image.is_empty(), main, debug) {
@@ -120,10 +119,10 @@ fn frames(dwarf: &Context<Slice>, address: u64) -> Vec<ResolvedSymbol> {
 }
 
 /// The DWARF of a file; `None` when it cannot be read.
-fn context(path: &Path, elf: &SymbolFile<'_>, search: &DebugFileSearch) -> Option<Context<Slice>> {
+fn context(file: &FileBytes, elf: &SymbolFile<'_>, search: &DebugFileSearch) -> Option<Context<Slice>> {
     let mut dwarf = load(elf);
     if let Some((name, build_id)) = elf.alternate()
-        && let Some(source) = search.alternate_file(path, name, build_id)
+        && let Some(source) = search.alternate_file(file, name, build_id)
         && let Ok(shared) = SymbolFile::parse(&source)
     {
         dwarf.set_sup(load(&shared));

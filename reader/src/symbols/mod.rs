@@ -1,7 +1,7 @@
 //! Symbolizes native frames: finds function, file and line of an offset in a module.
 //!
 //! Names that are [stored in the capture](Symbolizer::know) come first. Else [`DebugFileSearch`] finds the files of the
-//! module (`elf` opens them, `debuginfod` downloads them), `image` reads their names (`table`: symbols; DWARF: lines
+//! module (`elf` opens them, also in another `root`, `debuginfod` downloads them), `image` reads their names (`table`: symbols; DWARF: lines
 //! and inlined functions), and `demangle` makes them readable. Modules are opened once and results are cached;
 //! [`Symbolizer::prefetch`] processes modules in parallel. Symbolizers that share a [`DebugFileSearch`] share the files
 //! that are `opened`.
@@ -18,6 +18,7 @@ mod error;
 mod hex;
 mod image;
 mod opened;
+mod root;
 mod search;
 mod table;
 
@@ -33,6 +34,7 @@ use rustc_hash::FxHashMap;
 pub(crate) use self::apply::{UNKNOWN, frames_of};
 pub use self::apply::{apply, places};
 pub use self::debuginfod::Debuginfod;
+pub use self::root::FileRoot;
 pub use self::search::DebugFileSearch;
 use self::search::TimeLeft;
 

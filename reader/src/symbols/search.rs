@@ -7,7 +7,6 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,13 +14,13 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crc32fast::hash as crc32;
-use memtrack_format::file_stamp::FileStamp;
 
 use super::debuginfod::Debuginfod;
 use super::elf::{FileBytes, SymbolFile};
 use super::error::SymbolError;
 use super::hex::hex;
 use super::opened::Opened;
+use super::root::FileRoot;
 use super::{Files, ModuleKey, key};
 use crate::native::{self, NativeModule};
 
@@ -39,6 +38,10 @@ const LARGEST_IN_TIME: u64 = 1 << 30;
 #[derive(Clone, Debug)]
 pub struct DebugFileSearch {
     debug_dirs: Vec<PathBuf>,
+    /// Roots in which modules have the paths that were recorded.
+    roots: Vec<Arc<dyn FileRoot>>,
+    /// Whether one of them had a file.
+    used_root: Arc<AtomicBool>,
     debuginfod: Option<Arc<Debuginfod>>,
     opened: Opened,
     limit: Option<Arc<TimeLimit>>,
@@ -82,7 +85,36 @@ impl DebugFileSearch {
     pub fn new(debug_dirs: &[PathBuf], debuginfod: Option<Debuginfod>) -> Self {
         let mut debug_dirs = debug_dirs.to_vec();
         debug_dirs.push(SYSTEM.into());
-        Self { debug_dirs, debuginfod: debuginfod.map(Arc::new), opened: Opened::default(), limit: None }
+        Self {
+            debug_dirs,
+            roots: Vec::new(),
+            used_root: Arc::default(),
+            debuginfod: debuginfod.map(Arc::new),
+            opened: Opened::default(),
+            limit: None,
+        }
+    }
+
+    /// Looks for what is not found on this machine in this root, too.
+    #[must_use]
+    pub fn with_root(mut self, root: Arc<dyn FileRoot>) -> Self {
+        self.roots.push(root);
+        self
+    }
+
+    /// Whether a file of another root was used.
+    #[must_use]
+    pub fn used_root(&self) -> bool {
+        self.used_root.load(Relaxed)
+    }
+
+    /// What is found in the first root that has it.
+    fn in_roots(&self, find: impl FnMut(&Arc<dyn FileRoot>) -> Option<FileBytes>) -> Option<FileBytes> {
+        let found = self.roots.iter().find_map(find);
+        if found.is_some() {
+            self.used_root.store(true, Relaxed);
+        }
+        found
     }
 
     /// Searches on this machine only, for this long with lines and inlined functions, and for this long at all: what is not
@@ -168,25 +200,41 @@ impl DebugFileSearch {
             return Err(SymbolError::NoDebugFile);
         };
         let path = servers.fetch(&module.build_id).map_err(|error| SymbolError::NoDebugFile.and(error))?;
-        with_build_id(&path, &module.build_id).map_err(|error| SymbolError::FromServer(Box::new(error)))
+        with_build_id(None, &path, &module.build_id).map_err(|error| SymbolError::FromServer(Box::new(error)))
     }
 
-    /// The file that debug information of the file at `path` refers to.
-    pub(super) fn alternate_file(&self, path: &Path, name: &[u8], build_id: &[u8]) -> Option<FileBytes> {
+    /// The module's own file, if it is the one that was recorded.
+    pub(super) fn own_file(&self, module: &NativeModule) -> Result<FileBytes, SymbolError> {
+        let path = check_path(module)?;
+        own_file_in(None, module).or_else(|reason| {
+            let found = self.in_roots(|root| own_file_in(Some(root), module).ok().filter(|_| path.is_absolute()));
+            found.ok_or(reason)
+        })
+    }
+
+    /// The file that debug information of this file refers to.
+    pub(super) fn alternate_file(&self, file: &FileBytes, name: &[u8], build_id: &[u8]) -> Option<FileBytes> {
+        let name = OsStr::from_bytes(name);
         // Relative names are relative to the real file, not to a link to it.
-        let real = fs::canonicalize(path).ok()?;
-        let named = real.parent()?.join(OsStr::from_bytes(name));
-        with_build_id(&named, build_id).ok().or_else(|| self.by_build_id(build_id))
+        let named = match file.root() {
+            Some(_) => file.path().parent()?.join(name),
+            None => fs::canonicalize(file.path()).ok()?.parent()?.join(name),
+        };
+        with_build_id(file.root(), &named, build_id).ok().or_else(|| self.by_build_id(build_id))
     }
 
     fn by_build_id(&self, build_id: &[u8]) -> Option<FileBytes> {
         let (first, rest) = build_id.split_first().filter(|(_, rest)| !rest.is_empty())?;
         let rest = hex(rest);
-        let candidates = self.debug_dirs.iter().flat_map(|dir| {
+        let candidates = |dir: &Path| {
             let dir = dir.join(".build-id").join(hex(&[*first]));
             [dir.join(format!("{rest}.debug")), dir.join(&rest)]
-        });
-        candidates.into_iter().find_map(|path| with_build_id(&path, build_id).ok())
+        };
+        let find = |root: Option<&Arc<dyn FileRoot>>, dir: &Path| {
+            candidates(dir).into_iter().find_map(|path| with_build_id(root, &path, build_id).ok())
+        };
+        let here = self.debug_dirs.iter().find_map(|dir| find(None, dir));
+        here.or_else(|| self.in_roots(|root| find(Some(root), Path::new(SYSTEM))))
     }
 
     /// The debug file that the module's own file names, beside it or in a debug directory.
@@ -200,13 +248,20 @@ impl DebugFileSearch {
         let dir = main.path().parent()?;
         let below = dir.strip_prefix("/").unwrap_or(dir);
         let nearby = [dir.join(name), dir.join(".debug").join(name)];
+        if let root @ Some(_) = main.root() {
+            let candidates = nearby.into_iter().chain([Path::new(SYSTEM).join(below).join(name)]);
+            let build_id = Some(&module.build_id).filter(|build_id| !build_id.is_empty())?;
+            return candidates
+                .filter(|path| path != main.path())
+                .find_map(|path| with_build_id(root, &path, build_id).ok());
+        }
         let candidates = nearby.into_iter().chain(self.debug_dirs.iter().map(|debug| debug.join(below).join(name)));
         candidates.filter(|path| path != main.path()).find_map(|path| linked(&path, &module.build_id, checksum))
     }
 }
 
-/// The module's own file, if it is the one that was recorded.
-pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, SymbolError> {
+/// The module's path, if it can lead to its file.
+fn check_path(module: &NativeModule) -> Result<&Path, SymbolError> {
     if module.path.is_empty() {
         return Err(SymbolError::NoPath);
     }
@@ -218,29 +273,30 @@ pub(super) fn own_file(module: &NativeModule) -> Result<FileBytes, SymbolError> 
     if module.source == native::ModuleSource::Maps && module.build_id.is_empty() {
         return Err(SymbolError::Unidentified);
     }
-    let own = with_build_id(path, &module.build_id).or_else(|reason| without_mark(module).ok_or(reason))?;
+    Ok(path)
+}
+
+/// The module's own file in this root, if it is the one that was recorded.
+fn own_file_in(root: Option<&Arc<dyn FileRoot>>, module: &NativeModule) -> Result<FileBytes, SymbolError> {
+    let path = Path::new(OsStr::from_bytes(&module.path));
+    let own = with_build_id(root, path, &module.build_id).or_else(|reason| without_mark(root, module).ok_or(reason))?;
     match module.stamp {
-        Some(recorded) if stamp(path) != Some(recorded) => Err(SymbolError::Changed),
+        Some(recorded) if own.stamp() != recorded => Err(SymbolError::Changed),
+        // Without a build-id nothing tells a file of another root from the one that was recorded.
+        None if root.is_some() && module.build_id.is_empty() => Err(SymbolError::Unidentified),
         _ => Ok(own),
     }
 }
 
-/// The stamp of a file now.
-fn stamp(path: &Path) -> Option<FileStamp> {
-    let found = fs::metadata(path).ok()?;
-    let modified_ns = found.mtime().wrapping_mul(1_000_000_000).wrapping_add(found.mtime_nsec());
-    Some(FileStamp { inode: found.ino(), size: found.size(), modified_ns })
-}
-
 /// For a deleted file: another copy of the same build at its path.
-fn without_mark(module: &NativeModule) -> Option<FileBytes> {
+fn without_mark(root: Option<&Arc<dyn FileRoot>>, module: &NativeModule) -> Option<FileBytes> {
     let path = module.path.strip_suffix(GONE).filter(|_| !module.build_id.is_empty())?;
-    with_build_id(Path::new(OsStr::from_bytes(path)), &module.build_id).ok()
+    with_build_id(root, Path::new(OsStr::from_bytes(path)), &module.build_id).ok()
 }
 
 /// The file, if it has this build-id.
-fn with_build_id(path: &Path, build_id: &[u8]) -> Result<FileBytes, SymbolError> {
-    let source = FileBytes::open(path)?;
+fn with_build_id(root: Option<&Arc<dyn FileRoot>>, path: &Path, build_id: &[u8]) -> Result<FileBytes, SymbolError> {
+    let source = FileBytes::open(root, path)?;
     let found = SymbolFile::parse(&source)?.build_id();
     if build_id != found {
         return Err(SymbolError::OtherBuild { expected: build_id.to_vec(), found: found.to_vec() });
@@ -250,7 +306,7 @@ fn with_build_id(path: &Path, build_id: &[u8]) -> Result<FileBytes, SymbolError>
 
 /// The debug file, if it is the one that is linked to.
 fn linked(path: &Path, build_id: &[u8], checksum: u32) -> Option<FileBytes> {
-    let source = FileBytes::open(path).ok()?;
+    let source = FileBytes::open(None, path).ok()?;
     let own = SymbolFile::parse(&source).ok()?.build_id().to_vec();
     let belongs = if own.is_empty() || build_id.is_empty() {
         let small = fs::metadata(path).is_ok_and(|metadata| metadata.len() <= LARGEST_CHECKED);

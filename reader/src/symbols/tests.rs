@@ -1,6 +1,7 @@
 //! Programs whose addresses are known, compiled here: what is found for them, and what is refused.
 
 mod files;
+mod roots;
 mod servers;
 
 use std::path::{Path, PathBuf};

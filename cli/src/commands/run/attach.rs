@@ -63,7 +63,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     if let Some(reason) = termination.signal_text() {
         recording.killed(reason);
     }
-    let EndedRecording { capture, summary, children, exited } = recording.end();
+    let EndedRecording { capture, summary, children, root, exited } = recording.end();
     pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
         server.close_spans();
@@ -76,14 +76,17 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     }
     let program = std::fs::read_link(format!("/proc/{}/exe", options.pid));
     let program = program.unwrap_or_else(|_| PathBuf::from(format!("process {}", options.pid)));
-    let repack = |captures: &[PathBuf]| {
+    let complete = |captures: &[PathBuf]| {
+        if let Some(root) = &root {
+            root.keep_names(captures);
+        }
         if let Some(compression) = repack::plan(run.compress).1 {
             repack::repack(captures, compression, &wait_for_nothing());
         }
     };
     let failed = summary.as_ref().err().map(ToString::to_string);
     let ended = (&run, &termination);
-    let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &repack);
+    let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &complete);
     if let Some(answer) = request.and_then(|request| request.answer) {
         let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
         let text = |reason| format!("{}: {reason}", path.display());

@@ -17,6 +17,7 @@ use memtrack_collector::{
 use memtrack_inject::Refusal;
 
 use super::children::Children;
+use super::other_root::OtherRoot;
 use super::private_directory::PrivateDirectory;
 use super::{CaptureMode, open, recording_options, room, sink};
 use crate::args;
@@ -37,6 +38,8 @@ pub(super) struct AttachedRecording {
     children: Children,
     /// Children are recorded, too.
     follows: bool,
+    /// Where its files are.
+    root: Option<OtherRoot>,
     /// Has the collector's socket.
     _private: Arc<PrivateDirectory>,
 }
@@ -46,6 +49,7 @@ pub(super) struct EndedRecording {
     pub(super) capture: CaptureFile,
     pub(super) summary: Result<RecordingSummary, Error>,
     pub(super) children: Children,
+    pub(super) root: Option<OtherRoot>,
     /// Whether the process has ended.
     pub(super) exited: bool,
 }
@@ -103,7 +107,8 @@ impl AttachedRecording {
             admit_user(private.path(), pid);
         }
         collector.expect_given(pid);
-        Ok(Self { pid, collector, capture, children, follows: options.follow, _private: private })
+        let root = OtherRoot::of_process(pid);
+        Ok(Self { pid, collector, capture, children, follows: options.follow, root, _private: private })
     }
 
     /// Gives the process memory in a file that it shares; returns the number of slots. `None`: there is no further
@@ -222,8 +227,8 @@ impl AttachedRecording {
 
     /// Completes the captures of processes that record no more.
     pub(super) fn complete(self, end: RecordingEnd) -> EndedRecording {
-        let Self { collector, capture, children, .. } = self;
-        EndedRecording { capture, summary: collector.finish(end), children, exited: end == RecordingEnd::Exited }
+        let Self { collector, capture, children, root, .. } = self;
+        EndedRecording { capture, summary: collector.finish(end), children, root, exited: end == RecordingEnd::Exited }
     }
 }
 

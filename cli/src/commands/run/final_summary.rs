@@ -55,7 +55,7 @@ const UNNAMED: &str = "not symbolized: there was no time for it here; the comman
 const TOO_LARGE: &str = "not symbolized: resolving symbols of binaries this large takes long; the commands below do it";
 
 /// Memory that the control group must allow for symbolization in the final summary.
-const MEMORY_FOR_NAMES: u64 = 128 << 20;
+pub(super) const MEMORY_FOR_NAMES: u64 = 128 << 20;
 
 /// Processor time from which the note about unrecorded children is printed: nanoseconds, and one part in `MUCH_OF` of the
 /// total.

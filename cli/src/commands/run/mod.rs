@@ -14,6 +14,7 @@ mod kept_windows;
 mod limits;
 mod live;
 mod oom_watch;
+mod other_root;
 mod page;
 mod private_directory;
 mod process_replay;

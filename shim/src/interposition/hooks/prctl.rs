@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memtrack_transport::layout::stop_reason;
 
 use crate::interposition::got::Original;
+use crate::interposition::hooks::trampoline::jump_for_numbers;
 use crate::platform::seccomp::FilterInstallation;
 use crate::platform::{barrier_registration, own_ids, shared_area};
 use crate::recording::thread;
@@ -46,8 +47,9 @@ pub(crate) unsafe extern "C" fn prctl(
     result
 }
 
-/// Takes as many words as any system call has, as the variadic function does. Programs wait and wake by it, so that other calls
-/// take no more than a look at their number.
+/// Programs wait and wake by it, so that other calls take no more than a look at their number; and no frame of it is on the stack
+/// of a thread that waits, which could not be left alone by `memtrack detach`.
+#[unsafe(naked)]
 pub(crate) unsafe extern "C" fn syscall(
     number: c_long,
     first: usize,
@@ -57,15 +59,11 @@ pub(crate) unsafe extern "C" fn syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    if matches!(number, libc::SYS_seccomp | libc::SYS_prctl) {
-        // SAFETY: the caller's arguments.
-        return unsafe { syscall_restricting(number, first, second, third, fourth, fifth, sixth) };
-    }
-    // SAFETY: the caller's arguments, for the function it meant.
-    unsafe { SYSCALL.get()(number, first, second, third, fourth, fifth, sixth) }
+    jump_for_numbers!(libc::SYS_seccomp, libc::SYS_prctl, syscall_restricting, SYSCALL)
 }
 
-/// As [`syscall`], of a call that may restrict the program's system calls.
+/// As [`syscall`], of a call that may restrict the program's system calls. Takes as many words as any system call has, as the
+/// variadic function does.
 #[cold]
 #[inline(never)]
 unsafe extern "C" fn syscall_restricting(

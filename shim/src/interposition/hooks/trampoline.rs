@@ -214,6 +214,48 @@ macro_rules! jump_with_caller_if_zero {
     };
 }
 
+/// Goes on into `function` if the first argument is one of two numbers below 4096, else into `original`. The compiler would call it,
+/// and not jump, where arguments are on the stack.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump_for_numbers {
+    ($first:expr, $second:expr, $function:ident, $original:ident) => {
+        std::arch::naked_asm!(
+            "cmp rdi, {first}",
+            "je 2f",
+            "cmp rdi, {second}",
+            "je 2f",
+            "jmp qword ptr [rip + {original}]",
+            "2:",
+            "jmp {function}",
+            first = const $first,
+            second = const $second,
+            function = sym $function,
+            original = sym $original,
+        )
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump_for_numbers {
+    ($first:expr, $second:expr, $function:ident, $original:ident) => {
+        std::arch::naked_asm!(
+            "cmp x0, {first}",
+            "b.eq 2f",
+            "cmp x0, {second}",
+            "b.eq 2f",
+            "adrp x16, {original}",
+            "ldr x16, [x16, :lo12:{original}]",
+            "br x16",
+            "2:",
+            "b {function}",
+            first = const $first,
+            second = const $second,
+            function = sym $function,
+            original = sym $original,
+        )
+    };
+}
+
 /// Calls `function(first, array of the further arguments)`. Those that came in registers are put right below those that
 /// the caller has put on the stack, which makes one array of them all.
 #[cfg(target_arch = "x86_64")]
@@ -259,6 +301,6 @@ macro_rules! call_with_array {
 }
 
 pub(crate) use {
-    answer_or_jump, attempt_or_jump, call_with_array, jump_with_caller, jump_with_caller_for_fourth,
+    answer_or_jump, attempt_or_jump, call_with_array, jump_for_numbers, jump_with_caller, jump_with_caller_for_fourth,
     jump_with_caller_if_zero,
 };

@@ -1,11 +1,13 @@
 """memtrack.Capture: what it gives is what the command line says of the same capture, view and filters."""
 
 import collections
+import copy
 import doctest
 import gc
 import importlib
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tracemalloc
@@ -100,6 +102,13 @@ def test_stacks_are_whole_and_innermost_first(capture):
     # By memray's names.
     assert (load.size, load.n_allocations, load.tid) == (load.bytes, load.count, load.thread)
     assert load.stack_trace(1) == [load.stack[0][:3]] and len(load.stack_trace()) == len(load.stack)
+
+
+def test_rows_can_be_copied_and_sent_to_other_processes(capture):
+    rows = list(capture.allocations())
+    for again in (pickle.loads(pickle.dumps(rows)), copy.deepcopy(rows), [copy.copy(row) for row in rows]):
+        assert again == rows and again is not rows
+    assert any(row.stack for row in again)
 
 
 def test_events_are_those_that_parse_prints(recorded, capture):

@@ -367,6 +367,60 @@ def test_child_under():
     result.stdout.fnmatch_lines(["*called by in_child at test_shop.py:*"])
 
 
+CHILDREN = """
+import subprocess
+import sys
+
+def in_child(function):
+    pid = os.fork()
+    if not pid:
+        function()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+
+def execute():
+    kept = load(3)
+    os.execv(sys.executable, [sys.executable, "-c", "kept = bytearray(30_000_000)"])
+
+@pytest.mark.limit_memory("5 MB")
+def test_child_over():
+    in_child(lambda: load(8))
+
+@pytest.mark.limit_memory("5 MB")
+def test_grandchild_over():
+    in_child(lambda: in_child(lambda: load(9)))
+
+@pytest.mark.limit_memory("5 MB")
+def test_child_under():
+    in_child(lambda: load(3))
+
+@pytest.mark.limit_memory("5 MB")
+def test_program_of_a_child():
+    in_child(execute)
+
+@pytest.mark.limit_memory("5 MB")
+def test_program():
+    subprocess.run([sys.executable, "-c", "kept = bytearray(30_000_000)"], check=True)
+
+@pytest.mark.limit_memory("5 MB")
+def test_nothing():
+    pass
+"""
+
+
+@pytest.mark.parametrize("under_run", [False, True])
+def test_forked_children_count_as_well_where_memtrack_run_records(tests, pytester, executable, under_run):
+    pytester.makepyfile(test_shop=SHOP + CHILDREN)
+    recorder = [executable, "run", "-q", "-o", "session.bin", "--allocation-timestamps", "--trace-python-allocators", "--follow"]
+    pytest_itself = [sys.executable, "-m", "pytest", *PLUGIN, "--memtrack"]
+    result = pytester.run(*(recorder if under_run else []), *pytest_itself)
+    result.assert_outcomes(passed=4, failed=2)
+    result.stdout.fnmatch_lines(["FAILED *test_child_over*", "FAILED *test_grandchild_over*"])
+    peaks = re.findall(r"^ *(\d+\.\d+) MB .* test_shop.py::(\w+)$", result.stdout.str(), re.MULTILINE)
+    expected = {"test_grandchild_over": 9, "test_child_over": 8, "test_child_under": 3, "test_program_of_a_child": 3}
+    assert {name: round(float(peak)) for peak, name in peaks} == expected
+
+
 def test_every_kind_of_test(tests):
     result = tests(
         """
@@ -513,7 +567,12 @@ def test_its_own():
     "marker, said",
     [
         ('limit_memory("24 bananas")', "'24 bananas' is no size; expected one such as 24 MB"),
-        ("limit_memory()", "missing 1 required positional argument: 'limit'"),
+        (
+            "limit_memory()",
+            "test_it: limit_memory: missing 1 required positional argument: 'limit'; "
+            "expected limit_memory(limit, *, current_thread_only=False)\n",
+        ),
+        ("limit_memory(None)", "None is no size; expected one such as 24 MB"),
         ('limit_leaks("1 MB", repeat=0)', "repeat is 0, expected a number from 1 on"),
         ('limit_leaks("1 MB", times=3)', "unexpected keyword argument 'times'"),
     ],

@@ -53,3 +53,36 @@ pub(crate) fn matching(own: &Path) -> Vec<OsString> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name()).filter(is_one).collect()
 }
+
+/// Removes the captures of the children of the recording whose first process has the capture `own`, which is about to be
+/// overwritten; returns their number.
+pub(crate) fn remove_children(own: &Path) -> usize {
+    let Some(run) = own.is_file().then(|| run_of(own)).flatten() else { return 0 };
+    let mut paths: Vec<_> = matching(own).into_iter().map(|name| own.with_file_name(name)).collect();
+    paths.retain(|path| path != own);
+    paths.into_iter().filter(|path| run_of(path) == Some(run) && fs::remove_file(path).is_ok()).count()
+}
+
+/// The name of the capture of a child: `capture.<pid>-<n>.bin` for `capture.bin`.
+pub(crate) fn beside(own: &Path, pid: u32, number: u32) -> PathBuf {
+    inserted(own, &format!(".{pid}-{number}"))
+}
+
+/// `path` with `insert` before its suffix; unchanged for devices.
+pub(crate) fn inserted(path: &Path, insert: &str) -> PathBuf {
+    if is_device(path) {
+        return path.into();
+    }
+    let mut name = OsString::from(path.file_stem().unwrap_or_default());
+    name.push(insert);
+    if let Some(suffix) = path.extension() {
+        name.push(".");
+        name.push(suffix);
+    }
+    path.with_file_name(name)
+}
+
+/// Whether it is no file that can be replaced, such as /dev/null.
+pub(crate) fn is_device(path: &Path) -> bool {
+    path.exists() && !path.is_file()
+}

@@ -295,10 +295,7 @@ fn refuse_existing(path: &Path, force: bool) -> Result<()> {
             bail!("{}: file exists; overwrite it with -f/--force, or name another with -o", path.display())
         }
         Ok(metadata) if metadata.is_file() && is_being_recorded(path) => {
-            bail!(
-                "{}: a recording is writing it, which --force does not overwrite either; name another file",
-                path.display()
-            )
+            bail!("{}: a recording is writing it, so that it cannot be overwritten; name another file", path.display())
         }
         _ => Ok(()),
     }

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
@@ -118,8 +118,11 @@ pub(crate) struct CommandSender {
 }
 
 impl CommandSender {
-    pub(crate) fn new(commands: Sender<DrainCommand>, waker: Arc<Waker>) -> Self {
-        Self { commands, waker }
+    /// A sender, and where its commands come out. The channel has no bound: one that has keeps what a thread had not taken when it
+    /// ended, so that whoever asked would wait for an answer for as long as it has patience.
+    pub(crate) fn new(waker: Arc<Waker>) -> (Self, Receiver<DrainCommand>) {
+        let (commands, inbox) = unbounded();
+        (Self { commands, waker }, inbox)
     }
 
     /// Sends a command whose answer is waited for, but not for long: `None` if the thread has ended or is too busy.
@@ -151,5 +154,24 @@ impl CommandSender {
     pub(crate) fn send(&self, event: DrainCommand) {
         let _ = self.commands.send(event);
         self.waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use crossbeam_channel::RecvTimeoutError;
+
+    use super::{CommandSender, DrainCommand};
+
+    #[test]
+    fn what_a_thread_had_not_taken_when_it_ended_is_not_waited_for() {
+        let (commands, inbox) = CommandSender::new(Arc::default());
+        let patience = Duration::from_secs(60);
+        let answered = commands.begin(Instant::now() + patience, DrainCommand::Position).unwrap();
+        drop(inbox);
+        assert_eq!(answered.recv_timeout(patience), Err(RecvTimeoutError::Disconnected));
     }
 }

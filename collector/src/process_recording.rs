@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use crossbeam_channel::bounded;
-
 use crate::drain_command::{CommandSender, DrainCommand};
 use crate::drain_thread::DrainThread;
 use crate::options::RecordingOptions;
@@ -20,9 +18,6 @@ use crate::sink_queue::SinkQueue;
 use crate::started_thread::{self, BeginningThread};
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
 use crate::waker::Waker;
-
-/// Events that may wait for the draining thread.
-const COMMANDS: usize = 64;
 
 /// The threads of a recording that was just started.
 #[derive(Debug)]
@@ -52,18 +47,15 @@ impl ProcessRecording {
         tree: Arc<ProcessTree>,
         by_itself: bool,
     ) -> Result<(Self, BeginningThreads), Error> {
-        let (commands, inbox) = bounded(COMMANDS);
         let waker = Arc::new(Waker::default());
+        let (commands, inbox) = CommandSender::new(Arc::clone(&waker));
         let (queue, writes) = SinkQueue::start(sink).map_err(Error::Thread)?;
         let progress = Arc::<RecordingProgress>::default();
         let collect =
             DrainThread::new(options, inbox, Arc::clone(&waker), (tree, Arc::clone(&progress)), queue, by_itself);
         let created = started_thread::create("memtrack-drain", move || collect.run());
         let (thread, drains) = created.map_err(Error::Thread)?;
-        Ok((
-            Self { commands: CommandSender::new(commands, waker), progress, thread },
-            BeginningThreads([writes, drains]),
-        ))
+        Ok((Self { commands, progress, thread }, BeginningThreads([writes, drains])))
     }
 
     pub(crate) fn commands(&self) -> &CommandSender {

@@ -99,6 +99,10 @@ class Allocation:
     interval: Optional[Interval]
     """Of a recording with samples, of which `bytes` and `count` are estimates; None where every allocation was recorded."""
 
+    def __reduce__(self) -> "Tuple[Any, ...]":
+        # The slots of a frozen class cannot be set afterwards, which pickle and copy would do.
+        return Allocation, tuple(getattr(self, name) for name in self.__slots__)
+
     @property
     def bytes_low(self) -> int:
         """The low end of the interval of `bytes`; `bytes` itself where every allocation was recorded."""

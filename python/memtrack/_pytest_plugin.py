@@ -16,7 +16,7 @@ import unittest
 # By name: a test may replace them in their modules while it is recorded.
 from os import unlink
 from os.path import exists
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, TypeVar, Union
 
 import pytest
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit, RecordedCall
 
+_AnyLimit = TypeVar("_AnyLimit")
 _MARKERS = {
     "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
     "high-water mark, such as 24 MB.",
@@ -107,6 +108,17 @@ def _has_limit(item: pytest.Item) -> bool:
     return any(map(item.get_closest_marker, _MARKERS))
 
 
+def _of_marker(kind: Callable[..., _AnyLimit], marker: pytest.Mark) -> _AnyLimit:
+    """The limit that a marker gives; where its arguments are none of the limit's, TypeError names the marker and what it takes."""
+    try:
+        return kind(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        # Python's text begins with the function that was called, which nobody has written.
+        wrong = re.sub(r"^\S*__init__\(\) ", "", str(error))
+        written, _, _ = _MARKERS[marker.name].partition(": ")
+        raise TypeError(f"{marker.name}: {wrong}; expected {written}") from None
+
+
 def _yes_or_no(text: Optional[str]) -> Optional[bool]:
     if text is None:
         return None
@@ -163,11 +175,11 @@ class MemtrackPlugin:
 
         found: "List[Limit]" = []
         if memory is not None:
-            found.append(MemoryLimit(*memory.args, **memory.kwargs))
+            found.append(_of_marker(MemoryLimit, memory))
         elif self.options.limit:
             found.append(MemoryLimit(self.options.limit, marker="--memtrack-limit "))
         if leaks is not None:
-            leak_limit = LeakLimit(*leaks.args, **leaks.kwargs)
+            leak_limit = _of_marker(LeakLimit, leaks)
             if not isinstance(leak_limit.repeat, int) or leak_limit.repeat < 1:
                 raise ValueError(f"limit_leaks: repeat is {leak_limit.repeat!r}, expected a number from 1 on")
             found.append(leak_limit)
@@ -264,7 +276,10 @@ class MemtrackPlugin:
         parts = [name, *([worker] if worker else []), *([str(number)] if number > 1 else [])]
         path = os.path.join(self._captures(), f"{'-'.join(parts)}.bin")
         if self.options.directory is not None and exists(path):
-            unlink(path)  # of an earlier session
+            from memtrack._spans import captures_at
+
+            for earlier in captures_at(path):  # of an earlier session
+                unlink(earlier)
         return path
 
     def _captures(self) -> str:

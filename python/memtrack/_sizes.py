@@ -21,6 +21,8 @@ def parse_size(size: Union[str, int, float]) -> int:
     """
     if isinstance(size, (int, float)):
         return int(size)
+    if not isinstance(size, str):
+        raise ValueError(f"{size!r} is no size; expected one such as 24 MB, 1.5GiB or 100kB")
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:

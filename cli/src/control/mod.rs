@@ -6,4 +6,5 @@
 pub(crate) mod handler;
 pub(crate) mod recordings;
 pub(crate) mod snapshot;
+mod span_children;
 pub(crate) mod spans;

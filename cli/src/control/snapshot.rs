@@ -77,7 +77,7 @@ impl CopyableCapture {
     }
 
     /// The capture of a process whose recording is complete.
-    fn complete(path: &Path) -> Result<Self> {
+    pub(super) fn complete(path: &Path) -> Result<Self> {
         let file = File::open(path).with_context(|| format!("{}: cannot be opened", path.display()))?;
         Ok(Self { length: file.metadata()?.len(), file, tail: Vec::new() })
     }
@@ -93,6 +93,15 @@ impl CopyableCapture {
             tail.truncate(tail.len().saturating_sub(HEADER_LEN));
         }
         Ok(Self { tail, ..Self::complete(path)? })
+    }
+
+    /// Adds metadata of the process, which override what is known.
+    ///
+    /// # Errors
+    /// There is too much of it.
+    pub(super) fn add(&mut self, news: &Process) -> Result<()> {
+        self.tail.extend(capture_tail(news, 0)?);
+        Ok(())
     }
 
     /// The file that it is copied from.

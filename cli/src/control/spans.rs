@@ -10,8 +10,13 @@ use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest};
 use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
 use super::snapshot::{self, CapturePaths, CopyableCapture};
+use super::span_children::{self, Forking, SpanChild};
+use crate::child_captures::remove_children;
 use crate::message;
 use crate::output::{ReportOutput, check_writable};
+
+/// What a span needs whose forked children count.
+const FOLLOW: &str = "follow";
 
 /// A span that has begun.
 #[derive(Clone, Debug)]
@@ -20,6 +25,15 @@ struct OpenSpan {
     number: u32,
     output: PathBuf,
     begin: RecordingMoment,
+    /// Its file has those of forked children beside it.
+    follows: bool,
+}
+
+impl OpenSpan {
+    /// What was recorded from its begin up to a moment; `None`: up to now.
+    fn until(&self, end: Option<RecordingMoment>) -> TicketSpan {
+        TicketSpan { begin: Some(self.begin), end }
+    }
 }
 
 /// The spans of a recording that have begun and not ended.
@@ -52,7 +66,7 @@ impl RecordedKinds {
             ("native", "native_traces", self.native),
             ("trace-python-allocators", "trace_python_allocators", self.python_allocators),
             ("allocation-timestamps", "allocation_timestamps", self.timestamps),
-            ("follow", "follow_fork", self.children),
+            (FOLLOW, "follow_fork", self.children),
         ]
     }
 }
@@ -77,8 +91,12 @@ impl OpenSpans {
         if self.lock().iter().any(|open| open.output == output) {
             bail!("{}: another span of this recording is being written there", output.display());
         }
+        let follows = needs.iter().any(|need| need == FOLLOW);
+        if force && follows {
+            remove_children(&output);
+        }
         let begin = self.recording.position(number).context("the process has not begun to record")?;
-        self.lock().push(OpenSpan { number, output, begin });
+        self.lock().push(OpenSpan { number, output, begin, follows });
         Ok(())
     }
 
@@ -119,7 +137,9 @@ impl OpenSpans {
     pub(crate) fn copy(&self, copy: &SpanCopyRequest) -> Result<()> {
         let open = self.find(&copy.span)?;
         check_writable(&copy.output, copy.force)?;
-        self.write(&open, None, &copy.output)
+        let mut captures = vec![snapshot::take_span(&self.recording, open.number, open.until(None))?];
+        captures.extend(self.children(&open, None)?.into_iter().map(|child| child.capture));
+        write_files(&mut captures, &copy.output)
     }
 
     /// Ends a span, and writes its file.
@@ -143,8 +163,25 @@ impl OpenSpans {
     }
 
     fn write(&self, open: &OpenSpan, end: Option<RecordingMoment>, output: &Path) -> Result<()> {
-        let span = TicketSpan { begin: Some(open.begin), end };
-        write_files(&mut [snapshot::take_span(&self.recording, open.number, span)?], output)
+        write_files(&mut [snapshot::take_span(&self.recording, open.number, open.until(end))?], output)?;
+        self.write_children(open, end)
+    }
+
+    /// The children that were forked in a span, where it needs them.
+    fn children(&self, open: &OpenSpan, end: Option<RecordingMoment>) -> Result<Vec<SpanChild>> {
+        let &OpenSpan { number, begin, follows, .. } = open;
+        if follows {
+            (Forking { number, begin, end }).children(&self.recording, &self.captures)
+        } else {
+            Ok(Vec::new())
+        }
+    }
+
+    fn write_children(&self, open: &OpenSpan, end: Option<RecordingMoment>) -> Result<()> {
+        let children = self.children(open, end)?;
+        let paths = span_children::paths(&open.output, &children);
+        let write = |(child, path): (SpanChild, PathBuf)| write_files(&mut [child.capture], &path);
+        children.into_iter().zip(paths).try_for_each(write)
     }
 
     /// Writes the files of all spans that were not ended; the recording is complete.
@@ -159,9 +196,9 @@ impl OpenSpans {
     /// Writes the span up to the end of its process, whose capture is complete.
     fn write_from_complete(&self, open: &OpenSpan) -> Result<()> {
         let capture = (self.captures)(open.number).context("its recording has no capture")?;
-        let span = TicketSpan { begin: Some(open.begin), end: None };
-        let capture = CopyableCapture::with_metadata(&capture, |known| span.metadata(known))?;
-        write_files(&mut [capture], &open.output)
+        let capture = CopyableCapture::with_metadata(&capture, |known| open.until(None).metadata(known))?;
+        write_files(&mut [capture], &open.output)?;
+        self.write_children(open, None)
     }
 }
 

@@ -52,6 +52,7 @@ impl LivePicture {
                 process: process.clone(),
                 sources: sources(follower.sources()),
                 complete: follower.has_ended(),
+                growing: !follower.has_ended(),
                 lost_blocks: follower.lost().blocks,
                 lost_bytes: follower.lost().bytes,
                 ..CaptureInfo::default()
@@ -73,7 +74,9 @@ impl LivePicture {
     ) -> Self {
         let mut frames = frames.clone();
         frames.add_program(Arc::new(Program::of(&process)));
-        let info = CaptureInfo { file, format_version: header::VERSION, process, complete, ..CaptureInfo::default() };
+        let growing = !complete;
+        let info =
+            CaptureInfo { file, format_version: header::VERSION, process, complete, growing, ..CaptureInfo::default() };
         Self { info, sums, frames, threads, totals, symbols: Vec::new() }
     }
 

@@ -387,8 +387,8 @@ pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an al
                                      load it by LD_PRELOAD";
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
-const REPLACED: &str = "the recording ends at an exec: the new program is statically linked, set-user-ID, or \
-                                   cannot connect to memtrack";
+const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where 'memtrack run' began it, and where \
+                        that program is not statically linked or set-user-ID and can connect to memtrack";
 
 /// Bytes of the capture as text; invalid UTF-8 and control characters are escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {

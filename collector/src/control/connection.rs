@@ -120,15 +120,16 @@ impl ControlConnection {
                 Err(_) if self.invalid >= MOST_INVALID => return Err(Dropped::Unfit("too many lines are no requests")),
                 Err(invalid) => {
                     self.invalid += 1;
-                    self.send(&ControlAnswer { id: invalid.id, ok: None, error: Some(invalid.reason) });
+                    self.send(&ControlAnswer { id: invalid.id, ok: None, error: Some(invalid.reason) }, now);
                 }
             }
         }
         Ok(None)
     }
 
-    /// Sends an answer.
-    pub(super) fn send(&mut self, answer: &ControlAnswer) {
+    /// Sends an answer, which the client has time to read from now on, however long it took.
+    pub(super) fn send(&mut self, answer: &ControlAnswer, now: Instant) {
+        self.moved = now;
         self.output.push_back((line(answer).into(), 0));
     }
 
@@ -200,5 +201,30 @@ impl ControlConnection {
 impl Drop for ControlConnection {
     fn drop(&mut self) {
         self.subscription.iter().for_each(SubscriberQueue::leave);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::time::{Duration, Instant};
+
+    use super::{ControlAnswer, ControlConnection};
+
+    #[test]
+    fn a_client_may_read_the_answer_of_a_command_that_took_long() {
+        let (stream, mut client) = UnixStream::pair().unwrap();
+        let asked = Instant::now();
+        let mut connection = ControlConnection::new(1, stream, b"", asked).unwrap();
+        connection.write(asked).unwrap();
+        client.write_all(b"{\"id\": 1, \"command\": \"status\"}\n").unwrap();
+        connection.read(asked).unwrap();
+        assert!(connection.next_request(asked).unwrap().is_some());
+        let answered = asked + Duration::from_secs(60);
+        connection.is_busy = false;
+        connection.send(&ControlAnswer { id: Some(1), ok: None, error: None }, answered);
+        assert!(connection.check_time(answered).is_ok());
+        assert!(connection.check_time(answered + Duration::from_secs(60)).is_err());
     }
 }

@@ -143,7 +143,7 @@ impl ControlThread {
             match self.clients.iter_mut().find(|client| client.number == executed.client) {
                 Some(client) => {
                     client.is_busy = false;
-                    client.send(&executed.answer);
+                    client.send(&executed.answer, Instant::now());
                     executed.subscription.into_iter().for_each(|queue| client.subscribe(queue));
                 }
                 None => executed.subscription.iter().for_each(super::subscriber::SubscriberQueue::leave),

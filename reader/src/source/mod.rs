@@ -250,6 +250,12 @@ impl CaptureReader {
         &self.index.process
     }
 
+    /// The first tickets of the later images of the process, in order: it executed programs.
+    #[must_use]
+    pub fn images(&self) -> &[u64] {
+        &self.index.images
+    }
+
     /// Whether it was written to its end.
     #[must_use]
     pub fn complete(&self) -> bool {

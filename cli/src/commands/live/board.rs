@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-use memtrack_reader::analysis::{Tally, difference_range};
+use memtrack_reader::analysis::{Tally, View, difference_range};
 use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::origin::Whose;
 
@@ -98,7 +98,7 @@ impl GrowthRecord {
     /// Notes what each line holds at the end of a window.
     pub(super) fn note(&mut self, rows: &mut [BoardRow]) {
         self.windows += 1;
-        for row in rows {
+        for row in rows.iter_mut().filter(|row| row.live.bytes > 0 || row.grown != 0) {
             let growth = self
                 .lines
                 .entry(row.label.whole().words())
@@ -121,7 +121,7 @@ impl GrowthRecord {
     }
 }
 
-/// The rows of a folded capture, largest first.
+/// The rows of a folded capture, largest first; what they allocated adds up to all that was allocated.
 pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
     let by_key = |view| {
         let rows = rows_by_own_line(capture, view, false, false).into_iter();
@@ -155,6 +155,9 @@ pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
         let label = row(&one, Tally::default(), allocated, Some(one.clone()));
         rows.push(label);
     }
+    // Lines that freed all that they allocated, which may be most of what is allocated.
+    let freed: Vec<_> = allocated.into_values().collect();
+    rows.extend(freed.into_iter().map(|one| row(&one, Tally::default(), Some(one.clone()), None)));
     rows
 }
 
@@ -185,6 +188,11 @@ impl Board {
 }
 
 impl BoardRow {
+    /// Which blocks are of interest: those that it holds, or if there are none those that it allocated in the last window.
+    pub(super) fn blocks(&self) -> View {
+        if self.live.bytes > 0 { LIVE } else { ALLOCATED }
+    }
+
     /// Whether its growth may be chance.
     pub(super) fn is_noise(&self) -> bool {
         self.noise > 0 && self.grown.unsigned_abs() <= self.noise

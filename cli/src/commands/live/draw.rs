@@ -253,7 +253,8 @@ impl LiveStyles {
         if let Some((stack, tally)) = stacks.first() {
             let frames: Vec<_> = board.capture.frames.leaf_to_root(*stack).collect();
             let text = format!(
-                " {} in {} by the largest of {}, innermost call first:",
+                " {}{} in {} by the largest of {}, innermost call first:",
+                if row.live.bytes > 0 { "" } else { "allocated and freed: " },
                 size_within(tally.bytes, tally.bytes_range()),
                 plural(tally.count, "block", "blocks"),
                 plural(stacks.len() as u64, "stack", "stacks"),

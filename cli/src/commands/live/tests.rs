@@ -152,6 +152,26 @@ fn tabs_have_the_rows_that_they_are_named_after() {
 }
 
 #[test]
+fn a_line_that_frees_all_it_allocates_is_found_by_its_rate() {
+    let mut view = view(&[LINES[0], LINES[1], ("churn", 0, 0, 650_000_000)]);
+    assert_eq!(named(&mut view), ["900 kB Cache.put", "300 kB load"]);
+    // By growth, then by rate.
+    press(&mut view, "ss");
+    assert_eq!(named(&mut view), ["0 B churn", "900 kB Cache.put", "300 kB load"]);
+    assert!(screen(&mut view, 120, 24).iter().any(|line| line.contains("650 MB/s") && line.contains("churn")));
+    press(&mut view, "!");
+    let shown = screen(&mut view, 120, 24);
+    assert!(shown.iter().any(|line| line.contains("allocated and freed: 650 MB in 1 block")), "{shown:#?}");
+}
+
+#[test]
+fn what_the_rows_allocated_is_all_that_was_allocated() {
+    let lines = [LINES[0], LINES[2], ("churn", 0, 0, 650_000_000), ("gone", 0, 5_000, 30)];
+    let board = board(&lines, &mut GrowthRecord::default());
+    assert_eq!(board.rows.iter().map(|row| row.allocated.bytes).sum::<u64>(), board.allocated);
+}
+
+#[test]
 fn suspects_have_grown_in_each_of_the_last_windows() {
     let mut growth = GrowthRecord::default();
     let mut view = LiveView::default();

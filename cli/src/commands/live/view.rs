@@ -9,7 +9,6 @@ use memtrack_reader::analysis::Tally;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::board::{Board, BoardRow, RowOrder};
-use crate::live::picture::LIVE;
 use crate::reports::own_lines::line_of;
 use crate::reports::source::Sources;
 use crate::screen::NextAction;
@@ -23,7 +22,7 @@ pub(super) const KEYS: [(&str, &str); 15] = [
     ("r", "set the mark: growth counts from now on"),
     ("t", "the call tree of what is live now"),
     ("o", "own code only, or all lines"),
-    ("s", "sort by live, growth, rate, name"),
+    ("s", "sort by live, growth, rate (of all lines), name"),
     ("n N a", "the next process, the previous one; all of the recording"),
     ("/", "search for a function or file"),
     ("p Space", "pause: figures stay as they are, the recording goes on"),
@@ -134,7 +133,8 @@ impl LiveView {
         let wanted = self.search.to_lowercase();
         let is_shown = |row: &&BoardRow| {
             let fits = match self.tab {
-                LiveTab::Holders => row.live.bytes > 0,
+                // By rate, lines count that hold nothing.
+                LiveTab::Holders => row.live.bytes > 0 || self.order == Some(RowOrder::Rate) && row.allocated.bytes > 0,
                 LiveTab::Growth => row.grown != 0,
                 LiveTab::Suspects => row.is_suspect(board.totals.live.bytes),
                 LiveTab::Threads => false,
@@ -158,10 +158,10 @@ impl LiveView {
         if self.tab == LiveTab::Threads { board.threads.len() } else { self.shown(board).len() }
     }
 
-    /// The stacks of a line that hold most, largest first.
+    /// The stacks of a line that hold most, largest first; of one that holds nothing those that allocated most.
     pub(super) fn stacks_of(board: &Board, row: &BoardRow) -> Vec<(StackId, Tally)> {
         let mut stacks: std::collections::HashMap<StackId, Tally> = std::collections::HashMap::new();
-        for group in board.capture.analysis.view(LIVE) {
+        for group in board.capture.analysis.view(row.blocks()) {
             if line_of(&board.capture, group.stack) == row.key {
                 *stacks.entry(group.stack).or_default() += group.tally();
             }

@@ -6,8 +6,7 @@
 //! children and no other file; and each name contains the child's number in the process tree, so that a reused process
 //! id overwrites nothing.
 
-use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use memtrack_collector::{NewChild, OpenSink};
 
 use super::{CaptureMode, sink};
-use crate::child_captures::{matching, run_of};
+use crate::child_captures::{inserted, is_device, matching, remove_children};
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{quoted, quoted_path};
 
@@ -75,9 +74,7 @@ impl Children {
     /// Removes the captures of the children of an earlier run whose main capture is about to be overwritten, if that
     /// capture contains its recording id.
     pub(super) fn replace(&self, own: &Path) {
-        if let Some(run) = own.is_file().then(|| run_of(own)).flatten() {
-            self.0.lock().replaced = remove(own, run);
-        }
+        self.0.lock().replaced = remove_children(own);
     }
 
     /// The whole path of the capture of the process with this number in the tree; the first process has 0.
@@ -141,7 +138,7 @@ impl CaptureNames {
     /// `capture.<pid>-<n>.bin` for `capture.bin`, or `capture.2.<pid>-<n>.bin` if files of another run match that
     /// pattern.
     fn path(&self, child: NewChild) -> PathBuf {
-        beside(&self.own, &format!(".{}{}-{}", self.run, child.pid, child.number))
+        inserted(&self.own, &format!(".{}{}-{}", self.run, child.pid, child.number))
     }
 
     fn pattern(&self) -> String {
@@ -155,50 +152,25 @@ impl CaptureNames {
     }
 }
 
-/// Removes the captures of the children of this recording; returns their number.
-fn remove(own: &Path, run: u64) -> usize {
-    let mut paths: Vec<_> = matching(own).into_iter().map(|name| own.with_file_name(name)).collect();
-    paths.retain(|path| path != own);
-    paths.into_iter().filter(|path| run_of(path) == Some(run) && fs::remove_file(path).is_ok()).count()
-}
-
 /// Whether the pattern of this run's children matches the name.
 fn begins(name: &OsStr, own: &Path, run: &str) -> bool {
     let stem = own.file_stem().unwrap_or_default().as_bytes();
     name.as_bytes().starts_with(&[stem, b".", run.as_bytes()].concat())
 }
 
-/// `path` with `insert` before its suffix; unchanged for devices.
-fn beside(path: &Path, insert: &str) -> PathBuf {
-    if is_device(path) {
-        return path.into();
-    }
-    let mut name = OsString::from(path.file_stem().unwrap_or_default());
-    name.push(insert);
-    if let Some(suffix) = path.extension() {
-        name.push(".");
-        name.push(suffix);
-    }
-    path.with_file_name(name)
-}
-
-fn is_device(path: &Path) -> bool {
-    path.exists() && !path.is_file()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{CaptureNames, beside};
-    use crate::child_captures::matching;
+    use super::CaptureNames;
+    use crate::child_captures::{inserted, matching};
     use memtrack_collector::NewChild;
     use std::path::Path;
 
     #[test]
     fn names() {
-        assert_eq!(beside(Path::new("d/capture.bin"), ".7-1"), Path::new("d/capture.7-1.bin"));
-        assert_eq!(beside(Path::new("memtrack-app.py.4.bin"), ".7-1"), Path::new("memtrack-app.py.4.7-1.bin"));
-        assert_eq!(beside(Path::new("capture"), ".7-1"), Path::new("capture.7-1"));
-        assert_eq!(beside(Path::new("/dev/null"), ".7-1"), Path::new("/dev/null"));
+        assert_eq!(inserted(Path::new("d/capture.bin"), ".7-1"), Path::new("d/capture.7-1.bin"));
+        assert_eq!(inserted(Path::new("memtrack-app.py.4.bin"), ".7-1"), Path::new("memtrack-app.py.4.7-1.bin"));
+        assert_eq!(inserted(Path::new("capture"), ".7-1"), Path::new("capture.7-1"));
+        assert_eq!(inserted(Path::new("/dev/null"), ".7-1"), Path::new("/dev/null"));
     }
 
     #[test]

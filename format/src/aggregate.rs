@@ -19,7 +19,8 @@
 //! counts     bytes count                                           what each of threads has allocated, as it was counted; as before
 //! windows    from to rows                                          what groups did in spans of time (`run --window`); as before. A row: group,
 //!                                                                  then bytes and count of what was allocated, freed, live at the end, and most of it;
-//!                                                                  then, if any is an estimate, the 3 variances of each row as above
+//!                                                                  then, if any is an estimate or `mapped` follows, the 3 variances of each row as above
+//! mapped     class stack allocator thread bytes count              mappings that are not heap, when those of their class were largest; missing in older payloads
 //! ```
 //!
 //! A payload is split into parts of at most [`PART`] bytes, one block each. A block's `segment` is the number of the
@@ -27,11 +28,14 @@
 //!
 //! Invariant: a decoder allocates no more rows than there are bytes, and every index it returns is in range.
 
+mod mapped;
 mod windows;
 
 use crate::fields::{FieldReader, FieldWriter};
 use crate::mapped::ModuleSource;
 
+pub use self::mapped::AggregateMapped;
+use self::mapped::{read_mapped, write_mapped};
 pub use self::windows::{AggregateWindow, AggregateWindowRow};
 use self::windows::{read_windows, write_window};
 
@@ -158,6 +162,8 @@ pub struct Aggregate {
     pub counts: Vec<(u64, u64)>,
     /// Spans of time, in order, if there are any.
     pub windows: Vec<AggregateWindow>,
+    /// Mappings that are not heap.
+    pub mapped: Vec<AggregateMapped>,
 }
 
 impl Aggregate {
@@ -190,13 +196,18 @@ impl Aggregate {
             out.numbers(&[row.bytes, row.count, row.largest_bytes, row.largest_time_ns]);
         });
         // What knows nothing of them is written as before there were any.
-        if !self.variances.is_empty() || !self.counts.is_empty() || !self.windows.is_empty() {
+        let has_mapped = !self.mapped.is_empty();
+        let has_windows = !self.windows.is_empty() || has_mapped;
+        if !self.variances.is_empty() || !self.counts.is_empty() || has_windows {
             out.rows(&self.variances, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
             out.rows(&self.counts, |out, &(bytes, count)| out.numbers(&[bytes, count]));
         }
-        if !self.windows.is_empty() {
+        if has_windows {
             out.rows(&self.windows, write_window);
-            windows::write_variances(&mut out, &self.windows);
+            windows::write_variances(&mut out, &self.windows, has_mapped);
+        }
+        if has_mapped {
+            out.rows(&self.mapped, write_mapped);
         }
         out.into_bytes()
     }
@@ -247,6 +258,8 @@ impl Aggregate {
         if !input.is_at_end() {
             windows::read_variances(&mut input, &mut windows)?;
         }
+        let mapped = |input: &mut FieldReader<'_>| read_mapped(input, &stack, &thread);
+        let mapped = if input.is_at_end() { Vec::new() } else { input.rows(mapped)? };
         Some(Self {
             names,
             frames,
@@ -263,6 +276,7 @@ impl Aggregate {
             variances,
             counts,
             windows,
+            mapped,
         })
     }
 }
@@ -336,8 +350,8 @@ fn module(input: &mut FieldReader<'_>) -> Option<AggregateModule> {
 #[cfg(test)]
 mod tests {
     use super::{
-        Aggregate, AggregateFailed, AggregateGroup, AggregateModule, AggregateNativePlace, AggregateSnapshot,
-        AggregateSum, AggregateWindow, AggregateWindowRow, ModuleSource,
+        Aggregate, AggregateFailed, AggregateGroup, AggregateMapped, AggregateModule, AggregateNativePlace,
+        AggregateSnapshot, AggregateSum, AggregateWindow, AggregateWindowRow, ModuleSource,
     };
     use proptest::prelude::*;
 
@@ -379,12 +393,19 @@ mod tests {
                     variances: [[4, 5, 6, u32::MAX]; 3],
                 }],
             }],
+            mapped: Vec::new(),
         }
     }
 
     #[test]
     fn round_trip() {
         assert_eq!(Aggregate::decode(&example().encode()), Some(example()));
+        let row = AggregateMapped { class: 3, stack: 2, allocator: 9, thread: 0, bytes: 1 << 40, count: 5 };
+        let with_mapped = Aggregate { mapped: vec![row; 2], ..example() };
+        assert_eq!(Aggregate::decode(&with_mapped.encode()), Some(with_mapped.clone()));
+        // What stands before them is written, too, where there is nothing of it.
+        let alone = Aggregate { variances: Vec::new(), counts: Vec::new(), windows: Vec::new(), ..with_mapped };
+        assert_eq!(Aggregate::decode(&alone.encode()), Some(alone));
     }
 
     #[test]

@@ -5,13 +5,13 @@
 
 mod windows;
 
-use memtrack_format::Allocator;
 use memtrack_format::aggregate::{self, Aggregate};
+use memtrack_format::{Allocator, MapClass};
 use rustc_hash::FxHashMap;
 
 use crate::analysis::{
-    Analysis, ClassTotals, FailedGroup, Group, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally, Totals,
-    Variance, View, ViewVariances,
+    Analysis, ClassTotals, FailedGroup, Group, MappedGroup, MappingTotals, Moment, Peak, SizeHistogram, Sum, Tally,
+    Totals, Variance, View, ViewVariances,
 };
 use crate::error::Error;
 use crate::event::{CountedAllocations, Snapshot, StackId, Thread, ThreadId};
@@ -37,6 +37,7 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
         variances: save_variances(analysis),
         counts: save_counts(threads),
         windows: windows::save(analysis),
+        mapped: analysis.mapped.iter().map(save_mapped).collect(),
     }
 }
 
@@ -169,8 +170,9 @@ pub fn restore_into(frames: &mut Frames, aggregate: &Aggregate) -> Result<(Analy
         })
         .collect();
     let failed = aggregate.failed.iter().filter_map(|group| restore_failed(group, stack(group.stack))).collect();
+    let mapped = aggregate.mapped.iter().filter_map(|group| restore_mapped(group, stack(group.stack))).collect();
     let windows = windows::restore(aggregate, stack);
-    Ok((Analysis { groups, totals, failed, snapshots, variances, windows, ..Analysis::default() }, threads))
+    Ok((Analysis { groups, totals, failed, mapped, snapshots, variances, windows, ..Analysis::default() }, threads))
 }
 
 /// Restores the tables; returns the id of each stack of the aggregate.
@@ -258,6 +260,19 @@ fn restore_failed(group: &aggregate::AggregateFailed, stack: StackId) -> Option<
     let aggregate::AggregateFailed { allocator, thread, bytes, count, largest_bytes, largest_time_ns, .. } = *group;
     let (allocator, thread) = (Allocator::from_number(allocator)?, ThreadId(thread));
     Some(FailedGroup { stack, allocator, thread, bytes, count, largest_bytes, largest_time_ns })
+}
+
+fn save_mapped(group: &MappedGroup) -> aggregate::AggregateMapped {
+    let MappedGroup { class, stack, allocator, thread, bytes, count } = *group;
+    let (class, stack, allocator, thread) = (class as u8, stack.0, allocator as u8, thread.0);
+    aggregate::AggregateMapped { class, stack, allocator, thread, bytes, count }
+}
+
+/// `None` for a class or an allocator of a later version.
+fn restore_mapped(group: &aggregate::AggregateMapped, stack: StackId) -> Option<MappedGroup> {
+    let aggregate::AggregateMapped { class, allocator, thread, bytes, count, .. } = *group;
+    let (class, allocator) = (MapClass::from_number(class)?, Allocator::from_number(allocator)?);
+    Some(MappedGroup { class, stack, allocator, thread: ThreadId(thread), bytes, count })
 }
 
 fn save_snapshot(snapshot: &Snapshot) -> aggregate::AggregateSnapshot {

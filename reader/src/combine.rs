@@ -5,7 +5,7 @@
 //! one process after the other, and there are no intervals. Invariant: every sum over allocations is the sum over the
 //! captures; live and resident memory over time are sums over the processes that ran at that time.
 
-use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, Moment, Sum, Totals, ViewVariances};
+use crate::analysis::{Analysis, ClassTotals, FailedGroup, Group, MappedGroup, Moment, Sum, Totals, ViewVariances};
 use crate::error::Error;
 use crate::event::{Snapshot, StackId, Thread, ThreadId};
 use crate::frames::Frames;
@@ -81,6 +81,7 @@ pub fn beneath(analysis: &mut Analysis, frames: &mut Frames, name: &str) -> Resu
     let stack = |stack: StackId| moved.get(stack.0 as usize).copied().unwrap_or_default();
     analysis.groups.change_stacks(stack);
     analysis.failed.merge(|group| (stack(group.stack), group.allocator));
+    analysis.mapped.merge(|group| (stack(group.stack), group.allocator));
     Ok(())
 }
 
@@ -117,6 +118,13 @@ fn add_groups(whole: &mut CapturePart, part: &CapturePart, shift: u64, first_ord
             thread: ThreadId(failed.thread.0.saturating_add(first_thread)),
             largest_time_ns: failed.largest_time_ns.saturating_add(shift),
             ..*failed
+        });
+    }
+    for mapped in part.analysis.mapped.iter() {
+        whole.analysis.mapped.push(MappedGroup {
+            stack: stacks.get(mapped.stack.0 as usize).copied().unwrap_or_default(),
+            thread: ThreadId(mapped.thread.0.saturating_add(first_thread)),
+            ..*mapped
         });
     }
     Ok(next_order)

@@ -57,6 +57,7 @@ impl Filter {
             let judge = Matcher::new(&self.expr(), &MatchContext { frames, threads, start_ns: 0, duration_ns: 0 });
             analysis.retain(|_, group| judge.takes_group(group.stack, group.allocator, group.thread));
             analysis.failed.retain(|failed| judge.takes_group(failed.stack, failed.allocator, failed.thread));
+            analysis.mapped.retain(|mapped| judge.takes_group(mapped.stack, mapped.allocator, mapped.thread));
         }
         analysis.totals.allocations
     }

@@ -16,6 +16,7 @@ pub(crate) mod leak_parts;
 pub(crate) mod leaked;
 pub(crate) mod lifetimes;
 pub(crate) mod line_objects;
+pub(crate) mod mappings;
 pub(crate) mod objects_view;
 pub(crate) mod own_lines;
 pub(crate) mod page;

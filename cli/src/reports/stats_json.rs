@@ -13,6 +13,7 @@ use super::estimates;
 use super::failed;
 use super::leak_parts::LeakParts;
 use super::lifetimes::LifetimesReport;
+use super::mappings;
 use super::processes;
 use super::stats::{StatsRows, allocated, freed, is_counted, leaks, traces_python_allocators};
 use super::view::name;
@@ -62,6 +63,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
             "reserved_bytes": totals.mappings.reserved.peak_bytes,
             "file_bytes": totals.mappings.file.peak_bytes,
             "shared_bytes": totals.mappings.shared.peak_bytes,
+            "lines": mappings::json(capture),
         },
         "account": capture.info.recording_cost.json(),
         "processes": processes::json(&capture.info.processes),

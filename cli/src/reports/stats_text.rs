@@ -15,7 +15,7 @@ use super::estimates::{self, RangedTally, WholeFigures};
 use super::leak_parts::LeakParts;
 use super::own_lines::{OwnLineRow, rows_by_own_line, top_rows};
 use super::stats::{StatsRows, leaks};
-use super::{arenas, failed, processes};
+use super::{arenas, failed, mappings, processes};
 use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share_of};
 use crate::units::{count, count_within, duration, size};
@@ -166,13 +166,16 @@ fn figures(
     if let Some(combined_peaks) = info.combined_peaks.as_ref().filter(|_| totals.resident_peak().is_some()) {
         line("  sum of peaks", format!("{}, each process at its own time", size(combined_peaks.rss_sum_of_peaks)))?;
     }
-    let mappings = &totals.mappings;
-    let [reserved, file, shared] = [mappings.reserved, mappings.file, mappings.shared].map(|class| class.peak_bytes);
+    let classes = &totals.mappings;
+    let [reserved, file, shared] = [classes.reserved, classes.file, classes.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
         line(
             "Mappings",
             format!("peak: {} reserved, {} file-backed, {} shared", size(reserved), size(file), size(shared)),
         )?;
+        for (class, text) in mappings::texts(capture) {
+            line(&format!("  {class}"), text)?;
+        }
     }
     if info.process.fork_ticket.is_some() || totals.inherited_frees > 0 {
         line(

@@ -38,10 +38,10 @@ pub(super) fn write_window(out: &mut FieldWriter, window: &AggregateWindow) {
     });
 }
 
-/// How exact the rows are, behind all windows, if any of them is an estimate.
-pub(super) fn write_variances(out: &mut FieldWriter, windows: &[AggregateWindow]) {
+/// How exact the rows are, behind all windows, if any of them is an estimate, or more comes behind them.
+pub(super) fn write_variances(out: &mut FieldWriter, windows: &[AggregateWindow], is_followed: bool) {
     let rows: Vec<_> = windows.iter().flat_map(|window| &window.rows).map(|row| row.variances).collect();
-    if rows.iter().any(|row| *row != <[[u32; 4]; 3]>::default()) {
+    if is_followed || rows.iter().any(|row| *row != <[[u32; 4]; 3]>::default()) {
         out.rows(&rows, |out, row| row.as_flattened().iter().for_each(|&bits| out.number(bits.into())));
     }
 }

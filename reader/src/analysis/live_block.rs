@@ -19,7 +19,7 @@ pub(crate) struct LiveBlock {
     pub(crate) time_ns: u64,
     /// Its group; [`LiveBlock::NO_GROUP`] for mappings that are not heap.
     pub(crate) group: u32,
-    /// Which allocation of its thread it was, modulo 2^32.
+    /// Which allocation of its thread it was, modulo 2^32; of a mapping that is not heap, the number of its group of mappings.
     pub(crate) nth: u32,
 }
 

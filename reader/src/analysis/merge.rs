@@ -23,6 +23,7 @@ impl Analysis {
     /// new number of each.
     pub fn merge_groups(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) -> Vec<u32> {
         self.failed.merge(&key);
+        self.mapped.merge(&key);
         self.windows.iter_mut().for_each(|window| window.merge(&key));
         hold_again(&mut self.windows);
         let numbers = self.groups.merge(key);

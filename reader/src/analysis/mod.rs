@@ -25,6 +25,7 @@ mod interval_tracker;
 mod intervals;
 mod lifetimes;
 mod live_block;
+mod mapped;
 mod merge;
 mod moment_index;
 mod options;
@@ -52,6 +53,7 @@ pub use growth::{LiveSeries, UnendingGrowth};
 pub use histogram::SizeHistogram;
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
+pub use mapped::{Mapped, MappedGroup};
 pub use options::{Options, UnknownBlocks};
 pub use own::{BaselineMemory, kept};
 pub use quiet::{CaptureRows, FunctionKey, MovedBlocks, ReducedRows};
@@ -75,6 +77,8 @@ pub struct Analysis {
     pub totals: Totals,
     /// Failed allocation calls.
     pub failed: Failed,
+    /// Who made the mappings that are not heap.
+    pub mapped: Mapped,
     /// The memory snapshots, in order.
     pub snapshots: Vec<Snapshot>,
     /// The snapshots at which allocations were live; present if [`Options::moments`](crate::Options) asked for it.

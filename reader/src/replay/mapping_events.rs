@@ -23,8 +23,9 @@ impl Replay {
         self.cuts = overlaid;
         self.class_totals(class).map(event.size);
         let mut block = LiveBlock::outside(event);
-        if class == MapClass::Heap {
-            self.sums.allocate::<false>(event, allocator, &mut block);
+        match class {
+            MapClass::Heap => self.sums.allocate::<false>(event, allocator, &mut block),
+            _ => block.nth = self.mapped.map(event, allocator, class),
         }
         self.mappings.insert(event.address, block, class);
     }
@@ -62,6 +63,9 @@ impl Replay {
     fn end_cut(&mut self, cut: &Cut, event: &Event) -> Option<ReleasedBlock> {
         self.class_totals(cut.mapping.class).unmap(cut.bytes());
         let is_heap = cut.mapping.class == MapClass::Heap;
+        if !is_heap {
+            self.mapped.shrink(cut.mapping.block.nth, cut.bytes(), cut.last);
+        }
         is_heap.then(|| {
             let mut ended = ReleasedBlock::default();
             self.sums.release::<false>(&cut.mapping.block, cut.bytes(), cut.last, event, &mut ended);
@@ -73,7 +77,10 @@ impl Replay {
         self.class_totals(cut.mapping.class).grow(cut.bytes());
         match ended {
             Some(ended) => self.sums.restore(&cut.mapping.block, cut.bytes(), whole, ended, event),
-            None => self.sums.totals.undone += 1,
+            None => {
+                self.mapped.grow(cut.mapping.block.nth, cut.bytes(), whole);
+                self.sums.totals.undone += 1;
+            }
         }
     }
 

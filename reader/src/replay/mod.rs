@@ -10,6 +10,7 @@ mod addresses;
 mod heap;
 mod kept_moment;
 mod look_ahead;
+mod mapped_sums;
 mod mapping_events;
 pub(crate) mod mappings;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use memtrack_format::{Allocator, MapClass};
 use self::addresses::Bottom;
 use self::heap::{BlockIndex, LiveHeap};
 use self::kept_moment::{KeptMoment, block_extent, mapped_extents, with_mapped};
+use self::mapped_sums::MappedSums;
 use self::mappings::{Cut, Mappings};
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
@@ -42,6 +44,7 @@ pub struct Replay {
     heap: LiveHeap,
     short_lived: ShortLivedBlocks,
     mappings: Mappings,
+    mapped: MappedSums,
     threads: Vec<ReplayThread>,
     /// Buffer for the parts that the current event cuts out of mappings.
     cuts: Vec<Cut>,
@@ -86,6 +89,7 @@ impl Replay {
             heap: LiveHeap::default(),
             short_lived: ShortLivedBlocks::default(),
             mappings: Mappings::default(),
+            mapped: MappedSums::default(),
             threads: Vec::new(),
             cuts: Vec::new(),
             next_order: 0,
@@ -228,8 +232,9 @@ impl Replay {
         }
         for (class, LivePart { block, bytes, first }) in std::mem::take(&mut self.mappings).live() {
             self.class_totals(class).unmap(bytes);
-            if class == MapClass::Heap {
-                self.sums.discard(&block, bytes, first);
+            match class {
+                MapClass::Heap => self.sums.discard(&block, bytes, first),
+                _ => self.mapped.shrink(block.nth, bytes, first),
             }
         }
         self.threads.clear();
@@ -317,18 +322,19 @@ impl Replay {
     pub fn finish(&self) -> Analysis {
         let curve = self.watch.as_ref().map(|watch| watch.curve.clone());
         let by_address = self.sums.keeps_intervals();
-        Analysis { curve, ..self.sums.finish(live(&self.heap, &self.threads, &self.mappings, by_address)) }
+        let mapped = self.mapped.at_peaks();
+        Analysis { curve, mapped, ..self.sums.finish(live(&self.heap, &self.threads, &self.mappings, by_address)) }
     }
 
     /// The same at the end, without additional memory.
     #[must_use]
     pub fn into_analysis(self) -> Analysis {
-        let Self { mut sums, heap, threads, mappings, watch, .. } = self;
+        let Self { mut sums, heap, threads, mappings, mapped, watch, .. } = self;
         let by_address = sums.keeps_intervals();
         let surviving = sums.close(live(&heap, &threads, &mappings, by_address));
         drop((heap, mappings));
         let curve = watch.map(|watch| watch.curve);
-        Analysis { curve, ..sums.into_analysis(&surviving) }
+        Analysis { curve, mapped: mapped.at_peaks(), ..sums.into_analysis(&surviving) }
     }
 
     #[inline(always)]

@@ -25,7 +25,7 @@ use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
 use crate::reports::leak_parts::LeakParts;
-use crate::reports::{failed, own_lines, page};
+use crate::reports::{failed, mappings, own_lines, page};
 use crate::units::{duration, plural, size};
 
 /// Records up to this many bytes are read back in about a second.
@@ -333,9 +333,14 @@ fn figures(
         false => names.is_brief().then_some(BRIEF),
     };
     let resident = capture.info.resident_sentence();
-    for (label, text) in
-        [("resident", resident), ("failed", failed), ("limit", limits), ("symbols", symbols.map(str::to_owned))]
-    {
+    let mapped = mappings::note(capture).filter(|_| !names.is_over());
+    for (label, text) in [
+        ("mapped", mapped),
+        ("resident", resident),
+        ("failed", failed),
+        ("limit", limits),
+        ("symbols", symbols.map(str::to_owned)),
+    ] {
         if let Some(text) = text {
             message::labelled(label, text);
         }

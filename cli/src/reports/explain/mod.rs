@@ -14,6 +14,7 @@ mod not_in_memory;
 mod not_seen;
 mod resident;
 mod rows;
+mod shared;
 mod tiny;
 mod types;
 mod write;
@@ -144,6 +145,7 @@ impl Explanation {
             killed::findings(&rows, blocks.last.as_ref(), &mut sources),
             copies::findings(&rows, &blocks.at_peak),
             held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat()),
+            shared::findings(capture, &mut sources),
             growing,
             tiny,
             churn::findings(&rows, &mut sources),

@@ -44,7 +44,7 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
             "{} after the start, {} of resident memory: {}",
             duration(memory.time_ns),
             percent(bytes, total),
-            memory.sentence()
+            report.sentence()
         ),
         tally: Evidence::exact(bytes, 0),
         place: None,

@@ -8,10 +8,12 @@ mod sentence;
 mod text;
 mod what_if;
 
+use memtrack_format::MapClass;
 use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolClass, SizeSpread, UntouchedBlocks};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
+use super::mappings;
 use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
@@ -82,6 +84,20 @@ impl<'a> ResidentReport<'a> {
     /// With what other settings come to.
     pub(crate) fn with_what_if(self, what_if: Option<WhatIf>) -> Self {
         Self { what_if, ..self }
+    }
+
+    /// Why resident memory is what it is, with who mapped most of the shared memory.
+    pub(crate) fn sentence(&self) -> String {
+        let sentence = self.memory.sentence();
+        let lines = mappings::lines(self.capture, MapClass::Shared);
+        let most = lines.iter().max_by_key(|line| line.bytes);
+        match most.filter(|line| line.bytes > self.memory.bytes(MemoryClass::Shared) / 2) {
+            Some(line) => {
+                let named = format!("is shared memory, most of it mapped by {}", line.name(self.capture));
+                sentence.replace("is shared memory", &named)
+            }
+            None => sentence,
+        }
     }
 
     pub(crate) fn memory(&self) -> &ResidentMoment {

@@ -30,7 +30,7 @@ impl ResidentReport<'_> {
         format: TextFormat,
         mut out: impl Write,
     ) -> io::Result<()> {
-        let mut lines = vec![format.heading(&capitalized(&self.memory.sentence()))];
+        let mut lines = vec![format.heading(&capitalized(&self.sentence()))];
         lines.extend(paragraph(&self.when(when), format));
         lines.push(String::new());
         lines.extend(self.classes().lines(format));

@@ -11,7 +11,7 @@ use crate::analysis::intervals::PackedRows;
 use crate::analysis::live_block::{LiveBlock, LivePart};
 use crate::analysis::sampled_variances::{self, add_live};
 use crate::analysis::since::EndedSince;
-use crate::analysis::{Analysis, Groups, Peak, Totals};
+use crate::analysis::{Analysis, Groups, Mapped, Peak, Totals};
 
 /// The intervals of what is live at the end.
 #[derive(Debug)]
@@ -82,6 +82,7 @@ impl GroupTotals {
             groups,
             totals,
             failed,
+            mapped: Mapped::default(),
             snapshots,
             intervals,
             details,

@@ -1,0 +1,45 @@
+//! Shared memory, which no view of the heap has: who mapped it.
+//!
+//! Invariant: bytes are those of `stats`.
+
+use memtrack_format::MapClass;
+
+use super::{Evidence, Finding, FindingKind, Severity, command};
+use crate::reports::capture_info::Capture;
+use crate::reports::mappings::{MappedLine, bytes, lines};
+use crate::reports::place::Place;
+use crate::reports::source::Sources;
+use crate::units::{percent, plural, size};
+
+/// The lines that mapped most of it.
+pub(super) fn findings(capture: &Capture, sources: &mut Sources) -> Vec<Finding> {
+    let (all, lines) = (bytes(capture, MapClass::Shared), lines(capture, MapClass::Shared));
+    let Some(first) = lines.first() else { return Vec::new() };
+    let evidence = |line: &MappedLine| Evidence {
+        text: format!(
+            "{} in {}, {} of shared mappings when they were largest: {}",
+            size(line.bytes),
+            plural(line.count, "mapping", "mappings"),
+            percent(line.bytes, all),
+            line.name(capture)
+        ),
+        tally: Evidence::exact(line.bytes, line.count),
+        place: Place::of(capture, line.stack, sources),
+    };
+    let title = format!("{} maps {} of shared memory, which is in no peak", first.name(capture), size(first.bytes));
+    vec![Finding {
+        kind: FindingKind::Held,
+        severity: Severity::Note,
+        title,
+        bytes: first.bytes,
+        weight: first.bytes,
+        evidence: lines.iter().map(evidence).collect(),
+        meaning: "Shared mappings (MAP_SHARED, as of mmap.mmap(-1, n) and of multiprocessing.shared_memory) are no heap: peak, leaks and \
+                  limits do not count them. They take memory where they are touched, once for all processes that share them."
+            .into(),
+        advice: "Unmap it as soon as it is not used. What no other process is to see can be private, and counts as heap then: \
+                 mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS), or a bytearray."
+            .into(),
+        command: command(capture, "stats"),
+    }]
+}

@@ -104,7 +104,7 @@ mod tests {
     #[test]
     fn rows_are_those_of_the_peak_of_each_class() {
         let mut sums = MappedSums::default();
-        let mut map = |sums: &mut MappedSums, class, stack, size| {
+        let map = |sums: &mut MappedSums, class, stack, size| {
             let kind = EventKind::Map(Allocator::Mmap, class);
             let (stack, thread) = (StackId(stack), ThreadId(0));
             sums.map(&Event { kind, address: 0, size, stack, thread, order: 0, time_ns: 0 }, Allocator::Mmap, class)

@@ -198,11 +198,12 @@ impl Follower<'_> {
         self.head(address, types).unwrap_or_default()
     }
 
-    /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand.
+    /// What an object begins with. Those that refer to nothing are measured at once: their memory is at hand. What has no size
+    /// then is none of them.
     fn head(&self, address: u64, types: &TypesSoFar) -> Option<ObjectHead> {
         let head = ObjectHead::read(self.memory, self.layout, address)?;
         let leaf = types.leaves.get(&head.of).and_then(|number| types.all.get(*number as usize));
-        let own_bytes = leaf.and_then(|of| own_bytes(self.memory, self.layout, of, address)).unwrap_or(0);
+        let own_bytes = leaf.map_or(Some(0), |of| own_bytes(self.memory, self.layout, of, address))?;
         Some(ObjectHead { own_bytes, ..head })
     }
 }

@@ -10,6 +10,7 @@ use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
 use crate::addresses::{AddressTable, MOST_ROWS};
+use crate::block_object::may_be_in_block;
 use crate::blocks::{BlockInUse, BlockPlaces};
 use crate::followers::{AT_ONCE, Followers};
 use crate::found_holders::FoundHolder;
@@ -23,6 +24,7 @@ use crate::pool_headers::PoolHeaders;
 use crate::prefetch::{PREFETCHED, prefetch};
 use crate::pymalloc::PoolLayout;
 use crate::reference_count::{IMMORTAL, LOCAL_COUNT, ReferenceCount};
+use crate::size::own_bytes;
 use crate::types::{ObjectKind, ObjectType, TypeTable};
 
 /// The bits of an address in the collector's header; the others are flags.
@@ -42,8 +44,6 @@ const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
 /// The hash of an object without one of its own is its address, shifted.
 const HASH_SHIFT: u32 = 4;
-/// Bytes of the smallest text.
-const LEAST_TEXT: u64 = 40;
 /// Members of all lists that are no objects: after more, a list ends with one.
 const MOST_MISSED: u64 = 1 << 20;
 /// Objects that are read at most.
@@ -323,18 +323,13 @@ impl FoundObjects<'_> {
         object.and_then(|object| self.types.get(object.type_number)).is_some_and(|of| of.kind == ObjectKind::Type)
     }
 
-    /// Adds the object at this address, if there is one of a type that is expected there and as small as it must be.
+    /// Adds the object at this address, if there is one of a type that is expected there and can be in its block.
     fn find_object(&mut self, address: u64, room: u64, is_expected: impl Fn(&ObjectType) -> bool) {
         if self.by_address.get(address).is_some() {
             return;
         }
         let found = self.type_at(address).filter(|_| self.objects.len() < MOST_OBJECTS && !self.is_table(address));
-        let least = |of: &ObjectType| match of.kind {
-            // Texts of one byte for each character have no more than that.
-            ObjectKind::Text => of.basic_size.min(self.layout.fields(LEAST_TEXT)),
-            _ => of.basic_size,
-        };
-        let fits = |of: &ObjectType| least(of) <= room && is_expected(of);
+        let fits = |of: &ObjectType| is_expected(of) && may_be_in_block(self.memory, self.layout, of, address, room);
         if let Some((type_number, count)) = found.filter(|(of, _)| self.types.get(*of).is_some_and(|of| fits(&of))) {
             self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count);
         }
@@ -365,10 +360,15 @@ impl FoundObjects<'_> {
         if head.of == 0 {
             return None;
         }
+        let (memory, layout) = (self.memory, self.layout);
         self.number_or_add(address, |types| {
             let type_number = types.number(head.of)?;
-            let object =
-                PicturedObject { address, type_number, own_bytes: head.own_bytes, ..PicturedObject::default() };
+            // Whoever read it may not have known the type.
+            let own_bytes = match types.leaf(type_number).filter(|_| head.own_bytes == 0) {
+                Some(of) => own_bytes(memory, layout, &of, address)?,
+                None => head.own_bytes,
+            };
+            let object = PicturedObject { address, type_number, own_bytes, ..PicturedObject::default() };
             Some((object, head.count))
         })
     }

@@ -4,14 +4,15 @@
 //! have none; [`picture_reader`] follows them and the
 //! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
 //! and [`size`] say what an object is and how large, with the [`measures`] of types that have their own; [`addresses`] where
-//! objects are, and [`contents`] where their items are; [`dictionary`] reads dictionaries, [`greenlets`] frames that no thread has. [`graph`] finds paths to objects and
-//! what would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
+//! objects are, [`block_object`] and [`leaf_contents`] whether one can be where it looks so, and [`contents`] where their items are;
+//! [`dictionary`] reads dictionaries, [`greenlets`] frames that no thread has. [`graph`] finds paths to objects and what would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
 
 #![forbid(unsafe_code)]
 
 mod addresses;
+mod block_object;
 mod blocks;
 mod contents;
 mod dictionary;
@@ -32,6 +33,7 @@ mod label_threads;
 mod labels;
 mod large_objects;
 mod layout;
+mod leaf_contents;
 mod malloc_chunks;
 mod measures;
 mod memory;

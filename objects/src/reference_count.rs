@@ -22,6 +22,8 @@ const COUNTED_LATE: i64 = i64::MAX / 8;
 pub(crate) const LOCAL_COUNT: u64 = 12;
 const SHARED_COUNT: u64 = 16;
 const COUNT: u64 = (1 << 48) - 1;
+const FIRST_WITH_FLAGS: u8 = 14;
+const FLAG_BITS_END: u32 = 56;
 
 /// The references of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +44,10 @@ impl ReferenceCount {
         Some(Self::of_word(memory.u64(object)?, layout.minor))
     }
 
-    /// From the word in which builds with a global lock have the count: above it are flags from 3.14 on.
+    /// From the word in which builds with a global lock have the count: above it are flags from 3.14 on, of one byte.
     pub(crate) fn of_word(word: u64, minor: u8) -> Self {
-        Self::of_one(word & COUNT, minor)
+        let has_flags = minor >= FIRST_WITH_FLAGS && word >> FLAG_BITS_END == 0;
+        Self::of_one(if has_flags { word & COUNT } else { word }, minor)
     }
 
     /// From the one count of builds with a global lock, version 3.`minor`.
@@ -93,6 +96,11 @@ mod tests {
         let immortal = [u64::from(u32::MAX), 3 << 30, (3 << 30) + 7].map(|count| ReferenceCount::of_one(count, 14));
         assert_eq!(immortal, [Immortal; 3]);
         assert_eq!(ReferenceCount::of_one(0xcdcd_cdcd_cdcd, 12), Counted(0xcdcd_cdcd_cdcd));
+        // Above the count are the numbers of attribute values in 3.11 and 3.12, and flags from 3.14 on.
+        let values = 0x0802_0100_0000_0000;
+        let counts = [11, 12, 14].map(|minor| ReferenceCount::of_word(values, minor));
+        assert_eq!(counts, [Counted(values); 3]);
+        assert_eq!(ReferenceCount::of_word(5 << 48 | 7, 14), Counted(7));
         assert_eq!(ReferenceCount::of_two(2, 3 << 2 | 1), Some(Counted(5)));
         assert_eq!(ReferenceCount::of_two(2, (-1_i64 << 2).cast_unsigned()), Some(Counted(1)));
         assert_eq!(ReferenceCount::of_two(1, (-3_i64 << 2).cast_unsigned()), None);

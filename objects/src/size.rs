@@ -4,9 +4,10 @@
 //! Invariant: a size that makes no sense is `None`, never a number. Types whose `__sizeof__` is code of their own, which is
 //! not executed, count with their fields and items, but for those that [`crate::measures`] knows.
 
-use crate::dictionary::{Dictionary, KeyTable, TextLayout};
+use crate::dictionary::{Dictionary, KeyTable};
 use crate::greenlets::GreenletState;
 use crate::layout::ObjectLayout;
+use crate::leaf_contents::{bytes_count, integer_digits, whole_text};
 use crate::measures::{BYTES_HEAD, Measure, bytes_beside};
 use crate::memory::ObjectMemory;
 use crate::numpy_array::NumpyArray;
@@ -72,6 +73,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             let head = if layout.minor >= 15 && room > 0 { layout.fields(BYTES_HEAD) } else { 0 };
             basic.checked_add(head)?.checked_add(room)
         }
+        ObjectKind::Bytes => variable(kind, bytes_count(memory, layout, address)?),
         ObjectKind::Code => {
             let extra = word(layout.code_extra)?;
             let extra = if extra == 0 { 0 } else { memory.u64(extra)?.checked_mul(8)?.checked_add(8)? };
@@ -120,11 +122,8 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             Some(layout.fields(layout.generator_frame) + layout.frame_locals + slots(memory, layout, code)? * 8)
         }
         ObjectKind::Integer => {
-            let digits = match layout.minor {
-                ..11 => word(16)?.cast_signed().unsigned_abs(),
-                11 => word(16)?.cast_signed().unsigned_abs().max(1),
-                12.. => (word(16)? >> 3).max(1),
-            };
+            let digits = integer_digits(memory, layout, address)?;
+            let digits = if layout.minor >= 11 { digits.max(1) } else { digits };
             Some(layout.fields(24) + digits.checked_mul(4)?)
         }
         ObjectKind::List => basic.checked_add(word(32)?.checked_mul(8)?),
@@ -148,7 +147,7 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
 }
 
 /// The size of fields and items.
-fn variable(kind: &ObjectType, items: u64) -> Option<u64> {
+pub(crate) fn variable(kind: &ObjectType, items: u64) -> Option<u64> {
     if kind.item_size == 0 {
         return Some(kind.basic_size);
     }
@@ -170,7 +169,7 @@ fn slots(memory: &ObjectMemory<'_>, layout: &ObjectLayout, code: u64) -> Option<
 }
 
 fn text(memory: &ObjectMemory<'_>, layout: &ObjectLayout, address: u64) -> Option<u64> {
-    let read = TextLayout::read(memory, layout, address)?;
+    let read = whole_text(memory, layout, address)?;
     let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
     let characters = read.length.checked_add(1)?.checked_mul(read.width)?;
     let compact = if layout.minor >= 12 { 56 } else { 72 };

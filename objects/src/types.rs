@@ -23,6 +23,7 @@ const MANAGED_WEAK_LIST: u64 = 1 << 3;
 const MANAGED_DICTIONARY: u64 = 1 << 4;
 const COLLECTED: u64 = 1 << 14;
 const EXCEPTION: u64 = 1 << 30;
+const ONLY_STATIC: [&str; 4] = ["bool", "NoneType", "NotImplementedType", "ellipsis"];
 /// Metatypes, bases and characters of a name that are followed at most.
 const MOST_METATYPES: u32 = 8;
 const MOST_BASES: usize = 64;
@@ -83,6 +84,8 @@ pub(crate) struct ObjectType {
     pub(crate) dictionary_offset: i64,
     pub(crate) is_collected: bool,
     pub(crate) is_heap_type: bool,
+    /// Whether all of its objects are the interpreter's own, in no block: there is one of each, and two of truth.
+    pub(crate) is_only_static: bool,
     pub(crate) is_exception: bool,
     pub(crate) has_managed_dictionary: bool,
     pub(crate) has_prefix: bool,
@@ -178,6 +181,11 @@ impl<'a> TypeTable<'a> {
         self.all.borrow().get(number as usize).map(Arc::clone)
     }
 
+    /// The type with this number, if its objects refer to nothing.
+    pub(crate) fn leaf(&self, number: u32) -> Option<Arc<ObjectType>> {
+        self.all.borrow().get(number as usize).filter(|of| of.is_leaf()).map(Arc::clone)
+    }
+
     /// The types from this number on.
     pub(crate) fn after(&self, number: usize) -> Vec<Arc<ObjectType>> {
         self.all.borrow().get(number..).unwrap_or_default().to_vec()
@@ -256,6 +264,7 @@ impl<'a> TypeTable<'a> {
         let has_managed_dictionary = has(MANAGED_DICTIONARY, 11);
         let cached_keys = if is_heap_type { word(self.layout.cached_keys)? } else { 0 };
         let kind = self.kind(address);
+        let is_only_static = !is_heap_type && ONLY_STATIC.contains(&short.as_str());
         Some(ObjectType {
             address,
             name: self.full_name(address, is_heap_type, &short),
@@ -269,6 +278,7 @@ impl<'a> TypeTable<'a> {
             dictionary_offset: word(DICTIONARY_OFFSET)?.cast_signed(),
             is_collected: flags & COLLECTED != 0,
             is_heap_type,
+            is_only_static,
             is_exception: flags & EXCEPTION != 0,
             has_managed_dictionary,
             has_prefix: has_managed_dictionary || has(MANAGED_WEAK_LIST, 12),

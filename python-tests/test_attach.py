@@ -141,6 +141,9 @@ def test_in_the_background(executable, target, tmp_path):
     target.grow(7)
     assert subprocess.run([executable, "detach", str(target.pid)], capture_output=True, timeout=60).returncode == 0
     assert figures(executable, tmp_path / "a.bin")["capture"]["complete"] is True
+    for again in ([*command, "-f", "-q"], [executable, "detach", "-q", str(target.pid)]) * 8:
+        # Who begins at once is not taken for the one that is just ending.
+        assert subprocess.run(again, timeout=60).returncode == 0
     refused = subprocess.run([executable, "attach", "999999999", "--detached"], capture_output=True, text=True, timeout=60)
     assert refused.returncode == 1 and "no process has this id" in refused.stderr
     target.end()

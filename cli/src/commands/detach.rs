@@ -4,6 +4,7 @@
 //! memtrack's library still active, `detach` restores the process itself.
 
 use anyhow::{Context, Result};
+use memtrack_collector::control::ControlError;
 use memtrack_collector::control::protocol::{ControlCommand, StartAnswer, StopAnswer};
 
 use crate::args::running::{EndArgs, StartArgs};
@@ -55,7 +56,16 @@ pub(crate) fn start(options: &StartArgs) -> Result<u8> {
 
 fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
     let mut recording = recordings::of(options.pid)?;
-    let answer: StopAnswer = recording.client.ask(command)?;
+    let mut answer = recording.client.ask::<StopAnswer>(command.clone());
+    if matches!(answer, Err(ControlError::Ended))
+        && let Ok(other) = recordings::of(options.pid)
+        && other.client.recorder() != recording.client.recorder()
+    {
+        // The one that was asked was ending already, and the process has got another since.
+        recording = other;
+        answer = recording.client.ask(command);
+    }
+    let answer = answer?;
     if !options.quiet {
         let captures: Vec<_> = answer.captures.iter().map(|path| quoted_path(path)).collect();
         let captures = if captures.is_empty() { "nothing was recorded".into() } else { captures.join(" ") };

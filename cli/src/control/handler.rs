@@ -62,6 +62,12 @@ impl RecordingServer {
         self.commands.close_spans();
     }
 
+    /// The process is recorded no more: nobody is to find this recording who looks for the one of the process, which may be
+    /// another by now.
+    pub(crate) fn withdraw(&mut self) {
+        self.server.withdraw();
+    }
+
     /// The captures are complete: sends the last windows to viewers.
     pub(crate) fn end_views(&self) {
         self.commands.end_views();

@@ -32,7 +32,8 @@ const LOOK_MS: i32 = 500;
 pub struct ControlServer {
     waker: ControlWaker,
     thread: Option<JoinHandle<()>>,
-    _file: SocketFile,
+    /// Until it is withdrawn.
+    file: Option<SocketFile>,
 }
 
 impl ControlServer {
@@ -52,11 +53,16 @@ impl ControlServer {
             Some(thread) => thread.execute(answer),
             None => thread::Builder::new().name(THREAD_NAME.into()).spawn(answer)?,
         };
-        Ok(Self { waker, thread: Some(thread), _file: file })
+        Ok(Self { waker, thread: Some(thread), file: Some(file) })
     }
 }
 
 impl ControlServer {
+    /// Removes the socket's name: no client finds it any more, and those that are connected are answered as before.
+    pub fn withdraw(&mut self) {
+        self.file = None;
+    }
+
     /// Ends when the clients have taken what waits for them, or a little later.
     pub fn finish(self) {
         let begun = Instant::now();

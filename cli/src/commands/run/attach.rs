@@ -50,7 +50,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
     let mut oom = OomWatch::of(options.pid);
-    let server = serve(options, (&recording, &run), ends);
+    let mut server = serve(options, (&recording, &run), ends);
     let paths = recording.children().clone();
     let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
     if options.background || !options.quiet {
@@ -64,6 +64,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         recording.killed(reason);
     }
     let EndedRecording { capture, summary, children, root, exited } = recording.end();
+    server.iter_mut().for_each(handler::RecordingServer::withdraw);
     pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
         server.close_spans();

@@ -72,6 +72,33 @@ def test_the_line_that_grows_is_first(fleet):
     assert "Grown" in text and "remember at " in text.splitlines()[1]
 
 
+TWICE_IN_A_LINE = """
+import time
+kept = []
+for request in range(40):
+    kept.extend((bytes(50_000), bytearray(50_000)))
+    time.sleep(0.005)
+"""
+
+
+def test_a_line_that_allocates_twice_has_the_time_of_its_process_once(executable, module_memtrack, tmp_path):
+    import duckdb
+
+    server = tmp_path / "server.py"
+    server.write_text(TWICE_IN_A_LINE)
+    capture = module_memtrack.record(sys.executable, server)
+    options = ["--window", "20ms", "--no-events"]
+    assert capture.memtrack("transform", "parquet", "-o", tmp_path / "tables", *options, capture.path).status == 0
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    command = [executable, "fleet", tmp_path / "tables", "growth", "--json"]
+    grown = rows(subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}))
+    (row,) = [row for row in grown if row["line"] == 5 and row["file"].endswith("server.py")]
+    windows, processes = (f"read_parquet('{tmp_path}/tables/{name}/**/*.parquet')" for name in ("windows", "processes"))
+    whole = f"from {windows} w, {processes} p where w.end_ns <= coalesce(p.finalizing_ns, p.duration_ns)"
+    ((lasted_ns,),) = duckdb.sql(f"select max(w.end_ns) - min(w.end_ns) {whole}").fetchall()
+    assert row["bytes_per_hour_and_process"] == pytest.approx(row["grown_bytes"] / lasted_ns * 3.6e12)
+
+
 def test_the_line_that_holds_more_than_before_is_first(fleet):
     first, *_ = rows(fleet("regression", "--before", "1.0", "--after", "2.0", "--json"))
     assert (first["function"], first["whose"], first["processes_before"], first["processes_after"]) == ("remember", "own", 2, 2)

@@ -7,8 +7,12 @@ with ends as (
     where w.end_ns <= coalesce(p.finalizing_ns, p.duration_ns)
     group by w.process
 ),
+-- A line has a frame for each of its columns: in a process they are one.
+names as (
+    select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
+),
 grown as (
-    select w.process, w.service, w.host, w.own_frame,
+    select w.process, w.service, w.host, n.function, n.file, n.line,
         sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as first_bytes,
         max(e.sample_bytes) as sample_bytes,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end)
@@ -16,12 +20,9 @@ grown as (
         sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
             as variance,
         max(e.lasted_ns) as lasted_ns
-    from windows w join ends e on e.process = w.process
+    from windows w join ends e on e.process = w.process left join names n on n.frame = w.own_frame
     where e.last_window > e.first_window
-    group by w.process, w.service, w.host, w.own_frame
-),
-names as (
-    select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
+    group by w.process, w.service, w.host, n.function, n.file, n.line
 ),
 summed as (
     select g.service, cast(sum(g.bytes) as bigint) as grown_bytes,
@@ -31,10 +32,10 @@ summed as (
                 then power(3.0 * coalesce(max(g.sample_bytes), 0), 2) else 0 end) as grown_bytes_margin,
         sum(g.bytes) / (sum(g.lasted_ns) / 3.6e12) as bytes_per_hour_and_process,
         count(distinct g.host) as hosts, count(distinct g.process) as processes,
-        n.function, n.file, n.line
-    from grown g left join names n on n.frame = g.own_frame
+        g.function, g.file, g.line
+    from grown g
     where g.bytes > 0
-    group by g.service, n.function, n.file, n.line
+    group by g.service, g.function, g.file, g.line
 )
 select service, grown_bytes, grown_bytes_margin, bytes_per_hour_and_process, hosts, processes, function, file, line
 from summed

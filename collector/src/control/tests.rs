@@ -113,6 +113,16 @@ fn requests_are_answered() {
     }
 }
 
+/// A recording that is ending is none to choose, and those who have chosen it are answered.
+#[test]
+fn who_is_connected_is_answered_where_nobody_is_found_any_more() {
+    let mut running = Running::new();
+    let mut client = running.connect();
+    running.server.as_mut().unwrap().withdraw();
+    assert_eq!(sockets_in(std::slice::from_ref(&running.place)), [] as [PathBuf; 0]);
+    assert_eq!(client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }).unwrap().recorder, 7);
+}
+
 /// As `printf ... | nc -NU socket` does.
 #[test]
 fn requests_of_a_client_that_has_closed_its_end_are_answered() {

@@ -73,6 +73,17 @@ fn file_backed_and_shared_mappings_are_not_heap() {
     assert_eq!(apart(&stats), [0, 3 * MIB, (17 + 2) * MIB]);
 }
 
+/// A file on a disk is one however it is mapped; where the tests' files are in memory, they are shared memory.
+#[test]
+fn a_shared_mapping_of_a_file_on_a_disk_is_file_backed() {
+    let dir = Dir::new();
+    let program = dir.program("mappings");
+    let told = std::process::Command::new("stat").args(["-f", "-c", "%T"]).arg(&program).output().expect("stat");
+    let is_in_memory = told.stdout.starts_with(b"tmpfs");
+    let stats = dir.run(&program, ["shared_file"]).stats();
+    assert_eq!(apart(&stats), if is_in_memory { [0, 0, 4096] } else { [0, 4096, 0] });
+}
+
 #[test]
 fn four_functions_on_one_line_are_four_rows() {
     let mut rows = mappings("one_line").allocators();

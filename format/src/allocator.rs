@@ -196,9 +196,9 @@ pub enum MapClass {
     Heap = 0,
     /// `PROT_NONE`: address space that is only reserved.
     Reserved = 1,
-    /// Private and backed by a file.
+    /// Backed by a file: private, or shared with a file on a disk.
     File = 2,
-    /// Shared, backed by a file or not.
+    /// Shared memory: anonymous, or of a file that is in memory itself; in older captures shared with a file on a disk, too.
     Shared = 3,
     /// The result of `mremap`: of the class that the old range had.
     Inherited = 4,

@@ -169,10 +169,12 @@ fn figures(
     let classes = &totals.mappings;
     let [reserved, file, shared] = [classes.reserved, classes.file, classes.shared].map(|class| class.peak_bytes);
     if reserved + file + shared > 0 {
-        line(
-            "Mappings",
-            format!("peak: {} reserved, {} file-backed, {} shared", size(reserved), size(file), size(shared)),
-        )?;
+        let (what, when) = match &info.combined_peaks {
+            Some(_) => ("sum of peaks", ", each process at its own time"),
+            None => ("peak", ""),
+        };
+        let figures = format!("{} reserved, {} file-backed, {} shared", size(reserved), size(file), size(shared));
+        line("Mappings", format!("{what}: {figures}{when}"))?;
         for (class, text) in mappings::texts(capture) {
             line(&format!("  {class}"), text)?;
         }

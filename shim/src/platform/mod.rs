@@ -11,6 +11,7 @@ pub(crate) mod dladdr;
 pub(crate) mod environment;
 pub(crate) mod errno;
 pub(crate) mod fallible_read;
+pub(crate) mod file_system;
 pub(crate) mod glibc_compat;
 pub(crate) mod loaded_object;
 pub(crate) mod mapped_vec;

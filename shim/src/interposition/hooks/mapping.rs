@@ -10,6 +10,7 @@ use memtrack_format::{Allocator, MapClass};
 use super::trampoline::jump_with_caller_for_fourth;
 use crate::interposition::got::Original;
 use crate::interposition::python_allocators;
+use crate::platform::file_system;
 use crate::recording::thread;
 use crate::stacks::native;
 
@@ -64,7 +65,7 @@ macro_rules! maps {
                 if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
                     native::maps_code();
                 }
-                let class = class(protection, flags);
+                let class = class(protection, flags, || file_system::is_on_disk(file));
                 let allocator = match class {
                     MapClass::Heap => {
                         python_allocators::arena_allocator(caller, length, flags).unwrap_or(Allocator::Mmap)
@@ -72,7 +73,7 @@ macro_rules! maps {
                     _ => Allocator::Mmap,
                 };
                 recorder.map(allocator, result, length, class);
-            } else if class(protection, flags) == MapClass::Heap {
+            } else if class(protection, flags, || false) == MapClass::Heap {
                 recorder.failed(Allocator::Mmap, length);
             }
             result
@@ -88,10 +89,11 @@ const fn halves(word: u64) -> [c_int; 2] {
     [(word as u32).cast_signed(), ((word >> 32) as u32).cast_signed()]
 }
 
-/// What a new mapping is for.
-fn class(protection: c_int, flags: c_int) -> MapClass {
+/// What a new mapping is for. `is_on_disk`: whether its file is no memory itself.
+fn class(protection: c_int, flags: c_int, is_on_disk: impl FnOnce() -> bool) -> MapClass {
     let private = flags & libc::MAP_TYPE == libc::MAP_PRIVATE;
     match (private, flags & libc::MAP_ANONYMOUS != 0) {
+        (false, false) if is_on_disk() => MapClass::File,
         (false, _) => MapClass::Shared,
         (true, false) => MapClass::File,
         (true, true) if protection == libc::PROT_NONE => MapClass::Reserved,
@@ -159,12 +161,16 @@ mod tests {
 
     #[test]
     fn mappings_are_classed_by_what_they_hold() {
-        assert_eq!(class(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED), MapClass::Heap);
-        assert_eq!(class(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS), MapClass::Heap);
-        assert_eq!(class(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE), MapClass::Reserved);
-        assert_eq!(class(PROT_READ | PROT_EXEC, MAP_PRIVATE), MapClass::File);
-        assert_eq!(class(PROT_NONE, MAP_PRIVATE), MapClass::File);
-        assert_eq!(class(PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS), MapClass::Shared);
-        assert_eq!(class(PROT_READ, MAP_SHARED_VALIDATE), MapClass::Shared);
+        let classed = |protection, flags| [true, false].map(|is_on_disk| class(protection, flags, || is_on_disk));
+        let both = |protection, flags, expected| assert_eq!(classed(protection, flags), [expected; 2]);
+        both(PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, MapClass::Heap);
+        both(PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, MapClass::Heap);
+        both(PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, MapClass::Reserved);
+        both(PROT_READ | PROT_EXEC, MAP_PRIVATE, MapClass::File);
+        both(PROT_NONE, MAP_PRIVATE, MapClass::File);
+        both(PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, MapClass::Shared);
+        // A file of a disk is one however it is mapped.
+        assert_eq!(classed(PROT_READ, MAP_SHARED), [MapClass::File, MapClass::Shared]);
+        assert_eq!(classed(PROT_READ, MAP_SHARED_VALIDATE), [MapClass::File, MapClass::Shared]);
     }
 }

@@ -6,6 +6,7 @@ Worker n of programs/tree.py keeps n blocks of 100,000 + n bytes, which no other
 import csv
 import io
 import json
+import platform
 import subprocess
 import sys
 
@@ -346,3 +347,35 @@ def test_slots_that_no_thread_has_take_no_memory(memtrack, python):
     assert len(captures) == 2
     pages = [int(word) for word in outcome.stdout.split()]
     assert len(pages) == 2 and all(0 < number < 20 for number in pages), pages
+
+
+ENDS = """
+import os, signal
+ready, told = os.pipe()
+def child(number):
+    held = bytearray(3_000_000)
+    os.write(told, b".")
+    os._exit(7) if number == 0 else signal.pause()
+children = [os.fork() or child(number) for number in range(3)]
+[os.read(ready, 1) for _ in children]
+os.kill(children[1], signal.SIGKILL)
+os.kill(children[2], signal.SIGTERM)
+[os.waitpid(child, 0) for child in children]
+"""
+
+
+@pytest.mark.skipif(tuple(map(int, platform.release().split(".")[:2])) < (6, 15), reason="the kernel tells nobody but the parent")
+def test_how_children_ended(memtrack, tmp_path):
+    """Whoever waits for them, with whatever the end was: that of a kill is a finding."""
+    script = tmp_path / "ends.py"
+    script.write_text(ENDS)
+    _, captures = recorded(memtrack, sys.executable, script)
+    ends, killed = [], []
+    for path in captures:
+        lines = [line.split(maxsplit=1) for line in memtrack("stats", path).stdout.decode().splitlines() if " " in line]
+        end = " ".join(line[1] for line in lines if line[0] == "Ended").partition(":")[0]
+        ends.append(end)
+        findings = json.loads(memtrack("explain", "--json", path).stdout)["findings"]
+        killed += [end for finding in findings if finding["id"] == "killed"]
+    assert sorted(ends) == ["", "by signal 15 (SIGTERM)", "by signal 9 (SIGKILL", "with status 7"]
+    assert killed == ["by signal 9 (SIGKILL"]

@@ -6,6 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use crate::pictures::PictureOptions;
+use crate::process_end::ProcessEnd;
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct RecordingOptions {
     pub accounts: bool,
     /// When pictures of the process's objects are taken.
     pub pictures: Option<PictureOptions>,
+    /// Puts in words what ended a process, if a signal did.
+    pub end_reason: fn(&ProcessEnd) -> Option<String>,
 }
 
 impl RecordingOptions {
@@ -52,6 +55,7 @@ impl Default for RecordingOptions {
             checkpoint: Duration::from_millis(500),
             accounts: true,
             pictures: None,
+            end_reason: |_| None,
         }
     }
 }

@@ -4,12 +4,14 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use memtrack_transport::layout::PAGE;
+
+use crate::pidfd_exit;
 
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
@@ -249,13 +251,32 @@ impl ProcessHandle {
 
     /// The last name of its first thread, if it has ended and is not yet reaped.
     pub(crate) fn name_at_end(&self) -> Option<String> {
+        self.at_end(|| last_name(self.pid))
+    }
+
+    /// How it ended, as one who waits for it would have it: if it is not yet reaped, or from Linux 6.15 on.
+    pub(crate) fn wait_status(&self) -> Option<i32> {
+        let reaped = || self.pidfd.as_ref().and_then(|pidfd| pidfd_exit::wait_status(pidfd.as_fd()));
+        reaped().or_else(|| self.at_end(|| status_of_zombie(self.pid))).or_else(reaped)
+    }
+
+    /// What is read by process id after the end, as long as the id is still this process's.
+    fn at_end<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
         let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;
-        let name = last_name(self.pid)?;
-        // Read after the name: the process id was still this process's.
+        let found = read()?;
+        // Read after that: the process id was still this process's.
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
-        (pid.parse() == Ok(self.pid)).then_some(name)
+        (pid.parse() == Ok(self.pid)).then_some(found)
     }
+}
+
+/// The last field of what the system says of a process; it is 0 where that may not be read.
+fn status_of_zombie(pid: i32) -> Option<i32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
+    let is_zombie = fields.next() == Some("Z");
+    fields.last()?.parse().ok().filter(|status| is_zombie && *status != 0)
 }
 
 fn exists(pid: i32) -> bool {

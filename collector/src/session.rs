@@ -29,6 +29,7 @@ use crate::memory_limit::MemoryLimitWatch;
 use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::pictures::PictureScheduler;
+use crate::process_end::{EndWatch, ProcessEnd};
 use crate::procfs::{self, ProcessHandle, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
 use crate::resident::AccountScheduler;
@@ -88,6 +89,8 @@ pub(crate) struct Session {
     accounts: AccountScheduler,
     pictures: PictureScheduler,
     memory_limit: MemoryLimitWatch,
+    end_watch: EndWatch,
+    end_reason: fn(&ProcessEnd) -> Option<String>,
     rest: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -180,6 +183,8 @@ impl Session {
             accounts,
             pictures,
             memory_limit: MemoryLimitWatch::of(pid),
+            end_watch: EndWatch::of(pid),
+            end_reason: options.end_reason,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
@@ -305,7 +310,13 @@ impl Session {
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let mut known = describe::at_end(&self.area, &self.process, end, &self.earlier);
         known.end.alive_ns = self.handle.has_ended().then_some(self.alive_ns);
-        self.update_process(Process { cpu_ns, record_bytes, collector_cpu_ns, resident_peak, ..known }, queue);
+        // The image after an exec has connected and could not map its memory, for want of a descriptor, for example.
+        known.ended_by_exec |= !self.begun && self.base > 0;
+        let ended = known.end.alive_ns.and_then(|_| self.end_watch.end(&self.handle, self.progress.ends_itself()));
+        let exit_status = ended.as_ref().map(ProcessEnd::shell_status);
+        let end_reason = ended.as_ref().and_then(self.end_reason).map(String::into_bytes);
+        let news = Process { exit_status, end_reason, cpu_ns, record_bytes, collector_cpu_ns, resident_peak, ..known };
+        self.update_process(news, queue);
         queue.checkpoint();
         self.area.control().children.load(SeqCst)
     }
@@ -398,6 +409,9 @@ impl Session {
         self.read_resident_peak(now);
         if now >= self.next_idle_check_ns {
             self.look_for_idle_threads(queue);
+            if !self.over {
+                self.end_watch.look();
+            }
             self.next_idle_check_ns = now.saturating_add(IDLE_CHECK_NS);
         }
         if queue.failed() {

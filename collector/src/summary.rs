@@ -87,7 +87,7 @@ pub enum NothingRecorded {
     #[error("the program could not be admitted to the recording: {0}")]
     NoRoom(String),
     /// A process connected and did not begin.
-    #[error("the program exited immediately, or could not map the shared memory (check ulimit -v)")]
+    #[error("the program exited immediately, or could not map the shared memory (check ulimit -v and ulimit -n)")]
     NotBegun,
     /// It began, and recorded nothing.
     #[error("the program made no allocation that memtrack can record")]

@@ -388,7 +388,8 @@ pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an al
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where 'memtrack run' began it, and where \
-                        that program is not statically linked or set-user-ID and can connect to memtrack";
+                        that program is not statically linked or set-user-ID, and can connect to memtrack, for which it needs a free \
+                        file descriptor (ulimit -n)";
 
 /// Bytes of the capture as text; invalid UTF-8 and control characters are escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {

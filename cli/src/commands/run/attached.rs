@@ -153,7 +153,8 @@ impl AttachedRecording {
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
                 Some(AttachStatus::AlreadyRecorded) if !was_put_back && self.put_back() => was_put_back = true,
                 Some(AttachStatus::AlreadyRecorded) => bail!(
-                    "process {} is already being recorded; 'memtrack ps' shows by whom, 'memtrack detach' ends it",
+                    "process {} is already being recorded: 'memtrack ps' shows it. 'memtrack detach' ends what 'memtrack attach' \
+                     began, and 'memtrack stop' what 'memtrack start' did; a recording of 'memtrack run' ends with its program",
                     self.pid
                 ),
                 status => bail!("process {} cannot be recorded: {}", self.pid, text(status)),

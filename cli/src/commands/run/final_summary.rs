@@ -147,7 +147,7 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
             Ok(summary) if matches!(summary.nothing, Some(NothingRecorded::NotLoaded | NothingRecorded::NotBegun)) => {
                 if !quiet {
                     message::warning(format_args!(
-                        "no allocations of process {pid} were recorded: it exited immediately"
+                        "no allocations of process {pid} were recorded: it exited immediately, or had no free file descriptor"
                     ));
                 }
                 capture.discard();

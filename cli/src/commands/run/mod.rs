@@ -134,11 +134,12 @@ fn arguments_without_live(options: &args::RunArgs) -> Vec<OsString> {
 }
 
 fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
+    let sums = if options.aggregate { "--aggregate" } else { "--window" };
     if options.writes_sums() && options.allocation_timestamps {
-        return Err(Failure::usage(
-            "--aggregate cannot be combined with --allocation-timestamps: an aggregated capture has no individual events \
+        return Err(Failure::usage(&format!(
+            "{sums} cannot be combined with --allocation-timestamps: an aggregated capture has no individual events \
              to timestamp",
-        ));
+        )));
     }
     if options.sample.is_some() && !options.objects_at.is_empty() {
         return Err(Failure::usage(
@@ -147,10 +148,10 @@ fn refuse_contradictions(options: &args::RunArgs) -> Result<(), Failure> {
         ));
     }
     if options.writes_sums() && !options.objects_at.is_empty() {
-        return Err(Failure::usage(
-            "--aggregate cannot be combined with --objects-at: objects are joined with the blocks that hold them, and an \
+        return Err(Failure::usage(&format!(
+            "{sums} cannot be combined with --objects-at: objects are joined with the blocks that hold them, and an \
              aggregated capture has none",
-        ));
+        )));
     }
     Ok(())
 }
@@ -347,6 +348,7 @@ fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOp
         frame_marks: !options.no_frame_marks,
         snapshot_interval: Duration::from_millis(options.snapshot_interval.get().into()),
         pictures: picture_options(&options.objects_at),
+        end_reason: |end| Termination::of(end).signal_text(),
         ..memtrack_collector::RecordingOptions::default()
     }
 }

@@ -5,6 +5,8 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use memtrack_collector::ProcessEnd;
+
 use crate::reports::capture_info::CPU_TIME_LIMIT;
 use crate::sys::ResourceLimits;
 use crate::units::{count, duration, size};
@@ -29,6 +31,12 @@ impl Termination {
     pub(super) fn unknown() -> Self {
         let (status, limits) = (ExitStatus::default(), ResourceLimits::default());
         Self { status, limits, cpu_ns: None, oom_kills: 0, refused_tasks: 0, group_memory: None }
+    }
+
+    /// Of a process whose end the collector has seen.
+    pub(super) fn of(end: &ProcessEnd) -> Self {
+        let ProcessEnd { status, oom_kills, group_memory } = *end;
+        Self { status, oom_kills, group_memory, ..Self::unknown() }
     }
 
     /// Describes the signal that ended the program, if any.

@@ -21,5 +21,5 @@ pub(crate) fn is_on_disk(file: c_int) -> bool {
     // SAFETY: room for what is told of the file; a wrong descriptor is refused.
     let told = unsafe { libc::syscall(libc::SYS_fstatfs, file, about.as_mut_ptr()) };
     // SAFETY: it was filled in if the call succeeded.
-    told == 0 && !IN_MEMORY.contains(&i64::from(unsafe { about.assume_init() }.f_type))
+    told == 0 && !IN_MEMORY.contains(&unsafe { about.assume_init() }.f_type)
 }

@@ -379,3 +379,5 @@ def test_how_children_ended(memtrack, tmp_path):
         killed += [end for finding in findings if finding["id"] == "killed"]
     assert sorted(ends) == ["", "by signal 15 (SIGTERM)", "by signal 9 (SIGKILL", "with status 7"]
     assert killed == ["by signal 9 (SIGKILL"]
+    findings = json.loads(memtrack("explain", "--json", *captures).stdout)["findings"]
+    assert [finding["title"].partition(":")[0] for finding in findings if finding["id"] == "killed"] == ["1 of 4 processes"]

@@ -160,6 +160,9 @@ pub(crate) struct CombinedPeaks {
     pub(crate) at_least: u64,
 }
 
+/// The exit status of SIGKILL, as a shell gives it.
+const KILLED: u8 = 128 + 9;
+
 /// One process of several.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ProcessRow {
@@ -176,6 +179,8 @@ pub(crate) struct ProcessRow {
     /// Its part of the joint peak; `None` if that is unknown.
     pub(crate) at_peak: Option<Tally>,
     pub(super) leaked: Tally,
+    /// What is said of its end, if it was killed.
+    pub(super) killed: Option<String>,
 }
 
 impl CaptureInfo {
@@ -260,6 +265,15 @@ impl CaptureInfo {
     /// What ended the process, if a signal did, as `ended by signal 9 (SIGKILL: …)`.
     pub(crate) fn end_reason(&self) -> Option<String> {
         self.process.end_reason.as_deref().map(text)
+    }
+
+    /// What is said of the end of a process by SIGKILL, but for a limit of processor time.
+    pub(crate) fn kill_reason(&self) -> Option<String> {
+        let reason = self.end_reason();
+        let by_processor_time = format!("SIGKILL: {CPU_TIME_LIMIT}");
+        let is_by_time = reason.as_ref().is_some_and(|reason| reason.contains(&by_processor_time));
+        let is_killed = self.process.exit_status == Some(KILLED) && !is_by_time;
+        is_killed.then(|| reason.unwrap_or_else(|| "ended by SIGKILL".into()))
     }
 
     /// The wall clock at the start, as RFC 3339 in UTC.

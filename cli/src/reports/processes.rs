@@ -26,6 +26,7 @@ impl ProcessRow {
             peak_bytes: info.own_peak_bytes,
             at_peak: None,
             leaked: totals.leaked,
+            killed: info.kill_reason(),
         }
     }
 

@@ -2,18 +2,22 @@
 //!
 //! Invariant: what held memory then is what was live at the last recorded moment.
 
+use std::path::Path;
+
 use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 
 use super::copies::LargeBlock;
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
-use crate::reports::capture_info::CPU_TIME_LIMIT;
+use super::{
+    Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of, whole_file,
+};
+use crate::reports::capture_info::{Capture, ProcessRow, quoted_path};
 use crate::reports::failed;
 use crate::reports::source::Sources;
 use crate::units::{duration, size};
 
-/// The exit status of SIGKILL, as a shell gives it.
-const KILLED: u8 = 128 + 9;
+const MEANING: &str = "The kernel kills so when a limit of memory or of processor time is reached; a user or a supervisor can \
+                       send the signal, too. The end of 'memtrack run' says which, where the system tells.";
 /// Number of lines.
 const MOST: usize = 3;
 /// The last part of the recording in which growth is looked at.
@@ -23,9 +27,11 @@ const LAST: usize = 8;
 pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: &mut Sources) -> Vec<Finding> {
     let capture = rows.capture;
     let failed = failed::text(capture);
-    let by_processor_time = format!("SIGKILL: {CPU_TIME_LIMIT}");
-    let is_killed = capture.info.process.exit_status == Some(KILLED)
-        && !capture.info.end_reason().is_some_and(|reason| reason.contains(&by_processor_time));
+    if let Some(finding) = of_processes(capture) {
+        return vec![finding];
+    }
+    let killed = capture.info.kill_reason();
+    let is_killed = killed.is_some();
     if !is_killed && failed.is_none() {
         return Vec::new();
     }
@@ -33,12 +39,9 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
     let has_failed = capture.info.process.exit_status != Some(0);
     let totals = &capture.analysis.totals;
     let live = Tally { variance: capture.analysis.whole_variance(View::LeaksAtExit), ..totals.leaked_at_exit };
-    let title = match (is_killed, &failed) {
-        (true, _) => {
-            let reason = capture.info.end_reason().unwrap_or_else(|| "ended by SIGKILL".into());
-            format!("{reason}; {} live after {}", size_of(live), duration(totals.end_time_ns))
-        }
-        (false, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
+    let title = match (killed, &failed) {
+        (Some(reason), _) => format!("{reason}; {} live after {}", size_of(live), duration(totals.end_time_ns)),
+        (None, failed) => format!("Memory was refused: {}", failed.as_deref().unwrap_or_default()),
     };
     let mut evidence: Vec<Evidence> = growing_last(rows, sources).into_iter().collect();
     evidence.extend(last.filter(|_| is_killed).map(|last| last.as_request(totals.end_time_ns)));
@@ -58,8 +61,7 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
         weight: if has_failed { u64::MAX } else { live.bytes },
         evidence,
         meaning: if is_killed {
-            "The kernel kills so when a limit of memory or of processor time is reached; a user or a supervisor can send the \
-             signal, too. The end of 'memtrack run' says which, where the system tells."
+            MEANING
         } else {
             "A limit of address space, data, or the control group was reached, or the size asked for was wrong."
         }
@@ -69,6 +71,33 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
             .into(),
         command: command(capture, "table --leaks --at-exit"),
     }]
+}
+
+/// Of several processes, those that were killed.
+fn of_processes(capture: &Capture) -> Option<Finding> {
+    let all = &capture.info.processes;
+    let mut killed: Vec<(&ProcessRow, &str)> =
+        all.iter().filter_map(|process| Some((process, process.killed.as_deref()?))).collect();
+    killed.sort_by_key(|(process, _)| std::cmp::Reverse(process.leaked.bytes));
+    let (most, reason) = *killed.first()?;
+    let is_of_all = killed.iter().all(|(_, other)| *other == reason);
+    let of = |(process, reason): &(&ProcessRow, &str)| {
+        let how = if is_of_all { String::new() } else { format!(", {reason}") };
+        let text = format!("{} live: {}{how}", in_blocks(process.leaked), process.name());
+        Evidence { text, tally: process.leaked, place: None }
+    };
+    let reason = if is_of_all { reason } else { "ended by SIGKILL" };
+    Some(Finding {
+        kind: FindingKind::Killed,
+        severity: Severity::Warning,
+        title: format!("{} of {} processes: {reason}", killed.len(), all.len()),
+        bytes: killed.iter().fold(0, |sum, (process, _)| sum.saturating_add(process.leaked.bytes)),
+        weight: u64::MAX,
+        evidence: killed.iter().take(MOST).map(of).collect(),
+        meaning: MEANING.into(),
+        advice: "Look at one of them alone: at what grew last, then at what held most.".into(),
+        command: format!("memtrack explain {}", quoted_path(Path::new(whole_file(&most.file)))),
+    })
 }
 
 /// What held most at the end.

@@ -4,7 +4,7 @@
 //! Python's first import root is the directory of its script, or the working directory for `-m` and `-c`; then come
 //! `PYTHONPATH` and the directories in `.pth` files, as editable installations add them. Own code lies below the first
 //! root. For a script that `pip` wrote to start an installed package (it lies beside an interpreter), and for programs
-//! other than Python, own code lies below the working directory.
+//! other than Python, own code lies below the working directory; the package that such a script starts, or `-m`, is named, too.
 //!
 //! Invariant: everything is read from outside the process, when it connects, and is bounded; what cannot be read is
 //! left out.
@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 
 use memtrack_format::meta::Process;
 
+use crate::own_malloc;
 use crate::procfs;
+use crate::source_recorder;
+use crate::started_package;
 
 /// Maximum number of bytes that are read of an environment or of a `.pth` file.
 const MOST_BYTES: u64 = 1 << 20;
@@ -34,6 +37,7 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     let mut known = Process { working_directory: Some(bytes(&directory)), ..Process::default() };
     if !executable.is_some_and(is_python) {
         known.own_directories = vec![bytes(&directory)];
+        known.frozen = is_frozen(pid, &environment(pid));
         return known;
     }
     let environment = environment(pid);
@@ -42,8 +46,14 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     known.script = start.script.as_deref().map(bytes);
     known.own_directories = start.own.iter().map(|path| bytes(path)).collect();
     let roots = start.roots.into_iter().chain(python_path(&environment, &directory));
-    let installed = prefix(command_line, &environment, &directory, executable).map(|prefix| editable_roots(&prefix));
-    known.import_roots = roots.chain(installed.unwrap_or_default()).map(|path| bytes(&path)).collect();
+    let prefix = prefix(command_line, &environment, &directory, executable);
+    let installed = prefix.as_deref().map(editable_roots).unwrap_or_default();
+    let sites: Vec<_> = prefix.iter().flat_map(|prefix| sites(prefix)).chain(installed.iter().cloned()).collect();
+    let mut packages: Vec<_> =
+        start.modules.iter().map(|module| started_package::outermost(&sites, module).into_bytes()).collect();
+    packages.dedup();
+    known.started_packages = packages;
+    known.import_roots = roots.chain(installed).map(|path| bytes(&path)).collect();
     known
 }
 
@@ -54,34 +64,48 @@ struct InterpreterArguments {
     script: Option<PathBuf>,
     own: Vec<PathBuf>,
     roots: Vec<PathBuf>,
+    /// The modules that they name as what is started.
+    modules: Vec<String>,
 }
 
 impl InterpreterArguments {
     fn of(command_line: &[Vec<u8>], directory: &Path) -> Self {
         let here = || vec![directory.to_path_buf()];
-        let text = |name: &str| Self { script: Some(name.into()), own: here(), roots: here() };
+        let text = |name: &str| Self { script: Some(name.into()), own: here(), roots: here(), modules: Vec::new() };
+        let module = |module: Option<&[u8]>, arguments: &mut dyn Iterator<Item = &Vec<u8>>| {
+            let started = module.map(|module| String::from_utf8_lossy(module).into_owned());
+            let modules = started_package::named(arguments.map(Vec::as_slice), started);
+            Self { script: None, own: here(), roots: here(), modules }
+        };
         let mut arguments = command_line.iter().skip(1);
         while let Some(argument) = arguments.next() {
             match argument.as_slice() {
                 b"-" => break,
                 b"-c" if !arguments.next().is_some_and(|code| starts_worker(code)) => return text("<string>"),
-                b"-c" | b"-m" => return Self { script: None, own: here(), roots: here() },
+                b"-c" => return module(None, &mut std::iter::empty()),
+                b"-m" => return module(arguments.next().map(Vec::as_slice), &mut arguments),
                 b"-W" | b"-X" | b"--check-hash-based-pycs" => _ = arguments.next(),
                 [b'-', b'-', ..] => {}
                 // Flags may be joined; -c and -m end them, and the rest of the argument belongs to these.
-                [b'-', flags @ ..] => match flags.iter().find(|flag| b"cmWX".contains(flag)) {
-                    Some(b'c') => return text("<string>"),
-                    Some(b'm') => return Self { script: None, own: here(), roots: here() },
+                [b'-', flags @ ..] => match flags.iter().position(|flag| b"cmWX".contains(flag)) {
+                    Some(at) if flags[at] == b'c' => return text("<string>"),
+                    Some(at) if flags[at] == b'm' => {
+                        let joined = Some(&flags[at + 1..]).filter(|name| !name.is_empty());
+                        return module(joined.or_else(|| Some(arguments.next()?)), &mut arguments);
+                    }
                     Some(_) if flags.last().is_some_and(|flag| b"WX".contains(flag)) => _ = arguments.next(),
                     _ => {}
                 },
-                script => return Self::of_script(&directory.join(OsStr::from_bytes(script)), directory),
+                script => {
+                    let script = directory.join(OsStr::from_bytes(script));
+                    return Self::of_script(&script, directory, arguments.map(Vec::as_slice));
+                }
             }
         }
         text("<stdin>")
     }
 
-    fn of_script(script: &Path, directory: &Path) -> Self {
+    fn of_script<'a>(script: &Path, directory: &Path, arguments: impl Iterator<Item = &'a [u8]>) -> Self {
         let script = &without_dots(script);
         let resolved = fs::canonicalize(script).unwrap_or_else(|_| script.clone());
         // A directory or an archive that is run is an import root itself.
@@ -94,8 +118,18 @@ impl InterpreterArguments {
         let own = if installed { vec![directory.to_path_buf()] } else { folders.clone() };
         // Such a script mostly adds the working directory, too.
         let roots = if installed { [folders, own.clone()].concat() } else { folders };
-        Self { script: Some(script.clone()), own, roots }
+        let modules = match (installed, started_package::of_path(script)) {
+            (true, _) => started_package::named(arguments, started_by(&resolved)),
+            (false, of_path) => of_path.into_iter().collect(),
+        };
+        Self { script: Some(script.clone()), own, roots, modules }
     }
+}
+
+/// The module that an installed script starts.
+fn started_by(script: &Path) -> Option<String> {
+    let text = source_recorder::text(None, script, started_package::MOST_BYTES)?;
+    started_package::imported(&String::from_utf8_lossy(&text))
 }
 
 /// Whether an interpreter was started with such code.
@@ -145,6 +179,14 @@ fn is_python(executable: &[u8]) -> bool {
     name.starts_with(b"python")
 }
 
+/// Whether a program that is no interpreter has one in it (Nuitka), or was started by what unpacks one (PyInstaller, which
+/// starts it a second time, with variables).
+fn is_frozen(pid: i32, environment: &[u8]) -> bool {
+    let is_unpacked = |one: &[u8]| one.starts_with(b"_PYI_") || one.starts_with(b"_MEIPASS2=");
+    environment.split(|&byte| byte == 0).any(is_unpacked)
+        || own_malloc::defines(Path::new(&format!("/proc/{pid}/exe")), b"Py_Initialize").unwrap_or(false)
+}
+
 /// The variables that the process was started with.
 fn environment(pid: i32) -> Vec<u8> {
     let mut all = Vec::new();
@@ -189,11 +231,16 @@ fn prefix(
     found.filter(is_executable).as_deref().or(executable.map(path)).and_then(of_interpreter)
 }
 
+/// Where packages are installed below a prefix.
+fn sites(prefix: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let versions = entries(&prefix.join("lib")).filter(|path| path.to_string_lossy().contains("/python3"));
+    versions.map(|version| version.join("site-packages"))
+}
+
 /// The roots that editable installations add: lines of `.pth` files, and what setuptools' finders map.
 fn editable_roots(prefix: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    for version in entries(&prefix.join("lib")).filter(|path| path.to_string_lossy().contains("/python3")) {
-        let site = version.join("site-packages");
+    for site in sites(prefix) {
         let is_finder = |path: &Path| {
             let name = path.file_name().unwrap_or_default().as_bytes();
             name.starts_with(b"__editable__") && name.ends_with(b"_finder.py")
@@ -305,6 +352,28 @@ mod tests {
             } else {
                 expected.1[0].clone()
             }));
+        }
+    }
+
+    #[test]
+    fn a_start_names_the_package_that_it_starts() {
+        let base = tempfile::tempdir().unwrap();
+        let base = fs::canonicalize(base.path()).unwrap();
+        fs::create_dir_all(base.join("venv/bin")).unwrap();
+        fs::write(base.join("venv/bin/python3"), "").unwrap();
+        fs::write(base.join("venv/bin/serve"), "import sys\nfrom server.cli import main\nsys.exit(main())\n").unwrap();
+        fs::write(base.join("run.py"), "from other import main\nmain()\n").unwrap();
+        for (words, modules) in [
+            (&["venv/bin/serve", "shop.wsgi:app"][..], &["shop.wsgi", "server.cli"][..]),
+            (&["-m", "shop.tool", "-x"], &["shop.tool"]),
+            (&["-Bmshop"], &["shop"]),
+            (&["-Bm", "server", "shop:app"], &["shop", "server"]),
+            (&["run.py", "a:b"], &[]),
+            (&["venv/lib/python3.12/site-packages/shop/main.py"], &["shop.main"]),
+            (&["-c", "pass", "a:b"], &[]),
+            (&["-m"], &[]),
+        ] {
+            assert_eq!(start(words, &base).modules, modules, "{words:?}");
         }
     }
 

@@ -54,6 +54,7 @@ mod sink_queue;
 mod slot_owners;
 mod slot_reader;
 mod source_recorder;
+mod started_package;
 mod started_thread;
 mod summary;
 mod task_limits;

@@ -20,6 +20,11 @@ pub(crate) fn is_defined(pid: i32) -> bool {
 }
 
 fn in_file(path: &Path) -> Option<bool> {
+    defines(path, b"malloc")
+}
+
+/// Whether the dynamic symbols of this file have a function of this name in it.
+pub(crate) fn defines(path: &Path, function: &[u8]) -> Option<bool> {
     let file = File::open(path).ok()?;
     let cache = ReadCache::new(&file);
     let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
@@ -31,13 +36,13 @@ fn in_file(path: &Path) -> Option<bool> {
         return None;
     }
     let symbols = sections.symbols(LittleEndian, &cache, SHT_DYNSYM).ok()?;
-    let is_malloc = |symbol: &object::elf::Sym64<LittleEndian>| {
+    let is_it = |symbol: &object::elf::Sym64<LittleEndian>| {
         // One that is called in a library has an address where the executable takes it, and no section.
         symbol.st_shndx(LittleEndian) != SHN_UNDEF
             && matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC)
-            && symbols.symbol_name(LittleEndian, symbol).is_ok_and(|name| name == b"malloc")
+            && symbols.symbol_name(LittleEndian, symbol).is_ok_and(|name| name == function)
     };
-    Some(symbols.iter().any(is_malloc))
+    Some(symbols.iter().any(is_it))
 }
 
 #[cfg(test)]

@@ -147,7 +147,7 @@ impl SourceText {
 }
 
 /// The contents of a text file; `None` for anything else. Opening a pipe does not block.
-fn text(root: Option<&RootDirectory>, path: &Path, most: u64) -> Option<Vec<u8>> {
+pub(crate) fn text(root: Option<&RootDirectory>, path: &Path, most: u64) -> Option<Vec<u8>> {
     let open_here = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let file: File = root.map_or_else(open_here, |root| root.open(path)).ok()?;
     let facts = file.metadata().ok()?;

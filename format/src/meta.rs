@@ -103,6 +103,9 @@ pub struct Process {
     pub fork_ticket: Option<u64>,
     /// The working directory when the process connected.
     pub working_directory: Option<Vec<u8>>,
+    /// The executable is a program of Python's with its interpreter or what unpacks it in it, and the modules in an archive, as
+    /// PyInstaller and Nuitka make it.
+    pub frozen: bool,
     /// The script that a Python interpreter was told to run, with its whole path.
     pub script: Option<Vec<u8>>,
     /// Directories below which the program's own code lies.
@@ -112,6 +115,9 @@ pub struct Process {
     /// Package directories (with an `__init__.py`) of recorded code objects, without those of the standard library and of
     /// installed packages, which are known by their paths.
     pub packages: Vec<Vec<u8>>,
+    /// Packages that the command line of a Python program names as what it starts, the most particular first: of
+    /// `venv/bin/tool` or `-m tool` it is `tool`.
+    pub started_packages: Vec<Vec<u8>>,
 }
 
 /// The clocks when recording began.
@@ -366,12 +372,13 @@ impl Process {
     }
 
     /// The fields that are lists, with their tags: a field for each entry.
-    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 4] {
+    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 5] {
         [
             (COMMAND_LINE, &mut self.command_line),
             (23, &mut self.own_directories),
             (24, &mut self.import_roots),
             (25, &mut self.packages),
+            (29, &mut self.started_packages),
         ]
     }
 
@@ -393,7 +400,7 @@ impl Process {
     }
 
     /// The fields that are flags, with their tags: a field with 1 where the flag is set.
-    fn flags(&mut self) -> [(u64, &mut bool); 9] {
+    fn flags(&mut self) -> [(u64, &mut bool); 10] {
         [
             (40, &mut self.timestamps),
             (48, &mut self.ended_by_exec),
@@ -404,6 +411,7 @@ impl Process {
             (81, &mut self.ran_on),
             (82, &mut self.own_malloc),
             (90, &mut self.snapshot),
+            (96, &mut self.frozen),
         ]
     }
 

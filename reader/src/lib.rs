@@ -41,7 +41,10 @@ pub mod rewrite;
 pub mod source;
 pub mod spans;
 mod stacks;
+pub mod started;
+mod stdlib_names;
 pub mod symbols;
+mod text_frames;
 pub mod together;
 pub mod windows;
 

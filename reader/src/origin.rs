@@ -5,7 +5,8 @@
 //! ([`Program`](crate::program::Program)): that of the script; or the working directory for `-m`, `-c`, scripts that
 //! `pip` wrote to start a package (`venv/bin/gunicorn`), and sources of native programs. The executable of a native
 //! program is own code, too, except what was compiled into it from libraries and what runs before its `main`. Files in
-//! `site-packages`, `dist-packages` or the standard library are never own code.
+//! `site-packages`, `dist-packages` or the standard library are never own code, unless all code of the program is installed
+//! ([`started`]).
 //!
 //! Memory belongs to whoever requested it. From the outermost frame to the innermost, own code takes it over from its
 //! callers, and so does the import system: what a library's module allocates during its import belongs to the import;
@@ -18,6 +19,9 @@ use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::{below_packages, below_standard_library, is_runtime};
 use crate::native::is_interpreter_object;
 use crate::plumbing::is_start;
+use crate::started;
+use crate::stdlib_names::is_standard;
+use crate::text_frames;
 use rustc_hash::FxHashMap;
 
 /// Whose code a frame is.
@@ -78,8 +82,17 @@ impl Whose {
 /// The origin of every frame, by its number.
 #[must_use]
 pub fn origins(frames: &Frames) -> Vec<Origin> {
+    let mut origins = by_directory(frames);
+    started::take_over(frames, &mut origins);
+    origins
+}
+
+/// The same without what is own code because the program was started by its package's script.
+pub(crate) fn by_directory(frames: &Frames) -> Vec<Origin> {
     let mut known = Origins::default();
-    (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect()
+    let mut origins: Vec<_> = (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect();
+    text_frames::take_over(frames, &mut origins);
+    origins
 }
 
 /// A cache of origins.
@@ -93,7 +106,7 @@ impl Origins {
     /// The origin of a frame.
     pub(crate) fn of(&mut self, frames: &Frames, id: FrameId) -> Origin {
         let place = (frames.module_id(id), frames.frame(id).file);
-        if place.0.is_some() && is_start(frames.function(id)) {
+        if place.0.is_some() && (is_start(frames.function(id)) || is_of_frozen(frames, id)) {
             return Origin::Runtime;
         }
         *self.known.entry(place).or_insert_with(|| match frames.module(id) {
@@ -131,7 +144,45 @@ fn of_python(frames: &Frames, file: &str) -> Origin {
     if below_standard_library(file).is_some() {
         return Origin::Standard;
     }
+    if is_frozen(frames)
+        && let Some(known) = of_archive(file)
+    {
+        return known;
+    }
     of_rest(frames, file)
+}
+
+/// The origin of a file in the archive of a frozen program, if it is not the program's: its name has no directory.
+fn of_archive(file: &str) -> Option<Origin> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    if name.starts_with("pyimod0") {
+        return Some(Origin::Import);
+    }
+    if ["pyiboot", "pyi_rth_", "_pyi_rth_"].iter().any(|start| name.starts_with(start))
+        || file.starts_with("PyInstaller/")
+    {
+        return Some(Origin::Library);
+    }
+    (!file.starts_with(['/', '<']) && is_standard(file)).then_some(Origin::Standard)
+}
+
+fn is_frozen(frames: &Frames) -> bool {
+    frames.programs().iter().any(|program| program.is_frozen())
+}
+
+/// Whether a native frame is the interpreter's, in the executable of a frozen program: its function has a name of the
+/// interpreter's, or none, since such executables have only names that libraries need.
+fn is_of_frozen(frames: &Frames, id: FrameId) -> bool {
+    let Some(object) = frames.module(id) else { return false };
+    if !frames.programs().iter().any(|program| program.is_frozen() && program.is_executable(object)) {
+        return false;
+    }
+    let (name, file) = (frames.function(id), object.rsplit('/').next().unwrap_or(object));
+    let plain = name.strip_prefix('_').unwrap_or(name);
+    let is_pythons = plain
+        .strip_prefix("Py")
+        .is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_uppercase() || next == '_'));
+    is_pythons || name.strip_prefix(file).is_some_and(|rest| rest.starts_with("+0x"))
 }
 
 /// The origin of native code in this object, from this source file.
@@ -145,8 +196,13 @@ fn of_native(frames: &Frames, object: &str, source: &str) -> Origin {
     if below_standard_library(object).is_some() {
         return Origin::Standard;
     }
-    let is_own = |path: &str| frames.programs().iter().any(|program| program.is_executable(path));
-    if is_own(object) { Origin::Own } else { of_rest(frames, if source.starts_with('/') { source } else { object }) }
+    let mut programs = frames.programs().iter().filter(|program| program.is_executable(object));
+    let program = programs.next();
+    if program.is_none() && is_frozen(frames) && object.ends_with(".so") | object.contains(".so.") {
+        // What was unpacked beside the program, or below it.
+        return if object.contains("/lib-dynload/") { Origin::Standard } else { Origin::Library };
+    }
+    if program.is_some() { Origin::Own } else { of_rest(frames, if source.starts_with('/') { source } else { object }) }
 }
 
 /// The origin of what is neither installed nor of a standard library.
@@ -186,7 +242,9 @@ fn is_library_source(file: &str) -> bool {
 mod tests {
     use super::{Origin, Whose, origins, whose};
     use crate::frames::Frames;
+    use crate::program::Program;
     use crate::program::tests::program;
+    use memtrack_format::meta::{Process, PythonVersion};
 
     const IMPORT: &str = "<frozen importlib._bootstrap>";
     const PANDAS: &str = "/venv/lib/python3.11/site-packages/pandas/__init__.py";
@@ -248,6 +306,41 @@ mod tests {
         let own = frames.stack_of(&[start, other, main]).unwrap();
         assert_eq!(origins(&frames), [Origin::Runtime, Origin::Own, Origin::Runtime]);
         assert_eq!([started, own].map(|stack| whose(&frames)[stack.0 as usize]), [Whose::Standard, Whose::Own]);
+    }
+
+    #[test]
+    fn of_a_frozen_program_the_library_and_the_interpreter_are_not_own() {
+        let mut frames = Frames::new();
+        let process = Process {
+            executable: Some(b"/srv/dist/app".to_vec()),
+            working_directory: Some(b"/srv".to_vec()),
+            own_directories: vec![b"/srv".to_vec()],
+            python_version: Some(PythonVersion { hex: 0x030c_01f0 }),
+            frozen: true,
+            ..Process::default()
+        };
+        frames.add_program(Program::of(&process).into());
+        let (app, internal) = (Some("/srv/dist/app"), "/srv/dist/_internal");
+        let [json, ssl, libpython] = ["lib-dynload/_json.cpython-312.so", "libssl.so.3", "libpython3.12.so.1.0"]
+            .map(|name| format!("{internal}/{name}"));
+        for (function, file, object, expected) in [
+            ("decode", "json/decoder.py", None, Origin::Standard),
+            ("load", "app.py", None, Origin::Own),
+            ("load", "shop/cart.py", None, Origin::Own),
+            ("exec_module", "PyInstaller/loader/pyimod02_importers.py", None, Origin::Import),
+            ("<module>", "PyInstaller/hooks/rthooks/pyi_rth_inspect.py", None, Origin::Library),
+            ("app+0x20cf5f", "/srv/dist/app", app, Origin::Runtime),
+            ("PyUnicode_New", "/srv/dist/app", app, Origin::Runtime),
+            ("_PyObject_MakeTpCall", "/srv/dist/app", app, Origin::Runtime),
+            ("Pyramid", "/srv/dist/app", app, Origin::Own),
+            ("scanstring", "", Some(&*json), Origin::Standard),
+            ("SSL_new", "", Some(&*ssl), Origin::Library),
+            ("list_resize", "", Some(&*libpython), Origin::Runtime),
+        ] {
+            let id = frames.frame_named(function, file, 1).unwrap();
+            object.iter().for_each(|object| frames.set_module(id, object).unwrap());
+            assert_eq!(origins(&frames)[id.0 as usize], expected, "{function} in {file}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ use std::borrow::Cow;
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
 
+use crate::modules::below_packages;
+
 /// The file of functions that cloudpickle has sent to another process, as joblib and dask do: it replaces the name, and
 /// sends what cannot be imported there, above all the script's own functions.
 pub(crate) const SENT: &str = "<dynamic-code>";
@@ -25,6 +27,9 @@ pub struct Program {
     own: Vec<String>,
     roots: Vec<String>,
     packages: FxHashSet<String>,
+    /// The packages that its command line starts, by their dots.
+    started: Vec<String>,
+    frozen: bool,
 }
 
 impl Program {
@@ -44,6 +49,8 @@ impl Program {
             own: directories(&process.own_directories),
             roots,
             packages: process.packages.iter().map(|path| without_slash(&text(path)).to_owned()).collect(),
+            frozen: process.frozen && process.python_version.is_some(),
+            started: process.started_packages.iter().map(|name| text(name)).collect(),
         }
     }
 
@@ -65,7 +72,36 @@ impl Program {
         let Some(path) = self.whole(path) else { return false };
         // Scripts that `pip` wrote to start a package lie beside the interpreter.
         let starts_package = path == self.script && !self.own.iter().any(|own| Some(&**own) == above(&path));
-        !self.knows_own() || (!starts_package && self.own.iter().any(|own| below(own, &path).is_some()))
+        // Below the root directory, which containers begin in, lies the system's code, too.
+        let is_below = |own: &String| below(own, &path).is_some() && !(own.is_empty() && is_system(&path));
+        !self.knows_own() || (!starts_package && self.own.iter().any(is_below))
+    }
+
+    /// The packages that the command line starts, by their dots.
+    pub(crate) fn started_names(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.started.iter().map(String::as_str)
+    }
+
+    /// For each of these, whether the file or object at this path is part of it.
+    pub(crate) fn is_in_started(&self, path: &str) -> impl Iterator<Item = bool> {
+        let below = match below_packages(path) {
+            _ if self.started.is_empty() => None,
+            Some(below) => Some(below.to_owned()),
+            // Of an editable installation.
+            None => self.module(path).map(|module| module.replace('.', "/")),
+        };
+        self.started.iter().map(move |name| {
+            let rest = below.as_deref().and_then(|below| below.strip_prefix(&*name.replace('.', "/")));
+            // After a name's dot comes the end of a file's name.
+            rest.is_some_and(|rest| {
+                rest.is_empty() || rest.starts_with('/') || (rest.starts_with('.') && !rest.contains('/'))
+            })
+        })
+    }
+
+    /// Whether its modules lie in an archive in its executable, so that their files have no directories.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen
     }
 
     /// Whether this is the process's executable.
@@ -132,6 +168,12 @@ pub(crate) fn without_dots(path: &str) -> Cow<'_, str> {
         }
     }
     parts.join("/").into()
+}
+
+/// Whether the path lies where a distribution installs.
+fn is_system(path: &str) -> bool {
+    let path = ["/usr/local/", "/usr/", "/"].iter().find_map(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
+    ["lib/", "lib64/", "share/", "bin/", "sbin/"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// Whether the path is what IPython or its kernel call a cell: `<ipython-input-3-…>` or `/tmp/ipykernel_71/2846.py`.
@@ -239,6 +281,19 @@ pub(crate) mod tests {
         assert!(Program::default().is_own("/anywhere/a.py"));
         let text = Program::of(&Process { script: Some(b"<string>".to_vec()), ..Process::default() });
         assert_eq!([text.is_own("<string>"), program.is_own("<string>")], [true, false]);
+    }
+
+    #[test]
+    fn not_everything_below_the_root_directory_is_own() {
+        let program = Program::of(&Process { own_directories: vec![b"/".to_vec()], ..Process::default() });
+        for (path, own) in [
+            ("/app/a.py", true),
+            ("/usr/src/a.py", true),
+            ("/usr/lib/libopenblas.so.0", false),
+            ("/lib/libx.so", false),
+        ] {
+            assert_eq!(program.is_own(path), own, "{path}");
+        }
     }
 
     #[test]

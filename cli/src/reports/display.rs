@@ -13,6 +13,7 @@ use memtrack_reader::frames::Frame;
 use memtrack_reader::origin::{Origin, Whose, origins, whose};
 use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
+use memtrack_reader::started::own_packages;
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use regex::Regex;
 
@@ -110,6 +111,17 @@ impl Capture {
         let left_out = self.shown.left_out(view);
         let any = left_out != Tally::default();
         any.then(|| format!("{} allocated during imports not shown; use --with-imports", size(left_out.bytes)))
+    }
+
+    /// Where own code is, if it is installed.
+    pub(crate) fn own_packages(&self) -> Option<String> {
+        let packages = own_packages(&self.frames);
+        let named = match &packages[..] {
+            [] => return None,
+            [one] => format!("package {one}"),
+            several => format!("packages {}", several.join(", ")),
+        };
+        Some(format!("that of the installed {named}, which the command line starts: no other was recorded"))
     }
 
     /// Whose code a frame is; `None` if stacks are not folded.

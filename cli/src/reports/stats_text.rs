@@ -102,6 +102,9 @@ fn figures(
         let allocator = info.python_allocator().map(|name| format!(", allocator {name}")).unwrap_or_default();
         line("Python", format!("{version}{allocator}"))?;
     }
+    if let Some(packages) = capture.own_packages() {
+        line("Own code", packages)?;
+    }
     if let Some(start) = info.start_time() {
         let recorder = info.recorder().map(|name| format!(", recorded by {name}")).unwrap_or_default();
         line("Started", format!("{start}{recorder}"))?;

@@ -11,6 +11,7 @@ fn example() -> Process {
         stop_reason: Some(b"collector gone".to_vec()),
         working_directory: Some(b"/srv".to_vec()),
         packages: vec![b"/srv/shop".to_vec(), b"/srv/shop/api".to_vec()],
+        started_packages: vec![b"shop".to_vec(), b"server".to_vec()],
         ..Process::default()
     }
 }

@@ -190,6 +190,11 @@ impl Anonymizer {
         for list in [&mut process.own_directories, &mut process.import_roots, &mut process.packages] {
             list.iter_mut().for_each(|path| *path = self.path(path));
         }
+        // As folders, so that they go on being those of paths.
+        for name in &mut process.started_packages {
+            let folders = String::from_utf8_lossy(name).replace('.', "/");
+            *name = self.file(&folders).replace('/', ".").into_bytes();
+        }
         let removed = |text: &mut Option<Vec<u8>>| {
             if text.is_some() {
                 *text = Some(b"a reason that was removed".to_vec());

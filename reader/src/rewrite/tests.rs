@@ -287,6 +287,23 @@ fn seen(program: &Process, (function, file, object): (&str, &str, &str)) -> (cra
 }
 
 #[test]
+fn a_started_package_has_the_name_of_its_folder() {
+    let mut names = Anonymizer::default();
+    let process = Process {
+        started_packages: vec![b"hush".to_vec(), b"hush.shop".to_vec()],
+        own_directories: vec![b"/srv".to_vec()],
+        ..Process::default()
+    };
+    let mut frames = Frames::new();
+    frames.add_program(crate::program::Program::of(&names.process(&process)).into());
+    for path in ["/v/site-packages/hush/shop/cart.py", "/v/site-packages/other.py"] {
+        let file = names.file(path);
+        frames.frame_named("f", &file, 1).unwrap();
+    }
+    assert_eq!(crate::origin::origins(&frames), [crate::origin::Origin::Own, crate::origin::Origin::Library]);
+}
+
+#[test]
 fn stand_ins_are_to_reports_what_names_are() {
     let program = Process {
         executable: Some(b"/srv/hush/server".to_vec()),

@@ -3,7 +3,7 @@
 //! A capture may have millions of stacks of which such a report distinguishes ten thousand. It needs the innermost
 //! frame, the module of the stack, and whose memory it is; besides the innermost frame, the latter depend on the files
 //! of a few frames only. So a brief stack has those frames alone, in their order, and one frame per file stands for all
-//! frames of that file, except the innermost frame.
+//! frames of that file, except the innermost frame, and frames of code that was given as text.
 //!
 //! Invariant: for a brief stack [`Breakdown`](crate::analysis::Breakdown) and [`kept`](crate::analysis::kept) have the results
 //! of the whole stack.
@@ -15,12 +15,15 @@ use crate::event::StackId;
 use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::ModuleTable;
 use crate::origin::{Origin, Origins};
+use crate::started::{PackageSet, StartedPackages};
+use crate::text_frames::is_text;
 
 /// The tables of reduced stacks.
 #[derive(Debug, Default)]
 pub(super) struct BriefStacks {
     modules: ModuleTable,
     origins: Origins,
+    started: StartedPackages,
     /// The frame that represents a native object or a source file with one origin.
     of_file: FxHashMap<(Option<NameId>, NameId, Origin), FrameId>,
     /// Each stack as a caller, whose innermost frame may be represented by another.
@@ -48,7 +51,7 @@ impl BriefStacks {
 
     fn caller(&mut self, frames: &mut Frames, stack: StackId) -> Result<StackId, Error> {
         let mut path = frames.root_to_leaf(stack);
-        if let Some(leaf) = path.last_mut() {
+        if let Some(leaf) = path.last_mut().filter(|leaf| !is_text(frames, **leaf)) {
             let file = (frames.module_id(*leaf), frames.frame(*leaf).file, self.origins.of(frames, *leaf));
             *leaf = *self.of_file.entry(file).or_insert(*leaf);
         }
@@ -74,6 +77,16 @@ impl BriefStacks {
         let last = |origin| origins.iter().rposition(|of| *of == origin);
         let library = origins.iter().position(|of| *of == Origin::Library);
         told.extend([last(Origin::Own), last(Origin::Import), library].into_iter().flatten());
+        // Which of the started packages are own code is known when all frames are.
+        let started: Vec<_> = path.iter().map(|frame| self.started.of(frames, *frame)).collect();
+        let any = started.iter().fold(PackageSet::default(), |set, packages| set.with(*packages));
+        told.extend(any.numbers().filter_map(|number| started.iter().rposition(|packages| packages.has(number))));
+        // Which frames of text are own code other stacks may tell, and where files begin.
+        let is_given = |at: &usize| origins[*at] == Origin::Library && is_text(frames, path[*at]);
+        if all.clone().any(|at| is_given(&at)) {
+            told.extend(all.clone().filter(is_given));
+            told.extend(all.clone().find(|at| is_python(at) && !is_given(at)));
+        }
         told.sort_unstable();
         told.dedup();
         told
@@ -83,12 +96,15 @@ impl BriefStacks {
 #[cfg(test)]
 mod tests {
     use memtrack_format::Allocator;
+    use memtrack_format::meta::Process;
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
     use super::BriefStacks;
     use crate::analysis::{Breakdown, GroupRow, kept};
     use crate::event::StackId;
     use crate::frames::{FrameId, Frames};
+    use crate::origin::whose;
+    use crate::program::Program;
 
     const FILES: [&str; 9] = [
         "<frozen importlib._bootstrap>",
@@ -117,6 +133,39 @@ mod tests {
 
     fn row(stack: StackId) -> GroupRow {
         GroupRow::example(stack, Allocator::PymallocMalloc, 1, 1)
+    }
+
+    #[test]
+    fn whose_memory_it_is_stays_in_brief_stacks_of_text_and_started_packages() {
+        let program = Process {
+            own_directories: vec![b"/srv".to_vec()],
+            started_packages: vec![b"shop".to_vec(), b"flask".to_vec()],
+            ..Process::default()
+        };
+        let files = ["<string>", "/v/site-packages/shop/a.py", "/v/site-packages/six.py", FILES[0], FILES[5], FILES[6]];
+        let mut random = 1_u32;
+        let mut next = |most: usize| {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (random >> 16) as usize % most
+        };
+        for _ in 0..200 {
+            let (mut frames, mut brief) = (Frames::new(), BriefStacks::default());
+            frames.add_program(Program::of(&program).into());
+            let ids: Vec<_> =
+                (0..12).map(|at| frames.frame_named("f", files[at / 2], at as u32 % 2).unwrap()).collect();
+            ids[10..].iter().for_each(|id| frames.set_module(*id, files[5]).unwrap());
+            let used = 1 + next(ids.len());
+            let paths: Vec<Vec<_>> = (0..8).map(|_| (0..next(9)).map(|_| ids[next(used)]).collect()).collect();
+            for path in paths {
+                let whole = frames.stack_of(&path).unwrap();
+                let mut stack = StackId::EMPTY;
+                for &frame in &path {
+                    stack = brief.stack_id(&mut frames, stack, frame).unwrap();
+                }
+                let whose = whose(&frames);
+                assert_eq!(whose[stack.0 as usize], whose[whole.0 as usize], "{path:?}");
+            }
+        }
     }
 
     proptest! {

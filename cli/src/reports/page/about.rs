@@ -61,6 +61,7 @@ pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String>
         ("Capture", info.file.file_name().unwrap_or_default().to_string_lossy().into_owned()),
         ("Program", info.title()),
         ("Python", info.python_version().unwrap_or_default()),
+        ("Own code", capture.own_packages().unwrap_or_default()),
         ("Recorded", how_recorded(capture)),
         ("Started", info.start_time().unwrap_or_default()),
         ("Duration", duration(info.duration_ns(&capture.analysis))),

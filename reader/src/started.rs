@@ -1,0 +1,176 @@
+//! Own code of programs whose code is all installed: the package that their command line starts.
+//!
+//! Installed code is a library's, and an application that `pip` has installed, as in container images, would have no own code
+//! at all. The collector notes what the command line starts ([`Process::started_packages`]); the first of these that has
+//! frames is own code, with everything in it, if no Python code of the capture is own code by its directory: where the
+//! working directory has code, that is what a user of `pytest` or `gunicorn` means.
+//!
+//! Invariant: it depends only on the files of frames and on the programs, not on the order of either's frames.
+//!
+//! [`Process::started_packages`]: memtrack_format::meta::Process::started_packages
+
+use rustc_hash::FxHashMap;
+
+use crate::frames::{FrameId, Frames, NameId};
+use crate::origin::{Origin, by_directory};
+
+/// Packages of which a frame is part, as bits: their numbers among those of all programs. Further ones are left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PackageSet(u32);
+
+impl PackageSet {
+    const MOST: u32 = u32::BITS;
+
+    /// What is in either.
+    pub(crate) const fn with(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// The numbers of its packages.
+    pub(crate) fn numbers(self) -> impl Iterator<Item = u32> {
+        (0..Self::MOST).filter(move |number| self.0 >> number & 1 == 1)
+    }
+
+    pub(crate) fn has(self, number: u32) -> bool {
+        number < Self::MOST && self.0 >> number & 1 == 1
+    }
+}
+
+/// A cache of the packages of files and native objects.
+#[derive(Debug, Default)]
+pub(crate) struct StartedPackages {
+    known: FxHashMap<NameId, PackageSet>,
+}
+
+impl StartedPackages {
+    /// The started packages of which the frame is part.
+    pub(crate) fn of(&mut self, frames: &Frames, id: FrameId) -> PackageSet {
+        let file = frames.module_id(id).unwrap_or(frames.frame(id).file);
+        *self.known.entry(file).or_insert_with(|| {
+            let path = frames.name(file);
+            let of_program = frames.programs().iter().flat_map(|program| program.is_in_started(path));
+            let bits = (0..PackageSet::MOST).zip(of_program);
+            PackageSet(bits.fold(0, |set, (number, is_in)| set | u32::from(is_in) << number))
+        })
+    }
+}
+
+/// Makes frames of started packages own code, if there is no other of Python.
+pub(crate) fn take_over(frames: &Frames, origins: &mut [Origin]) {
+    let chosen = chosen(frames, origins);
+    if chosen == PackageSet::default() {
+        return;
+    }
+    let mut known = StartedPackages::default();
+    for (id, origin) in (0..).map(FrameId).zip(origins) {
+        if *origin == Origin::Library && known.of(frames, id).0 & chosen.0 != 0 {
+            *origin = Origin::Own;
+        }
+    }
+}
+
+/// The names of the installed packages that are own code, by their dots; none if own code lies in directories.
+#[must_use]
+pub fn own_packages(frames: &Frames) -> Vec<&str> {
+    let chosen = chosen(frames, &by_directory(frames));
+    let names = frames.programs().iter().flat_map(|program| program.started_names());
+    let mut own: Vec<_> = (0..).zip(names).filter(|(number, _)| chosen.has(*number)).map(|(_, name)| name).collect();
+    own.sort_unstable();
+    own.dedup();
+    own
+}
+
+/// Of each program the first started package that has frames.
+fn chosen(frames: &Frames, origins: &[Origin]) -> PackageSet {
+    let is_own = |(id, origin): (FrameId, &Origin)| *origin == Origin::Own && frames.module_id(id).is_none();
+    let all = || (0..).map(FrameId).zip(origins);
+    if frames.programs().iter().all(|program| program.started_names().len() == 0) || all().any(is_own) {
+        return PackageSet::default();
+    }
+    let mut known = StartedPackages::default();
+    let found = all().fold(PackageSet::default(), |set, (id, _)| set.with(known.of(frames, id)));
+    let (mut chosen, mut number) = (0, 0);
+    for program in frames.programs() {
+        let numbers = number..number + program.started_names().len() as u32;
+        number = numbers.end;
+        let first = numbers.into_iter().find(|number| found.has(*number));
+        chosen |= first.map_or(0, |first| 1 << first);
+    }
+    PackageSet(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::own_packages;
+    use crate::frames::Frames;
+    use crate::origin::{Origin, Whose, origins, whose};
+    use crate::program::Program;
+    use memtrack_format::meta::Process;
+
+    const JSON: &str = "/usr/lib/python3.12/json/decoder.py";
+    const SCRIPT: &str = "/venv/bin/serve";
+    const SERVER: &str = "/venv/lib/python3.12/site-packages/server/run.py";
+    const SHOP: &str = "/venv/lib/python3.12/site-packages/shop/wsgi.py";
+
+    fn program(started: &[&str], directory: &str) -> Program {
+        Program::of(&Process {
+            script: Some(SCRIPT.into()),
+            own_directories: vec![directory.into()],
+            import_roots: vec![directory.into(), b"/opt/src".to_vec()],
+            packages: vec![b"/opt/src/shop".to_vec()],
+            started_packages: started.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            ..Process::default()
+        })
+    }
+
+    /// A stack of these files, outermost first, in a program that starts these packages.
+    fn told(files: &[&str], started: &[&str]) -> (Vec<Origin>, Whose, String) {
+        let mut frames = Frames::new();
+        frames.add_program(program(started, "/srv").into());
+        let ids: Vec<_> = files.iter().map(|file| frames.frame_named("f", file, 1).unwrap()).collect();
+        for (id, file) in ids.iter().zip(files).filter(|(_, file)| file.ends_with(".so")) {
+            frames.set_module(*id, file).unwrap();
+        }
+        let stack = frames.stack_of(&ids).unwrap();
+        (origins(&frames), whose(&frames)[stack.0 as usize], own_packages(&frames).join(" "))
+    }
+
+    #[test]
+    fn an_installed_application_has_the_code_of_its_package() {
+        use Origin::{Library, Own, Standard};
+        let text = |files: &[&str], started: &[&str]| told(files, started);
+        let own = |names: &str| (Whose::Own, names.to_owned());
+        for (files, started, frames, (whose, names)) in [
+            (&[SCRIPT, SHOP, JSON][..], &["shop"][..], &[Library, Own, Standard][..], own("shop")),
+            // What a server serves comes before the server, if it is installed.
+            (&[SCRIPT, SERVER, SHOP], &["shop", "server"], &[Library, Library, Own], own("shop")),
+            (&[SCRIPT, SERVER, JSON], &["shop", "server"], &[Library, Own, Standard], own("server")),
+            // The working directory has code.
+            (&[SCRIPT, SERVER, "/srv/app.py"], &["server"], &[Library, Library, Own], own("")),
+            (&[SCRIPT, SERVER], &[], &[Library, Library], (Whose::Libraries, String::new())),
+            (&[SCRIPT, SHOP], &["sho"], &[Library, Library], (Whose::Libraries, String::new())),
+            (&["/opt/src/shop/x.py"], &["shop"], &[Own], own("shop")),
+            (&["/v/site-packages/shop.py"], &["shop"], &[Own], own("shop")),
+            (&["/v/site-packages/shop.libs/libx.so"], &["shop"], &[Library], (Whose::Libraries, String::new())),
+            (&["/v/site-packages/shop/fast.cpython-312-x86_64-linux-gnu.so"], &["shop"], &[Own], own("shop")),
+            (
+                &["/v/site-packages/google/api/a.py", "/v/site-packages/google/store/b.py"],
+                &["google.store"],
+                &[Library, Own],
+                own("google.store"),
+            ),
+        ] {
+            assert_eq!(text(files, started), (frames.to_vec(), whose, names), "{files:?} {started:?}");
+        }
+    }
+
+    #[test]
+    fn each_of_several_programs_has_its_package() {
+        let mut frames = Frames::new();
+        frames.add_program(program(&["nothing", "server"], "/srv").into());
+        frames.add_program(program(&["shop"], "/tmp").into());
+        [SERVER, SHOP].iter().for_each(|file| _ = frames.frame_named("f", file, 1).unwrap());
+        assert_eq!(origins(&frames), [Origin::Own; 2]);
+        assert_eq!(own_packages(&frames), ["server", "shop"]);
+    }
+}

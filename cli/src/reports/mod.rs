@@ -12,6 +12,7 @@ pub(crate) mod display;
 pub(crate) mod estimates;
 pub(crate) mod explain;
 pub(crate) mod failed;
+pub(crate) mod frameless;
 pub(crate) mod leak_parts;
 pub(crate) mod leaked;
 pub(crate) mod lifetimes;

@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 use super::NO_STACK;
 use super::capture_info::Capture;
 use super::display::place;
+use super::frameless::FramelessMemory;
 use crate::text::{Label, Style, Styled, TextTable, column, share_of};
 use crate::units::plural;
 
@@ -70,8 +71,9 @@ pub(crate) fn rows_by_own_line(capture: &Capture, view: View, threads: bool, pro
 /// Python's allocators.
 pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     let without_arenas = matches!(view, View::Leaks | View::LeaksAtExit);
-    let groups = capture.analysis.rows(view).filter(|row| !(without_arenas && row.allocator.is_python_arena()));
-    let rows = of_groups(capture, groups, false, false);
+    let groups = || capture.analysis.rows(view).filter(|row| !(without_arenas && row.allocator.is_python_arena()));
+    let rows = of_groups(capture, groups(), false, false);
+    let frameless = FramelessMemory::of(capture, groups());
     let mut sums: FxHashMap<Whose, Tally> = FxHashMap::default();
     rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally);
     let whole = sums.values().map(|sum| sum.bytes).sum::<u64>();
@@ -89,14 +91,20 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
         *rest = rest.less(row.tally);
     }
     let others = own().count().saturating_sub(table.len());
-    let mut rest: Vec<_> = sums.into_iter().filter(|(_, sum)| sum.bytes > least).collect();
+    if let Some(standard) = sums.get_mut(&Whose::Standard) {
+        *standard = standard.less(frameless.sum());
+    }
+    let mut rest: Vec<_> = sums.into_iter().map(|(whose, sum)| (Some(whose), sum)).collect();
+    rest.push((None, frameless.sum()));
+    rest.retain(|(_, sum)| sum.bytes > least);
     rest.sort_by_key(|(whose, sum)| (Reverse(sum.bytes), *whose));
     for (whose, sum) in rest {
         let text = match whose {
-            Whose::Own => plural(others as u64, "other line of own code", "other lines of own code"),
-            Whose::Libraries => "libraries, without own code".into(),
-            Whose::Standard => "the interpreter and standard libraries, without own code".into(),
-            Whose::Imports => "imports".into(),
+            Some(Whose::Own) => plural(others as u64, "other line of own code", "other lines of own code"),
+            Some(Whose::Libraries) => "libraries, without own code".into(),
+            Some(Whose::Standard) => "the interpreter and standard libraries, without own code".into(),
+            Some(Whose::Imports) => "imports".into(),
+            None => format!("{}; --native shows whose{}", frameless.what(), frameless.names(capture)),
         };
         let [bytes, part] = share_of(sum, whole);
         table.row([bytes, part, Styled::new(Style::Dim, text).into()]);

@@ -10,6 +10,7 @@ mod growth;
 mod held;
 mod imports;
 mod killed;
+mod native_threads;
 mod not_in_memory;
 mod not_seen;
 mod resident;
@@ -150,6 +151,7 @@ impl Explanation {
             tiny,
             churn::findings(&rows, &mut sources),
             imports::findings(&rows, &mut sources, &absent),
+            native_threads::findings(&rows),
             resident.map(|report| resident::findings(capture, report)).unwrap_or_default(),
             types::findings(capture, types),
         ]
@@ -270,6 +272,21 @@ mod tests {
         capture.show(&DisplayOptions::default()).unwrap();
         let explanation = Explanation::of(&capture, &LargeBlocks::default(), resident, &[], &LineObjects::default());
         explanation.findings.into_iter().filter(|finding| finding.kind == kind).collect()
+    }
+
+    #[test]
+    fn what_native_threads_hold_is_not_put_down_to_anybody() {
+        let found = |bytes: u64| {
+            let mut capture = fixture::capture();
+            capture.analysis.groups.change(2, |group| group.peak.bytes = bytes);
+            let held = findings_of(capture, FindingKind::Held, None);
+            held.into_iter().find(|finding| finding.title.contains("without Python frames"))
+        };
+        let finding = found(3_000_000).unwrap();
+        assert_eq!(finding.title, "3.00 MB of native code, without Python frames (pool-0): 66.7 % of the peak");
+        assert_eq!(finding.evidence[0].text, "3.00 MB in 1 block of thread pool-0 (107)");
+        assert!(finding.command.starts_with("memtrack run --native "), "{}", finding.command);
+        assert!(found(60_000).is_none());
     }
 
     #[test]

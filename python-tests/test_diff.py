@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -381,3 +382,23 @@ def test_a_limit_that_is_exceeded_by_less_than_its_rounding_is_told_in_bytes(of_
     growth = grown[1] - grown[0]
     done = diff(base, new, "--fail-over", f"{growth - 1}B", status=1)
     assert f"grew by {growth:,} B, and --fail-over allows {growth - 1:,} B" in done.stderr.decode(), done.stderr
+
+
+CXX = """#include <cstdlib>
+#include <string>
+#include <vector>
+std::vector<std::string> kept;
+__attribute__((noinline)) void remember(long bytes) { kept.push_back(std::string(bytes, 'x')); }
+int main(int, char **arguments) { remember(std::atol(arguments[1])); std::_Exit(0); }
+"""
+
+
+def test_rows_of_a_library_name_the_own_code_that_called_it(module_memtrack, tmp_path):
+    (tmp_path / "shop.cpp").write_text(CXX)
+    subprocess.run(["c++", "-g", "-O0", "-o", tmp_path / "shop", tmp_path / "shop.cpp"], check=True)
+    base, new = (module_memtrack.record(tmp_path / "shop", size, options=("--native",)) for size in (1_000_000, 9_000_000))
+    text = diff(base, new, "--leaks").stdout.decode()
+    first = text.split("by self figures)\n")[1].splitlines()[0]
+    assert re.search(r"\+8\.00 MB .*remember\(long\) at .*shop\.cpp, via std::", first), text
+    row = max(compared(base, new, "--leaks")["rows"], key=lambda row: row["new"]["own_bytes"])
+    assert row["function"].startswith("std::") and row["new"]["own_bytes"] >= 9_000_000, row

@@ -12,9 +12,11 @@ use memtrack_reader::analysis::diff::{DiffRow, Difference, FigurePair, MergedTre
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::origin::{Origin, origins};
 use memtrack_reader::{FrameId, paths};
+use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
 use super::capture_info::{Capture, visible};
+use super::diff_callers::{OwnCaller, own_callers};
 use super::diff_noise::DiffSide;
 use super::diff_rows::{DiffRows, Measure, Status};
 use super::scale::{ComparedMetric, Scale};
@@ -30,6 +32,8 @@ pub(crate) struct Diff {
     functions: SharedFunctions,
     /// Name and short path of functions that are own code in either capture.
     own: HashSet<(String, String)>,
+    /// The own code that other functions were called by.
+    callers: FxHashMap<u32, OwnCaller>,
     rows: DiffRows,
     /// The scale of the baseline, if any.
     scale: Option<Scale>,
@@ -41,11 +45,16 @@ impl Diff {
     pub(crate) fn new(base: &Capture, new: &Capture, metric: ComparedMetric, by_total: bool) -> Self {
         let mut merged = MergedTree::default();
         let mut rows = DiffRows::of([base, new], metric, by_total, &mut merged);
-        let own = [base, new].into_iter().flat_map(own_functions).collect();
+        let own: HashSet<_> = [base, new].into_iter().flat_map(own_functions).collect();
         let measure = rows.measure;
+        let figures = [base, new].map(|capture| merged.own(&capture.frames, &capture.analysis.view(metric.view)));
+        let is_own: Vec<bool> =
+            merged.functions.list().iter().map(|one| own.contains(&(one.name.clone(), one.short.clone()))).collect();
+        let is_own = |function: u32| is_own.get(function as usize).copied().unwrap_or(false);
+        let callers = own_callers(&merged, figures, (&rows.shown, &measure), is_own);
         let change = |pair: &FigurePair| measure.change(pair).unsigned_abs();
         rows.all.rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
-        Self { measure, functions: merged.functions, own, rows, scale: None, notes: Vec::new() }
+        Self { measure, functions: merged.functions, own, callers, rows, scale: None, notes: Vec::new() }
     }
 
     /// Adds how the baseline was scaled, and why the captures may not be comparable.
@@ -214,7 +223,14 @@ impl Diff {
         let Some(SharedFunction { name, short, .. }) = self.functions.get(row.function) else {
             return Label::new(NO_STACK, "", false);
         };
-        Label::new(name, short, self.own.contains(&(name.clone(), short.clone())))
+        let caller = self.callers.get(&row.function);
+        match caller.and_then(|caller| Some((self.functions.get(caller.function)?, caller.more))) {
+            None => Label::new(name, short, self.own.contains(&(name.clone(), short.clone()))),
+            Some((own, more)) => {
+                let more = if more == 0 { String::new() } else { format!(", and by {} more", count(more)) };
+                Label::new(&own.name, &own.short, true).via(name, short, more)
+            }
+        }
     }
 
     /// The change, with its interval if it is estimated. Its larger half may be more than a change that is none by chance: then both
@@ -348,6 +364,27 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
         assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");
+    }
+
+    #[test]
+    fn rows_of_libraries_begin_with_the_own_code_that_called_them() {
+        const ALLOCATE: (&str, &str) = ("allocate", "/v/site-packages/vendor/new.py");
+        let [main, load, keep] = ["main", "load", "keep"].map(|name| (name, "/srv/app.py"));
+        let capture = |bytes: [u64; 3]| {
+            let stacks: [&[_]; 3] = [&[main, load, ALLOCATE], &[main, keep, ALLOCATE], &[ALLOCATE]];
+            fixture::of_stacks(&stacks.into_iter().zip(bytes).collect::<Vec<_>>())
+        };
+        let leaks = ComparedMetric { name: "leaks", view: View::Leaks, counts: false };
+        let told = |bytes| {
+            let mut text = Vec::new();
+            let diff = Diff::new(&capture([1_000_000; 3]), &capture(bytes), leaks, false);
+            diff.text(10, TextFormat { width: None, color: false }, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let of_load = told([9_000_000, 2_000_000, 1_000_000]);
+        assert!(of_load.contains("  load at /srv/app.py, via allocate at vendor/new.py, and by 1 more\n"), "{of_load}");
+        let of_nobody = told([1_000_000, 1_000_000, 9_000_000]);
+        assert!(of_nobody.contains("  allocate at vendor/new.py\n"), "{of_nobody}");
     }
 
     #[test]

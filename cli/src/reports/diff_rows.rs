@@ -239,9 +239,14 @@ impl Measure {
         self.part(row, row)
     }
 
+    /// Whether that is the total.
+    pub(super) fn is_by_total(&self, row: &DiffRow) -> bool {
+        self.by_total || self.status(row).is_one_sided()
+    }
+
     /// The same figure of a part of the function's memory.
     fn part<'a>(&self, row: &DiffRow, part: &'a DiffRow) -> &'a FigurePair {
-        if self.by_total || self.status(row).is_one_sided() { &part.total } else { &part.own }
+        if self.is_by_total(row) { &part.total } else { &part.own }
     }
 }
 

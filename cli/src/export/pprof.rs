@@ -11,7 +11,7 @@ use std::io::{self, BufWriter, IntoInnerError, Write};
 use anyhow::Result;
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use memtrack_reader::analysis::Group;
+use memtrack_reader::analysis::{Group, Tally};
 use memtrack_reader::{FrameId, Frames, View};
 use prost::Message;
 
@@ -202,8 +202,9 @@ impl<'a, W: Write> PprofWriter<'a, W> {
     ) -> Vec<Label> {
         let mut labels = Vec::new();
         for ([objects, space], view) in contents.types {
-            let (sum, variance) = (group.sum(*view), capture.analysis.variance(number, *view));
-            let (count, bytes) = (variance.count_range(sum.count), variance.bytes_range(sum.bytes));
+            let sum = group.sum(*view);
+            let tally = Tally { variance: capture.analysis.variance(number, *view), ..sum.tally() };
+            let (count, bytes) = (tally.count_range(), tally.bytes_range());
             for (name, unit, value, (low, high)) in
                 [(objects, "count", sum.count, count), (space, "bytes", sum.bytes, bytes)]
             {

@@ -154,7 +154,7 @@ pub(crate) fn samples(capture: &Capture) -> Option<String> {
     let rate =
         capture.info.process.sample_rate.map(|rate| format!(" at most, for at most {} a second", count(rate.into())));
     Some(format!(
-        "{} apart on the average{}; figures are estimates with 95 % intervals{}. An estimated peak is rather too high than too low",
+        "{} apart on the average{}; figures are estimates with 95 % intervals{}",
         size(bytes.get()),
         rate.unwrap_or_default(),
         if is_counted(capture) { ", but for the number of allocations and threads" } else { "" },

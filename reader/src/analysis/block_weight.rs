@@ -6,6 +6,7 @@ use super::estimate::{SampleWeights, Variance};
 use super::groups::Groups;
 use super::live_block::LiveBlock;
 use super::sample_distances::SampleDistances;
+use super::sampled_peak::BlockWeight;
 
 /// Bytes and number for which so many bytes of a block stand; `whole`: it counts as an allocation.
 #[inline]
@@ -26,6 +27,24 @@ pub(super) fn weight_of(
 #[inline]
 pub(super) fn variance_of(distances: Option<&SampleDistances>, groups: &Groups, block: &LiveBlock) -> Option<Variance> {
     weights_of(distances?, groups, block).map(|weights| weights.variance(block.size))
+}
+
+/// What a part of a block adds to the sums of a peak that is estimated.
+pub(super) fn peak_weight_of(
+    distances: &SampleDistances,
+    groups: &Groups,
+    block: &LiveBlock,
+    bytes: u64,
+    whole: bool,
+) -> BlockWeight {
+    match weights_of(distances, groups, block) {
+        None => BlockWeight { tally: (bytes, u64::from(whole)), halves: [bytes; 2], variance: 0.0 },
+        Some(weights) => BlockWeight {
+            tally: weights.of(block.size, block.order),
+            halves: weights.halves(block.size, block.order),
+            variance: weights.variance(block.size).bytes.into(),
+        },
+    }
 }
 
 /// By what the block was sampled. Mappings are recorded always.

@@ -20,6 +20,10 @@ const MIXED: f64 = 1.2;
 const NEARLY_ALWAYS: f64 = 0.95;
 /// Of what has no sample at all, less than this part of the mean distance is there, times the mean, with 95 %: -ln 0.05.
 const UNSEEN: f64 = 3.0;
+/// So few samples say nothing of the size of blocks that were not sampled; found by simulation.
+const FEW_SAMPLES: f64 = 3.0;
+/// The least bytes that blocks take.
+const LEAST_SIZE: f64 = 16.0;
 
 /// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
 /// they are exact. Single precision, since there is one beside each sum of a report.
@@ -119,6 +123,21 @@ impl Variance {
         if self.count > 0.0 { (UNSEEN * f64::from(self.skewed_count / self.count)) as u64 } else { 0 }
     }
 
+    /// With 95 %, at most so many small blocks are among these, estimated as so many, of which none was sampled: 0 where they are
+    /// exact. Their bytes are bounded, their size is not: the fewer samples the number rests on, as where one small block stands for
+    /// most of it, the smaller they may be, down to the least that an allocator gives.
+    pub(super) fn unseen_small(self, estimate: u64) -> u64 {
+        let (count, bytes) = (f64::from(self.count), f64::from(self.bytes));
+        if count <= 0.0 || bytes <= 0.0 || self.skewed_count <= 0.0 {
+            return 0;
+        }
+        let of_one = f64::from(self.skewed_count) / count;
+        let size = f64::from(self.skewed_bytes) / bytes / of_one;
+        let samples = (estimate as f64).powi(2) / count;
+        let unknown = (FEW_SAMPLES / samples).powi(2).min(1.0);
+        (UNSEEN * of_one * (size / LEAST_SIZE).max(1.0).powf(unknown)) as u64
+    }
+
     fn scaled(self, factor: f64) -> Self {
         let (square, cube) = ((factor * factor) as f32, (factor * factor * factor) as f32);
         Self {
@@ -213,6 +232,25 @@ impl SampleWeights {
         (rounded(size as f64 / p, mixed(order)), rounded(1.0 / p, mixed(!order)))
     }
 
+    /// Whether a block of this size is nearly always sampled.
+    pub(super) fn is_nearly_certain(self, size: u64) -> bool {
+        self.probability(size) >= NEARLY_ALWAYS
+    }
+
+    /// Its bytes in each half of the samples, which are at twice the distance and independent of each other; 0 where no hit of that
+    /// half is in it.
+    pub(super) fn halves(self, size: u64, order: u64) -> [u64; 2] {
+        let half = Self { mean: self.mean * 2.0 }.probability(size);
+        // Of the blocks with a hit of any half.
+        let both = half * half / self.probability(size);
+        let (uniform, weight) = (uniform(mixed(order.rotate_left(32))), (size as f64 / half).round() as u64);
+        match uniform {
+            _ if uniform < both => [weight, weight],
+            _ if uniform < (1.0 + both) / 2.0 => [weight, 0],
+            _ => [0, weight],
+        }
+    }
+
     /// The variance that an allocation of this size brings.
     pub(super) fn variance(self, size: u64) -> Variance {
         let p = self.probability(size);
@@ -237,8 +275,12 @@ impl SampleWeights {
 
 /// The weight, or the next whole number.
 fn rounded(weight: f64, random: u64) -> u64 {
-    let uniform = (random >> 11) as f64 / (1_u64 << 53) as f64;
-    (weight.floor() as u64).saturating_add(u64::from(uniform < weight.fract()))
+    (weight.floor() as u64).saturating_add(u64::from(uniform(random) < weight.fract()))
+}
+
+/// A number from 0 to 1.
+fn uniform(random: u64) -> f64 {
+    (random >> 11) as f64 / (1_u64 << 53) as f64
 }
 
 /// A number that depends on all bits of another (the finalizer of SplitMix64).
@@ -303,7 +345,8 @@ pub(super) const fn place(view: View) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::{SampleWeights, Variance, difference_range, mixed};
+    use super::{SampleWeights, Variance, difference_range, mixed, uniform};
+    use crate::analysis::Tally;
     use std::num::NonZeroU64;
 
     #[test]
@@ -371,5 +414,45 @@ mod tests {
                 assert!((mean - 1.0).abs() < bias, "{mean} of {}", sizes.len());
             }
         }
+    }
+
+    /// Most blocks of such a site are small, and few of them are sampled, if any.
+    #[test]
+    fn numbers_of_blocks_of_very_different_sizes_hold_the_truth() {
+        const RUNS: u64 = if cfg!(miri) { 1 } else { 500 };
+        const BLOCKS: u64 = 5000;
+        let weights = SampleWeights::new(NonZeroU64::new(512 << 10).unwrap());
+        let (mut rows, mut covered, mut of_samples) = (0, 0, 0);
+        for seed in 0..RUNS {
+            let pareto =
+                |at: u64| (24.0 * uniform(mixed(mixed(!seed) ^ at)).max(1e-9).powf(-1.0 / 1.1)).min(3e6) as u64;
+            let sizes: Vec<u64> = (0..BLOCKS).map(pareto).collect();
+            let (mut tally, mut samples) = (Tally::default(), 0);
+            for (at, &size) in (0..).zip(&sizes) {
+                let order = mixed(seed) ^ at;
+                if uniform(mixed(order.rotate_left(32))) < weights.probability(size) {
+                    let (bytes, count) = weights.of(size, order);
+                    tally += Tally { bytes, count, variance: weights.variance(size) };
+                    samples += 1;
+                }
+            }
+            let holds = |(low, high): (u64, u64)| u64::from((low..=high).contains(&BLOCKS));
+            if samples > 0 {
+                rows += 1;
+                covered += holds(tally.count_range());
+                of_samples += holds(tally.count_range_of_samples());
+            }
+        }
+        if !cfg!(miri) {
+            assert!(covered * 100 >= rows * 93 && of_samples * 100 < rows * 90, "{covered} {of_samples} of {rows}");
+        }
+        // Those of many samples of one size are hardly wider.
+        let mut same = Tally::default();
+        (0..30).for_each(|at| {
+            let (bytes, count) = weights.of(2000, at);
+            same += Tally { bytes, count, variance: weights.variance(2000) };
+        });
+        let width = |(low, high): (u64, u64)| (high - low) as f64;
+        assert!(width(same.count_range()) < 1.1 * width(same.count_range_of_samples()));
     }
 }

@@ -4,12 +4,13 @@
 //! live now and was allocated up to P, plus what was allocated up to P and has ended since. So the end of such an
 //! allocation is added to its group's sum [`EndedSince`] the peak; a new peak discards these sums. What was live at
 //! finalization is found in the same way, with a moment that never moves. The common peak of several processes is set
-//! from outside: see [`GroupTotals::mark_peak`].
+//! from outside: see [`GroupTotals::mark_peak`]. An estimated peak is corrected: see [`sampled_peak`](super::sampled_peak).
 //!
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, after every event.
 
 mod end;
 mod flows;
+mod peak;
 mod short_lived;
 
 use std::hash::BuildHasher;
@@ -27,6 +28,7 @@ use super::groups::{OptionalSum, StoredGroup};
 use super::interval_tracker::IntervalTracker;
 use super::live_block::{LiveBlock, ReleasedBlock};
 use super::sample_distances::SampleDistances;
+use super::sampled_peak::SampledPeak;
 use super::sampled_variances::{SampledVariances, ViewMoments};
 use super::since::EndedSince;
 use super::{Detail, Failed, Group, Groups, Moment, Selection, Tally, Totals, ViewVariances};
@@ -96,6 +98,8 @@ pub(crate) struct GroupTotals {
     /// What a block stands for, where samples are recorded.
     distances: Option<SampleDistances>,
     sampled: SampledVariances,
+    /// By what the peak is corrected, where samples are recorded.
+    sampled_peak: SampledPeak,
 }
 
 impl GroupTotals {
@@ -128,6 +132,7 @@ impl GroupTotals {
             exact_times: options.exact_times,
             distances: options.sample_bytes.map(SampleDistances::new),
             sampled: SampledVariances::default(),
+            sampled_peak: SampledPeak::default(),
         }
     }
 
@@ -173,6 +178,7 @@ impl GroupTotals {
     ) {
         let selected = SUMS_ONLY || self.selection.is_none_or(|selection| selection.takes(event));
         let group = self.group::<SUMS_ONLY>(GroupKey { stack: event.stack, thread: event.thread, allocator, selected });
+        self.look_before::<SUMS_ONLY>();
         let weight = match self.distances.as_ref().filter(|_| !SUMS_ONLY && !allocator.is_mapping()) {
             None => (event.size, 1),
             Some(distances) => {
@@ -192,8 +198,8 @@ impl GroupTotals {
         let nth = *nth;
         self.live_bytes = self.live_bytes.wrapping_add(weight.0);
         self.live_count = self.live_count.wrapping_add(weight.1);
-        self.raise_peak::<SUMS_ONLY>(event);
         *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth };
+        self.raise_peak_by::<SUMS_ONLY>(block, event);
     }
 
     /// Samples of the event's thread are so far apart from here on.
@@ -222,6 +228,7 @@ impl GroupTotals {
         ended: &mut ReleasedBlock,
     ) {
         (ended.order, ended.temporary) = (event.order, false);
+        let part = bytes;
         let (bytes, count) = if SUMS_ONLY { (bytes, u64::from(whole)) } else { self.weight(block, bytes, whole) };
         // How many allocations lie between two events is not known from samples.
         if whole && (SUMS_ONLY || self.distances.is_none()) {
@@ -229,7 +236,8 @@ impl GroupTotals {
         }
         self.totals.deallocations = self.totals.deallocations.saturating_add(count);
         if !SUMS_ONLY {
-            self.end_sampled(block);
+            self.end_sampled(block, part, whole);
+            self.sampled_peak.last = Moment { order: event.order, time_ns: event.time_ns };
             self.detail(block.group, |detail| detail.end(count, event.time_ns.saturating_sub(block.time_ns)));
         }
         self.drop_live::<SUMS_ONLY>(block, bytes, count);
@@ -239,15 +247,15 @@ impl GroupTotals {
     pub(crate) fn replace(&mut self, block: &LiveBlock) {
         let (bytes, count) = self.weight(block, block.size, true);
         self.totals.replaced = self.totals.replaced.saturating_add(count);
-        self.end_sampled(block);
+        self.end_sampled(block, block.size, true);
         self.drop_live::<false>(block, bytes, count);
     }
 
     /// The block, or a part of it, disappeared with the process's old image.
     pub(crate) fn discard(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
+        self.end_sampled(block, bytes, whole);
         let (bytes, count) = self.weight(block, bytes, whole);
         self.totals.discarded = self.totals.discarded.saturating_add(count);
-        self.end_sampled(block);
         self.drop_live::<false>(block, bytes, count);
     }
 
@@ -257,6 +265,7 @@ impl GroupTotals {
     /// other threads came in between, and only the undone bytes make a new maximum, then the peak is taken at the undo,
     /// not at its first moment. A source that removes both events avoids this.
     pub(crate) fn restore(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock, event: &Event) {
+        self.restore_in_halves(block, bytes, whole, ended);
         let (bytes, count) = self.weight(block, bytes, whole);
         if let Some(variance) = self.sampled_variance(block) {
             self.sampled.restore(block, variance, ended.order, self.moments());
@@ -287,7 +296,9 @@ impl GroupTotals {
             sum.into_iter().for_each(|sum| sum.subtract(bytes, count));
         }
         self.raise_window_peak(block.group);
-        self.raise_peak::<false>(event);
+        if self.distances.is_none() {
+            self.raise_peak::<false>(event);
+        }
     }
 
     /// Python begins to finalize; only the first such event counts.
@@ -345,6 +356,7 @@ impl GroupTotals {
         self.since_peak.add_group();
         if self.distances.is_some() {
             self.sampled.add_group();
+            self.sampled_peak.add_group();
         }
         if self.selection.is_some() {
             self.selected.push(key.selected);
@@ -382,39 +394,6 @@ impl GroupTotals {
         &mut self.thread_counts[index]
     }
 
-    #[inline]
-    fn raise_peak<const SUMS_ONLY: bool>(&mut self, event: &Event) {
-        if self.live_bytes > self.totals.peak.bytes {
-            let at = Some(Moment { order: event.order, time_ns: event.time_ns });
-            self.totals.peak = super::Peak { bytes: self.live_bytes, allocations: self.live_count, at };
-            if self.shared_peak.is_none() {
-                self.since_peak.clear();
-                if !SUMS_ONLY {
-                    self.sampled.forget_since_peak();
-                }
-                self.peak_end = event.order.saturating_add(1);
-            }
-        }
-    }
-
-    /// Sets the common peak of several processes to now, after all events before `order`; `at`: this process raised it.
-    pub(crate) fn mark_peak(&mut self, order: u64, at: Option<Moment>) {
-        self.shared_peak = Some(at);
-        self.since_peak.clear();
-        self.sampled.forget_since_peak();
-        self.peak_end = order;
-    }
-
-    /// The order of the last event at the peak.
-    pub(crate) fn last_at_peak(&self) -> Option<u64> {
-        self.peak_end.checked_sub(1)
-    }
-
-    /// Takes how much more was live at the peak than it seemed there.
-    pub(crate) fn take_restored(&mut self) -> u64 {
-        std::mem::take(&mut self.restored_at_peak)
-    }
-
     /// Counts the block as temporary if its thread freed it soon enough.
     #[inline(always)]
     fn end_temporary(&mut self, block: &LiveBlock, event: &Event, ended: &mut ReleasedBlock) {
@@ -441,10 +420,11 @@ impl GroupTotals {
     }
 
     #[inline]
-    fn end_sampled(&mut self, block: &LiveBlock) {
+    fn end_sampled(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         if let Some(variance) = self.sampled_variance(block) {
             self.sampled.end(block, variance, self.moments());
         }
+        self.end_in_halves(block, bytes, whole);
     }
 
     fn moments(&self) -> ViewMoments {

@@ -33,6 +33,7 @@ pub mod ordering;
 mod own;
 mod quiet;
 mod sample_distances;
+mod sampled_peak;
 mod sampled_variances;
 mod sampling_gaps;
 mod selection;

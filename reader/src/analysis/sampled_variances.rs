@@ -44,6 +44,18 @@ impl From<VarianceSum> for Variance {
 }
 
 impl VarianceSum {
+    /// The variances of bytes and number.
+    pub(super) fn variances(self) -> [f64; 2] {
+        [self.0[0], self.0[2]]
+    }
+
+    /// With these, of samples that stand for as much each as before.
+    pub(super) fn with_variances(self, [bytes, count]: [f64; 2]) -> Self {
+        let [of_bytes, skewed_bytes, of_count, skewed_count] = self.0;
+        let scaled = |skewed: f64, old: f64, new: f64| if old > 0.0 { skewed * (new / old) } else { skewed };
+        Self([bytes, scaled(skewed_bytes, of_bytes, bytes), count, scaled(skewed_count, of_count, count)])
+    }
+
     fn less(self, Self(part): Self) -> Self {
         let mut sums = self.0;
         sums.iter_mut().zip(part).for_each(|(sum, part)| *sum -= part);
@@ -127,14 +139,14 @@ impl SampledVariances {
         [allocated.into(), ended.into(), allocated.less(ended).into()]
     }
 
-    /// The sums of all groups by view, without what is live.
-    pub(super) fn without_live(&self) -> Vec<ViewVarianceSums> {
+    /// The sums of all groups by view, without what is live; `is_peak_now`: nothing has ended since the peak.
+    pub(super) fn without_live(&self, is_peak_now: bool) -> Vec<ViewVarianceSums> {
         let mut all = vec![ViewVarianceSums::default(); self.allocated.len()];
         for ((sums, allocated), finalizing) in all.iter_mut().zip(&self.allocated).zip(&self.since_finalizing) {
             sums[place(View::Allocated)] = *allocated;
             sums[place(View::Leaks)] = *finalizing;
         }
-        for (group, since) in self.since_peak.iter() {
+        for (group, since) in self.since_peak.iter().filter(|_| !is_peak_now) {
             all.get_mut(group as usize).into_iter().for_each(|sums| sums[place(View::HighWaterMark)] = since);
         }
         all

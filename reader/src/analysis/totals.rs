@@ -44,10 +44,11 @@ impl Tally {
         self.variance.bytes_range(self.bytes)
     }
 
-    /// The 95 % interval of the number.
+    /// The 95 % interval of the number, with the small blocks of which there may be many without a sample.
     #[must_use]
     pub fn count_range(&self) -> (u64, u64) {
-        self.variance.count_range(self.count)
+        let unseen = (0, self.variance.unseen_small(self.count));
+        self.variance.with_unseen(unseen).count_range(self.count)
     }
 
     /// The same without the allocations that may be of any call stack, for rows beside which a report says once how many these are:

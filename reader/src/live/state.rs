@@ -92,13 +92,13 @@ impl LiveState {
         if let Some(sums) = &self.sums {
             return sums.totals;
         }
-        let totals = self.replay.totals();
+        let (totals, peak) = (self.replay.totals(), self.replay.own_peak());
         LiveTotals {
             time_ns: self.time_ns,
             events: totals.events,
             live: self.replay.live(),
-            peak_bytes: totals.peak.bytes,
-            peak_time_ns: totals.peak.at.map_or(0, |at| at.time_ns),
+            peak_bytes: peak.bytes,
+            peak_time_ns: peak.at.map_or(0, |at| at.time_ns),
             rss_bytes: self.rss_bytes,
             rss_peak_bytes: self.rss_peak_bytes,
             unmatched_frees: totals.unmatched_frees,

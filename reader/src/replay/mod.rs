@@ -211,7 +211,7 @@ impl Replay {
 
     /// The high-water mark of this process alone.
     pub(crate) fn own_peak(&self) -> Peak {
-        self.sums.totals.peak
+        self.sums.peak()
     }
 
     #[inline(always)]

@@ -5,13 +5,15 @@
 use hashbrown::HashTable;
 
 use super::{GroupFigures, GroupTotals};
-use crate::analysis::block_weight::{variance_of, weight_of};
+use crate::analysis::block_weight::{peak_weight_of, variance_of, weight_of};
+use crate::analysis::estimate::place;
 use crate::analysis::groups::OptionalSum;
 use crate::analysis::intervals::PackedRows;
 use crate::analysis::live_block::{LiveBlock, LivePart};
-use crate::analysis::sampled_variances::{self, add_live};
+use crate::analysis::sampled_peak::{OtherMoments, PeakSum};
+use crate::analysis::sampled_variances::{self, ViewVarianceSums, add_live};
 use crate::analysis::since::EndedSince;
-use crate::analysis::{Analysis, Groups, Mapped, Peak, Totals};
+use crate::analysis::{Analysis, Groups, Mapped, Peak, Totals, View};
 
 /// The intervals of what is live at the end.
 #[derive(Debug)]
@@ -21,7 +23,7 @@ impl GroupTotals {
     /// The analysis, given all live blocks.
     pub(crate) fn finish(&self, live: impl Iterator<Item = LivePart>) -> Analysis {
         let mut figures = self.figures.clone();
-        let surviving = self.survive(&mut figures, live);
+        let surviving = self.survive(&mut figures, live, self.other_moments());
         self.analysis(figures, &surviving)
     }
 
@@ -29,8 +31,9 @@ impl GroupTotals {
     /// the live blocks before the second half. So nothing is in memory twice.
     pub(crate) fn close(&mut self, live: impl Iterator<Item = LivePart>) -> Surviving {
         (self.index, self.recent) = (HashTable::new(), Box::default());
+        let others = self.other_moments();
         let mut figures = std::mem::take(&mut self.figures);
-        let surviving = self.survive(&mut figures, live);
+        let surviving = self.survive(&mut figures, live, others);
         (self.figures, self.since_peak) = (figures, EndedSince::default());
         surviving
     }
@@ -42,17 +45,28 @@ impl GroupTotals {
     }
 
     /// Adds the live blocks to the groups.
-    fn survive(&self, figures: &mut GroupFigures, live: impl Iterator<Item = LivePart>) -> Surviving {
+    fn survive(
+        &self,
+        figures: &mut GroupFigures,
+        live: impl Iterator<Item = LivePart>,
+        mut others: Option<OtherMoments>,
+    ) -> Surviving {
         let GroupFigures { groups, lives, details, variances: of_views, .. } = figures;
-        self.since_peak.iter().for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
+        let moments = (self.newest_peak_end(), self.finalizing);
+        let is_peak_now = moments.0 == u64::MAX;
+        let ended = self.since_peak.iter().filter(|_| !is_peak_now);
+        ended.for_each(|(group, sum)| *groups.part_mut(group, OptionalSum::Peak) = sum);
         let mut surviving = PackedRows::default();
-        let mut variances = self.distances.as_ref().map(|_| self.sampled.without_live());
+        let mut variances = self.distances.as_ref().map(|_| self.sampled.without_live(is_peak_now));
         for LivePart { block, bytes, first } in live {
+            if let Some((others, distances)) = others.as_mut().zip(self.distances.as_ref()) {
+                others.add_live((block.group, block.order), &peak_weight_of(distances, groups, &block, bytes, first));
+            }
             let (bytes, count) = weight_of(self.distances.as_ref(), groups, &block, bytes, first);
-            self.add_survivor(groups, &block, bytes, count);
+            self.add_survivor(groups, &block, (bytes, count), moments.0);
             let sums = variances.as_mut().and_then(|variances| variances.get_mut(block.group as usize));
             if let Some((sums, variance)) = sums.zip(variance_of(self.distances.as_ref(), groups, &block)) {
-                add_live(sums, &block, variance, self.moments());
+                add_live(sums, &block, variance, moments);
             }
             if let Some(detail) = details.as_mut().and_then(|details| details.get_mut(block.group as usize)) {
                 detail.live_on(count, self.totals.end_time_ns.saturating_sub(block.time_ns));
@@ -60,6 +74,9 @@ impl GroupTotals {
             if let Some(lives) = lives {
                 surviving.push(&lives.survivor(&block, bytes, count));
             }
+        }
+        if let Some((others, variances)) = others.as_ref().zip(variances.as_mut()) {
+            correct_peak(groups, variances, others);
         }
         *of_views = variances.map(|variances| variances.into_iter().map(sampled_variances::of_views).collect());
         if self.totals.finalizing.is_none() {
@@ -98,10 +115,10 @@ impl GroupTotals {
         analysis
     }
 
-    fn add_survivor(&self, groups: &mut Groups, block: &LiveBlock, bytes: u64, count: u64) {
+    fn add_survivor(&self, groups: &mut Groups, block: &LiveBlock, (bytes, count): (u64, u64), peak_end: u64) {
         let mut add = |part| groups.part_mut(block.group, part).add(bytes, count, block.order, block.time_ns);
         add(OptionalSum::LeakedAtExit);
-        if block.order < self.peak_end {
+        if block.order < peak_end {
             add(OptionalSum::Peak);
         }
         if block.order < self.finalizing {
@@ -113,9 +130,32 @@ impl GroupTotals {
         let mut totals = self.totals.clone();
         groups.sum_up(&mut totals);
         totals.peak = match self.shared_peak {
+            // Corrected sums.
+            None if self.distances.is_some() => Peak { at: self.newest_peak().at, ..totals.peak },
             None => self.totals.peak,
             Some(at) => Peak { at, ..totals.peak },
         };
         totals
+    }
+}
+
+/// Corrects the sums of the peak with their variances.
+fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others: &OtherMoments) {
+    const PEAK: usize = place(View::HighWaterMark);
+    let of = |(at, variances): (usize, &ViewVarianceSums)| {
+        let sum = groups.part(at as u32, OptionalSum::Peak);
+        let end = groups.part(at as u32, OptionalSum::LeakedAtExit);
+        let (variances, end) = (variances[PEAK].variances(), (end.bytes, end.count));
+        PeakSum { bytes: sum.bytes, count: sum.count, variances, end }
+    };
+    let mut sums: Vec<PeakSum> = variances.iter().enumerate().map(of).collect();
+    others.correct(&mut sums);
+    for ((at, sum), variances) in (0..).zip(&sums).zip(variances) {
+        let part = *groups.part(at, OptionalSum::Peak);
+        variances[PEAK] = variances[PEAK].with_variances(sum.variances);
+        if (part.bytes, part.count) != (sum.bytes, sum.count) {
+            let corrected = groups.part_mut(at, OptionalSum::Peak);
+            (corrected.bytes, corrected.count) = (sum.bytes, sum.count);
+        }
     }
 }

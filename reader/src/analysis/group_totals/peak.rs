@@ -1,0 +1,132 @@
+//! The high-water mark while a replay goes on.
+//!
+//! Where samples are recorded, live bytes are looked at before each sample, and after it only where it stands for little more
+//! than itself: see [`SampledPeak`](crate::analysis::sampled_peak::SampledPeak).
+//!
+//! Invariant: `since_peak` has what has ended since the peak, and nothing else.
+
+use super::GroupTotals;
+use crate::analysis::block_weight::peak_weight_of;
+use crate::analysis::live_block::{LiveBlock, ReleasedBlock};
+use crate::analysis::sampled_peak::OtherMoments;
+use crate::analysis::{Moment, Peak};
+use crate::event::Event;
+
+impl GroupTotals {
+    /// The high-water mark up to now.
+    pub(crate) fn peak(&self) -> Peak {
+        if self.distances.is_none() {
+            return self.totals.peak;
+        }
+        let Peak { bytes, allocations, at } = self.newest_peak();
+        Peak { bytes: bytes.saturating_sub(self.sampled_peak.excess()), allocations, at }
+    }
+
+    /// The same as it is estimated, without a correction.
+    pub(super) fn newest_peak(&self) -> Peak {
+        if self.is_peak_now() { self.peak_of_now(self.sampled_peak.last) } else { self.totals.peak }
+    }
+
+    /// Whether nobody has looked yet at a new peak.
+    pub(super) fn is_peak_now(&self) -> bool {
+        self.distances.is_some() && self.live_bytes > self.totals.peak.bytes
+    }
+
+    /// One more than the order of the last event before the peak; `u64::MAX`: it is now.
+    pub(super) fn newest_peak_end(&self) -> u64 {
+        if self.is_peak_now() && self.shared_peak.is_none() { u64::MAX } else { self.peak_end }
+    }
+
+    fn peak_of_now(&self, at: Moment) -> Peak {
+        Peak { bytes: self.live_bytes, allocations: self.live_count, at: Some(at) }
+    }
+
+    #[inline]
+    pub(super) fn raise_peak<const SUMS_ONLY: bool>(&mut self, event: &Event) {
+        if self.live_bytes > self.totals.peak.bytes {
+            self.set_peak::<SUMS_ONLY>(Moment { order: event.order, time_ns: event.time_ns });
+        }
+    }
+
+    #[inline]
+    fn set_peak<const SUMS_ONLY: bool>(&mut self, at: Moment) {
+        self.totals.peak = self.peak_of_now(at);
+        if self.shared_peak.is_none() {
+            self.since_peak.clear();
+            if !SUMS_ONLY {
+                self.sampled.forget_since_peak();
+            }
+            self.peak_end = at.order.saturating_add(1);
+        }
+    }
+
+    /// An allocation comes.
+    #[inline]
+    pub(super) fn look_before<const SUMS_ONLY: bool>(&mut self) {
+        if !SUMS_ONLY && self.distances.is_some() {
+            self.look_at_samples();
+        }
+    }
+
+    fn look_at_samples(&mut self) {
+        let is_raised = self.is_peak_now();
+        if is_raised {
+            self.set_peak::<false>(self.sampled_peak.last);
+        }
+        self.sampled_peak.look(is_raised);
+    }
+
+    /// The block was allocated by this event.
+    #[inline]
+    pub(super) fn raise_peak_by<const SUMS_ONLY: bool>(&mut self, block: &LiveBlock, event: &Event) {
+        let Some(distances) = self.distances.as_ref().filter(|_| !SUMS_ONLY) else {
+            return self.raise_peak::<SUMS_ONLY>(event);
+        };
+        let weight = peak_weight_of(distances, &self.figures.groups, block, block.size, true);
+        let is_certain =
+            weight.variance == 0.0 || distances.at(event.thread, event.order).is_nearly_certain(block.size);
+        self.sampled_peak.allocate(weight.halves);
+        self.sampled_peak.last = Moment { order: event.order, time_ns: event.time_ns };
+        if is_certain {
+            self.look_at_samples();
+        }
+    }
+
+    pub(super) fn end_in_halves(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
+        if let Some(distances) = &self.distances {
+            let weight = peak_weight_of(distances, &self.figures.groups, block, bytes, whole);
+            self.sampled_peak.end((block.group, block.order), &weight, self.peak_end);
+        }
+    }
+
+    pub(super) fn restore_in_halves(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock) {
+        if let Some(distances) = &self.distances {
+            let weight = peak_weight_of(distances, &self.figures.groups, block, bytes, whole);
+            self.sampled_peak.restore((block.group, block.order), &weight, ended.order, self.peak_end);
+        }
+    }
+
+    /// What is needed to correct an estimated peak of this process alone.
+    pub(super) fn other_moments(&self) -> Option<OtherMoments> {
+        let is_own = self.distances.is_some() && self.shared_peak.is_none();
+        is_own.then(|| self.sampled_peak.other_moments(self.figures.groups.len(), self.newest_peak_end()))
+    }
+
+    /// Sets the common peak of several processes to now, after all events before `order`; `at`: this process raised it.
+    pub(crate) fn mark_peak(&mut self, order: u64, at: Option<Moment>) {
+        self.shared_peak = Some(at);
+        self.since_peak.clear();
+        self.sampled.forget_since_peak();
+        self.peak_end = order;
+    }
+
+    /// The order of the last event at the peak.
+    pub(crate) fn last_at_peak(&self) -> Option<u64> {
+        self.peak_end.checked_sub(1)
+    }
+
+    /// Takes how much more was live at the peak than it seemed there.
+    pub(crate) fn take_restored(&mut self) -> u64 {
+        std::mem::take(&mut self.restored_at_peak)
+    }
+}

@@ -1,0 +1,251 @@
+//! How much an estimated peak is too high, and which other moments may have been the peak.
+//!
+//! The largest of many estimates is mostly one that chance has made large, and what was sampled there then stands for more
+//! than was there. The hits of samples are hits of two halves at random, each at twice the distance and independent of the
+//! other. So where one half is at its maximum, the other says without that bias what was live, and the difference is by how
+//! much chance has raised the first. Only blocks that were not live at all of these moments made a difference between them:
+//! theirs is what the peak is lowered by, as their variances are. And where the halves choose other moments, it is not known
+//! which one was the peak: by as much as a sum differs between them, it is less exact.
+//!
+//! Moments are looked at before each sample, which is as independent of what came before as any, and not right after it, for
+//! it would be in all of them. Invariant: what ends takes back what it had added.
+
+use super::since::EndedSince;
+use super::{Moment, Sum};
+
+/// What part of the bias of a half the whole has; found by simulation. For chance alone it would be the root of a half.
+const OF_HALF: f64 = 0.6;
+/// By what part of the square of a sum's difference its variance is larger; found by simulation.
+const OF_DIFFERENCE: f64 = 0.6;
+
+/// What a block adds to sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockWeight {
+    /// Bytes and number.
+    pub(super) tally: (u64, u64),
+    /// Bytes in each half.
+    pub(super) halves: [u64; 2],
+    /// The variance of its bytes.
+    pub(super) variance: f64,
+}
+
+/// Where a half was at its maximum.
+#[derive(Clone, Debug, Default)]
+struct HalfPeak {
+    /// One more than the order of the last event before it.
+    end: u64,
+    /// What was live there, by this half and by the other one.
+    bytes: u64,
+    other: u64,
+    ended: EndedSince,
+}
+
+/// What was live at all of the moments.
+#[derive(Clone, Copy, Debug, Default)]
+struct CommonPart {
+    bytes: u64,
+    count: u64,
+    variance: f64,
+}
+
+impl CommonPart {
+    fn add(&mut self, weight: &BlockWeight) {
+        self.bytes = self.bytes.saturating_add(weight.tally.0);
+        self.count = self.count.saturating_add(weight.tally.1);
+        self.variance += weight.variance;
+    }
+
+    fn take_back(&mut self, weight: &BlockWeight) {
+        self.bytes = self.bytes.saturating_sub(weight.tally.0);
+        self.count = self.count.saturating_sub(weight.tally.1);
+        self.variance -= weight.variance;
+    }
+}
+
+/// The halves.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SampledPeak {
+    live: [u64; 2],
+    halves: [HalfPeak; 2],
+    /// Ended since the last of the moments, of what was live at the first.
+    common: EndedSince<CommonPart>,
+    /// The last event.
+    pub(super) last: Moment,
+}
+
+impl SampledPeak {
+    pub(super) fn add_group(&mut self) {
+        self.halves.iter_mut().for_each(|half| half.ended.add_group());
+        self.common.add_group();
+    }
+
+    /// One more than the order of the last event.
+    pub(super) fn next_order(&self) -> u64 {
+        self.last.order.saturating_add(1)
+    }
+
+    /// Whether a half has its maximum now.
+    fn is_raised(&self, half: usize) -> bool {
+        self.live[half] > self.halves[half].bytes
+    }
+
+    /// Looks at what is live; `whole_is_raised`: the peak is now.
+    pub(super) fn look(&mut self, whole_is_raised: bool) {
+        let mut is_moved = whole_is_raised;
+        for at in 0..2 {
+            if self.is_raised(at) {
+                let (end, live) = (self.next_order(), self.live);
+                let half = &mut self.halves[at];
+                (half.end, half.bytes, half.other) = (end, live[at], live[1 - at]);
+                half.ended.clear();
+                is_moved = true;
+            }
+        }
+        if is_moved {
+            self.common.clear();
+        }
+    }
+
+    pub(super) fn allocate(&mut self, halves: [u64; 2]) {
+        self.live.iter_mut().zip(halves).for_each(|(live, bytes)| *live = live.wrapping_add(bytes));
+    }
+
+    /// A block of this group and order, or a part of it, ends; the peak was before `peak_end`.
+    pub(super) fn end(&mut self, (group, order): (u32, u64), weight: &BlockWeight, peak_end: u64) {
+        self.live.iter_mut().zip(weight.halves).for_each(|(live, bytes)| *live = live.wrapping_sub(bytes));
+        for half in &mut self.halves {
+            if order < half.end {
+                half.ended.sum(group).add(weight.tally.0, weight.tally.1, order, 0);
+            }
+        }
+        if order < self.first_end(peak_end) {
+            self.common.sum(group).add(weight);
+        }
+    }
+
+    /// It had not ended after all; `ended`: the order at which it seemed so.
+    pub(super) fn restore(&mut self, (group, order): (u32, u64), weight: &BlockWeight, ended: u64, peak_end: u64) {
+        self.allocate(weight.halves);
+        let last_end = self.halves.iter().map(|half| half.end).fold(peak_end, u64::max);
+        for (at, half) in self.halves.iter_mut().enumerate() {
+            if ended < half.end {
+                half.bytes = half.bytes.saturating_add(weight.halves[at]);
+                half.other = half.other.saturating_add(weight.halves[1 - at]);
+            } else if order < half.end {
+                let sum = half.ended.known(group);
+                sum.into_iter().for_each(|sum| sum.subtract(weight.tally.0, weight.tally.1));
+            }
+        }
+        if order < self.first_end(peak_end) && ended >= last_end {
+            self.common.known(group).into_iter().for_each(|sum| sum.take_back(weight));
+        }
+    }
+
+    fn first_end(&self, peak_end: u64) -> u64 {
+        self.halves.iter().map(|half| half.end).fold(peak_end, u64::min)
+    }
+
+    /// By how many bytes the peak is too high.
+    pub(super) fn excess(&self) -> u64 {
+        let [(own_a, other_a), (own_b, other_b)] = [0, 1].map(|at| {
+            let half = &self.halves[at];
+            if self.is_raised(at) { (self.live[at], self.live[1 - at]) } else { (half.bytes, half.other) }
+        });
+        let more = own_a.saturating_sub(other_b).saturating_add(own_b.saturating_sub(other_a));
+        (more as f64 / 2.0 * OF_HALF) as u64
+    }
+
+    /// What was live at the moments, without what still is; `peak_end`: `u64::MAX` if the peak is now.
+    pub(super) fn other_moments(&self, groups: usize, peak_end: u64) -> OtherMoments {
+        let ends = [0, 1].map(|at| if self.is_raised(at) { u64::MAX } else { self.halves[at].end });
+        let mut rows = vec![OtherRow::default(); groups];
+        for (at, half) in self.halves.iter().enumerate().filter(|(at, _)| ends[*at] != u64::MAX) {
+            half.ended.iter().for_each(|(group, sum)| rows[group as usize].at[at] = sum);
+        }
+        if !ends.contains(&u64::MAX) && peak_end != u64::MAX {
+            self.common.iter().for_each(|(group, part)| rows[group as usize].common = part);
+        }
+        OtherMoments { rows, ends, first_end: ends.into_iter().fold(peak_end, u64::min), excess: self.excess() }
+    }
+}
+
+/// Sums of a group at the moments of the halves, and what was live at the peak, too.
+#[derive(Clone, Copy, Debug, Default)]
+struct OtherRow {
+    at: [Sum; 2],
+    common: CommonPart,
+}
+
+/// The sums of all groups there.
+#[derive(Debug)]
+pub(super) struct OtherMoments {
+    rows: Vec<OtherRow>,
+    ends: [u64; 2],
+    first_end: u64,
+    excess: u64,
+}
+
+/// A sum of the peak with the variances of bytes and number, to be corrected.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct PeakSum {
+    pub(super) bytes: u64,
+    pub(super) count: u64,
+    pub(super) variances: [f64; 2],
+    /// Bytes and number at the end.
+    pub(super) end: (u64, u64),
+}
+
+impl OtherMoments {
+    /// Adds a block that is live.
+    pub(super) fn add_live(&mut self, (group, order): (u32, u64), weight: &BlockWeight) {
+        let Some(row) = self.rows.get_mut(group as usize) else { return };
+        for (sum, end) in row.at.iter_mut().zip(self.ends) {
+            if order < end {
+                sum.add(weight.tally.0, weight.tally.1, order, 0);
+            }
+        }
+        if order < self.first_end {
+            row.common.add(weight);
+        }
+    }
+
+    /// Takes the excess from the sums of all groups, and makes their variances as large as the choice of the moment asks for.
+    pub(super) fn correct(&self, sums: &mut [PeakSum]) {
+        let parts: Vec<f64> =
+            sums.iter().zip(&self.rows).map(|(sum, row)| (sum.variances[0] - row.common.variance).max(0.0)).collect();
+        let all: f64 = parts.iter().sum();
+        let below: f64 = sums.iter().map(|sum| sum.bytes as f64 - sum.end.0 as f64).sum();
+        // Two estimates that are as exact may differ by so much. What grows has its peak there.
+        let may_be_end = below <= (2.0 * all).sqrt();
+        for ((sum, row), part) in sums.iter_mut().zip(&self.rows).zip(parts) {
+            let end = may_be_end.then_some(sum.end);
+            let others: Vec<_> = row.at.iter().map(|at| (at.bytes, at.count)).chain(end).collect();
+            let most = |own: u64, other: fn(&(u64, u64)) -> u64| {
+                others.iter().map(|at| own.abs_diff(other(at)) as f64).fold(0.0, f64::max)
+            };
+            let differences = [most(sum.bytes, |at| at.0), most(sum.count, |at| at.1)];
+            for (variance, difference) in sum.variances.iter_mut().zip(differences) {
+                *variance += OF_DIFFERENCE * difference * difference;
+            }
+            if part > 0.0 {
+                sum.lower((self.excess as f64 * part / all) as u64, &row.common);
+            }
+        }
+    }
+}
+
+impl PeakSum {
+    /// Takes so many bytes from what was not live at all of the moments, and as large a part of its number.
+    fn lower(&mut self, bytes: u64, common: &CommonPart) {
+        let [apart, number] = [self.bytes.saturating_sub(common.bytes), self.count.saturating_sub(common.count)];
+        if apart > 0 {
+            let bytes = bytes.min(apart);
+            self.bytes -= bytes;
+            // No more than `number`.
+            self.count -= (number as f64 * (bytes as f64 / apart as f64)) as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

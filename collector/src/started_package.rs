@@ -36,14 +36,14 @@ pub(crate) fn named<'a>(arguments: impl Iterator<Item = &'a [u8]>, started: Opti
 /// The module that a script imports what it calls from, as `pip` and others write scripts: `from tool.cli import main`, and
 /// below `sys.exit(main())`.
 pub(crate) fn imported(script: &str) -> Option<String> {
-    let imports = script.lines().filter_map(|line| {
+    let mut imports = script.lines().filter_map(|line| {
         let (module, names) = line.trim().strip_prefix("from ")?.split_once(" import ")?;
         names.split(',').find_map(|name| {
             let name = name.split(" as ").last()?.trim();
             is_called(script, name).then_some(module.trim())
         })
     });
-    imports.last().filter(|module| is_dotted(module)).map(str::to_owned)
+    imports.next_back().filter(|module| is_dotted(module)).map(str::to_owned)
 }
 
 /// Whether a line of the script is a call of what this name stands for, or of something in it.

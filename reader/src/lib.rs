@@ -41,7 +41,7 @@ pub mod rewrite;
 pub mod source;
 pub mod spans;
 mod stacks;
-pub mod started;
+mod started;
 mod stdlib_names;
 pub mod symbols;
 mod text_frames;

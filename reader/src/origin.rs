@@ -83,15 +83,37 @@ impl Whose {
 #[must_use]
 pub fn origins(frames: &Frames) -> Vec<Origin> {
     let mut origins = by_directory(frames);
-    started::take_over(frames, &mut origins);
+    if !has_own_python(frames, &origins) {
+        take_over(&mut origins, started::own_frames(frames));
+    }
     origins
 }
 
+/// The names of the installed packages that are own code, by their dots; none if own code lies in directories.
+#[must_use]
+pub fn own_packages(frames: &Frames) -> Vec<&str> {
+    if has_own_python(frames, &by_directory(frames)) { Vec::new() } else { started::own_names(frames) }
+}
+
+fn has_own_python(frames: &Frames, origins: &[Origin]) -> bool {
+    let is_own = |(id, origin): (FrameId, &Origin)| *origin == Origin::Own && frames.module_id(id).is_none();
+    (0..).map(FrameId).zip(origins).any(is_own)
+}
+
+/// Makes frames of libraries own code.
+fn take_over(origins: &mut [Origin], own: Vec<FrameId>) {
+    for id in own {
+        if let Some(origin) = origins.get_mut(id.0 as usize).filter(|origin| **origin == Origin::Library) {
+            *origin = Origin::Own;
+        }
+    }
+}
+
 /// The same without what is own code because the program was started by its package's script.
-pub(crate) fn by_directory(frames: &Frames) -> Vec<Origin> {
+fn by_directory(frames: &Frames) -> Vec<Origin> {
     let mut known = Origins::default();
     let mut origins: Vec<_> = (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect();
-    text_frames::take_over(frames, &mut origins);
+    take_over(&mut origins, text_frames::without_caller(frames));
     origins
 }
 

@@ -12,8 +12,6 @@ use std::borrow::Cow;
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
 
-use crate::modules::below_packages;
-
 /// The file of functions that cloudpickle has sent to another process, as joblib and dask do: it replaces the name, and
 /// sends what cannot be imported there, above all the script's own functions.
 pub(crate) const SENT: &str = "<dynamic-code>";
@@ -80,23 +78,6 @@ impl Program {
     /// The packages that the command line starts, by their dots.
     pub(crate) fn started_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.started.iter().map(String::as_str)
-    }
-
-    /// For each of these, whether the file or object at this path is part of it.
-    pub(crate) fn is_in_started(&self, path: &str) -> impl Iterator<Item = bool> {
-        let below = match below_packages(path) {
-            _ if self.started.is_empty() => None,
-            Some(below) => Some(below.to_owned()),
-            // Of an editable installation.
-            None => self.module(path).map(|module| module.replace('.', "/")),
-        };
-        self.started.iter().map(move |name| {
-            let rest = below.as_deref().and_then(|below| below.strip_prefix(&*name.replace('.', "/")));
-            // After a name's dot comes the end of a file's name.
-            rest.is_some_and(|rest| {
-                rest.is_empty() || rest.starts_with('/') || (rest.starts_with('.') && !rest.contains('/'))
-            })
-        })
     }
 
     /// Whether its modules lie in an archive in its executable, so that their files have no directories.

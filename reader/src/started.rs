@@ -12,7 +12,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames, NameId};
-use crate::origin::{Origin, by_directory};
+use crate::modules::below_packages;
+use crate::program::Program;
 
 /// Packages of which a frame is part, as bits: their numbers among those of all programs. Further ones are left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,31 +49,27 @@ impl StartedPackages {
         let file = frames.module_id(id).unwrap_or(frames.frame(id).file);
         *self.known.entry(file).or_insert_with(|| {
             let path = frames.name(file);
-            let of_program = frames.programs().iter().flat_map(|program| program.is_in_started(path));
+            let of_program = frames.programs().iter().flat_map(|program| is_in_each(program, path));
             let bits = (0..PackageSet::MOST).zip(of_program);
             PackageSet(bits.fold(0, |set, (number, is_in)| set | u32::from(is_in) << number))
         })
     }
 }
 
-/// Makes frames of started packages own code, if there is no other of Python.
-pub(crate) fn take_over(frames: &Frames, origins: &mut [Origin]) {
-    let chosen = chosen(frames, origins);
+/// The frames of the packages that are own code, if no other Python code is.
+pub(crate) fn own_frames(frames: &Frames) -> Vec<FrameId> {
+    let chosen = chosen(frames);
     if chosen == PackageSet::default() {
-        return;
+        return Vec::new();
     }
     let mut known = StartedPackages::default();
-    for (id, origin) in (0..).map(FrameId).zip(origins) {
-        if *origin == Origin::Library && known.of(frames, id).0 & chosen.0 != 0 {
-            *origin = Origin::Own;
-        }
-    }
+    let all = (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| id);
+    all.filter(|id| known.of(frames, *id).0 & chosen.0 != 0).collect()
 }
 
-/// The names of the installed packages that are own code, by their dots; none if own code lies in directories.
-#[must_use]
-pub fn own_packages(frames: &Frames) -> Vec<&str> {
-    let chosen = chosen(frames, &by_directory(frames));
+/// The names of these packages, by their dots.
+pub(crate) fn own_names(frames: &Frames) -> Vec<&str> {
+    let chosen = chosen(frames);
     let names = frames.programs().iter().flat_map(|program| program.started_names());
     let mut own: Vec<_> = (0..).zip(names).filter(|(number, _)| chosen.has(*number)).map(|(_, name)| name).collect();
     own.sort_unstable();
@@ -81,14 +78,13 @@ pub fn own_packages(frames: &Frames) -> Vec<&str> {
 }
 
 /// Of each program the first started package that has frames.
-fn chosen(frames: &Frames, origins: &[Origin]) -> PackageSet {
-    let is_own = |(id, origin): (FrameId, &Origin)| *origin == Origin::Own && frames.module_id(id).is_none();
-    let all = || (0..).map(FrameId).zip(origins);
-    if frames.programs().iter().all(|program| program.started_names().len() == 0) || all().any(is_own) {
+fn chosen(frames: &Frames) -> PackageSet {
+    if frames.programs().iter().all(|program| program.started_names().len() == 0) {
         return PackageSet::default();
     }
+    let all = (0..).map(FrameId).zip(frames.frames());
     let mut known = StartedPackages::default();
-    let found = all().fold(PackageSet::default(), |set, (id, _)| set.with(known.of(frames, id)));
+    let found = all.fold(PackageSet::default(), |set, (id, _)| set.with(known.of(frames, id)));
     let (mut chosen, mut number) = (0, 0);
     for program in frames.programs() {
         let numbers = number..number + program.started_names().len() as u32;
@@ -99,11 +95,27 @@ fn chosen(frames: &Frames, origins: &[Origin]) -> PackageSet {
     PackageSet(chosen)
 }
 
+/// For each package that the program starts, whether the file or object at this path is part of it.
+fn is_in_each(program: &Program, path: &str) -> impl Iterator<Item = bool> {
+    let below = match below_packages(path) {
+        _ if program.started_names().len() == 0 => None,
+        Some(below) => Some(below.to_owned()),
+        // Of an editable installation.
+        None => program.module(path).map(|module| module.replace('.', "/")),
+    };
+    program.started_names().map(move |name| {
+        let rest = below.as_deref().and_then(|below| below.strip_prefix(&*name.replace('.', "/")));
+        // After a name's dot comes the end of a file's name.
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with('/') || (rest.starts_with('.') && !rest.contains('/'))
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
-    use super::own_packages;
     use crate::frames::Frames;
-    use crate::origin::{Origin, Whose, origins, whose};
+    use crate::origin::{Origin, Whose, origins, own_packages, whose};
     use crate::program::Program;
     use memtrack_format::meta::Process;
 

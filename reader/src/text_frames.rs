@@ -8,7 +8,6 @@
 //! Invariant: a stack without such an outermost frame changes nothing.
 
 use crate::frames::{FrameId, Frames};
-use crate::origin::Origin;
 
 const TEXT: &str = "<string>";
 
@@ -22,12 +21,11 @@ enum Depth {
     Beyond,
 }
 
-/// Makes such frames own code.
-pub(crate) fn take_over(frames: &Frames, origins: &mut [Origin]) {
-    let is_any =
-        (0..).map(FrameId).zip(&*origins).any(|(id, origin)| *origin == Origin::Library && is_text(frames, id));
-    if !is_any {
-        return;
+/// Such frames, some of them several times.
+pub(crate) fn without_caller(frames: &Frames) -> Vec<FrameId> {
+    let mut found = Vec::new();
+    if !(0..).map(FrameId).zip(frames.frames()).any(|(id, _)| is_text(frames, id)) {
+        return found;
     }
     let mut depths = Vec::with_capacity(frames.stacks().len() + 1);
     depths.push(Depth::Outside);
@@ -40,14 +38,12 @@ pub(crate) fn take_over(frames: &Frames, origins: &mut [Origin]) {
             _ if is_text(frames, node.frame) => Depth::Text,
             _ => Depth::Beyond,
         };
-        if depth == Depth::Text
-            && is_text(frames, node.frame)
-            && let Some(origin) = origins.get_mut(node.frame.0 as usize)
-        {
-            *origin = Origin::Own;
+        if depth == Depth::Text && is_text(frames, node.frame) {
+            found.push(node.frame);
         }
         depths.push(depth);
     }
+    found
 }
 
 /// Whether it is a frame of Python, of code that was given as text.

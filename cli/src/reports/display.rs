@@ -10,10 +10,9 @@ use anyhow::Result;
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::fold::{all_folded, fold};
 use memtrack_reader::frames::Frame;
-use memtrack_reader::origin::{Origin, Whose, origins, whose};
+use memtrack_reader::origin::{Origin, Whose, origins, own_packages, whose};
 use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
-use memtrack_reader::started::own_packages;
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use regex::Regex;
 

@@ -41,12 +41,14 @@ STARTS = """
 struck = 0
 for delay in delays:
     try:
-        signal.setitimer(signal.ITIMER_REAL, delay)
-        with memtrack.Tracker("interrupted.bin", overwrite=True):
-            pass
+        try:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            with memtrack.Tracker("interrupted.bin", overwrite=True):
+                pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except kind:
         struck += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
     check(delay, "start")
 assert struck, "the signal came too late each time"
 print(len(os.listdir("/proc/self/fd")))
@@ -60,12 +62,14 @@ for delay in [0.00001 * number for number in range(2, 22)]:
     kept = bytearray(1_000_000)
     where = "before"
     try:
-        signal.setitimer(signal.ITIMER_REAL, delay)
-        where = "stop"
-        tracker.stop()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            where = "stop"
+            tracker.stop()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except kind:
         struck += 1
-    signal.setitimer(signal.ITIMER_REAL, 0)
     if memtrack.is_recording():
         tracker.stop()
         where = "before"
@@ -81,12 +85,14 @@ with memtrack.Tracker("outer.bin", overwrite=True):
     kept = bytearray(1_000_000)
     for delay in [0.00005 * number for number in range(1, 40)]:
         try:
-            signal.setitimer(signal.ITIMER_REAL, delay)
-            with memtrack.Tracker("interrupted.bin", overwrite=True):
-                pass
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay)
+                with memtrack.Tracker("interrupted.bin", overwrite=True):
+                    pass
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except kind:
             struck += 1
-        signal.setitimer(signal.ITIMER_REAL, 0)
         with memtrack.Tracker("next.bin", overwrite=True):
             more = bytearray(2_000_000)
         peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]
@@ -144,6 +150,24 @@ with memtrack.Tracker("second.bin"):
 assert memtrack.Capture("second.bin").stats()["peak"]["bytes"] >= 2_000_000
 """
 
+AGAIN = """
+import memtrack
+failing = memtrack.Tracker("missing/x.bin")
+def fails():
+    try:
+        failing.start()
+    except memtrack.Error:
+        return
+    raise SystemExit("no error")
+fails()
+with memtrack.Tracker("first.bin"):
+    kept = bytearray(1_000_000)
+    fails()
+    assert memtrack.is_recording()
+    more = bytearray(1_000_000)
+assert memtrack.Capture("first.bin").stats()["peak"]["bytes"] >= 2_000_000
+"""
+
 
 def run(python, program, executable, directory, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
@@ -161,3 +185,7 @@ def test_what_a_handler_raises_amid_a_tracker_reaches_the_program_and_nothing_el
 @pytest.mark.parametrize("program", [CLOSED, CLOSED_WITHIN], ids=["between", "within"])
 def test_a_descriptor_that_the_program_uses_for_something_else_is_left_alone(any_interpreter, program, executable, tmp_path):
     run(any_interpreter, program, executable, tmp_path)
+
+
+def test_a_start_that_failed_and_fails_again_ends_no_other_recording(any_interpreter, executable, tmp_path):
+    run(any_interpreter, AGAIN, executable, tmp_path)

@@ -70,6 +70,7 @@ pub use collector::Collector;
 pub use drain_command::{RecordingMoment, TicketSpan};
 pub use file_sink::{FileSink, capture_tail};
 pub use limits::{explained, remedy};
+pub use memtrack_transport::area::MEMORY_LINK;
 pub use options::{NativeStacks, RecordingOptions};
 pub use pack::{Compression, Packer};
 pub use packages::Packages;

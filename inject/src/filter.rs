@@ -10,7 +10,7 @@ use crate::refusal::Refusal;
 use crate::tracee::Tracee;
 
 /// What memtrack calls in the target: name, number, and usual arguments.
-const NEEDED: [(&str, u32, [u64; 6]); 9] = [
+const NEEDED: [(&str, u32, [u64; 6]); 10] = [
     ("memfd_create", 319, [0, 1, 0, 0, 0, 0]),
     ("mmap", 9, [0, 4096, 5, 2, 3, 0]),
     ("mprotect", 10, [0, 4096, 3, 0, 0, 0]),
@@ -20,6 +20,7 @@ const NEEDED: [(&str, u32, [u64; 6]); 9] = [
     ("newfstatat", 262, [3, 0, 0, 0x1000, 0, 0]),
     ("close", 3, [3, 0, 0, 0, 0, 0]),
     ("futex", 202, [0, 128, 0, 0, 0, 0]),
+    ("fcntl", 72, [3, libc::F_GET_SEALS as u64, 0, 0, 0, 0]),
 ];
 
 /// Refuses a target whose filters forbid what is needed, or may do so.

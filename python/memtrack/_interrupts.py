@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 #: How often handlers may interrupt what takes back or completes.
 _INTERRUPTED = 5
+#: Modules by which memtrack makes system calls.
+_CALLED = ("ctypes", "fcntl", "genericpath", "os", "posixpath", "shutil", "sysconfig")
 
 
 def surely(complete: Callable[[], None]) -> None:
@@ -38,9 +40,12 @@ def is_own_failure(error: BaseException) -> bool:
     if not isinstance(error, OSError):
         return False
     place = error.__traceback__
-    while place is not None and place.tb_next is not None:
+    while place is not None:
+        module = str(place.tb_frame.f_globals.get("__name__"))
+        if not module.startswith("memtrack.") and module not in _CALLED:
+            return False
         place = place.tb_next
-    return place is None or str(place.tb_frame.f_globals.get("__name__")).startswith("memtrack.")
+    return True
 
 
 def pass_on(error: BaseException) -> None:

@@ -34,3 +34,11 @@ def check_file(path: str, overwrite: bool) -> None:
         raise Error(f"{path}: is a directory; name a file")
     if os.path.lexists(path) and not overwrite:
         raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
+
+
+def remove(path: str) -> None:
+    """Removes it, if it was written."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -30,7 +30,7 @@ from memtrack._library import (
     load_library,
     status_text,
 )
-from memtrack._output_file import check_file, output_path
+from memtrack._output_file import check_file, output_path, remove
 from memtrack._recorder import Recorder
 
 TYPE_CHECKING = False
@@ -297,7 +297,7 @@ class Tracker:
         if self in _spans:
             assert self._within is not None
             if self._within.exchange(self._end_request):
-                os.unlink(self.file_name)
+                remove(self.file_name)
             self._forget_span()
         elif self._library is not None:
             if self._has_begun:
@@ -308,7 +308,8 @@ class Tracker:
                 _recorder.exchange(b'"discard"\n')
             if _active is self:
                 _active = None
-        self._process = self._within = None
+        # What begins next is none of its recordings.
+        self._library, self._has_begun, self._process, self._within = None, False, None, None
 
     def _close_memory(self) -> None:
         """Closes the memory file. Its number is forgotten first: it may be that of another file soon."""

@@ -23,6 +23,9 @@ pub const FIRST_PAGES: usize = 16;
 /// Slots whose headers are in one page.
 const SLOTS_OF_PAGE: usize = PAGE / size_of::<SlotHeader>();
 
+/// What the links below /proc/PID/fd say of a memory file of memtrack's.
+pub const MEMORY_LINK: &str = "/memfd:memtrack (deleted)";
+
 /// The mapped shared memory.
 #[derive(Debug)]
 pub struct Area {
@@ -262,7 +265,7 @@ fn memory_file() -> io::Result<OwnedFd> {
 fn is_memory_file(file: BorrowedFd<'_>) -> io::Result<bool> {
     let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let length = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
-    Ok(path.as_os_str() == "/memfd:memtrack (deleted)" && length == 0)
+    Ok(path.as_os_str() == MEMORY_LINK && length == 0)
 }
 
 /// An unlinked file on a disk. A write to a page for which the disk has no space raises SIGBUS, so the whole file is

@@ -4,9 +4,10 @@
 //! Standard input is a socket; each message is a line of JSON, with an answer. Invariant: when the process has ended,
 //! however it did, the capture is completed, and this ends.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -15,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
-use memtrack_collector::{RecordingEnd, RecordingOptions, TicketSpan};
+use memtrack_collector::{MEMORY_LINK, RecordingEnd, RecordingOptions, TicketSpan};
 use memtrack_reader::source::CaptureReader;
 use memtrack_reader::spans::TimeSpan;
 use serde::Deserialize;
@@ -270,7 +271,13 @@ impl PeerRecorder {
     /// Makes the shared memory in a file of the process, and answers as soon as the process may use it.
     fn give(&mut self, memory: i32, answer: &mut Answer<'_>) -> Result<Option<u32>> {
         let path = format!("/proc/{}/fd/{memory}", self.pid);
-        let file = OpenOptions::new().read(true).write(true).open(&path);
+        // What else may have that number by now is not even opened: a pipe or a device may wait, or do something.
+        let link = fs::read_link(&path).with_context(|| format!("{path}: the shared memory cannot be opened"))?;
+        if link.as_os_str() != MEMORY_LINK {
+            bail!("{path}: this is not the shared memory any more");
+        }
+        let file =
+            OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(&path);
         let file = file.with_context(|| format!("{path}: the shared memory cannot be opened"))?;
         let mut ready = |slots| answer.send(&json!({ "ok": { "slots": slots } }));
         let slots = self.active()?.recording.give(&file, self.attempt, &mut ready);

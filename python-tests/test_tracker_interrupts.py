@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY
 
 BEGINNING = """
-import os, signal, sys, memtrack
+import os, signal, sys, memtrack, memtrack._tracker
 kind = {"KeyboardInterrupt": KeyboardInterrupt, "TimeoutError": TimeoutError}[sys.argv[1]]
 def handle(*_):
     raise kind
@@ -32,6 +32,15 @@ def check(delay, where):
     peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]
     assert 3_000_000 <= peak < 3_100_000, (delay, where, peak)
 
+def settle(tracker, error):
+    # Python runs handlers before the first instruction of __exit__, too, where nothing can be done about it: it is called again.
+    place, names = error.__traceback__, []
+    while place:
+        names.append(place.tb_frame.f_code.co_name)
+        place = place.tb_next
+    if names[-2:-1] == ["__exit__"] and (tracker in memtrack._tracker._spans or tracker is memtrack._tracker._active):
+        tracker.stop()
+
 delays = [0.0001 * number for number in range(1, 11)] + [0.0005 * number for number in range(3, 13)]
 with memtrack.Tracker("first.bin", overwrite=True):
     pass
@@ -40,15 +49,17 @@ with memtrack.Tracker("first.bin", overwrite=True):
 STARTS = """
 struck = 0
 for delay in delays:
+    tracker = memtrack.Tracker("interrupted.bin", overwrite=True)
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, delay)
-            with memtrack.Tracker("interrupted.bin", overwrite=True):
+            with tracker:
                 pass
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-    except kind:
+    except kind as error:
         struck += 1
+        settle(tracker, error)
     check(delay, "start")
 assert struck, "the signal came too late each time"
 print(len(os.listdir("/proc/self/fd")))
@@ -84,15 +95,17 @@ struck = 0
 with memtrack.Tracker("outer.bin", overwrite=True):
     kept = bytearray(1_000_000)
     for delay in [0.00005 * number for number in range(1, 40)]:
+        tracker = memtrack.Tracker("interrupted.bin", overwrite=True)
         try:
             try:
                 signal.setitimer(signal.ITIMER_REAL, delay)
-                with memtrack.Tracker("interrupted.bin", overwrite=True):
+                with tracker:
                     pass
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        except kind:
+        except kind as error:
             struck += 1
+            settle(tracker, error)
         with memtrack.Tracker("next.bin", overwrite=True):
             more = bytearray(2_000_000)
         peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]

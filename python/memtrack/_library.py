@@ -141,6 +141,12 @@ def is_subinterpreter() -> bool:
     return _is_sub
 
 
+def refuse_subinterpreter() -> None:
+    """The library reads the frames of the main interpreter's threads only."""
+    if is_subinterpreter():
+        raise Error("a Tracker cannot be used in a subinterpreter: start it in the main one; it records all threads")
+
+
 def _interpreter_number() -> int:
     python = ctypes.PyDLL(None)
     # Before 3.9 it has an underscore.

@@ -26,8 +26,8 @@ from memtrack._library import (
     OTHER_SLOT_COUNT,
     TRIES,
     Library,
-    is_subinterpreter,
     load_library,
+    refuse_subinterpreter,
     status_text,
 )
 from memtrack._output_file import check_file, output_path, remove
@@ -171,32 +171,35 @@ class Tracker:
         self._end_request = _CUT
 
     def __enter__(self) -> "Tracker":
-        with _lock:
-            _refuse_subinterpreter()
-            if self._process is not None:
-                raise Error("this Tracker was used before: make another one for each recording")
-            try:
-                recording = _recording()
-                if recording is not None:
-                    return self._enter_span(recording)
-                library, slots = self._prepare()
-                tries = 0
-                while True:
-                    self._has_begun = True
-                    status = library.attach(self._memory, slots)
-                    if status == DONE:
-                        # Nothing from here to the end of the function allocates.
-                        memory = self._memory
-                        self._memory = -1
-                        close(memory)
-                        return self
-                    self._has_begun = False
-                    tries += 1
-                    slots = self._after_refusal(status, slots, tries)
-            except BaseException:
-                # A signal handler may raise one anywhere.
-                surely(self._withdraw)
-                raise
+        refuse_subinterpreter()
+        if self._process is not None:
+            raise Error("this Tracker was used before: make another one for each recording")
+        try:
+            with _lock:
+                return self._enter()
+        except BaseException:
+            # A signal handler may raise one anywhere, also while the lock is released.
+            surely(self._withdraw)
+            raise
+
+    def _enter(self) -> "Tracker":
+        recording = _recording()
+        if recording is not None:
+            return self._enter_span(recording)
+        library, slots = self._prepare()
+        tries = 0
+        while True:
+            self._has_begun = True
+            status = library.attach(self._memory, slots)
+            if status == DONE:
+                # Nothing from here to the end of the function allocates.
+                memory = self._memory
+                self._memory = -1
+                close(memory)
+                return self
+            self._has_begun = False
+            tries += 1
+            slots = self._after_refusal(status, slots, tries)
 
     def __exit__(
         self,
@@ -294,22 +297,23 @@ class Tracker:
     def _withdraw(self) -> None:
         """It has not begun, or is to end at once without a file: everything is as it was. May be called again."""
         global _active
-        if self in _spans:
-            assert self._within is not None
-            if self._within.exchange(self._end_request):
-                remove(self.file_name)
-            self._forget_span()
-        elif self._library is not None:
-            if self._has_begun:
-                self._library.end_recording()
-            self._close_memory()
-            if _recorder is not None:
-                # It may not have begun anything.
-                _recorder.exchange(b'"discard"\n')
-            if _active is self:
-                _active = None
-        # What begins next is none of its recordings.
-        self._library, self._has_begun, self._process, self._within = None, False, None, None
+        with _lock:
+            if self in _spans:
+                assert self._within is not None
+                if self._within.exchange(self._end_request):
+                    remove(self.file_name)
+                self._forget_span()
+            elif self._library is not None:
+                if self._has_begun:
+                    self._library.end_recording()
+                self._close_memory()
+                if _recorder is not None:
+                    # It may not have begun anything.
+                    _recorder.exchange(b'"discard"\n')
+                if _active is self:
+                    _active = None
+            # What begins next is none of its recordings.
+            self._library, self._has_begun, self._process, self._within = None, False, None, None
 
     def _close_memory(self) -> None:
         """Closes the memory file. Its number is forgotten first: it may be that of another file soon."""
@@ -483,12 +487,6 @@ def _forget_in_child() -> None:
         tracker._within = None
     _recorder = _other = _active = None
     _spans = []
-
-
-def _refuse_subinterpreter() -> None:
-    """The library reads the frames of the main interpreter's threads only."""
-    if is_subinterpreter():
-        raise Error("a Tracker cannot be used in a subinterpreter: start it in the main one; it records all threads")
 
 
 def _memory_file() -> int:

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// The memory groups of a process, innermost first.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryGroups(Vec<PathBuf>);
 
 /// From this part of a limit on, in percent, the kernel may kill at any time.

@@ -313,7 +313,7 @@ impl Session {
         // The image after an exec has connected and could not map its memory, for want of a descriptor, for example.
         known.ended_by_exec |= !self.begun && self.base > 0;
         let ended = known.end.alive_ns.and_then(|_| self.end_watch.end(&self.handle, self.progress.ends_itself()));
-        let exit_status = ended.as_ref().map(ProcessEnd::shell_status);
+        let exit_status = ended.as_ref().and_then(ProcessEnd::shell_status);
         let end_reason = ended.as_ref().and_then(self.end_reason).map(String::into_bytes);
         let news = Process { exit_status, end_reason, cpu_ns, record_bytes, collector_cpu_ns, resident_peak, ..known };
         self.update_process(news, queue);

@@ -25,6 +25,8 @@ use super::view::title;
 
 /// How the end of a process names the limit behind it, if that was one of processor time.
 pub(crate) const CPU_TIME_LIMIT: &str = "CPU time limit (ulimit -t)";
+/// How the reason begins of a process that the OOM killer may have ended, whose exit status is unknown.
+pub(crate) const PERHAPS_KILLED: &str = "ended perhaps by the OOM killer";
 
 /// A loaded capture, the input of reports.
 #[derive(Debug)]
@@ -264,7 +266,9 @@ impl CaptureInfo {
 
     /// What ended the process, if a signal did, as `ended by signal 9 (SIGKILL: …)`.
     pub(crate) fn end_reason(&self) -> Option<String> {
-        self.process.end_reason.as_deref().map(text)
+        let reason = self.process.end_reason.as_deref().map(text);
+        // A guess from before the process was waited for.
+        reason.filter(|reason| self.process.exit_status.is_none() || !reason.starts_with(PERHAPS_KILLED))
     }
 
     /// What is said of the end of a process by SIGKILL, but for a limit of processor time.
@@ -272,7 +276,9 @@ impl CaptureInfo {
         let reason = self.end_reason();
         let by_processor_time = format!("SIGKILL: {CPU_TIME_LIMIT}");
         let is_by_time = reason.as_ref().is_some_and(|reason| reason.contains(&by_processor_time));
-        let is_killed = self.process.exit_status == Some(KILLED) && !is_by_time;
+        let is_perhaps = reason.as_ref().is_some_and(|reason| reason.starts_with(PERHAPS_KILLED));
+        let status = self.process.exit_status;
+        let is_killed = (status == Some(KILLED) || status.is_none() && is_perhaps) && !is_by_time;
         is_killed.then(|| reason.unwrap_or_else(|| "ended by SIGKILL".into()))
     }
 

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::attached::{AttachedRecording, EndedRecording};
-use super::oom_watch::OomWatch;
 use super::termination::Termination;
 use super::{final_summary, repack, wait_for_nothing};
 use crate::args;
@@ -49,7 +48,6 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let by_signal = ends.clone();
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
-    let mut oom = OomWatch::of(options.pid);
     let mut server = serve(options, (&recording, &run), ends);
     let paths = recording.children().clone();
     let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
@@ -58,11 +56,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         let end = if options.background { String::new() } else { ends_with(options) };
         message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
     }
-    let request = wait(&recording, options.duration, &requests, &mut oom);
-    let termination = oom.end().filter(|_| recording.was_ended()).unwrap_or_else(Termination::unknown);
-    if let Some(reason) = termination.signal_text() {
-        recording.killed(reason);
-    }
+    let request = wait(&recording, options.duration, &requests);
     let EndedRecording { capture, summary, children, root, exited } = recording.end();
     server.iter_mut().for_each(handler::RecordingServer::withdraw);
     pushes.into_iter().for_each(Pushes::end);
@@ -86,7 +80,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         }
     };
     let failed = summary.as_ref().err().map(ToString::to_string);
-    let ended = (&run, &termination);
+    let ended = (&run, &Termination::unknown());
     let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &complete);
     if let Some(answer) = request.and_then(|request| request.answer) {
         let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
@@ -129,7 +123,6 @@ fn wait(
     recording: &AttachedRecording,
     duration: Option<Duration>,
     requests: &Receiver<EndRequest>,
-    oom: &mut OomWatch,
 ) -> Option<EndRequest> {
     let begun = Instant::now();
     loop {
@@ -137,7 +130,6 @@ fn wait(
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
             return None;
         }
-        oom.look();
         match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {
             Ok(request) => return Some(request),
             Err(RecvTimeoutError::Timeout) => {}

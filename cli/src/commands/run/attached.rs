@@ -189,20 +189,9 @@ impl AttachedRecording {
         self.collector.child_exited(exited);
     }
 
-    /// The process was ended by SIGKILL, for this reason.
-    pub(super) fn killed(&self, reason: String) {
-        let (status, reason) = (128 + libc::SIGKILL as u8, Some(reason));
-        self.child_exited(ProcessExit { status, reason, cpu_ns: None, resident_peak: None, name: None });
-    }
-
     /// Whether the first process has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.handle().processes().first().is_some_and(|process| process.ended)
-    }
-
-    /// Whether the first process has ended, and did not do so by itself.
-    pub(super) fn was_ended(&self) -> bool {
-        self.handle().processes().first().is_some_and(|process| process.ended && !process.ends_itself)
     }
 
     /// Ends it: the processes are put back as they were, and the captures are completed.

@@ -57,7 +57,8 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     if let Some(active) = commands.lock().take() {
         let oom_kills = oom_kills().zip(kills_before).map_or(0, |(now, before)| now.saturating_sub(before));
         let (cpu_ns, group_memory) = (own_ns, memory_limit());
-        let termination = Termination { status, limits, cpu_ns, oom_kills, group_memory, ..Termination::unknown() };
+        let termination =
+            Termination { status: Some(status), limits, cpu_ns, oom_kills, group_memory, ..Termination::unknown() };
         active.recording.child_exited(ProcessExit {
             status: shell_status(status),
             reason: termination.signal_text(),

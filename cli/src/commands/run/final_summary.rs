@@ -181,7 +181,10 @@ fn recorded(
 ) {
     let path = capture.path();
     let shown = quoted_path(path);
-    if let Some(text) = termination.signal_text() {
+    // Of one that memtrack could not wait for, the collector may have seen how it ended.
+    let seen = summary.process.as_ref().filter(|_| termination.status.is_none());
+    let seen = seen.and_then(|process| Some(String::from_utf8_lossy(process.end_reason.as_ref()?).into_owned()));
+    if let Some(text) = termination.signal_text().or(seen) {
         message::line("");
         message::note(format_args!("memtrack: the program was {text}"));
     }

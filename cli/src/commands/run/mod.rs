@@ -13,7 +13,6 @@ pub(crate) mod keep_sums;
 mod kept_windows;
 mod limits;
 mod live;
-mod oom_watch;
 mod other_root;
 mod page;
 mod private_directory;
@@ -191,8 +190,14 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             };
             let (oom_kills, refused_tasks) =
                 (since(events_before.0, oom_kills()), since(events_before.1, refused_tasks()));
-            let termination =
-                Termination { status, limits, cpu_ns: own_ns, oom_kills, refused_tasks, group_memory: memory_limit() };
+            let termination = Termination {
+                status: Some(status),
+                limits,
+                cpu_ns: own_ns,
+                oom_kills,
+                refused_tasks,
+                group_memory: memory_limit(),
+            };
             end_with(shell_status(status));
             let reason = termination.signal_text();
             let status_number = shell_status(status);

@@ -7,14 +7,15 @@ use std::process::ExitStatus;
 
 use memtrack_collector::ProcessEnd;
 
-use crate::reports::capture_info::CPU_TIME_LIMIT;
+use crate::reports::capture_info::{CPU_TIME_LIMIT, PERHAPS_KILLED};
 use crate::sys::ResourceLimits;
 use crate::units::{count, duration, size};
 
 /// How the program ended, and under which limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Termination {
-    pub(super) status: ExitStatus,
+    /// `None`: unknown.
+    pub(super) status: Option<ExitStatus>,
     pub(super) limits: ResourceLimits,
     /// CPU time in nanoseconds.
     pub(super) cpu_ns: Option<u64>,
@@ -29,8 +30,14 @@ pub(super) struct Termination {
 impl Termination {
     /// Of a process whose end was not waited for, or that runs on.
     pub(super) fn unknown() -> Self {
-        let (status, limits) = (ExitStatus::default(), ResourceLimits::default());
-        Self { status, limits, cpu_ns: None, oom_kills: 0, refused_tasks: 0, group_memory: None }
+        Self {
+            status: None,
+            limits: ResourceLimits::default(),
+            cpu_ns: None,
+            oom_kills: 0,
+            refused_tasks: 0,
+            group_memory: None,
+        }
     }
 
     /// Of a process whose end the collector has seen.
@@ -41,15 +48,23 @@ impl Termination {
 
     /// Describes the signal that ended the program, if any.
     pub(super) fn signal_text(&self) -> Option<String> {
-        let signal = self.status.signal()?;
+        let Some(status) = self.status else { return self.perhaps_killed() };
+        let signal = status.signal()?;
         let name = SIGNALS.iter().find(|(number, _)| *number == signal).map(|(_, name)| *name);
         let name = match (name, self.signal_reason(signal)) {
             (Some(name), Some(reason)) => format!(" ({name}: {reason})"),
             (Some(name), None) => format!(" ({name})"),
             (None, _) => String::new(),
         };
-        let core = if self.status.core_dumped() { ", with a core dump" } else { "" };
+        let core = if status.core_dumped() { ", with a core dump" } else { "" };
         Some(format!("ended by signal {signal}{name}{core}"))
+    }
+
+    /// What is said of an end of which the system tells no more than that the OOM killer was there.
+    fn perhaps_killed(&self) -> Option<String> {
+        let limit = self.group_memory.filter(|_| self.oom_kills > 0)?;
+        let limit = size(limit);
+        Some(format!("{PERHAPS_KILLED}, which killed a process in its cgroup then, whose memory limit is {limit}"))
     }
 
     /// The reason why the system sent a signal, if it can be determined.
@@ -99,7 +114,7 @@ impl Termination {
     pub(super) fn group_limits(&self) -> Option<String> {
         let killed = match self.oom_kills {
             0 => None,
-            _ if self.status.signal() == Some(libc::SIGKILL) => None,
+            _ if self.status.and_then(|status| status.signal()) == Some(libc::SIGKILL) => None,
             1 => Some("the OOM killer killed a process of the control group".to_owned()),
             more => Some(format!("the OOM killer killed {} processes of the control group", count(more))),
         };
@@ -160,7 +175,7 @@ mod tests {
     use std::process::ExitStatus;
 
     fn termination(raw: i32) -> Termination {
-        let (status, limits) = (ExitStatus::from_raw(raw), ResourceLimits::default());
+        let (status, limits) = (Some(ExitStatus::from_raw(raw)), ResourceLimits::default());
         Termination { status, limits, cpu_ns: Some(1_010_000_000), ..Termination::unknown() }
     }
 
@@ -171,6 +186,11 @@ mod tests {
         assert_eq!(text(0x80 | 6).as_deref(), Some("ended by signal 6 (SIGABRT), with a core dump"));
         assert_eq!(text(35).as_deref(), Some("ended by signal 35"));
         assert_eq!(text(3 << 8), None);
+        assert_eq!(Termination::unknown().signal_text(), None);
+        let perhaps = Termination { oom_kills: 1, group_memory: Some(200_000_000), ..Termination::unknown() };
+        let expected =
+            "ended perhaps by the OOM killer, which killed a process in its cgroup then, whose memory limit is 200 MB";
+        assert_eq!(perhaps.signal_text().as_deref(), Some(expected));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::copies::LargeBlock;
 use super::{
     Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of, whole_file,
 };
-use crate::reports::capture_info::{Capture, ProcessRow, quoted_path};
+use crate::reports::capture_info::{Capture, PERHAPS_KILLED, ProcessRow, quoted_path};
 use crate::reports::failed;
 use crate::reports::source::Sources;
 use crate::units::{duration, size};
@@ -86,7 +86,12 @@ fn of_processes(capture: &Capture) -> Option<Finding> {
         let text = format!("{} live: {}{how}", in_blocks(process.leaked), process.name());
         Evidence { text, tally: process.leaked, place: None }
     };
-    let reason = if is_of_all { reason } else { "ended by SIGKILL" };
+    let is_certain = !killed.iter().any(|(_, reason)| reason.starts_with(PERHAPS_KILLED));
+    let reason = match (is_of_all, is_certain) {
+        (true, _) => reason,
+        (false, true) => "ended by SIGKILL",
+        (false, false) => "ended by SIGKILL, or perhaps so",
+    };
     Some(Finding {
         kind: FindingKind::Killed,
         severity: Severity::Warning,

@@ -12,12 +12,15 @@ use memtrack_format::meta::Process;
 use memtrack_reader::source::{CaptureReader, first_process};
 
 use super::snapshot::{self, CapturePaths, CopyableCapture};
+use crate::child_captures::path_of_child;
 
 /// The capture of a child of a span.
 pub(super) struct SpanChild {
     pub(super) pid: u32,
     /// Its number in the tree.
     pub(super) number: u32,
+    /// The id of its recording.
+    pub(super) run: Option<u64>,
     pub(super) capture: CopyableCapture,
 }
 
@@ -44,10 +47,12 @@ impl Forking {
         for process in all {
             // Where the recording is ending, it may have been moved.
             let Some(path) = captures(process.number).filter(|path| path.is_file()) else { continue };
-            if let Some(pid) = self.pid_of_child(&first_of(&path, recording, process.number)?, &children) {
+            let first = first_of(&path, recording, process.number)?;
+            if let Some(pid) = self.pid_of_child(&first, &children) {
+                let run = first.tree.recording;
                 let snapshot = snapshot::take_span(recording, process.number, TicketSpan::default());
                 let capture = snapshot.or_else(|_| CopyableCapture::complete(&path))?;
-                children.push(SpanChild { pid, number: process.number, capture: up_to_exec(capture, &path)? });
+                children.push(SpanChild { pid, number: process.number, run, capture: up_to_exec(capture, &path)? });
             }
         }
         Ok(children)
@@ -96,5 +101,5 @@ fn up_to_exec(mut capture: CopyableCapture, path: &Path) -> Result<CopyableCaptu
 
 /// Where the captures of the children of a span go.
 pub(super) fn paths(span: &Path, children: &[SpanChild]) -> Vec<PathBuf> {
-    children.iter().map(|child| crate::child_captures::beside(span, child.pid, child.number)).collect()
+    children.iter().map(|child| path_of_child(span, (child.pid, child.number), child.run)).collect()
 }

@@ -11,7 +11,7 @@ use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
 use super::snapshot::{self, CapturePaths, CopyableCapture};
 use super::span_children::{self, Forking, SpanChild};
-use crate::child_captures::remove_children;
+use crate::child_captures::{ChildrenOf, remove_children};
 use crate::message;
 use crate::output::{ReportOutput, check_writable};
 
@@ -93,7 +93,7 @@ impl OpenSpans {
         }
         let follows = needs.iter().any(|need| need == FOLLOW);
         if force && follows {
-            remove_children(&output);
+            remove_children(&output, ChildrenOf::Span);
         }
         let begin = self.recording.position(number).context("the process has not begun to record")?;
         self.lock().push(OpenSpan { number, output, begin, follows });

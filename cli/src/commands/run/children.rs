@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use memtrack_collector::{NewChild, OpenSink};
 
 use super::{CaptureMode, sink};
-use crate::child_captures::{inserted, is_device, matching, remove_children};
+use crate::child_captures::{ChildrenOf, inserted, is_device, matching, remove_children};
 use crate::output::CaptureFile;
 use crate::reports::capture_info::{quoted, quoted_path};
 
@@ -74,7 +74,7 @@ impl Children {
     /// Removes the captures of the children of an earlier run whose main capture is about to be overwritten, if that
     /// capture contains its recording id.
     pub(super) fn replace(&self, own: &Path) {
-        self.0.lock().replaced = remove_children(own);
+        self.0.lock().replaced = remove_children(own, ChildrenOf::Recording);
     }
 
     /// The whole path of the capture of the process with this number in the tree; the first process has 0.

@@ -6,7 +6,7 @@
 //!
 //! Invariant: each resident page is counted once, in one class or as live bytes and the rest of its page.
 
-use memtrack_format::resident::{GLIBC_HEAP_BYTES, PageRun, PageState, ResidentAccount, flag};
+use memtrack_format::resident::{AccountMapping, GLIBC_HEAP_BYTES, PageRun, PageState, ResidentAccount, flag};
 use memtrack_format::{Allocator, MapClass};
 
 use super::classes::{
@@ -98,6 +98,7 @@ impl<'a> PageJoin<'a> {
         self.result.sizes = self.sizes.finish();
         self.result.pools = self.pools.finish();
         self.result.exception_reserve = exception_reserve(self.account, self.moment);
+        self.result.shared_mapped = shared_mapped(self.account, self.moment);
         self.result.arenas.sort_by_key(|arena| arena.address);
         self.result
     }
@@ -371,6 +372,12 @@ const fn chunk_end(address: u64, bytes: u64) -> u64 {
     address.saturating_add(bytes).saturating_sub(HEADER - IN_NEXT)
 }
 
+/// Resident bytes of shared memory in mappings that were recorded.
+fn shared_mapped(account: &ResidentAccount, moment: &LiveMoment) -> u64 {
+    let shared = moment.extents.iter().filter(|extent| extent.mapped == Some(MapClass::Shared));
+    shared.map(|extent| resident_bytes_of(account, extent, |mapping| mapping.has(flag::IN_MEMORY))).sum()
+}
+
 /// Whether it counts as heap, as all blocks do.
 fn is_heap(extent: &LiveExtent) -> bool {
     extent.mapped.is_none_or(|class| class == MapClass::Heap)
@@ -389,10 +396,19 @@ fn exception_reserve(account: &ResidentAccount, moment: &LiveMoment) -> Option<(
 
 /// Resident bytes of a live range.
 fn resident_bytes(account: &ResidentAccount, extent: &LiveExtent) -> u64 {
+    resident_bytes_of(account, extent, |_| true)
+}
+
+/// The same of some mappings.
+fn resident_bytes_of(
+    account: &ResidentAccount,
+    extent: &LiveExtent,
+    is_counted: impl Fn(&AccountMapping) -> bool,
+) -> u64 {
     let end = extent.start.saturating_add(extent.bytes);
     let first = account.mappings.partition_point(|mapping| mapping.end <= extent.start);
     let mappings = account.mappings[first..].iter().take_while(|mapping| mapping.start < end);
-    let runs = mappings.flat_map(|mapping| {
+    let runs = mappings.filter(|mapping| is_counted(mapping)).flat_map(|mapping| {
         let first = mapping.runs.partition_point(|run| run.end <= extent.start);
         mapping.runs[first..].iter().take_while(|run| run.start < end)
     });

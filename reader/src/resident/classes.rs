@@ -154,6 +154,8 @@ pub struct ResidentBreakdown {
     pub pinned_groups: Vec<(u32, Tally)>,
     /// Resident bytes of arenas of Python's allocator, whose objects were not recorded; they count as live.
     pub python_arenas: u64,
+    /// Resident bytes of shared memory that the program was seen to map.
+    pub shared_mapped: u64,
     /// Anonymous memory in huge pages.
     pub huge: HugePages,
     /// What the program's allocator last said of itself, if its library exports that.

@@ -35,6 +35,7 @@ impl ResidentBreakdown {
             pinned,
             pinned_groups,
             python_arenas,
+            shared_mapped,
             huge: HugePages { bytes, zeroes },
             statistics,
             exception_reserve,
@@ -43,7 +44,7 @@ impl ResidentBreakdown {
         } = self;
         let mut out = vec![*anonymous, *file, *shared];
         out.extend(classes);
-        out.extend([*untouched, *swapped, *arena_excess, *python_arenas, *bytes, *zeroes]);
+        out.extend([*untouched, *swapped, *arena_excess, *python_arenas, *shared_mapped, *bytes, *zeroes]);
         rows(&mut out, arenas, of_arena)?;
         rows(&mut out, untouched_blocks, |row| Some([u64::from(row.stack.0), row.blocks, row.bytes, row.untouched]))?;
         rows(&mut out, pinned, |row| Some(of_pinned(row)))?;
@@ -62,7 +63,7 @@ impl ResidentBreakdown {
     pub fn from_numbers(numbers: &mut impl Iterator<Item = u64>) -> Option<Self> {
         let [anonymous, file, shared] = next(numbers)?;
         let classes = next::<{ MemoryClass::ALL.len() }>(numbers)?;
-        let [untouched, swapped, arena_excess, python_arenas, bytes, zeroes] = next(numbers)?;
+        let [untouched, swapped, arena_excess, python_arenas, shared_mapped, bytes, zeroes] = next(numbers)?;
         Some(Self {
             rss: ResidentSizes { anonymous, file, shared },
             classes,
@@ -70,6 +71,7 @@ impl ResidentBreakdown {
             swapped,
             arena_excess,
             python_arenas,
+            shared_mapped,
             huge: HugePages { bytes, zeroes },
             arenas: listed(numbers, to_arena)?,
             untouched_blocks: listed(numbers, |[stack, blocks, bytes, untouched]| {
@@ -171,6 +173,7 @@ mod tests {
             swapped: 11,
             arenas: vec![arena, AllocatorArena { allocator: GLIBC, ..arena }],
             arena_excess: 12,
+            shared_mapped: 13,
             pinned: vec![PinnedPages { stack: StackId(3), allocated_ns: (4, u64::MAX), ..Default::default() }],
             pinned_groups: vec![(7, Tally { bytes: 8, count: 9, ..Tally::default() })],
             python_arenas: 13,

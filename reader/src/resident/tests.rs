@@ -264,6 +264,23 @@ fn untouched_and_reserved_memory() {
 }
 
 #[test]
+fn what_is_resident_of_recorded_shared_memory_is_known() {
+    let mut made = Made::new();
+    let start = 0x1000_0000;
+    made.map(start, 10, READ_WRITE | flag::SHARED | flag::IN_MEMORY, "", None);
+    made.map(start + 100 * PAGE, 10, READ_WRITE | flag::SHARED | flag::FILE, "/data", None);
+    for (mapping, start) in made.account.mappings.iter_mut().zip([start, start + 100 * PAGE]) {
+        mapping.runs = vec![PageRun { start: start + PAGE, end: start + 8 * PAGE, state: PageState::File }];
+    }
+    // The first half was recorded, and the file, which is none.
+    for (start, pages) in [(start, 5), (start + 100 * PAGE, 10)] {
+        let mapped = Some(MapClass::Shared);
+        made.moment.extents.push(LiveExtent { start, bytes: pages * PAGE, time_ns: 0, group: u32::MAX, mapped });
+    }
+    assert_eq!(made.breakdown().shared_mapped, 4 * PAGE);
+}
+
+#[test]
 fn what_a_large_block_never_touched_is_known_by_its_stack() {
     let (mut made, pages) = (Made::new(), 64 << 8);
     let start = 0x1000_0000;

@@ -13,7 +13,7 @@ use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolCl
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
-use super::mappings;
+use super::mappings::{self, MappedLine};
 use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
@@ -91,7 +91,10 @@ impl<'a> ResidentReport<'a> {
         let sentence = self.memory.sentence();
         let lines = mappings::lines(self.capture, MapClass::Shared);
         let most = lines.iter().max_by_key(|line| line.bytes);
-        match most.filter(|line| line.bytes > self.memory.bytes(MemoryClass::Shared) / 2) {
+        let mapped = self.capture.analysis.totals.mappings.shared.bytes;
+        let resident = (self.memory.bytes(MemoryClass::Shared), self.memory.breakdown.shared_mapped);
+        let is_most = |line: &&MappedLine| is_most(resident, line.bytes, mapped);
+        match most.filter(is_most) {
             Some(line) => {
                 let named = format!("is shared memory, most of it mapped by {}", line.name(self.capture));
                 sentence.replace("is shared memory", &named)
@@ -174,6 +177,12 @@ impl<'a> ResidentReport<'a> {
     }
 }
 
+/// Whether more than half of the resident shared memory is certainly of a line that had so many bytes mapped at one moment. `all`, and
+/// what of it is in mappings that were recorded; `mapped`: all that was ever mapped. What of this is not resident, since it was unmapped or not touched, may all be the line's.
+fn is_most((all, recorded): (u64, u64), line: u64, mapped: u64) -> bool {
+    recorded.saturating_add(line).saturating_sub(mapped) > all / 2
+}
+
 /// Blocks and mappings of which a part is not in memory.
 fn untouched((place, blocks): &(Option<Place>, UntouchedBlocks)) -> Value {
     let mut value = place_json(place.as_ref());
@@ -211,5 +220,20 @@ impl PinnedRow {
             value[name] = number.into();
         }
         value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_most;
+
+    #[test]
+    fn a_line_has_most_of_the_shared_memory_only_where_it_cannot_be_of_others() {
+        // All that was mapped is resident, or all but a little.
+        assert!(is_most((100, 100), 60, 100) && is_most((90, 90), 60, 100));
+        // It may have unmapped what it had, or not touched it, and another one have the rest.
+        assert!(!is_most((100, 100), 500, 600) && !is_most((0, 0), 60, 60));
+        // Most is of before the recording.
+        assert!(!is_most((200, 60), 60, 60));
     }
 }

@@ -1,5 +1,4 @@
-//! Who made the mappings that are no heap, and so stand in no view: shared memory, private mappings of files, reserved address
-//! space.
+//! Who made the mappings that are no heap, and so stand in no view: shared memory, mappings of files, reserved address space.
 //!
 //! Invariant: bytes are those at the moment when the mappings of their class were largest, and add up to what `stats` says of it.
 
@@ -20,6 +19,9 @@ const LEAST: u64 = 1_000_000;
 const LEAST_PERCENT: u64 = 10;
 /// Number of lines that are named, and the percentage of their class that each has at least.
 const MOST: usize = 3;
+
+/// What is said of sums over processes.
+pub(crate) const OF_SEVERAL: &str = "sum of each process's mappings; what they share is in memory once";
 
 /// The classes, with what they are called.
 const CLASSES: [(MapClass, &str); 3] =
@@ -109,9 +111,15 @@ pub(crate) fn note(capture: &Capture) -> Option<String> {
         let named = named(capture, &lines).filter(|_| is_told)?;
         Some(format!("{} of {what}, not counted above: {named}", size(bytes(capture, class))))
     };
-    let told = [(MapClass::Shared, "shared memory"), (MapClass::File, "private mappings of files")];
+    let told = [(MapClass::Shared, "shared mappings"), (MapClass::File, "mappings of files")];
     let texts: Vec<String> = told.into_iter().filter_map(text).collect();
-    (!texts.is_empty()).then(|| texts.join("; "))
+    let several = if is_of_several(capture) { format!(" ({OF_SEVERAL})") } else { String::new() };
+    (!texts.is_empty()).then(|| texts.join("; ") + &several)
+}
+
+/// Whether the figures are sums of those of several processes.
+pub(crate) fn is_of_several(capture: &Capture) -> bool {
+    capture.info.combined_peaks.is_some()
 }
 
 /// `80.0 MB by load at app.py:3, 20.0 MB by main at app.py:9`.
@@ -157,7 +165,7 @@ mod tests {
         let found = lines(&capture, MapClass::Shared);
         assert!(found[0].is_own() && found.iter().skip(1).all(|line| !line.is_own() || line.bytes <= found[0].bytes));
         let (note, texts) = (note(&capture).unwrap(), texts(&capture));
-        assert!(note.contains("of shared memory, not counted above: ") && note.contains(&found[0].name(&capture)));
+        assert!(note.contains("of shared mappings, not counted above: ") && note.contains(&found[0].name(&capture)));
         assert!(texts.len() == 1 && texts[0].0 == "shared" && note.ends_with(&texts[0].1), "{texts:?}");
         assert_eq!(json(&capture)[0]["bytes"], found[0].bytes);
         let small = with_shared(1000);

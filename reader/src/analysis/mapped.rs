@@ -1,4 +1,4 @@
-//! Who made the mappings that do not count as heap: reserved address space, private mappings of files, and shared memory.
+//! Who made the mappings that do not count as heap: reserved address space, mappings of files, and shared memory.
 //!
 //! They are apart from the groups, since no view and no total of the heap includes them. Invariant: the rows of a class are what
 //! was mapped when the mappings of that class were largest, and add up to that peak.

@@ -23,7 +23,7 @@ use crate::message;
 use crate::other_root::SymbolRoot;
 use crate::output::temporary_beside;
 
-/// Time limits: for names with lines, and for names of functions alone.
+/// Time limits for all captures together: for names with lines, and for names of functions alone.
 const LINES_TAKE: Duration = Duration::from_secs(20);
 const NAMES_TAKE: Duration = Duration::from_secs(30);
 
@@ -41,30 +41,34 @@ impl OtherRoot {
         if memory_limit().is_some_and(|limit| limit < MEMORY_FOR_NAMES) {
             return;
         }
+        let root: Arc<dyn FileRoot> = Arc::<SymbolRoot>::clone(&self.0);
+        let search = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE).with_root(root);
         for path in captures.iter().filter(|path| path.is_file()) {
-            if let Err(error) = self.keep(path) {
+            if search.is_over() {
+                break;
+            }
+            if let Err(error) = keep(path, &search) {
                 message::warning(format_args!("{}: no names of native code are kept: {error:#}", path.display()));
             }
         }
     }
+}
 
-    fn keep(&self, path: &Path) -> Result<()> {
-        let path = fs::canonicalize(path)?;
-        let mut capture = CaptureReader::open(&path)?;
-        let root: Arc<dyn FileRoot> = Arc::<SymbolRoot>::clone(&self.0);
-        let search = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE).with_root(root);
-        capture.look_in(search.clone());
-        let wanted = wanted(&capture)?;
-        let mut symbolizer = capture.symbolizer();
-        symbolizer.prefetch(&wanted);
-        if !search.used_root() {
-            return Ok(());
-        }
-        let mut out = BufWriter::new(temporary_beside(&path, 0o666)?);
-        attach(&capture, &symbolizer.named(), &mut out, |_| ())?;
-        out.flush()?;
-        let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        file.persist(&path).map_err(|error| error.error).with_context(|| format!("{}", path.display()))?;
-        Ok(())
+/// Writes the names into one capture. What the search has opened serves the next one, too.
+fn keep(path: &Path, search: &DebugFileSearch) -> Result<()> {
+    let path = fs::canonicalize(path)?;
+    let mut capture = CaptureReader::open(&path)?;
+    capture.look_in(search.clone());
+    let wanted = wanted(&capture)?;
+    let mut symbolizer = capture.symbolizer();
+    symbolizer.prefetch(&wanted);
+    if !search.used_root() {
+        return Ok(());
     }
+    let mut out = BufWriter::new(temporary_beside(&path, 0o666)?);
+    attach(&capture, &symbolizer.named(), &mut out, |_| ())?;
+    out.flush()?;
+    let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
+    file.persist(&path).map_err(|error| error.error).with_context(|| format!("{}", path.display()))?;
+    Ok(())
 }

@@ -11,7 +11,7 @@ use crate::memory::ObjectMemory;
 use crate::size::variable;
 use crate::types::{ObjectKind, ObjectType};
 
-/// What a block may have besides a third of what was requested: what its size is rounded up by, and guards.
+/// What a block may have besides what a smaller object leaves of it: what its size is rounded up by, and guards.
 const MOST_ROUNDED: u64 = 64;
 /// Bytes of the smallest text.
 const LEAST_TEXT: u64 = 40;
@@ -34,8 +34,15 @@ pub(crate) fn may_be_in_block(
     let is_large_enough = least_bytes(layout, of) <= room;
     is_large_enough && !of.is_only_static && has_head(memory, layout, address, room) && {
         let bytes = bytes_in_block(memory, layout, of, address);
-        bytes.is_some_and(|bytes| bytes <= room && (!tells_block(of) || room <= bytes + bytes / 3 + MOST_ROUNDED))
+        bytes.is_some_and(|bytes| bytes <= room && (!tells_block(of) || room <= most_room(layout, bytes)))
     }
+}
+
+/// The largest block in which an allocator leaves an object of so many bytes that has shrunk: pymalloc moves it once a quarter of the
+/// block is free, mimalloc, which free-threaded builds have, once half of it is.
+fn most_room(layout: &ObjectLayout, bytes: u64) -> u64 {
+    let left = if layout.is_free_threaded() { bytes } else { bytes / 3 };
+    bytes.saturating_add(left).saturating_add(MOST_ROUNDED)
 }
 
 /// Bytes of the smallest object of a type.
@@ -104,5 +111,17 @@ fn bytes_in_block(memory: &ObjectMemory<'_>, layout: &ObjectLayout, of: &ObjectT
         ObjectKind::Tuple => variable(of, items()?),
         ObjectKind::Fields if of.item_size > 0 => variable(of, items()?),
         _ => Some(of.basic_size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_room;
+    use crate::layout::ObjectLayout;
+
+    #[test]
+    fn a_block_of_mimalloc_may_be_twice_its_object() {
+        let most = |is_free_threaded| most_room(ObjectLayout::of(13, is_free_threaded).unwrap(), 3000);
+        assert_eq!((most(false), most(true)), (4064, 6064));
     }
 }

@@ -3,9 +3,12 @@
 //!
 //! Its frames have the file `<string>`, as have those of functions that libraries make by `exec` (named tuples, data classes),
 //! which are no own code of a script. The former have no caller in Python: they are own code, as with `-c`, from the
-//! outermost one inwards up to the first frame of a file.
+//! outermost one inwards up to the first frame of a file. Not so what libraries give to an interpreter, as `multiprocessing`
+//! does to start a worker: no line of it is the program's.
 //!
 //! Invariant: a stack without such an outermost frame changes nothing.
+
+use rustc_hash::FxHashSet;
 
 use crate::frames::{FrameId, Frames};
 
@@ -21,11 +24,15 @@ enum Depth {
     Beyond,
 }
 
-/// Such frames, some of them several times.
+/// What a worker's text calls: in a package that starts workers, one of these modules.
+const PACKAGES: [&str; 3] = ["multiprocessing", "billiard", "loky/backend"];
+const STARTS: [&str; 5] = ["spawn", "forkserver", "resource_tracker", "semaphore_tracker", "popen_loky_posix"];
+
+/// Such frames.
 pub(crate) fn without_caller(frames: &Frames) -> Vec<FrameId> {
-    let mut found = Vec::new();
+    let (mut found, mut of_workers) = (FxHashSet::default(), FxHashSet::default());
     if !(0..).map(FrameId).zip(frames.frames()).any(|(id, _)| is_text(frames, id)) {
-        return found;
+        return Vec::new();
     }
     let mut depths = Vec::with_capacity(frames.stacks().len() + 1);
     depths.push(Depth::Outside);
@@ -39,11 +46,23 @@ pub(crate) fn without_caller(frames: &Frames) -> Vec<FrameId> {
             _ => Depth::Beyond,
         };
         if depth == Depth::Text && is_text(frames, node.frame) {
-            found.push(node.frame);
+            found.insert(node.frame);
+        }
+        if depth == Depth::Beyond && caller == Depth::Text && starts_worker(frames.file(node.frame)) {
+            of_workers.extend(frames.root_to_leaf(node.parent));
         }
         depths.push(depth);
     }
-    found
+    found.difference(&of_workers).copied().collect()
+}
+
+/// Whether text that calls this file directly was written by a library, to start a process of its own.
+fn starts_worker(file: &str) -> bool {
+    let mut parts = file.strip_suffix(".py").unwrap_or(file).rsplitn(2, '/');
+    let (module, folder) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+    let is_in =
+        |package: &&str| folder.strip_suffix(*package).is_some_and(|above| above.is_empty() || above.ends_with('/'));
+    STARTS.contains(&module) && PACKAGES.iter().any(is_in)
 }
 
 /// Whether it is a frame of Python, of code that was given as text.
@@ -56,6 +75,27 @@ mod tests {
     use crate::frames::Frames;
     use crate::origin::{Origin, Whose, origins, whose};
     use crate::program::tests::program;
+
+    #[test]
+    fn text_that_starts_a_worker_is_not_own_code() {
+        const START: (&str, &str) = ("<module>", "<string>");
+        for (file, expected) in [
+            ("/usr/lib/python3.12/multiprocessing/spawn.py", Origin::Library),
+            ("/usr/lib/python3.8/multiprocessing/resource_tracker.py", Origin::Library),
+            ("/v/site-packages/joblib/externals/loky/backend/resource_tracker.py", Origin::Library),
+            ("/usr/lib/python3.12/multiprocessing/context.py", Origin::Own),
+            ("/v/site-packages/notmultiprocessing/spawn.py", Origin::Own),
+        ] {
+            let mut frames = Frames::new();
+            frames.add_program(program(&["/srv"], &[]).into());
+            let mut id = |(function, file): (&str, &str)| frames.frame_named(function, file, 1).unwrap();
+            let ids = [START, ("main", file), ("decode", "/usr/lib/python3.12/json/decoder.py")].map(&mut id);
+            frames.stack_of(&ids[..1]).unwrap();
+            let whole = frames.stack_of(&ids).unwrap();
+            let of_whole = if expected == Origin::Own { Whose::Own } else { Whose::Libraries };
+            assert_eq!((origins(&frames)[0], whose(&frames)[whole.0 as usize]), (expected, of_whole), "{file}");
+        }
+    }
 
     #[test]
     fn text_without_a_caller_in_python_is_own_code() {

@@ -19,6 +19,7 @@ use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::{below_packages, below_standard_library, is_runtime};
 use crate::native::is_interpreter_object;
 use crate::plumbing::is_start;
+use crate::program::Program;
 use crate::started;
 use crate::stdlib_names::is_standard;
 use crate::text_frames;
@@ -128,7 +129,7 @@ impl Origins {
     /// The origin of a frame.
     pub(crate) fn of(&mut self, frames: &Frames, id: FrameId) -> Origin {
         let place = (frames.module_id(id), frames.frame(id).file);
-        if place.0.is_some() && (is_start(frames.function(id)) || is_of_frozen(frames, id)) {
+        if place.0.is_some() && (is_start(frames.function(id)) || is_of_embedded(frames, id)) {
             return Origin::Runtime;
         }
         *self.known.entry(place).or_insert_with(|| match frames.module(id) {
@@ -166,16 +167,16 @@ fn of_python(frames: &Frames, file: &str) -> Origin {
     if below_standard_library(file).is_some() {
         return Origin::Standard;
     }
-    if is_frozen(frames)
-        && let Some(known) = of_archive(file)
-    {
+    if let Some(known) = of_archive(frames, file) {
         return known;
     }
     of_rest(frames, file)
 }
 
 /// The origin of a file in the archive of a frozen program, if it is not the program's: its name has no directory.
-fn of_archive(file: &str) -> Option<Origin> {
+fn of_archive(frames: &Frames, file: &str) -> Option<Origin> {
+    let mut versions = frames.programs().iter().filter_map(|program| program.archived()).peekable();
+    versions.peek()?;
     let name = file.rsplit('/').next().unwrap_or(file);
     if name.starts_with("pyimod0") {
         return Some(Origin::Import);
@@ -185,26 +186,27 @@ fn of_archive(file: &str) -> Option<Origin> {
     {
         return Some(Origin::Library);
     }
-    (!file.starts_with(['/', '<']) && is_standard(file)).then_some(Origin::Standard)
+    let is_relative = !file.starts_with(['/', '<']);
+    (is_relative && versions.any(|minor| is_standard(file, minor))).then_some(Origin::Standard)
 }
 
-fn is_frozen(frames: &Frames) -> bool {
-    frames.programs().iter().any(|program| program.is_frozen())
-}
-
-/// Whether a native frame is the interpreter's, in the executable of a frozen program: its function has a name of the
-/// interpreter's, or none, since such executables have only names that libraries need.
-fn is_of_frozen(frames: &Frames, id: FrameId) -> bool {
+/// Whether a native frame is the interpreter's, in an executable that has it in itself: its function has a name of the
+/// interpreter's, or none in that of a frozen program, which has only names that libraries need. A program that embeds Python
+/// may have been stripped, and its own functions have no names, either.
+fn is_of_embedded(frames: &Frames, id: FrameId) -> bool {
     let Some(object) = frames.module(id) else { return false };
-    if !frames.programs().iter().any(|program| program.is_frozen() && program.is_executable(object)) {
-        return false;
-    }
     let (name, file) = (frames.function(id), object.rsplit('/').next().unwrap_or(object));
-    let plain = name.strip_prefix('_').unwrap_or(name);
-    let is_pythons = plain
-        .strip_prefix("Py")
-        .is_some_and(|rest| rest.starts_with(|next: char| next.is_ascii_uppercase() || next == '_'));
-    is_pythons || name.strip_prefix(file).is_some_and(|rest| rest.starts_with("+0x"))
+    let is_named = is_interpreter_name(name);
+    let is_nameless = || name.strip_prefix(file).is_some_and(|rest| rest.starts_with("+0x"));
+    let is_it = |program: &Program| if is_named { program.has_python() } else { program.archived().is_some() };
+    (is_named || is_nameless())
+        && frames.programs().iter().any(|program| is_it(program) && program.is_executable(object))
+}
+
+/// Whether it is one of the functions that the interpreter has for extensions. What begins an extension is the extension's.
+fn is_interpreter_name(name: &str) -> bool {
+    let rest = name.strip_prefix('_').unwrap_or(name).strip_prefix("Py").unwrap_or_default();
+    rest.starts_with(|next: char| next.is_ascii_uppercase() || next == '_') && !name.starts_with("PyInit_")
 }
 
 /// The origin of native code in this object, from this source file.
@@ -218,13 +220,15 @@ fn of_native(frames: &Frames, object: &str, source: &str) -> Origin {
     if below_standard_library(object).is_some() {
         return Origin::Standard;
     }
-    let mut programs = frames.programs().iter().filter(|program| program.is_executable(object));
-    let program = programs.next();
-    if program.is_none() && is_frozen(frames) && object.ends_with(".so") | object.contains(".so.") {
-        // What was unpacked beside the program, or below it.
+    let programs = frames.programs();
+    if programs.iter().any(|program| program.is_executable(object)) {
+        return Origin::Own;
+    }
+    let is_shared = object.ends_with(".so") || object.contains(".so.");
+    if is_shared && programs.iter().any(|program| program.has_unpacked(object, programs)) {
         return if object.contains("/lib-dynload/") { Origin::Standard } else { Origin::Library };
     }
-    if program.is_some() { Origin::Own } else { of_rest(frames, if source.starts_with('/') { source } else { object }) }
+    of_rest(frames, if source.starts_with('/') { source } else { object })
 }
 
 /// The origin of what is neither installed nor of a standard library.
@@ -362,6 +366,41 @@ mod tests {
             let id = frames.frame_named(function, file, 1).unwrap();
             object.iter().for_each(|object| frames.set_module(id, object).unwrap());
             assert_eq!(origins(&frames)[id.0 as usize], expected, "{function} in {file}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_of_the_frozen_program_is_as_without_it() {
+        let process = |executable: &str, own: &str, frozen| Process {
+            executable: Some(executable.into()),
+            working_directory: Some(own.into()),
+            own_directories: vec![own.into()],
+            python_version: Some(PythonVersion { hex: 0x030c_01f0 }),
+            frozen,
+            ..Process::default()
+        };
+        let mut frames = Frames::new();
+        frames.add_program(Program::of(&process("/usr/bin/python3.12", "/srv", false)).into());
+        frames.add_program(Program::of(&process("/srv/dist/app/app", "/srv", true)).into());
+        frames.add_program(Program::of(&process("/srv/server", "/srv", false)).into());
+        for (function, file, object, expected) in [
+            ("fill", "", Some("/srv/libown.so"), Origin::Own),
+            ("SSL_new", "", Some("/srv/dist/app/_internal/libssl.so.3"), Origin::Library),
+            ("SSL_new", "", Some("/srv/dist/app/libssl.so.3"), Origin::Library),
+            ("SSL_new", "", Some("/tmp/_MEIx1y2/libssl.so.3"), Origin::Library),
+            ("loads", "", Some("/tmp/_MEIx1y2/lib-dynload/_json.so"), Origin::Standard),
+            ("parse", "parser.py", None, Origin::Own),
+            ("write", "formatter/html.py", None, Origin::Own),
+            ("decode", "json/decoder.py", None, Origin::Standard),
+            ("app+0x20cf5f", "", Some("/srv/dist/app/app"), Origin::Runtime),
+            // It embeds Python, and was stripped.
+            ("server+0x20cf5f", "", Some("/srv/server"), Origin::Own),
+            ("PyUnicode_New", "", Some("/srv/server"), Origin::Runtime),
+            ("PyInit_shop", "", Some("/srv/server"), Origin::Own),
+        ] {
+            let id = frames.frame_named(function, file, 1).unwrap();
+            object.iter().for_each(|object| frames.set_module(id, object).unwrap());
+            assert_eq!(origins(&frames)[id.0 as usize], expected, "{function} in {file} {object:?}");
         }
     }
 

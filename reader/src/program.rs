@@ -8,6 +8,7 @@
 //! Invariant: the result depends on the path and on the capture, never on files of this machine.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use memtrack_format::meta::Process;
 use rustc_hash::FxHashSet;
@@ -27,6 +28,8 @@ pub struct Program {
     packages: FxHashSet<String>,
     /// The packages that its command line starts, by their dots.
     started: Vec<String>,
+    /// The minor version of its Python, if it has one.
+    python: Option<u8>,
     frozen: bool,
 }
 
@@ -47,6 +50,7 @@ impl Program {
             own: directories(&process.own_directories),
             roots,
             packages: process.packages.iter().map(|path| without_slash(&text(path)).to_owned()).collect(),
+            python: process.python_version.map(|version| version.hex.to_be_bytes()[1]),
             frozen: process.frozen && process.python_version.is_some(),
             started: process.started_packages.iter().map(|name| text(name)).collect(),
         }
@@ -80,9 +84,27 @@ impl Program {
         self.started.iter().map(String::as_str)
     }
 
-    /// Whether its modules lie in an archive in its executable, so that their files have no directories.
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.frozen
+    /// The minor version of Python 3 whose standard library lies in the program's archive, if it has one.
+    pub(crate) fn archived(&self) -> Option<u8> {
+        self.python.filter(|_| self.frozen)
+    }
+
+    pub(crate) fn has_python(&self) -> bool {
+        self.python.is_some()
+    }
+
+    /// Whether the object is a library that belongs to this frozen program: it was unpacked, or lies below the executable's
+    /// directory, where no other of these programs has own code nearer to it.
+    pub(crate) fn has_unpacked(&self, object: &str, programs: &[Arc<Self>]) -> bool {
+        let Some(folder) = above(&self.executable).filter(|_| self.frozen) else { return false };
+        if object.split('/').any(|part| part.starts_with("_MEI")) {
+            return true;
+        }
+        let Some(rest) = below(folder, object) else { return false };
+        let is_nearer = |other: &Self| {
+            !other.frozen && other.own.iter().any(|own| own.len() >= folder.len() && below(own, object).is_some())
+        };
+        rest.starts_with("_internal/") || !programs.iter().any(|other| is_nearer(other))
     }
 
     /// Whether this is the process's executable.

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -102,3 +103,60 @@ def test_a_copy_of_the_root_is_a_debug_directory(executable, inside, tmp_path):
     subprocess.run([executable, "symbolize", "-f", "--debug-dir", copy, tmp_path / "a.bin"], capture_output=True, check=True)
     shutil.rmtree(copy)
     assert any(row["function"] == "hold" for row in rows(executable, tmp_path / "a.bin"))
+
+
+STOCK = """import json, sys
+held = []
+def load():
+    held.append(json.loads('["' + "y" * 6_000_000 + '"]'))
+def main():
+    print("ready", flush=True)
+    while sys.stdin.read(1):
+        load()
+        print("done", flush=True)
+"""
+MOUNTS = """for path in {shared}; do
+    mkdir -p {root}$path && mount --rbind $path {root}$path || exit 9
+done
+mount -t proc proc {root}/proc && exec chroot {root} /app-of-test/bin/python /app-of-test/bin/shop"""
+
+
+@pytest.fixture
+def application(tmp_path):
+    """Starts an installed application in a root directory of its own; the interpreter is this machine's."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare")
+    root, base = tmp_path / "root", Path(sys.base_prefix)
+    (root / "proc").mkdir(parents=True)
+    environment = root / "app-of-test"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "shop").mkdir()
+    (site / "shop" / "__init__.py").write_text("")
+    (site / "shop" / "stock.py").write_text(STOCK)
+    (environment / "bin" / "shop").write_text("import sys\nfrom shop.stock import main\nsys.exit(main())\n")
+    shared = {path for path in (base, *map(Path, ("/usr", "/lib", "/lib64"))) if path.exists()}
+    shared = [str(path) for path in shared if path == Path("/usr") or Path("/usr") not in path.parents]
+    script = MOUNTS.format(shared=" ".join(shared), root=root)
+    starter = subprocess.Popen(
+        ["unshare", "-mpf", "--kill-child", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    if starter.stdout.readline() != "ready\n":
+        starter.kill()
+        pytest.skip("no name spaces may be made")
+    yield starter, int(Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text())
+    starter.stdin.close()
+    starter.wait(20)
+
+
+def test_an_installed_application_in_a_container_is_own_code(executable, application, tmp_path):
+    """Its console script is read from its root directory: this machine has none at that path."""
+    starter, pid = application
+    recorder = attach(executable, pid, tmp_path / "a.bin")
+    grow(starter)
+    subprocess.run([executable, "detach", str(pid)], capture_output=True, check=True)
+    recorder.communicate()
+    stats = subprocess.run([executable, "stats", tmp_path / "a.bin"], capture_output=True, text=True, check=True).stdout
+    assert "that of the installed package shop, which the command line starts" in stats, stats
+    table = subprocess.run([executable, "table", "--leaks", "--own", tmp_path / "a.bin"], capture_output=True, text=True, check=True)
+    assert re.search(r"6\.\d+ MB .*load at shop/stock\.py:4", table.stdout), table.stdout

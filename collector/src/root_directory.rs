@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The directory, open without rights to read it.
 #[derive(Debug)]
@@ -61,8 +61,31 @@ impl RootDirectory {
             return Err(io::Error::other("not a regular file"));
         }
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        OpenOptions::new().read(true).custom_flags(flags).open(format!("/proc/self/fd/{}", found.as_raw_fd()))
+        OpenOptions::new().read(true).custom_flags(flags).open(handle(&found))
     }
+
+    /// What the system knows of the file or directory at this path.
+    pub(crate) fn metadata(&self, path: &Path) -> io::Result<fs::Metadata> {
+        self.find(path)?.metadata()
+    }
+
+    /// The path without links, from this root on.
+    pub(crate) fn resolved(&self, path: &Path) -> Option<PathBuf> {
+        let found = fs::read_link(handle(&self.find(path).ok()?)).ok()?;
+        let root = fs::read_link(handle(&self.0)).ok()?;
+        Some(Path::new("/").join(found.strip_prefix(root).ok()?))
+    }
+
+    /// The names in a directory.
+    pub(crate) fn names(&self, directory: &Path) -> Vec<std::ffi::OsString> {
+        let found = self.find(directory).and_then(|found| fs::read_dir(handle(&found)));
+        found.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+    }
+}
+
+/// A path to what is open.
+fn handle(file: &File) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
 #[cfg(test)]
@@ -96,6 +119,10 @@ mod tests {
         assert_eq!(read("/usr/up").as_deref(), Some("inside, too"));
         assert_eq!(read("/absolute"), None);
         assert_eq!(read("/usr/bin"), None);
+        assert_eq!(opened.resolved(Path::new("/bin/program")).as_deref(), Some(Path::new("/usr/bin/program")));
+        assert_eq!(opened.resolved(Path::new("/")).as_deref(), Some(Path::new("/")));
+        assert_eq!(opened.names(Path::new("/bin")), ["program"]);
+        assert!(opened.resolved(Path::new("/absolute")).is_none() && opened.names(Path::new("/absolute")).is_empty());
     }
 
     #[test]

@@ -9,13 +9,51 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::process_files::ProcessFiles;
+
 /// Longest script that is read: installers write a few lines.
 pub(crate) const MOST_BYTES: u64 = 1 << 16;
 /// Maximum number of packages.
 const MOST: usize = 4;
 
-/// The modules that a start names, the most particular first: those in the arguments, then the started one.
-pub(crate) fn named<'a>(arguments: impl Iterator<Item = &'a [u8]>, started: Option<String>) -> Vec<String> {
+/// Modules that libraries start workers with, and what begins the names of those.
+const OF_WORKERS: [&str; 13] = [
+    "multiprocessing.spawn",
+    "multiprocessing.forkserver",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.semaphore_tracker",
+    "billiard.spawn",
+    "billiard.forkserver",
+    "billiard.semaphore_tracker",
+    "joblib.externals.loky.",
+    "loky.backend.",
+    "ray._private.workers.",
+    "pyspark.daemon",
+    "pyspark.worker",
+    "torch._inductor.compile_worker.",
+];
+/// What scripts import only to find what they start.
+const FINDERS: [&str; 3] = ["pkg_resources", "importlib", "importlib_metadata"];
+
+/// Whether a library starts processes of its own with this module: what they execute of the program, that has named.
+pub(crate) fn is_of_workers(module: &str) -> bool {
+    OF_WORKERS.iter().any(|of| module.strip_prefix(of).is_some_and(|rest| rest.is_empty() || of.ends_with('.')))
+}
+
+/// Whether a library wrote this code, which `-c` gives, to start a process of its own: no line of it is the user's.
+pub(crate) fn is_of_worker(code: &[u8]) -> bool {
+    let code = String::from_utf8_lossy(code);
+    let imported = code.strip_prefix("from ").and_then(|rest| rest.split_once(" import "));
+    imported.is_some_and(|(module, _)| is_of_workers(module))
+}
+
+/// The modules that a start names, the most particular first: those in the arguments, then the started one. What may be the
+/// name of anything else (`redis:latest`) must be one that `is_there`.
+pub(crate) fn named<'a>(
+    arguments: impl Iterator<Item = &'a [u8]>,
+    started: Option<String>,
+    is_there: impl Fn(&str) -> bool,
+) -> Vec<String> {
     let mut names = Vec::new();
     let mut is_application = false;
     for argument in arguments {
@@ -26,7 +64,8 @@ pub(crate) fn named<'a>(arguments: impl Iterator<Item = &'a [u8]>, started: Opti
         let object =
             text.split_once(':').filter(|(_, object)| object.split(['.', '(']).next().is_some_and(is_identifier));
         let module = value.map(|value| value.split(':').next().unwrap_or(value)).or(object.map(|(module, _)| module));
-        names.extend(module.filter(|module| is_dotted(module)).map(str::to_owned));
+        let module = module.filter(|module| is_dotted(module) && (value.is_some() || is_there(module)));
+        names.extend(module.map(str::to_owned));
     }
     names.extend(started.filter(|started| is_dotted(started)));
     names.truncate(MOST);
@@ -38,6 +77,9 @@ pub(crate) fn named<'a>(arguments: impl Iterator<Item = &'a [u8]>, started: Opti
 pub(crate) fn imported(script: &str) -> Option<String> {
     let mut imports = script.lines().filter_map(|line| {
         let (module, names) = line.trim().strip_prefix("from ")?.split_once(" import ")?;
+        if FINDERS.contains(&module.split('.').next()?) {
+            return None;
+        }
         names.split(',').find_map(|name| {
             let name = name.split(" as ").last()?.trim();
             is_called(script, name).then_some(module.trim())
@@ -58,14 +100,14 @@ fn is_called(script: &str, name: &str) -> bool {
 
 /// The outermost package that the module belongs to: of a module in a namespace package, which several distributions share,
 /// that below it. `sites`: where packages are installed.
-pub(crate) fn outermost(sites: &[PathBuf], module: &str) -> String {
+pub(crate) fn outermost(files: &ProcessFiles, sites: &[PathBuf], module: &str) -> String {
     let regular = |site: &PathBuf| {
         let mut path = site.clone();
         let mut parts = module.split('.').enumerate();
         parts.find_map(|(depth, part)| {
             let file = path.join(part).with_extension("py");
             path.push(part);
-            (path.join("__init__.py").exists() || file.exists()).then_some(depth)
+            (files.is_there(&path.join("__init__.py")) || files.is_there(&file)).then_some(depth)
         })
     };
     let depth = sites.iter().find_map(regular).unwrap_or(0);
@@ -91,7 +133,8 @@ fn is_identifier(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{imported, named, of_path, outermost};
+    use super::{imported, is_of_worker, is_of_workers, named, of_path, outermost};
+    use crate::process_files::ProcessFiles;
     use std::fs;
     use std::path::Path;
 
@@ -107,6 +150,8 @@ mod tests {
             ("from shop import main\nraise SystemExit(main())\n", Some("shop")),
             ("from shop import main\nif __name__ == '__main__':\n    mainly()\n", None),
             ("import shop\n", None),
+            ("from pkg_resources import load_entry_point\nsys.exit(load_entry_point('shop', 'x', 'y')())\n", None),
+            ("from importlib.metadata import distribution\ndistribution('shop')\n", None),
             ("from . import main\nmain()\n", None),
             ("", None),
         ] {
@@ -115,19 +160,35 @@ mod tests {
     }
 
     #[test]
+    fn workers_are_known_by_what_starts_them() {
+        for (module, expected) in [
+            ("joblib.externals.loky.backend.popen_loky_posix", true),
+            ("ray._private.workers.default_worker", true),
+            ("multiprocessing.spawn", true),
+            ("multiprocessing.pool", false),
+            ("joblib", false),
+            ("pyspark.daemons", false),
+        ] {
+            let code = format!("from {module} import main; main(3)");
+            assert_eq!((is_of_workers(module), is_of_worker(code.as_bytes())), (expected, expected), "{module}");
+        }
+        assert!(!is_of_worker(b"import multiprocessing.spawn") && !is_of_worker(b""));
+    }
+
+    #[test]
     fn arguments_name_an_application_before_its_server() {
         for (arguments, modules) in [
             (&["-b", "localhost:8000", "shop.wsgi:app"][..], &["shop.wsgi", "serve"][..]),
-            (&["shop:make()", "--host", "redis:6379"], &["shop", "serve"]),
+            (&["shop:make()", "--host", "redis:6379", "redis:latest"], &["shop", "serve"]),
             (&["-A", "shop.tasks", "worker"], &["shop.tasks", "serve"]),
             (&["--app=shop:app", "run"], &["shop", "serve"]),
             (&["--app", "shop", "run"], &["shop", "serve"]),
             (&["C:\\x", "-", "http://a", "a-b:c", ":", ""], &["serve"]),
         ] {
             let arguments = arguments.iter().map(|argument| argument.as_bytes());
-            assert_eq!(named(arguments, Some("serve".into())), modules);
+            assert_eq!(named(arguments, Some("serve".into()), |module| module.starts_with("shop")), modules);
         }
-        assert!(named(std::iter::empty(), None).is_empty());
+        assert!(named(std::iter::empty(), None, |_| true).is_empty());
     }
 
     #[test]
@@ -146,7 +207,7 @@ mod tests {
             ("shop.cli", "shop"),
             ("other.cli", "other"),
         ] {
-            assert_eq!(outermost(&sites, module), package);
+            assert_eq!(outermost(&ProcessFiles::default(), &sites, module), package);
         }
         let path = |path: &str| of_path(Path::new(path));
         assert_eq!(path("/venv/lib/python3.12/site-packages/shop/run.py").as_deref(), Some("shop.run"));

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import interpreter_path
 
 MB = 1_000_000
 
@@ -58,6 +59,53 @@ def test_an_installed_application_is_own_code(memtrack, environment, start):
     assert re.search(r"^Own code +that of the installed package shop, which the command line starts", stats, re.MULTILINE), stats
     explained = capture.reading("explain", capture.path)
     assert "load at shop/stock.py:4" in explained.splitlines()[0], explained
+
+
+WORKERS = f"""import json, multiprocessing
+held = []
+def load(): held.append(json.loads('["' + "y" * {6 * MB} + '"]'))
+def hold(): held.append(bytearray({12 * MB}))
+def work(kind):
+    load() if kind == "json" else hold()
+    return len(held)
+def main():
+    import vendor
+    with multiprocessing.get_context("spawn").Pool(1, vendor.fill) as pool:
+        assert pool.map(work, ["json", "own"], chunksize=2) == [1, 2]
+        pool.close()
+        pool.join()
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("version", ["3.8", "3.12"])
+@pytest.mark.parametrize("installed", [False, True], ids=["script", "installed"])
+def test_what_starts_a_worker_is_not_own_code(memtrack, tmp_path, version, installed):
+    """The text that multiprocessing gives to the interpreter of a worker has no caller in Python."""
+    python, folder = interpreter_path(version), tmp_path / "env"
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python3*/site-packages")
+    (site / "vendor.py").write_text(f"import json\nheld = []\ndef fill(): held.append(json.loads('[\"' + 'z' * {8 * MB} + '\"]'))\n")
+    if installed:
+        (site / "shop").mkdir()
+        (site / "shop" / "__init__.py").write_text("")
+        (site / "shop" / "work.py").write_text(WORKERS)
+        start = folder / "bin" / "shop"
+        start.write_text(SCRIPT.format(python=folder / "bin" / "python", module="shop.work"))
+    else:
+        start = memtrack.directory / "work.py"
+        start.write_text(WORKERS)
+    capture = memtrack.record(folder / "bin" / "python", start, options=("--follow",))
+    captures = sorted(path for path in capture.path.parent.glob("*.bin") if path != capture.path)
+    together = [capture.path, *captures]
+    own = capture.reading("table", "--own", *together)
+    assert "<string>" not in own and "vendor" not in own, own
+    place = "shop/work.py" if installed else "work.py"
+    assert re.search(rf"^  6\.\d+ MB .*load at {place}:3, via ", own, re.MULTILINE), own
+    assert re.search(rf"^  12\.\d+ MB .*hold at {place}:4$", own, re.MULTILINE), own
+    stats = capture.reading("stats", *together)
+    assert ("that of the installed package shop" in stats) == installed, stats
 
 
 def test_code_in_the_working_directory_comes_before_the_package_that_is_started(memtrack, environment):

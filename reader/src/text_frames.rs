@@ -53,7 +53,10 @@ pub(crate) fn without_caller(frames: &Frames) -> Vec<FrameId> {
         }
         depths.push(depth);
     }
-    found.difference(&of_workers).copied().collect()
+    // In one line there are calls at several columns: what starts the worker is imported there, too.
+    let line = |id: &FrameId| (frames.function(*id), frames.frame(*id).line);
+    let of_workers: FxHashSet<_> = of_workers.iter().filter(|id| is_text(frames, **id)).map(line).collect();
+    found.into_iter().filter(|id| !of_workers.contains(&line(id))).collect()
 }
 
 /// Whether text that calls this file directly was written by a library, to start a process of its own.
@@ -72,7 +75,7 @@ pub(crate) fn is_text(frames: &Frames, id: FrameId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::frames::Frames;
+    use crate::frames::{Frame, Frames};
     use crate::origin::{Origin, Whose, origins, whose};
     use crate::program::tests::program;
 
@@ -95,6 +98,19 @@ mod tests {
             let of_whole = if expected == Origin::Own { Whose::Own } else { Whose::Libraries };
             assert_eq!((origins(&frames)[0], whose(&frames)[whole.0 as usize]), (expected, of_whole), "{file}");
         }
+    }
+
+    #[test]
+    fn at_no_column_of_its_line_text_that_starts_a_worker_is_own_code() {
+        let mut frames = Frames::new();
+        frames.add_program(program(&["/srv"], &[]).into());
+        let [start, spawn] = [("<module>", "<string>"), ("spawn_main", "/usr/lib/python3.12/multiprocessing/spawn.py")]
+            .map(|(function, file)| frames.frame_named(function, file, 1).unwrap());
+        let Frame { function, file, line, .. } = frames.frame(start);
+        let import = frames.id_of(Frame { function, file, line, column: 1 }).unwrap();
+        frames.stack_of(&[import]).unwrap();
+        frames.stack_of(&[start, spawn]).unwrap();
+        assert_eq!(origins(&frames)[import.0 as usize], Origin::Library);
     }
 
     #[test]

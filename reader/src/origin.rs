@@ -2,7 +2,7 @@
 //!
 //! A frame's code is the program's own, a library's, the standard library's, the import system's, or the runtime's (the
 //! interpreter, the C, C++ and Rust runtimes). Own code lies below the directories that the capture names
-//! ([`Program`](crate::program::Program)): that of the script; or the working directory for `-m`, `-c`, scripts that
+//! ([`Program`]): that of the script; or the working directory for `-m`, `-c`, scripts that
 //! `pip` wrote to start a package (`venv/bin/gunicorn`), and sources of native programs. The executable of a native
 //! program is own code, too, except what was compiled into it from libraries and what runs before its `main`. Files in
 //! `site-packages`, `dist-packages` or the standard library are never own code, unless all code of the program is installed

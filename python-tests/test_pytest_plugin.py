@@ -77,6 +77,71 @@ def test_over():
     assert 43_000_000 < known["peak"]["bytes"] < 43_100_000
 
 
+ENDED_CHILDREN = """
+import multiprocessing
+KEPT = []
+
+def hold():
+    KEPT.append(bytearray(2_000_000))
+
+def child(end):
+    number = os.fork()
+    if not number:
+        kept = bytearray(1_000_000)
+        end()
+    return number
+
+@pytest.mark.limit_leaks("100 kB")
+def test_exits():
+    os.waitpid(child(lambda: os._exit(0)), 0)
+
+@pytest.mark.limit_leaks("100 kB", repeat=1)
+def test_is_killed():
+    os.waitpid(child(lambda: os.kill(os.getpid(), 9)), 0)
+
+@pytest.mark.limit_leaks("100 kB")
+def test_pool():
+    with multiprocessing.get_context("fork").Pool(1, hold) as pool:
+        pool.map(abs, [1, 2])
+
+READ, WRITE = os.pipe()
+
+@pytest.mark.limit_leaks("100 kB")
+def test_runs_on():
+    begun, begins = os.pipe()
+    def stay():
+        os.close(WRITE)
+        os.write(begins, b"x")
+        os.read(READ, 1)
+        os._exit(0)
+    child(stay)
+    os.read(begun, 1)
+"""
+
+
+def test_what_a_child_held_that_has_ended_is_no_leak(tests):
+    """One that runs on holds it still."""
+    result = tests(ENDED_CHILDREN)
+    assert outcomes(result) == {"passed": 3, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["limit_leaks('100 kB'): what the test leaves grows by 1.00 MB *"])
+
+
+def test_a_test_may_clear_the_environment(tests, executable, monkeypatch):
+    monkeypatch.setenv("MEMTRACK", str(executable))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    result = tests(
+        """
+@pytest.mark.limit_memory("3 MB")
+def test_over(monkeypatch):
+    for name in list(os.environ):
+        monkeypatch.delenv(name)
+    kept = load(4)
+"""
+    )
+    assert outcomes(result) == {"failed": 1}
+    result.stdout.fnmatch_lines(["limit_memory('3 MB'): the test held 4.0? MB *"])
+
+
 def test_a_tracker_that_a_test_leaves_running_is_named(tests):
     result = tests(
         """

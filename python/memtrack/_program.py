@@ -11,11 +11,13 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Iterator
+    from typing import Iterator, Optional
 
 NAME = "memtrack"
 #: Names the program to use instead.
 VARIABLE = "MEMTRACK"
+#: What it named when it was last set.
+_named: "Optional[str]" = None
 
 
 def find_program() -> str:
@@ -23,9 +25,11 @@ def find_program() -> str:
 
     Raises FileNotFoundError, with where it was looked for, if there is none.
     """
+    global _named
     named = os.environ.get(VARIABLE)
     if named:
         if os.path.isfile(named) and os.access(named, os.X_OK):
+            _named = named
             return named
         raise FileNotFoundError(f"{named}: this is no program; the environment variable {VARIABLE} names it")
     places = []
@@ -39,6 +43,9 @@ def find_program() -> str:
     found = shutil.which(NAME)
     if found:
         return found
+    if _named is not None and os.path.isfile(_named):
+        # What runs now may have cleared the environment, as a test does.
+        return _named
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")
 
 

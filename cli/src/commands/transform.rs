@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
 use memtrack_reader::source::{CaptureReader, Consumer, DataLoss};
-use memtrack_reader::spans::{LiveAtEnds, SpanReplay, TimeSpan};
+use memtrack_reader::spans::TimeSpan;
 use memtrack_reader::windows::WindowReplay;
 use memtrack_reader::{Event, Frames, Options, Replay, View};
 
@@ -221,9 +221,8 @@ fn write_spans(
     }
     let pid = file.process().pid;
     if table == RecordTable::Live {
-        let mut replay = SpanReplay::new(LiveAtEnds::new(span_sums::of_recording(&file, spans)?));
-        let read = file.read(&mut replay, |_| ())?;
-        records::write_live(&replay.finish().rows, &read, pid, out)?;
+        let (rows, read) = span_sums::live_at_ends(&file, spans)?;
+        records::write_live(&rows, &read, pid, out)?;
     } else {
         records::write_spans(&span_sums::of_capture(&file, spans)?, pid, out)?;
     }

@@ -73,6 +73,7 @@ class Library:
 
     def end_recording(self) -> int:
         """Ends the recording of this process, as `detach`, when the library is not busy any more."""
+        status = BUSY
         for _ in range(TRIES):
             status = self.detach()
             if status != BUSY:

@@ -16,8 +16,14 @@ if TYPE_CHECKING:
 NAME = "memtrack"
 #: Names the program to use instead.
 VARIABLE = "MEMTRACK"
-#: What it named when it was last set.
-_named: "Optional[str]" = None
+#: What it named when it was asked to be kept.
+_kept: Optional[str] = None
+
+
+def keep_program() -> None:
+    """What the variable names now is the program, also where the environment is cleared later, as by a test."""
+    global _kept
+    _kept = os.environ.get(VARIABLE)
 
 
 def find_program() -> str:
@@ -25,11 +31,9 @@ def find_program() -> str:
 
     Raises FileNotFoundError, with where it was looked for, if there is none.
     """
-    global _named
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(VARIABLE) or _kept
     if named:
         if os.path.isfile(named) and os.access(named, os.X_OK):
-            _named = named
             return named
         raise FileNotFoundError(f"{named}: this is no program; the environment variable {VARIABLE} names it")
     places = []
@@ -43,9 +47,6 @@ def find_program() -> str:
     found = shutil.which(NAME)
     if found:
         return found
-    if _named is not None and os.path.isfile(_named):
-        # What runs now may have cleared the environment, as a test does.
-        return _named
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")
 
 

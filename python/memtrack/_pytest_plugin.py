@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional
 
 import pytest
 
+from memtrack._program import keep_program
+
 if TYPE_CHECKING:
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit, RecordedCall
@@ -60,15 +62,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
+    keep_program()
     options = _Options(config)
     other = config.pluginmanager.get_plugin("memray_manager")
     if other is not None and options.records_all and not config.getoption("memray", None):
         # With --memtrack its markers are ours: two recordings of one call would each see the other's memory.
         config.pluginmanager.unregister(other)
         other = None
-    if other is None:
-        for text in _MARKERS.values():
-            config.addinivalue_line("markers", text)
+    for text in _MARKERS.values() if other is None else ():
+        config.addinivalue_line("markers", text)
     if other is None or options.records_all:
         config.pluginmanager.register(MemtrackPlugin(config, options, other is None), "memtrack_tests")
 

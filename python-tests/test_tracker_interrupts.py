@@ -41,14 +41,8 @@ def settle(tracker, error):
     if names[-2:-1] == ["__exit__"] and (tracker in memtrack._tracker._spans or tracker is memtrack._tracker._active):
         tracker.stop()
 
-delays = [0.0001 * number for number in range(1, 11)] + [0.0005 * number for number in range(3, 13)]
-with memtrack.Tracker("first.bin", overwrite=True):
-    pass
-"""
-
-STARTS = """
-struck = 0
-for delay in delays:
+def strike(delay):
+    # Whether the handler ran amid the start or the end of a Tracker.
     tracker = memtrack.Tracker("interrupted.bin", overwrite=True)
     try:
         try:
@@ -58,8 +52,19 @@ for delay in delays:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
     except kind as error:
-        struck += 1
         settle(tracker, error)
+        return True
+    return False
+
+delays = [0.0001 * number for number in range(1, 11)] + [0.0005 * number for number in range(3, 13)]
+with memtrack.Tracker("first.bin", overwrite=True):
+    pass
+"""
+
+STARTS = """
+struck = 0
+for delay in delays:
+    struck += strike(delay)
     check(delay, "start")
 assert struck, "the signal came too late each time"
 print(len(os.listdir("/proc/self/fd")))
@@ -95,17 +100,7 @@ struck = 0
 with memtrack.Tracker("outer.bin", overwrite=True):
     kept = bytearray(1_000_000)
     for delay in [0.00005 * number for number in range(1, 40)]:
-        tracker = memtrack.Tracker("interrupted.bin", overwrite=True)
-        try:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, delay)
-                with tracker:
-                    pass
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except kind as error:
-            struck += 1
-            settle(tracker, error)
+        struck += strike(delay)
         with memtrack.Tracker("next.bin", overwrite=True):
             more = bytearray(2_000_000)
         peak = memtrack.Capture("next.bin").stats()["peak"]["bytes"]

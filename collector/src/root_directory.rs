@@ -1,7 +1,8 @@
 //! A directory as the root of a file system: that of a process in a container, or a copy of it.
 //!
 //! Who owns it may be hostile: the kernel resolves each path within it (`openat2`), and only a file that is known to be a regular
-//! one is opened for reading. Invariant: no link leads out of the directory, and no open blocks or has an effect.
+//! one is opened for reading. Invariant: no link leads out of the directory, and what is opened is no pipe, socket or device; a
+//! file system that a program serves (FUSE) may still keep who reads waiting.
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};

@@ -2,13 +2,17 @@
 //!
 //! Invariant: everything is read as data that may lie; chains are bounded.
 
+pub(crate) mod layout;
+pub(crate) mod static_types;
+pub(crate) mod type_fields;
+
 use memtrack_inject::ProcessView;
 
 use crate::ObjectsError;
-use crate::layout::{OFFSETS_COOKIE, ObjectLayout};
+use crate::allocators::mimalloc;
+use crate::interpreter::layout::{OFFSETS_COOKIE, ObjectLayout};
+use crate::interpreter::static_types::StaticTypes;
 use crate::memory::{ObjectMemory, Words};
-use crate::mimalloc;
-use crate::static_types::StaticTypes;
 
 /// Interpreters and threads that are read at most.
 const MOST_INTERPRETERS: usize = 1 << 10;

@@ -1,68 +1,30 @@
 //! The objects of a CPython process, read from outside: types, sizes as `sys.getsizeof` has them, references.
 //!
-//! [`interpreter`] finds the lists of the garbage collector by the offsets in [`layout`], and [`mimalloc`] the blocks of builds that
-//! have none; [`picture_reader`] follows them and the
-//! [`references`] of each object, so that strings and numbers, which the collector does not know, are there too; [`types`]
-//! and [`size`] say what an object is and how large, with the [`measures`] of types that have their own; [`addresses`] where
-//! objects are, [`block_object`] and [`leaf_contents`] whether one can be where it looks so, and [`contents`] where their items are;
-//! [`dictionary`] reads dictionaries, [`greenlets`] frames that no thread has. [`graph`] finds paths to objects and what would go with them, [`labels`] reads how references are called, and [`paths`] calls a path as the program would.
+//! In the order of the data: [`memory`] reads the process in pieces. [`interpreter`] finds the runtime by the offsets in its
+//! `layout`; [`allocators`] find the blocks in use. [`object`] says what one object is and how large, [`references`] what it
+//! refers to, so that strings and numbers, which the collector does not know, are found, too. [`finding`] follows the
+//! references of all, and [`picture`] is what is stored of them. [`holders`] finds paths to objects, what would go with them,
+//! and what a path is called in the program. [`picture_reader`] does all of it for one process.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
 
 #![forbid(unsafe_code)]
 
-mod addresses;
-mod block_object;
-mod blocks;
-mod contents;
-mod dictionary;
-mod field_names;
-mod followed_objects;
-mod follower;
-mod followers;
-mod following;
-mod found_holders;
-mod found_objects;
-mod found_references;
-mod frame_references;
-mod graph;
-mod greenlets;
-mod interned;
+mod allocators;
+mod finding;
+mod holders;
 mod interpreter;
-mod label_threads;
-mod labels;
-mod large_objects;
-mod layout;
-mod leaf_contents;
-mod malloc_chunks;
-mod measures;
 mod memory;
-mod mimalloc;
-mod numpy_array;
-mod numpy_objects;
-mod object_head;
-mod outer_holder;
-mod outer_references;
-mod path_patterns;
-mod paths;
+mod object;
 mod picture;
 mod picture_reader;
-mod piece_tree;
-mod pool_headers;
 mod prefetch;
-mod pymalloc;
-mod reference_count;
 mod references;
-mod shared_pieces;
 mod side_by_side;
-mod size;
-mod static_types;
-mod type_fields;
-mod types;
 
-pub use graph::Holders;
+pub use holders::graph::Holders;
+pub use holders::paths::HolderPath;
 pub use interpreter::PythonRuntime;
-pub use paths::HolderPath;
 pub use picture::{ListSums, ObjectPicture, TypeSum, encode_picture};
 pub use picture_reader::{PictureDetail, ReadingRoom, read_objects};
 

@@ -4,15 +4,18 @@
 //! piece is read whole only once two neighbouring pages of it are asked for, or kept for all threads. Invariant: what is kept is
 //! bounded, and what cannot be read is `None`.
 
+pub(crate) mod piece_tree;
+pub(crate) mod shared_pieces;
+
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 
 use memtrack_inject::ProcessView;
 use rustc_hash::FxHashMap;
 
-use crate::piece_tree::PIECE;
+use crate::memory::piece_tree::PIECE;
+use crate::memory::shared_pieces::SharedPieces;
 use crate::prefetch::prefetch;
-use crate::shared_pieces::SharedPieces;
 
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept, and of how many the bytes are allocated together: when they are no longer needed, the system has them.

@@ -7,22 +7,22 @@ use std::sync::Arc;
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
 
-use crate::addresses::AddressTable;
-use crate::contents::{ContentsKind, contents_of, count_once};
-use crate::followers::FollowerMemories;
-use crate::found_objects::FoundObjects;
-use crate::found_references::{FoundReferences, NewRows, in_rows};
-use crate::graph::Holders;
-use crate::interned::interned_texts;
+use crate::finding::addresses::AddressTable;
+use crate::finding::followers::FollowerMemories;
+use crate::finding::found_objects::FoundObjects;
+use crate::finding::found_references::{FoundReferences, NewRows, in_rows};
+use crate::holders::graph::Holders;
+use crate::holders::interned::interned_texts;
+use crate::holders::label_threads::{HeldObjects, NotedHolders, read_holders};
+use crate::holders::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::interpreter::PythonRuntime;
-use crate::label_threads::{HeldObjects, NotedHolders, read_holders};
-use crate::labels::{KnownLabels, LabelReader, LabelTexts};
 use crate::memory::ObjectMemory;
+use crate::memory::shared_pieces::SharedPieces;
+use crate::object::contents::{ContentsKind, contents_of, count_once};
+use crate::object::types::{ObjectKind, TypeTable};
 use crate::picture::ObjectPicture;
 use crate::references::{ReferencePlace, ReferenceReader};
-use crate::shared_pieces::SharedPieces;
 use crate::side_by_side::SideWork;
-use crate::types::{ObjectKind, TypeTable};
 
 /// Of the memory that all threads may keep, one in so many parts is for what one thread reads before and after.
 const PARTS: usize = 8;

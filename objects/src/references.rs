@@ -4,16 +4,21 @@
 //! Weak references and lists of them are left out. Invariant: what is passed on is a candidate; whoever takes it checks
 //! that an object is there.
 
+pub(crate) mod frame_references;
+pub(crate) mod numpy_objects;
+pub(crate) mod outer_references;
+
 use std::ops::Range;
 
-use crate::dictionary::{Dictionary, KeyTable, values_start};
-use crate::layout::ObjectLayout;
-use crate::measures::Measure;
+use crate::interpreter::layout::ObjectLayout;
+use crate::interpreter::static_types::StaticTypes;
+use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
-use crate::numpy_array;
-use crate::static_types::StaticTypes;
-use crate::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
-use crate::types::{ObjectKind, ObjectType};
+use crate::object::contents::DEQUE_ITEMS;
+use crate::object::dictionary::{Dictionary, KeyTable, values_start};
+use crate::object::measures::Measure;
+use crate::object::numpy_array;
+use crate::object::types::{ObjectKind, ObjectType};
 
 /// In a code object from 3.11 on: the end of its first references, and where those behind its numbers are.
 const CODE_NUMBERS: u64 = 48;
@@ -29,8 +34,6 @@ pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;
 const MOST_BLOCKS: u64 = 1 << 24;
 /// Where the values of [`ObjectKind::TeeData`] begin.
 const TEE_VALUES: u64 = 40;
-/// Items of a block.
-pub(crate) const DEQUE_ITEMS: u64 = 64;
 /// The most words of a fixed part.
 const MOST_FIELDS: u64 = 1 << 16;
 /// Items of an object that are read at once, where an object is read in parts.

@@ -1,0 +1,11 @@
+//! Who holds what: paths from roots to objects, what would go with a type, and what a path is called in the program.
+//!
+//! Invariant: every object has a path, if only one that says that nothing known holds it.
+
+pub(crate) mod field_names;
+pub(crate) mod graph;
+pub(crate) mod interned;
+pub(crate) mod label_threads;
+pub(crate) mod labels;
+pub(crate) mod path_patterns;
+pub(crate) mod paths;

@@ -1,0 +1,132 @@
+//! What frames refer to: those that are objects, those that are none, and those of a greenlet that waits.
+//!
+//! Invariant: only slots are read that are in use, as far as the version says which.
+
+use crate::object::greenlets::{GreenletState, MOST_FRAMES};
+use crate::object::types::ObjectType;
+use crate::references::{ReferencePlace, ReferenceReader};
+
+/// Slots of a frame before its locals, in words.
+const FRAME_WORDS: u64 = 8;
+/// And where it has the position of its stack.
+const STACK_POSITION: u64 = 64;
+/// The owner of a frame that is within a generator; frames of owners from a number on execute nothing of the program, from 3.12 on.
+const OWNED_BY_GENERATOR: u8 = 1;
+const FRAMES_OF_INTERPRETER: u8 = 3;
+/// Offsets in frame objects before 3.11: where the stack begins and ends (from 3.10 on, how many it has).
+const VALUE_STACK: u64 = 64;
+const STACK_TOP: u64 = 72;
+const STACK_DEPTH: u64 = 80;
+
+impl ReferenceReader<'_> {
+    /// What a greenlet has besides its fields, and the frames of one that waits.
+    pub(crate) fn greenlet(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        // One that is just being made or taken down has no state.
+        let Some(state) = GreenletState::read(self.memory, self.layout, address) else { return true };
+        let (words, mut offset) = state.words();
+        let is_whole = self.memory.words(words.start, (words.end - words.start) / 8, |word| {
+            each(ReferencePlace::Field(offset), word);
+            offset += 8;
+        });
+        if !self.layout.has_light_frames() || !state.is_active(self.memory) {
+            return is_whole;
+        }
+        let frame = state.frame(self.memory).filter(|frame| *frame != 0);
+        let mut at = frame.and_then(|frame| self.memory.u64(self.layout.fields(frame).wrapping_add(24)));
+        for _ in 0..MOST_FRAMES {
+            let Some(frame) = at.filter(|frame| *frame != 0 && !self.is_frame_of_interpreter(*frame)) else { break };
+            self.frame(frame, &mut |place, word| match place {
+                ReferencePlace::Local(number) => each(ReferencePlace::FrameLocal(frame, number), word),
+                _ => each(ReferencePlace::Field(offset), word),
+            });
+            at = self.memory.u64(frame.wrapping_add(self.layout.frame_previous));
+        }
+        is_whole
+    }
+
+    /// Whether a frame executes nothing of the program.
+    fn is_frame_of_interpreter(&self, frame: u64) -> bool {
+        let owner = || self.memory.u8(frame.wrapping_add(self.layout.frame_owner)).unwrap_or(FRAMES_OF_INTERPRETER);
+        self.layout.minor >= 12 && owner() >= FRAMES_OF_INTERPRETER
+    }
+
+    /// A frame that is no object: what it executes, and its local variables.
+    pub(crate) fn frame(&self, frame: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let word = |at: u64| self.memory.u64(frame.wrapping_add(at));
+        let Some(code) = word(self.layout.frame_code).map(|code| self.layout.untagged(code)) else { return false };
+        let owner = match self.layout.minor {
+            ..12 => Some(0),
+            12.. => self.memory.u8(frame.wrapping_add(self.layout.frame_owner)),
+        };
+        if code == 0 || owner.is_some_and(|owner| owner >= FRAMES_OF_INTERPRETER) {
+            return true;
+        }
+        // Globals and builtins of the function, which the frame only borrows from it: through them, each variable of a module
+        // would be called after a coroutine that was suspended in it.
+        let borrowed = if self.layout.minor == 11 { 8..24 } else { 24..40 };
+        let mut offset = 0;
+        let head = self.memory.words(frame, FRAME_WORDS, |value| {
+            if offset != self.layout.frame_previous && !borrowed.contains(&offset) {
+                each(ReferencePlace::Field(offset), self.layout.untagged(value));
+            }
+            offset += 8;
+        });
+        let Some(slots) = self.slots_of_frame(frame, self.layout.fields(code), owner) else { return head };
+        let mut index = 0;
+        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(1 << 16), |value| {
+            each(ReferencePlace::Local(index), self.layout.untagged(value));
+            index += 1;
+        })
+    }
+
+    /// Slots in use of a frame that executes this code: its variables, and what is on its stack, unless the frame is just being
+    /// executed, when nobody else knows how far its stack goes.
+    fn slots_of_frame(&self, frame: u64, code: u64, owner: Option<u8>) -> Option<u64> {
+        let number = |at: u64| self.memory.u32(code.wrapping_add(at)).map(u64::from);
+        let (locals, stack) = (number(self.layout.local_slots)?, number(self.layout.stack_slots)?);
+        let position = self.memory.u64(frame.wrapping_add(STACK_POSITION)).unwrap_or(0);
+        let in_use = match self.layout.minor {
+            // An address; that of an earlier moment while the frame is being executed, so that of no frame of a thread is taken.
+            14.. if owner == Some(OWNED_BY_GENERATOR) => {
+                position.saturating_sub(frame.wrapping_add(self.layout.frame_locals)) / 8
+            }
+            14.. => 0,
+            // A number of 32 bits, -1 while the frame is being executed.
+            _ => u64::try_from((position as u32).cast_signed()).unwrap_or(0),
+        };
+        let is_sound = in_use <= locals + stack;
+        Some(if is_sound { in_use.max(locals) } else { locals })
+    }
+
+    /// A frame object before 3.11.
+    pub(crate) fn frame_object(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        let Some(slots) = self.slots_in_use(address) else { return false };
+        let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
+        let mut index = 0;
+        fields
+            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(1 << 16), |word| {
+                each(ReferencePlace::Local(index), word);
+                index += 1;
+            })
+    }
+
+    /// Slots of a frame object before 3.11 that are in use: its variables, and what is on its stack if it is suspended. While it
+    /// runs, nobody else knows how far its stack goes, and behind that stand addresses of what was there before.
+    fn slots_in_use(&self, address: u64) -> Option<u64> {
+        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
+        let first = address.checked_add(self.layout.frame_data)?;
+        let (all, stack) = (word(16)?, word(VALUE_STACK)?);
+        let end = if self.layout.minor >= 10 {
+            let depth = self.memory.u32(address.checked_add(STACK_DEPTH)?)?.cast_signed().max(0);
+            stack.checked_add(u64::from(depth.cast_unsigned()) * 8)?
+        } else {
+            stack.max(word(STACK_TOP)?)
+        };
+        Some((end.checked_sub(first)? / 8).min(all))
+    }
+}

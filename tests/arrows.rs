@@ -1,7 +1,8 @@
 //! Which crate uses which: the arrows of the architecture, as cargo knows them.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -23,6 +24,68 @@ const ARROWS: [(&str, &[&str]); 11] = [
     ("memtrack-marks", &[]),
     ("memtrack-tests", &[]),
 ];
+
+/// The rooms of crates in which data flows one way: modules at the root of the crate, each of which uses only those before it.
+const ROOMS: [(&str, &[&str]); 1] = [(
+    "objects",
+    &[
+        "side_by_side",
+        "prefetch",
+        "memory",
+        "allocators",
+        "interpreter",
+        "object",
+        "references",
+        "finding",
+        "picture",
+        "holders",
+        "picture_reader",
+    ],
+)];
+
+#[test]
+fn rooms_use_only_those_before_them() {
+    for (name, rooms) in ROOMS {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src");
+        let mut files = Vec::new();
+        rust_files(&source, &mut files);
+        for file in files {
+            let beneath = file.strip_prefix(&source).expect("in the crate");
+            let room = beneath.components().next().expect("a name").as_os_str().to_string_lossy();
+            let room = room.trim_end_matches(".rs");
+            if room == "lib" {
+                continue;
+            }
+            let place = rooms.iter().position(|known| *known == room);
+            let place = place.unwrap_or_else(|| panic!("{}: {room} is not in the list of rooms", file.display()));
+            for used in used_rooms(&fs::read_to_string(&file).expect("text")) {
+                let is_before = rooms[..=place].contains(&&*used) || !rooms.contains(&&*used);
+                assert!(is_before, "{}: uses {used}, which comes after {room}", file.display());
+            }
+        }
+    }
+}
+
+/// All files of Rust code below a directory.
+fn rust_files(directory: &Path, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            rust_files(&path, files);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+}
+
+/// What a file uses of its crate, apart from its unit tests: the first module of each path.
+fn used_rooms(text: &str) -> BTreeSet<String> {
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    let code = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let paths = code.flat_map(|line| line.split("crate::").skip(1));
+    let is_name = |letter: &char| letter.is_ascii_lowercase() || *letter == '_';
+    paths.map(|path| path.chars().take_while(is_name).collect()).collect()
+}
 
 /// Dependencies of tests are not counted: a test may take any, but never the shim.
 #[test]

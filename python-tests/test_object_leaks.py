@@ -56,6 +56,21 @@ LEAKS = {
         "def handle(request): inner()\ndef inner(): stop()\ndef RUN(): handle(Leak())",
         ["<frame of handle in app.py>.request"],
     ),
+    "iterator_of_a_loop": (
+        "def serve():\n    for row in [Leak()]:\n        del row\n        stop()\nRUN = serve",
+        ["<frame of serve in app.py>.<value stack>.<iterated>[…]"],
+    ),
+    "argument_of_c_code": (
+        "def RUN():\n    list(map(lambda row: stop(), [0, Leak()]))",
+        ["<frame of RUN in app.py>.<value stack>.<iterated>[…].<iterated>[…]"],
+    ),
+    "generator_of_a_loop": (
+        "def rows():\n    for row in [Leak()]:\n        del row\n        yield\ndef RUN():\n    for _ in rows(): stop()",
+        [
+            "<frame of RUN in app.py>.<value stack>.<value stack>.<iterated>[…]",
+            "<frame of RUN in app.py>.<value stack>.gi_frame.<value stack>.<iterated>[…]",
+        ],
+    ),
     "logging_handler": (
         "import logging\nclass Keeping(logging.Handler):\n    def emit(self, record): self.last = record\n"
         "logging.getLogger('shop').addHandler(Keeping())\nlogging.getLogger('shop').warning('%s', Leak)\n"

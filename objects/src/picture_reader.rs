@@ -111,6 +111,7 @@ pub fn read_objects(
     memory.forget();
     builder.complete_lists();
     roots.extend(builder.static_types());
+    roots.extend(builder.on_stacks(runtime, reader));
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
@@ -247,6 +248,25 @@ impl<'a> FoundObjects<'a> {
         let early = roots.len();
         roots.extend(others);
         (roots, early)
+    }
+
+    /// What threads have on the stacks of their frames, if the object has references that nothing else explains. Of what may
+    /// have stood there earlier, iterators are taken, which nobody else holds for long: others may be what C code has
+    /// forgotten to release.
+    fn on_stacks(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> Vec<FoundRoot> {
+        let (mut roots, are_iterators) = (Vec::new(), self.types.are_iterators());
+        for frame in runtime.frames(self.memory).into_iter().flatten() {
+            reader.possible_stack(frame, &mut |place, address, is_certain| {
+                let Some(row) = self.by_address.get(address).filter(|_| !self.is_counted_late(address)) else { return };
+                let (of, found) = (self.objects[row as usize].type_number, &mut self.holders[row as usize].references);
+                let is_unexplained = *found < self.reference_counts[row as usize];
+                if is_unexplained && (is_certain || are_iterators.get(of as usize) == Some(&true)) {
+                    *found += 1;
+                    roots.push((row, RootHolder::Frame(frame, place)));
+                }
+            });
+        }
+        roots
     }
 
     /// The types that are no objects of the heap: nothing needs to hold them.

@@ -56,8 +56,12 @@ pub(crate) enum ReferencePlace {
     Member,
     /// A local variable, by number in the frame's code.
     Local(u64),
+    /// A value that its code has on the frame's stack, by number from the bottom.
+    Stack(u64),
     /// A local variable, by number, of a frame at this address that is no object.
     FrameLocal(u64, u64),
+    /// A value on the stack of such a frame.
+    FrameStack(u64),
     /// A field, by offset.
     Field(u64),
 }
@@ -68,7 +72,7 @@ impl ReferencePlace {
         match self {
             Self::Value(_) | Self::Attribute(_) => 0,
             Self::Local(_) | Self::FrameLocal(..) | Self::Item(_) | Self::Member => 1,
-            Self::Field(_) => 2,
+            Self::Field(_) | Self::Stack(_) | Self::FrameStack(_) => 2,
             Self::Key => 3,
         }
     }

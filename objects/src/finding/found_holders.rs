@@ -20,6 +20,7 @@ const ITEM: u64 = 4;
 const MEMBER: u64 = 5;
 const FIELD: u64 = 6;
 const KEY: u64 = 7;
+const STACK: u64 = 9;
 /// One that is not noted exactly.
 const OTHER: u64 = 8;
 
@@ -33,7 +34,8 @@ impl NotedPlace {
             ReferencePlace::Value(key) => (VALUE, key),
             ReferencePlace::Attribute(name) => (ATTRIBUTE, name),
             ReferencePlace::Local(number) => (LOCAL, number),
-            ReferencePlace::FrameLocal(..) => (OTHER, 0),
+            ReferencePlace::Stack(number) => (STACK, number),
+            ReferencePlace::FrameLocal(..) | ReferencePlace::FrameStack(_) => (OTHER, 0),
             ReferencePlace::Item(number) => (ITEM, number),
             ReferencePlace::Member => (MEMBER, 0),
             ReferencePlace::Field(offset) => (FIELD, offset),
@@ -50,6 +52,7 @@ impl NotedPlace {
             VALUE => ReferencePlace::Value(value),
             ATTRIBUTE => ReferencePlace::Attribute(value),
             LOCAL => ReferencePlace::Local(value),
+            STACK => ReferencePlace::Stack(value),
             ITEM => ReferencePlace::Item(value),
             MEMBER => ReferencePlace::Member,
             FIELD => ReferencePlace::Field(value),
@@ -103,6 +106,7 @@ mod tests {
             ReferencePlace::Item(u64::MAX >> 8),
             ReferencePlace::Member,
             ReferencePlace::Local(3),
+            ReferencePlace::Stack(3),
             ReferencePlace::Field(0),
         ];
         for place in exact {

@@ -388,7 +388,7 @@ impl FoundObjects<'_> {
     }
 
     /// Whether threads count the references to the object each on its own, or not at all while they are on their stacks.
-    fn is_counted_late(&self, address: u64) -> bool {
+    pub(crate) fn is_counted_late(&self, address: u64) -> bool {
         let bits = || self.memory.u8(address.wrapping_add(COLLECTOR_BITS)).unwrap_or(0);
         self.layout.is_free_threaded() && bits() & COUNTED_LATE != 0
     }

@@ -23,6 +23,8 @@ pub(crate) const CUT: char = '…';
 const STRINGS: usize = 1 << 12;
 /// The row of no text.
 const NO_TEXT: u32 = u32::MAX;
+/// What is said of a value on a frame's stack: CPython's word.
+const ON_STACK: &str = "<value stack>";
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -151,6 +153,9 @@ impl LabelReader<'_> {
             let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
             text += &format!(".{name}");
         }
+        if let ReferencePlace::Stack(_) = place {
+            text += &format!(".{ON_STACK}");
+        }
         text
     }
 
@@ -171,8 +176,13 @@ impl LabelReader<'_> {
                 let name = self.local_of(of, holder, number);
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
+            ReferencePlace::Stack(_) => (HolderKind::Local, self.known.texts.row(ON_STACK).into()),
             ReferencePlace::FrameLocal(frame, number) => {
                 let name = self.frame(frame, ReferencePlace::Local(number));
+                (HolderKind::Local, self.known.texts.row(&name).into())
+            }
+            ReferencePlace::FrameStack(frame) => {
+                let name = self.frame(frame, ReferencePlace::Stack(0));
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),

@@ -126,6 +126,8 @@ fn bytes_of_kind(memory: &ObjectMemory<'_>, layout: &ObjectLayout, kind: &Object
             let digits = if layout.minor >= 11 { digits.max(1) } else { digits };
             Some(layout.fields(24) + digits.checked_mul(4)?)
         }
+        // While a list is sorted it has room for -1 items, and says so.
+        ObjectKind::List if word(32)? == u64::MAX => basic.checked_sub(8),
         ObjectKind::List => basic.checked_add(word(32)?.checked_mul(8)?),
         ObjectKind::NumpyArray => basic.checked_add(NumpyArray::read(memory, layout, address)?.extra),
         ObjectKind::Set => {

@@ -9,8 +9,8 @@ use rustc_hash::FxHashMap;
 
 use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::type_fields::{
-    BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, NAME, RESOLUTION_ORDER, WEAK_LIST,
-    is_heap_type,
+    BASE, BASIC_SIZE, DICTIONARY, DICTIONARY_OFFSET, FLAGS, HEAP_TYPE, ITEM_SIZE, ITERATOR, NAME, NEXT,
+    RESOLUTION_ORDER, WEAK_LIST, is_heap_type,
 };
 use crate::memory::ObjectMemory;
 use crate::object::dictionary::{Dictionary, text_of};
@@ -221,6 +221,21 @@ impl<'a> TypeTable<'a> {
     pub(crate) fn short_name(&self, number: Option<u32>) -> String {
         let name = number.and_then(|number| self.get(number)).map(|of| of.name.clone()).unwrap_or_default();
         name.strip_prefix("builtins.").map(Into::into).unwrap_or(name)
+    }
+
+    /// Whether objects of each type so far are iterators, generators or coroutines, by number.
+    pub(crate) fn are_iterators(&self) -> Vec<bool> {
+        let function = |of: &ObjectType, at: u64| self.word(of.address, at).filter(|function| *function != 0);
+        // Of classes without iterators, nearly all have the one that refuses.
+        let mut refusing: FxHashMap<u64, usize> = FxHashMap::default();
+        let classes = self.each(|of| of.is_heap_type && function(of, ITERATOR).is_none());
+        let next = self.each(|of| function(of, NEXT));
+        let next_of_classes = next.iter().zip(classes).filter(|(_, is_class)| *is_class).filter_map(|(next, _)| *next);
+        next_of_classes.for_each(|function| *refusing.entry(function).or_default() += 1);
+        let refusing = refusing.into_iter().max_by_key(|(_, count)| *count).map(|(function, _)| function);
+        let is_generator = self.each(|of| of.kind == ObjectKind::Generator);
+        let gives_values = next.iter().map(|next| next.is_some() && *next != refusing);
+        is_generator.into_iter().zip(gives_values).map(|(one, other)| one || other).collect()
     }
 
     /// What is made of all types so far, by number.

@@ -17,6 +17,8 @@ const FRAMES_OF_INTERPRETER: u8 = 3;
 const VALUE_STACK: u64 = 64;
 const STACK_TOP: u64 = 72;
 const STACK_DEPTH: u64 = 80;
+/// Slots of a frame that are read at most.
+const MOST_SLOTS: u64 = 1 << 16;
 
 impl ReferenceReader<'_> {
     /// What a greenlet has besides its fields, and the frames of one that waits.
@@ -37,6 +39,7 @@ impl ReferenceReader<'_> {
             let Some(frame) = at.filter(|frame| *frame != 0 && !self.is_frame_of_interpreter(*frame)) else { break };
             self.frame(frame, &mut |place, word| match place {
                 ReferencePlace::Local(number) => each(ReferencePlace::FrameLocal(frame, number), word),
+                ReferencePlace::Stack(_) => each(ReferencePlace::FrameStack(frame), word),
                 _ => each(ReferencePlace::Field(offset), word),
             });
             at = self.memory.u64(frame.wrapping_add(self.layout.frame_previous));
@@ -73,17 +76,47 @@ impl ReferenceReader<'_> {
         });
         let Some(slots) = self.slots_of_frame(frame, self.layout.fields(code), owner) else { return head };
         let mut index = 0;
-        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.min(1 << 16), |value| {
-            each(ReferencePlace::Local(index), self.layout.untagged(value));
+        head & self.memory.words(frame.wrapping_add(self.layout.frame_locals), slots.in_use, |value| {
+            each(slots.place(index), self.layout.untagged(value));
             index += 1;
         })
     }
 
-    /// Slots in use of a frame that executes this code: its variables, and what is on its stack, unless the frame is just being
-    /// executed, when nobody else knows how far its stack goes.
-    fn slots_of_frame(&self, frame: u64, code: u64, owner: Option<u8>) -> Option<u64> {
+    /// What may be on the stack of a frame that a thread executes, and whether it is certain. Up to 3.13 nobody else knows how
+    /// far that goes, and behind it stand addresses of what was there before; from 3.14 on the frame knows it while other
+    /// code is called.
+    pub(crate) fn possible_stack(&self, frame: u64, each: &mut dyn FnMut(ReferencePlace, u64, bool)) {
+        let (first, slots) = if self.layout.has_light_frames() {
+            if self.is_frame_of_interpreter(frame) {
+                return;
+            }
+            let word = |at: u64| self.memory.u64(frame.wrapping_add(at));
+            let code = word(self.layout.frame_code).map(|code| self.layout.untagged(code)).filter(|code| *code != 0);
+            let owner = if self.layout.minor >= 14 { OWNED_BY_GENERATOR } else { 0 };
+            let slots = code.and_then(|code| self.slots_of_frame(frame, self.layout.fields(code), Some(owner)));
+            (frame.wrapping_add(self.layout.frame_locals), slots)
+        } else {
+            (frame.wrapping_add(self.layout.frame_data), self.slots_of_frame_object(frame))
+        };
+        let Some(slots) = slots else { return };
+        let (is_certain, end) = match self.layout.minor {
+            14.. => (true, slots.in_use),
+            // Where it is known how far the stack goes, what is on it was found with the variables.
+            _ if slots.in_use > slots.variables => return,
+            _ => (false, slots.all),
+        };
+        let mut index = slots.variables;
+        self.memory.words(first.wrapping_add(index * 8), end - slots.variables, |value| {
+            each(slots.place(index), self.layout.untagged(value), is_certain);
+            index += 1;
+        });
+    }
+
+    /// The slots of a frame that executes this code. What is on its stack is in use as far as that is known: not while the
+    /// frame is just being executed.
+    fn slots_of_frame(&self, frame: u64, code: u64, owner: Option<u8>) -> Option<FrameSlots> {
         let number = |at: u64| self.memory.u32(code.wrapping_add(at)).map(u64::from);
-        let (locals, stack) = (number(self.layout.local_slots)?, number(self.layout.stack_slots)?);
+        let (variables, stack) = (number(self.layout.local_slots)?, number(self.layout.stack_slots)?);
         let position = self.memory.u64(frame.wrapping_add(STACK_POSITION)).unwrap_or(0);
         let in_use = match self.layout.minor {
             // An address; that of an earlier moment while the frame is being executed, so that of no frame of a thread is taken.
@@ -94,8 +127,7 @@ impl ReferenceReader<'_> {
             // A number of 32 bits, -1 while the frame is being executed.
             _ => u64::try_from((position as u32).cast_signed()).unwrap_or(0),
         };
-        let is_sound = in_use <= locals + stack;
-        Some(if is_sound { in_use.max(locals) } else { locals })
+        Some(FrameSlots::of(variables, in_use, variables + stack))
     }
 
     /// A frame object before 3.11.
@@ -105,19 +137,24 @@ impl ReferenceReader<'_> {
         address: u64,
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
-        let Some(slots) = self.slots_in_use(address) else { return false };
-        let fields = self.field_words(of, address, 24, self.layout.frame_data, each);
+        let Some(slots) = self.slots_of_frame_object(address) else { return false };
+        let generator = ReferencePlace::Field(if self.layout.minor >= 10 { 88 } else { 96 });
+        let fields = self.field_words(of, address, 24, self.layout.frame_data, &mut |place, word| {
+            // The frame only borrows its generator, which holds the frame.
+            if place != generator {
+                each(place, word);
+            }
+        });
         let mut index = 0;
         fields
-            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.min(1 << 16), |word| {
-                each(ReferencePlace::Local(index), word);
+            & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.in_use, |word| {
+                each(slots.place(index), word);
                 index += 1;
             })
     }
 
-    /// Slots of a frame object before 3.11 that are in use: its variables, and what is on its stack if it is suspended. While it
-    /// runs, nobody else knows how far its stack goes, and behind that stand addresses of what was there before.
-    fn slots_in_use(&self, address: u64) -> Option<u64> {
+    /// The slots of a frame object before 3.11. What is on its stack is in use if it is suspended.
+    fn slots_of_frame_object(&self, address: u64) -> Option<FrameSlots> {
         let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
         let first = address.checked_add(self.layout.frame_data)?;
         let (all, stack) = (word(16)?, word(VALUE_STACK)?);
@@ -127,6 +164,33 @@ impl ReferenceReader<'_> {
         } else {
             stack.max(word(STACK_TOP)?)
         };
-        Some((end.checked_sub(first)? / 8).min(all))
+        Some(FrameSlots::of(stack.checked_sub(first)? / 8, end.checked_sub(first)? / 8, all))
+    }
+}
+
+/// The slots of a frame: those of its variables, and behind them its stack.
+#[derive(Clone, Copy, Debug)]
+struct FrameSlots {
+    variables: u64,
+    /// As far as is known; the variables are.
+    in_use: u64,
+    all: u64,
+}
+
+impl FrameSlots {
+    /// Numbers that cannot be are cut.
+    fn of(variables: u64, in_use: u64, all: u64) -> Self {
+        let all = all.min(MOST_SLOTS);
+        let variables = variables.min(all);
+        let in_use = if in_use <= all { in_use.max(variables) } else { variables };
+        Self { variables, in_use, all }
+    }
+
+    /// What is in this one.
+    fn place(self, index: u64) -> ReferencePlace {
+        match index.checked_sub(self.variables) {
+            None => ReferencePlace::Local(index),
+            Some(number) => ReferencePlace::Stack(number),
+        }
     }
 }

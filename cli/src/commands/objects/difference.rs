@@ -14,7 +14,7 @@ use super::{ObjectPlace, ObjectsArgs, ObjectsRead, ObjectsTarget};
 use crate::message;
 use crate::terminal::TextFormat;
 use crate::text::{TextCell, TextTable, column, left_out};
-use crate::units::{count, size};
+use crate::units::{plural, size};
 
 /// What is said in place of a table without rows.
 const NO_TYPE: &str = "nothing has changed: of each type there are as many objects, with as many bytes";
@@ -69,7 +69,7 @@ pub(super) fn run(options: &ObjectsArgs, captures: &[PathBuf]) -> Result<u8> {
         writeln!(out, "{:#}", as_json(&grown, unreadable))?;
     } else {
         if unreadable > 0 {
-            message::warning(format_args!("unreadable: {} objects", count(unreadable)));
+            message::warning(format_args!("unreadable: {}", plural(unreadable, "object", "objects")));
         }
         let rows = options.text.rows;
         let (table, all) = if options.places { table_of_places(&grown, rows) } else { table_of_types(&grown, rows) };

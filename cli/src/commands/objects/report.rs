@@ -15,7 +15,7 @@ use crate::message;
 use crate::reports::capture_info::{quoted_path, visible};
 use crate::terminal::TextFormat;
 use crate::text::{Label, TextCell, TextTable, column, left_out};
-use crate::units::{count, duration, percent, size};
+use crate::units::{count, duration, percent, plural, size};
 
 /// A place stands in the table of types if it has made one in so many of a type's objects, or of their bytes.
 const LEAST_PART: u64 = 20;
@@ -81,7 +81,7 @@ fn tell(read: &ObjectsRead) {
         );
     }
     if read.unreadable > 0 {
-        message::warning(format_args!("unreadable: {} objects", count(read.unreadable)));
+        message::warning(format_args!("unreadable: {}", plural(read.unreadable, "object", "objects")));
     }
 }
 

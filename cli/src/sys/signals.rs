@@ -16,6 +16,7 @@ use std::thread;
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::backend::Handle;
 use signal_hook::iterator::exfiltrator::WithRawSiginfo;
 use signal_hook::low_level::{emulate_default_handler, register};
 
@@ -87,16 +88,12 @@ impl Signals {
         let wait = Arc::new(ChildrenWait::default());
         let waiting = Arc::clone(&wait);
         let (tell, begun) = mpsc::sync_channel(1);
+        let (ignored, caught) = (self.ignored.clone(), self.caught.handle());
         thread::Builder::new().name("memtrack-signal".into()).spawn(move || {
             // Whoever has created it waits.
             let _ = tell.send(());
             // No program was started; memtrack is about to exit.
             let Ok((child, mut probe)) = given.recv() else { return };
-            let caught = self.caught.handle();
-            for signal in &self.ignored {
-                // One that cannot be caught stays ignored.
-                let _ = count(*signal).and_then(|()| caught.add_signal(*signal));
-            }
             for info in self.caught.forever() {
                 let is_for_memtrack = is_left_by_program(&info, &child, &mut probe);
                 if is_for_memtrack && !self.ignored.contains(&info.si_signo) {
@@ -106,7 +103,7 @@ impl Signals {
         })?;
         // It has its signal stack before the program runs, and before whatever limit is set then.
         let _ = begun.recv();
-        Ok(SignalForwarder { give, waiting })
+        Ok(SignalForwarder { give, waiting, ignored, caught })
     }
 }
 
@@ -115,12 +112,18 @@ impl Signals {
 pub(crate) struct SignalForwarder {
     give: mpsc::SyncSender<(Arc<Child>, Option<SignalProbe>)>,
     waiting: Arc<ChildrenWait>,
+    ignored: Vec<i32>,
+    caught: Handle,
 }
 
 impl SignalForwarder {
     /// Forwards signals to the program until it ends; later ones end the wait for children, or memtrack.
     /// `target_words`: number of memtrack's arguments, at the end, that name the program.
     pub(crate) fn pass_on(self, child: &Arc<Child>, target_words: usize) -> Arc<ChildrenWait> {
+        for signal in self.ignored {
+            // One that cannot be caught stays ignored.
+            let _ = count(signal).and_then(|()| self.caught.add_signal(signal));
+        }
         // Without a probe every signal is forwarded. A send error is impossible: the thread waits for this message.
         let _ = self.give.send((Arc::clone(child), SignalProbe::start(target_words).ok()));
         self.waiting

@@ -51,7 +51,7 @@ impl PythonRuntime {
             false => ObjectsError::Version(minor),
         })?;
         let layout = known.as_told(|at| word(address + at)).ok_or(ObjectsError::OtherLayout(minor))?;
-        let runtime = Self { layout, address, type_type };
+        let runtime = Self { layout, address, type_type }.with_generations(&word);
         let has_blocks = || {
             let mut modules =
                 runtime.interpreters(&word).into_iter().filter_map(|at| word(at.wrapping_add(layout.modules)));
@@ -62,6 +62,25 @@ impl PythonRuntime {
             return Err(ObjectsError::OtherLayout(minor));
         }
         Ok(runtime)
+    }
+
+    /// With the place of the collector's generations that an interpreter of 3.13 says itself: in later releases they begin 4
+    /// bytes earlier.
+    fn with_generations(self, word: &dyn Fn(u64) -> Option<u64>) -> Self {
+        /// From where generations were in 3.13.0 to the address of the first one.
+        const ADDRESS_OF_FIRST: u64 = 72;
+        const MOST_MOVED: u64 = 24;
+        if self.layout.minor != 13 || self.layout.is_free_threaded() {
+            return self;
+        }
+        let generations = self.interpreters(word).first().and_then(|interpreter| {
+            let known = interpreter.checked_add(self.layout.generations)?;
+            let first = word(known.checked_add(ADDRESS_OF_FIRST)?)?;
+            let is_near = (known.saturating_sub(MOST_MOVED)..=known).contains(&first);
+            is_near.then(|| first - interpreter)
+        });
+        let generations = generations.unwrap_or(self.layout.generations);
+        Self { layout: ObjectLayout { generations, ..self.layout }, ..self }
     }
 
     /// The version's second number.
@@ -103,10 +122,18 @@ impl PythonRuntime {
         StaticTypes::find(memory, &self.layout, self.type_type, &interpreters)
     }
 
-    /// The dictionaries of imported modules.
-    pub(crate) fn module_tables(&self, memory: &ObjectMemory<'_>) -> Vec<u64> {
+    /// The dictionaries of imported modules, each with the number of its interpreter: 0 is the main one.
+    pub(crate) fn module_tables(&self, memory: &ObjectMemory<'_>) -> Vec<(u64, u64)> {
         let interpreters = self.interpreters(&|at| memory.u64(at));
-        interpreters.into_iter().filter_map(|at| memory.u64(at.wrapping_add(self.layout.modules))).collect()
+        // The newest one is first.
+        let by_age = (0..interpreters.len() as u64).rev();
+        let number = |at: u64, by_age: u64| match self.layout.interpreter_number {
+            0 => by_age,
+            offset => memory.u64(at.wrapping_add(offset)).unwrap_or(by_age),
+        };
+        let table =
+            |(at, by_age): (u64, u64)| Some((number(at, by_age), memory.u64(at.wrapping_add(self.layout.modules))?));
+        interpreters.into_iter().zip(by_age).filter_map(table).collect()
     }
 
     /// The frames that each thread executes, the innermost first.

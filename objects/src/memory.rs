@@ -327,7 +327,7 @@ impl<'a> ObjectMemory<'a> {
         true
     }
 
-    /// The text up to a zero byte, if it ends within `most` bytes.
+    /// The text up to a zero byte, cut where it is longer than `most` bytes.
     pub(crate) fn text(&self, address: u64, most: u64) -> Option<String> {
         let mut text = Vec::new();
         for at in 0..most {
@@ -336,6 +336,12 @@ impl<'a> ObjectMemory<'a> {
                 byte => text.push(byte),
             }
         }
-        None
+        let whole = match str::from_utf8(&text) {
+            Ok(text) => text,
+            // It may be cut within a character.
+            Err(error) if error.error_len().is_none() => str::from_utf8(text.get(..error.valid_up_to())?).ok()?,
+            Err(_) => return None,
+        };
+        Some(format!("{whole}…"))
     }
 }

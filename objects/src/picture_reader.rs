@@ -41,8 +41,8 @@ pub enum PictureDetail<'a> {
 /// What holds a root.
 #[derive(Clone, Copy, Debug)]
 enum RootHolder {
-    /// It is the table of modules.
-    Modules,
+    /// It is the table of modules of the interpreter with this number.
+    Modules(u64),
     /// A frame, in a place of it.
     Frame(u64, ReferencePlace),
     /// The interpreter itself has it: it is a static type.
@@ -175,7 +175,8 @@ fn root_text(
     named: &mut LabelReader<'_>,
 ) -> Option<u32> {
     match holder {
-        RootHolder::Modules => None,
+        RootHolder::Modules(0) => None,
+        RootHolder::Modules(number) => Some(named.row(&format!("<interpreter {number}>.sys.modules"))),
         RootHolder::Frame(frame, place) => Some(named.root(frame, place)),
         RootHolder::Interned => Some(named.row("<interned strings>")),
         RootHolder::Interpreter => {
@@ -225,7 +226,7 @@ impl<'a> FoundObjects<'a> {
     fn roots(&mut self, runtime: &PythonRuntime, reader: ReferenceReader<'_>) -> (Vec<FoundRoot>, usize) {
         let tables = runtime.module_tables(self.memory);
         let mut roots: Vec<FoundRoot> =
-            tables.into_iter().filter_map(|at| Some((self.number(at)?, RootHolder::Modules))).collect();
+            tables.into_iter().filter_map(|(of, at)| Some((self.number(at)?, RootHolder::Modules(of)))).collect();
         let mut others: Vec<FoundRoot> = Vec::new();
         for frame in runtime.frames(self.memory).into_iter().flatten() {
             let mut held = Vec::new();

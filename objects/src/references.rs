@@ -275,7 +275,8 @@ impl ReferenceReader<'_> {
         let mut offset = from;
         let count = (to.saturating_sub(from) / 8).min(MOST_FIELDS);
         self.memory.words(self.layout.fields(address).wrapping_add(from), count, |word| {
-            if self.layout.fields(offset).cast_signed() != of.weak_list || of.weak_list == 0 {
+            let is_weak_list = of.weak_list != 0 && self.layout.fields(offset).cast_signed() == of.weak_list;
+            if !is_weak_list && (of.borrowed == 0 || of.borrowed != offset) {
                 each(ReferencePlace::Field(offset), word);
             }
             offset += 8;

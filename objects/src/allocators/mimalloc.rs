@@ -89,6 +89,18 @@ pub(crate) fn holds(words: &impl Words, known: u64) -> bool {
     found().unwrap_or(false)
 }
 
+/// Whether an address is in a page of blocks in which no objects are.
+pub(crate) fn has_no_objects(words: &impl Words, address: u64) -> bool {
+    let found = || {
+        let segment = Segment::read(words, address & !(SEGMENT - 1))?;
+        let slice = (address - segment.address) / SLICE;
+        let before = Page::read(words, segment.address, slice)?.offset_of_first / ENTRY as u32;
+        let page = Page::read(words, segment.address, slice.checked_sub(before.into())?)?;
+        Some(page.used > 0 && page.tag == 0)
+    };
+    found().unwrap_or(false)
+}
+
 struct Segment {
     address: u64,
     /// What the cookies of all segments of an allocator have in common.

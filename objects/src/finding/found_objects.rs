@@ -165,7 +165,7 @@ impl FoundObjects<'_> {
     /// The objects in the blocks of free-threaded builds, which have no lists.
     pub(crate) fn blocks(&mut self, view: &ProcessView, runtime: &PythonRuntime) {
         let memory = self.memory;
-        let Some(known) = runtime.module_tables(memory).first().copied() else {
+        let Some((_, known)) = runtime.module_tables(memory).first().copied() else {
             self.unreadable += 1;
             return;
         };
@@ -363,6 +363,10 @@ impl FoundObjects<'_> {
         let (memory, layout) = (self.memory, self.layout);
         self.number_or_add(address, |types| {
             let type_number = types.number(head.of)?;
+            // A number in a structure of C may be the address of another one, which looks like the head of an object.
+            if layout.is_free_threaded() && mimalloc::has_no_objects(memory, address) {
+                return None;
+            }
             // Whoever read it may not have known the type.
             let own_bytes = match types.leaf(type_number).filter(|_| head.own_bytes == 0) {
                 Some(of) => own_bytes(memory, layout, &of, address)?,

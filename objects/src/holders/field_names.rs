@@ -9,7 +9,7 @@ use crate::object::types::{ObjectKind, ObjectType};
 use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS};
 
 /// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
-const BY_OFFSET: [(&str, u64, &str); 29] = [
+const BY_OFFSET: [(&str, u64, &str); 28] = [
     ("_asyncio.Future", 16, "<loop>"),
     ("_asyncio.Future", 24, "<callback>"),
     ("_asyncio.Future", 40, "<callbacks>"),
@@ -21,16 +21,15 @@ const BY_OFFSET: [(&str, u64, &str); 29] = [
     ("_contextvars.Context", 16, "<previous>"),
     ("_contextvars.Context", 24, "<variables>"),
     ("_contextvars.ContextVar", 24, "<default>"),
-    ("_contextvars.ContextVar", 32, "<value>"),
     // Before 3.10.
     ("builtins.Context", 16, "<previous>"),
     ("builtins.Context", 24, "<variables>"),
     ("builtins.ContextVar", 24, "<default>"),
-    ("builtins.ContextVar", 32, "<value>"),
     ("builtins.filter", 16, "<function>"),
     ("builtins.filter", 24, "<iterated>"),
     ("builtins.map", 16, "<iterated>"),
     ("builtins.map", 24, "<function>"),
+    ("builtins.hamt", 16, "<tree>"),
     ("builtins.mappingproxy", 16, "<mapping>"),
     ("builtins.memoryview", 64, "obj"),
     ("builtins.reversed", 24, "<iterated>"),

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::finding::addresses::AddressTable;
 use crate::holders::field_names;
+use crate::holders::key_text::KeyReader;
 use crate::interpreter::type_fields::{BASE, DICTIONARY, MEMBERS};
 use crate::object::dictionary::{small_integer, text_of};
 use crate::object::types::{KnownTypes, ObjectKind, ObjectType};
@@ -214,16 +215,16 @@ impl LabelReader<'_> {
             Some(of) if of.kind == ObjectKind::Text => (HolderKind::TextKey, self.string(key).into()),
             Some(of)
                 if of.kind == ObjectKind::Integer
+                    && of.name != "builtins.bool"
                     && let Some(number) = small_integer(self.reader.memory, self.reader.layout, key) =>
             {
                 (HolderKind::NumberKey, (number << 1 ^ number >> 63).cast_unsigned())
             }
-            Some(of) => {
-                // Without its address, so that keys of one type have one text.
-                let name = format!("<{}>", of.name.strip_prefix("builtins.").unwrap_or(&of.name));
-                (HolderKind::OtherKey, self.known.texts.row(&name).into())
+            _ => {
+                let (memory, layout) = (self.reader.memory, self.reader.layout);
+                let text = KeyReader { memory, layout, types: self.types }.text(key);
+                (HolderKind::OtherKey, self.known.texts.row(&text).into())
             }
-            None => (HolderKind::OtherKey, self.known.texts.row("?").into()),
         }
     }
 

@@ -5,6 +5,7 @@
 pub(crate) mod field_names;
 pub(crate) mod graph;
 pub(crate) mod interned;
+pub(crate) mod key_text;
 pub(crate) mod label_threads;
 pub(crate) mod labels;
 pub(crate) mod path_patterns;

@@ -23,7 +23,8 @@ pub(crate) struct ObjectLayout {
     pub(crate) larger_head: u64,
     /// In the runtime.
     pub(crate) interpreters_head: u64,
-    /// In an interpreter.
+    /// In an interpreter. Where its number is, which Python shows, is known from 3.13 on; 0: it is not.
+    pub(crate) interpreter_number: u64,
     pub(crate) interpreter_next: u64,
     pub(crate) threads_head: u64,
     pub(crate) modules: u64,
@@ -63,6 +64,7 @@ const V3_8: ObjectLayout = ObjectLayout {
     minor: 8,
     larger_head: 0,
     interpreters_head: 32,
+    interpreter_number: 0,
     interpreter_next: 0,
     threads_head: 8,
     modules: 56,
@@ -202,6 +204,7 @@ type LayoutField = fn(&ObjectLayout) -> u64;
 /// Where an interpreter's own table has what, in bytes from the runtime's begin.
 struct OwnTable {
     interpreters_head: u64,
+    number: u64,
     next: u64,
     threads_head: u64,
     collector: u64,
@@ -212,6 +215,7 @@ struct OwnTable {
 
 const OWN_3_13: OwnTable = OwnTable {
     interpreters_head: 40,
+    number: 56,
     next: 64,
     threads_head: 72,
     collector: 80,
@@ -304,6 +308,7 @@ impl ObjectLayout {
         let moved = |field: u64| collector + (field - within);
         let told = Self {
             interpreters_head: offset(own.interpreters_head)?,
+            interpreter_number: offset(own.number)?,
             interpreter_next: offset(own.next)?,
             threads_head: offset(own.threads_head)?,
             modules: offset(own.modules)?,

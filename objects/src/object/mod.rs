@@ -3,6 +3,7 @@
 //! Invariant: what is said of an object depends on its own memory and its type's, not on who refers to it.
 
 pub(crate) mod block_object;
+pub(crate) mod borrowed_fields;
 pub(crate) mod contents;
 pub(crate) mod dictionary;
 pub(crate) mod greenlets;

@@ -13,6 +13,7 @@ use crate::interpreter::type_fields::{
     RESOLUTION_ORDER, WEAK_LIST, is_heap_type,
 };
 use crate::memory::ObjectMemory;
+use crate::object::borrowed_fields::borrowed_field;
 use crate::object::dictionary::{Dictionary, text_of};
 use crate::object::measures::Measure;
 use crate::object::outer_holder::OuterHolder;
@@ -81,6 +82,8 @@ pub(crate) struct ObjectType {
     pub(crate) basic_size: u64,
     pub(crate) item_size: u64,
     pub(crate) weak_list: i64,
+    /// A field that is no reference; 0: none.
+    pub(crate) borrowed: u64,
     pub(crate) dictionary_offset: i64,
     pub(crate) is_collected: bool,
     pub(crate) is_heap_type: bool,
@@ -280,9 +283,11 @@ impl<'a> TypeTable<'a> {
         let cached_keys = if is_heap_type { word(self.layout.cached_keys)? } else { 0 };
         let kind = self.kind(address);
         let is_only_static = !is_heap_type && ONLY_STATIC.contains(&short.as_str());
+        let name = self.full_name(address, is_heap_type, &short);
         Some(ObjectType {
             address,
-            name: self.full_name(address, is_heap_type, &short),
+            borrowed: borrowed_field(&name, self.layout.minor),
+            name,
             kind,
             measure: self.measure(address),
             is_conservative: matches!(kind, ObjectKind::Fields | ObjectKind::Outer(_)) && self.has_fields_of_c(address),

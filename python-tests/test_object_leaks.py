@@ -96,7 +96,7 @@ LEAKS = {
         "threading.Thread(target=work, args=(Leak(),), daemon=True).start()\nstarted.wait()",
         ["<frame of work in app.py>.item"],
     ),
-    "context_variable": ("import contextvars\nREQUEST = contextvars.ContextVar('request')\nREQUEST.set(Leak())", ["__main__.REQUEST.<value>", "<_contextvars.Context that C code holds>.<variables>.<hamt+16>[…]"]),
+    "context_variable": ("import contextvars\nREQUEST = contextvars.ContextVar('request')\nREQUEST.set(Leak())", ["<value of the context variable request>", "<_contextvars.Context that C code holds>.<variables>.<tree>[…]"]),
     "thread_local": ("import threading\nLOCAL = threading.local()\nLOCAL.held = Leak()", ["__main__.LOCAL.<threads>[…][…]"]),
     "cached_function": ("import functools\n@functools.lru_cache(None)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<cache>[…]"]),
     "bounded_cached_function": ("import functools\n@functools.lru_cache(5)\ndef load(key): return Leak()\nload(1)", ["__main__.load.<cache>[…].<result>"]),

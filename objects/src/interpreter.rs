@@ -122,7 +122,7 @@ impl PythonRuntime {
         StaticTypes::find(memory, &self.layout, self.type_type, &interpreters)
     }
 
-    /// The dictionaries of imported modules, each with the number of its interpreter: 0 is the main one.
+    /// The dictionaries of imported modules, each with the number of its interpreter: the main one, 0, is first.
     pub(crate) fn module_tables(&self, memory: &ObjectMemory<'_>) -> Vec<(u64, u64)> {
         let interpreters = self.interpreters(&|at| memory.u64(at));
         // The newest one is first.
@@ -133,7 +133,9 @@ impl PythonRuntime {
         };
         let table =
             |(at, by_age): (u64, u64)| Some((number(at, by_age), memory.u64(at.wrapping_add(self.layout.modules))?));
-        interpreters.into_iter().zip(by_age).filter_map(table).collect()
+        let mut tables: Vec<_> = interpreters.into_iter().zip(by_age).filter_map(table).collect();
+        tables.sort_unstable();
+        tables
     }
 
     /// The frames that each thread executes, the innermost first.

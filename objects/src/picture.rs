@@ -22,6 +22,10 @@ pub struct ObjectPicture {
     pub(crate) uncounted: Vec<u32>,
     /// The object that each type is, by number; none in a picture that was stored.
     pub(crate) classes: Vec<Option<u32>>,
+    /// The module in which each type was defined, by number; none in a picture that was stored.
+    pub(crate) homes: Vec<Option<u32>>,
+    /// The program's modules, ascending; none in a picture that was stored.
+    pub(crate) modules: Vec<u32>,
 }
 
 /// The objects of one type.
@@ -74,7 +78,15 @@ impl ObjectPicture {
     /// A picture that was stored.
     pub fn of_stored(stored: StoredPicture) -> Self {
         let end = stored.roots.len();
-        Self { stored, late_roots: end..end, unexplained: Vec::new(), uncounted: Vec::new(), classes: Vec::new() }
+        Self {
+            stored,
+            late_roots: end..end,
+            unexplained: Vec::new(),
+            uncounted: Vec::new(),
+            classes: Vec::new(),
+            homes: Vec::new(),
+            modules: Vec::new(),
+        }
     }
 
     /// What is stored of it; whoever stores it adds when and why it was taken.

@@ -12,6 +12,7 @@ use crate::finding::followers::FollowerMemories;
 use crate::finding::found_objects::FoundObjects;
 use crate::finding::found_references::{FoundReferences, NewRows, in_rows};
 use crate::holders::graph::Holders;
+use crate::holders::homes::Modules;
 use crate::holders::interned::interned_texts;
 use crate::holders::label_threads::{HeldObjects, NotedHolders, read_holders};
 use crate::holders::labels::{KnownLabels, LabelReader, LabelTexts};
@@ -45,6 +46,8 @@ enum RootHolder {
     Modules(u64),
     /// A frame, in a place of it.
     Frame(u64, ReferencePlace),
+    /// The context variable at this address had it when it was last asked.
+    ContextVariable(u64),
     /// The interpreter itself has it: it is a static type.
     Interpreter,
     /// It is the dictionary of interned strings.
@@ -112,6 +115,7 @@ pub fn read_objects(
     builder.complete_lists();
     roots.extend(builder.static_types());
     roots.extend(builder.on_stacks(runtime, reader));
+    roots.extend(builder.in_context_variables());
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
@@ -131,7 +135,11 @@ pub fn read_objects(
     let stored = StoredPicture { is_consistent, misses_large, types: pictured_types, ..stored };
     let (unexplained, uncounted) = (rows.of_all(&unexplained), rows.of_all(&uncounted));
     let classes = types.each(|of| by_address.get(of.address));
-    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes };
+    let main = runtime.module_tables(&memory).into_iter().find(|(number, _)| *number == 0);
+    let modules = main.map(|(_, table)| Modules::read(&memory, &runtime.layout, table)).unwrap_or_default();
+    let homes = types.each(|of| by_address.get(modules.of_type(&of.name)?));
+    let modules = rows_of_all(modules.addresses(), &by_address);
+    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes, homes, modules };
     let known = types.known();
     let mut labels = KnownLabels::of(texts);
     let mut named = LabelReader { reader, types: &known, rows: &by_address, known: &mut labels };
@@ -167,6 +175,14 @@ pub fn read_objects(
     picture
 }
 
+/// The rows of the objects at these addresses, ascending.
+fn rows_of_all(addresses: impl Iterator<Item = u64>, by_address: &AddressTable) -> Vec<u32> {
+    let mut rows: Vec<u32> = addresses.filter_map(|address| by_address.get(address)).collect();
+    rows.sort_unstable();
+    rows.dedup();
+    rows
+}
+
 /// The row of the text that a root is called by; `None`: it is the table of modules.
 fn root_text(
     holder: RootHolder,
@@ -178,6 +194,10 @@ fn root_text(
         RootHolder::Modules(0) => None,
         RootHolder::Modules(number) => Some(named.row(&format!("<interpreter {number}>.sys.modules"))),
         RootHolder::Frame(frame, place) => Some(named.root(frame, place)),
+        RootHolder::ContextVariable(at) => {
+            let name = named.text_at(at);
+            Some(named.row(&format!("<value of the context variable {name}>")))
+        }
         RootHolder::Interned => Some(named.row("<interned strings>")),
         RootHolder::Interpreter => {
             let of = object.and_then(|of| types.number(of.address));
@@ -268,6 +288,22 @@ impl<'a> FoundObjects<'a> {
             });
         }
         roots
+    }
+
+    /// The values that context variables had when they were last asked, as far as a context still holds them: that of a
+    /// thread is held by C code.
+    fn in_context_variables(&self) -> Vec<FoundRoot> {
+        const NAME: u64 = 16;
+        let are_variables = self.types.each(|of| of.borrowed != 0 && of.name.ends_with(".ContextVar"));
+        let is_variable = |object: &&PicturedObject| are_variables.get(object.type_number as usize) == Some(&true);
+        let value = |variable: &PicturedObject| {
+            let of = self.types.get(variable.type_number)?;
+            let word = |at: u64| self.memory.u64(self.layout.fields(variable.address).wrapping_add(at));
+            let row = self.by_address.get(word(of.borrowed)?)?;
+            let is_held = self.holders[row as usize].references > 0;
+            is_held.then_some((row, RootHolder::ContextVariable(word(NAME)?)))
+        };
+        self.objects.iter().filter(is_variable).filter_map(value).collect()
     }
 
     /// The types that are no objects of the heap: nothing needs to hold them.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use memtrack_format::objects::PicturedRoot;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::picture::ObjectPicture;
 use crate::prefetch::{PREFETCHED, prefetch};
@@ -14,6 +14,18 @@ use crate::prefetch::{PREFETCHED, prefetch};
 const NONE: u32 = u32::MAX;
 /// References that most objects have at most.
 const FEW_REFERENCES: usize = 8;
+
+/// Objects near the roots for which the better of two holders is chosen: modules, classes, and what they have.
+const MOST_CHOSEN: usize = 1 << 18;
+
+/// The modules from which objects of one level are called, while the next one is found.
+#[derive(Debug, Default)]
+struct Levels {
+    /// Where the next level begins in the order.
+    next: usize,
+    module_of: FxHashMap<u32, u32>,
+    module_of_next: FxHashMap<u32, u32>,
+}
 
 /// The shortest paths from what holds objects to each of them.
 #[derive(Debug)]
@@ -27,6 +39,10 @@ pub struct Holders<'a> {
     first: Vec<u32>,
     /// Those of them that are in a ring, which only holds itself.
     rings: Vec<u32>,
+    classes: FxHashSet<u32>,
+    /// The number of the type of dictionaries.
+    dictionary: Option<u32>,
+    levels: Levels,
 }
 
 impl<'a> Holders<'a> {
@@ -39,6 +55,9 @@ impl<'a> Holders<'a> {
             order: Vec::with_capacity(count),
             first: Vec::new(),
             rings: Vec::new(),
+            classes: picture.classes.iter().flatten().copied().collect(),
+            dictionary: (0..picture.stored.types.len() as u32).find(|of| picture.type_name(*of) == "builtins.dict"),
+            levels: Levels::default(),
         };
         let (rest, last) = picture.stored.roots.split_at(picture.late_roots.end);
         let (early, late) = rest.split_at(picture.late_roots.start);
@@ -71,6 +90,7 @@ impl<'a> Holders<'a> {
     /// for it.
     fn reach(&mut self, from: usize) {
         let (mut at, mut prefetched) = (from, from);
+        self.levels = Levels { next: self.order.len(), ..Levels::default() };
         // The first object of each class that nothing else has reached so far.
         let mut of_classes: Vec<(u32, u32)> = Vec::new();
         let mut classes = FxHashSet::default();
@@ -80,15 +100,33 @@ impl<'a> Holders<'a> {
                     prefetched = self.order.len().min(at + PREFETCHED);
                     self.prefetch(at..prefetched);
                 }
+                self.begin_level(at);
                 let class = self.class_of(object);
                 for &held in self.picture.references_of(object).iter().filter(|held| Some(**held) != class) {
                     self.hold(object, held);
+                }
+                if self.classes.contains(&object) {
+                    self.reach_attributes(object);
                 }
                 let is_new = |class: &u32| self.parents.get(*class as usize) == Some(&NONE) && classes.insert(*class);
                 of_classes.extend(class.filter(is_new).map(|class| (object, class)));
                 at += 1;
             }
             of_classes.drain(..).for_each(|(object, class)| self.hold(object, class));
+        }
+    }
+
+    /// What a class's dictionary holds is as near as what the class holds itself: attributes of instances, which may have the
+    /// same object, need no dictionary.
+    fn reach_attributes(&mut self, class: u32) {
+        let picture = self.picture;
+        let is_own =
+            |held: &&u32| self.parents.get(**held as usize) == Some(&class) && self.type_of(**held) == self.dictionary;
+        let own: Vec<u32> = picture.references_of(class).iter().filter(is_own).copied().collect();
+        for dictionary in own {
+            let of = self.class_of(dictionary);
+            let held = picture.references_of(dictionary).iter().filter(|held| Some(**held) != of);
+            held.for_each(|held| self.hold_by(class, dictionary, *held));
         }
     }
 
@@ -106,16 +144,65 @@ impl<'a> Holders<'a> {
     }
 
     fn hold(&mut self, parent: u32, held: u32) {
-        if let Some(known) = self.parents.get_mut(held as usize).filter(|known| **known == NONE) {
+        self.hold_by(parent, parent, held);
+    }
+
+    /// The same, reached over an object of the present level.
+    fn hold_by(&mut self, over: u32, parent: u32, held: u32) {
+        let Some(known) = self.parents.get_mut(held as usize) else { return };
+        if *known == NONE {
             *known = parent;
             self.order.push(held);
+            self.note_module(over, held);
+        } else if !self.levels.module_of_next.is_empty() {
+            self.choose((over, parent), held);
         }
+    }
+
+    /// Takes notice of where the next level begins.
+    fn begin_level(&mut self, at: usize) {
+        let levels = &mut self.levels;
+        if at == levels.next {
+            levels.next = self.order.len();
+            levels.module_of = std::mem::take(&mut levels.module_of_next);
+        }
+    }
+
+    /// From which module an object of the next level is called, as long as there are few.
+    fn note_module(&mut self, over: u32, held: u32) {
+        if self.order.len() > MOST_CHOSEN || self.picture.homes.is_empty() {
+            self.levels.module_of_next.clear();
+            return;
+        }
+        let own = self.picture.modules.binary_search(&held).is_ok().then_some(held);
+        let module = own.or_else(|| self.levels.module_of.get(&over).copied());
+        self.levels.module_of_next.extend(module.map(|module| (held, module)));
+    }
+
+    /// Of two holders that are as near, the one in the module that defined the object's type is named.
+    fn choose(&mut self, (over, parent): (u32, u32), held: u32) {
+        let Some(home) = self.home_of(held) else { return };
+        if self.levels.module_of.get(&over) != Some(&home) {
+            return;
+        }
+        if let Some(known) = self.levels.module_of_next.get_mut(&held).filter(|known| **known != home) {
+            *known = home;
+            self.parents[held as usize] = parent;
+        }
+    }
+
+    /// The module that defined the type of an object.
+    fn home_of(&self, object: u32) -> Option<u32> {
+        self.picture.homes.get(self.type_of(object)? as usize).copied().flatten()
+    }
+
+    fn type_of(&self, object: u32) -> Option<u32> {
+        self.picture.stored.objects.get(object as usize).map(|object| object.type_number)
     }
 
     /// The class of an object, if the picture knows which of its objects are classes, and the object refers to it.
     fn class_of(&self, object: u32) -> Option<u32> {
-        let of = self.picture.stored.objects.get(object as usize)?.type_number;
-        self.picture.classes.get(of as usize).copied().flatten()
+        self.picture.classes.get(self.type_of(object)? as usize).copied().flatten()
     }
 
     /// The objects that nothing has reached yet.

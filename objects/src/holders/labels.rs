@@ -160,6 +160,11 @@ impl LabelReader<'_> {
         text
     }
 
+    /// The begin of the text at this address.
+    pub(crate) fn text_at(&self, address: u64) -> String {
+        text_of(self.reader.memory, self.reader.layout, address).map(|text| cut(&text)).unwrap_or_default()
+    }
+
     /// The row of a text.
     pub(crate) fn row(&mut self, text: &str) -> u32 {
         self.known.texts.row(text)

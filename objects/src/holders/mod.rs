@@ -4,6 +4,7 @@
 
 pub(crate) mod field_names;
 pub(crate) mod graph;
+pub(crate) mod homes;
 pub(crate) mod interned;
 pub(crate) mod key_text;
 pub(crate) mod label_threads;

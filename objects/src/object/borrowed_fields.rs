@@ -3,6 +3,8 @@
 //!
 //! Invariant: a type is known by the name that its C code gave it.
 
+use crate::interpreter::layout::ObjectLayout;
+
 /// The type, the offset of the field in builds with a global lock, and the last version that has it.
 const BORROWED: [(&str, u64, u8); 4] = [
     // The group that was made last, which holds the object itself.
@@ -15,7 +17,9 @@ const BORROWED: [(&str, u64, u8); 4] = [
 ];
 
 /// Where objects of the type with this name have such a field; 0: nowhere.
-pub(crate) fn borrowed_field(name: &str, minor: u8) -> u64 {
-    let found = BORROWED.iter().find(|(of, _, last)| *of == name && minor <= *last);
+pub(crate) fn borrowed_field(name: &str, layout: &ObjectLayout) -> u64 {
+    // Context variables of free-threaded builds keep no value.
+    let is_there = |of: &str| !(layout.is_free_threaded() && of.ends_with(".ContextVar"));
+    let found = BORROWED.iter().find(|(of, _, last)| *of == name && layout.minor <= *last && is_there(of));
     found.map_or(0, |(_, offset, _)| *offset)
 }

@@ -286,7 +286,7 @@ impl<'a> TypeTable<'a> {
         let name = self.full_name(address, is_heap_type, &short);
         Some(ObjectType {
             address,
-            borrowed: borrowed_field(&name, self.layout.minor),
+            borrowed: borrowed_field(&name, self.layout),
             name,
             kind,
             measure: self.measure(address),

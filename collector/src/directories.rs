@@ -5,6 +5,7 @@
 //! `PYTHONPATH` and the directories in `.pth` files, as editable installations add them. Own code lies below the first
 //! root. For a script that `pip` wrote to start an installed package (it lies beside an interpreter), and for programs
 //! other than Python, own code lies below the working directory; the package that such a script starts, or `-m`, is named, too.
+//! It lies below entries of `PYTHONPATH`, too, and where the arguments of an installed program lead (see `own_paths`).
 //!
 //! Invariant: everything is read from outside the process, when it connects, and is bounded; what cannot be read is
 //! left out.
@@ -19,6 +20,8 @@ use memtrack_format::meta::Process;
 
 use crate::frozen;
 use crate::installations::{editable_roots, has_module, is_archive, sites};
+use crate::own_paths::{self, OwnPaths};
+use crate::packages::is_known_by_path;
 use crate::process_files::{ProcessFiles, without_dots};
 use crate::procfs;
 use crate::started_package;
@@ -44,15 +47,20 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     let prefix = prefix(&files, command_line, &environment, &directory, executable);
     let of_prefix = prefix.map(|prefix| sites(&files, &prefix)).unwrap_or_default();
     let installed = editable_roots(&files, &of_prefix);
-    let of_user = variable(&environment, b"HOME").map(|home| Path::new(OsStr::from_bytes(home)).join(".local"));
-    let sites =
-        [of_prefix, of_user.map(|of_user| sites(&files, &of_user)).unwrap_or_default(), installed.clone()].concat();
-    let places = Places { files, sites };
+    let home = variable(&environment, b"HOME").map(|home| PathBuf::from(OsStr::from_bytes(home)));
+    let of_user = home.as_ref().map(|home| sites(&files, &home.join(".local"))).unwrap_or_default();
+    let on_path = python_path(&environment, &directory);
+    let (of_path, targets) = own_paths::of_python_path(&files, &on_path);
+    let sites = [of_prefix, of_user, installed.clone(), targets.clone()].concat();
+    let places = Places { files, sites, of_path: of_path.own, home };
     let start = InterpreterArguments::of(command_line, &directory, &places);
     let start = if start.is_worker { of_starter(pid, &places).unwrap_or(start) } else { start };
     known.script = start.script.as_deref().map(bytes);
-    known.own_directories = start.own.iter().map(|path| bytes(path)).collect();
-    let roots = start.roots.into_iter().chain(python_path(&environment, &directory));
+    let mut own = start.own;
+    own.extend(places.of_path.iter().filter(|path| !own.contains(path)).cloned().collect::<Vec<_>>());
+    known.own_directories = own.iter().map(|path| bytes(path)).collect();
+    known.installed_directories = targets.iter().map(|path| bytes(path)).collect();
+    let roots = start.roots.into_iter().chain(on_path);
     let outermost = |module: &String| started_package::outermost(&places.files, &places.sites, module).into_bytes();
     let mut packages: Vec<_> = start.modules.iter().map(outermost).collect();
     packages.dedup();
@@ -66,18 +74,28 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
 struct Places {
     files: ProcessFiles,
     sites: Vec<PathBuf>,
+    /// Entries of `PYTHONPATH` with own code.
+    of_path: Vec<PathBuf>,
+    home: Option<PathBuf>,
 }
 
 impl Places {
-    /// The modules that arguments name, as far as they can be imported.
-    fn named<'a>(
-        &self,
-        directory: &Path,
-        arguments: impl Iterator<Item = &'a [u8]>,
-        started: Option<String>,
-    ) -> Vec<String> {
-        let directories = [&[directory.to_path_buf()][..], &self.sites].concat();
-        started_package::named(arguments, started, |module| has_module(&self.files, &directories, module))
+    /// What an installed program's arguments name: modules, as far as they can be imported, and the paths of own code.
+    fn named(&self, directory: &Path, arguments: &[&[u8]], started: Option<String>) -> (Vec<String>, OwnPaths) {
+        let paths = own_paths::named(&self.files, directory, self.home.as_deref(), arguments);
+        let near = [&[directory.to_path_buf()][..], &self.of_path, &paths.roots].concat();
+        let has = |directories: &[PathBuf], module: &str| has_module(&self.files, directories, module);
+        let is_there = |module: &str| has(&near, module) || has(&self.sites, module);
+        let applications = started_package::named(arguments.iter().copied(), None, is_there);
+        // Of an installed application, what else is named sets it up.
+        let is_installed = |module: &String| !has(&near, module) && has(&self.sites, module);
+        let paths = if applications.iter().any(is_installed) { OwnPaths::default() } else { paths };
+        (started_package::named(arguments.iter().copied(), started, is_there), paths)
+    }
+
+    /// Whether the module is imported from where somebody has installed it.
+    fn has_installed(&self, directory: &Path, module: &str) -> bool {
+        !has_module(&self.files, &[&[directory.to_path_buf()][..], &self.of_path].concat(), module)
     }
 
     /// The module that an installed script starts.
@@ -116,8 +134,11 @@ impl InterpreterArguments {
             if started.as_deref().is_some_and(started_package::is_of_workers) {
                 return worker();
             }
-            let modules = places.named(directory, arguments.map(Vec::as_slice), started);
-            Self { own: here(), roots: here(), modules, ..Self::default() }
+            let arguments: Vec<_> = arguments.map(Vec::as_slice).collect();
+            let is_installed = started.as_deref().is_some_and(|module| places.has_installed(directory, module));
+            let (modules, paths) = places.named(directory, &arguments, started);
+            let start = Self { own: here(), roots: here(), modules, ..Self::default() };
+            if is_installed { start.with(paths) } else { start }
         };
         let mut arguments = command_line.iter().skip(1);
         while let Some(argument) = arguments.next() {
@@ -142,19 +163,15 @@ impl InterpreterArguments {
                 },
                 script => {
                     let script = directory.join(OsStr::from_bytes(script));
-                    return Self::of_script(&script, directory, places, arguments.map(Vec::as_slice));
+                    let arguments: Vec<_> = arguments.map(Vec::as_slice).collect();
+                    return Self::of_script(&script, directory, places, &arguments);
                 }
             }
         }
         text("<stdin>")
     }
 
-    fn of_script<'a>(
-        script: &Path,
-        directory: &Path,
-        places: &Places,
-        arguments: impl Iterator<Item = &'a [u8]>,
-    ) -> Self {
+    fn of_script(script: &Path, directory: &Path, places: &Places, arguments: &[&[u8]]) -> Self {
         let script = &without_dots(script);
         let files = &places.files;
         let resolved = files.resolved(script).unwrap_or_else(|| script.clone());
@@ -165,24 +182,36 @@ impl InterpreterArguments {
         let mut folders: Vec<PathBuf> = [&resolved, script].into_iter().filter_map(|path| folder(path)).collect();
         folders.dedup();
         let installed = resolved.extension().is_none() && folders.iter().any(|folder| places.hold_installed(folder));
-        let own = if installed { vec![directory.to_path_buf()] } else { folders.clone() };
-        // Such a script mostly adds the working directory, too.
-        let roots = if installed { [folders, own.clone()].concat() } else { folders };
         let of_path = started_package::of_path(script);
         let is_worker = of_path.as_deref().is_some_and(started_package::is_of_workers);
-        let modules = match (installed, of_path) {
-            _ if is_worker => Vec::new(),
+        let own = if installed || is_worker { vec![directory.to_path_buf()] } else { folders.clone() };
+        // Such a script mostly adds the working directory, too.
+        let roots = if installed || is_worker { [folders, own.clone()].concat() } else { folders };
+        let (modules, paths) = match (installed, of_path) {
+            _ if is_worker => Default::default(),
             (true, _) => places.named(directory, arguments, places.started_by(&resolved)),
-            (false, of_path) => of_path.into_iter().collect(),
+            (false, Some(module)) => (vec![module.clone()], places.named(directory, arguments, None).1),
+            (false, None) => Default::default(),
         };
-        Self { script: Some(script.clone()), own, roots, modules, is_worker }
+        Self { script: Some(script.clone()), own, roots, modules, is_worker }.with(paths)
+    }
+
+    /// The same with code that arguments name.
+    fn with(mut self, paths: OwnPaths) -> Self {
+        for (list, more) in [(&mut self.own, paths.own), (&mut self.roots, paths.roots)] {
+            let news: Vec<_> = more.into_iter().filter(|path| !list.contains(path)).collect();
+            list.extend(news);
+        }
+        self
     }
 }
 
 /// The directories of the program that started this worker, perhaps through others: it has the same import roots.
 fn of_starter(worker: i32, places: &Places) -> Option<InterpreterArguments> {
     let parents = std::iter::successors(procfs::parent(worker), |pid| procfs::parent(*pid)).take(MOST_STARTERS);
-    for pid in parents {
+    // Libraries have their own programs between them, as ray does.
+    let is_librarys = |pid: &i32| procfs::executable(*pid).is_some_and(|path| is_known_by_path(&path) && !is_python(&path));
+    for pid in parents.filter(|pid| !is_librarys(pid)) {
         let directory = procfs::executable(pid).filter(|executable| is_python(executable));
         let directory = directory.and_then(|_| procfs::working_directory(pid))?;
         let start = InterpreterArguments::of(&procfs::command_line(pid), &directory, places);
@@ -262,7 +291,7 @@ mod tests {
     fn start(words: &[&str], directory: &Path) -> InterpreterArguments {
         let words: Vec<_> = ["python3"].iter().chain(words).map(|word| word.as_bytes().to_vec()).collect();
         let sites = vec![directory.join("venv/lib/python3.12/site-packages")];
-        InterpreterArguments::of(&words, directory, &Places { files: ProcessFiles::default(), sites })
+        InterpreterArguments::of(&words, directory, &Places { sites, ..Places::default() })
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod memory_limit;
 mod observer;
 mod options;
 mod own_malloc;
+mod own_paths;
 mod pack;
 mod packages;
 mod pictures;

@@ -65,8 +65,16 @@ impl ProcessFiles {
 
     /// The paths of what is in a directory.
     pub(crate) fn entries(&self, directory: &Path) -> Vec<PathBuf> {
-        let here = || fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect();
-        let names: Vec<_> = self.root.as_ref().map_or_else(here, |root| root.names(directory));
+        self.first_entries(directory, usize::MAX)
+    }
+
+    /// At most so many of them, of a directory of any size.
+    pub(crate) fn first_entries(&self, directory: &Path, most: usize) -> Vec<PathBuf> {
+        let here = || {
+            let all = fs::read_dir(directory).into_iter().flatten().flatten();
+            all.take(most).map(|entry| entry.file_name()).collect()
+        };
+        let names: Vec<_> = self.root.as_ref().map_or_else(here, |root| root.names(directory, most));
         names.iter().map(|name| directory.join(name)).collect()
     }
 }

@@ -77,10 +77,10 @@ impl RootDirectory {
         Some(Path::new("/").join(found.strip_prefix(root).ok()?))
     }
 
-    /// The names in a directory.
-    pub(crate) fn names(&self, directory: &Path) -> Vec<std::ffi::OsString> {
+    /// The first names in a directory.
+    pub(crate) fn names(&self, directory: &Path, most: usize) -> Vec<std::ffi::OsString> {
         let found = self.find(directory).and_then(|found| fs::read_dir(handle(&found)));
-        found.into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
+        found.into_iter().flatten().flatten().take(most).map(|entry| entry.file_name()).collect()
     }
 }
 
@@ -122,8 +122,8 @@ mod tests {
         assert_eq!(read("/usr/bin"), None);
         assert_eq!(opened.resolved(Path::new("/bin/program")).as_deref(), Some(Path::new("/usr/bin/program")));
         assert_eq!(opened.resolved(Path::new("/")).as_deref(), Some(Path::new("/")));
-        assert_eq!(opened.names(Path::new("/bin")), ["program"]);
-        assert!(opened.resolved(Path::new("/absolute")).is_none() && opened.names(Path::new("/absolute")).is_empty());
+        assert_eq!(opened.names(Path::new("/bin"), 9), ["program"]);
+        assert!(opened.resolved(Path::new("/absolute")).is_none() && opened.names(Path::new("/absolute"), 9).is_empty());
     }
 
     #[test]

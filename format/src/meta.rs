@@ -118,6 +118,8 @@ pub struct Process {
     /// Packages that the command line of a Python program names as what it starts, the most particular first: of
     /// `venv/bin/tool` or `-m tool` it is `tool`.
     pub started_packages: Vec<Vec<u8>>,
+    /// Directories on `PYTHONPATH` that packages were installed to: what lies below them is no own code.
+    pub installed_directories: Vec<Vec<u8>>,
 }
 
 /// The clocks when recording began.
@@ -372,13 +374,14 @@ impl Process {
     }
 
     /// The fields that are lists, with their tags: a field for each entry.
-    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 5] {
+    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 6] {
         [
             (COMMAND_LINE, &mut self.command_line),
             (23, &mut self.own_directories),
             (24, &mut self.import_roots),
             (25, &mut self.packages),
             (29, &mut self.started_packages),
+            (30, &mut self.installed_directories),
         ]
     }
 

@@ -24,6 +24,8 @@ pub struct Program {
     script: String,
     executable: String,
     own: Vec<String>,
+    /// Directories that packages were installed to, besides those that their paths tell.
+    installed: Vec<String>,
     roots: Vec<String>,
     packages: FxHashSet<String>,
     /// The packages that its command line starts, by their dots.
@@ -48,6 +50,7 @@ impl Program {
             script: one(&process.script),
             executable: one(&process.executable),
             own: directories(&process.own_directories),
+            installed: directories(&process.installed_directories),
             roots,
             packages: process.packages.iter().map(|path| without_slash(&text(path)).to_owned()).collect(),
             python: process.python_version.map(|version| version.hex.to_be_bytes()[1]),
@@ -75,8 +78,11 @@ impl Program {
         // Scripts that `pip` wrote to start a package lie beside the interpreter.
         let starts_package = path == self.script && !self.own.iter().any(|own| Some(&**own) == above(&path));
         // Below the root directory, which containers begin in, lies the system's code, too.
-        let is_below = |own: &String| below(own, &path).is_some() && !(own.is_empty() && is_system(&path));
-        !self.knows_own() || (!starts_package && self.own.iter().any(is_below))
+        let is_below = |own: &&String| below(own, &path).is_some() && !(own.is_empty() && is_system(&path));
+        // The nearest directory tells.
+        let nearest = |all: &[String]| all.iter().filter(is_below).map(String::len).max();
+        let own = nearest(&self.own).filter(|_| !starts_package);
+        !self.knows_own() || own.is_some() && own >= nearest(&self.installed)
     }
 
     /// The packages that the command line starts, by their dots.
@@ -284,6 +290,26 @@ pub(crate) mod tests {
         assert!(Program::default().is_own("/anywhere/a.py"));
         let text = Program::of(&Process { script: Some(b"<string>".to_vec()), ..Process::default() });
         assert_eq!([text.is_own("<string>"), program.is_own("<string>")], [true, false]);
+    }
+
+    #[test]
+    fn what_was_installed_to_a_directory_of_own_code_is_not_own() {
+        let list = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
+        let program = Program::of(&Process {
+            own_directories: list(&["/app", "/srv/all", "/srv/all/lib/mine"]),
+            installed_directories: list(&["/app/deps", "/srv/all", "/srv/all/lib"]),
+            ..Process::default()
+        });
+        for (path, own) in [
+            ("/app/main.py", true),
+            ("/app/deps/six.py", false),
+            // All of it was installed to the directory of the script.
+            ("/srv/all/main.py", true),
+            ("/srv/all/lib/six.py", false),
+            ("/srv/all/lib/mine/a.py", true),
+        ] {
+            assert_eq!(program.is_own(path), own, "{path}");
+        }
     }
 
     #[test]

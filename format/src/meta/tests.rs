@@ -12,6 +12,7 @@ fn example() -> Process {
         working_directory: Some(b"/srv".to_vec()),
         packages: vec![b"/srv/shop".to_vec(), b"/srv/shop/api".to_vec()],
         started_packages: vec![b"shop".to_vec(), b"server".to_vec()],
+        installed_directories: vec![b"/srv/deps".to_vec()],
         ..Process::default()
     }
 }

@@ -187,7 +187,8 @@ impl Anonymizer {
         for path in [&mut process.executable, &mut process.working_directory, &mut process.script] {
             *path = path.take().map(|path| self.path(&path));
         }
-        for list in [&mut process.own_directories, &mut process.import_roots, &mut process.packages] {
+        let Process { own_directories, import_roots, packages, installed_directories, .. } = &mut process;
+        for list in [own_directories, import_roots, packages, installed_directories] {
             list.iter_mut().for_each(|path| *path = self.path(path));
         }
         // As folders, so that they go on being those of paths.

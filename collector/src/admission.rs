@@ -23,6 +23,7 @@ use memtrack_transport::handshake::{Hello, send_memory};
 use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket, total_bytes};
 
 use crate::describe;
+use crate::directories;
 use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
 use crate::options::{NativeStacks, RecordingOptions};
@@ -81,6 +82,8 @@ struct ServedProcess {
     /// Gone when its recording has ended.
     area: Weak<Area>,
     offer: MemoryOffer,
+    /// What is known of its code, which its forked children execute, too.
+    code: Process,
 }
 
 /// The memory that a process is offered.
@@ -228,6 +231,7 @@ impl Admission {
         served.area = Arc::downgrade(&area);
         let began_late = area.control().began_late.load(Relaxed) == 1;
         let process = Process { began_late, ..self.describe(pid, hello, &served, native, start) };
+        served.code = directories::only(&process);
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
     }
@@ -262,7 +266,16 @@ impl Admission {
                 parent: parent.map(|parent| parent.number.into()),
             },
             fork_ticket: hello.fork.map(|fork| fork.ticket),
-            ..describe::at_start(pid, hello.ppid, self.clock, start, &self.options, native)
+            ..self.code_of(pid, hello, start, native)
+        }
+    }
+
+    /// The other fields.
+    fn code_of(&self, pid: i32, hello: &Hello, start: ClockPairing, native: bool) -> Process {
+        let process = describe::at_start(pid, hello.ppid, self.clock, start, &self.options, native);
+        match hello.fork.and_then(|_| self.served.get(&hello.ppid)) {
+            Some(parent) => directories::of_forked(process, &parent.code),
+            None => process,
         }
     }
 
@@ -306,7 +319,14 @@ impl Admission {
         match self.known(pid) {
             Some((served, _)) => {
                 let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
-                Some(ServedProcess { number: served.number, handle, commands, area: Weak::new(), offer })
+                Some(ServedProcess {
+                    number: served.number,
+                    handle,
+                    commands,
+                    area: Weak::new(),
+                    offer,
+                    code: Process::default(),
+                })
             }
             None => self.admit_new(pid, offer),
         }
@@ -324,7 +344,14 @@ impl Admission {
         if number == 0 {
             self.tree.add_first();
         }
-        Some(ServedProcess { number, handle: Arc::new(ProcessHandle::of(pid)), commands, area: Weak::new(), offer })
+        Some(ServedProcess {
+            number,
+            handle: Arc::new(ProcessHandle::of(pid)),
+            commands,
+            area: Weak::new(),
+            offer,
+            code: Process::default(),
+        })
     }
 
     /// Starts the recording of a child.

@@ -69,6 +69,40 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     known
 }
 
+/// The fields about code, and the command line, that a process has.
+pub(crate) fn only(process: &Process) -> Process {
+    let process = process.clone();
+    Process {
+        command_line: process.command_line,
+        working_directory: process.working_directory,
+        script: process.script,
+        own_directories: process.own_directories,
+        import_roots: process.import_roots,
+        installed_directories: process.installed_directories,
+        started_packages: process.started_packages,
+        ..Process::default()
+    }
+}
+
+/// A forked child, which executes its parent's program: what that was called with may have been overwritten by a title
+/// (`gunicorn: worker`), and is relative to where the parent began.
+pub(crate) fn of_forked(mut child: Process, parent: &Process) -> Process {
+    let joined = |ours: &mut Vec<Vec<u8>>, theirs: &[Vec<u8>]| {
+        let news: Vec<_> = theirs.iter().filter(|path| !ours.contains(path)).cloned().collect();
+        ours.extend(news);
+    };
+    if child.command_line != parent.command_line {
+        child.script.clone_from(&parent.script);
+        child.started_packages.clone_from(&parent.started_packages);
+        let has_own = parent.working_directory.as_ref().is_some_and(|here| parent.own_directories.contains(here));
+        child.own_directories.retain(|own| has_own || child.working_directory.as_ref() != Some(own));
+    }
+    joined(&mut child.own_directories, &parent.own_directories);
+    joined(&mut child.import_roots, &parent.import_roots);
+    joined(&mut child.installed_directories, &parent.installed_directories);
+    child
+}
+
 /// Where the program's files are, and its installed packages.
 #[derive(Debug, Default)]
 struct Places {
@@ -210,7 +244,8 @@ impl InterpreterArguments {
 fn of_starter(worker: i32, places: &Places) -> Option<InterpreterArguments> {
     let parents = std::iter::successors(procfs::parent(worker), |pid| procfs::parent(*pid)).take(MOST_STARTERS);
     // Libraries have their own programs between them, as ray does.
-    let is_librarys = |pid: &i32| procfs::executable(*pid).is_some_and(|path| is_known_by_path(&path) && !is_python(&path));
+    let is_librarys =
+        |pid: &i32| procfs::executable(*pid).is_some_and(|path| is_known_by_path(&path) && !is_python(&path));
     for pid in parents.filter(|pid| !is_librarys(pid)) {
         let directory = procfs::executable(pid).filter(|executable| is_python(executable));
         let directory = directory.and_then(|_| procfs::working_directory(pid))?;
@@ -283,8 +318,9 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{InterpreterArguments, Places, of, prefix, python_path, variable};
+    use super::{InterpreterArguments, Places, of, of_forked, only, prefix, python_path, variable};
     use crate::process_files::ProcessFiles;
+    use memtrack_format::meta::Process;
     use std::fs;
     use std::path::{Path, PathBuf};
 
@@ -394,11 +430,40 @@ mod tests {
     }
 
     #[test]
+    fn a_forked_child_has_its_parents_code_whatever_its_title() {
+        let list = |paths: &[&str]| -> Vec<Vec<u8>> { paths.iter().map(|path| path.as_bytes().to_vec()).collect() };
+        let process = |line: &[&str], here: &str, own: &[&str]| Process {
+            command_line: list(line),
+            working_directory: Some(here.into()),
+            script: Some(line.concat().into()),
+            own_directories: list(own),
+            started_packages: list(&line[..1]),
+            ..Process::default()
+        };
+        let serve = ["serve", "-d", "../app"];
+        for (parent, child, own) in [
+            // A server, whose working directory is its own code; it changes it before it forks.
+            (
+                process(&serve, "/srv", &["/srv", "/app"]),
+                process(&["title"], "/data", &["/data"]),
+                &["/data", "/srv", "/app"][..],
+            ),
+            // A script.
+            (process(&serve, "/srv", &["/app"]), process(&["title"], "/srv", &["/srv"]), &["/app"]),
+            (process(&serve, "/srv", &["/srv"]), process(&serve, "/", &["/"]), &["/", "/srv"]),
+        ] {
+            let known = of_forked(child, &only(&parent));
+            assert_eq!((known.own_directories, known.script), (list(own), parent.script));
+            assert_eq!(known.started_packages, list(&["serve"]));
+        }
+    }
+
+    #[test]
     fn a_native_program_has_its_working_directory() {
         let pid = std::process::id().cast_signed();
         let known = of(pid, &[], Some(b"/srv/server"));
         let here = std::env::current_dir().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!((known.own_directories, known.script), (vec![here], None));
-        assert_eq!(of(-1, &[], None), memtrack_format::meta::Process::default());
+        assert_eq!(of(-1, &[], None), Process::default());
     }
 }

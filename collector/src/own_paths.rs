@@ -83,7 +83,8 @@ fn paths(argument: &[u8]) -> impl Iterator<Item = &[u8]> {
     };
     let parts = |value: &'_ [u8]| value.iter().any(|byte| b":,".contains(byte));
     let whole = value.into_iter();
-    let split = value.filter(|value| parts(value)).into_iter().flat_map(|value| value.split(|byte| b":,".contains(byte)));
+    let split =
+        value.filter(|value| parts(value)).into_iter().flat_map(|value| value.split(|byte| b":,".contains(byte)));
     whole.chain(split).filter(|path| !path.is_empty())
 }
 
@@ -221,7 +222,8 @@ mod tests {
 
     #[test]
     fn the_python_path_has_own_code_where_nothing_was_installed() {
-        let (_base, base) = files(&["app/main.py", "deps/six.py", "deps/six-1.dist-info/RECORD", "app.egg-info/PKG-INFO"]);
+        let (_base, base) =
+            files(&["app/main.py", "deps/six.py", "deps/six-1.dist-info/RECORD", "app.egg-info/PKG-INFO"]);
         let entries = ["app", "deps", "none"].map(|name| base.join(name));
         let more = ["/", "/usr/lib", "/venv/lib/python3.12/site-packages"].map(PathBuf::from);
         let (found, installed) = of_python_path(&ProcessFiles::default(), &[&entries[..], &more].concat());

@@ -123,7 +123,9 @@ mod tests {
         assert_eq!(opened.resolved(Path::new("/bin/program")).as_deref(), Some(Path::new("/usr/bin/program")));
         assert_eq!(opened.resolved(Path::new("/")).as_deref(), Some(Path::new("/")));
         assert_eq!(opened.names(Path::new("/bin"), 9), ["program"]);
-        assert!(opened.resolved(Path::new("/absolute")).is_none() && opened.names(Path::new("/absolute"), 9).is_empty());
+        assert!(
+            opened.resolved(Path::new("/absolute")).is_none() && opened.names(Path::new("/absolute"), 9).is_empty()
+        );
     }
 
     #[test]

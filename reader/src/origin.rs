@@ -96,6 +96,12 @@ pub fn own_packages(frames: &Frames) -> Vec<&str> {
     if has_own_python(frames, &by_directory(frames)) { Vec::new() } else { started::own_names(frames) }
 }
 
+/// Whether code that lies in no installation is own code, because an installed package executes it and none lies in directories.
+#[must_use]
+pub fn is_own_elsewhere(frames: &Frames) -> bool {
+    !has_own_python(frames, &by_directory(frames)) && started::is_own_elsewhere(frames)
+}
+
 fn has_own_python(frames: &Frames, origins: &[Origin]) -> bool {
     let is_own = |(id, origin): (FrameId, &Origin)| *origin == Origin::Own && frames.module_id(id).is_none();
     (0..).map(FrameId).zip(origins).any(is_own)

@@ -90,12 +90,30 @@ impl Program {
         self.started.iter().map(String::as_str)
     }
 
+    /// Whether somebody else's program executes the code: an installed package, or a native program that embeds Python.
+    pub(crate) fn is_started_by_others(&self) -> bool {
+        let embeds = || !self.executable.is_empty() && !is_interpreter_name(&self.executable);
+        !self.started.is_empty() || (self.has_python() && !self.frozen && embeds())
+    }
+
+    /// Whether somebody else's program may execute this file of Python code, which is in no `site-packages`, for the user: it lies in
+    /// no other installation, either.
+    pub(crate) fn may_be_told_of(&self, path: &str) -> bool {
+        let Some(path) = self.whole(path).filter(|path| path.starts_with('/') && *path != self.script) else {
+            return false;
+        };
+        let is_installed = || self.installed.iter().any(|folder| below(folder, &path).is_some());
+        self.is_started_by_others() && !is_system(&path) && !path.starts_with("/etc/") && !is_installed()
+    }
+
     /// The minor version of Python 3 whose standard library lies in the program's archive, if it has one.
     pub(crate) fn archived(&self) -> Option<u8> {
         self.python.filter(|_| self.frozen)
     }
 
-    pub(crate) fn has_python(&self) -> bool {
+    /// Whether the process runs Python.
+    #[must_use]
+    pub fn has_python(&self) -> bool {
         self.python.is_some()
     }
 
@@ -183,6 +201,11 @@ pub(crate) fn without_dots(path: &str) -> Cow<'_, str> {
 fn is_system(path: &str) -> bool {
     let path = ["/usr/local/", "/usr/", "/"].iter().find_map(|prefix| path.strip_prefix(prefix)).unwrap_or(path);
     ["lib/", "lib64/", "share/", "bin/", "sbin/"].iter().any(|folder| path.starts_with(folder))
+}
+
+/// Whether the executable is an interpreter: `/usr/bin/python3.12`.
+fn is_interpreter_name(executable: &str) -> bool {
+    executable.rsplit('/').next().is_some_and(|name| name.starts_with("python"))
 }
 
 /// Whether the path is what IPython or its kernel call a cell: `<ipython-input-3-…>` or `/tmp/ipykernel_71/2846.py`.

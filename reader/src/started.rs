@@ -3,7 +3,8 @@
 //! Installed code is a library's, and an application that `pip` has installed, as in container images, would have no own code
 //! at all. The collector notes what the command line starts ([`Process::started_packages`]); the first of these that has
 //! frames is own code, with everything in it, if no Python code of the capture is own code by its directory: where the
-//! working directory has code, that is what a user of `pytest` or `gunicorn` means.
+//! working directory has code, that is what a user of `pytest` or `gunicorn` means. With it goes Python code that lies in no
+//! installation at all, wherever the package was told of it (`FLASK_APP`, a file of settings).
 //!
 //! Invariant: it depends only on the files of frames and on the programs, not on the order of either's frames.
 //!
@@ -12,28 +13,30 @@
 use rustc_hash::FxHashMap;
 
 use crate::frames::{FrameId, Frames, NameId};
-use crate::modules::below_packages;
+use crate::modules::{below_packages, below_standard_library};
 use crate::program::Program;
 
-/// Packages of which a frame is part, as bits: their numbers among those of all programs. Further ones are left out.
+/// Packages of which a frame is part, as bits: their numbers among those of all programs. Further ones are left out. The last
+/// bit stands for what lies in no installation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PackageSet(u32);
 
 impl PackageSet {
-    const MOST: u32 = u32::BITS;
+    const MOST: u32 = u32::BITS - 1;
+    const ELSEWHERE: u32 = Self::MOST;
 
     /// What is in either.
     pub(crate) const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// The numbers of its packages.
+    /// The numbers of its packages, and that of what lies in no installation.
     pub(crate) fn numbers(self) -> impl Iterator<Item = u32> {
-        (0..Self::MOST).filter(move |number| self.0 >> number & 1 == 1)
+        (0..=Self::ELSEWHERE).filter(move |number| self.0 >> number & 1 == 1)
     }
 
     pub(crate) fn has(self, number: u32) -> bool {
-        number < Self::MOST && self.0 >> number & 1 == 1
+        number <= Self::ELSEWHERE && self.0 >> number & 1 == 1
     }
 }
 
@@ -46,14 +49,23 @@ pub(crate) struct StartedPackages {
 impl StartedPackages {
     /// The started packages of which the frame is part.
     pub(crate) fn of(&mut self, frames: &Frames, id: FrameId) -> PackageSet {
-        let file = frames.module_id(id).unwrap_or(frames.frame(id).file);
+        let (object, file) = (frames.module_id(id), frames.frame(id).file);
+        let file = object.unwrap_or(file);
         *self.known.entry(file).or_insert_with(|| {
             let path = frames.name(file);
             let of_program = frames.programs().iter().flat_map(|program| is_in_each(program, path));
             let bits = (0..PackageSet::MOST).zip(of_program);
-            PackageSet(bits.fold(0, |set, (number, is_in)| set | u32::from(is_in) << number))
+            let is_elsewhere = object.is_none() && is_elsewhere(frames, path);
+            let elsewhere = u32::from(is_elsewhere) << PackageSet::ELSEWHERE;
+            PackageSet(bits.fold(elsewhere, |set, (number, is_in)| set | u32::from(is_in) << number))
         })
     }
+}
+
+/// Whether Python code lies in no installation, of a program that was started by an installed package or embeds Python.
+fn is_elsewhere(frames: &Frames, path: &str) -> bool {
+    let is_of_installation = below_packages(path).is_some() || below_standard_library(path).is_some();
+    !is_of_installation && frames.programs().iter().any(|program| program.may_be_told_of(path))
 }
 
 /// The frames of the packages that are own code, if no other Python code is.
@@ -71,25 +83,31 @@ pub(crate) fn own_frames(frames: &Frames) -> Vec<FrameId> {
 pub(crate) fn own_names(frames: &Frames) -> Vec<&str> {
     let chosen = chosen(frames);
     let names = frames.programs().iter().flat_map(|program| program.started_names());
-    let mut own: Vec<_> = (0..).zip(names).filter(|(number, _)| chosen.has(*number)).map(|(_, name)| name).collect();
+    let mut own: Vec<_> =
+        (0..PackageSet::MOST).zip(names).filter(|(number, _)| chosen.has(*number)).map(|(_, name)| name).collect();
     own.sort_unstable();
     own.dedup();
     own
 }
 
-/// Of each program the first started package that has frames.
+/// Whether code that lies in no installation is own code.
+pub(crate) fn is_own_elsewhere(frames: &Frames) -> bool {
+    chosen(frames).has(PackageSet::ELSEWHERE)
+}
+
+/// Of each program the first started package that has frames, and what lies in no installation.
 fn chosen(frames: &Frames) -> PackageSet {
-    if frames.programs().iter().all(|program| program.started_names().len() == 0) {
+    if !frames.programs().iter().any(|program| program.is_started_by_others()) {
         return PackageSet::default();
     }
     let all = (0..).map(FrameId).zip(frames.frames());
     let mut known = StartedPackages::default();
     let found = all.fold(PackageSet::default(), |set, (id, _)| set.with(known.of(frames, id)));
-    let (mut chosen, mut number) = (0, 0);
+    let (mut chosen, mut number) = (found.0 & 1 << PackageSet::ELSEWHERE, 0);
     for program in frames.programs() {
         let numbers = number..number + program.started_names().len() as u32;
         number = numbers.end;
-        let first = numbers.into_iter().find(|number| found.has(*number));
+        let first = numbers.into_iter().find(|number| *number < PackageSet::MOST && found.has(*number));
         chosen |= first.map_or(0, |first| 1 << first);
     }
     PackageSet(chosen)
@@ -130,6 +148,7 @@ mod tests {
             own_directories: vec![directory.into()],
             import_roots: vec![directory.into(), b"/opt/src".to_vec()],
             packages: vec![b"/opt/src/shop".to_vec()],
+            installed_directories: vec![b"/opt/deps".to_vec()],
             started_packages: started.iter().map(|name| name.as_bytes().to_vec()).collect(),
             ..Process::default()
         })
@@ -159,6 +178,17 @@ mod tests {
             (&[SCRIPT, SERVER, JSON], &["shop", "server"], &[Library, Own, Standard], own("server")),
             // The working directory has code.
             (&[SCRIPT, SERVER, "/srv/app.py"], &["server"], &[Library, Library, Own], own("")),
+            // Code in no installation that the server was told of, but not where nothing is started.
+            (&[SCRIPT, SERVER, "/opt/x/a.py"], &["server"], &[Library, Own, Own], own("server")),
+            (&[SCRIPT, SERVER, "/opt/x/a.py", "/srv/app.py"], &["server"], &[Library, Library, Library, Own], own("")),
+            (&[SERVER, "/opt/x/a.py"], &[], &[Library, Library], (Whose::Libraries, String::new())),
+            (&[SCRIPT, SERVER, "/opt/deps/six.py"], &["server"], &[Library, Own, Library], own("server")),
+            (
+                &[SERVER, "/etc/x.py", "/usr/lib/x.py", "<x>"],
+                &["server"],
+                &[Own, Library, Library, Library],
+                own("server"),
+            ),
             (&[SCRIPT, SERVER], &[], &[Library, Library], (Whose::Libraries, String::new())),
             (&[SCRIPT, SHOP], &["sho"], &[Library, Library], (Whose::Libraries, String::new())),
             (&["/opt/src/shop/x.py"], &["shop"], &[Own], own("shop")),

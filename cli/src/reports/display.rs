@@ -10,7 +10,7 @@ use anyhow::Result;
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::fold::{all_folded, fold};
 use memtrack_reader::frames::Frame;
-use memtrack_reader::origin::{Origin, Whose, origins, own_packages, whose};
+use memtrack_reader::origin::{Origin, Whose, is_own_elsewhere, origins, own_packages, whose};
 use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames, StackId, View};
@@ -115,12 +115,14 @@ impl Capture {
     /// Where own code is, if it is installed.
     pub(crate) fn own_packages(&self) -> Option<String> {
         let packages = own_packages(&self.frames);
+        let elsewhere = if is_own_elsewhere(&self.frames) { ", and files in no installation" } else { "" };
         let named = match &packages[..] {
-            [] => return None,
+            [] if elsewhere.is_empty() => return None,
+            [] => return Some("files in no installation: no other was recorded".into()),
             [one] => format!("package {one}"),
             several => format!("packages {}", several.join(", ")),
         };
-        Some(format!("that of the installed {named}, which the command line starts: no other was recorded"))
+        Some(format!("that of the installed {named}, which the command line starts{elsewhere}: no other was recorded"))
     }
 
     /// Whose code a frame is; `None` if stacks are not folded.

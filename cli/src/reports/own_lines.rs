@@ -70,13 +70,26 @@ pub(crate) fn rows_by_own_line(capture: &Capture, view: View, threads: bool, pro
 /// The top rows of a view: the own-code lines with the most bytes, and the owners of the rest. Leaks exclude arenas of
 /// Python's allocators.
 pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
+    top_rows_of(capture, view, true)
+}
+
+/// The same while native code has no names: all of it is one row, and Python's lines, which need none, have theirs.
+pub(crate) fn top_rows_without_names(capture: &Capture, view: View) -> TextTable {
+    top_rows_of(capture, view, false)
+}
+
+fn top_rows_of(capture: &Capture, view: View, has_names: bool) -> TextTable {
     let without_arenas = matches!(view, View::Leaks | View::LeaksAtExit);
     let groups = || capture.analysis.rows(view).filter(|row| !(without_arenas && row.allocator.is_python_arena()));
-    let rows = of_groups(capture, groups(), false, false);
+    let mut nameless: FxHashMap<StackId, bool> = FxHashMap::default();
+    let mut is_nameless = |stack| !has_names && *nameless.entry(stack).or_insert_with(|| needs_names(capture, stack));
+    let (named, unnamed): (Vec<_>, Vec<_>) = groups().partition(|row| !is_nameless(row.stack));
+    let unnamed = unnamed.iter().map(GroupRow::tally).sum::<Tally>();
+    let rows = of_groups(capture, named.into_iter(), false, false);
     let frameless = FramelessMemory::of(capture, groups());
     let mut sums: FxHashMap<Whose, Tally> = FxHashMap::default();
     rows.iter().for_each(|row| *sums.entry(row.key.whose).or_default() += row.tally);
-    let whole = sums.values().map(|sum| sum.bytes).sum::<u64>();
+    let whole = sums.values().map(|sum| sum.bytes).sum::<u64>().saturating_add(unnamed.bytes);
     let least = whole / (100 / LEAST_PERCENT);
     let mut table = TextTable::new([column(""); 3]);
     // Without stacks the owner is unknown.
@@ -94,22 +107,39 @@ pub(crate) fn top_rows(capture: &Capture, view: View) -> TextTable {
     if let Some(standard) = sums.get_mut(&Whose::Standard) {
         *standard = standard.less(frameless.sum());
     }
-    let mut rest: Vec<_> = sums.into_iter().map(|(whose, sum)| (Some(whose), sum)).collect();
-    rest.push((None, frameless.sum()));
+    let mut rest: Vec<_> = sums.into_iter().map(|(whose, sum)| (Rest::Of(whose), sum)).collect();
+    rest.extend([(Rest::Frameless, frameless.sum()), (Rest::Unnamed, unnamed)]);
     rest.retain(|(_, sum)| sum.bytes > least);
     rest.sort_by_key(|(whose, sum)| (Reverse(sum.bytes), *whose));
     for (whose, sum) in rest {
         let text = match whose {
-            Some(Whose::Own) => plural(others as u64, "other line of own code", "other lines of own code"),
-            Some(Whose::Libraries) => "libraries, without own code".into(),
-            Some(Whose::Standard) => "the interpreter and standard libraries, without own code".into(),
-            Some(Whose::Imports) => "imports".into(),
-            None => format!("{}; --native shows whose{}", frameless.what(), frameless.names(capture)),
+            Rest::Of(Whose::Own) => plural(others as u64, "other line of own code", "other lines of own code"),
+            Rest::Of(Whose::Libraries) => "libraries, without own code".into(),
+            Rest::Of(Whose::Standard) => "the interpreter and standard libraries, without own code".into(),
+            Rest::Of(Whose::Imports) => "imports".into(),
+            Rest::Frameless => format!("{}; --native shows whose{}", frameless.what(), frameless.names(capture)),
+            Rest::Unnamed => "native code, not symbolized here".into(),
         };
         let [bytes, part] = share_of(sum, whole);
         table.row([bytes, part, Styled::new(Style::Dim, text).into()]);
     }
     table
+}
+
+/// What has no line of own code in [`top_rows`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rest {
+    Frameless,
+    Of(Whose),
+    Unnamed,
+}
+
+/// Whether the row of a stack depends on the names of native code: on those of the frames from its line inwards.
+fn needs_names(capture: &Capture, stack: StackId) -> bool {
+    let frames = &capture.frames;
+    let inwards = frames.leaf_to_root(stack).take_while(|frame| !capture.is_own(*frame));
+    let own = frames.leaf_to_root(stack).find(|frame| capture.is_own(*frame));
+    inwards.chain(own).any(|frame| frames.module_id(frame).is_some())
 }
 
 /// A stack as one line: own code, then the function that it called.

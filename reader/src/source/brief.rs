@@ -142,7 +142,15 @@ mod tests {
             started_packages: vec![b"shop".to_vec(), b"flask".to_vec()],
             ..Process::default()
         };
-        let files = ["<string>", "/v/site-packages/shop/a.py", "/v/site-packages/six.py", FILES[0], FILES[5], FILES[6]];
+        let files = [
+            "<string>",
+            "/v/site-packages/shop/a.py",
+            "/v/site-packages/six.py",
+            FILES[0],
+            FILES[4],
+            FILES[5],
+            FILES[6],
+        ];
         let mut random = 1_u32;
         let mut next = |most: usize| {
             random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -152,8 +160,8 @@ mod tests {
             let (mut frames, mut brief) = (Frames::new(), BriefStacks::default());
             frames.add_program(Program::of(&program).into());
             let ids: Vec<_> =
-                (0..12).map(|at| frames.frame_named("f", files[at / 2], at as u32 % 2).unwrap()).collect();
-            ids[10..].iter().for_each(|id| frames.set_module(*id, files[5]).unwrap());
+                (0..14).map(|at| frames.frame_named("f", files[at / 2], at as u32 % 2).unwrap()).collect();
+            ids[12..].iter().for_each(|id| frames.set_module(*id, files[6]).unwrap());
             let used = 1 + next(ids.len());
             let paths: Vec<Vec<_>> = (0..8).map(|_| (0..next(9)).map(|_| ids[next(used)]).collect()).collect();
             for path in paths {

@@ -293,7 +293,7 @@ fn events(capture: &Capture) -> Option<String> {
     (events > 0 && !capture.is_sampled() && !capture.info.aggregated).then(|| plural(events, "event", "events") + ", ")
 }
 
-/// Prints the figures. The lines of own code are omitted if the time for symbolization was not enough.
+/// Prints the figures. If the time for symbolization was not enough, the lines of own code are those of Python alone.
 fn figures(
     (options, termination): (&args::RunArgs, &Termination),
     (capture, parts): (&Capture, LeakParts),
@@ -302,7 +302,9 @@ fn figures(
 ) {
     let own_line_rows = |view| {
         if !names.is_over() {
-            own_line_rows(capture, view);
+            message::rows(&own_lines::top_rows(capture, view));
+        } else if runs_python(capture) {
+            message::rows(&own_lines::top_rows_without_names(capture, view));
         }
     };
     let peak = capture.analysis.totals.peak;
@@ -362,9 +364,10 @@ fn figures(
     }
 }
 
-/// Prints the lines of own code with the most memory of a view.
-fn own_line_rows(capture: &Capture, view: View) {
-    message::rows(&own_lines::top_rows(capture, view));
+/// Whether a process of the recording runs Python.
+fn runs_python(capture: &Capture) -> bool {
+    let frames = &capture.frames;
+    frames.programs().iter().any(|program| program.has_python())
 }
 
 fn nanos(summary: &RecordingSummary) -> u64 {

@@ -4,7 +4,7 @@
 //! What any option means is not known here: that an argument leads to Python code that nobody installed is enough. Invariant: files
 //! are those that the process sees, and what is looked at is bounded; a path within an installation is never own code.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -61,6 +61,9 @@ pub(crate) fn named(files: &ProcessFiles, directory: &Path, home: Option<&Path>,
     let mut found = OwnPaths::default();
     for path in arguments.iter().flat_map(|argument| paths(argument)).take(MOST_PATHS) {
         let path = without_dots(&directory.join(OsStr::from_bytes(path)));
+        // Some leave out the end of a file's name: `../srv/main:app`.
+        let file = PathBuf::from([path.as_os_str(), OsStr::new(".py")].into_iter().collect::<OsString>());
+        let path = if files.is_there(&path) { path } else { file };
         let Some(resolved) = files.resolved(&path) else { continue };
         let is_here = |path: &PathBuf| path.starts_with(directory) && directory.parent().is_some();
         if (is_here(&path) && is_here(&resolved)) || [&path, &resolved].iter().any(|path| is_of_system(path)) {
@@ -201,6 +204,7 @@ mod tests {
         for (arguments, own, roots) in [
             (&["--app-dir", "../srv", "main:app"][..], &["srv"][..], &["srv"][..]),
             (&["--app-dir=../srv"], &["srv"], &["srv"]),
+            (&["../srv/main:app"], &["srv"], &["srv"]),
             (&["--pythonpath", "../srv,../name"], &["srv", "name"], &["srv", "name"]),
             (&["-q", "../srv/test_y.py::Test::test_a[x:y]", "../srv/main.py:create()"], &["srv"], &["srv"]),
             (&["../shop/src/shop/api/views.py"], &["shop"], &["shop/src"]),

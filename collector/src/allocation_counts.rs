@@ -1,6 +1,7 @@
 //! What the threads of a sampled recording have allocated, as they count it in the headers of their slots.
 //!
-//! Invariant: a count is noted after it has changed, and once more at the end, when no thread counts any more.
+//! Invariant: a count is noted after it has changed, before each moment of which a capture may be made, and once more at the end,
+//! when no thread counts any more.
 
 use std::sync::atomic::Ordering::Acquire;
 

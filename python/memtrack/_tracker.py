@@ -157,6 +157,7 @@ class Tracker:
         self._options += [flag for flag, is_wanted in flags.items() if is_wanted]
         if sample is not None and sample is not False:
             self._options.append("--sample" if sample is True else f"--sample={sample}")
+        self._distance = {} if sample is None or isinstance(sample, bool) else {"sample": str(sample)}
         #: Whether the capture says at its end which pages of this process are in memory: to read takes 40 ms for a gigabyte.
         self._has_accounts = True
         self._library: Optional[Library] = None
@@ -330,7 +331,7 @@ class Tracker:
                 "the file by any report"
             )
         check_file(self.file_name, self._overwrite)
-        span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": getpid()}
+        span = {"output": self.file_name, "force": self._overwrite, "needs": self._needs, "pid": getpid(), **self._distance}
         request = recording.span_request("begin", span)
         self._end_request = recording.span_request("end", {"span": self.file_name})
         # Before 3.11 the first call of a function allocates its frame.

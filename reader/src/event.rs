@@ -39,6 +39,21 @@ pub struct CountedAllocations {
     pub count: u64,
 }
 
+impl CountedAllocations {
+    /// The later one of the same thread's.
+    pub(crate) fn later(self, other: Self) -> Self {
+        if other.count >= self.count { other } else { self }
+    }
+
+    pub(crate) fn less(self, part: Self) -> Self {
+        Self { bytes: self.bytes.saturating_sub(part.bytes), count: self.count.saturating_sub(part.count) }
+    }
+
+    pub(crate) fn with(self, more: Self) -> Self {
+        Self { bytes: self.bytes.saturating_add(more.bytes), count: self.count.saturating_add(more.count) }
+    }
+}
+
 /// One event of the total order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {

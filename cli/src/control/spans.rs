@@ -11,6 +11,7 @@ use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
 use super::snapshot::{self, CapturePaths, CopyableCapture};
 use super::span_children::{self, Forking, SpanChild};
+use crate::args::sample::SampleOption;
 use crate::child_captures::{ChildrenOf, remove_children};
 use crate::message;
 use crate::output::{ReportOutput, check_writable};
@@ -71,6 +72,15 @@ impl RecordedKinds {
     }
 }
 
+/// Whether this is a value of `--sample`, as it would have to be where nothing is recorded yet.
+fn check_sample(sample: Option<&str>) -> Result<()> {
+    let Some(sample) = sample else { return Ok(()) };
+    match sample.parse::<SampleOption>() {
+        Ok(_) => Ok(()),
+        Err(error) => bail!("invalid value '{sample}' for '--sample[=BYTES|auto[:N]]': {error}"),
+    }
+}
+
 impl OpenSpans {
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, has: RecordedKinds) -> Self {
         Self { recording, captures, open: Mutex::default(), has }
@@ -85,7 +95,8 @@ impl OpenSpans {
     /// # Errors
     /// Why there will be no such file.
     pub(crate) fn begin(&self, number: u32, span: SpanRequest) -> Result<()> {
-        let SpanRequest { output, force, needs, .. } = span;
+        let SpanRequest { output, force, needs, sample, .. } = span;
+        check_sample(sample.as_deref())?;
         self.check(number, &needs)?;
         check_writable(&output, force)?;
         if self.lock().iter().any(|open| open.output == output) {

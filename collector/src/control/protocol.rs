@@ -120,6 +120,10 @@ pub struct SpanRequest {
     /// What the recording must have, as options of `memtrack run` without their hyphens: it is refused otherwise.
     #[serde(default)]
     pub needs: Vec<String>,
+    /// A value of `--sample`, for a recording that would begin here. The span has what its recording has; it is refused where the
+    /// value is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sample: Option<String>,
 }
 
 /// A file that is to have what belongs to a span so far.

@@ -43,6 +43,7 @@ impl Session {
     /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,
     /// and what it records from now on has later ones.
     pub(crate) fn position(&mut self, queue: &SinkQueue) -> RecordingMoment {
+        self.counts.note_changes(&self.area, &mut self.observer);
         let (tick, ticks) = self.observer.moment(&self.area);
         self.observer.hand_over(queue);
         self.dirty = true;
@@ -59,6 +60,7 @@ impl Session {
     ) {
         self.wait_for_account(AccountCause::Snapshot, queue);
         let now = monotonic_ns();
+        self.counts.note_changes(&self.area, &mut self.observer);
         let last = self.observer.observe(&self.area, now);
         let busy = self.busy();
         self.drain(true, queue);
@@ -87,6 +89,7 @@ impl Session {
         // Of a process that has ended, everything was handed over.
         if !self.ended {
             let now = monotonic_ns();
+            self.counts.note_changes(&self.area, &mut self.observer);
             let last = self.observer.observe(&self.area, now);
             let busy = self.still_busy(now);
             self.drain(true, queue);

@@ -137,6 +137,10 @@ impl Merger {
         }
         for definition in &batch.definitions {
             self.tables.define(cursor.image, definition);
+            if let Definition::Counted(count) = definition {
+                let first_run = batch.runs.first().map_or(0, |run| run.ticket);
+                self.tables.count(count, batch.begin.map_or(first_run, |begin| begin.ticket).max(1));
+            }
             if let Definition::Code(code) = definition {
                 consumer.code(code.id, &String::from_utf8_lossy(&code.name), &String::from_utf8_lossy(&code.file));
             }
@@ -256,7 +260,8 @@ impl Merger {
             Observation::Thread { tid, name } => {
                 self.tables.name_thread(*tid, name, NameSource::System(self.timeline.last_ticket()));
             }
-            Observation::Counted(count) => self.tables.count(count),
+            // Before the next tick.
+            Observation::Counted(count) => self.tables.count(count, self.timeline.last_ticket().saturating_add(1)),
             Observation::Tick(_) | Observation::Snapshot { .. } => {}
         }
     }

@@ -27,6 +27,7 @@ mod repeats;
 mod segment;
 mod short_lived;
 mod short_lived_sums;
+mod stretch_counts;
 mod tables;
 mod thread_names;
 mod timeline;

@@ -19,6 +19,7 @@ use super::file::OpenCaptureFile;
 use super::index::Index;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
+use super::stretch_counts::StretchCounts;
 use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
@@ -151,6 +152,7 @@ impl MergeReader {
         let pool = Arc::new(DecodePool::new(file, index, room, threshold));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
         let included = index.tickets();
+        merger.tables.counts = StretchCounts::new(included.clone());
         let (turns, lost) = (BinaryHeap::with_capacity(streams.len()), index.lost);
         let mut reading = Self { pool, ahead, merger, observation: 0, streams, turns, lost, included };
         for (i, stream) in reading.streams.iter().enumerate() {

@@ -12,9 +12,10 @@ use rustc_hash::FxHashMap;
 
 use super::brief::BriefStacks;
 use super::segment::{CodeDescription, Definition, SegmentNode};
+use super::stretch_counts::StretchCounts;
 use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;
-use crate::event::{CountedAllocations, StackId, Thread, ThreadId};
+use crate::event::{StackId, Thread, ThreadId};
 use crate::frames::{self, FrameId, Frames};
 use crate::lines::{SourcePosition, position};
 use crate::native::NativeModule;
@@ -34,8 +35,8 @@ pub(super) struct IdTables {
     /// Reduces stacks, if that is enough.
     pub(super) brief: Option<BriefStacks>,
     thread_ids: FxHashMap<i32, ThreadId>,
-    /// The last counts of sampled recordings, by stretch.
-    counts: FxHashMap<u64, CountedAllocations>,
+    /// What was counted in sampled recordings.
+    pub(super) counts: StretchCounts,
     /// The names of threads, by thread.
     names: Vec<ThreadNames>,
     /// The names of native frames.
@@ -81,7 +82,8 @@ impl IdTables {
                     image.located.insert((frame.code, frame.instruction), *position);
                 }
             }
-            Definition::Counted(count) => self.count(count),
+            // See `Merger::load`, which knows its place.
+            Definition::Counted(_) => {}
             Definition::ThreadName { tid, name, source } => {
                 self.name_thread(*tid, &String::from_utf8_lossy(name), *source);
             }
@@ -109,21 +111,13 @@ impl IdTables {
         &mut self.images[number]
     }
 
-    /// Adds what a thread has allocated, if it is news.
-    pub(super) fn count(&mut self, count: &AllocationCount) {
-        let known = self.counts.entry(count.stretch).or_default();
-        if count.allocations < known.count {
-            return;
-        }
-        let now = CountedAllocations { bytes: count.bytes, count: count.allocations };
-        let before = std::mem::replace(known, now);
+    /// Adds what a thread has allocated by the moment of this ticket, if it is news.
+    pub(super) fn count(&mut self, count: &AllocationCount, ticket: u64) {
+        let Some((before, now)) = self.counts.note(count, ticket) else { return };
         let place = self.thread(count.tid()).0 as usize;
         if let Some(thread) = self.threads.get_mut(place) {
             let counted = thread.counted.get_or_insert_default();
-            counted.bytes = counted.bytes.saturating_sub(before.bytes);
-            counted.count = counted.count.saturating_sub(before.count);
-            counted.bytes = counted.bytes.saturating_add(count.bytes);
-            counted.count = counted.count.saturating_add(count.allocations);
+            *counted = counted.less(before).with(now);
         }
     }
 

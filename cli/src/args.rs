@@ -261,7 +261,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = times::window)]
     pub(crate) window: Option<std::time::Duration>,
     /// Record samples of allocations, BYTES apart on the average [default: 512KiB], instead of all of them: cheaper, and
-    /// every figure of a report is an estimate with its 95 % interval. Mappings and the number of allocations stay exact.
+    /// every figure of a report is an estimate with its 95 % interval. The number of allocations stays exact, as do mappings, but
+    /// at a peak whose moment is not known exactly.
     /// 'auto' changes the distance while the program runs, so that there are at most 100 samples a second in each process;
     /// 'auto:N', at most N
     #[arg(long, value_name = "BYTES|auto[:N]", num_args = 0..=1, require_equals = true, default_missing_value = "512KiB")]

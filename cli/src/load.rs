@@ -378,7 +378,7 @@ fn finished(
     capture.info.has_no_stacks = capture.info.lacks_stacks(&capture.frames);
     capture.info.narrowed = request.narrows();
     let gaps = estimates::sampling_gaps(&capture, request.selects());
-    capture.analysis.note_gaps(gaps);
+    capture.analysis.note_gaps(&gaps);
     capture.info.leak_moment = match capture.analysis.totals.finalizing.is_some() {
         false if capture.info.process.snapshot => LeakMoment::Snapshot,
         false if capture.info.growing => LeakMoment::SoFar,

@@ -177,6 +177,8 @@ impl JointSum {
                 member.analysis.drop_peak();
                 member.last_at_peak = None;
             }
+            // An estimated one is corrected, the joint one is not.
+            member.own_peak.bytes = member.own_peak.bytes.max(member.analysis.totals.peak.bytes);
             member
         });
         JointReplay { members: members.collect(), curve: self.watch.curve }

@@ -43,6 +43,12 @@ impl FromStr for SampleOption {
     }
 }
 
+/// Says why this is no value of `--sample`.
+pub(crate) fn check(text: &str) -> Result<(), String> {
+    let parsed: Result<SampleOption, String> = text.parse();
+    parsed.map(|_| ()).map_err(|error| format!("invalid value '{text}' for '--sample[=<BYTES|auto[:N]>]': {error}"))
+}
+
 /// As it is parsed.
 impl fmt::Display for SampleOption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

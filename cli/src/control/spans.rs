@@ -11,7 +11,6 @@ use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
 use super::snapshot::{self, CapturePaths, CopyableCapture};
 use super::span_children::{self, Forking, SpanChild};
-use crate::args::sample::SampleOption;
 use crate::child_captures::{ChildrenOf, remove_children};
 use crate::message;
 use crate::output::{ReportOutput, check_writable};
@@ -58,6 +57,8 @@ pub(crate) struct RecordedKinds {
     pub(crate) children: bool,
     /// Sums in place of events.
     pub(crate) sums: bool,
+    /// Says why a text is no value of `--sample`, as it has to be where nothing is recorded yet.
+    pub(crate) check_sample: fn(&str) -> Result<(), String>,
 }
 
 impl RecordedKinds {
@@ -69,15 +70,6 @@ impl RecordedKinds {
             ("allocation-timestamps", "allocation_timestamps", self.timestamps),
             (FOLLOW, "follow_fork", self.children),
         ]
-    }
-}
-
-/// Whether this is a value of `--sample`, as it would have to be where nothing is recorded yet.
-fn check_sample(sample: Option<&str>) -> Result<()> {
-    let Some(sample) = sample else { return Ok(()) };
-    match sample.parse::<SampleOption>() {
-        Ok(_) => Ok(()),
-        Err(error) => bail!("invalid value '{sample}' for '--sample[=BYTES|auto[:N]]': {error}"),
     }
 }
 
@@ -96,7 +88,9 @@ impl OpenSpans {
     /// Why there will be no such file.
     pub(crate) fn begin(&self, number: u32, span: SpanRequest) -> Result<()> {
         let SpanRequest { output, force, needs, sample, .. } = span;
-        check_sample(sample.as_deref())?;
+        if let Some(sample) = sample {
+            (self.has.check_sample)(&sample).map_err(anyhow::Error::msg)?;
+        }
         self.check(number, &needs)?;
         check_writable(&output, force)?;
         if self.lock().iter().any(|open| open.output == output) {

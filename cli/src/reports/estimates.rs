@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 
 use memtrack_reader::View;
 use memtrack_reader::analysis::{SampleWeights, SamplingGaps, Tally, Variance, unseen_bytes};
+use memtrack_reader::event::Thread;
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
@@ -106,7 +107,8 @@ impl WholeFigures {
         let weights = capture.sample_bytes().map(SampleWeights::new);
         let ranged = |tally: Tally, view: View| {
             let variance = capture.analysis.whole_variance(view);
-            let figure = RangedTally::from(Tally { variance, ..tally });
+            let tally = Tally { variance, ..tally };
+            let figure = RangedTally { count: tally.count_range_of_all(), ..RangedTally::from(tally) };
             weights.map_or(figure, |weights| {
                 let (bytes, count) = weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default());
                 figure.widened((bytes, count.max(of_allocated.unseen_of_smallest())), most, totals.allocations)
@@ -131,6 +133,7 @@ pub(crate) fn sampling_gaps(capture: &Capture, has_selection: bool) -> SamplingG
     let is_changing = capture.info.process.sample_rate.is_some();
     SamplingGaps {
         unaccounted: if has_selection { 0 } else { unaccounted(capture) },
+        by_thread: if has_selection { Vec::new() } else { unaccounted_by_thread(capture) },
         largest_distance: capture.sample_bytes().filter(|_| is_changing),
     }
 }
@@ -141,6 +144,21 @@ fn unaccounted(capture: &Capture) -> u64 {
     let variance = capture.analysis.whole_variance(View::Allocated);
     let (_, high) = variance.count_range(estimated);
     if is_counted(capture) && counted > high { counted - estimated } else { 0 }
+}
+
+/// The same by thread: see [`SamplingGaps::by_thread`].
+fn unaccounted_by_thread(capture: &Capture) -> Vec<u64> {
+    let mut estimated = vec![Tally::default(); capture.threads.len()];
+    for row in capture.analysis.rows(View::Allocated).filter(|row| !row.allocator.is_mapping()) {
+        estimated.get_mut(row.thread.0 as usize).into_iter().for_each(|sum| *sum += row.tally());
+    }
+    let of_thread = |(thread, Tally { count, variance, .. }): (&Thread, Tally)| {
+        let counted = thread.counted.map_or(0, |counted| counted.count);
+        let is_beyond = count > 0 && counted > variance.count_range(count).1;
+        if is_beyond { counted - count } else { 0 }
+    };
+    let all: Vec<u64> = capture.threads.iter().zip(estimated).map(of_thread).collect();
+    if all.iter().any(|number| *number > 0) { all } else { Vec::new() }
 }
 
 /// The peak of a whole capture.

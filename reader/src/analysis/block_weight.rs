@@ -6,7 +6,26 @@ use super::estimate::{SampleWeights, Variance};
 use super::groups::Groups;
 use super::live_block::LiveBlock;
 use super::sample_distances::SampleDistances;
-use super::sampled_peak::BlockWeight;
+
+/// What a block adds to sums.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockWeight {
+    /// Bytes and number.
+    pub(super) tally: (u64, u64),
+    /// Bytes in each half.
+    pub(super) halves: [u64; 2],
+    /// The variance of its bytes.
+    pub(super) variance: f64,
+    /// It stands for itself, or nearly so.
+    pub(super) is_certain: bool,
+}
+
+impl BlockWeight {
+    /// Its bytes, if they are known exactly.
+    pub(super) fn certain_bytes(&self) -> u64 {
+        if self.is_certain { self.tally.0 } else { 0 }
+    }
+}
 
 /// Bytes and number for which so many bytes of a block stand; `whole`: it counts as an allocation.
 #[inline]
@@ -38,11 +57,12 @@ pub(super) fn peak_weight_of(
     whole: bool,
 ) -> BlockWeight {
     match weights_of(distances, groups, block) {
-        None => BlockWeight { tally: (bytes, u64::from(whole)), halves: [bytes; 2], variance: 0.0 },
+        None => BlockWeight { tally: (bytes, u64::from(whole)), halves: [bytes; 2], variance: 0.0, is_certain: true },
         Some(weights) => BlockWeight {
             tally: weights.of(block.size, block.order),
             halves: weights.halves(block.size, block.order),
             variance: weights.variance(block.size).bytes.into(),
+            is_certain: weights.is_nearly_certain(block.size),
         },
     }
 }

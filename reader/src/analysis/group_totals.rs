@@ -86,6 +86,8 @@ pub(crate) struct GroupTotals {
     restored_at_peak: u64,
     /// The order at which finalization began; 0: not yet.
     finalizing: u64,
+    /// Of samples, what was live then.
+    live_at_finalizing: u64,
     /// The number of allocations of each thread so far, modulo 2^32.
     thread_counts: Vec<u32>,
     snapshots: Vec<Snapshot>,
@@ -125,6 +127,7 @@ impl GroupTotals {
             shared_peak: options.shared_peak.then_some(None),
             restored_at_peak: 0,
             finalizing: 0,
+            live_at_finalizing: 0,
             thread_counts: Vec::new(),
             snapshots: Vec::new(),
             shown: 0,
@@ -306,6 +309,7 @@ impl GroupTotals {
         if self.totals.finalizing.is_none() {
             self.totals.finalizing = Some(Moment { order: event.order, time_ns: event.time_ns });
             self.finalizing = event.order;
+            self.look_at_finalizing();
         }
     }
 

@@ -14,6 +14,7 @@ mod curve;
 mod detail;
 pub mod diff;
 mod estimate;
+mod exact_moment;
 mod failed;
 mod flow;
 mod group;
@@ -180,17 +181,17 @@ impl Analysis {
     }
 
     /// Widens the intervals by what the samples cannot show. Mappings are all recorded.
-    pub fn note_gaps(&mut self, gaps: SamplingGaps) {
-        self.unaccounted = gaps.unaccounted;
-        if gaps == SamplingGaps::default() {
-            return;
-        }
+    pub fn note_gaps(&mut self, gaps: &SamplingGaps) {
+        self.unaccounted = gaps.all_unaccounted();
         let Self { groups, variances, .. } = self;
         for (group, variances) in groups.iter().zip(variances.iter_mut().flatten()) {
             if !group.allocator.is_mapping() {
+                // Its smallest blocks may be live, and those that were sampled not.
+                let smallest = variances.of(View::Allocated).unseen_of_smallest();
                 variances.change(|view, variance| {
                     let sum = group.sum(view);
-                    gaps.of_sum(variance, sum.bytes, sum.count)
+                    let variance = gaps.of_sum(variance, (sum.bytes, sum.count), group.thread);
+                    if view == View::Allocated { variance } else { variance.with_unseen((0, smallest)) }
                 });
             }
         }

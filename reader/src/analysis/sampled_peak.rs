@@ -5,11 +5,17 @@
 //! other. So where one half is at its maximum, the other says without that bias what was live, and the difference is by how
 //! much chance has raised the first. Only blocks that were not live at all of these moments made a difference between them:
 //! theirs is what the peak is lowered by, as their variances are. And where the halves choose other moments, it is not known
-//! which one was the peak: by as much as a sum differs between them, it is less exact.
+//! which one was the peak: by as much as a sum differs between them, it is less exact. What is known exactly has a
+//! moment of its own ([`exact_moment`](super::exact_moment)).
+//!
+//! Where few moments compete, as at the end of what grows, chance has raised little: a peak is not corrected to less than was live
+//! at the end, or when finalization began.
 //!
 //! Moments are looked at before each sample, which is as independent of what came before as any, and not right after it, for
 //! it would be in all of them. Invariant: what ends takes back what it had added.
 
+use super::block_weight::BlockWeight;
+use super::exact_moment::{ExactMoment, ExactRows, LiveNow};
 use super::since::EndedSince;
 use super::{Moment, Sum};
 
@@ -17,17 +23,6 @@ use super::{Moment, Sum};
 const OF_HALF: f64 = 0.6;
 /// By what part of the square of a sum's difference its variance is larger; found by simulation.
 const OF_DIFFERENCE: f64 = 0.6;
-
-/// What a block adds to sums.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BlockWeight {
-    /// Bytes and number.
-    pub(super) tally: (u64, u64),
-    /// Bytes in each half.
-    pub(super) halves: [u64; 2],
-    /// The variance of its bytes.
-    pub(super) variance: f64,
-}
 
 /// Where a half was at its maximum.
 #[derive(Clone, Debug, Default)]
@@ -69,6 +64,7 @@ pub(super) struct SampledPeak {
     halves: [HalfPeak; 2],
     /// Ended since the last of the moments, of what was live at the first.
     common: EndedSince<CommonPart>,
+    exact: ExactMoment,
     /// The last event.
     pub(super) last: Moment,
 }
@@ -77,6 +73,7 @@ impl SampledPeak {
     pub(super) fn add_group(&mut self) {
         self.halves.iter_mut().for_each(|half| half.ended.add_group());
         self.common.add_group();
+        self.exact.add_group();
     }
 
     /// One more than the order of the last event.
@@ -89,8 +86,9 @@ impl SampledPeak {
         self.live[half] > self.halves[half].bytes
     }
 
-    /// Looks at what is live; `whole_is_raised`: the peak is now.
-    pub(super) fn look(&mut self, whole_is_raised: bool) {
+    /// Looks at what is live, so many bytes; `whole_is_raised`: the peak is now.
+    pub(super) fn look(&mut self, whole: u64, whole_is_raised: bool) {
+        self.exact.look(LiveNow { end: self.next_order(), whole }, whole_is_raised);
         let mut is_moved = whole_is_raised;
         for at in 0..2 {
             if self.is_raised(at) {
@@ -106,12 +104,18 @@ impl SampledPeak {
         }
     }
 
-    pub(super) fn allocate(&mut self, halves: [u64; 2]) {
+    pub(super) fn allocate(&mut self, weight: &BlockWeight) {
+        self.exact.allocate(weight);
+        self.add_to_halves(weight.halves);
+    }
+
+    fn add_to_halves(&mut self, halves: [u64; 2]) {
         self.live.iter_mut().zip(halves).for_each(|(live, bytes)| *live = live.wrapping_add(bytes));
     }
 
     /// A block of this group and order, or a part of it, ends; the peak was before `peak_end`.
     pub(super) fn end(&mut self, (group, order): (u32, u64), weight: &BlockWeight, peak_end: u64) {
+        self.exact.end((group, order), weight);
         self.live.iter_mut().zip(weight.halves).for_each(|(live, bytes)| *live = live.wrapping_sub(bytes));
         for half in &mut self.halves {
             if order < half.end {
@@ -125,7 +129,8 @@ impl SampledPeak {
 
     /// It had not ended after all; `ended`: the order at which it seemed so.
     pub(super) fn restore(&mut self, (group, order): (u32, u64), weight: &BlockWeight, ended: u64, peak_end: u64) {
-        self.allocate(weight.halves);
+        self.exact.restore((group, order), weight, ended);
+        self.add_to_halves(weight.halves);
         let last_end = self.halves.iter().map(|half| half.end).fold(peak_end, u64::max);
         for (at, half) in self.halves.iter_mut().enumerate() {
             if ended < half.end {
@@ -155,8 +160,8 @@ impl SampledPeak {
         (more as f64 / 2.0 * OF_HALF) as u64
     }
 
-    /// What was live at the moments, without what still is; `peak_end`: `u64::MAX` if the peak is now.
-    pub(super) fn other_moments(&self, groups: usize, peak_end: u64) -> OtherMoments {
+    /// What was live at the moments, without what still is; `whole`: what is live now; `peak_end`: `u64::MAX` if the peak is now.
+    pub(super) fn other_moments(&self, groups: usize, whole: u64, peak_end: u64) -> OtherMoments {
         let ends = [0, 1].map(|at| if self.is_raised(at) { u64::MAX } else { self.halves[at].end });
         let mut rows = vec![OtherRow::default(); groups];
         for (at, half) in self.halves.iter().enumerate().filter(|(at, _)| ends[*at] != u64::MAX) {
@@ -165,7 +170,8 @@ impl SampledPeak {
         if !ends.contains(&u64::MAX) && peak_end != u64::MAX {
             self.common.iter().for_each(|(group, part)| rows[group as usize].common = part);
         }
-        OtherMoments { rows, ends, first_end: ends.into_iter().fold(peak_end, u64::min), excess: self.excess() }
+        let exact = self.exact.rows(groups, LiveNow { end: u64::MAX, whole }, peak_end == u64::MAX);
+        OtherMoments { rows, exact, ends, first_end: ends.into_iter().fold(peak_end, u64::min), excess: self.excess() }
     }
 }
 
@@ -180,6 +186,7 @@ struct OtherRow {
 #[derive(Debug)]
 pub(super) struct OtherMoments {
     rows: Vec<OtherRow>,
+    exact: ExactRows,
     ends: [u64; 2],
     first_end: u64,
     excess: u64,
@@ -207,28 +214,36 @@ impl OtherMoments {
         if order < self.first_end {
             row.common.add(weight);
         }
+        self.exact.add_live((group, order), weight);
     }
 
-    /// Takes the excess from the sums of all groups, and makes their variances as large as the choice of the moment asks for.
-    pub(super) fn correct(&self, sums: &mut [PeakSum]) {
+    /// Takes the excess from the sums of all groups, and makes their variances as large as the choice of the moment asks for. What
+    /// is left is not less than `least`, which was live at another moment that reports tell of.
+    pub(super) fn correct(&self, sums: &mut [PeakSum], least: u64) {
+        let peak = sums.iter().fold(0_u64, |peak, sum| peak.saturating_add(sum.bytes));
+        let excess = self.excess.min(peak.saturating_sub(least));
         let parts: Vec<f64> =
             sums.iter().zip(&self.rows).map(|(sum, row)| (sum.variances[0] - row.common.variance).max(0.0)).collect();
         let all: f64 = parts.iter().sum();
         let below: f64 = sums.iter().map(|sum| sum.bytes as f64 - sum.end.0 as f64).sum();
         // Two estimates that are as exact may differ by so much. What grows has its peak there.
         let may_be_end = below <= (2.0 * all).sqrt();
-        for ((sum, row), part) in sums.iter_mut().zip(&self.rows).zip(parts) {
+        for (group, ((sum, row), part)) in sums.iter_mut().zip(&self.rows).zip(parts).enumerate() {
             let end = may_be_end.then_some(sum.end);
             let others: Vec<_> = row.at.iter().map(|at| (at.bytes, at.count)).chain(end).collect();
             let most = |own: u64, other: fn(&(u64, u64)) -> u64| {
                 others.iter().map(|at| own.abs_diff(other(at)) as f64).fold(0.0, f64::max)
             };
-            let differences = [most(sum.bytes, |at| at.0), most(sum.count, |at| at.1)];
+            let exact = self.exact.difference(group);
+            let differences = [
+                most(sum.bytes, |at| at.0).max(exact.bytes as f64),
+                most(sum.count, |at| at.1).max(exact.count as f64),
+            ];
             for (variance, difference) in sum.variances.iter_mut().zip(differences) {
                 *variance += OF_DIFFERENCE * difference * difference;
             }
             if part > 0.0 {
-                sum.lower((self.excess as f64 * part / all) as u64, &row.common);
+                sum.lower((excess as f64 * part / all) as u64, &row.common);
             }
         }
     }

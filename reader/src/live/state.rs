@@ -34,6 +34,8 @@ pub struct LiveState {
     /// Grids so far.
     numbered: u32,
     windows: VecDeque<LiveWindow>,
+    /// The most that was live at the end of a window: no peak is said to be less, though an estimated one may be corrected to less.
+    most_live: u64,
 }
 
 impl LiveState {
@@ -50,6 +52,7 @@ impl LiveState {
             grids: Vec::new(),
             numbered: 0,
             windows: VecDeque::new(),
+            most_live: 0,
         };
         if let Some(every) = every {
             state.grids.push(WindowGrid::new(0, every));
@@ -89,9 +92,11 @@ impl LiveState {
     /// The totals now.
     #[must_use]
     pub fn totals(&self) -> LiveTotals {
-        if let Some(sums) = &self.sums {
-            return sums.totals;
-        }
+        let totals = self.sums.as_ref().map_or_else(|| self.replayed_totals(), |sums| sums.totals);
+        LiveTotals { peak_bytes: totals.peak_bytes.max(self.most_live), ..totals }
+    }
+
+    fn replayed_totals(&self) -> LiveTotals {
         let (totals, peak) = (self.replay.totals(), self.replay.own_peak());
         LiveTotals {
             time_ns: self.time_ns,
@@ -155,6 +160,7 @@ impl LiveState {
         let totals = self.totals();
         for grid in &mut self.grids {
             if let Some((to_ns, last)) = end(grid, &totals) {
+                self.most_live = self.most_live.max(totals.live.bytes);
                 self.windows.push_back(grid.close(to_ns, last, totals, flows(&self.replay, self.sums.as_ref())));
             }
         }

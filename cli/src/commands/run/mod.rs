@@ -366,6 +366,7 @@ fn recorded_kinds(options: &args::RunArgs) -> RecordedKinds {
         timestamps: options.allocation_timestamps,
         children: options.follow,
         sums: options.writes_sums(),
+        check_sample: args::sample::check,
     }
 }
 

@@ -149,7 +149,9 @@ fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others:
         PeakSum { bytes: sum.bytes, count: sum.count, variances, end }
     };
     let mut sums: Vec<PeakSum> = variances.iter().enumerate().map(of).collect();
-    others.correct(&mut sums);
+    let all = |part| (0..).zip(&sums).fold(0_u64, |all, (at, _)| all.saturating_add(groups.part(at, part).bytes));
+    let least = all(OptionalSum::LeakedAtExit).max(all(OptionalSum::Leaked));
+    others.correct(&mut sums, least);
     for ((at, sum), variances) in (0..).zip(&sums).zip(variances) {
         let part = *groups.part(at, OptionalSum::Peak);
         variances[PEAK] = variances[PEAK].with_variances(sum.variances);

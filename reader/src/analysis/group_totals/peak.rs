@@ -19,7 +19,9 @@ impl GroupTotals {
             return self.totals.peak;
         }
         let Peak { bytes, allocations, at } = self.newest_peak();
-        Peak { bytes: bytes.saturating_sub(self.sampled_peak.excess()), allocations, at }
+        // Not less than what reports say is live, or was when finalization began.
+        let least = self.live_bytes.max(self.live_at_finalizing).min(bytes);
+        Peak { bytes: bytes.saturating_sub(self.sampled_peak.excess()).max(least), allocations, at }
     }
 
     /// The same as it is estimated, without a correction.
@@ -68,12 +70,20 @@ impl GroupTotals {
         }
     }
 
+    /// Finalization begins: a moment as those before samples are.
+    pub(super) fn look_at_finalizing(&mut self) {
+        if self.distances.is_some() {
+            self.look_at_samples();
+            self.live_at_finalizing = self.live_bytes;
+        }
+    }
+
     fn look_at_samples(&mut self) {
         let is_raised = self.is_peak_now();
         if is_raised {
             self.set_peak::<false>(self.sampled_peak.last);
         }
-        self.sampled_peak.look(is_raised);
+        self.sampled_peak.look(self.live_bytes, is_raised);
     }
 
     /// The block was allocated by this event.
@@ -83,11 +93,10 @@ impl GroupTotals {
             return self.raise_peak::<SUMS_ONLY>(event);
         };
         let weight = peak_weight_of(distances, &self.figures.groups, block, block.size, true);
-        let is_certain =
-            weight.variance == 0.0 || distances.at(event.thread, event.order).is_nearly_certain(block.size);
-        self.sampled_peak.allocate(weight.halves);
+        self.sampled_peak.allocate(&weight);
         self.sampled_peak.last = Moment { order: event.order, time_ns: event.time_ns };
-        if is_certain {
+        // After another sample it would be in all of the moments.
+        if weight.is_certain {
             self.look_at_samples();
         }
     }
@@ -109,7 +118,8 @@ impl GroupTotals {
     /// What is needed to correct an estimated peak of this process alone.
     pub(super) fn other_moments(&self) -> Option<OtherMoments> {
         let is_own = self.distances.is_some() && self.shared_peak.is_none();
-        is_own.then(|| self.sampled_peak.other_moments(self.figures.groups.len(), self.newest_peak_end()))
+        let (groups, peak_end) = (self.figures.groups.len(), self.newest_peak_end());
+        is_own.then(|| self.sampled_peak.other_moments(groups, self.live_bytes, peak_end))
     }
 
     /// Sets the common peak of several processes to now, after all events before `order`; `at`: this process raised it.

@@ -2,7 +2,8 @@
 
 use std::num::NonZeroU64;
 
-use memtrack_format::Allocator::Malloc;
+use memtrack_format::Allocator::{Malloc, Mmap};
+use memtrack_format::MapClass;
 
 use crate::analysis::{Analysis, SampleWeights, View};
 use crate::event::{Event, EventKind, StackId, ThreadId};
@@ -66,12 +67,28 @@ impl SampledProgram {
         if let Some(address) = address {
             self.event(EventKind::Alloc(Malloc), address, size, site);
         }
+        self.grow(site, size);
+        ProgramBlock { site, size, address }
+    }
+
+    fn grow(&mut self, site: usize, size: u64) {
         self.live[site] = (self.live[site].0 + size, self.live[site].1 + 1);
         let all = self.live.iter().map(|(bytes, _)| bytes).sum();
         if all > self.most {
             (self.most, self.peak) = (all, self.live);
         }
-        ProgramBlock { site, size, address }
+    }
+
+    /// Maps a range, which is always recorded, in place of this one.
+    fn map_again(&mut self, site: usize, size: u64, old: Option<ProgramBlock>) -> ProgramBlock {
+        if let Some(ProgramBlock { size, address: Some(address), .. }) = old {
+            self.live[site] = (self.live[site].0 - size, self.live[site].1 - 1);
+            self.event(EventKind::Unmap, address, size, site);
+        }
+        let address = (1 << 40) + (self.order << 24);
+        self.event(EventKind::Map(Mmap, MapClass::Heap), address, size, site);
+        self.grow(site, size);
+        ProgramBlock { site, size, address: Some(address) }
     }
 
     fn free(&mut self, ProgramBlock { site, size, address }: ProgramBlock) {
@@ -127,6 +144,44 @@ fn growing(seed: u64) -> SampledProgram {
     program
 }
 
+/// About as much is live all the time of small blocks, beside mappings of very different sizes.
+fn mapping(seed: u64) -> SampledProgram {
+    let mut program = SampledProgram::new(seed);
+    let (mut ring, mut maps) = (vec![None; 1500], [None; 20]);
+    for at in 0..15_000_u64 {
+        let site = (at % 3) as usize;
+        let size = [200 + program.random.below(400), 16 + program.random.below(100), 20 + program.random.below(3000)];
+        let block = program.allocate(site, size[site]);
+        let place = program.random.below(ring.len() as u64) as usize;
+        if let Some(old) = ring[place].replace(block) {
+            program.free(old);
+        }
+        if at % 150 == 0 {
+            let size = 4096 * (1 + program.random.below(25));
+            let place = (at / 150 % 20) as usize;
+            maps[place] = Some(program.map_again(3, size, maps[place]));
+        }
+    }
+    program
+}
+
+#[test]
+fn intervals_of_mappings_at_the_peak_hold_the_truth() {
+    const RUNS: u64 = if cfg!(miri) { 1 } else { 200 };
+    let (mut covered, mut widths) = (0, 0.0);
+    for seed in 0..RUNS {
+        let program = mapping(seed);
+        let (truth, _) = program.peak[3];
+        let analysis = program.replay.into_analysis();
+        let [(_, (low, high)), _] = SampledProgram::row(&analysis, 3).unwrap();
+        covered += u64::from((low..=high).contains(&truth));
+        widths += (high - low) as f64 / truth as f64 / RUNS as f64;
+        assert!(analysis.totals.peak.bytes >= analysis.totals.leaked_at_exit.bytes, "{seed}");
+    }
+    // Of what is exact at each moment, and without a small block beside it as good as known.
+    assert!(cfg!(miri) || (covered * 100 >= RUNS * 93 && widths < 1.0), "{covered} {widths}");
+}
+
 #[test]
 fn most_intervals_of_the_peak_hold_the_truth() {
     const RUNS: u64 = if cfg!(miri) { 1 } else { 200 };
@@ -148,6 +203,7 @@ fn most_intervals_of_the_peak_hold_the_truth() {
                 }
             }
             let peak = analysis.totals.peak.bytes;
+            assert!(peak >= analysis.totals.leaked_at_exit.bytes && peak >= analysis.totals.leaked.bytes, "{seed}");
             let (low, high) = analysis.whole_variance(View::HighWaterMark).bytes_range(peak);
             whole += u64::from((low..=high).contains(&most));
             ratio += peak as f64 / most as f64 / RUNS as f64;

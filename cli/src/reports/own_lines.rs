@@ -41,6 +41,15 @@ pub(crate) struct OwnLineKey {
     pub(crate) process: Option<FrameId>,
 }
 
+/// A row by its names, which are the same however often its captures are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedLine {
+    function: String,
+    file: String,
+    line: u32,
+    whose: Whose,
+}
+
 /// One row.
 #[derive(Clone, Debug)]
 pub(crate) struct OwnLineRow {
@@ -210,6 +219,13 @@ impl OwnLineKey {
     /// Whose memory it is.
     pub(crate) fn whose(&self) -> Whose {
         self.whose
+    }
+
+    /// The row by its names; `None` for empty stacks.
+    pub(crate) fn named(&self, capture: &Capture) -> Option<NamedLine> {
+        let Frame { function, file, line, .. } = self.line?;
+        let [function, file] = [function, file].map(|name| capture.frames.name(name).to_owned());
+        Some(NamedLine { function, file, line, whose: self.whose })
     }
 }
 

@@ -35,7 +35,8 @@ impl ProcessRow {
         format!("process {}: {}", self.number(), self.title)
     }
 
-    fn number(&self) -> String {
+    /// Its id.
+    pub(super) fn number(&self) -> String {
         self.pid.map_or("?".into(), |pid| pid.to_string())
     }
 }

@@ -69,6 +69,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
                 ),
                 tally,
                 place,
+                ..Evidence::default()
             }],
             meaning: format!(
                 "{} {TAKES_TIME}",

@@ -79,7 +79,7 @@ impl LargeBlock {
     pub(super) fn as_request(&self, end_ns: u64) -> Evidence {
         let before = duration(end_ns.saturating_sub(self.time_ns));
         let text = format!("last large request: {}, {before} before the end, {}", size(self.bytes), self.place.name());
-        Evidence { text, tally: Evidence::exact(self.bytes, 1), place: Some(self.place.clone()) }
+        Evidence { text, tally: Evidence::exact(self.bytes, 1), place: Some(self.place.clone()), ..Evidence::default() }
     }
 
     fn end_ns(&self) -> u64 {
@@ -121,11 +121,17 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Findin
             format!("{} in {}{end}", size(block.bytes), block.place.name())
         });
         [
-            Evidence { text: first, tally: Evidence::exact(earlier.bytes, 1), place: Some(earlier.place.clone()) },
+            Evidence {
+                text: first,
+                tally: Evidence::exact(earlier.bytes, 1),
+                place: Some(earlier.place.clone()),
+                ..Evidence::default()
+            },
             Evidence {
                 text: format!("{} later: {second}", duration(then)),
                 tally: Evidence::exact(later.bytes, 1),
                 place: Some(later.place.clone()),
+                ..Evidence::default()
             },
         ]
     });

@@ -77,9 +77,10 @@ pub(super) fn findings(
             ),
             tally: live,
             place,
+            ..Evidence::default()
         };
         let place = grown.place.as_ref();
-        let reserved = absent.evidence(place).into_iter().collect();
+        let reserved = absent.evidence(row.named(capture).as_ref()).into_iter().collect();
         let shown = place.map_or_else(String::new, |place| format!("{} ", place.filters()));
         Finding {
             kind: FindingKind::Growth,

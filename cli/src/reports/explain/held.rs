@@ -64,7 +64,7 @@ impl<'a> Holder<'a> {
             return None;
         }
         let place = row.peak.place(capture, sources);
-        let found = absent.of_line(place.as_ref()).unwrap_or_default();
+        let found = absent.of_line(row.named(capture).as_ref()).unwrap_or_default();
         Some(Self { row, place, absent: found.absent, is_mostly_absent: found.is_most_of(tally.bytes) })
     }
 
@@ -80,8 +80,14 @@ impl<'a> Holder<'a> {
             ),
             tally,
             place: self.place.clone(),
+            ..Evidence::default()
         };
-        [vec![held], absent.evidence(self.place.as_ref()).into_iter().collect(), self.row.objects(objects)].concat()
+        [
+            vec![held],
+            absent.evidence(self.row.named(rows.capture).as_ref()).into_iter().collect(),
+            self.row.objects(objects),
+        ]
+        .concat()
     }
 }
 

@@ -37,9 +37,10 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotI
             let label = labels.iter().find(|label| row.is(label.key));
             let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
             let place = row.peak.place(capture, sources);
-            not_there += absent.of_line(place.as_ref()).map_or(0, |found| found.absent);
-            let reserved = absent.evidence(place.as_ref());
-            let held = Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place };
+            let line = row.named(capture);
+            not_there += absent.of_line(line.as_ref()).map_or(0, |found| found.absent);
+            let reserved = absent.evidence(line.as_ref());
+            let held = Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place, ..Evidence::default() };
             [held].into_iter().chain(reserved)
         })
         .collect();

@@ -51,7 +51,7 @@ pub(super) fn findings(rows: &LineRows<'_>, last: Option<&LargeBlock>, sources: 
     }
     if totals.rss_last_bytes > 0 {
         let text = format!("resident memory {} at the last snapshot", size(totals.rss_last_bytes));
-        evidence.push(Evidence { text, tally: Evidence::exact(totals.rss_last_bytes, 0), place: None });
+        evidence.push(Evidence { text, tally: Evidence::exact(totals.rss_last_bytes, 0), ..Evidence::default() });
     }
     vec![Finding {
         kind: FindingKind::Killed,
@@ -82,9 +82,10 @@ fn of_processes(capture: &Capture) -> Option<Finding> {
     let (most, reason) = *killed.first()?;
     let is_of_all = killed.iter().all(|(_, other)| *other == reason);
     let of = |(process, reason): &(&ProcessRow, &str)| {
-        let how = if is_of_all { String::new() } else { format!(", {reason}") };
-        let text = format!("{} live: {}{how}", in_blocks(process.leaked), process.name());
-        Evidence { text, tally: process.leaked, place: None }
+        let how = if is_of_all { String::new() } else { format!("{reason}: ") };
+        let text = format!("{} live: {how}process {}: ", in_blocks(process.leaked), process.number());
+        let command_line = Some(process.title.clone());
+        Evidence { text, command_line, tally: process.leaked, ..Evidence::default() }
     };
     let is_certain = !killed.iter().any(|(_, reason)| reason.starts_with(PERHAPS_KILLED));
     let reason = match (is_of_all, is_certain) {
@@ -113,7 +114,7 @@ fn holders(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Evidence> {
     let of = |row: &&super::rows::LineRow| {
         let tally = row.leaked.tally;
         let text = format!("held {}: {}", in_blocks(tally), row.name(capture));
-        Evidence { text, tally, place: row.leaked.place(capture, sources) }
+        Evidence { text, tally, place: row.leaked.place(capture, sources), ..Evidence::default() }
     };
     all.iter().take(MOST).map(of).collect()
 }
@@ -134,5 +135,10 @@ fn growing_last(rows: &LineRows<'_>, sources: &mut Sources) -> Option<Evidence> 
         size_about(bytes, noise(row.leaked.tally))
     );
     let place = row.leaked.place(rows.capture, sources);
-    (bytes > noise(row.leaked.tally)).then_some(Evidence { text, tally: Evidence::exact(bytes, 0), place })
+    (bytes > noise(row.leaked.tally)).then_some(Evidence {
+        text,
+        tally: Evidence::exact(bytes, 0),
+        place,
+        ..Evidence::default()
+    })
 }

@@ -107,6 +107,8 @@ pub(crate) struct Finding {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Evidence {
     text: String,
+    /// Of a process: its command line, which follows the text; as text it is cut.
+    command_line: Option<String>,
     /// Bytes and blocks, with how exact they are.
     tally: Tally,
     place: Option<Place>,
@@ -316,7 +318,8 @@ mod tests {
             capture
         };
         let held = |untouched: u64| {
-            let tables = capture();
+            let mut tables = capture();
+            tables.fold_beside(&DisplayOptions::default()).unwrap();
             let stack = tables.analysis.groups.iter().next().unwrap().stack;
             let blocks = UntouchedBlocks { stack, blocks: 1, bytes: reserved, untouched };
             let mut breakdown = ResidentBreakdown::default();
@@ -339,5 +342,29 @@ mod tests {
         let [culprit] = &held(200_000_000)[..] else { panic!("one finding") };
         assert!(culprit.title.starts_with("Reader.read at ") && culprit.title.ends_with("after 3.00 s"), "{culprit:?}");
         assert!(culprit.evidence[1].text.contains("200 MB of a block"), "{culprit:?}");
+    }
+
+    /// As of a line that imports numpy, whose library reserves buffers, and fills an array.
+    #[test]
+    fn what_a_line_imports_is_not_what_it_allocates() {
+        let find = ("_find_and_load", "<frozen importlib._bootstrap>");
+        let line = ("table", "/srv/lazy.py");
+        let numpy = ("<module>", "/v/site-packages/numpy/__init__.py");
+        let mut capture = fixture::of_stacks(&[(&[line], 40_000_000), (&[line, find, numpy], 67_000_000)]);
+        capture.analysis.groups.change_all(|group| group.peak = group.allocated);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let stack = capture.analysis.groups.iter().nth(1).unwrap().stack;
+        let mut breakdown = ResidentBreakdown::default();
+        breakdown.untouched_blocks.push(UntouchedBlocks { stack, blocks: 2, bytes: 67_000_000, untouched: 67_000_000 });
+        let (time_ns, cause) = (51_000_000, AccountCause::Growth);
+        let moment = ResidentMoment { time_ns, cause, breakdown, threads: 1, knows_all: true };
+        let report = ResidentReport::new(&capture, &moment);
+        let explanation =
+            Explanation::of(&capture, &LargeBlocks::default(), Some(&report), &[], &LineObjects::default());
+        let of = |kind| explanation.findings.iter().find(|finding| finding.kind == kind).unwrap();
+        let (held, imports) = (of(FindingKind::Held), of(FindingKind::Imports));
+        assert!(held.title.starts_with("table at ") && !held.title.contains("not in memory"), "{}", held.title);
+        assert!(held.evidence.iter().all(|evidence| !evidence.text.contains("not in memory")), "{held:?}");
+        assert!(imports.evidence[1].text.contains("67.0 MB of 2 blocks of 67.0 MB in all"), "{imports:?}");
     }
 }

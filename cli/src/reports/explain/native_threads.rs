@@ -34,7 +34,7 @@ pub(super) fn findings(rows: &LineRows<'_>) -> Vec<Finding> {
     let evidence = held.threads(capture).take(MOST).map(|(name, tally)| Evidence {
         text: format!("{} of thread {name}", in_blocks(tally)),
         tally,
-        place: None,
+        ..Evidence::default()
     });
     vec![Finding {
         kind: FindingKind::Held,

@@ -1,11 +1,12 @@
 //! Which of a line's live bytes are not in memory: address space that allocators reserve, and blocks that nobody has touched.
 //!
-//! Invariant: the figures are those of `resident` at the moment that the command names, "Live and not in memory".
+//! They are joined with the rows of findings by the row itself. Invariant: the figures are those of `resident` at the moment that the command names, "Live and not in memory".
 
+use super::Evidence;
 use super::resident::at_moment;
-use super::{Evidence, Place};
 use crate::reports::capture_info::Capture;
-use crate::reports::resident::{ResidentMoment, ResidentReport};
+use crate::reports::own_lines::NamedLine;
+use crate::reports::resident::{ResidentMoment, ResidentReport, UntouchedRow};
 use crate::units::{count, duration, size};
 
 /// Bytes from which it is said.
@@ -15,7 +16,7 @@ const LEAST: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct NotInMemory<'a> {
     moment: Option<&'a ResidentMoment>,
-    rows: Vec<(&'a Place, BlocksOfLine)>,
+    rows: Vec<(&'a NamedLine, BlocksOfLine)>,
 }
 
 /// Large blocks of a line.
@@ -38,17 +39,18 @@ impl<'a> NotInMemory<'a> {
     /// Of the moment of this report.
     pub(super) fn of(report: Option<&'a ResidentReport<'a>>) -> Self {
         let Some(report) = report else { return Self::default() };
-        let row = |(place, found): &'a (Option<Place>, _)| {
-            let memtrack_reader::resident::UntouchedBlocks { blocks, bytes, untouched, .. } = *found;
-            Some((place.as_ref()?, BlocksOfLine { blocks, bytes, absent: untouched }))
+        let row = |UntouchedRow { line, blocks, .. }: &'a UntouchedRow| {
+            let memtrack_reader::resident::UntouchedBlocks { blocks, bytes, untouched, .. } = *blocks;
+            Some((line.as_ref()?, BlocksOfLine { blocks, bytes, absent: untouched }))
         };
         Self { moment: Some(report.memory()), rows: report.untouched().iter().filter_map(row).collect() }
     }
 
-    /// What is not in memory of what this line has allocated; `None`: that is little.
-    pub(super) fn of_line(&self, place: Option<&Place>) -> Option<BlocksOfLine> {
-        let place = place?;
-        let of_line = self.rows.iter().filter(|(other, _)| place.is_line_of(other));
+    /// What is not in memory of this row's blocks; `None`: that is little. What a line imports is not of the row of what it
+    /// allocates itself.
+    pub(super) fn of_line(&self, line: Option<&NamedLine>) -> Option<BlocksOfLine> {
+        let line = line?;
+        let of_line = self.rows.iter().filter(|(other, _)| *other == line);
         let sum = of_line.fold(BlocksOfLine::default(), |sum, (_, more)| BlocksOfLine {
             blocks: sum.blocks + more.blocks,
             bytes: sum.bytes.saturating_add(more.bytes),
@@ -63,8 +65,8 @@ impl<'a> NotInMemory<'a> {
     }
 
     /// What is not in memory of a line, as evidence.
-    pub(super) fn evidence(&self, place: Option<&Place>) -> Option<Evidence> {
-        let (BlocksOfLine { blocks, bytes, absent }, moment) = (self.of_line(place)?, self.moment?);
+    pub(super) fn evidence(&self, line: Option<&NamedLine>) -> Option<Evidence> {
+        let (BlocksOfLine { blocks, bytes, absent }, moment) = (self.of_line(line)?, self.moment?);
         let of = if blocks == 1 {
             format!("a block of {}", size(bytes))
         } else {
@@ -75,7 +77,7 @@ impl<'a> NotInMemory<'a> {
             duration(moment.time_ns),
             size(absent)
         );
-        Some(Evidence { text, tally: Evidence::exact(absent, blocks), place: None })
+        Some(Evidence { text, tally: Evidence::exact(absent, blocks), ..Evidence::default() })
     }
 
     /// The command that lists what is live and not in memory.

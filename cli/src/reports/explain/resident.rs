@@ -47,7 +47,7 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
             report.sentence()
         ),
         tally: Evidence::exact(bytes, 0),
-        place: None,
+        ..Evidence::default()
     }];
     evidence.extend(report.pinned().first().map(|row| evidence_of(row, memory)));
     Some(Finding {
@@ -109,6 +109,7 @@ fn evidence_of(row: &PinnedRow, memory: &ResidentMoment) -> Evidence {
         ),
         tally: Evidence::exact(pages.pinned_bytes, pages.blocks),
         place: row.place.clone(),
+        ..Evidence::default()
     }
 }
 

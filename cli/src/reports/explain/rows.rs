@@ -11,7 +11,7 @@ use super::Evidence;
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
-use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
+use crate::reports::own_lines::{NamedLine, OwnLineKey, rows_of_groups};
 use crate::reports::place::Place;
 use crate::reports::source::Sources;
 use crate::reports::{NO_STACK, display};
@@ -118,9 +118,14 @@ impl LineRow {
         let evidence = |of: &ObjectsOfLine| Evidence {
             text: text(of),
             tally: Evidence::exact(of.own_bytes, of.count),
-            place: None,
+            ..Evidence::default()
         };
         objects.of_line(self.key).iter().map(evidence).collect()
+    }
+
+    /// The row by its names.
+    pub(super) fn named(&self, capture: &Capture) -> Option<NamedLine> {
+        self.key.named(capture)
     }
 
     pub(super) fn is(&self, key: OwnLineKey) -> bool {

@@ -25,6 +25,7 @@ pub(super) fn findings(capture: &Capture, sources: &mut Sources) -> Vec<Finding>
         ),
         tally: Evidence::exact(line.bytes, line.count),
         place: Place::of(capture, line.stack, sources),
+        ..Evidence::default()
     };
     let title = format!("{} has {} of shared mappings, which are in no peak", first.name(capture), size(first.bytes));
     let mut all_evidence: Vec<Evidence> = lines.iter().map(evidence).collect();

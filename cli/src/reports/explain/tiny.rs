@@ -49,6 +49,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
                 ),
                 tally,
                 place,
+                ..Evidence::default()
             }],
             meaning: "Each block takes up to 16 bytes more than was asked for, and in Python a reference and often a \
                       header beside."

@@ -31,17 +31,17 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
     let grown = Evidence {
         text: format!("{first}, {second} and {third} objects {when}, {} from first to last", duration(of.span_ns)),
         tally: Evidence::exact(of.bytes(), of.counts[2] - of.counts[0]),
-        place: None,
+        ..Evidence::default()
     };
     let held = of.paths.iter().take(PATHS).map(|path| Evidence {
         text: format!("{} held by {}", plural(path.count, "object", "objects"), path.told()),
         tally: Evidence::exact(0, path.count),
-        place: None,
+        ..Evidence::default()
     });
     let contents = of.held.iter().map(|(name, bytes)| Evidence {
         text: format!("{} more of {} in them", size(*bytes), name.strip_prefix("builtins.").unwrap_or(name)),
         tally: Evidence::exact(*bytes, 0),
-        place: None,
+        ..Evidence::default()
     });
     Finding {
         kind: FindingKind::Growth,

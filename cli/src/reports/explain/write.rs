@@ -1,6 +1,6 @@
 //! `explain` as text and JSON, within a budget of characters.
 //!
-//! Invariant: whole findings are left out, the least important first, and both forms say how many.
+//! Invariant: whole findings are left out, those that the more important ones leave no room for, and both forms say how many.
 
 use std::io::{self, Write};
 
@@ -15,6 +15,8 @@ use crate::units::plural;
 
 /// Maximum number of pieces of evidence with their place, in text.
 const PLACES: usize = 2;
+/// Characters of a command line, in text.
+const COMMAND_LINE: usize = 100;
 
 impl Severity {
     fn name(self) -> &'static str {
@@ -28,20 +30,18 @@ impl Severity {
 impl Explanation {
     /// Writes the findings as text of at most `budget` characters; the first finding in any case.
     pub(crate) fn text(&self, budget: usize, format: TextFormat, mut out: impl Write) -> io::Result<()> {
-        let blocks: Vec<Vec<String>> =
-            (1..).zip(&self.findings).map(|(number, one)| one.lines(number, format)).collect();
+        let lengths: Vec<usize> =
+            (1..).zip(&self.findings).map(|(number, one)| characters(&one.lines(number, format))).collect();
         let end = self.end(format);
-        let length = |lines: &[String]| lines.iter().map(|line| line.chars().count() + 1).sum::<usize>();
-        let kept =
-            kept(&blocks.iter().map(|block| length(block)).collect::<Vec<_>>(), budget.saturating_sub(length(&end)));
-        for line in blocks[..kept].iter().flatten() {
-            writeln!(out, "{line}")?;
+        let kept = kept(&lengths, budget.saturating_sub(characters(&end)));
+        for (number, at) in (1..).zip(&kept) {
+            self.findings[*at].lines(number, format).iter().try_for_each(|line| writeln!(out, "{line}"))?;
         }
-        if let Some(more) = blocks.len().checked_sub(kept).filter(|more| *more > 0) {
+        if let Some(more) = lengths.len().checked_sub(kept.len()).filter(|more| *more > 0) {
             let text = format!("{} left out: --budget", plural(more as u64, "further finding", "further findings"));
             writeln!(out, "{text}\n")?;
         }
-        if blocks.is_empty() {
+        if lengths.is_empty() {
             writeln!(out, "Nothing stands out.\n")?;
         }
         end.iter().try_for_each(|line| writeln!(out, "{line}"))
@@ -61,20 +61,27 @@ impl Explanation {
         json!({
             "schema": "memtrack-explain",
             "version": 1,
-            "findings": findings[..kept],
-            "left_out": findings.len() - kept,
+            "findings": kept.iter().map(|at| &findings[*at]).collect::<Vec<_>>(),
+            "left_out": findings.len() - kept.len(),
             "not_seen": self.not_seen,
         })
     }
 }
 
-/// How many blocks of these lengths fit, at least one.
-fn kept(lengths: &[usize], budget: usize) -> usize {
-    let sums = lengths.iter().scan(0_usize, |sum, length| {
-        *sum = sum.saturating_add(*length);
-        Some(*sum)
-    });
-    sums.take_while(|sum| *sum <= budget).count().max(1).min(lengths.len())
+/// Characters of lines, with their ends.
+fn characters(lines: &[String]) -> usize {
+    lines.iter().map(|line| line.chars().count() + 1).sum()
+}
+
+/// Which findings of these lengths fit, the first in any case: one that is too long keeps no later one away.
+fn kept(lengths: &[usize], budget: usize) -> Vec<usize> {
+    let mut left = budget;
+    let mut fits = |(at, length): (usize, &usize)| {
+        let rest = left.checked_sub(*length);
+        left = rest.unwrap_or(if at == 0 { 0 } else { left });
+        (at == 0 || rest.is_some()).then_some(at)
+    };
+    lengths.iter().enumerate().filter_map(&mut fits).collect()
 }
 
 impl Finding {
@@ -119,7 +126,7 @@ impl Finding {
 
 impl Evidence {
     fn lines(&self, with_place: bool, format: TextFormat) -> Vec<String> {
-        let mut lines = entry("   - ", 5, &self.text, format);
+        let mut lines = entry("   - ", 5, &self.words(COMMAND_LINE), format);
         let Some(place) = self.place.as_ref().filter(|_| with_place) else { return lines };
         if let Some(source) = place.source() {
             let text = Styled::new(Style::Dim, format!("{:>8} | ", place.line())).and(Style::OwnCode, source);
@@ -132,8 +139,17 @@ impl Evidence {
         lines
     }
 
+    /// The text, with so many characters of the command line.
+    fn words(&self, most: usize) -> String {
+        let Some(command_line) = &self.command_line else { return self.text.clone() };
+        match command_line.char_indices().nth(most) {
+            Some((end, _)) => format!("{}{}…", self.text, &command_line[..end]),
+            None => format!("{}{command_line}", self.text),
+        }
+    }
+
     fn json(&self) -> Value {
-        let mut value = json!({"text": self.text, "bytes": self.tally.bytes, "count": self.tally.count});
+        let mut value = json!({"text": self.words(usize::MAX), "bytes": self.tally.bytes, "count": self.tally.count});
         if self.tally.variance != Variance::EXACT {
             RangedTally::from(self.tally).put(&mut value, ["bytes", "count"]);
         }
@@ -147,13 +163,28 @@ impl Evidence {
 
 #[cfg(test)]
 mod tests {
-    use super::kept;
+    use super::{Evidence, kept};
 
     #[test]
     fn whole_findings_are_left_out() {
-        assert_eq!(kept(&[100, 100, 100], 250), 2);
-        assert_eq!(kept(&[100, 100, 100], 300), 3);
-        assert_eq!(kept(&[100, 10], 50), 1);
-        assert_eq!(kept(&[], 50), 0);
+        assert_eq!(kept(&[100, 100, 100], 250), [0, 1]);
+        assert_eq!(kept(&[100, 100, 100], 300), [0, 1, 2]);
+        assert_eq!(kept(&[100, 10], 50), [0]);
+        assert!(kept(&[], 50).is_empty());
+    }
+
+    #[test]
+    fn a_long_finding_keeps_no_later_one_away() {
+        assert_eq!(kept(&[100, 500, 100, 60, 40], 250), [0, 2, 4]);
+    }
+
+    #[test]
+    fn a_command_line_is_cut_in_text_alone() {
+        let command_line = Some(format!("python {}", "ü".repeat(200)));
+        let evidence = Evidence { text: "1 B live: process 7: ".into(), command_line, ..Evidence::default() };
+        let told = evidence.words(100);
+        assert!(told.starts_with("1 B live: process 7: python üü") && told.ends_with("ü…"), "{told}");
+        assert_eq!(told.chars().count(), evidence.text.chars().count() + 101);
+        assert!(evidence.json()["text"].as_str().unwrap().ends_with(&"ü".repeat(200)));
     }
 }

@@ -9,11 +9,13 @@ mod text;
 mod what_if;
 
 use memtrack_format::MapClass;
+use memtrack_reader::origin::Whose;
 use memtrack_reader::resident::{AllocatorArena, MemoryClass, PinnedPages, PoolClass, SizeSpread, UntouchedBlocks};
 use serde_json::{Value, json};
 
 use super::capture_info::Capture;
 use super::mappings::{self, MappedLine};
+use super::own_lines::{NamedLine, label, line_of, whose_memory};
 use super::place::Place;
 pub(crate) use super::resident_moment::ResidentMoment;
 use super::source::Sources;
@@ -30,7 +32,7 @@ pub(crate) struct ResidentReport<'a> {
     capture: &'a Capture,
     memory: &'a ResidentMoment,
     pinned: Vec<PinnedRow>,
-    untouched: Vec<(Option<Place>, UntouchedBlocks)>,
+    untouched: Vec<UntouchedRow>,
     what_if: Option<WhatIf>,
 }
 
@@ -40,6 +42,31 @@ pub(crate) struct PinnedRow {
     /// `None`: the stack is empty.
     pub(crate) place: Option<Place>,
     pub(crate) pages: PinnedPages,
+}
+
+/// Blocks of one stack of which a part is not in memory.
+#[derive(Debug)]
+pub(crate) struct UntouchedRow {
+    /// `None`: the stack is empty.
+    pub(crate) place: Option<Place>,
+    /// The row of `table` that they belong to.
+    pub(crate) line: Option<NamedLine>,
+    /// What was imported when they were allocated, and where, if something was.
+    import: Option<String>,
+    pub(crate) blocks: UntouchedBlocks,
+}
+
+impl UntouchedRow {
+    fn of(capture: &Capture, blocks: UntouchedBlocks, sources: &mut Sources) -> Self {
+        let stack = capture.stack(blocks.stack);
+        let is_import = whose_memory(capture, stack) == Whose::Imports;
+        Self {
+            place: Place::of(capture, stack, sources),
+            line: line_of(capture, stack).named(capture),
+            import: is_import.then(|| label(capture, stack).whole().words()),
+            blocks,
+        }
+    }
 }
 
 impl ResidentMoment {
@@ -76,8 +103,7 @@ impl<'a> ResidentReport<'a> {
         });
         let pinned = pinned.collect();
         let untouched = memory.breakdown.untouched_blocks.iter();
-        let untouched =
-            untouched.map(|blocks| (Place::of(capture, capture.stack(blocks.stack), &mut sources), *blocks)).collect();
+        let untouched = untouched.map(|blocks| UntouchedRow::of(capture, *blocks, &mut sources)).collect();
         Self { capture, memory, pinned, untouched, what_if: None }
     }
 
@@ -113,7 +139,7 @@ impl<'a> ResidentReport<'a> {
     }
 
     /// The stacks whose blocks are not all in memory, those with most of that first.
-    pub(crate) fn untouched(&self) -> &[(Option<Place>, UntouchedBlocks)] {
+    pub(crate) fn untouched(&self) -> &[UntouchedRow] {
         &self.untouched
     }
 
@@ -184,7 +210,7 @@ fn is_most((all, recorded): (u64, u64), line: u64, mapped: u64) -> bool {
 }
 
 /// Blocks and mappings of which a part is not in memory.
-fn untouched((place, blocks): &(Option<Place>, UntouchedBlocks)) -> Value {
+fn untouched(UntouchedRow { place, blocks, .. }: &UntouchedRow) -> Value {
     let mut value = place_json(place.as_ref());
     value["blocks"] = blocks.blocks.into();
     value["bytes"] = blocks.bytes.into();

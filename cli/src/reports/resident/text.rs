@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use memtrack_reader::resident::{AllocatorArena, MemoryClass, PoolClass, SizeSpread};
 
-use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport, allocator_statistics};
+use super::{GLIBC, PinnedRow, ResidentMoment, ResidentReport, UntouchedRow, allocator_statistics};
 use crate::reports::NO_STACK;
 use crate::reports::place::Place;
 use crate::terminal::TextFormat;
@@ -201,9 +201,10 @@ impl ResidentReport<'_> {
 
     fn untouched_table(&self, rows: usize) -> TextTable {
         let mut table = TextTable::new([column("not in memory"), column("of"), column("blocks"), column("function")]);
-        for (place, blocks) in self.untouched.iter().take(rows) {
+        for UntouchedRow { place, import, blocks, .. } in self.untouched.iter().take(rows) {
             let [untouched, of] = [blocks.untouched, blocks.bytes].map(size);
-            table.row([untouched.into(), of.into(), count(blocks.blocks).into(), named(place.as_ref()).into()]);
+            let name = import.as_ref().map_or_else(|| named(place.as_ref()), |import| Styled::from(import.clone()));
+            table.row([untouched.into(), of.into(), count(blocks.blocks).into(), name.into()]);
         }
         table
     }

@@ -37,7 +37,7 @@ EVERY = ("--push-every", "500ms")
 class Server:
     """Stores what is posted to it; `answer` gives the status, or None to close the connection."""
 
-    def __init__(self, answer=lambda number: 200, body=b""):
+    def __init__(self, answer=lambda number: 200, body=b"", headers=()):
         self.posts = []
         outer = self
 
@@ -53,6 +53,8 @@ class Server:
                     return
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(body)))
+                for name, value in headers:
+                    self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
 
@@ -279,6 +281,57 @@ def test_what_fails_is_sent_again(memtrack, python, tmp_path):
     allocated, _ = totals(memtrack, capture.path)
     assert sum(column[1] for column in columns) == allocated["bytes"]
     assert told(run).count("a window was not delivered") == 1 and "windows not delivered" not in told(run)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_server_that_asks_for_time_is_asked_no_more_before(memtrack, python, tmp_path, status):
+    """Neither while the program runs nor at its end, for which it would be too late."""
+    with Server(lambda number: status, headers=[("Retry-After", "3600")]) as server:
+        run, _ = memtrack.run(python, program(tmp_path), options=("--push", server.url, *EVERY))
+    assert run.status == 0 and len(server.posts) == 1
+    assert re.search(r"(\d+) of \1 windows not delivered", told(run)), told(run)
+
+
+def test_a_server_that_fails_gets_few_requests_at_the_end(memtrack, python, tmp_path):
+    """Pauses of 0.5, 1, 2 … s, before the end and in the 5 s after it."""
+    with Server(lambda number: 500) as server:
+        run, _ = memtrack.run(python, program(tmp_path), options=("--push", server.url, *EVERY))
+    assert run.status == 0 and len(server.posts) <= 7
+
+
+def test_what_a_killed_memtrack_has_left_is_sent_by_the_next_one(executable, python, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    statuses = [None]
+    script = tmp_path / "waits.py"
+    script.write_text("import sys\nkept = []\nprint(1, flush=True)\nfor line in sys.stdin:\n    kept.append(bytes(100_000))\n")
+    pid = re.compile(r"pid%3D(\d+)")
+    with Server(lambda number: statuses[0]) as server:
+        command = [executable, "run", "-f", "-o", tmp_path / "killed.bin", "--push", server.url, "--push-every", "100ms", python, script]
+        killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("memtrack-push-*/[0-9]*"))) < 3 and time.monotonic() < deadline:
+            killed.stdin.write(b"\n")
+            killed.stdin.flush()
+        killed.kill()
+        killed.wait()
+        killed.stdin.close()
+        left = list(tmp_path.glob("memtrack-push-*/[0-9]*"))
+        assert len(left) >= 3
+        # A recording that sends to another server leaves it alone.
+        run = [executable, "run", "-f", "-o", tmp_path / "other.bin"]
+        with Server() as other:
+            subprocess.run([*run, "--push", other.url, python, script], stdin=subprocess.DEVNULL, check=True)
+            assert len(other.posts) == 1
+        assert set(tmp_path.glob("memtrack-push-*/[0-9]*")) == set(left)
+        statuses[0], number = 200, len(server.posts)
+        ended = subprocess.run(
+            [*run, "--push", server.url, python, script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True
+        )
+        pids = [pid.search(path)[1] for path, _, _ in server.posts[number:]]
+    assert len(pids) == len(left) + 1 and len(set(pids)) == 2, pids
+    assert f"{len(left)} windows of a recording that was killed wait, too" in ended.stderr
+    assert f"{len(left) + 1} windows delivered" in ended.stderr
+    assert not list(tmp_path.glob("memtrack-push-*"))
 
 
 def test_a_server_that_refuses_is_named_once(memtrack, python, tmp_path):

@@ -2,7 +2,8 @@
 //!
 //! The owner of a directory has its file [`LOCK`] locked, which the kernel unlocks however it ends. An owner that ends
 //! removes what it finds beside its own directory. Invariant: removed is only what this user made here and nobody uses:
-//! with no other files than memtrack's, an unlocked lock, a socket at which nobody listens, and no younger than [`SETTLED`].
+//! with no other files than memtrack's, an unlocked lock, a socket at which nobody listens, and no younger than [`SETTLED`], or
+//! [`KEPT`] times that with profiles that wait: these are for the next recording that sends to their server.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -25,6 +26,8 @@ const PUSHES: &str = "push-";
 const RANDOM: usize = 6;
 /// A directory that was changed more lately may be one that is being set up.
 const SETTLED: Duration = Duration::from_secs(60);
+/// How many times as long profiles wait for the next recording: an hour.
+const KEPT: u32 = 60;
 /// Most entries that are looked at, so that a large directory for temporary files keeps no program waiting.
 const MOST_LOOKED_AT: usize = 10_000;
 
@@ -50,6 +53,11 @@ impl OwnedDirectory {
         Self::new_in(&std::env::temp_dir(), &format!("{PREFIX}{PUSHES}"))
     }
 
+    /// Those for profiles whose owners have ended without removing them, the oldest first.
+    pub(crate) fn left_pushes() -> Vec<LeftDirectory> {
+        left_pushes(&std::env::temp_dir())
+    }
+
     fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         let private = fs::Permissions::from_mode(0o700);
@@ -64,6 +72,48 @@ impl OwnedDirectory {
     }
 }
 
+/// A directory for profiles of an owner that was killed; nobody else takes it as long as this lives.
+#[derive(Debug)]
+pub(crate) struct LeftDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl LeftDirectory {
+    /// It, if nobody owns it.
+    fn of(path: PathBuf) -> Option<Self> {
+        let lock = File::open(path.join(LOCK)).ok().filter(|lock| lock.try_lock().is_ok())?;
+        Some(Self { path, _lock: lock })
+    }
+
+    /// The files that wait, in the order in which they were made.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        let number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()));
+        let mut files: Vec<_> = entries.filter_map(number).collect();
+        files.sort_unstable();
+        files.into_iter().map(|(_, path)| path).collect()
+    }
+
+    /// Removes it, if nothing waits in it any more.
+    pub(crate) fn remove_if_empty(self) {
+        if self.files().is_empty() {
+            let _ = fs::remove_file(self.path.join(LOCK)).and_then(|()| fs::remove_dir(&self.path));
+        }
+    }
+}
+
+/// One without files may be one that is being set up.
+fn left_pushes(parent: &Path) -> Vec<LeftDirectory> {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten().take(MOST_LOOKED_AT);
+    let entries = entries.filter(|entry| is_named_here(&entry.file_name()) && is_for_pushes(&entry.file_name()));
+    let directories = entries.map(|entry| entry.path()).filter(|path| is_private(path, Duration::ZERO));
+    let left = directories.filter_map(LeftDirectory::of).filter(|left| !left.files().is_empty());
+    let mut left: Vec<_> = left.collect();
+    left.sort_by_key(|left| fs::metadata(&left.path).and_then(|found| found.modified()).ok());
+    left
+}
+
 impl Drop for OwnedDirectory {
     fn drop(&mut self) {
         self.path().parent().into_iter().for_each(|parent| remove_left(parent, SETTLED));
@@ -75,6 +125,8 @@ fn remove_left(parent: &Path, settled: Duration) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten().take(MOST_LOOKED_AT);
     for entry in entries.filter(|entry| is_named_here(&entry.file_name())) {
         let directory = entry.path();
+        let waits = is_for_pushes(&entry.file_name()) && directory.read_dir().is_ok_and(|files| files.count() > 1);
+        let settled = if waits { settled * KEPT } else { settled };
         if let Some(files) = is_private(&directory, settled).then(|| files_left(&directory)).flatten() {
             let _ = files.iter().try_for_each(fs::remove_file).and_then(|()| fs::remove_dir(&directory));
         }
@@ -88,6 +140,10 @@ fn is_named_here(name: &OsStr) -> bool {
     random.len() == RANDOM
         && random.iter().all(u8::is_ascii_alphanumeric)
         && random.iter().any(|byte| !byte.is_ascii_digit())
+}
+
+fn is_for_pushes(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(format!("{PREFIX}{PUSHES}").as_bytes())
 }
 
 /// Whether it is this user's alone, and was not changed lately.
@@ -121,7 +177,7 @@ fn is_left(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LOCK, OwnedDirectory, PREFIX, remove_left};
+    use super::{LOCK, OwnedDirectory, PREFIX, left_pushes, remove_left};
     use std::fs::{self, File};
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
@@ -165,5 +221,36 @@ mod tests {
         let path = own.path().to_owned();
         drop(own);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn profiles_of_a_killed_owner_are_for_the_next_one() {
+        let parent = tempfile::tempdir().unwrap();
+        let parent = parent.path();
+        let left = made(parent, "push-aaaaa1", 0o700, &[LOCK, "2", "10", "9"]);
+        for (name, mode, files) in [
+            ("push-aaaaa2", 0o700, &[LOCK][..]),
+            ("push-aaaaa3", 0o755, &[LOCK, "1"]),
+            ("push-aaaaa4", 0o700, &["1"]),
+            ("aaaaa5", 0o700, &[LOCK, "1"]),
+            ("push-aaaaa6", 0o700, &[LOCK, "1"]),
+        ] {
+            made(parent, name, mode, files);
+        }
+        let owned = File::open(parent.join("memtrack-push-aaaaa6").join(LOCK)).unwrap();
+        owned.try_lock().unwrap();
+        let mut found = left_pushes(parent);
+        assert!(left_pushes(parent).is_empty(), "the first one has it");
+        let first = found.pop().unwrap();
+        assert!(found.is_empty());
+        let files = first.files();
+        assert_eq!(files, ["2", "9", "10"].map(|name| left.join(name)));
+        files[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
+        first.remove_if_empty();
+        assert!(left.join("2").exists());
+        fs::remove_file(left.join("2")).unwrap();
+        // It is found no more, but was so: its owner removes it as soon as nothing waits.
+        super::LeftDirectory::of(left.clone()).unwrap().remove_if_empty();
+        assert!(!left.exists());
     }
 }

@@ -8,6 +8,8 @@
 mod delivery;
 mod queue;
 mod request;
+mod retry_after;
+mod stored;
 mod tree;
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -21,9 +23,10 @@ use self::queue::PushQueue;
 use self::request::PushedWindow;
 use self::tree::PushedTree;
 use crate::args::RunArgs;
-use crate::args::push::PushServer;
+use crate::args::push::{PushServer, ServerUrl};
 use crate::control::snapshot::CapturePaths;
 use crate::message;
+use crate::units::plural;
 
 /// How often the captures are looked at; windows are no shorter than 100 ms.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -54,8 +57,11 @@ impl Pushes {
         let mut pushes = Self { ending: Arc::default(), threads: Vec::new() };
         let mut outlets: Vec<Outlet> = Vec::new();
         for (server, url) in servers {
-            match PushQueue::new() {
-                Ok(queue) => outlets.push((server, Arc::new(queue))),
+            match PushQueue::new(format!("{server:?} {url}")) {
+                Ok(queue) => {
+                    say_taken(&queue, &url, quiet);
+                    outlets.push((server, Arc::new(queue)));
+                }
                 Err(error) => {
                     message::warning(format_args!("{url}: nothing is sent: no directory for what waits: {error}"));
                     continue;
@@ -88,6 +94,17 @@ impl Pushes {
     }
 }
 
+/// Says what waits already, of recordings that were killed.
+fn say_taken(queue: &PushQueue, url: &ServerUrl, quiet: bool) {
+    let (_, taken) = queue.undelivered();
+    if taken > 0 && !quiet {
+        let windows = plural(taken, "window", "windows");
+        message::note(format_args!(
+            "memtrack: {windows} of a recording that was killed wait, too, to be sent to {url}"
+        ));
+    }
+}
+
 /// Makes windows until the recording ends.
 fn make(
     (ending, changed): &(Mutex<Option<Instant>>, Condvar),
@@ -99,7 +116,7 @@ fn make(
     let mut put = |window: &PushedWindow| {
         for (server, queue) in outlets {
             match window.request(*server) {
-                Ok(request) => queue.put(request),
+                Ok(request) => queue.put(&request),
                 Err(error) => message::warning(format_args!("a window is not sent: {error:#}")),
             }
         }

@@ -92,9 +92,10 @@ pub(crate) struct ParquetArgs {
     /// The version of the service, for the table of processes
     #[arg(long, value_name = "NAME")]
     pub(crate) release: Option<String>,
-    /// The length of a window in the table of windows: 1s, 15s, 5min
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = window)]
-    pub(crate) window: u64,
+    /// The length of a window in the table of windows: 1s, 15s, 5min; aggregated captures keep the windows of their recording
+    /// [default: 15s]
+    #[arg(long, value_name = "TIME", value_parser = window)]
+    pub(crate) window: Option<u64>,
     /// Leave out the table of events: sums by stack and time only
     #[arg(long)]
     pub(crate) no_events: bool,

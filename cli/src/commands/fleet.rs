@@ -3,6 +3,7 @@
 //! Invariant: every figure is the engine's; here they only get units.
 
 use std::io::{Write, stdout};
+use std::path::Path;
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     if options.json {
         writeln!(out, "{:#}", json!({"schema": "memtrack-fleet", "version": 1, "rows": rows}))?;
     } else if rows.is_empty() {
-        message::note(nothing(options.query));
+        message::note(nothing(options.query, are_all_aggregated(&options.directory)));
     } else {
         for line in table(options.query, &rows).lines(TextFormat::new(options.colors.color, true)) {
             writeln!(out, "{line}")?;
@@ -41,12 +42,21 @@ pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// Whether all captures in the tables are aggregated: they alone have no snapshots.
+fn are_all_aggregated(directory: &Path) -> bool {
+    !directory.join("snapshots").is_dir()
+}
+
 /// What it means that there is no row.
-fn nothing(query: FleetQuery) -> &'static str {
+fn nothing(query: FleetQuery, are_all_aggregated: bool) -> &'static str {
     match query {
+        FleetQuery::Growth if are_all_aggregated => {
+            "nothing grew between the first and the last whole window of a process; these captures keep the windows that they were \
+             recorded with: record with shorter ones ('memtrack run --window')"
+        }
         FleetQuery::Growth => {
             "nothing grew between the first and the last whole window of a process; shorter windows are made by \
-             'memtrack transform parquet --window'"
+             'memtrack transform parquet --window' of captures that are not aggregated"
         }
         FleetQuery::Regression => {
             "nothing holds more, or one of the releases has no process; 'memtrack fleet DIR leaks' lists them"

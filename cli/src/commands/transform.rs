@@ -110,6 +110,18 @@ fn write_parquet(options: &ParquetArgs) -> Result<u8> {
     Ok(0)
 }
 
+/// The length of a window, if nothing else was asked for.
+const WINDOW_NS: u64 = 15_000_000_000;
+
+/// Says that the sums of a capture cannot be divided otherwise than they were recorded.
+fn say_kept_windows(path: &Path, has_windows: bool) {
+    let what = match has_windows {
+        true => "it keeps the windows that it was recorded with; 'memtrack run --window' makes shorter ones",
+        false => "it has no table of windows; 'memtrack run --window' records one",
+    };
+    message::warning(format_args!("{}: --window has no effect on an aggregated capture: {what}", path.display()));
+}
+
 /// Writes the tables of one capture; whether there is one of its events.
 fn write_process(
     path: &Path,
@@ -119,8 +131,9 @@ fn write_process(
 ) -> Result<bool> {
     // As recorded, so that keys are those of every other process.
     let request = Request { split_domains: true, ..request.clone() };
+    let window_ns = options.window.unwrap_or(WINDOW_NS);
     let (file, capture, windows) = load_by(path, &request, &Options::default(), |file, replayed| {
-        let mut replay = WindowReplay::new(replayed, Some(options.window));
+        let mut replay = WindowReplay::new(replayed, Some(window_ns));
         let mut progress = Progress::new(file.total_record_bytes(), "reading");
         let read = file.read(&mut replay, |bytes| progress.add(bytes))?;
         let (replay, windows) = replay.finish();
@@ -131,6 +144,9 @@ fn write_process(
         (true, windows) => (AllocationFilter::of_groups(groups), (!windows.is_empty()).then_some(windows)),
         (false, _) => (AllocationFilter::new(&request, &file)?, Some(windows.as_slice())),
     };
+    if options.window.is_some() && file.aggregated() {
+        say_kept_windows(path, windows.is_some());
+    }
     let process = file.process();
     let host = options.host.clone().unwrap_or_else(origin_names::host);
     let service = options.service.clone().unwrap_or_else(|| origin_names::service(process));
@@ -138,7 +154,7 @@ fn write_process(
     let labels = parquet::ProcessLabels {
         partition: parquet::Partition { day, service, host },
         release: options.release.as_deref(),
-        window_ns: options.window,
+        window_ns,
     };
     let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept };
     // What a sample stands for shows in sums only.

@@ -1,19 +1,21 @@
 //! Sends the requests of a queue to a server, one after another.
 //!
-//! A request that fails is sent again, after pauses that grow to a minute; one that the server refuses is given up. TLS and
-//! passwords are left to a proxy or an agent of the user's, see `docs/running-programs.md`.
+//! A request that fails is sent again, after pauses that grow to a minute, or that the server asks for; one that the server refuses
+//! is given up. TLS and passwords are left to a proxy or an agent of the user's, see `docs/running-programs.md`.
 //! Invariant: nothing that a server does or sends takes more than [`PATIENCE`] and [`MOST_ANSWER`] of memory for a request.
 
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use ureq::Agent;
 use ureq::http::StatusCode;
+use ureq::http::header::RETRY_AFTER;
 
 use super::queue::{MOST_BYTES, PushQueue, QueuedPush};
 use super::request::PushRequest;
+use super::retry_after;
 use crate::args::push::{PushServer, ServerUrl};
 use crate::export::otlp;
 use crate::message;
@@ -36,8 +38,44 @@ enum Sent {
     Delivered,
     /// The server does not want it, and would not later.
     Refused(String),
-    /// It may be delivered later.
-    Failed(String),
+    /// It may be delivered later, but not before the pause that the server asks for.
+    Failed(String, Duration),
+}
+
+/// What a server says to a request.
+struct PushAnswer {
+    status: StatusCode,
+    /// The pause that it asks for.
+    asked: Duration,
+    body: Vec<u8>,
+}
+
+/// The pauses between tries. Once the recording has ended they are short again, and grow again: a server that is gone gets a few
+/// requests of each program that ends.
+#[derive(Debug)]
+struct PushPauses {
+    next: Duration,
+    is_ending: bool,
+}
+
+impl PushPauses {
+    const fn new() -> Self {
+        Self { next: PAUSES[0], is_ending: false }
+    }
+
+    fn delivered(&mut self) {
+        self.next = PAUSES[0];
+    }
+
+    /// The pause after a failure.
+    fn failed(&mut self, is_ending: bool) -> Duration {
+        if is_ending && !std::mem::replace(&mut self.is_ending, true) {
+            self.next = PAUSES[0];
+        }
+        let pause = self.next;
+        self.next = (pause * 2).min(PAUSES[1]);
+        pause
+    }
 }
 
 /// Sends to one server.
@@ -63,22 +101,21 @@ impl Delivery {
 
     /// Sends until the queue is closed, and empty or out of time.
     pub(super) fn run(&mut self) {
-        let mut pause = PAUSES[0];
+        let mut pauses = PushPauses::new();
         while let Some(queued) = self.queue.take() {
             match self.send(&queued) {
                 Sent::Delivered => {
                     self.queue.done(&queued, true);
-                    pause = PAUSES[0];
+                    pauses.delivered();
                 }
                 Sent::Refused(why) => {
                     self.tell(&why);
                     self.queue.done(&queued, false);
                 }
-                Sent::Failed(why) => {
+                Sent::Failed(why, asked) => {
                     self.tell(&format!("{why}; it is tried again, and up to {} of windows wait", size(MOST_BYTES)));
                     self.queue.put_back(queued);
-                    self.queue.pause(pause);
-                    pause = (pause * 2).min(PAUSES[1]);
+                    self.queue.pause(pauses.failed(self.queue.end().is_some()), asked);
                 }
             }
         }
@@ -105,14 +142,14 @@ impl Delivery {
         let left = self.queue.end().map(|end| end.saturating_duration_since(Instant::now()));
         let limit = left.map_or(PATIENCE, |left| left.min(PATIENCE)).max(Duration::from_millis(1));
         match self.answer(request, limit) {
-            Ok((status, answer)) => self.judge(status, &answer),
-            Err(why) => Sent::Failed(why),
+            Ok(answer) => self.judge(&answer),
+            Err(why) => Sent::Failed(why, Duration::ZERO),
         }
     }
 
     /// The server's answer. It is waited for on a thread of its own, which is left behind where the recording ends meanwhile
     /// and the time for that is over.
-    fn answer(&self, request: PushRequest, limit: Duration) -> Result<(StatusCode, Vec<u8>), String> {
+    fn answer(&self, request: PushRequest, limit: Duration) -> Result<PushAnswer, String> {
         let (answer, answered) = channel();
         let (agent, url) = (self.agent.clone(), self.url.clone());
         let post = move || {
@@ -130,26 +167,22 @@ impl Delivery {
         }
     }
 
-    fn judge(&self, status: StatusCode, answer: &[u8]) -> Sent {
+    fn judge(&self, answer: &PushAnswer) -> Sent {
+        let PushAnswer { status, asked, body } = answer;
         if status.is_success() {
-            let rejection = if self.server == PushServer::Otlp { otlp::rejection(answer) } else { None };
+            let rejection = if self.server == PushServer::Otlp { otlp::rejection(body) } else { None };
             return rejection.map_or(Sent::Delivered, Sent::Refused);
         }
-        let said: String = visible(String::from_utf8_lossy(answer).trim()).chars().take(MOST_SAID).collect();
+        let said: String = visible(String::from_utf8_lossy(body).trim()).chars().take(MOST_SAID).collect();
         let said = if said.is_empty() { said } else { format!(": {said}") };
         let why = format!("the server answers {status}{said}");
-        let is_passing = status.is_server_error() && status != StatusCode::NOT_IMPLEMENTED
-            || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(&status);
-        if is_passing { Sent::Failed(why) } else { Sent::Refused(why) }
+        let is_passing = status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED
+            || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(status);
+        if is_passing { Sent::Failed(why, *asked) } else { Sent::Refused(why) }
     }
 }
 
-fn post(
-    agent: &Agent,
-    url: &ServerUrl,
-    request: &PushRequest,
-    limit: Duration,
-) -> Result<(StatusCode, Vec<u8>), ureq::Error> {
+fn post(agent: &Agent, url: &ServerUrl, request: &PushRequest, limit: Duration) -> Result<PushAnswer, ureq::Error> {
     let path = format!("{}{}", url.root(), request.path);
     let mut post = agent.post(&path).content_type(&request.content_type);
     if request.gzip {
@@ -158,9 +191,24 @@ fn post(
     if let Some(credentials) = url.authorization() {
         post = post.header("Authorization", credentials);
     }
-    let post = post.query_pairs(request.query.iter().map(|(name, value)| (*name, value.as_str())));
+    let post = post.query_pairs(request.query.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     let mut answer = post.config().timeout_global(Some(limit)).build().send(&request.body)?;
     let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
+    let asked = answer.headers().get(RETRY_AFTER).and_then(|asked| asked.to_str().ok());
+    let asked = asked.and_then(|asked| retry_after::pause(asked, SystemTime::now())).unwrap_or_default();
     // What it says beyond its status is of use only for a message.
-    Ok((answer.status(), body.unwrap_or_default()))
+    Ok(PushAnswer { status: answer.status(), asked, body: body.unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PushPauses;
+
+    #[test]
+    fn pauses_grow_and_begin_anew_once_at_the_end() {
+        let mut pauses = PushPauses::new();
+        let mut failed = |is_ending| pauses.failed(is_ending).as_millis();
+        assert_eq!([false; 9].map(&mut failed), [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000]);
+        assert_eq!([true; 4].map(&mut failed), [500, 1000, 2000, 4000]);
+    }
 }

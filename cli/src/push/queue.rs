@@ -1,5 +1,6 @@
 //! The profiles that wait to be sent, on disk, so that a server that is gone for an hour costs no memory.
 //!
+//! What the queue of a memtrack that was killed has for the same server is taken over.
 //! Invariant: never more than [`MOST_BYTES`] and [`MOST_WAITING`] wait; when there are more, the oldest are given up, and
 //! counted.
 
@@ -8,31 +9,29 @@ use std::fs;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::request::PushRequest;
-use crate::owned_directory::OwnedDirectory;
+use super::stored;
+use crate::owned_directory::{LeftDirectory, OwnedDirectory};
 
 /// Bytes of bodies that wait.
 pub(super) const MOST_BYTES: u64 = 64 << 20;
 /// Requests that wait: a day of windows of 15 s.
 const MOST_WAITING: usize = 6_000;
-/// The longest time between two tries at the end.
-const LAST_PAUSE: Duration = Duration::from_millis(250);
 
-/// A request whose body is in a file.
+/// A request that is in a file.
 #[derive(Debug)]
 pub(super) struct QueuedPush {
     number: u64,
     bytes: u64,
-    /// Its body is empty here.
-    request: PushRequest,
 }
 
 /// The queue of one server.
 #[derive(Debug)]
 pub(super) struct PushQueue {
+    /// The kind and the address of its server.
+    server: String,
     directory: OwnedDirectory,
     state: Mutex<PushQueueState>,
     changed: Condvar,
@@ -51,12 +50,42 @@ struct PushQueueState {
 }
 
 impl PushQueue {
-    /// An empty queue in a directory of its own.
+    /// A queue in a directory of its own, with what was left for this server.
     ///
     /// # Errors
     /// It cannot be made.
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { directory: OwnedDirectory::for_pushes()?, state: Mutex::default(), changed: Condvar::new() })
+    pub(super) fn new(server: String) -> io::Result<Self> {
+        let directory = OwnedDirectory::for_pushes()?;
+        let queue = Self { server, directory, state: Mutex::default(), changed: Condvar::new() };
+        OwnedDirectory::left_pushes().into_iter().for_each(|left| queue.take_over(left));
+        Ok(queue)
+    }
+
+    /// Takes what a queue that was left has for this server. The rest waits for a recording that sends to its server.
+    fn take_over(&self, left: LeftDirectory) {
+        let mut state = self.lock();
+        for file in left.files() {
+            let Ok(Some(bytes)) = stored::bytes_for(&file, &self.server) else { continue };
+            let number = state.made;
+            if fs::rename(&file, self.file(number)).is_ok() {
+                state.made += 1;
+                state.bytes += bytes;
+                state.waiting.push_back(QueuedPush { number, bytes });
+                self.shrink(&mut state);
+            }
+        }
+        left.remove_if_empty();
+    }
+
+    /// Gives up the oldest while there are too many.
+    fn shrink(&self, state: &mut PushQueueState) {
+        while state.bytes > MOST_BYTES || state.waiting.len() > MOST_WAITING {
+            let Some(oldest) = state.waiting.pop_front() else { break };
+            state.bytes -= oldest.bytes;
+            state.lost += 1;
+            // It is removed with the directory else.
+            let _ = fs::remove_file(self.file(oldest.number));
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, PushQueueState> {
@@ -68,26 +97,20 @@ impl PushQueue {
     }
 
     /// Adds a request; one that cannot be written is given up.
-    pub(super) fn put(&self, mut request: PushRequest) {
-        let body = std::mem::take(&mut request.body);
+    pub(super) fn put(&self, request: &PushRequest) {
         let mut state = self.lock();
         let number = state.made;
         state.made += 1;
-        let bytes = body.len() as u64;
-        if bytes > MOST_BYTES || fs::write(self.file(number), body).is_err() {
-            let _ = fs::remove_file(self.file(number));
+        let file = self.file(number);
+        let written = stored::write(&file, &self.server, request).ok().filter(|bytes| *bytes <= MOST_BYTES);
+        let Some(bytes) = written else {
+            let _ = fs::remove_file(file);
             state.lost += 1;
             return;
-        }
+        };
         state.bytes += bytes;
-        state.waiting.push_back(QueuedPush { number, bytes, request });
-        while state.bytes > MOST_BYTES || state.waiting.len() > MOST_WAITING {
-            let Some(oldest) = state.waiting.pop_front() else { break };
-            state.bytes -= oldest.bytes;
-            state.lost += 1;
-            // It is removed with the directory else.
-            let _ = fs::remove_file(self.file(oldest.number));
-        }
+        state.waiting.push_back(QueuedPush { number, bytes });
+        self.shrink(&mut state);
         drop(state);
         self.changed.notify_all();
     }
@@ -115,7 +138,7 @@ impl PushQueue {
     /// # Errors
     /// Its file cannot be read.
     pub(super) fn whole(&self, queued: &QueuedPush) -> io::Result<PushRequest> {
-        Ok(PushRequest { body: fs::read(self.file(queued.number))?, ..queued.request.clone() })
+        stored::read(&self.file(queued.number))
     }
 
     /// Puts a request back that was not delivered: it is the next one again.
@@ -131,15 +154,27 @@ impl PushQueue {
         self.lock().lost += u64::from(!is_delivered);
     }
 
-    /// Waits this long before the next try; shorter once the queue is closed.
-    pub(super) fn pause(&self, time: Duration) {
-        let state = self.lock();
-        if let Some(end) = state.closed {
-            drop(state);
-            thread::sleep(time.min(LAST_PAUSE).min(end.saturating_duration_since(Instant::now())));
-        } else {
-            // A poisoned lock ends the wait early, which does no harm.
-            drop(self.changed.wait_timeout_while(state, time, |state| state.closed.is_none()));
+    /// Waits this long before the next try, and not less than the server has asked for. The end of the recording cuts a longer
+    /// pause short; then nothing is tried any more where the server has asked for more time than is left.
+    pub(super) fn pause(&self, time: Duration, asked: Duration) {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        let was_closed = state.closed.is_some();
+        loop {
+            let now = Instant::now();
+            let pause = if state.closed.is_some() && !was_closed { asked } else { time.max(asked) };
+            if let Some(end) = state.closed
+                && begun + asked > end
+            {
+                state.closed = Some(now.min(end));
+                return;
+            }
+            let until = begun + pause;
+            let left = state.closed.map_or(until, |end| until.min(end)).saturating_duration_since(now);
+            if left.is_zero() {
+                return;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 

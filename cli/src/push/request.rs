@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use memtrack_reader::View;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use std::io::Write as _;
 use twox_hash::XxHash64;
@@ -27,15 +28,16 @@ const PYROSCOPE_PATH: &str = "/ingest";
 const PARCA_PATH: &str = "/profiles/writeraw";
 
 /// A request by POST.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PushRequest {
     /// Below the server's root.
-    pub(super) path: &'static str,
+    pub(super) path: String,
     /// Not encoded yet.
-    pub(super) query: Vec<(&'static str, String)>,
+    pub(super) query: Vec<(String, String)>,
     pub(super) content_type: String,
     /// The body is compressed by gzip as a whole.
     pub(super) gzip: bool,
+    #[serde(skip)]
     pub(super) body: Vec<u8>,
 }
 
@@ -104,15 +106,16 @@ impl PushedWindow {
         }
         body.extend(format!("--{boundary}--\r\n").as_bytes());
         let seconds = |ns: u64| (ns / 1_000_000_000).to_string();
-        let query = vec![
+        let query = [
             ("name", self.pyroscope_name()),
             ("from", seconds(self.time_ns)),
             ("until", seconds(self.time_ns.saturating_add(self.duration_ns).saturating_add(999_999_999))),
             ("format", "pprof".into()),
             ("spyName", "memtrack".into()),
         ];
+        let query = query.into_iter().map(|(name, value)| (name.into(), value)).collect();
         let content_type = format!("multipart/form-data; boundary={boundary}");
-        Ok(PushRequest { path: PYROSCOPE_PATH, query, content_type, gzip: false, body })
+        Ok(PushRequest { path: PYROSCOPE_PATH.into(), query, content_type, gzip: false, body })
     }
 
     /// `service{host=…,pid=…}`.
@@ -139,7 +142,7 @@ impl PushedWindow {
         }]);
         let body = json!({"series": series, "normalized": true}).to_string().into_bytes();
         let content_type = "application/json".into();
-        Ok(PushRequest { path: PARCA_PATH, query: Vec::new(), content_type, gzip: false, body })
+        Ok(PushRequest { path: PARCA_PATH.into(), query: Vec::new(), content_type, gzip: false, body })
     }
 
     fn otlp(&self) -> Result<PushRequest> {
@@ -155,7 +158,7 @@ impl PushedWindow {
         let mut body = GzEncoder::new(Vec::new(), Compression::default());
         body.write_all(&message)?;
         let content_type = "application/x-protobuf".into();
-        Ok(PushRequest { path: otlp::PATH, query: Vec::new(), content_type, gzip: true, body: body.finish()? })
+        Ok(PushRequest { path: otlp::PATH.into(), query: Vec::new(), content_type, gzip: true, body: body.finish()? })
     }
 }
 

@@ -242,6 +242,64 @@ def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
     assert figures(executable, tmp_path / "last.bin")["capture"]["complete"] is True
 
 
+FORKED_READER = """
+import os, sys
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+else:
+    kept = []
+    print(os.getpid(), os.getppid(), flush=True)
+    for line in sys.stdin:
+        kept += [bytearray(100_000) for _ in range(int(line))]
+        print("done", flush=True)
+"""
+
+
+def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(executable, tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(FORKED_READER)
+    command = [executable, "run", "--dormant", "--follow", "-q", sys.executable, script]
+    target = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    child, parent = (int(pid) for pid in target.stdout.readline().split())
+
+    def grow(number):
+        target.stdin.write(f"{number}\n")
+        target.stdin.flush()
+        assert target.stdout.readline() == "done\n"
+
+    def asked(name, *options):
+        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=60)
+
+    def states():
+        return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
+
+    assert (states()[parent], states()[child]) == ("dormant", "dormant")
+    grow(20)
+    captures = [tmp_path / f"{cycle}.bin" for cycle in (1, 2)]
+    for cycle, capture in enumerate(captures, start=1):
+        started = asked("start", child, "-o", capture)
+        assert started.returncode == 0 and f"process {child}" in started.stderr, started.stderr
+        assert (states()[parent], states()[child]) == ("dormant", "recording")
+        assert "being recorded already" in asked("start", child).stderr
+        grow(10 * cycle)
+        # The program itself can be recorded beside it.
+        if cycle == 1:
+            assert asked("start", parent, "-o", tmp_path / "parent.bin").returncode == 0
+            assert states()[parent] == "recording"
+            assert asked("stop", parent).returncode == 0
+        stopped = asked("stop", child)
+        assert stopped.returncode == 0 and str(capture) in stopped.stderr, stopped.stderr
+        assert states()[child] == "dormant"
+        grow(5)
+    assert "not being recorded" in asked("start", 1).stderr
+    target.stdin.close()
+    assert target.wait() == 0
+    for cycle, capture in enumerate(captures, start=1):
+        blocks = subprocess.run([executable, "query", "--json", "bytes = 100001", "-n", "0", capture], capture_output=True, text=True)
+        assert len(json.loads(blocks.stdout)["rows"]) == 10 * cycle, blocks.stdout
+
+
 CALLS = """
 import os, sys
 

@@ -37,7 +37,7 @@ pub(crate) fn detach(options: &EndArgs) -> Result<u8> {
 
 /// Ends the recording of a dormant program.
 pub(crate) fn stop(options: &EndArgs) -> Result<u8> {
-    end(options, ControlCommand::Stop, "stopped")
+    end(options, ControlCommand::Stop { pid: options.pid }, "stopped")
 }
 
 /// Begins one.
@@ -46,10 +46,12 @@ pub(crate) fn start(options: &StartArgs) -> Result<u8> {
     let output = options.output.as_deref().map(std::path::absolute).transpose();
     let output = output.context("the working directory no longer exists")?;
     let sample = options.sample.map(|sample| sample.to_string());
-    let answer: StartAnswer = recording.client.ask(ControlCommand::Start { output, force: options.force, sample })?;
+    let (pid, force) = (options.pid, options.force);
+    let answer: StartAnswer = recording.client.ask(ControlCommand::Start { pid, output, force, sample })?;
     if !options.quiet {
         let capture = quoted_path(&answer.capture);
-        message::line(format_args!("memtrack: recording process {} into {capture}", recording.client.pid()));
+        let pid = pid.unwrap_or(recording.client.pid());
+        message::line(format_args!("memtrack: recording process {pid} into {capture}"));
     }
     Ok(0)
 }
@@ -63,13 +65,16 @@ fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
     {
         // The one that was asked was ending already, and the process has got another since.
         recording = other;
-        answer = recording.client.ask(command);
+        answer = recording.client.ask(command.clone());
     }
     let answer = answer?;
     if !options.quiet {
         let captures: Vec<_> = answer.captures.iter().map(|path| quoted_path(path)).collect();
         let captures = if captures.is_empty() { "nothing was recorded".into() } else { captures.join(" ") };
-        message::line(format_args!("memtrack: process {} {how}: {captures}", recording.client.pid()));
+        let first = recording.client.pid();
+        // What was attached to ends as a whole.
+        let pid = if matches!(command, ControlCommand::Stop { .. }) { options.pid.unwrap_or(first) } else { first };
+        message::line(format_args!("memtrack: process {pid} {how}: {captures}"));
     }
     Ok(0)
 }

@@ -39,16 +39,24 @@ pub trait CommandHandler: Send + Sync {
     /// Makes everything up to now readable.
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String>;
 
-    /// Begins to record a dormant process; `sample`: the value of `--sample`, if the recording is to have samples.
-    fn start(&self, output: Option<PathBuf>, force: bool, sample: Option<String>) -> Result<StartAnswer, String> {
-        let _ = (output, force, sample);
+    /// Begins to record a dormant process, the first one without an id; `sample`: the value of `--sample`, if the recording is to have
+    /// samples.
+    fn start(
+        &self,
+        pid: Option<u32>,
+        output: Option<PathBuf>,
+        force: bool,
+        sample: Option<String>,
+    ) -> Result<StartAnswer, String> {
+        let _ = (pid, output, force, sample);
         Err("this process is being recorded already: only a program that was started by 'memtrack run --dormant' waits \
              for 'start'"
             .into())
     }
 
     /// Completes the capture and leaves the process dormant.
-    fn stop(&self) -> Result<StopAnswer, String> {
+    fn stop(&self, pid: Option<u32>) -> Result<StopAnswer, String> {
+        let _ = pid;
         Err("this recording was not started dormant, so it ends with its program".into())
     }
 
@@ -105,8 +113,8 @@ pub(super) fn execute(
             value(&handler.mark(&name)?)
         }
         ControlCommand::Snapshot { pid } => value(&handler.snapshot(pid)?),
-        ControlCommand::Start { output, force, sample } => value(&handler.start(output, force, sample)?),
-        ControlCommand::Stop => value(&handler.stop()?),
+        ControlCommand::Start { pid, output, force, sample } => value(&handler.start(pid, output, force, sample)?),
+        ControlCommand::Stop { pid } => value(&handler.stop(pid)?),
         ControlCommand::Detach => value(&handler.detach()?),
         ControlCommand::Begin(span) => handler.begin(span).map(nothing),
         ControlCommand::Copy(copy) => handler.copy(copy).map(nothing),

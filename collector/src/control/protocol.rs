@@ -72,6 +72,9 @@ pub enum ControlCommand {
     },
     /// Begins to record a process that is dormant: answered by [`StartAnswer`].
     Start {
+        /// The process; without it the first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
         /// The capture; without it its name is derived.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         output: Option<PathBuf>,
@@ -83,7 +86,11 @@ pub enum ControlCommand {
         sample: Option<String>,
     },
     /// Completes the capture and leaves the process dormant: answered by [`StopAnswer`].
-    Stop,
+    Stop {
+        /// The process; without it the first one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pid: Option<u32>,
+    },
     /// Completes the capture and leaves the process alone: answered by [`StopAnswer`].
     Detach,
     /// Begins a span of a process's recording, which gets a file of its own; answered by an empty object.

@@ -106,7 +106,7 @@ fn requests_are_answered() {
     for (command, expected) in [
         (ControlCommand::Snapshot { pid: None }, "not now"),
         (ControlCommand::Mark { name: "a\nb".into() }, "control characters"),
-        (ControlCommand::Start { output: None, force: false, sample: None }, "--dormant"),
+        (ControlCommand::Start { pid: None, output: None, force: false, sample: None }, "--dormant"),
     ] {
         let error = client.ask::<serde_json::Value>(command).unwrap_err();
         assert!(matches!(&error, ControlError::Refused(text) if text.contains(expected)), "{error}");

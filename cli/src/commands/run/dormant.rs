@@ -1,8 +1,10 @@
 //! `memtrack run --dormant`: starts the program with the library, which does nothing until `memtrack start`; each start to
 //! stop is a recording with a capture of its own.
 //!
-//! Invariant: without a start, no allocation function of the program is redirected; and at most one recording is active.
+//! With `--follow` the processes that it starts are dormant, too: each can be started by its id. Invariant: without a start, no
+//! allocation function of the program is redirected; and at most one recording of a process is active.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,7 +23,7 @@ use memtrack_collector::control_groups::{memory_limit, oom_kills};
 use super::attached::{AttachedRecording, EndedRecording};
 use super::private_directory::PrivateDirectory;
 use super::termination::Termination;
-use super::{final_summary, repack, start, wait_for_nothing};
+use super::{descendants, final_summary, repack, start, wait_for_nothing};
 use crate::args;
 use crate::control::handler::{self, RecordingCommands};
 use crate::message;
@@ -54,7 +56,13 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     let Reaped { status, own_ns, resident_peak, name, limits, .. } = child.reap()?;
     end_with(shell_status(status));
     drop(server);
-    if let Some(active) = commands.lock().take() {
+    let mut all = std::mem::take(&mut *commands.lock());
+    let of_program = all.remove(&child.pid());
+    // Those of its children end with the program.
+    for active in all.into_values() {
+        commands.complete(active, options.quiet, &Termination::unknown());
+    }
+    if let Some(active) = of_program {
         let oom_kills = oom_kills().zip(kills_before).map_or(0, |(now, before)| now.saturating_sub(before));
         let (cpu_ns, group_memory) = (own_ns, memory_limit());
         let termination =
@@ -76,10 +84,21 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
     Ok(status)
 }
 
+/// Why commands are refused that need a recording.
+const DORMANT: &str = "the program is dormant: begin to record it with 'memtrack start'";
+
 /// A recording between start and stop.
 struct ActiveRecording {
     recording: AttachedRecording,
     commands: RecordingCommands,
+}
+
+impl ActiveRecording {
+    /// Whether it records this process now.
+    fn records(&self, pid: i32) -> bool {
+        let processes = self.commands.status().processes;
+        processes.iter().any(|process| process.pid == pid.cast_unsigned() && process.state != ProcessState::Ended)
+    }
 }
 
 /// Executes commands on a program that is dormant, or recorded.
@@ -87,12 +106,13 @@ struct DormantCommands {
     pid: i32,
     options: args::RunArgs,
     program: PathBuf,
-    active: Mutex<Option<ActiveRecording>>,
+    /// By process.
+    active: Mutex<BTreeMap<i32, ActiveRecording>>,
     was_started: AtomicBool,
 }
 
 impl DormantCommands {
-    fn lock(&self) -> MutexGuard<'_, Option<ActiveRecording>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<i32, ActiveRecording>> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,90 +131,160 @@ impl DormantCommands {
         captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect()
     }
 
-    fn with_active<T>(&self, call: impl FnOnce(&RecordingCommands) -> Result<T, String>) -> Result<T, String> {
-        let not_recorded = || "the program is dormant: begin to record it with 'memtrack start'".to_owned();
-        self.lock().as_ref().map_or_else(|| Err(not_recorded()), |active| call(&active.commands))
+    /// Executes a command on the recording that has this process; without one on that of the program, else on any.
+    fn with_active<T>(
+        &self,
+        pid: Option<u32>,
+        call: impl FnOnce(&RecordingCommands) -> Result<T, String>,
+    ) -> Result<T, String> {
+        let all = self.lock();
+        let wanted = pid.map_or(self.pid, u32::cast_signed);
+        let of_wanted = || all.values().find(|active| active.records(wanted));
+        let any = || all.values().next().filter(|_| pid.is_none());
+        let active = all.get(&wanted).or_else(of_wanted).or_else(any);
+        active.map_or_else(|| Err(DORMANT.to_owned()), |active| call(&active.commands))
+    }
+
+    /// Executes a command on the recording in which it succeeds.
+    fn with_any<T>(&self, call: impl Fn(&RecordingCommands) -> Result<T, String>) -> Result<T, String> {
+        let all = self.lock();
+        all.values().fold(Err(DORMANT.to_owned()), |done, active| done.or_else(|_| call(&active.commands)))
+    }
+
+    /// What is recorded, and the processes that wait.
+    fn status_with(&self, of: impl Fn(&RecordingCommands) -> RecordingStatus) -> RecordingStatus {
+        let mut processes: Vec<_> = self.lock().values().flat_map(|active| of(&active.commands).processes).collect();
+        let children = if self.options.follow { descendants::of(self.pid) } else { Vec::new() };
+        for pid in [self.pid].into_iter().chain(children) {
+            let is_told = |told: &ProcessStatus| {
+                told.pid == pid.cast_unsigned() && (told.state != ProcessState::Ended || pid == self.pid)
+            };
+            if !processes.iter().any(is_told) {
+                processes.push(dormant(pid));
+            }
+        }
+        processes.sort_by_key(|process| process.pid != self.pid.cast_unsigned());
+        RecordingStatus { recorder: std::process::id(), processes }
+    }
+
+    /// Where a recording is written, if the user has said that; those of children have their ids in the name.
+    fn output(&self, pid: i32) -> Option<PathBuf> {
+        let output = self.options.output.as_ref()?;
+        if pid == self.pid {
+            return Some(output.clone());
+        }
+        let name = |part: Option<&std::ffi::OsStr>| part.map(|part| part.to_string_lossy().into_owned());
+        let end = name(output.extension()).map_or_else(String::new, |end| format!(".{end}"));
+        let stem = name(output.file_stem()).unwrap_or_default();
+        Some(output.with_file_name(format!("{stem}.{pid}{end}")))
+    }
+}
+
+/// A process that waits.
+fn dormant(pid: i32) -> ProcessStatus {
+    let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
+    ProcessStatus {
+        command_line: words.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+        ..ProcessStatus::new(pid.cast_unsigned(), 0, ProcessState::Dormant)
     }
 }
 
 impl CommandHandler for DormantCommands {
     fn status_of_now(&self, within: Duration) -> RecordingStatus {
-        if let Some(active) = &*self.lock() {
-            return active.commands.status_of_now(within);
-        }
-        self.status()
+        self.status_with(|commands| commands.status_of_now(within))
     }
 
     fn status(&self) -> RecordingStatus {
-        if let Some(active) = &*self.lock() {
-            return active.commands.status();
-        }
-        let words = std::fs::read(format!("/proc/{}/cmdline", self.pid)).unwrap_or_default();
-        let words = words.split(|byte| *byte == 0).filter(|word| !word.is_empty());
-        let dormant = ProcessStatus {
-            command_line: words.map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
-            ..ProcessStatus::new(self.pid.cast_unsigned(), 0, ProcessState::Dormant)
-        };
-        RecordingStatus { recorder: std::process::id(), processes: vec![dormant] }
+        self.status_with(CommandHandler::status)
     }
 
     fn count(&self, pid: Option<u32>) -> Result<(), String> {
-        self.with_active(|commands| commands.count(pid))
+        self.with_active(pid, |commands| commands.count(pid))
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
-        self.with_active(|commands| commands.mark(name))
+        // The moment is that of the first recording, and all of them have the mark.
+        let all = self.lock();
+        let mut marked: Option<MarkAnswer> = None;
+        for active in all.values() {
+            let answer = active.commands.mark(name)?;
+            let captures = answer.captures + marked.as_ref().map_or(0, |marked| marked.captures);
+            marked = Some(MarkAnswer { captures, ..marked.unwrap_or(answer) });
+        }
+        marked.ok_or_else(|| DORMANT.to_owned())
     }
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
-        self.with_active(|commands| commands.snapshot(pid))
+        self.with_active(pid, |commands| commands.snapshot(pid))
     }
 
     fn begin(&self, span: SpanRequest) -> Result<(), String> {
-        self.with_active(|commands| commands.begin(span))
+        self.with_active(span.pid, |commands| commands.begin(span))
     }
 
     fn copy(&self, copy: SpanCopyRequest) -> Result<(), String> {
-        self.with_active(|commands| commands.copy(copy))
+        self.with_any(|commands| commands.copy(copy.clone()))
     }
 
     fn end(&self, span: &Path) -> Result<(), String> {
-        self.with_active(|commands| commands.end(span))
+        self.with_any(|commands| commands.end(span))
     }
 
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
-        self.with_active(|commands| commands.live(pid, every, subscriber))
+        self.with_active(pid, |commands| commands.live(pid, every, subscriber))
     }
 
-    fn start(&self, output: Option<PathBuf>, force: bool, sample: Option<String>) -> Result<StartAnswer, String> {
+    fn start(
+        &self,
+        pid: Option<u32>,
+        output: Option<PathBuf>,
+        force: bool,
+        sample: Option<String>,
+    ) -> Result<StartAnswer, String> {
+        let pid = pid.map_or(self.pid, u32::cast_signed);
         let mut active = self.lock();
-        if active.is_some() {
+        if active.get(&pid).is_some_and(|known| known.recording.has_ended()) && pid != self.pid {
+            // An earlier process with this id.
+            active.remove(&pid).map(|ended| self.complete(ended, true, &Termination::unknown()));
+        }
+        if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
         }
+        if pid != self.pid && !(self.options.follow && descendants::of(self.pid).contains(&pid)) {
+            return Err(format!("process {pid} is none that process {} has started", self.pid));
+        }
         let force = force || (output.is_none() && self.options.force);
-        let output = output.or_else(|| self.options.output.clone());
+        let output = output.or_else(|| self.output(pid));
         let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
         let options = args::RunArgs { output, force, sample, ..self.options.clone() };
-        let recording = AttachedRecording::begin(&options, self.pid).map_err(|error| format!("{error:#}"))?;
+        let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));
-        let commands = RecordingCommands::new(recording.handle(), paths, self.pid, super::recorded_kinds(&options));
+        let commands = RecordingCommands::new(recording.handle(), paths, pid, super::recorded_kinds(&options));
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
-        *active = Some(ActiveRecording { recording, commands });
+        active.insert(pid, ActiveRecording { recording, commands });
         self.was_started.store(true, Relaxed);
         Ok(StartAnswer { capture })
     }
 
-    fn stop(&self) -> Result<StopAnswer, String> {
-        let Some(active) = self.lock().take() else {
-            return Err("the program is dormant: nothing is being recorded".into());
-        };
+    fn stop(&self, pid: Option<u32>) -> Result<StopAnswer, String> {
+        let wanted = pid.map_or(self.pid, u32::cast_signed);
+        let mut all = self.lock();
+        let active = all.remove(&wanted);
+        if let Some((first, _)) = all.iter().find(|(_, other)| active.is_none() && other.records(wanted)) {
+            return Err(format!(
+                "process {wanted} is recorded with process {first}, which 'memtrack stop {first}' ends"
+            ));
+        }
+        drop(all);
+        let Some(active) = active else { return Err("the program is dormant: nothing is being recorded".into()) };
         Ok(StopAnswer { captures: self.complete(active, true, &Termination::unknown()) })
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {
-        self.stop()
+        self.stop(None)
     }
 }
 

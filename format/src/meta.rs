@@ -120,6 +120,8 @@ pub struct Process {
     pub started_packages: Vec<Vec<u8>>,
     /// Directories on `PYTHONPATH` that packages were installed to: what lies below them is no own code.
     pub installed_directories: Vec<Vec<u8>>,
+    /// Loaded files with an allocator of their own, in which blocks are not seen: its name, a space, and the path.
+    pub library_allocators: Vec<Vec<u8>>,
 }
 
 /// The clocks when recording began.
@@ -374,7 +376,7 @@ impl Process {
     }
 
     /// The fields that are lists, with their tags: a field for each entry.
-    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 6] {
+    fn lists(&mut self) -> [(u64, &mut Vec<Vec<u8>>); 7] {
         [
             (COMMAND_LINE, &mut self.command_line),
             (23, &mut self.own_directories),
@@ -382,6 +384,7 @@ impl Process {
             (25, &mut self.packages),
             (29, &mut self.started_packages),
             (30, &mut self.installed_directories),
+            (31, &mut self.library_allocators),
         ]
     }
 

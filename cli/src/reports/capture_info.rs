@@ -392,6 +392,7 @@ impl CaptureInfo {
         if process.own_malloc {
             warnings.push(OWN_MALLOC.into());
         }
+        warnings.extend(super::library_allocators::warning(process));
         if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
             warnings.push(format!(
                 "{events} events not recorded: too many concurrent threads, or not enough address space for another thread's buffer"

@@ -16,6 +16,7 @@ pub(crate) mod failed;
 pub(crate) mod frameless;
 pub(crate) mod leak_parts;
 pub(crate) mod leaked;
+mod library_allocators;
 pub(crate) mod lifetimes;
 pub(crate) mod line_objects;
 pub(crate) mod mappings;

@@ -68,6 +68,8 @@ struct AccountAnswer {
     payloads: io::Result<Vec<Vec<u8>>>,
     /// Processor time that it took.
     cost_ns: u64,
+    /// All libraries with an allocator of their own, if there are new ones.
+    allocators: Option<Vec<Vec<u8>>>,
 }
 
 /// The reading thread.
@@ -106,6 +108,8 @@ pub(crate) struct AccountScheduler {
     last_ns: u64,
     /// Why there are no accounts.
     error_text: Option<String>,
+    /// Libraries with an allocator of their own that were not passed on yet.
+    library_allocators: Option<Vec<Vec<u8>>>,
 }
 
 impl AccountScheduler {
@@ -127,6 +131,7 @@ impl AccountScheduler {
             most: 0,
             last_ns: now,
             error_text: None,
+            library_allocators: None,
         }
     }
 
@@ -186,7 +191,7 @@ impl AccountScheduler {
             self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
         } else if self.thread.is_none() && cause == AccountCause::End && self.resident < LARGE {
             // It takes less time than a thread takes to start, where processors are busy many times less.
-            self.read = Some(answer(&AccountReader::new(process.0, process.1), order, &self.area));
+            self.read = Some(answer(&mut AccountReader::new(process.0, process.1), order, &self.area));
             self.outstanding = true;
             return;
         } else if self.thread.is_none() {
@@ -208,7 +213,8 @@ impl AccountScheduler {
             },
             _ => return true,
         };
-        let AccountAnswer { ticket, payloads, cost_ns } = answer;
+        let AccountAnswer { ticket, payloads, cost_ns, allocators } = answer;
+        self.library_allocators = allocators.or(self.library_allocators.take());
         self.outstanding = false;
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
         self.last_cost_ns = cost_ns;
@@ -230,6 +236,11 @@ impl AccountScheduler {
         if !self.take(LAST_PATIENCE, queue) && is_asked {
             self.take(LAST_PATIENCE, queue);
         }
+    }
+
+    /// All libraries with an allocator of their own that accounts have found, if there are new ones.
+    pub(crate) fn take_library_allocators(&mut self) -> Option<Vec<Vec<u8>>> {
+        self.library_allocators.take()
     }
 
     /// Why there are no accounts, if there are none.
@@ -255,15 +266,15 @@ fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<Acco
     let (orders, inbox) = bounded::<AccountOrder>(1);
     let (tell, answers) = bounded(2);
     let read = move || {
-        let reader = AccountReader::new(pid, same_namespace);
-        inbox.iter().all(|order| tell.send(answer(&reader, order, &area)).is_ok())
+        let mut reader = AccountReader::new(pid, same_namespace);
+        inbox.iter().all(|order| tell.send(answer(&mut reader, order, &area)).is_ok())
     };
     std::thread::Builder::new().name("memtrack-pages".into()).spawn(read)?;
     Ok(AccountWorker { orders, answers })
 }
 
 fn answer(
-    reader: &AccountReader,
+    reader: &mut AccountReader,
     AccountOrder { tick, cause, statistics }: AccountOrder,
     area: &Area,
 ) -> AccountAnswer {
@@ -279,12 +290,14 @@ fn answer(
     if matches!(cause, AccountCause::End | AccountCause::Finalizing) {
         release(area);
     }
+    let cost_ns = now().saturating_sub(begun);
+    let allocators = account.as_ref().ok().and_then(|account| reader.library_allocators(account));
     let payloads = account.map(|mut account| {
         (account.time_ns, account.cause) = (tick.time_ns, cause);
         account.statistics = allocator::read(&area.control().allocator).or(statistics);
         account.encode()
     });
-    AccountAnswer { ticket: tick.ticket, payloads, cost_ns: now().saturating_sub(begun) }
+    AccountAnswer { ticket: tick.ticket, payloads, cost_ns, allocators }
 }
 
 /// Lets a process go on that waits.

@@ -16,6 +16,7 @@ use super::chunks::{TOP_OFFSET, free_pages};
 use super::huge::huge_pages;
 use super::memory::ProcessMemory;
 use super::pages::{PageRange, PageReader};
+use crate::library_allocators::LibraryAllocators;
 use crate::maps::{MappingLine, parse_all};
 
 /// Maximum size of the text of mappings, and of mounts.
@@ -37,6 +38,7 @@ pub(super) struct AccountReader {
     page_bytes: u64,
     /// File systems that are in memory only.
     in_memory: HashSet<Device>,
+    allocators: LibraryAllocators,
 }
 
 impl AccountReader {
@@ -44,7 +46,7 @@ impl AccountReader {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = u64::try_from(page).unwrap_or(4096);
-        Self { pid, same_namespace, page_bytes, in_memory: memory_devices(pid) }
+        Self { pid, same_namespace, page_bytes, in_memory: memory_devices(pid), allocators: LibraryAllocators::of(pid) }
     }
 
     /// An account of now, without time and cause; with the free pages of glibc's heaps if `with_chunks`.
@@ -77,6 +79,12 @@ impl AccountReader {
             }
         }
         Ok(account)
+    }
+
+    /// All libraries with an allocator of their own, if there are new ones among the code of this account.
+    pub(super) fn library_allocators(&mut self, account: &ResidentAccount) -> Option<Vec<Vec<u8>>> {
+        let code = account.mappings.iter().filter(|mapping| mapping.flags & flag::EXECUTE != 0);
+        self.allocators.look(code.map(|mapping| account.path(mapping)))
     }
 
     /// The beginning of one of the process's files.

@@ -22,7 +22,9 @@ impl Session {
     /// Passes an account on that was read, and orders the next one if it is due.
     pub(super) fn account(&mut self, now: u64, queue: &SinkQueue) {
         self.picture(now, queue);
-        if !self.accounts.take(Duration::ZERO, queue) || self.area.control().image.load(Acquire) == image::IN_EXEC {
+        let is_taken = self.accounts.take(Duration::ZERO, queue);
+        self.note_library_allocators(queue);
+        if !is_taken || self.area.control().image.load(Acquire) == image::IN_EXEC {
             return;
         }
         // The process waits for its picture first: its account releases it.
@@ -67,9 +69,18 @@ impl Session {
         if runs_on && !self.handle.has_ended() && control.image.load(Acquire) != image::IN_EXEC {
             self.wait_for_account(AccountCause::End, queue);
         }
+        self.note_library_allocators(queue);
         if let Some(reason) = self.accounts.error_text() {
             let resident_note = Some(reason.as_bytes().to_vec());
             self.update_process(Process { resident_note, ..Process::default() }, queue);
+        }
+    }
+
+    /// Notes which libraries have an allocator of their own, if accounts have found new ones.
+    fn note_library_allocators(&mut self, queue: &SinkQueue) {
+        if let Some(library_allocators) = self.accounts.take_library_allocators() {
+            self.update_process(Process { library_allocators, ..Process::default() }, queue);
+            self.dirty = true;
         }
     }
 

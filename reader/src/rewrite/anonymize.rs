@@ -191,6 +191,10 @@ impl Anonymizer {
         for list in [own_directories, import_roots, packages, installed_directories] {
             list.iter_mut().for_each(|path| *path = self.path(path));
         }
+        for entry in &mut process.library_allocators {
+            let at = entry.iter().position(|&byte| byte == b' ').map_or(0, |space| space + 1);
+            *entry = [&entry[..at], &self.path(&entry[at..])].concat();
+        }
         // As folders, so that they go on being those of paths.
         for name in &mut process.started_packages {
             let folders = String::from_utf8_lossy(name).replace('.', "/");

@@ -148,7 +148,14 @@ impl DormantCommands {
     /// Executes a command on the recording in which it succeeds.
     fn with_any<T>(&self, call: impl Fn(&RecordingCommands) -> Result<T, String>) -> Result<T, String> {
         let all = self.lock();
-        all.values().fold(Err(DORMANT.to_owned()), |done, active| done.or_else(|_| call(&active.commands)))
+        let mut refusal = DORMANT.to_owned();
+        for active in all.values() {
+            match call(&active.commands) {
+                Ok(done) => return Ok(done),
+                Err(error) => refusal = error,
+            }
+        }
+        Err(refusal)
     }
 
     /// What is recorded, and the processes that wait.

@@ -6,6 +6,7 @@ use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
 use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, noise, size_about};
+use crate::reports::library_allocators;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::duration;
@@ -28,6 +29,21 @@ const KEPT_PERCENT: u64 = 50;
 const AHEAD_SECONDS: u64 = 60;
 /// Growth for a shorter time says nothing of a minute: a table is being filled.
 const LEAST_SPAN_NS: u64 = 2_000_000_000;
+
+/// What is in the place of a line's name.
+const WITHOUT_STACK: &str = "memory without a Python frame on its stack";
+/// What names of functions of such allocators begin with.
+const ALLOCATORS: [&str; 4] = ["_rjem_", "je_", "_mi_", "mi_"];
+const THREADS: &str = "It was allocated with no Python frame on the stack, as in thread pools of libraries.";
+const KEPT: &str = "What this line allocates is kept, and nothing had been dropped when the recording ended: a leak, or a collection \
+                    without a limit.";
+const ADVICE: &str = "Find out who keeps these blocks: a module-level collection, a cache without a size limit, registered \
+                      callbacks, or native code without a free. Limit it, or drop entries when they are no longer used.";
+/// Of libraries with an allocator of their own.
+const POOL: &str = "what grows may be that reserve and no leak, and more than what is in use. Which blocks lie in it, and who allocated them, \
+                    is not seen.";
+const ADVICE_OF_POOL: &str = "Look at what the program keeps of this library's objects, and at the figures that the library has of itself; a \
+                              longer recording shows whether it stops growing.";
 
 /// The lines that grow most.
 pub(super) fn findings(
@@ -80,6 +96,11 @@ pub(super) fn findings(
             ..Evidence::default()
         };
         let place = grown.place.as_ref();
+        let process = &capture.info.process;
+        let is_frameless = !row.has_line() && process.python_version.is_some() && !process.native_traces;
+        let name = if is_frameless { WITHOUT_STACK.to_owned() } else { row.name(capture) };
+        let may_be_reserve = !row.has_line() || ALLOCATORS.iter().any(|prefix| name.starts_with(prefix));
+        let own_allocator = library_allocators::named(process).filter(|_| may_be_reserve);
         let reserved = absent.evidence(row.named(capture).as_ref()).into_iter().collect();
         let shown = place.map_or_else(String::new, |place| format!("{} ", place.filters()));
         Finding {
@@ -87,20 +108,20 @@ pub(super) fn findings(
             severity: if alarming { Severity::Warning } else { Severity::Note },
             title: format!(
                 "{} goes on growing, by {} a second",
-                row.name(capture),
+                name,
                 size_about(growth.bytes_per_second(), a_second(unsure))
             ),
             bytes: growth.bytes,
             weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
             evidence: [vec![grown], reserved, row.objects(objects)].concat(),
-            meaning:
-                "What this line allocates is kept, and nothing had been dropped when the recording ended: a leak, or \
-                      a collection without a limit."
-                    .into(),
-            advice: "Find out who keeps these blocks: a module-level collection, a cache without a size limit, \
-                     registered callbacks, or native code without a free. Limit it, or drop entries when they are no \
-                     longer used."
-                .into(),
+            meaning: match &own_allocator {
+                Some(named) => format!(
+                    "{named}, which takes memory from the system in large parts and keeps them for later: {POOL}"
+                ),
+                None if is_frameless => format!("{THREADS} {KEPT}"),
+                None => KEPT.to_owned(),
+            },
+            advice: if own_allocator.is_some() { ADVICE_OF_POOL } else { ADVICE }.into(),
             command: command(capture, format!("tree --text --leaks {shown}").trim_end()),
         }
     };

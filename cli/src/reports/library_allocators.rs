@@ -4,7 +4,7 @@
 
 use memtrack_format::meta::Process;
 
-use super::capture_info::text;
+use crate::text::visible;
 use crate::units::plural;
 
 /// Number of libraries that are named.
@@ -14,7 +14,7 @@ const MOST: usize = 3;
 pub(super) fn named(process: &Process) -> Option<String> {
     let all = &process.library_allocators;
     let name = |entry: &Vec<u8>| {
-        let entry = text(entry);
+        let entry = visible(&String::from_utf8_lossy(entry));
         let (kind, path) = entry.split_once(' ').unwrap_or(("", &entry));
         let mut parts = path.rsplit('/').take(2).collect::<Vec<_>>();
         parts.reverse();

@@ -114,6 +114,21 @@ fn forks_from_a_thread_while_others_allocate() {
     assert_eq!((tree.captures.len(), sum(&tree, "/capture/inherited_frees")), (21, 0));
 }
 
+/// Children that have ended, and been waited for, before the recorder has looked at them.
+#[test]
+fn children_beside_busy_threads_have_their_own_figures_however_soon_they_end() {
+    let tree = RecordedTree::of("beside_busy_threads");
+    let allocated = tree.allocated();
+    for i in 1..=200 {
+        assert_eq!(allocated[&(3000 + i)], ReportedTally::new(i, i * (3000 + i)));
+    }
+    assert_eq!((tree.captures.len(), sum(&tree, "/capture/inherited_frees")), (201, 0), "{}", tree.messages);
+    let whole = tree.whole();
+    let rows = whole["processes"].as_array().expect("rows");
+    let program = &rows[0]["command_line"];
+    assert!(rows.len() == 201 && rows.iter().all(|row| row["command_line"] == *program), "{rows:?}");
+}
+
 #[test]
 fn posix_spawn_vfork_and_fork_with_exec() {
     let tree = RecordedTree::of("starts");

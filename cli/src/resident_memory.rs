@@ -156,6 +156,13 @@ pub(crate) fn no_account(file: &source::CaptureReader) -> Result<Infallible> {
             "{path}: no account of resident memory: 'memtrack strip' and 'anonymize' leave it out; use the original capture"
         );
     }
+    if process.fork_ticket.is_some() {
+        bail!(
+            "{path}: no account of resident memory: a forked child that ends within {} has none, unless it touches {} of its memory",
+            "30 ms",
+            "4 MiB"
+        );
+    }
     bail!(
         "{path}: no account of resident memory: the program ended within {} without an exit that memtrack could see (a signal, or \
          a direct system call), or was recorded for the limit of a test or by an earlier version",

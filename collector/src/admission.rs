@@ -11,25 +11,25 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use memtrack_format::meta::{Process, TreePosition};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock, realtime_ns};
-use memtrack_transport::could_map;
-use memtrack_transport::handshake::{Hello, send_memory};
-use memtrack_transport::layout::{SLOT_COUNTS, image, python_allocators, state, ticket, total_bytes};
+use memtrack_transport::handshake::{ForkStart, Hello, send_memory};
+use memtrack_transport::layout::{SLOT_COUNTS, python_allocators, ticket};
 
 use crate::describe;
-use crate::directories;
 use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
+use crate::memory_offer::{MemoryOffer, first_that_fits, next_offer};
 use crate::options::{NativeStacks, RecordingOptions};
+use crate::process_handle::ProcessHandle;
 use crate::process_recording::ProcessRecording;
 use crate::process_tree::ProcessTree;
-use crate::procfs::{self, ProcessHandle, ResidentMemory};
+use crate::procfs::{self, ResidentMemory};
 use crate::recorded_children::{RecordedChild, RecordedChildren};
 use crate::sink::{NewChild, OpenSink};
 use crate::task_limits::room_for_tasks;
@@ -41,9 +41,6 @@ const HELLO_LIMIT: Duration = Duration::from_millis(500);
 pub(crate) const SOCKET_NAME: &str = "socket";
 /// Threads of a process's recording.
 const PROCESS_THREADS: u64 = 3;
-
-/// Address space in bytes that the collector keeps for memory of its own where fewer slots do.
-const COLLECTOR_ROOM: usize = 64 << 20;
 
 /// The recordings that admitted processes are given to.
 pub(crate) struct RecordingOpeners {
@@ -82,17 +79,10 @@ struct ServedProcess {
     /// Gone when its recording has ended.
     area: Weak<Area>,
     offer: MemoryOffer,
-    /// What is known of its code, which its forked children execute, too.
-    code: Process,
-}
-
-/// The memory that a process is offered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct MemoryOffer {
-    /// Index of the first number of slots to try.
-    attempt: usize,
-    base: u32,
-    replaces: Option<u64>,
+    /// Its process id, as it says itself: in its own namespace.
+    own_pid: i32,
+    /// What is known of its program.
+    program: Arc<Process>,
 }
 
 impl Admission {
@@ -150,7 +140,8 @@ impl Admission {
         let area = first_that_fits(attempt, |slots| Area::create_on(file, slots))?;
         let slots = area.slot_count();
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
-        let served = self.find(pid, MemoryOffer { attempt, ..MemoryOffer::default() }).ok_or_else(refused)?;
+        let offer = MemoryOffer { attempt, ..MemoryOffer::default() };
+        let served = self.find(pid, offer, || ProcessHandle::of(pid)).ok_or_else(refused)?;
         // From the first: sums are made while it is recorded.
         area.control().began_late.store(1, Relaxed);
         // Without it children cannot connect, and are not recorded.
@@ -194,7 +185,15 @@ impl Admission {
         socket.set_read_timeout(Some(HELLO_LIMIT))?;
         socket.set_write_timeout(Some(HELLO_LIMIT))?;
         let pid = peer(socket)?;
-        let hello = Hello::receive(socket)?;
+        let received = Hello::receive(socket);
+        let (hello, memory) = received.inspect_err(|error| {
+            if is_exhausted(error) {
+                self.not_recorded(explained(error));
+            }
+        })?;
+        if let Some(memory) = memory {
+            return self.adopt(socket, pid, &hello, memory.as_fd());
+        }
         if self.is_own_child(pid, &hello) {
             self.tree.skip_child();
             return Ok(true);
@@ -208,12 +207,39 @@ impl Admission {
                 return Err(error);
             }
         };
-        let Some(served) = self.find(pid, offer) else { return Ok(false) };
+        let Some(served) = self.find(pid, offer, || ProcessHandle::of(pid)) else { return Ok(false) };
         let slots = area.slot_count();
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
         self.connect(area, pid, &hello, served, native, ClockPairing::measure(self.clock));
         send_memory(socket, memory.as_fd(), slots)?;
+        Ok(true)
+    }
+
+    /// Records a forked child that brings its memory, and may have ended. A refusal stands in the memory.
+    fn adopt(&mut self, socket: &UnixStream, pid: i32, hello: &Hello, memory: BorrowedFd<'_>) -> io::Result<bool> {
+        let Some((fork, begun)) = hello.fork.and_then(|fork| Some((fork, fork.begun?))) else { return Ok(false) };
+        let adopted = self.record_adopted((socket, pid), hello, begun, || Area::adopt(memory, fork.slots));
+        if !matches!(adopted, Ok(true)) {
+            Area::refuse(memory, fork.slots);
+        }
+        adopted
+    }
+
+    fn record_adopted(
+        &mut self,
+        (socket, pid): (&UnixStream, i32),
+        hello: &Hello,
+        begun: ForkStart,
+        map: impl FnOnce() -> io::Result<Area>,
+    ) -> io::Result<bool> {
+        let Some(offer) = self.find_offer(pid, hello) else { return Ok(false) };
+        let area = map().inspect_err(|error| self.has_no_memory(pid, error))?;
+        let handle = || ProcessHandle::of_peer(socket, pid, begun.start.monotonic_ns);
+        let Some(served) = self.find(pid, offer, handle) else { return Ok(false) };
+        area.control().adopted.store(1, Relaxed);
+        let native = area.control().native.load(Relaxed) == 1;
+        self.connect(area, pid, hello, served, native, begun.start);
         Ok(true)
     }
 
@@ -229,9 +255,19 @@ impl Admission {
     ) {
         let area = Arc::new(area);
         served.area = Arc::downgrade(&area);
+        served.own_pid = hello.pid;
+        let parent = hello.fork.and_then(|_| self.parent(pid, hello));
+        let parent = parent.map(|parent| Arc::clone(&parent.program));
+        served.program = match parent {
+            Some(program) => {
+                let own = describe::forked_program(pid, &program);
+                // Another process may have its number by now.
+                if served.handle.has_ended() { program } else { own }
+            }
+            None => Arc::new(describe::program(pid)),
+        };
         let began_late = area.control().began_late.load(Relaxed) == 1;
         let process = Process { began_late, ..self.describe(pid, hello, &served, native, start) };
-        served.code = directories::only(&process);
         served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
         self.served.insert(pid, served);
     }
@@ -245,10 +281,22 @@ impl Admission {
         process: Process,
     ) -> Connection {
         let same_namespace = hello.pid == pid;
-        let name = same_namespace.then(|| procfs::thread(pid, pid)).and_then(procfs::ThreadStatus::name);
         let MemoryOffer { base, replaces, .. } = served.offer;
         let handle = Arc::clone(&served.handle);
-        let mut resident = ResidentMemory::of(pid);
+        let begun = hello.fork.and_then(|fork| fork.begun);
+        let name = match begun {
+            Some(begun) => Some(thread_name(&begun)),
+            None => procfs::thread(pid, pid).name(),
+        };
+        let name = name.filter(|_| same_namespace);
+        let mut resident = match begun {
+            // Opened first: it was still the process's own if that lives now.
+            Some(begun) => {
+                let opened = ResidentMemory::of(pid);
+                opened.said(begun.resident, handle.has_ended())
+            }
+            None => ResidentMemory::of(pid),
+        };
         // A forked child already has the resident pages of the library.
         if hello.fork.is_none() {
             resident.read_library_memory(pid);
@@ -266,16 +314,7 @@ impl Admission {
                 parent: parent.map(|parent| parent.number.into()),
             },
             fork_ticket: hello.fork.map(|fork| fork.ticket),
-            ..self.code_of(pid, hello, start, native)
-        }
-    }
-
-    /// The other fields.
-    fn code_of(&self, pid: i32, hello: &Hello, start: ClockPairing, native: bool) -> Process {
-        let process = describe::at_start(pid, hello.ppid, self.clock, start, &self.options, native);
-        match hello.fork.and_then(|_| self.served.get(&hello.ppid)) {
-            Some(parent) => directories::of_forked(process, &parent.code),
-            None => process,
+            ..describe::at_start(&served.program, (pid, hello.ppid), self.clock, start, &self.options, native)
         }
     }
 
@@ -285,6 +324,16 @@ impl Admission {
         let served = self.served.get(&pid)?;
         let area = served.area.upgrade()?;
         (!served.handle.has_ended()).then_some((served, area))
+    }
+
+    /// The process that a fork child says it was forked by.
+    fn parent(&self, pid: i32, hello: &Hello) -> Option<&ServedProcess> {
+        if hello.pid == pid {
+            return self.served.get(&hello.ppid);
+        }
+        // In another namespace, where the number may be one of several.
+        let mut found = self.served.iter().filter(|(pid, served)| served.own_pid == hello.ppid && hello.ppid != **pid);
+        found.next().filter(|_| found.next().is_none()).map(|(_, served)| served)
     }
 
     /// Whether a child that connects for the first time runs memtrack, as the reader of a capture that the program reads: what
@@ -315,25 +364,19 @@ impl Admission {
     }
 
     /// The served process; `None` if it is refused.
-    fn find(&mut self, pid: i32, offer: MemoryOffer) -> Option<ServedProcess> {
+    fn find(&mut self, pid: i32, offer: MemoryOffer, handle: impl FnOnce() -> ProcessHandle) -> Option<ServedProcess> {
         match self.known(pid) {
             Some((served, _)) => {
                 let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
-                Some(ServedProcess {
-                    number: served.number,
-                    handle,
-                    commands,
-                    area: Weak::new(),
-                    offer,
-                    code: Process::default(),
-                })
+                let (number, program) = (served.number, Arc::clone(&served.program));
+                Some(ServedProcess { number, handle, commands, area: Weak::new(), offer, own_pid: pid, program })
             }
-            None => self.admit_new(pid, offer),
+            None => self.admit_new(pid, offer, handle()),
         }
     }
 
     /// Admits a process that connects for the first time.
-    fn admit_new(&mut self, pid: i32, offer: MemoryOffer) -> Option<ServedProcess> {
+    fn admit_new(&mut self, pid: i32, offer: MemoryOffer, handle: ProcessHandle) -> Option<ServedProcess> {
         let number = self.next;
         if number == 0 && !self.tree.may_be_first(pid) {
             return None;
@@ -344,14 +387,8 @@ impl Admission {
         if number == 0 {
             self.tree.add_first();
         }
-        Some(ServedProcess {
-            number,
-            handle: Arc::new(ProcessHandle::of(pid)),
-            commands,
-            area: Weak::new(),
-            offer,
-            code: Process::default(),
-        })
+        let (handle, program) = (Arc::new(handle), Arc::default());
+        Some(ServedProcess { number, handle, commands, area: Weak::new(), offer, own_pid: pid, program })
     }
 
     /// Starts the recording of a child.
@@ -403,6 +440,7 @@ impl Admission {
 
     fn prepare(&self, area: &Area, offer: MemoryOffer, native: bool) {
         let control = area.control();
+        control.adopted.store(1, Relaxed);
         control.timestamps.store(self.options.has_times().into(), Relaxed);
         control.sample_bytes.store(self.options.sample_bytes.map_or(0, NonZeroU64::get), Relaxed);
         control.sample_varies.store(self.options.sample_rate.is_some().into(), Relaxed);
@@ -420,35 +458,25 @@ impl Admission {
     }
 }
 
-/// Memory of the first number of slots from this attempt on that can be had, and leaves address space for a forked child, which
-/// needs as many, and for the collector.
-fn first_that_fits<T>(attempt: usize, create: impl Fn(u32) -> io::Result<T>) -> io::Result<T> {
-    let counts = SLOT_COUNTS.get(attempt..).unwrap_or_default();
-    let leaves_room = |slots| could_map(2 * total_bytes(slots) + COLLECTOR_ROOM);
-    let mut last = io::ErrorKind::OutOfMemory.into();
-    for &slots in counts.iter().filter(|slots| leaves_room(**slots) || counts.last() == Some(slots)) {
-        match create(slots) {
-            Ok(made) => return Ok(made),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+/// Whether no descriptor is left.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
-/// The next offer to a process that has been offered memory before; `None`: it is refused.
-fn next_offer(area: &Area, offer: MemoryOffer) -> Option<MemoryOffer> {
-    let control = area.control();
-    if control.state.load(Acquire) == state::READY {
-        // It could not map the memory that it was offered.
-        let attempt = offer.attempt + 1;
-        (attempt < SLOT_COUNTS.len()).then_some(MemoryOffer { attempt, ..offer })
-    } else if control.image.load(Acquire) == image::IN_EXEC {
-        let base = offer.base.saturating_add(area.slot_count());
-        let last = ticket::sequence(control.ticket.0.load(SeqCst));
-        Some(MemoryOffer { attempt: 0, base, replaces: Some(last.wrapping_add(1)) })
-    } else {
-        None
+/// Refuses a process for which no descriptors are left. One that brings its memory finds it there; any other, by the end of the
+/// connection. Always `true`.
+pub(crate) fn refuse(socket: &UnixStream) -> bool {
+    let is_waiting = socket.set_read_timeout(Some(HELLO_LIMIT)).is_ok();
+    if let (true, Ok((Hello { fork: Some(fork), .. }, Some(memory)))) = (is_waiting, Hello::receive(socket)) {
+        Area::refuse(memory.as_fd(), fork.slots);
     }
+    true
+}
+
+/// The name of a forked child's thread, as it says.
+fn thread_name(begun: &ForkStart) -> String {
+    let name = begun.name.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
 }
 
 /// The process id of the other end, in this process's namespace.

@@ -3,6 +3,8 @@
 //! Invariant: texts from the control page are cut at the size of their fields, whatever length it claims.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Acquire;
 
@@ -17,22 +19,33 @@ use crate::{directories, own_malloc, procfs};
 /// The version that records.
 const RECORDER: &str = concat!("memtrack ", env!("CARGO_PKG_VERSION"));
 
-/// The fields that are known when the process connects. `start`: a moment before its first event; `native`: its native stacks are
-/// recorded.
+/// What is known of the program that a process runs. A forked child runs its parent's.
+pub(crate) fn program(pid: i32) -> Process {
+    let (command_line, executable) = (procfs::command_line(pid), procfs::executable(pid));
+    let directories = directories::of(pid, &command_line, executable.as_deref());
+    Process { command_line, executable, own_malloc: own_malloc::is_defined(pid), ..directories }
+}
+
+/// The same of a forked child that may have ended. Where it has changed its working directory, code may be there, too.
+pub(crate) fn forked_program(pid: i32, parent: &Arc<Process>) -> Arc<Process> {
+    let here = procfs::working_directory(pid).map(|here| here.into_os_string().into_vec());
+    if here.is_none() || here == parent.working_directory {
+        return Arc::clone(parent);
+    }
+    Arc::new(directories::of_forked(program(pid), parent))
+}
+
+/// The fields that are known when the process connects, with those of its program. `start`: a moment before its first event;
+/// `native`: its native stacks are recorded.
 pub(crate) fn at_start(
-    pid: i32,
-    ppid: i32,
+    program: &Process,
+    (pid, ppid): (i32, i32),
     clock: StampingClock,
     start: ClockPairing,
     options: &RecordingOptions,
     native: bool,
 ) -> Process {
-    let (command_line, executable) = (procfs::command_line(pid), procfs::executable(pid));
-    let directories = directories::of(pid, &command_line, executable.as_deref());
     Process {
-        command_line,
-        executable,
-        own_malloc: own_malloc::is_defined(pid),
         pid: u32::try_from(pid).ok(),
         ppid: u32::try_from(ppid).ok(),
         start: StartTimes {
@@ -48,7 +61,7 @@ pub(crate) fn at_start(
         native_traces: native,
         snapshot_interval: Some(options.snapshot_interval),
         recorder: Some(RECORDER.into()),
-        ..directories
+        ..program.clone()
     }
 }
 
@@ -150,7 +163,8 @@ mod tests {
     use super::{nanoseconds, text};
     use memtrack_format::meta::{Process, StartTimes};
     use memtrack_transport::clock::ClockPairing;
-    use std::sync::atomic::AtomicU64;
+    use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
     #[test]
     fn texts_are_cut_at_their_field() {

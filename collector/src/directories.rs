@@ -69,21 +69,6 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     known
 }
 
-/// The fields about code, and the command line, that a process has.
-pub(crate) fn only(process: &Process) -> Process {
-    let process = process.clone();
-    Process {
-        command_line: process.command_line,
-        working_directory: process.working_directory,
-        script: process.script,
-        own_directories: process.own_directories,
-        import_roots: process.import_roots,
-        installed_directories: process.installed_directories,
-        started_packages: process.started_packages,
-        ..Process::default()
-    }
-}
-
 /// A forked child, which executes its parent's program: what that was called with may have been overwritten by a title
 /// (`gunicorn: worker`), and is relative to where the parent began.
 pub(crate) fn of_forked(mut child: Process, parent: &Process) -> Process {

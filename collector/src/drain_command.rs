@@ -11,7 +11,8 @@ use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
 
-use crate::procfs::{ProcessHandle, ResidentMemory};
+use crate::process_handle::ProcessHandle;
+use crate::procfs::ResidentMemory;
 use crate::sink::SnapshotCopy;
 use crate::summary::{ProcessExit, RecordingEnd};
 use crate::waker::Waker;

@@ -68,6 +68,7 @@ impl DrainThread {
 
     /// Runs until the Finish command, or until the process has ended.
     pub(crate) fn run(mut self) -> Result<RecordingSummary, Error> {
+        self.queue.begin_draining();
         loop {
             if self.over && self.by_itself {
                 return self.finish(RecordingEnd::Exited);

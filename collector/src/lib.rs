@@ -31,6 +31,7 @@ mod limits;
 mod line_table_filter;
 pub mod maps;
 mod memory_limit;
+mod memory_offer;
 mod observer;
 mod options;
 mod own_malloc;
@@ -41,6 +42,7 @@ mod pictures;
 mod pidfd_exit;
 mod process_end;
 mod process_files;
+mod process_handle;
 mod process_recording;
 mod process_tree;
 mod procfs;
@@ -65,6 +67,7 @@ mod summary;
 mod task_limits;
 mod touched_pages;
 mod waker;
+mod worker_pool;
 
 #[cfg(test)]
 mod fake_target;

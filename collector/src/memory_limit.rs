@@ -12,7 +12,7 @@ const LOOK_NS: u64 = 10_000_000;
 const SOON_NS: u64 = 200_000_000;
 
 /// The memory limits of one process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MemoryLimitWatch {
     groups: MemoryGroups,
     next_ns: u64,

@@ -11,7 +11,7 @@ use std::process::ExitStatus;
 use std::sync::{Mutex, PoisonError};
 
 use crate::control_groups::MemoryGroups;
-use crate::procfs::ProcessHandle;
+use crate::process_handle::ProcessHandle;
 
 /// What was put down to a process already.
 static KILLS: KillAccount = KillAccount(Mutex::new(BTreeMap::new()));
@@ -56,7 +56,7 @@ impl KillAccount {
 }
 
 /// Watches for the end of a process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct EndWatch {
     groups: MemoryGroups,
     limit: Option<u64>,
@@ -111,7 +111,7 @@ mod tests {
 
     use super::{EndWatch, KillAccount, ProcessEnd};
     use crate::control_groups::MemoryGroups;
-    use crate::procfs::ProcessHandle;
+    use crate::process_handle::ProcessHandle;
 
     fn watch(first: u64, looks: [u64; 2]) -> EndWatch {
         EndWatch { groups: MemoryGroups::default(), limit: Some(7), first: Some(first), looks: looks.map(Some) }

@@ -1,11 +1,10 @@
 //! The recording of one process: its draining thread, with the thread that feeds its sink.
 //!
-//! Every process has threads of its own, so that a busy one does not delay the others.
+//! Every process has threads of its own while it lives, so that a busy one does not delay the others.
 //!
 //! Invariant: a recording that has ended has handed over all its records.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use crate::drain_command::{CommandSender, DrainCommand};
 use crate::drain_thread::DrainThread;
@@ -15,9 +14,12 @@ use crate::recording_access::RecordingAccess;
 use crate::recording_progress::RecordingProgress;
 use crate::sink::Sink;
 use crate::sink_queue::SinkQueue;
-use crate::started_thread::{self, BeginningThread};
+use crate::started_thread::BeginningThread;
 use crate::summary::{Error, RecordingEnd, RecordingSummary};
 use crate::waker::Waker;
+use crate::worker_pool::{RunningWork, WorkerPool};
+
+static DRAINING: WorkerPool = WorkerPool::new("memtrack-drain");
 
 /// The threads of a recording that was just started.
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl BeginningThreads {
 pub(crate) struct ProcessRecording {
     commands: CommandSender,
     progress: Arc<RecordingProgress>,
-    thread: JoinHandle<Result<RecordingSummary, Error>>,
+    work: RunningWork<Result<RecordingSummary, Error>>,
 }
 
 impl ProcessRecording {
@@ -53,9 +55,8 @@ impl ProcessRecording {
         let progress = Arc::<RecordingProgress>::default();
         let collect =
             DrainThread::new(options, inbox, Arc::clone(&waker), (tree, Arc::clone(&progress)), queue, by_itself);
-        let created = started_thread::create("memtrack-drain", move || collect.run());
-        let (thread, drains) = created.map_err(Error::Thread)?;
-        Ok((Self { commands, progress, thread }, BeginningThreads([writes, drains])))
+        let (work, drains) = DRAINING.execute(move || collect.run()).map_err(Error::Thread)?;
+        Ok((Self { commands, progress, work }, BeginningThreads([writes, drains])))
     }
 
     pub(crate) fn commands(&self) -> &CommandSender {
@@ -70,6 +71,6 @@ impl ProcessRecording {
     /// Ends the recording if it still runs, and waits for it.
     pub(crate) fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.commands.send(DrainCommand::Finish(ended));
-        self.thread.join().unwrap_or(Err(Error::Panicked))
+        self.work.join().unwrap_or(Err(Error::Panicked))
     }
 }

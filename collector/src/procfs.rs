@@ -1,17 +1,14 @@
-//! Facts about a process from the proc file system, and a handle to it.
+//! Facts about a process from the proc file system.
 //!
 //! Invariant: every answer is optional: at any moment the process may have ended, run another program, or be hidden.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use memtrack_transport::layout::PAGE;
-
-use crate::pidfd_exit;
 
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
@@ -36,6 +33,12 @@ impl ResidentMemory {
         let mut made = Self { statm, page: u64::try_from(page).unwrap_or(4096), first: None, library: 0 };
         made.first = made.bytes();
         made
+    }
+
+    /// Of a process that has said what it had when it connected, and may have ended: then its process id may be another's.
+    pub(crate) fn said(self, first: u64, has_ended: bool) -> Self {
+        let statm = self.statm.filter(|_| !has_ended);
+        Self { statm, first: Some(first).filter(|bytes| *bytes > 0), ..self }
     }
 
     /// Resident bytes now; `None` if unknown, or if the process has released its memory.
@@ -115,6 +118,16 @@ pub fn processor_ns(pid: i32) -> Option<u64> {
 #[must_use]
 pub fn thread_processor_ns() -> u64 {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or(0)
+}
+
+/// The clock of the calling thread's processor time, which other threads can read while it lives.
+pub(crate) fn thread_clock() -> libc::clockid_t {
+    let mut clock = 0;
+    // SAFETY: no arguments, cannot fail.
+    let own = unsafe { libc::pthread_self() };
+    // SAFETY: the calling thread lives; writes to a live local.
+    let found = unsafe { libc::pthread_getcpuclockid(own, &raw mut clock) };
+    if found == 0 { clock } else { libc::CLOCK_THREAD_CPUTIME_ID }
 }
 
 /// The time of a clock in nanoseconds.
@@ -213,73 +226,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// A handle to a process (a pidfd) that tells whether it has ended, even if its process id is reused.
-#[derive(Debug)]
-pub(crate) struct ProcessHandle {
-    pid: i32,
-    /// `None` where the system has no pidfds (before Linux 5.3).
-    pidfd: Option<OwnedFd>,
-}
-
-impl ProcessHandle {
-    /// A handle to a running process.
-    pub(crate) fn of(pid: i32) -> Self {
-        // SAFETY: takes numbers only.
-        let pidfd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: a new descriptor that nobody else owns.
-        let pidfd = i32::try_from(pidfd).ok().filter(|fd| *fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        Self { pid, pidfd }
-    }
-
-    /// Whether the process has ended; without a pidfd, whether it has ended and been waited for.
-    pub(crate) fn has_ended(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return !exists(self.pid) };
-        let mut watched = libc::pollfd { fd: pidfd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one live entry; does not wait.
-        unsafe { libc::poll(&raw mut watched, 1, 0) > 0 }
-    }
-}
-
-impl ProcessHandle {
-    /// Sends SIGTERM; whether it was sent. Never to a later process with the same id, so that a system without pidfds sends none.
-    pub(crate) fn terminate(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return false };
-        let no_info = std::ptr::null::<libc::siginfo_t>();
-        // SAFETY: the descriptor is open, and the system makes up the information itself.
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), libc::SIGTERM, no_info, 0) == 0 }
-    }
-
-    /// The last name of its first thread, if it has ended and is not yet reaped.
-    pub(crate) fn name_at_end(&self) -> Option<String> {
-        self.at_end(|| last_name(self.pid))
-    }
-
-    /// How it ended, as one who waits for it would have it: if it is not yet reaped, or from Linux 6.15 on.
-    pub(crate) fn wait_status(&self) -> Option<i32> {
-        let reaped = || self.pidfd.as_ref().and_then(|pidfd| pidfd_exit::wait_status(pidfd.as_fd()));
-        reaped().or_else(|| self.at_end(|| status_of_zombie(self.pid))).or_else(reaped)
-    }
-
-    /// What is read by process id after the end, as long as the id is still this process's.
-    fn at_end<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
-        let pidfd = self.pidfd.as_ref().filter(|_| self.has_ended())?;
-        let found = read()?;
-        // Read after that: the process id was still this process's.
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
-        let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
-        (pid.parse() == Ok(self.pid)).then_some(found)
-    }
-}
-
-/// The last field of what the system says of a process; it is 0 where that may not be read.
-fn status_of_zombie(pid: i32) -> Option<i32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
-    let is_zombie = fields.next() == Some("Z");
-    fields.last()?.parse().ok().filter(|status| is_zombie && *status != 0)
-}
-
-fn exists(pid: i32) -> bool {
+pub(crate) fn exists(pid: i32) -> bool {
     // SAFETY: signal 0 sends nothing.
     let sent = unsafe { libc::kill(pid, 0) };
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
@@ -347,8 +294,7 @@ fn as_seen_by(pid: i32, link: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::{
-        ProcessHandle, ResidentMemory, ThreadStatus, arguments, command_line, executable, exists, library_bytes,
-        processor_ns, resident_peak, thread,
+        ResidentMemory, ThreadStatus, arguments, command_line, executable, exists, library_bytes, resident_peak, thread,
     };
     use std::os::fd::AsRawFd;
 
@@ -370,7 +316,9 @@ mod tests {
         assert_eq!(command_line(pid).len(), std::env::args_os().count());
         let path = std::env::current_exe().unwrap().into_os_string().into_encoded_bytes();
         assert_eq!(executable(pid), Some(path));
-        assert!(!ProcessHandle::of(pid).has_ended() && exists(pid));
+        assert!(exists(pid));
+        assert_eq!(ResidentMemory::of(pid).said(7, false).first, Some(7));
+        assert_eq!(ResidentMemory::of(pid).said(0, true).bytes(), None);
     }
 
     #[test]
@@ -397,34 +345,12 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_was_not_waited_for_has_ended() {
-        let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let handle = ProcessHandle::of(child.id().cast_signed());
-        assert!(!handle.has_ended());
-        drop(child.stdin.take());
-        // It may not have run yet.
-        assert!(processor_ns(handle.pid).is_some());
-        // Without handles the system tells only after the wait.
-        while handle.pidfd.is_some() && !handle.has_ended() {
-            std::thread::yield_now();
-        }
-        assert!(processor_ns(handle.pid).is_some_and(|ns| ns > 0));
-        assert_eq!(
-            handle.pidfd.as_ref().and_then(|_| handle.name_at_end()),
-            handle.pidfd.as_ref().map(|_| "cat".into())
-        );
-        child.wait().unwrap();
-        assert!(handle.has_ended() && handle.name_at_end().is_none());
-        assert_eq!(processor_ns(handle.pid), None);
-    }
-
-    #[test]
     fn ended_threads_and_processes_are_told_from_unknown_ones() {
         let pid = std::process::id().cast_signed();
         assert!(matches!(thread(pid, pid), ThreadStatus::Named(_)));
         assert_eq!(thread(pid, i32::MAX), ThreadStatus::Gone);
         assert_eq!(thread(i32::MAX, i32::MAX), ThreadStatus::Unknown);
-        assert!(!exists(i32::MAX) && ProcessHandle::of(i32::MAX).has_ended());
+        assert!(!exists(i32::MAX));
         assert_eq!((ResidentMemory::of(i32::MAX).first, resident_peak(i32::MAX)), (None, None));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memtrack_format::meta::Process;
 
-use crate::procfs::ProcessHandle;
+use crate::process_handle::ProcessHandle;
 
 /// The state of one recording.
 #[derive(Debug, Default)]

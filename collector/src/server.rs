@@ -15,13 +15,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::admission::{Admission, RecordingOpeners, SOCKET_NAME};
+use crate::admission::{self, Admission, RecordingOpeners, SOCKET_NAME, is_exhausted};
 use crate::options::RecordingOptions;
 use crate::process_tree::ProcessTree;
 use crate::summary::Error;
 
 /// Maximum length of the path of a socket, in bytes.
 const MAX_PATH: usize = 107;
+/// Processes that may wait in line. Forked children do not wait for the answer, and their memory is in the line until then; one
+/// more waits until there is room.
+const MOST_WAITING: i32 = 64;
+/// Spare descriptors: of a connection, and of the memory that it brings.
+const RESERVE: usize = 2;
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -56,13 +61,15 @@ impl Server {
         let failed = |reason| Error::Socket { path: path.clone(), reason };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
+        limit_line(&listener).map_err(failed)?;
         let (ask, asked) = UnixStream::pair().map_err(failed)?;
-        let reserve = reserve().map_err(failed)?;
+        let reserve =
+            (0..RESERVE).map(|_| File::open("/dev/null")).collect::<io::Result<Vec<File>>>().map_err(failed)?;
         let admission = Arc::new(Mutex::new(Admission::new(dir.to_owned(), options, openers, tree)));
         let shared = Arc::clone(&admission);
         let thread = std::thread::Builder::new()
             .name("memtrack-accept".into())
-            .spawn(move || run(&shared, &listener, &asked, Some(reserve)))
+            .spawn(move || run(&shared, &listener, &asked, reserve))
             .map_err(Error::Thread)?;
         Ok(Self { path, ask, admission, thread })
     }
@@ -99,14 +106,26 @@ impl Server {
     }
 }
 
-fn run(admission: &Mutex<Admission>, listener: &UnixListener, asked: &UnixStream, mut reserve: Option<File>) {
+fn limit_line(listener: &UnixListener) -> io::Result<()> {
+    // SAFETY: an open socket, which listens already.
+    let limited = unsafe { libc::listen(listener.as_raw_fd(), MOST_WAITING) };
+    if limited == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn run(admission: &Mutex<Admission>, listener: &UnixListener, asked: &UnixStream, mut reserve: Vec<File>) {
     while let Some(wish) = wait(listener, asked) {
         if wish == ServerRequest::Prepare {
             lock(admission).prepare_spare();
             continue;
         }
         match listener.accept() {
-            Ok((socket, _)) => lock(admission).answer(&socket),
+            Ok((socket, _)) => {
+                // For the memory that it may bring.
+                drop(reserve.pop());
+                lock(admission).answer(&socket);
+                drop(socket);
+                fill(&mut reserve);
+            }
             Err(error) if is_exhausted(&error) && refuse_next(listener, &mut reserve) => {
                 lock(admission).note_refused(&error)
             }
@@ -119,28 +138,33 @@ fn run(admission: &Mutex<Admission>, listener: &UnixListener, asked: &UnixStream
             }
         }
     }
+    answer_rest(admission, listener);
+}
+
+/// Answers those who are still in line: forked children that have recorded, and ended, perhaps.
+fn answer_rest(admission: &Mutex<Admission>, listener: &UnixListener) {
+    if listener.set_nonblocking(true).is_ok() {
+        let waiting = (0..=MOST_WAITING).map_while(|_| listener.accept().ok());
+        waiting.for_each(|(socket, _)| lock(admission).answer(&socket));
+    }
 }
 
 fn lock(admission: &Mutex<Admission>) -> MutexGuard<'_, Admission> {
     admission.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A spare descriptor, to be closed when no other is left.
-fn reserve() -> io::Result<File> {
-    File::open("/dev/null")
-}
-
-/// Whether no descriptor is left to accept the next connection.
-fn is_exhausted(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
-/// Accepts and closes the next connection when descriptors are exhausted; returns whether that succeeded.
-fn refuse_next(listener: &UnixListener, reserve: &mut Option<File>) -> bool {
-    let is_free = reserve.take().is_some();
-    let refused = is_free && listener.accept().is_ok();
-    *reserve = self::reserve().ok();
+/// Accepts and refuses the next connection when descriptors are exhausted; returns whether that succeeded.
+fn refuse_next(listener: &UnixListener, reserve: &mut Vec<File>) -> bool {
+    let is_free = !std::mem::take(reserve).is_empty();
+    let refused = is_free && listener.accept().is_ok_and(|(socket, _)| admission::refuse(&socket));
+    fill(reserve);
     refused
+}
+
+/// Opens the spare descriptors again that were closed.
+fn fill(reserve: &mut Vec<File>) {
+    let missing = RESERVE.saturating_sub(reserve.len());
+    reserve.extend((0..missing).map_while(|_| File::open("/dev/null").ok()));
 }
 
 /// A request to the server.

@@ -30,7 +30,8 @@ use crate::observer::Observer;
 use crate::options::RecordingOptions;
 use crate::pictures::PictureScheduler;
 use crate::process_end::{EndWatch, ProcessEnd};
-use crate::procfs::{self, ProcessHandle, ProcessorTimes};
+use crate::process_handle::ProcessHandle;
+use crate::procfs::{self, ProcessorTimes};
 use crate::recording_progress::RecordingProgress;
 use crate::resident::AccountScheduler;
 use crate::sample_rate::SampleRate;
@@ -156,11 +157,13 @@ impl Session {
         observer.observe_first(&area);
         let is_fork = process.fork_ticket.is_some();
         let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
-        let before = ProcessorTimes::of(pid);
+        // A forked child may have: what has its process id now is another process.
+        let has_ended = handle.has_ended();
+        let before = if has_ended { ProcessorTimes::default() } else { ProcessorTimes::of(pid) };
         let native = area.control().native.load(Acquire) == 1;
         let accounts = AccountScheduler::new((pid, same_namespace), options.accounts, &area, now);
         let pictures = PictureScheduler::new(options.pictures.clone(), pid, &area, now);
-        let maps = if native { MapsScheduler::start(pid, &area, &handle, now) } else { None };
+        let maps = if native && !has_ended { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
             area,
             handle,
@@ -182,8 +185,8 @@ impl Session {
             maps,
             accounts,
             pictures,
-            memory_limit: MemoryLimitWatch::of(pid),
-            end_watch: EndWatch::of(pid),
+            memory_limit: if has_ended { MemoryLimitWatch::default() } else { MemoryLimitWatch::of(pid) },
+            end_watch: if has_ended { EndWatch::default() } else { EndWatch::of(pid) },
             end_reason: options.end_reason,
             rest: Duration::from_nanos(interval).min(LONGEST_REST),
             checkpoint_ns: nanoseconds(options.checkpoint),
@@ -194,7 +197,7 @@ impl Session {
             last_checkpoint_ns: now,
             last_check_ns: 0,
             next_idle_check_ns: now,
-            next_life_ns: now.saturating_add(LIFE_NS),
+            next_life_ns: if has_ended { now } else { now.saturating_add(LIFE_NS) },
             alive_ns: now,
             begun_ns: now,
             next_peak_ns: now,
@@ -306,6 +309,7 @@ impl Session {
         self.observer.hand_over(queue);
         queue.watermark(last, Vec::new());
         self.read_processor_time();
+        self.note_early_end();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let mut known = describe::at_end(&self.area, &self.process, end, &self.earlier);
@@ -319,6 +323,16 @@ impl Session {
         self.update_process(news, queue);
         queue.checkpoint();
         self.area.control().children.load(SeqCst)
+    }
+
+    /// Notes what a forked child has said of itself that has ended before anybody looked.
+    fn note_early_end(&mut self) {
+        let control = self.area.control();
+        if control.ends_early.load(Acquire) == 1 {
+            self.progress.set_ends_itself();
+            self.cpu_ns = Some(control.end_cpu_ns.load(Acquire)).max(self.cpu_ns);
+            self.observer.note_peak(&self.area, control.end_peak.load(Acquire));
+        }
     }
 
     /// Reads the processor time. A smaller value is that of another process with the same id, and is ignored.

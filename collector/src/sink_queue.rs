@@ -4,10 +4,8 @@
 //! After an error of the sink all messages are discarded, so that no thread waits for a medium that has failed.
 
 use std::io;
-use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::mapped::MappedFile;
@@ -16,7 +14,10 @@ use memtrack_format::meta::Process;
 
 use crate::procfs;
 use crate::sink::{RecordPiece, Sink, SnapshotCopy};
-use crate::started_thread::{self, BeginningThread};
+use crate::started_thread::BeginningThread;
+use crate::worker_pool::{RunningWork, WorkerPool};
+
+static WRITING: WorkerPool = WorkerPool::new("memtrack-write");
 
 /// Capacity of the queue in messages: with pieces of 128 KiB at most, 64 MiB.
 const QUEUE: usize = 512;
@@ -60,7 +61,9 @@ pub(crate) struct SinkQueue {
     failed: Arc<AtomicBool>,
     /// Somebody waits for what is in the queue.
     hurry: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<()>>,
+    work: RunningWork<io::Result<()>>,
+    /// Processor time of the draining thread before it drained.
+    drained_from_ns: u64,
     wants_watermarks: bool,
     pub(crate) record_bytes: u64,
     pub(crate) pieces: u64,
@@ -77,8 +80,16 @@ impl SinkQueue {
         let hurried = Arc::clone(&hurry);
         let wants_watermarks = sink.wants_watermarks();
         let work = move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried));
-        let (thread, begins) = started_thread::create("memtrack-write", work)?;
-        Ok((Self { messages, spare, failed, hurry, thread, wants_watermarks, record_bytes: 0, pieces: 0 }, begins))
+        let (work, begins) = WRITING.execute(work)?;
+        let (drained_from_ns, record_bytes, pieces) = (0, 0, 0);
+        let queue =
+            Self { messages, spare, failed, hurry, work, drained_from_ns, wants_watermarks, record_bytes, pieces };
+        Ok((queue, begins))
+    }
+
+    /// The calling thread drains, from now on.
+    pub(crate) fn begin_draining(&mut self) {
+        self.drained_from_ns = procfs::thread_processor_ns();
     }
 
     /// Whether the sink has failed; messages are discarded then.
@@ -153,18 +164,15 @@ impl SinkQueue {
 
     /// Processor time of the calling thread, which drains, and of the one that writes.
     pub(crate) fn processor_ns(&self) -> Option<u64> {
-        let mut clock = 0;
-        // SAFETY: the thread is not joined before `self` is gone; writes to a live local.
-        let found = unsafe { libc::pthread_getcpuclockid(self.thread.as_pthread_t(), &raw mut clock) } == 0;
-        let writing = found.then(|| procfs::clock_ns(clock)).flatten()?;
-        Some(procfs::clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)?.saturating_add(writing))
+        let draining = procfs::thread_processor_ns().saturating_sub(self.drained_from_ns);
+        Some(draining.saturating_add(self.work.processor_ns()?))
     }
 
     /// Finishes the sink and waits for it.
     pub(crate) fn finish(self, complete: bool) -> io::Result<()> {
         self.send(SinkMessage::Finish { complete });
         drop(self.messages);
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the writing thread panicked")))
+        self.work.join().unwrap_or_else(|| Err(io::Error::other("the writing thread panicked")))
     }
 
     fn send(&self, message: SinkMessage) {

@@ -15,6 +15,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 pub(crate) struct BeginningThread(Receiver<Box<u64>>);
 
 impl BeginningThread {
+    /// One that has.
+    pub(crate) fn begun() -> Self {
+        Self(bounded(1).1)
+    }
+
     /// Waits until it has begun.
     pub(crate) fn wait(self) {
         // It fails only if the thread has ended, which its owner finds out.

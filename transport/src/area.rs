@@ -6,11 +6,11 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
-    SLOT_COUNTS, SegmentHeader, SlotHeader, total_bytes,
+    SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
 use crate::segment_mappings::SegmentMappings;
 
@@ -79,6 +79,47 @@ impl Area {
         let area = Self { mappings: SegmentMappings::whole(file, slots)?, can_discard };
         area.initialise();
         Ok(area)
+    }
+
+    /// The memory that a forked child has made (see [`Area::for_child`]) and has begun to use.
+    ///
+    /// # Errors
+    /// `InvalidData` when it is no such memory; the system's error when it cannot be mapped.
+    pub fn adopt(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
+        check_memory(file, slots)?;
+        let area = Self { mappings: SegmentMappings::whole(file, slots)?, can_discard: true };
+        if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }
+    }
+
+    /// Tells a forked child that the memory which it has made is not drained. Nothing can be done if that fails.
+    pub fn refuse(file: BorrowedFd<'_>, slots: u32) {
+        if check_memory(file, slots).is_ok() {
+            with_control_page(file, |control| control.state.store(state::CLOSED, SeqCst));
+        }
+    }
+
+    /// New memory for so many slots, which a forked child makes itself; see [`Area::replace_with_new`]. `None`: the system, or a
+    /// limit of the process, has none. Allocates nothing.
+    #[must_use]
+    pub fn for_child(slots: u32) -> Option<OwnedFd> {
+        let bytes = total_bytes(slots);
+        // Beyond the limit the system would send a signal.
+        let file = memory_file().ok().filter(|_| may_have_file_of(bytes))?;
+        // SAFETY: the descriptor is open and ours.
+        (unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } == 0).then_some(file)
+    }
+
+    /// As [`Area::replace`], with memory [that nobody has used](Area::for_child), which is initialised.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn replace_with_new(&self, file: BorrowedFd<'_>) -> bool {
+        // SAFETY: the caller promises that nobody uses the area meanwhile.
+        let replaced = unsafe { self.mappings.replace(file) };
+        if replaced {
+            self.initialise();
+        }
+        replaced
     }
 
     /// As [`Area::create`], for Miri, which maps no files: in memory that no other process can open.
@@ -260,6 +301,39 @@ fn memory_file() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// Whether the limit of this process permits files of so many bytes.
+fn may_have_file_of(bytes: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to a live local.
+    let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    got == 0 && limit.rlim_cur >= bytes as libc::rlim_t
+}
+
+/// Checks that this is a memory file of memtrack's for so many slots: another process has sent it.
+fn check_memory(file: BorrowedFd<'_>, slots: u32) -> io::Result<()> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let is_memory = path.as_os_str() == MEMORY_LINK && SLOT_COUNTS.contains(&slots);
+    let length = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
+    let is_whole = is_memory && length == total_bytes(slots) as u64;
+    if is_whole { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// Calls a function with the first page of a memory file, if that can be mapped.
+fn with_control_page(file: BorrowedFd<'_>, use_page: impl FnOnce(&ControlPage)) {
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+    // SAFETY: a new mapping at an address of the system's choice touches nothing that exists.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), PAGE, protection, flags, file.as_raw_fd(), 0) };
+    if at == libc::MAP_FAILED {
+        return;
+    }
+    // SAFETY: the mapping is one page, all atomics, valid for any bytes.
+    if let Some(page) = unsafe { at.cast::<ControlPage>().as_ref() } {
+        use_page(page);
+    }
+    // SAFETY: the mapping that was just made, to which no reference is left.
+    unsafe { libc::munmap(at, PAGE) };
+}
+
 /// Whether this is a memory file of memtrack's that is empty. The process may have told the number of a descriptor which then is
 /// that of another file, whose content is the program's.
 fn is_memory_file(file: BorrowedFd<'_>) -> io::Result<bool> {
@@ -288,7 +362,7 @@ fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::Area;
-    use crate::layout::{PAGE, SEGMENTS_PER_SLOT, total_bytes};
+    use crate::layout::{PAGE, SEGMENTS_PER_SLOT, state, total_bytes};
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -391,6 +465,26 @@ mod tests {
         theirs.slot(7).unwrap().owner.store(42, Relaxed);
         assert_eq!(second.slot(7).unwrap().owner.load(Relaxed), 42);
         assert_eq!(first.slot(7).unwrap().owner.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn a_child_makes_its_memory_itself() {
+        let (_area, file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let theirs = Area::open(file.as_fd(), 8).unwrap();
+        let made = Area::for_child(8).unwrap();
+        assert!(Area::adopt(made.as_fd(), 8).is_err(), "it is not initialised");
+        // SAFETY: nobody else uses it.
+        assert!(unsafe { theirs.replace_with_new(made.as_fd()) });
+        theirs.slot(7).unwrap().owner.store(42, Relaxed);
+        let ours = Area::adopt(made.as_fd(), 8).unwrap();
+        assert_eq!(ours.slot(7).unwrap().owner.load(Relaxed), 42);
+        assert!(Area::adopt(made.as_fd(), 64).is_err() && Area::adopt(made.as_fd(), 9).is_err());
+        Area::refuse(made.as_fd(), 64);
+        assert_eq!(theirs.control().state.load(Relaxed), state::READY);
+        Area::refuse(made.as_fd(), 8);
+        assert_eq!(theirs.control().state.load(Relaxed), state::CLOSED);
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert!(Area::adopt(other.as_fd(), 8).is_err());
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 19;
+pub const LAYOUT_VERSION: u32 = 20;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -216,6 +216,14 @@ pub struct ControlPage {
     pub pictured_at_end: AtomicU32,
     /// 1: the collector changes `sample_bytes`, and the target says of each sample which distance it was taken by; collector.
     pub sample_varies: AtomicU32,
+    /// 1: the collector has the memory, also where the target has made it; collector.
+    pub adopted: AtomicU32,
+    /// 1: the target is a fork child that is about to end, so soon that it waits for no account; target.
+    pub ends_early: AtomicU32,
+    /// Its processor time then, in nanoseconds; target, before `ends_early`.
+    pub end_cpu_ns: AtomicU64,
+    /// The most resident memory that it had, in bytes; target, before `ends_early`.
+    pub end_peak: AtomicU64,
     /// What the collector asks of the target's allocator.
     pub allocator: AllocatorAnswer,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].

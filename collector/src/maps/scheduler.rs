@@ -12,8 +12,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_transport::Area;
 
 use super::answer::{Answerer, MapsAnswer};
-use crate::procfs::ProcessHandle;
+use crate::process_handle::ProcessHandle;
 use crate::sink_queue::SinkQueue;
+use crate::worker_pool::WorkerPool;
+
+static READING: WorkerPool = WorkerPool::new("memtrack-maps");
 
 /// Number of readings that may follow each other at once.
 const BURST: u32 = 16;
@@ -47,7 +50,8 @@ impl MapsScheduler {
         let (looks, orders) = bounded(1);
         let (tell, answers) = bounded(2);
         let answer = move || orders.iter().all(|()| tell.send(answerer.read_maps()).is_ok());
-        std::thread::Builder::new().name("memtrack-maps".into()).spawn(answer).ok()?;
+        // Nothing comes before its first answer.
+        let (_reading, _begins) = READING.execute(answer).ok()?;
         let next_refill_ns = now.saturating_add(REFILL_NS);
         let mut scheduler = Self {
             looks,

@@ -4,10 +4,8 @@
 
 #![expect(clippy::disallowed_types, reason = "the path is set at start-up")]
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -39,11 +37,15 @@ pub(crate) fn is_known() -> bool {
     path().is_some_and(|path| !path.is_empty())
 }
 
-/// A new connection to the collector.
+/// A new connection to the collector. Waits until there is room in its line, for a bounded time.
 pub(crate) fn connect() -> Option<UnixStream> {
-    let stream = UnixStream::connect(Path::new(OsStr::from_bytes(path()?))).ok()?;
+    // SAFETY: takes numbers only.
+    let socket = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    // SAFETY: a new descriptor that nobody else owns.
+    let stream = (socket >= 0).then(|| unsafe { UnixStream::from_raw_fd(socket) })?;
+    stream.set_write_timeout(Some(ANSWER)).ok()?;
     stream.set_read_timeout(Some(ANSWER)).ok()?;
-    Some(stream)
+    connect_to(socket, path()?).then_some(stream)
 }
 
 /// Whether a process listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
@@ -63,19 +65,22 @@ fn try_connect() -> Option<libc::c_int> {
     if seccomp::has_seccomp_filter() {
         return None;
     }
-    // SAFETY: all zeroes is a valid address.
-    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    let path = path().unwrap_or_default();
-    address.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as libc::c_char);
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: takes numbers only.
     let socket = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
-    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
-    // SAFETY: a live address of the length that is given.
-    let connected = unsafe { libc::connect(socket, (&raw const address).cast(), length) };
-    let error = if connected == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) };
+    let connected = connect_to(socket, path().unwrap_or_default());
+    let error = if connected { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) };
     // SAFETY: closes what was opened above, or nothing.
     unsafe { libc::close(socket) };
     Some(error)
+}
+
+fn connect_to(socket: libc::c_int, path: &[u8]) -> bool {
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    address.sun_path.iter_mut().zip(path).for_each(|(to, from)| *to = *from as libc::c_char);
+    let length = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    // SAFETY: a live address of the length that is given.
+    unsafe { libc::connect(socket, (&raw const address).cast(), length) == 0 }
 }

@@ -17,6 +17,7 @@ pub(crate) mod loaded_object;
 pub(crate) mod mapped_vec;
 pub(crate) mod object_lookup;
 pub(crate) mod own_ids;
+pub(crate) mod own_resources;
 pub(crate) mod probes;
 pub(crate) mod readable;
 pub(crate) mod recording_switch;

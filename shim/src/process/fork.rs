@@ -1,26 +1,32 @@
 //! Recording of forked children: each gets shared memory of its own and goes on recording.
 //!
 //! The thread that forks takes a ticket first: what was recorded before it is what the child inherits. The child, which
-//! has only this thread, connects while its recording is off, maps its own memory over its parent's, so that all
+//! has only this thread, maps memory of its own over its parent's while its recording is off, so that all
 //! pointers stay valid, and forgets which stacks and code objects its parent has described. It makes system calls only:
 //! a lock that another thread of the parent held stays locked for ever.
 //!
+//! It makes that memory itself, with the settings of its parent's, sends it to the collector, and does not wait until
+//! that has its turn, which takes milliseconds where all processors are busy. Where it may not make or send it, it asks for
+//! memory and waits.
+//!
 //! Invariant: a child that cannot connect runs unrecorded. The parent does not wait for it and does not notice.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use memtrack_transport::Area;
-use memtrack_transport::clock::monotonic_ns;
-use memtrack_transport::handshake::{Fork, Hello, receive_memory};
-use memtrack_transport::layout::{ControlPage, state};
+use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
+use memtrack_transport::handshake::{Fork, ForkStart, Hello, receive_memory};
+use memtrack_transport::layout::state;
 
+use super::inherited::{InheritedNotes, InheritedSettings};
 use super::recorded_process;
 use crate::interposition::python_allocators;
 use crate::platform::barrier_registration;
 use crate::platform::collector_socket;
 use crate::platform::errno::Errno;
+use crate::platform::own_resources;
 use crate::platform::recording_switch;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
@@ -88,55 +94,52 @@ extern "C" fn in_child() {
     let ticket = thread::take_fork_ticket().filter(|_| !seccomp::has_seccomp_filter());
     let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
     if connect(area, ticket).is_some() {
+        own_resources::note_fork(begun);
         area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
         begin(area);
     }
 }
 
-/// What the parent knew of the interpreter, which is the child's too.
-struct InheritedNotes {
-    version: u32,
-    note_len: u32,
-    note: [u64; 16],
-    allocator: [u64; 4],
-    traced: u32,
-}
-
-impl InheritedNotes {
-    fn of(control: &ControlPage) -> Self {
-        Self {
-            version: control.python_version.load(Relaxed),
-            note_len: control.python_note_len.load(Relaxed),
-            note: control.python_note.each_ref().map(|word| word.load(Relaxed)),
-            allocator: control.python_allocator.each_ref().map(|word| word.load(Relaxed)),
-            traced: control.python_allocators.load(Relaxed),
-        }
-    }
-
-    fn tell(&self, control: &ControlPage) {
-        control.python_note.iter().zip(self.note).for_each(|(word, value)| word.store(value, Relaxed));
-        control.python_allocator.iter().zip(self.allocator).for_each(|(word, value)| word.store(value, Relaxed));
-        control.python_note_len.store(self.note_len, Relaxed);
-        control.python_allocators.store(self.traced, Relaxed);
-        control.python_version.store(self.version, Release);
-    }
-}
-
-/// Fetches the child's own shared memory into the place of its parent's.
+/// Gets the child's own shared memory into the place of its parent's.
 fn connect(area: &'static Area, ticket: u64) -> Option<()> {
-    let stream = collector_socket::connect()?;
-    let known = InheritedNotes::of(area.control());
+    let notes = InheritedNotes::of(area.control());
     let ppid = area.control().pid.load(Relaxed);
     // SAFETY: no arguments, cannot fail.
     let pid = unsafe { libc::getpid() };
-    Hello { pid, ppid, fork: Some(Fork { ticket, slots: area.slot_count() }) }.send(&stream).ok()?;
-    let (memory, slots) = receive_memory(&stream).ok()?;
+    let fork = Fork { ticket, slots: area.slot_count(), begun: None };
+    let hello = |begun| Hello { pid, ppid, fork: Some(Fork { begun, ..fork }) };
+    bring_memory(area, hello).or_else(|| ask_for_memory(area, hello(None)))?;
+    notes.tell(area.control());
+    area.control().pid.store(pid, Relaxed);
+    Some(())
+}
+
+/// Makes the memory, and sends it. `None`: no memory was sent.
+fn bring_memory(area: &'static Area, hello: impl FnOnce(Option<ForkStart>) -> Hello) -> Option<()> {
+    let settings = InheritedSettings::of(area.control());
+    let clock = StampingClock::from_number(area.control().clock.load(Relaxed));
+    let memory = Area::for_child(area.slot_count())?;
     // SAFETY: the only thread is here, and recording is off.
-    let replaced = slots == area.slot_count() && unsafe { area.replace(memory.as_fd()) };
-    replaced.then(|| {
-        known.tell(area.control());
-        area.control().pid.store(pid, Relaxed);
-    })
+    if !unsafe { area.replace_with_new(memory.as_fd()) } {
+        return None;
+    }
+    settings.tell(area.control());
+    let (resident, name) = (own_resources::resident(), own_resources::thread_name());
+    let begun = ForkStart { start: ClockPairing::measure(clock), resident, name };
+    // Last: the collector begins to wait for the message once there is a connection.
+    hello(Some(begun)).send_with_memory(&collector_socket::connect()?, memory.as_fd()).ok()
+}
+
+fn ask_for_memory(area: &'static Area, hello: Hello) -> Option<()> {
+    let stream = collector_socket::connect()?;
+    hello.send(&stream).ok()?;
+    let (memory, slots) = receive_memory(&stream).ok()?;
+    (slots == area.slot_count() && replace(area, memory.as_fd())).then_some(())
+}
+
+fn replace(area: &'static Area, memory: BorrowedFd<'_>) -> bool {
+    // SAFETY: the only thread is here, and recording is off.
+    unsafe { area.replace(memory) }
 }
 
 fn begin(area: &'static Area) {

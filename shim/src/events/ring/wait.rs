@@ -23,6 +23,8 @@ use crate::platform::seccomp::{self, OwnCall};
 const WAIT: Duration = Duration::from_millis(50);
 /// How often it asks, before recording is switched off for good: a minute.
 const WAITS: u32 = 1200;
+/// How often it waits in memory that it has made and the collector has not taken: ten seconds.
+const WAITS_UNMET: u32 = 200;
 /// How often where it spins, and may not be able to ask: ten seconds.
 const SPINS: u32 = 200;
 /// Looks at a word between two looks at the clock.
@@ -60,6 +62,9 @@ impl Ring {
             }
             if control.state.load(Relaxed) == state::CLOSED || !recording_switch::is_on() {
                 recording_switch::off();
+                break;
+            }
+            if round >= WAITS_UNMET && control.adopted.load(Relaxed) == 0 {
                 break;
             }
             if collector_gone(control.collector_pid.load(Relaxed), control.pid.load(Relaxed)) {

@@ -118,6 +118,11 @@ fn a_child_does_not_wait_for_a_stopped_memtrack() {
     let stats = Stats::of(child);
     stats.is_whole();
     assert_eq!(stats.allocated(), ReportedTally::new(1000, 11_000));
+    // It had ended before its parent allocated, and long before memtrack looked at it.
+    let mut command = crate::support::memtrack();
+    let whole = Outcome::of(command.args(["stats", "--json"]).args(&captures)).success();
+    let whole: serde_json::Value = serde_json::from_str(&whole).expect("JSON");
+    assert_eq!(whole["peak"]["bytes"], 11_000, "{}", whole["peak"]);
 }
 
 /// The capture reaches the largest size that memtrack's files may have.

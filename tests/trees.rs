@@ -127,6 +127,9 @@ fn children_beside_busy_threads_have_their_own_figures_however_soon_they_end() {
     let rows = whole["processes"].as_array().expect("rows");
     let program = &rows[0]["command_line"];
     assert!(rows.len() == 201 && rows.iter().all(|row| row["command_line"] == *program), "{rows:?}");
+    // One after the other: the last has most, beside what the threads hold for a moment.
+    let peak = whole["peak"]["bytes"].as_u64().expect("bytes");
+    assert!((200 * 3200..200 * 3200 + 3000).contains(&peak), "{}", whole["peak"]);
 }
 
 #[test]

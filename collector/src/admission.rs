@@ -442,7 +442,9 @@ impl Admission {
         let control = area.control();
         control.adopted.store(1, Relaxed);
         control.timestamps.store(self.options.has_times().into(), Relaxed);
-        control.sample_bytes.store(self.options.sample_bytes.map_or(0, NonZeroU64::get), Relaxed);
+        let distance = self.options.sample_bytes.map_or(0, NonZeroU64::get);
+        control.first_sample_bytes.store(distance, Relaxed);
+        control.sample_bytes.store(distance, Relaxed);
         control.sample_varies.store(self.options.sample_rate.is_some().into(), Relaxed);
         control.native.store(native.into(), Relaxed);
         control.frame_marks.store(self.options.frame_marks.into(), Relaxed);

@@ -9,7 +9,7 @@ use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::AllocationCount;
 use memtrack_transport::Area;
 use memtrack_transport::area::FIRST_PAGES;
-use memtrack_transport::clock::{StampingClock, monotonic_ns};
+use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
 use crate::procfs::ResidentMemory;
@@ -35,6 +35,8 @@ pub(crate) struct Observer {
     last_snapshot_ns: u64,
     /// The time of the last tick.
     last_ns: u64,
+    /// When the process ended, if it had when it was first looked at: all ticks are of that time.
+    ended_at: Option<ClockPairing>,
     /// The word of the ticket that was taken last.
     word: u64,
     /// The kernel's high-water mark of resident memory when it was last read, and the process's own at that mark.
@@ -59,6 +61,7 @@ impl Observer {
             last_rss: 0,
             last_snapshot_ns: 0,
             last_ns: 0,
+            ended_at: None,
             word: 0,
             seen_peak: 0,
             own_peak: 0,
@@ -66,6 +69,11 @@ impl Observer {
             segment_pages: 0,
             most_segment_pages: 0,
         }
+    }
+
+    /// The process ended at this time, before anything was observed, and all its events have their tickets.
+    pub(crate) fn has_ended_at(&mut self, end: ClockPairing) {
+        self.ended_at = Some(end);
     }
 
     /// Whether a thread has taken a ticket since the last one taken here. If not, the next event of each thread takes one, and
@@ -220,6 +228,10 @@ impl Observer {
 
     /// Takes a ticket with its time, which is later than the last one: the tick, and the stamping clock at it.
     fn take(&mut self, area: &Area) -> (Tick, u64) {
+        if let Some(end) = self.ended_at {
+            self.word = take_ticket(area);
+            return (Tick { ticket: ticket::sequence(self.word), time_ns: end.monotonic_ns }, end.ticks);
+        }
         let mut attempt = 1;
         loop {
             let (ticks, time_ns) = (self.clock.now(), monotonic_ns());

@@ -3,6 +3,7 @@
 //! Invariant: the sink gets the data of rounds in their order; and when [`Session::end`] returns for a process that has
 //! ended, all its published records have been handed over.
 
+mod early_end;
 mod moments;
 mod panic;
 mod pictures;
@@ -39,6 +40,8 @@ use crate::sink_queue::SinkQueue;
 use crate::slot_owners::SlotOwners;
 use crate::slot_reader::SlotReader;
 use crate::summary::ProcessExit;
+
+use early_end::EarlyEnd;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
@@ -105,6 +108,8 @@ pub(crate) struct Session {
     next_life_ns: u64,
     /// When the process was last known to be alive.
     alive_ns: u64,
+    /// When it ended, if it had when it connected, and that is known.
+    ended_at: Option<ClockPairing>,
     begun_ns: u64,
     next_peak_ns: u64,
     /// Until when to read the resident memory of memtrack's library, which grows while recording begins.
@@ -153,12 +158,17 @@ impl Session {
         if let Some(name) = name {
             observer.thread(pid, name);
         }
+        // A forked child may have: what has its process id now is another process.
+        let has_ended = handle.has_ended();
+        // Before the first tick, which overwrites a time that the process has left.
+        let early_end = if has_ended { EarlyEnd::of(area.control(), &process, clock) } else { EarlyEnd::none(now) };
+        if let Some(end) = early_end.end {
+            observer.has_ended_at(end);
+        }
         // One at the start, so that the shortest run has resident memory to show.
         observer.observe_first(&area);
         let is_fork = process.fork_ticket.is_some();
         let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
-        // A forked child may have: what has its process id now is another process.
-        let has_ended = handle.has_ended();
         let before = if has_ended { ProcessorTimes::default() } else { ProcessorTimes::of(pid) };
         let native = area.control().native.load(Acquire) == 1;
         let accounts = AccountScheduler::new((pid, same_namespace), options.accounts, &area, now);
@@ -198,7 +208,8 @@ impl Session {
             last_check_ns: 0,
             next_idle_check_ns: now,
             next_life_ns: if has_ended { now } else { now.saturating_add(LIFE_NS) },
-            alive_ns: now,
+            alive_ns: early_end.alive_ns,
+            ended_at: early_end.end,
             begun_ns: now,
             next_peak_ns: now,
             library_reads_end_ns,
@@ -296,7 +307,7 @@ impl Session {
         if let Some(name) = self.handle.name_at_end() {
             self.threads.note_last_name(name, &mut self.observer);
         }
-        let end = ClockPairing::measure(self.clock);
+        let end = self.ended_at.unwrap_or_else(|| ClockPairing::measure(self.clock));
         if let Some(maps) = &mut self.maps {
             maps.end(&self.area, queue);
         }
@@ -313,7 +324,7 @@ impl Session {
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let mut known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        known.end.alive_ns = self.handle.has_ended().then_some(self.alive_ns);
+        known.end.alive_ns = self.handle.has_ended().then(|| self.last_alive_ns(end.monotonic_ns));
         // The image after an exec has connected and could not map its memory, for want of a descriptor, for example.
         known.ended_by_exec |= !self.begun && self.base > 0;
         let ended = known.end.alive_ns.and_then(|_| self.end_watch.end(&self.handle, self.progress.ends_itself()));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 20;
+pub const LAYOUT_VERSION: u32 = 21;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -209,6 +209,8 @@ pub struct ControlPage {
     pub unmaps: AtomicU32,
     /// Only samples of allocations are recorded, this many bytes apart on the average; 0: all are; collector.
     pub sample_bytes: AtomicU64,
+    /// The first distance, with which a forked child begins, too; collector.
+    pub first_sample_bytes: AtomicU64,
     /// One of [`account_request`] (a futex word); target, but [`account_request::DONE`] is the collector's.
     pub account_request: AtomicU32,
     /// 1: the collector also reads the objects of the process when it waits by [`account_request`], which takes longer;
@@ -224,6 +226,8 @@ pub struct ControlPage {
     pub end_cpu_ns: AtomicU64,
     /// The most resident memory that it had, in bytes; target, before `ends_early`.
     pub end_peak: AtomicU64,
+    /// CLOCK_MONOTONIC when the target was about to end, in nanoseconds; 0: it has not said so; target.
+    pub end_ns: AtomicU64,
     /// What the collector asks of the target's allocator.
     pub allocator: AllocatorAnswer,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].

@@ -43,7 +43,7 @@ pub(super) struct InheritedSettings {
     collector: i32,
     native: u32,
     follow: u32,
-    sample_bytes: u64,
+    first_sample_bytes: u64,
     sample_varies: u32,
     pictured_at_end: u32,
     socket: [u64; SOCKET_WORDS],
@@ -58,7 +58,7 @@ impl InheritedSettings {
             collector: control.collector_pid.load(Relaxed),
             native: control.native.load(Relaxed),
             follow: control.follow.load(Relaxed),
-            sample_bytes: control.sample_bytes.load(Relaxed),
+            first_sample_bytes: control.first_sample_bytes.load(Relaxed),
             sample_varies: control.sample_varies.load(Relaxed),
             pictured_at_end: control.pictured_at_end.load(Relaxed),
             socket: control.socket.each_ref().map(|word| word.load(Relaxed)),
@@ -72,7 +72,8 @@ impl InheritedSettings {
         control.collector_pid.store(self.collector, Relaxed);
         control.native.store(self.native, Relaxed);
         control.follow.store(self.follow, Relaxed);
-        control.sample_bytes.store(self.sample_bytes, Relaxed);
+        control.first_sample_bytes.store(self.first_sample_bytes, Relaxed);
+        control.sample_bytes.store(self.first_sample_bytes, Relaxed);
         control.sample_varies.store(self.sample_varies, Relaxed);
         control.pictured_at_end.store(self.pictured_at_end, Relaxed);
         control.socket.iter().zip(self.socket).for_each(|(word, value)| word.store(value, Relaxed));

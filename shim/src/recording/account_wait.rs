@@ -41,6 +41,9 @@ pub(crate) fn wait_for_account(request: u32) {
     if control.state.load(Acquire) != state::RECORDING {
         return;
     }
+    if request == account_request::AT_END {
+        control.end_ns.store(monotonic_ns(), Release);
+    }
     if ends_early(control, request) {
         return;
     }

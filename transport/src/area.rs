@@ -4,27 +4,23 @@
 //! copies of bytes, so concurrent writes by the other process are no undefined behaviour here.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
+pub use crate::area_file::MEMORY_LINK;
+use crate::area_file::{check_memory, is_empty_memory, may_have_file_of, memory_file, seal, set_length, unlinked_file};
 use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
 use crate::segment_mappings::SegmentMappings;
 
-/// The maximum number of slots of a file on a disk: 128 MiB.
-const MOST_RESERVED: u32 = 64;
-
 /// Pages at the start, with the first slots, that the memory has from the beginning: those that the kernel maps in a target
 /// with the first one that it touches (fault-around), so that it is known how many these are.
 pub const FIRST_PAGES: usize = 16;
 /// Slots whose headers are in one page.
 const SLOTS_OF_PAGE: usize = PAGE / size_of::<SlotHeader>();
-
-/// What the links below /proc/PID/fd say of a memory file of memtrack's.
-pub const MEMORY_LINK: &str = "/memfd:memtrack (deleted)";
 
 /// The mapped shared memory.
 #[derive(Debug)]
@@ -55,7 +51,7 @@ impl Area {
     /// `InvalidData` when it is another file: the process has used its descriptor for something else meanwhile. The system's
     /// error when the file cannot be sized or mapped.
     pub fn create_on(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
-        if !is_memory_file(file)? {
+        if !is_empty_memory(file)? {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
                 "the descriptor is not that of an empty memory file",
@@ -64,20 +60,18 @@ impl Area {
         let made = Self::create_in(file, slots, true);
         if made.is_err() {
             // For an attempt with fewer slots.
-            // SAFETY: the caller's descriptor is open.
-            let _ = unsafe { libc::ftruncate(file.as_raw_fd(), 0) };
+            let _ = set_length(file, 0);
         }
         made
     }
 
     fn create_in(file: BorrowedFd<'_>, slots: u32, can_discard: bool) -> io::Result<Self> {
         let bytes = total_bytes(slots);
-        // SAFETY: the caller's descriptor is open.
-        if unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        set_length(file, bytes)?;
         let area = Self { mappings: SegmentMappings::whole(file, slots)?, can_discard };
         area.initialise();
+        // One that is made elsewhere, or on a disk, stays as it is.
+        let _ = seal(file);
         Ok(area)
     }
 
@@ -105,8 +99,7 @@ impl Area {
         let bytes = total_bytes(slots);
         // Beyond the limit the system would send a signal.
         let file = memory_file().ok().filter(|_| may_have_file_of(bytes))?;
-        // SAFETY: the descriptor is open and ours.
-        (unsafe { libc::ftruncate(file.as_raw_fd(), bytes.cast_signed() as libc::off_t) } == 0).then_some(file)
+        (set_length(file.as_fd(), bytes).is_ok() && seal(file.as_fd())).then_some(file)
     }
 
     /// As [`Area::replace`], with memory [that nobody has used](Area::for_child), which is initialised.
@@ -290,34 +283,6 @@ impl Area {
     }
 }
 
-fn memory_file() -> io::Result<OwnedFd> {
-    // By number, since glibc has the function from 2.27 only.
-    // SAFETY: a NUL-terminated name and valid flags.
-    let fd = unsafe { libc::syscall(libc::SYS_memfd_create, c"memtrack".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
-}
-
-/// Whether the limit of this process permits files of so many bytes.
-fn may_have_file_of(bytes: usize) -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes to a live local.
-    let got = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    got == 0 && limit.rlim_cur >= bytes as libc::rlim_t
-}
-
-/// Checks that this is a memory file of memtrack's for so many slots: another process has sent it.
-fn check_memory(file: BorrowedFd<'_>, slots: u32) -> io::Result<()> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let is_memory = path.as_os_str() == MEMORY_LINK && SLOT_COUNTS.contains(&slots);
-    let length = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
-    let is_whole = is_memory && length == total_bytes(slots) as u64;
-    if is_whole { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
-}
-
 /// Calls a function with the first page of a memory file, if that can be mapped.
 fn with_control_page(file: BorrowedFd<'_>, use_page: impl FnOnce(&ControlPage)) {
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
@@ -334,34 +299,10 @@ fn with_control_page(file: BorrowedFd<'_>, use_page: impl FnOnce(&ControlPage)) 
     unsafe { libc::munmap(at, PAGE) };
 }
 
-/// Whether this is a memory file of memtrack's that is empty. The process may have told the number of a descriptor which then is
-/// that of another file, whose content is the program's.
-fn is_memory_file(file: BorrowedFd<'_>) -> io::Result<bool> {
-    let path = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
-    let length = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
-    Ok(path.as_os_str() == MEMORY_LINK && length == 0)
-}
-
-/// An unlinked file on a disk. A write to a page for which the disk has no space raises SIGBUS, so the whole file is
-/// allocated at once, which limits the number of slots.
-fn unlinked_file(dir: &std::path::Path, slots: u32) -> io::Result<OwnedFd> {
-    if slots > MOST_RESERVED {
-        return Err(io::ErrorKind::StorageFull.into());
-    }
-    let path = dir.join("shared-memory");
-    let file = std::fs::OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
-    std::fs::remove_file(&path)?;
-    let bytes = total_bytes(slots).cast_signed() as libc::off_t;
-    // SAFETY: the descriptor is open and ours.
-    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes) } {
-        0 => Ok(file.into()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::Area;
+    use crate::area_file::memory_file;
     use crate::layout::{PAGE, SEGMENTS_PER_SLOT, state, total_bytes};
     use std::os::fd::AsFd;
     use std::sync::atomic::Ordering::Relaxed;
@@ -379,7 +320,7 @@ mod tests {
 
     #[test]
     fn memory_is_made_in_a_file_that_there_is() {
-        let file = super::memory_file().unwrap();
+        let file = memory_file().unwrap();
         let ours = Area::create_on(file.as_fd(), 8).unwrap();
         let theirs = Area::open(file.as_fd(), 8).unwrap();
         theirs.slot(7).unwrap().owner.store(42, Relaxed);
@@ -399,7 +340,7 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
         }
         std::fs::remove_file(&path).unwrap();
-        let file = super::memory_file().unwrap();
+        let file = memory_file().unwrap();
         let _first = Area::create_on(file.as_fd(), 8).unwrap();
         assert!(Area::create_on(file.as_fd(), 8).is_err(), "it is another recording's");
     }

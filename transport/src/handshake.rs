@@ -98,7 +98,14 @@ impl Hello {
     /// What the socket says; `InvalidData` from a shim of another build; `EMFILE` if memory was sent and no descriptor is left.
     pub fn receive(socket: &UnixStream) -> io::Result<(Self, Option<OwnedFd>)> {
         let mut bytes = [0; HELLO_LEN];
-        let memory = receive_descriptor(socket, &mut bytes)?;
+        let memory = match receive_descriptor(socket, &mut bytes) {
+            // No later message is accepted, so that its sender knows of it; one that has come by now is.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                socket.shutdown(std::net::Shutdown::Read)?;
+                receive_descriptor(socket, &mut bytes)?
+            }
+            received => received?,
+        };
         let hello = Self::of_bytes(&bytes).ok_or(io::ErrorKind::InvalidData)?;
         let is_promised = hello.fork.is_some_and(|fork| fork.begun.is_some());
         match (is_promised, memory) {
@@ -194,6 +201,9 @@ fn receive_descriptor(socket: &UnixStream, bytes: &mut [u8]) -> io::Result<Optio
     let mut control = DescriptorMessage([MaybeUninit::zeroed(); CONTROL_WORDS]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut message = message(&mut part, &mut control);
+    // Without the padding behind it, in which the system would put another one.
+    // SAFETY: pure arithmetic.
+    message.msg_controllen = unsafe { libc::CMSG_LEN(size_of::<i32>() as u32) } as usize;
     let got = receive_message(socket, &mut message)?;
     let descriptor = received_descriptor(&message);
     if got == bytes.len() { Ok(descriptor) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
@@ -269,10 +279,12 @@ fn to_words<const WORDS: usize, const BYTES: usize>(bytes: &[u8; BYTES]) -> [u32
 
 #[cfg(test)]
 mod tests {
-    use super::{Fork, ForkStart, Hello, THREAD_NAME, receive_memory, send_memory};
+    use super::{CONTROL_WORDS, DescriptorMessage, Fork, ForkStart, Hello, THREAD_NAME, receive_memory, send_memory};
     use crate::Area;
     use crate::clock::ClockPairing;
-    use std::os::fd::AsFd;
+    use std::io::Read;
+    use std::mem::MaybeUninit;
+    use std::os::fd::{AsFd, AsRawFd};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::Ordering::Relaxed;
 
@@ -317,6 +329,45 @@ mod tests {
         assert!(Hello::receive(&collector).is_err());
         drop(target);
         assert!(Hello::receive(&collector).is_err());
+    }
+
+    #[test]
+    fn who_is_not_waited_for_any_more_cannot_send() {
+        let (target, collector) = UnixStream::pair().unwrap();
+        collector.set_nonblocking(true).unwrap();
+        assert!(Hello::receive(&collector).is_err());
+        assert!(Hello::default().send(&target).is_err());
+    }
+
+    #[test]
+    fn of_several_descriptors_none_is_kept_but_the_first() {
+        let (target, collector) = UnixStream::pair().unwrap();
+        let ((_, first), (kept, second)) = (UnixStream::pair().unwrap(), UnixStream::pair().unwrap());
+        send_two(&target, [first.as_raw_fd(), second.as_raw_fd()]);
+        drop((first, second));
+        assert!(Hello::receive(&collector).is_err());
+        kept.set_nonblocking(true).unwrap();
+        assert_eq!((&kept).read(&mut [0]).unwrap(), 0, "the second is open somewhere");
+    }
+
+    /// What no shim sends.
+    fn send_two(socket: &UnixStream, descriptors: [i32; 2]) {
+        let mut bytes = Hello::default().to_bytes();
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let mut control = DescriptorMessage([MaybeUninit::zeroed(); CONTROL_WORDS]);
+        let message = super::message(&mut part, &mut control);
+        // SAFETY: the control buffer has room for one header with two descriptors.
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_mut() }.unwrap();
+        let length = size_of_val(&descriptors) as u32;
+        (header.cmsg_level, header.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        // SAFETY: pure arithmetic.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(length) } as usize;
+        // SAFETY: the header was just filled in; its data follows it.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        // SAFETY: the control buffer has room for two there.
+        unsafe { data.cast::<[i32; 2]>().write_unaligned(descriptors) };
+        // SAFETY: the message refers to live locals.
+        assert!(unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) } > 0);
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! read-modify-write only.
 
 pub mod area;
+mod area_file;
 mod atomics;
 pub mod attach;
 pub mod barrier;

@@ -7,14 +7,22 @@
 use std::os::fd::FromRawFd;
 use std::os::unix::net::UnixStream;
 use std::ptr;
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicPtr, AtomicU64};
 use std::time::Duration;
+
+use memtrack_transport::clock::monotonic_ns;
 
 use super::seccomp;
 
 /// How long the collector may take to answer.
 const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long somebody who was found listening is taken for one who listens, in nanoseconds.
+const FOUND_FOR_NS: u64 = 500_000_000;
+
+/// When somebody was found, of CLOCK_MONOTONIC.
+static FOUND_NS: AtomicU64 = AtomicU64::new(0);
 
 /// The path; null before [`set_path`].
 static PATH: AtomicPtr<&'static [u8]> = AtomicPtr::new(ptr::null_mut());
@@ -24,6 +32,7 @@ pub(crate) fn set_path(new: &[u8]) {
     if path() != Some(new) {
         let new: &'static [u8] = Box::leak(new.to_vec().into_boxed_slice());
         PATH.store(Box::into_raw(Box::new(new)), Release);
+        FOUND_NS.store(0, Relaxed);
     }
 }
 
@@ -48,11 +57,20 @@ pub(crate) fn connect() -> Option<UnixStream> {
     connect_to(socket, path()?).then_some(stream)
 }
 
-/// Whether a process listens at the collector's socket. Does not wait. Where it cannot be told, as in another root
+/// Whether a process listens at the collector's socket, or did within half a second. Does not wait. Where it cannot be told, as in another root
 /// directory or where system calls are forbidden, somebody does: recording then ends only when nobody has taken records
 /// for long.
 pub(crate) fn is_listening() -> bool {
-    !matches!(try_connect(), Some(libc::ECONNREFUSED))
+    // All threads together ask so often only: a question takes a place in the line where forked children wait.
+    let now = monotonic_ns();
+    if now.saturating_sub(FOUND_NS.load(Relaxed)) < FOUND_FOR_NS {
+        return true;
+    }
+    let found = !matches!(try_connect(), Some(libc::ECONNREFUSED));
+    if found {
+        FOUND_NS.store(now, Relaxed);
+    }
+    found
 }
 
 /// Whether a process certainly listens there. Does not wait.

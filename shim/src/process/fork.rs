@@ -108,26 +108,43 @@ fn connect(area: &'static Area, ticket: u64) -> Option<()> {
     let pid = unsafe { libc::getpid() };
     let fork = Fork { ticket, slots: area.slot_count(), begun: None };
     let hello = |begun| Hello { pid, ppid, fork: Some(Fork { begun, ..fork }) };
-    bring_memory(area, hello).or_else(|| ask_for_memory(area, hello(None)))?;
+    match bring_memory(area, hello) {
+        Brought::Sent => {}
+        Brought::NoMemory => ask_for_memory(area, hello(None))?,
+        // Which takes its time; another attempt would take as long.
+        Brought::NoCollector => return None,
+    }
     notes.tell(area.control());
     area.control().pid.store(pid, Relaxed);
     Some(())
 }
 
-/// Makes the memory, and sends it. `None`: no memory was sent.
-fn bring_memory(area: &'static Area, hello: impl FnOnce(Option<ForkStart>) -> Hello) -> Option<()> {
+/// What became of the memory that a child makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Brought {
+    Sent,
+    /// It could not be made, mapped or sent.
+    NoMemory,
+    /// There is no connection.
+    NoCollector,
+}
+
+/// Makes the memory, and sends it.
+fn bring_memory(area: &'static Area, hello: impl FnOnce(Option<ForkStart>) -> Hello) -> Brought {
     let settings = InheritedSettings::of(area.control());
     let clock = StampingClock::from_number(area.control().clock.load(Relaxed));
-    let memory = Area::for_child(area.slot_count())?;
+    let Some(memory) = Area::for_child(area.slot_count()) else { return Brought::NoMemory };
     // SAFETY: the only thread is here, and recording is off.
     if !unsafe { area.replace_with_new(memory.as_fd()) } {
-        return None;
+        return Brought::NoMemory;
     }
     settings.tell(area.control());
     let (resident, name) = (own_resources::resident(), own_resources::thread_name());
     let begun = ForkStart { start: ClockPairing::measure(clock), resident, name };
     // Last: the collector begins to wait for the message once there is a connection.
-    hello(Some(begun)).send_with_memory(&collector_socket::connect()?, memory.as_fd()).ok()
+    let Some(stream) = collector_socket::connect() else { return Brought::NoCollector };
+    let sent = hello(Some(begun)).send_with_memory(&stream, memory.as_fd());
+    if sent.is_ok() { Brought::Sent } else { Brought::NoMemory }
 }
 
 fn ask_for_memory(area: &'static Area, hello: Hello) -> Option<()> {

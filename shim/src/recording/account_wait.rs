@@ -22,6 +22,8 @@ const WAIT: Duration = Duration::from_millis(50);
 const WAITS: u32 = 100;
 /// How often where its objects are read as well: ten minutes.
 const LONG_WAITS: u32 = 12_000;
+/// How often in memory that it has made and the collector has not taken: one second.
+const WAITS_UNMET: u32 = 20;
 
 /// A forked child that is younger, and has touched fewer pages, does not wait.
 const EARLY_NS: u64 = 30_000_000;
@@ -57,7 +59,7 @@ pub(crate) fn wait_for_account(request: u32) {
         futex::wake(&control.sleeping.0);
     }
     let waits = if control.pictured_at_end.load(Relaxed) == 0 { WAITS } else { LONG_WAITS };
-    for _ in 0..waits {
+    for round in 1..=waits {
         if asked != account_request::DONE {
             futex::wait(word, asked, WAIT);
         }
@@ -65,6 +67,7 @@ pub(crate) fn wait_for_account(request: u32) {
         if word.load(Acquire) != asked
             || asked == account_request::DONE
             || !is_recording
+            || (round >= WAITS_UNMET && control.adopted.load(Relaxed) == 0)
             || collector_gone(control.collector_pid.load(Relaxed), control.pid.load(Relaxed))
         {
             break;

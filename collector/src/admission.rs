@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use crate::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::limits::explained;
 use crate::memory_offer::{MemoryOffer, first_that_fits, next_offer};
 use crate::options::{NativeStacks, RecordingOptions};
-use crate::process_handle::ProcessHandle;
+use crate::process_handle::{ProcessHandle, peer};
 use crate::process_recording::ProcessRecording;
 use crate::process_tree::ProcessTree;
 use crate::procfs::{self, ResidentMemory};
@@ -72,6 +72,7 @@ pub(crate) struct Admission {
 }
 
 /// A process that is or was served.
+#[derive(Clone)]
 struct ServedProcess {
     number: u32,
     handle: Arc<ProcessHandle>,
@@ -83,6 +84,8 @@ struct ServedProcess {
     own_pid: i32,
     /// What is known of its program.
     program: Arc<Process>,
+    /// When its recording began.
+    start_ns: Option<u64>,
 }
 
 impl Admission {
@@ -235,12 +238,20 @@ impl Admission {
     ) -> io::Result<bool> {
         let Some(offer) = self.find_offer(pid, hello) else { return Ok(false) };
         let area = map().inspect_err(|error| self.has_no_memory(pid, error))?;
-        let handle = || ProcessHandle::of_peer(socket, pid, begun.start.monotonic_ns);
+        let start = self.start_of(pid, hello, begun);
+        let handle = || ProcessHandle::of_peer(socket, pid, start.monotonic_ns);
         let Some(served) = self.find(pid, offer, handle) else { return Ok(false) };
         area.control().adopted.store(1, Relaxed);
         let native = area.control().native.load(Relaxed) == 1;
-        self.connect(area, pid, hello, served, native, begun.start);
+        self.connect(area, pid, hello, served, native, start);
         Ok(true)
+    }
+
+    /// When a forked child says that it began: after its parent. Otherwise its clocks are others (time namespaces), and it is now.
+    fn start_of(&self, pid: i32, hello: &Hello, begun: ForkStart) -> ClockPairing {
+        let now = ClockPairing::measure(self.clock);
+        let since_ns = self.parent(pid, hello).and_then(|parent| parent.start_ns).unwrap_or(0);
+        if (since_ns..=now.monotonic_ns).contains(&begun.start.monotonic_ns) { begun.start } else { now }
     }
 
     /// Begins to drain this memory; `start`: a moment before its first event.
@@ -256,6 +267,7 @@ impl Admission {
         let area = Arc::new(area);
         served.area = Arc::downgrade(&area);
         served.own_pid = hello.pid;
+        served.start_ns.get_or_insert(start.monotonic_ns);
         let parent = hello.fork.and_then(|_| self.parent(pid, hello));
         let parent = parent.map(|parent| Arc::clone(&parent.program));
         served.program = match parent {
@@ -331,9 +343,11 @@ impl Admission {
         if hello.pid == pid {
             return self.served.get(&hello.ppid);
         }
-        // In another namespace, where the number may be one of several.
-        let mut found = self.served.iter().filter(|(pid, served)| served.own_pid == hello.ppid && hello.ppid != **pid);
-        found.next().filter(|_| found.next().is_none()).map(|(_, served)| served)
+        // The first of another namespace, whose parent is in this one.
+        let outer = self.served.get(&hello.ppid).filter(|served| served.own_pid == hello.ppid);
+        // Where the number may be one of several.
+        let mut found = self.served.values().filter(|served| served.own_pid == hello.ppid);
+        outer.or_else(|| found.next().filter(|_| found.next().is_none()))
     }
 
     /// Whether a child that connects for the first time runs memtrack, as the reader of a capture that the program reads: what
@@ -366,11 +380,7 @@ impl Admission {
     /// The served process; `None` if it is refused.
     fn find(&mut self, pid: i32, offer: MemoryOffer, handle: impl FnOnce() -> ProcessHandle) -> Option<ServedProcess> {
         match self.known(pid) {
-            Some((served, _)) => {
-                let (handle, commands) = (Arc::clone(&served.handle), served.commands.clone());
-                let (number, program) = (served.number, Arc::clone(&served.program));
-                Some(ServedProcess { number, handle, commands, area: Weak::new(), offer, own_pid: pid, program })
-            }
+            Some((served, _)) => Some(ServedProcess { area: Weak::new(), offer, own_pid: pid, ..served.clone() }),
             None => self.admit_new(pid, offer, handle()),
         }
     }
@@ -388,7 +398,16 @@ impl Admission {
             self.tree.add_first();
         }
         let (handle, program) = (Arc::new(handle), Arc::default());
-        Some(ServedProcess { number, handle, commands, area: Weak::new(), offer, own_pid: pid, program })
+        Some(ServedProcess {
+            number,
+            handle,
+            commands,
+            area: Weak::new(),
+            offer,
+            own_pid: pid,
+            program,
+            start_ns: None,
+        })
     }
 
     /// Starts the recording of a child.
@@ -479,19 +498,4 @@ pub(crate) fn refuse(socket: &UnixStream) -> bool {
 fn thread_name(begun: &ForkStart) -> String {
     let name = begun.name.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
-}
-
-/// The process id of the other end, in this process's namespace.
-fn peer(socket: &UnixStream) -> io::Result<i32> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-    let into = (&raw mut credentials).cast();
-    // SAFETY: the buffer is a local of the length that is given.
-    let got = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut len) };
-    match got {
-        0 if credentials.pid > 0 => Ok(credentials.pid),
-        0 => Err(io::ErrorKind::NotFound.into()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

@@ -134,7 +134,7 @@ impl Collector {
     /// # Errors
     /// [`Error::Sink`] when writing failed, now or before.
     pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
-        self.server.stop();
+        let _socket = self.server.stop();
         let result = self.first.finish(ended);
         // Those that still record now have been stopped, too, or are left without a collector.
         let of_children = if ended == RecordingEnd::Stopped { ended } else { RecordingEnd::Detached };

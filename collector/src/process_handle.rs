@@ -2,11 +2,12 @@
 //!
 //! Invariant: what it says is of the process that it was made for.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::pidfd_exit;
-use crate::procfs::{clock_ns, exists, last_name};
+use crate::procfs::{self, ThreadStatus, clock_ns, exists, last_name};
 
 /// A handle to a process (a pidfd) that tells whether it has ended, even if its process id is reused.
 #[derive(Debug)]
@@ -67,6 +68,22 @@ impl ProcessHandle {
         self.at_end(|| last_name(self.pid))
     }
 
+    /// Its processor time in nanoseconds, until it is waited for.
+    pub(crate) fn processor_ns(&self) -> Option<u64> {
+        self.now_or_at_end(|| procfs::processor_ns(self.pid))
+    }
+
+    /// The state of one of its threads.
+    pub(crate) fn thread(&self, tid: i32) -> ThreadStatus {
+        self.now_or_at_end(|| Some(procfs::thread(self.pid, tid))).unwrap_or(ThreadStatus::Unknown)
+    }
+
+    /// What is read by process id, which is this process's until it was waited for.
+    fn now_or_at_end<T>(&self, read: impl Fn() -> Option<T>) -> Option<T> {
+        let found = read();
+        if self.has_ended() { self.at_end(read) } else { found }
+    }
+
     /// How it ended, as one who waits for it would have it: if it is not yet reaped, or from Linux 6.15 on.
     pub(crate) fn wait_status(&self) -> Option<i32> {
         let reaped = || self.pidfd.as_ref().and_then(|pidfd| pidfd_exit::wait_status(pidfd.as_fd()));
@@ -81,6 +98,21 @@ impl ProcessHandle {
         let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).ok()?;
         let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?.trim();
         (pid.parse() == Ok(self.pid)).then_some(found)
+    }
+}
+
+/// The process id of the other end, in this process's namespace.
+pub(crate) fn peer(socket: &UnixStream) -> io::Result<i32> {
+    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+    let into = (&raw mut credentials).cast();
+    // SAFETY: the buffer is a local of the length that is given.
+    let got = unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut len) };
+    match got {
+        0 if credentials.pid > 0 => Ok(credentials.pid),
+        0 => Err(io::ErrorKind::NotFound.into()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -117,7 +149,7 @@ fn status_of_zombie(pid: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use super::ProcessHandle;
-    use crate::procfs::processor_ns;
+    use crate::procfs::{ThreadStatus, processor_ns};
 
     #[test]
     fn a_process_that_was_not_waited_for_has_ended() {
@@ -151,6 +183,10 @@ mod tests {
         assert_eq!(super::start_ns(i32::MAX), None);
         let gone = ProcessHandle { pid, pidfd: None, is_gone: true };
         assert!(gone.has_ended() && ProcessHandle::of(i32::MAX).has_ended());
+        // Of this process, which has its number.
+        assert_eq!((gone.processor_ns(), gone.thread(pid)), (None, ThreadStatus::Unknown));
+        let living = ProcessHandle::of(pid);
+        assert!(living.processor_ns() > Some(0) && living.thread(pid).name().is_some());
         drop(theirs);
     }
 }

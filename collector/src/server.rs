@@ -96,13 +96,24 @@ impl Server {
         &self.path
     }
 
-    /// Stops listening.
-    pub(crate) fn stop(self) {
+    /// Stops listening. The socket stays until the result is dropped: who connects is refused, and knows that nobody listens.
+    pub(crate) fn stop(self) -> SocketPlace {
         drop(self.ask);
         // It does not panic; and nothing depends on it any more.
         let _ = self.thread.join();
+        SocketPlace(self.path)
+    }
+}
+
+/// The socket's place in the file system, which is removed with this.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct SocketPlace(PathBuf);
+
+impl Drop for SocketPlace {
+    fn drop(&mut self) {
         // The directory goes with the recording anyway.
-        let _ = std::fs::remove_file(&self.path);
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -32,7 +32,7 @@ use crate::options::RecordingOptions;
 use crate::pictures::PictureScheduler;
 use crate::process_end::{EndWatch, ProcessEnd};
 use crate::process_handle::ProcessHandle;
-use crate::procfs::{self, ProcessorTimes};
+use crate::procfs::ProcessorTimes;
 use crate::recording_progress::RecordingProgress;
 use crate::resident::AccountScheduler;
 use crate::sample_rate::SampleRate;
@@ -41,7 +41,7 @@ use crate::slot_owners::SlotOwners;
 use crate::slot_reader::SlotReader;
 use crate::summary::ProcessExit;
 
-use early_end::EarlyEnd;
+use early_end::{EarlyEnd, last_alive_ns};
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
@@ -175,6 +175,7 @@ impl Session {
         let pictures = PictureScheduler::new(options.pictures.clone(), pid, &area, now);
         let maps = if native && !has_ended { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
+            threads: SlotOwners::new(&handle, pid, same_namespace),
             area,
             handle,
             pid,
@@ -187,7 +188,6 @@ impl Session {
             progress: Arc::clone(progress),
             earlier,
             slot_readers: Vec::new(),
-            threads: SlotOwners::new(pid, same_namespace),
             active: ActiveThreads::default(),
             counts: AllocationCounts::default(),
             sample_rate: SampleRate::new(options.sample_rate.map(NonZeroU32::get), now),
@@ -324,7 +324,8 @@ impl Session {
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());
         let (record_bytes, collector_cpu_ns) = (Some(queue.record_bytes), queue.processor_ns());
         let mut known = describe::at_end(&self.area, &self.process, end, &self.earlier);
-        known.end.alive_ns = self.handle.has_ended().then(|| self.last_alive_ns(end.monotonic_ns));
+        known.end.alive_ns =
+            self.handle.has_ended().then(|| last_alive_ns(self.area.control(), self.alive_ns, end.monotonic_ns));
         // The image after an exec has connected and could not map its memory, for want of a descriptor, for example.
         known.ended_by_exec |= !self.begun && self.base > 0;
         let ended = known.end.alive_ns.and_then(|_| self.end_watch.end(&self.handle, self.progress.ends_itself()));
@@ -346,9 +347,9 @@ impl Session {
         }
     }
 
-    /// Reads the processor time. A smaller value is that of another process with the same id, and is ignored.
+    /// Reads the processor time.
     fn read_processor_time(&mut self) {
-        self.cpu_ns = procfs::processor_ns(self.pid).max(self.cpu_ns);
+        self.cpu_ns = self.handle.processor_ns().max(self.cpu_ns);
     }
 
     /// Adds what the system reported when the process was waited for.

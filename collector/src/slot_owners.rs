@@ -3,13 +3,15 @@
 //! A new thread may take such a slot before it is released here. Invariant: a slot is released only if its owner is the
 //! thread that was found to have ended.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
 use memtrack_transport::Area;
 use memtrack_transport::layout::SlotHeader;
 
 use crate::observer::Observer;
-use crate::procfs::{self, ThreadStatus};
+use crate::process_handle::ProcessHandle;
+use crate::procfs::ThreadStatus;
 
 /// Slots that one check covers: with many threads it takes several calls to check all.
 const A_CHECK: u32 = 32;
@@ -17,6 +19,7 @@ const A_CHECK: u32 = 32;
 /// The known owner of each slot.
 #[derive(Debug)]
 pub(crate) struct SlotOwners {
+    handle: Arc<ProcessHandle>,
     pid: i32,
     /// Whether the thread ids in the slots are valid in the collector's proc file system.
     visible: bool,
@@ -34,14 +37,14 @@ struct Owner {
 }
 
 impl SlotOwners {
-    pub(crate) fn new(pid: i32, visible: bool) -> Self {
-        Self { pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
+    pub(crate) fn new(handle: &Arc<ProcessHandle>, pid: i32, visible: bool) -> Self {
+        Self { handle: Arc::clone(handle), pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
     }
 
     /// Looks for new owners in the first `count` slots and notes their names.
     pub(crate) fn find_new(&mut self, area: &Area, count: u32, observer: &mut Observer) {
         self.known.resize_with(count as usize, Owner::default);
-        let (pid, visible) = (self.pid, self.visible);
+        let (handle, visible) = (&self.handle, self.visible);
         self.owned = 0;
         for (index, known) in (0..).zip(&mut self.known) {
             let Some(slot) = area.slot(index) else { break };
@@ -49,7 +52,7 @@ impl SlotOwners {
             self.owned += u32::from(tid != 0);
             if tid != 0 && (known.tid, known.owners) != (tid, owners) {
                 *known = Owner { tid, owners, name: String::new() };
-                if let (true, ThreadStatus::Named(name)) = (visible, procfs::thread(pid, tid)) {
+                if let (true, ThreadStatus::Named(name)) = (visible, handle.thread(tid)) {
                     known.rename(name, observer);
                 }
             }
@@ -85,7 +88,7 @@ impl SlotOwners {
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {
             return;
         }
-        match procfs::thread(self.pid, known.tid) {
+        match self.handle.thread(known.tid) {
             ThreadStatus::Named(name) => known.rename(name, observer),
             ThreadStatus::Unknown => {}
             ThreadStatus::Gone => {

@@ -8,8 +8,6 @@ use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::ControlPage;
 
-use super::Session;
-
 /// What is known of the end of a process when its recording begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EarlyEnd {
@@ -47,11 +45,9 @@ impl EarlyEnd {
     }
 }
 
-impl Session {
-    /// When the process, which has ended, was last known to be alive: as it was seen, or as it says itself.
-    pub(super) fn last_alive_ns(&self, end_ns: u64) -> u64 {
-        self.area.control().end_ns.load(Acquire).min(end_ns).max(self.alive_ns)
-    }
+/// When a process that has ended was last known to be alive: as it was seen, or as it says itself.
+pub(super) fn last_alive_ns(control: &ControlPage, seen_ns: u64, now_ns: u64) -> u64 {
+    control.end_ns.load(Acquire).min(now_ns).max(seen_ns)
 }
 
 /// From the start of a recording until now, on both clocks.

@@ -103,24 +103,36 @@ fn four_threads_wait_for_a_stopped_memtrack() {
     is_whole_with(&capture, 4_000_000);
 }
 
-/// From its start to its end, of which nothing is lost.
-#[test]
-fn a_child_does_not_wait_for_a_stopped_memtrack() {
-    let program = WaitingProgram::of("forks", &["--follow"]);
+/// Records a child that begins and ends while memtrack is stopped.
+#[track_caller]
+fn child_beside_a_stopped_memtrack(options: &[&str]) -> (Dir, PathBuf) {
+    let program = WaitingProgram::of("forks", options);
     kill(program.memtrack.pid(), libc::SIGSTOP);
     program.control.let_go(1);
     wait_until("the child has ended", || program.control.phase() == 2);
     kill(program.memtrack.pid(), libc::SIGCONT);
     let (dir, capture, _) = program.ends("");
+    (dir, capture)
+}
+
+/// From its start to its end, of which nothing is lost.
+#[test]
+fn a_child_does_not_wait_for_a_stopped_memtrack() {
+    let (dir, capture) = child_beside_a_stopped_memtrack(&["--follow"]);
     assert_eq!(Stats::of(&capture).allocated(), ReportedTally::new(100, 1200));
     let captures = dir.captures();
     let child = captures.iter().find(|path| path.file_name() != capture.file_name()).expect("the child's capture");
     let stats = Stats::of(child);
     stats.is_whole();
     assert_eq!(stats.allocated(), ReportedTally::new(1000, 11_000));
-    // It had ended before its parent allocated, and long before memtrack looked at it.
+}
+
+/// It had ended before its parent allocated, and long before memtrack looked at it.
+#[test]
+fn a_child_does_not_live_on_while_memtrack_is_stopped() {
+    let (dir, _) = child_beside_a_stopped_memtrack(&["--follow", "--allocation-timestamps"]);
     let mut command = crate::support::memtrack();
-    let whole = Outcome::of(command.args(["stats", "--json"]).args(&captures)).success();
+    let whole = Outcome::of(command.args(["stats", "--json"]).args(dir.captures())).success();
     let whole: serde_json::Value = serde_json::from_str(&whole).expect("JSON");
     assert_eq!(whole["peak"]["bytes"], 11_000, "{}", whole["peak"]);
 }

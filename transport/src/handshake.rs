@@ -357,7 +357,9 @@ mod tests {
         let mut control = DescriptorMessage([MaybeUninit::zeroed(); CONTROL_WORDS]);
         let message = super::message(&mut part, &mut control);
         // SAFETY: the control buffer has room for one header with two descriptors.
-        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message).as_mut() }.unwrap();
+        let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+        // SAFETY: a header in the control buffer, which nobody else refers to.
+        let header = unsafe { header.as_mut() }.unwrap();
         let length = size_of_val(&descriptors) as u32;
         (header.cmsg_level, header.cmsg_type) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
         // SAFETY: pure arithmetic.

@@ -163,8 +163,7 @@ mod tests {
     use super::{nanoseconds, text};
     use memtrack_format::meta::{Process, StartTimes};
     use memtrack_transport::clock::ClockPairing;
-    use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::AtomicU64;
 
     #[test]
     fn texts_are_cut_at_their_field() {

@@ -303,7 +303,7 @@ fn bytes(path: &Path) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::{InterpreterArguments, Places, of, of_forked, only, prefix, python_path, variable};
+    use super::{InterpreterArguments, Places, of, of_forked, prefix, python_path, variable};
     use crate::process_files::ProcessFiles;
     use memtrack_format::meta::Process;
     use std::fs;
@@ -437,7 +437,7 @@ mod tests {
             (process(&serve, "/srv", &["/app"]), process(&["title"], "/srv", &["/srv"]), &["/app"]),
             (process(&serve, "/srv", &["/srv"]), process(&serve, "/", &["/"]), &["/", "/srv"]),
         ] {
-            let known = of_forked(child, &only(&parent));
+            let known = of_forked(child, &parent);
             assert_eq!((known.own_directories, known.script), (list(own), parent.script));
             assert_eq!(known.started_packages, list(&["serve"]));
         }

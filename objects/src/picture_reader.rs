@@ -7,6 +7,8 @@ use std::sync::Arc;
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
 
+use rustc_hash::FxHashSet;
+
 use crate::finding::addresses::AddressTable;
 use crate::finding::followers::FollowerMemories;
 use crate::finding::found_objects::FoundObjects;
@@ -115,7 +117,7 @@ pub fn read_objects(
     builder.complete_lists();
     roots.extend(builder.static_types());
     roots.extend(builder.on_stacks(runtime, reader));
-    roots.extend(builder.in_context_variables());
+    roots.extend(builder.in_context_variables(&references));
     let late_roots = early..roots.len();
     let misses_large = !runtime.layout.is_free_threaded() && builder.misses_large();
     roots.extend(builder.last_roots());
@@ -257,7 +259,7 @@ impl<'a> FoundObjects<'a> {
                 reader.each(&of, frame, &mut |place, address| held.push((place, address)));
             }
             for (place, address) in held {
-                let is_local = matches!(place, ReferencePlace::Local(_));
+                let is_local = matches!(place, ReferencePlace::Local(_) | ReferencePlace::Stack(_));
                 let into = if is_local { &mut roots } else { &mut others };
                 let object = self.number(address);
                 into.extend(object.map(|object| (object, RootHolder::Frame(frame, place))));
@@ -290,20 +292,23 @@ impl<'a> FoundObjects<'a> {
         roots
     }
 
-    /// The values that context variables had when they were last asked, as far as a context still holds them: that of a
-    /// thread is held by C code.
-    fn in_context_variables(&self) -> Vec<FoundRoot> {
+    /// The values that context variables had when they were last asked, as far as a context still has them: where a thread's
+    /// does, only C code holds that.
+    fn in_context_variables(&self, references: &FoundReferences) -> Vec<FoundRoot> {
         const NAME: u64 = 16;
         let are_variables = self.types.each(|of| of.borrowed != 0 && of.name.ends_with(".ContextVar"));
-        let is_variable = |object: &&PicturedObject| are_variables.get(object.type_number as usize) == Some(&true);
+        let of_contexts = self.types.each(|of| of.name.starts_with("builtins.hamt_"));
+        let objects = || self.objects.iter().zip(0_u32..);
+        let is_of = |kinds: &[bool], object: &PicturedObject| kinds.get(object.type_number as usize) == Some(&true);
+        let nodes = objects().filter(|(object, _)| is_of(&of_contexts, object));
+        let held: FxHashSet<u32> = nodes.flat_map(|(_, row)| references.of(row).iter().copied()).collect();
         let value = |variable: &PicturedObject| {
             let of = self.types.get(variable.type_number)?;
             let word = |at: u64| self.memory.u64(self.layout.fields(variable.address).wrapping_add(at));
-            let row = self.by_address.get(word(of.borrowed)?)?;
-            let is_held = self.holders[row as usize].references > 0;
-            is_held.then_some((row, RootHolder::ContextVariable(word(NAME)?)))
+            let row = self.by_address.get(word(of.borrowed)?).filter(|row| held.contains(row))?;
+            Some((row, RootHolder::ContextVariable(word(NAME)?)))
         };
-        self.objects.iter().filter(is_variable).filter_map(value).collect()
+        self.objects.iter().filter(|object| is_of(&are_variables, object)).filter_map(value).collect()
     }
 
     /// The types that are no objects of the heap: nothing needs to hold them.

@@ -35,7 +35,7 @@ impl NotedPlace {
             ReferencePlace::Attribute(name) => (ATTRIBUTE, name),
             ReferencePlace::Local(number) => (LOCAL, number),
             ReferencePlace::Stack(number) => (STACK, number),
-            ReferencePlace::FrameLocal(..) | ReferencePlace::FrameStack(_) => (OTHER, 0),
+            ReferencePlace::FrameLocal(..) | ReferencePlace::FrameStack(_) | ReferencePlace::PerhapsStack => (OTHER, 0),
             ReferencePlace::Item(number) => (ITEM, number),
             ReferencePlace::Member => (MEMBER, 0),
             ReferencePlace::Field(offset) => (FIELD, offset),

@@ -200,7 +200,7 @@ impl FoundReferences {
     }
 
     /// Those of an object, as they were added at once.
-    fn of(&self, row: u32) -> &[u32] {
+    pub(crate) fn of(&self, row: u32) -> &[u32] {
         let span = self.spans.get(row as usize);
         span.and_then(|span| self.all.get(span.range())).unwrap_or_default()
     }

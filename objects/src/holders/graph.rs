@@ -179,9 +179,11 @@ impl<'a> Holders<'a> {
         self.levels.module_of_next.extend(module.map(|module| (held, module)));
     }
 
-    /// Of two holders that are as near, the one in the module that defined the object's type is named.
+    /// Of two holders that are as near, a class in the module that defined the object's type is named: all loggers have their
+    /// class's manager. Not so what else that module has, a cache of compiled patterns for example, where a variable of the
+    /// program has the object, too.
     fn choose(&mut self, (over, parent): (u32, u32), held: u32) {
-        let Some(home) = self.home_of(held) else { return };
+        let Some(home) = self.home_of(held).filter(|_| self.classes.contains(&over)) else { return };
         if self.levels.module_of.get(&over) != Some(&home) {
             return;
         }

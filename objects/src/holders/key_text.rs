@@ -45,10 +45,10 @@ impl KeyReader<'_> {
             "builtins.NoneType" => Some("None".into()),
             "builtins.float" => {
                 let bits = self.memory.u64(self.layout.fields(key).checked_add(16)?)?;
-                Some(format!("{:?}", f64::from_bits(bits)))
+                Some(float_text(f64::from_bits(bits)))
             }
             "builtins.int" => small_integer(self.memory, self.layout, key).map(|number| number.to_string()),
-            "builtins.str" => text_of(self.memory, self.layout, key).map(|text| format!("'{}'", shortened(&text))),
+            "builtins.str" => text_of(self.memory, self.layout, key).map(|text| shortened(&text)),
             "builtins.bytes" => self.bytes(key),
             "builtins.tuple" if of.kind == ObjectKind::Tuple && depth < MOST_DEPTH => self.tuple(key, depth),
             _ => None,
@@ -60,7 +60,12 @@ impl KeyReader<'_> {
         let mut bytes = vec![0; count.min(MOST_BYTES) as usize];
         self.memory.read(self.layout.fields(key).checked_add(32)?, &mut bytes)?;
         let more = if count > MOST_BYTES { "…" } else { "" };
-        Some(format!("b'{}{more}'", bytes.escape_ascii()))
+        let escaped = bytes.escape_ascii().to_string().replace("\\\"", "\"");
+        let (escaped, quote) = match (bytes.contains(&b'\''), bytes.contains(&b'"')) {
+            (true, false) => (escaped.replace("\\'", "'"), '"'),
+            _ => (escaped, '\''),
+        };
+        Some(format!("b{quote}{escaped}{more}{quote}"))
     }
 
     fn tuple(&self, key: u64, depth: u32) -> Option<String> {
@@ -82,9 +87,72 @@ impl KeyReader<'_> {
     }
 }
 
-/// The begin of a text, without what a terminal does not show.
+/// A number as Python's `repr` has it.
+fn float_text(number: f64) -> String {
+    if number.is_nan() {
+        return "nan".into();
+    }
+    let scientific = format!("{number:e}");
+    let Some((digits, exponent)) = scientific.split_once('e') else { return scientific };
+    match exponent.parse::<i32>() {
+        Ok(-4..=15) => {
+            let text = number.to_string();
+            if text.contains('.') { text } else { text + ".0" }
+        }
+        Ok(exponent) => format!("{digits}e{}{:02}", if exponent < 0 { '-' } else { '+' }, exponent.unsigned_abs()),
+        Err(_) => scientific,
+    }
+}
+
+/// The begin of a text in quotes, without what a terminal does not show, or shows as something else.
 fn shortened(text: &str) -> String {
-    let visible = text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char });
-    let more = if text.chars().nth(MOST).is_some() { "…" } else { "" };
-    visible.take(MOST).chain(more.chars()).collect()
+    let mut shown = String::from("'");
+    for char in text.chars().take(MOST) {
+        match char {
+            '\\' | '\'' => shown.extend(['\\', char]),
+            _ if char.is_control() || is_format(char) => shown.push(char::REPLACEMENT_CHARACTER),
+            _ => shown.push(char),
+        }
+    }
+    if text.chars().nth(MOST).is_some() {
+        shown.push('…');
+    }
+    shown + "'"
+}
+
+/// Whether a character changes how those beside it are shown.
+fn is_format(char: char) -> bool {
+    matches!(char, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{float_text, shortened};
+
+    #[test]
+    fn numbers_are_as_python_writes_them() {
+        let numbers = [0.0, -0.0, 1.5, 1e15, 123_456_789_012_345_680.0, 1e16, 1e22, 0.0001, 1e-5, 1.5e-7, 1e300];
+        let texts = [
+            "0.0",
+            "-0.0",
+            "1.5",
+            "1000000000000000.0",
+            "1.2345678901234568e+17",
+            "1e+16",
+            "1e+22",
+            "0.0001",
+            "1e-05",
+            "1.5e-07",
+            "1e+300",
+        ];
+        assert_eq!(numbers.map(float_text), texts);
+        assert_eq!([f64::NAN, f64::INFINITY, f64::NEG_INFINITY].map(float_text), ["nan", "inf", "-inf"]);
+    }
+
+    #[test]
+    fn texts_end_where_their_quotes_do() {
+        assert_eq!(shortened("it's\\"), r"'it\'s\\'");
+        assert_eq!(shortened("a\u{202e}b\n"), "'a\u{fffd}b\u{fffd}'");
+        assert_eq!(shortened(&"x".repeat(61)), format!("'{}…'", "x".repeat(60)));
+    }
 }

@@ -26,6 +26,7 @@ const STRINGS: usize = 1 << 12;
 const NO_TEXT: u32 = u32::MAX;
 /// What is said of a value on a frame's stack: CPython's word.
 const ON_STACK: &str = "<value stack>";
+const PERHAPS_ON_STACK: &str = "<value stack, perhaps>";
 /// Characters of a name that are kept, and bytes of all of them.
 const MOST_KEY: usize = 60;
 const MOST_BYTES: usize = 256 << 20;
@@ -154,8 +155,10 @@ impl LabelReader<'_> {
             let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
             text += &format!(".{name}");
         }
-        if let ReferencePlace::Stack(_) = place {
-            text += &format!(".{ON_STACK}");
+        match place {
+            ReferencePlace::Stack(_) => text += &format!(".{ON_STACK}"),
+            ReferencePlace::PerhapsStack => text += &format!(".{PERHAPS_ON_STACK}"),
+            _ => {}
         }
         text
     }
@@ -183,6 +186,7 @@ impl LabelReader<'_> {
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::Stack(_) => (HolderKind::Local, self.known.texts.row(ON_STACK).into()),
+            ReferencePlace::PerhapsStack => (HolderKind::Local, self.known.texts.row(PERHAPS_ON_STACK).into()),
             ReferencePlace::FrameLocal(frame, number) => {
                 let name = self.frame(frame, ReferencePlace::Local(number));
                 (HolderKind::Local, self.known.texts.row(&name).into())

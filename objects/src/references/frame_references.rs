@@ -107,7 +107,8 @@ impl ReferenceReader<'_> {
         };
         let mut index = slots.variables;
         self.memory.words(first.wrapping_add(index * 8), end - slots.variables, |value| {
-            each(slots.place(index), self.layout.untagged(value), is_certain);
+            let place = if is_certain { slots.place(index) } else { ReferencePlace::PerhapsStack };
+            each(place, self.layout.untagged(value), is_certain);
             index += 1;
         });
     }

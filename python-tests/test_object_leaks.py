@@ -81,6 +81,11 @@ LEAKS = {
             "<frame of RUN in app.py>.<value stack>.<value stack>[…]",
         ],
     ),
+    "cache_of_a_library_that_is_as_near": (
+        "import sys, types\nlibrary = sys.modules['library'] = types.ModuleType('library')\nlibrary.CACHE = {1: Leak()}\n"
+        "VALUES = dict(library.CACHE)\ndel library",
+        ["__main__.VALUES[…]"],
+    ),
     "iterator_that_has_borrowed": (
         "import itertools\ndef walk():\n    rows = itertools.groupby([1, 2])\n    for key, group in rows: break\n"
         "    return rows\nROWS = walk()\nREAL = [[Leak()]]",

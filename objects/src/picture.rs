@@ -26,6 +26,8 @@ pub struct ObjectPicture {
     pub(crate) homes: Vec<Option<u32>>,
     /// The program's modules, ascending; none in a picture that was stored.
     pub(crate) modules: Vec<u32>,
+    /// The module that the program was started with; none in a picture that was stored.
+    pub(crate) main: Option<u32>,
 }
 
 /// The objects of one type.
@@ -86,6 +88,7 @@ impl ObjectPicture {
             classes: Vec::new(),
             homes: Vec::new(),
             modules: Vec::new(),
+            main: None,
         }
     }
 

@@ -140,8 +140,9 @@ pub fn read_objects(
     let main = runtime.module_tables(&memory).into_iter().find(|(number, _)| *number == 0);
     let modules = main.map(|(_, table)| Modules::read(&memory, &runtime.layout, table)).unwrap_or_default();
     let homes = types.each(|of| by_address.get(modules.of_type(&of.name)?));
+    let main = modules.main().and_then(|at| by_address.get(at));
     let modules = rows_of_all(modules.addresses(), &by_address);
-    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes, homes, modules };
+    let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes, homes, modules, main };
     let known = types.known();
     let mut labels = KnownLabels::of(texts);
     let mut named = LabelReader { reader, types: &known, rows: &by_address, known: &mut labels };

@@ -95,12 +95,13 @@ impl<'a> Holders<'a> {
         let mut of_classes: Vec<(u32, u32)> = Vec::new();
         let mut classes = FxHashSet::default();
         while at < self.order.len() {
-            while let Some(&object) = self.order.get(at) {
+            while at < self.order.len() {
+                self.begin_level(at);
+                let object = self.order[at];
                 if at == prefetched {
                     prefetched = self.order.len().min(at + PREFETCHED);
                     self.prefetch(at..prefetched);
                 }
-                self.begin_level(at);
                 let class = self.class_of(object);
                 for &held in self.picture.references_of(object).iter().filter(|held| Some(**held) != class) {
                     self.hold(object, held);
@@ -164,6 +165,13 @@ impl<'a> Holders<'a> {
         let levels = &mut self.levels;
         if at == levels.next {
             levels.next = self.order.len();
+            // What is as near from the program's own module is called by that.
+            let level = self.order.get_mut(at..).unwrap_or_default();
+            // The table of modules has their names, too.
+            let main = self.picture.main.filter(|_| level.len() <= 3 * self.picture.modules.len());
+            if let Some(main) = main.and_then(|main| level.iter().position(|object| *object == main)) {
+                level.swap(0, main);
+            }
             levels.module_of = std::mem::take(&mut levels.module_of_next);
         }
     }

@@ -33,6 +33,11 @@ impl Modules {
         Self(modules)
     }
 
+    /// The one that the program was started with.
+    pub(crate) fn main(&self) -> Option<u64> {
+        self.0.get("__main__").copied()
+    }
+
     /// All of them.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = u64> {
         self.0.values().copied()

@@ -51,15 +51,15 @@ pub(crate) fn of(pid: i32, command_line: &[Vec<u8>], executable: Option<&[u8]>) 
     let of_user = home.as_ref().map(|home| sites(&files, &home.join(".local"))).unwrap_or_default();
     let on_path = python_path(&environment, &directory);
     let (of_path, targets) = own_paths::of_python_path(&files, &on_path);
-    let sites = [of_prefix, of_user, installed.clone(), targets.clone()].concat();
-    let places = Places { files, sites, of_path: of_path.own, home };
+    let sites = [of_prefix, of_user, installed.clone(), targets].concat();
+    let places = Places { files, sites, of_path: of_path.own, installed: of_path.installed, home };
     let start = InterpreterArguments::of(command_line, &directory, &places);
     let start = if start.is_worker { of_starter(pid, &places).unwrap_or(start) } else { start };
     known.script = start.script.as_deref().map(bytes);
     let mut own = start.own;
     own.extend(places.of_path.iter().filter(|path| !own.contains(path)).cloned().collect::<Vec<_>>());
     known.own_directories = own.iter().map(|path| bytes(path)).collect();
-    known.installed_directories = targets.iter().map(|path| bytes(path)).collect();
+    known.installed_directories = places.installed.iter().chain(&start.installed).map(|path| bytes(path)).collect();
     let roots = start.roots.into_iter().chain(on_path);
     let outermost = |module: &String| started_package::outermost(&places.files, &places.sites, module).into_bytes();
     let mut packages: Vec<_> = start.modules.iter().map(outermost).collect();
@@ -95,6 +95,8 @@ struct Places {
     sites: Vec<PathBuf>,
     /// Entries of `PYTHONPATH` with own code.
     of_path: Vec<PathBuf>,
+    /// What was installed to entries of `PYTHONPATH`.
+    installed: Vec<PathBuf>,
     home: Option<PathBuf>,
 }
 
@@ -107,14 +109,24 @@ impl Places {
         let is_there = |module: &str| has(&near, module) || has(&self.sites, module);
         let applications = started_package::named(arguments.iter().copied(), None, is_there);
         // Of an installed application, what else is named sets it up.
-        let is_installed = |module: &String| !has(&near, module) && has(&self.sites, module);
+        let is_installed = |module: &String| !self.has_own(&near, &paths.installed, module) && has(&self.sites, module);
         let paths = if applications.iter().any(is_installed) { OwnPaths::default() } else { paths };
         (started_package::named(arguments.iter().copied(), started, is_there), paths)
     }
 
     /// Whether the module is imported from where somebody has installed it.
     fn has_installed(&self, directory: &Path, module: &str) -> bool {
-        !has_module(&self.files, &[&[directory.to_path_buf()][..], &self.of_path].concat(), module)
+        !self.has_own(&[&[directory.to_path_buf()][..], &self.of_path].concat(), &[], module)
+    }
+
+    /// Whether one of these directories has the module, and nobody has installed it there.
+    fn has_own(&self, directories: &[PathBuf], installed: &[PathBuf], module: &str) -> bool {
+        let is_own = |directory: &&PathBuf| {
+            let path = directory.join(module.replace('.', "/"));
+            let is_it = |one: &PathBuf| path.starts_with(one) || path.with_extension("py") == *one;
+            !self.installed.iter().chain(installed).any(is_it)
+        };
+        directories.iter().filter(is_own).any(|one| has_module(&self.files, std::slice::from_ref(one), module))
     }
 
     /// The module that an installed script starts.
@@ -137,6 +149,8 @@ struct InterpreterArguments {
     script: Option<PathBuf>,
     own: Vec<PathBuf>,
     roots: Vec<PathBuf>,
+    /// What was installed beside the own code that arguments name.
+    installed: Vec<PathBuf>,
     /// The modules that they name as what is started.
     modules: Vec<String>,
     /// A library wrote them, to start a process of its own.
@@ -212,12 +226,14 @@ impl InterpreterArguments {
             (false, Some(module)) => (vec![module.clone()], places.named(directory, arguments, None).1),
             (false, None) => Default::default(),
         };
-        Self { script: Some(script.clone()), own, roots, modules, is_worker }.with(paths)
+        Self { script: Some(script.clone()), own, roots, modules, is_worker, ..Self::default() }.with(paths)
     }
 
     /// The same with code that arguments name.
     fn with(mut self, paths: OwnPaths) -> Self {
-        for (list, more) in [(&mut self.own, paths.own), (&mut self.roots, paths.roots)] {
+        let lists =
+            [(&mut self.own, paths.own), (&mut self.roots, paths.roots), (&mut self.installed, paths.installed)];
+        for (list, more) in lists {
             let news: Vec<_> = more.into_iter().filter(|path| !list.contains(path)).collect();
             list.extend(news);
         }

@@ -26,6 +26,7 @@ mod drain_thread;
 mod file_sink;
 mod frozen;
 mod installations;
+mod installed_files;
 mod library_allocators;
 mod limits;
 mod line_table_filter;

@@ -4,10 +4,12 @@
 //! What any option means is not known here: that an argument leads to Python code that nobody installed is enough. Invariant: files
 //! are those that the process sees, and what is looked at is bounded; a path within an installation is never own code.
 
+use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use crate::installed_files::{InstalledFiles, is_record};
 use crate::process_files::{ProcessFiles, without_dots};
 
 /// Maximum number of paths of all arguments that are looked at.
@@ -17,6 +19,8 @@ const MOST_NAMED: usize = 16;
 /// Maximum number of entries of a directory among which code is looked for, and of its directories in which it is.
 const MOST_ENTRIES: usize = 4096;
 const MOST_FOLDERS: usize = 64;
+/// Maximum number of entries of all directories that are looked at for the arguments, or for `PYTHONPATH`, of a process.
+const MOST_LOOKS: usize = 20_000;
 /// Maximum number of directories from a named path up to what its project begins in.
 const MOST_PARENTS: usize = 8;
 /// What a directory has in which a project begins.
@@ -27,9 +31,46 @@ const OF_PROJECT: [&str; 3] = ["pyproject.toml", "setup.py", "setup.cfg"];
 pub(crate) struct OwnPaths {
     pub(crate) own: Vec<PathBuf>,
     pub(crate) roots: Vec<PathBuf>,
+    /// What somebody has installed beside it: directories, and files.
+    pub(crate) installed: Vec<PathBuf>,
+}
+
+/// Entries of directories, of which only so many more are looked at.
+#[derive(Debug)]
+struct Looks<'f> {
+    files: &'f ProcessFiles,
+    left: Cell<usize>,
+}
+
+impl<'f> Looks<'f> {
+    fn new(files: &'f ProcessFiles) -> Self {
+        Self { files, left: Cell::new(MOST_LOOKS) }
+    }
+
+    fn entries(&self, directory: &Path) -> Vec<PathBuf> {
+        let found = self.files.first_entries(directory, MOST_ENTRIES.min(self.left.get()));
+        self.left.set(self.left.get() - found.len());
+        found
+    }
+
+    fn installed(&self, directory: &Path) -> InstalledFiles {
+        InstalledFiles::of(self.files, directory, &self.entries(directory))
+    }
 }
 
 impl OwnPaths {
+    /// What was installed to this directory; names of files in frames go by either of its paths.
+    fn add_installed(&mut self, files: &ProcessFiles, directory: &Path, installed: &InstalledFiles) {
+        if installed.0.is_empty() {
+            return;
+        }
+        let other = files.resolved(directory).filter(|path| path != directory);
+        for path in &installed.0 {
+            let resolved = other.iter().filter_map(|other| Some(other.join(path.strip_prefix(directory).ok()?)));
+            self.installed.extend(std::iter::once(path.clone()).chain(resolved));
+        }
+    }
+
     fn add(&mut self, files: &ProcessFiles, own: PathBuf, root: PathBuf) {
         // Names of files in frames go by either.
         for (list, path) in [(&mut self.own, own), (&mut self.roots, root)] {
@@ -43,22 +84,32 @@ impl OwnPaths {
     }
 }
 
-/// Of the entries of `PYTHONPATH` those with own code, and those that packages were installed to (`pip install --target`).
+/// Of the entries of `PYTHONPATH` those with own code, and those that packages were installed to (`pip install --target`), perhaps
+/// beside own code.
 pub(crate) fn of_python_path(files: &ProcessFiles, entries: &[PathBuf]) -> (OwnPaths, Vec<PathBuf>) {
-    let (mut found, mut installed) = (OwnPaths::default(), Vec::new());
+    let (mut found, mut targets, looks) = (OwnPaths::default(), Vec::new(), Looks::new(files));
     for entry in entries.iter().filter(|entry| files.is_directory(entry) && !is_of_system(entry)) {
-        if has_installed(files, entry) {
-            installed.extend(std::iter::once(entry.clone()).chain(files.resolved(entry).filter(|path| path != entry)));
-        } else {
+        let inside = looks.entries(entry);
+        if !inside.iter().any(|path| is_record(path)) {
             found.add(files, entry.clone(), entry.clone());
+            continue;
+        }
+        let both = || std::iter::once(entry.clone()).chain(files.resolved(entry).filter(|path| path != entry));
+        targets.extend(both());
+        let installed = InstalledFiles::of(files, entry, &inside);
+        if has_code(&looks, entry, &inside, &installed) {
+            found.add(files, entry.clone(), entry.clone());
+            found.add_installed(files, entry, &installed);
+        } else {
+            found.installed.extend(both());
         }
     }
-    (found, installed)
+    (found, targets)
 }
 
 /// Code that these arguments name, without what lies below the working directory, `directory`, which is own code anyway.
 pub(crate) fn named(files: &ProcessFiles, directory: &Path, home: Option<&Path>, arguments: &[&[u8]]) -> OwnPaths {
-    let mut found = OwnPaths::default();
+    let (mut found, looks) = (OwnPaths::default(), Looks::new(files));
     for path in arguments.iter().flat_map(|argument| paths(argument)).take(MOST_PATHS) {
         let path = without_dots(&directory.join(OsStr::from_bytes(path)));
         // Some leave out the end of a file's name: `../srv/main:app`.
@@ -69,57 +120,81 @@ pub(crate) fn named(files: &ProcessFiles, directory: &Path, home: Option<&Path>,
         if (is_here(&path) && is_here(&resolved)) || [&path, &resolved].iter().any(|path| is_of_system(path)) {
             continue;
         }
-        if let Some(folder) = folder_of_code(files, &path).filter(|_| found.own.len() < MOST_NAMED) {
-            let root = root(files, &folder);
-            found.add(files, project(files, home, &root).unwrap_or_else(|| root.clone()), root);
+        if found.own.len() >= MOST_NAMED {
+            break;
         }
+        let Some((root, installed)) = root_of_code(&looks, &path) else { continue };
+        let own = project(files, home, &root).unwrap_or_else(|| root.clone());
+        if is_of_users(&own, home) {
+            continue;
+        }
+        if own != root {
+            found.add_installed(files, &own, &looks.installed(&own));
+        }
+        found.add_installed(files, &root, &installed);
+        found.add(files, own, root);
     }
     found
 }
 
+/// Whether it has all that users have, not only a project.
+fn is_of_users(path: &Path, home: Option<&Path>) -> bool {
+    Some(path) == home || [Path::new("/home"), Path::new("/root")].contains(&path)
+}
+
 /// What may be paths in an argument: all of it, its value (`--option=PATH`), and the parts of a list or of a path with what is
-/// meant in its file (`app.py:create`, `test_y.py::test_a`).
+/// meant in its file (`app.py:create`, `test_y.py::test_a`). Addresses (`http://app:8000`) are none.
 fn paths(argument: &[u8]) -> impl Iterator<Item = &[u8]> {
     let value = match argument {
         [b'-', ..] => argument.iter().position(|&byte| byte == b'=').map(|at| &argument[at + 1..]),
         _ => Some(argument),
     };
+    let is_address = |part: &&[u8]| part.windows(3).any(|three| three == b"://");
     let parts = |value: &'_ [u8]| value.iter().any(|byte| b":,".contains(byte));
-    let whole = value.into_iter();
-    let split =
-        value.filter(|value| parts(value)).into_iter().flat_map(|value| value.split(|byte| b":,".contains(byte)));
+    let whole = value.into_iter().filter(move |value| !is_address(value));
+    let listed = value.filter(|value| parts(value)).into_iter().flat_map(|value| value.split(|&byte| byte == b','));
+    let split = listed.filter(move |part| !is_address(part)).flat_map(|part| part.split(|&byte| byte == b':'));
     whole.chain(split).filter(|path| !path.is_empty())
 }
 
-/// The directory of the Python code at this path: of a file its directory; of a directory itself, if there is code in it.
-fn folder_of_code(files: &ProcessFiles, path: &Path) -> Option<PathBuf> {
-    let folder = if is_source(path) && files.is_file(path) {
-        path.parent()?
-    } else if files.is_directory(path) && has_code(files, path) {
-        path
-    } else {
+/// The directory that the Python code at this path is imported from, of a file or of a directory with code in it, and what was
+/// installed there.
+fn root_of_code(looks: &Looks<'_>, path: &Path) -> Option<(PathBuf, InstalledFiles)> {
+    let is_file = is_source(path) && looks.files.is_file(path);
+    let folder = if is_file { path.parent()? } else { path };
+    if is_of_system(folder) || !(is_file || looks.files.is_directory(path)) {
         return None;
-    };
-    (!is_of_system(folder) && !has_installed(files, folder)).then(|| folder.to_path_buf())
+    }
+    let root = root(looks.files, folder);
+    let entries = looks.entries(&root);
+    let installed = InstalledFiles::of(looks.files, &root, &entries);
+    let inside = if root == path { entries } else { Vec::new() };
+    let inside = if is_file || root == path { inside } else { looks.entries(path) };
+    let is_own = !installed.has(path) && (is_file || has_code(looks, path, &inside, &installed));
+    is_own.then_some((root, installed))
 }
 
 fn is_source(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "py")
 }
 
-/// Whether there are Python files in the directory, or in one in it.
-fn has_code(files: &ProcessFiles, directory: &Path) -> bool {
-    let entries = files.first_entries(directory, MOST_ENTRIES);
-    let is_hidden = |path: &PathBuf| path.file_name().is_none_or(|name| name.as_bytes().starts_with(b"."));
-    let has_source = |folder: &PathBuf| files.first_entries(folder, MOST_ENTRIES).iter().any(|path| is_source(path));
-    entries.iter().any(|path| is_source(path))
-        || entries.iter().filter(|path| !is_hidden(path)).take(MOST_FOLDERS).any(has_source)
-}
-
-/// Whether packages were installed to this directory, as `pip install --target` does.
-fn has_installed(files: &ProcessFiles, directory: &Path) -> bool {
-    let entries = files.first_entries(directory, MOST_ENTRIES);
-    entries.iter().any(|path| path.extension().is_some_and(|extension| extension == "dist-info"))
+/// Whether there are Python files among the entries of a directory, or in a directory of them, that nobody installed.
+fn has_code(looks: &Looks<'_>, directory: &Path, entries: &[PathBuf], installed: &InstalledFiles) -> bool {
+    if entries.iter().any(|path| is_source(path) && !installed.has(path)) {
+        return true;
+    }
+    // Another file system may be large, and far away.
+    let device = looks.files.directory_device(directory);
+    let may_have = |path: &&PathBuf| {
+        let name = path.file_name().unwrap_or_default();
+        let is_imported =
+            !name.as_bytes().contains(&b'.') && !["__pycache__", "bin"].iter().any(|other| name == *other);
+        is_imported
+            && !installed.reaches(path)
+            && looks.files.directory_device(path).is_some_and(|of| Some(of) == device)
+    };
+    let has_source = |folder: &PathBuf| looks.entries(folder).iter().any(|path| is_source(path));
+    entries.iter().filter(may_have).take(MOST_FOLDERS).any(has_source)
 }
 
 /// Whether the directory belongs to an interpreter, to a distribution or to what these install.
@@ -161,7 +236,7 @@ fn project(files: &ProcessFiles, home: Option<&Path>, folder: &Path) -> Option<P
 
 #[cfg(test)]
 mod tests {
-    use super::{OwnPaths, named, of_python_path, paths};
+    use super::{named, of_python_path, paths};
     use crate::process_files::ProcessFiles;
     use std::fs;
     use std::path::{Path, PathBuf};
@@ -194,6 +269,12 @@ mod tests {
             "data/deep/in/it.py",
             "target/six.py",
             "target/six-1.dist-info/RECORD",
+            "mixed/main.py",
+            "mixed/six.py",
+            "mixed/pack/__init__.py",
+            "mixed/pack/x.py",
+            "mixed/six-1.dist-info/METADATA",
+            "mixed/pack-1.dist-info/METADATA",
             "venv/lib/python3.12/site-packages/lib/x.py",
             "home/app.py",
             "home/setup.py",
@@ -211,16 +292,19 @@ mod tests {
             (&["../shop/tests"], &["shop"], &["shop/tests"]),
             (&["../name"], &["name"], &["name"]),
             (&["link/main.py"], &["work/link", "srv"], &["work/link", "srv"]),
-            (&["../home/tool/run.py", "../home/app.py"], &["home/tool", "home"], &["home/tool", "home"]),
+            (&["../home/tool/run.py", "../home/app.py"], &["home/tool"], &["home/tool"]),
+            (&["--app-dir", "../mixed", "../mixed/six.py"], &["mixed"], &["mixed"]),
+            (&["../mixed/main.py"], &["mixed"], &["mixed"]),
+            (&["../mixed/six.py", "../mixed/pack/x.py", "../mixed/pack"], &[], &[]),
             (&["here.py", ".", "../work", "", "-", "main:app", "/", "/usr", "..x"], &[], &[]),
             (&["../data", "../data/set.csv", "../none.py", "../target", "../target/six.py"], &[], &[]),
             (&["../venv/lib/python3.12/site-packages/lib/x.py", "../venv/lib/python3.12"], &[], &[]),
-            (&["-x../srv", "http://../srv"], &[], &[]),
+            (&["-x../srv", "http://../srv", "--broker=redis:/../srv://x", "a://../srv:1,b"], &[], &[]),
         ] {
             let bytes: Vec<_> = arguments.iter().map(|argument| argument.as_bytes()).collect();
             let found = named(&ProcessFiles::default(), &base.join("work"), Some(&home), &bytes);
             let paths = |names: &[&str]| names.iter().map(|name| base.join(name)).collect::<Vec<_>>();
-            assert_eq!(found, OwnPaths { own: paths(own), roots: paths(roots) }, "{arguments:?}");
+            assert_eq!((found.own, found.roots), (paths(own), paths(roots)), "{arguments:?}");
         }
     }
 
@@ -230,11 +314,41 @@ mod tests {
             files(&["app/main.py", "deps/six.py", "deps/six-1.dist-info/RECORD", "app.egg-info/PKG-INFO"]);
         let entries = ["app", "deps", "none"].map(|name| base.join(name));
         let more = ["/", "/usr/lib", "/venv/lib/python3.12/site-packages"].map(PathBuf::from);
-        let (found, installed) = of_python_path(&ProcessFiles::default(), &[&entries[..], &more].concat());
-        assert_eq!((found.own, installed), (vec![base.join("app")], vec![base.join("deps")]));
+        let (found, targets) = of_python_path(&ProcessFiles::default(), &[&entries[..], &more].concat());
+        assert_eq!((found.own, &found.installed), (vec![base.join("app")], &targets));
+        assert_eq!(targets, [base.join("deps")]);
         // A checkout that was installed to be edited.
         let (found, _) = of_python_path(&ProcessFiles::default(), std::slice::from_ref(&base));
         assert_eq!(found.own, [base]);
+    }
+
+    /// As `pip install --target .` and images of containers leave it.
+    #[test]
+    fn own_code_beside_what_was_installed_stays_own() {
+        let (_base, base) = files(&["app/main.py", "app/six.py", "app/six-1.dist-info/RECORD", "app/pack/__init__.py"]);
+        fs::write(base.join("app/six-1.dist-info/RECORD"), "six.py,,\npack/__init__.py,,\nsix-1.dist-info/RECORD,,\n")
+            .unwrap();
+        std::os::unix::fs::symlink(base.join("app"), base.join("link")).unwrap();
+        let (found, targets) = of_python_path(&ProcessFiles::default(), &[base.join("link")]);
+        let paths = |names: &[&str]| names.iter().map(|name| base.join(name)).collect::<Vec<_>>();
+        assert_eq!((found.own, targets), (paths(&["link", "app"]), paths(&["link", "app"])));
+        assert_eq!(found.installed, paths(&["link/pack", "app/pack", "link/six.py", "app/six.py"]));
+        let found = named(&ProcessFiles::default(), &base.join("x"), None, &[b"../app".as_slice()]);
+        assert_eq!((found.own, found.installed), (paths(&["app"]), paths(&["app/pack", "app/six.py"])));
+    }
+
+    /// A directory with much else, and what would be too much for all arguments.
+    #[test]
+    fn data_beside_code_does_not_hide_it_and_looks_are_bounded() {
+        let names: Vec<_> = (0..200).map(|number| format!("much/a{number}.csv")).collect();
+        let names: Vec<_> = names.iter().map(String::as_str).chain(["much/src/x.py"]).collect();
+        let (_base, base) = files(&names);
+        let here = ProcessFiles::default();
+        let looks = super::Looks::new(&here);
+        assert!(super::root_of_code(&looks, &base.join("much")).is_some());
+        assert_eq!(looks.left.get(), super::MOST_LOOKS - 202);
+        looks.left.set(2);
+        assert_eq!((looks.entries(&base.join("much")).len(), looks.entries(&base).len()), (2, 0));
     }
 
     #[test]
@@ -245,6 +359,8 @@ mod tests {
             ("-k", &[]),
             ("a.py::test", &["a.py::test", "a.py", "test"]),
             ("a,b", &["a,b", "a", "b"]),
+            ("http://app:8000", &[]),
+            ("--url=http://app:8000,b:c", &["b", "c"]),
             ("", &[]),
         ] {
             let found: Vec<_> = paths(argument.as_bytes()).map(|path| str::from_utf8(path).unwrap()).collect();

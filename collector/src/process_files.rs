@@ -5,6 +5,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::root_directory::RootDirectory;
@@ -40,6 +41,11 @@ impl ProcessFiles {
 
     pub(crate) fn is_directory(&self, path: &Path) -> bool {
         self.metadata(path).is_ok_and(|found| found.is_dir())
+    }
+
+    /// The file system that a directory is on.
+    pub(crate) fn directory_device(&self, path: &Path) -> Option<u64> {
+        self.metadata(path).ok().filter(fs::Metadata::is_dir).map(|found| found.dev())
     }
 
     /// The path without links.

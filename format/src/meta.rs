@@ -118,7 +118,8 @@ pub struct Process {
     /// Packages that the command line of a Python program names as what it starts, the most particular first: of
     /// `venv/bin/tool` or `-m tool` it is `tool`.
     pub started_packages: Vec<Vec<u8>>,
-    /// Directories on `PYTHONPATH` that packages were installed to: what lies below them is no own code.
+    /// What was installed to entries of `PYTHONPATH`, or beside own code that arguments name: directories, whose code is not own,
+    /// and files; of a directory with own code, too, its packages and modules.
     pub installed_directories: Vec<Vec<u8>>,
     /// Loaded files with an allocator of their own, in which blocks are not seen: its name, a space, and the path.
     pub library_allocators: Vec<Vec<u8>>,

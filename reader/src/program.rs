@@ -24,8 +24,8 @@ pub struct Program {
     script: String,
     executable: String,
     own: Vec<String>,
-    /// Directories that packages were installed to, besides those that their paths tell.
-    installed: Vec<String>,
+    /// Directories that packages were installed to, packages and files, besides those that their paths tell.
+    installed: FxHashSet<String>,
     roots: Vec<String>,
     packages: FxHashSet<String>,
     /// The packages that its command line starts, by their dots.
@@ -50,7 +50,7 @@ impl Program {
             script: one(&process.script),
             executable: one(&process.executable),
             own: directories(&process.own_directories),
-            installed: directories(&process.installed_directories),
+            installed: directories(&process.installed_directories).into_iter().collect(),
             roots,
             packages: process.packages.iter().map(|path| without_slash(&text(path)).to_owned()).collect(),
             python: process.python_version.map(|version| version.hex.to_be_bytes()[1]),
@@ -80,9 +80,14 @@ impl Program {
         // Below the root directory, which containers begin in, lies the system's code, too.
         let is_below = |own: &&String| below(own, &path).is_some() && !(own.is_empty() && is_system(&path));
         // The nearest directory tells.
-        let nearest = |all: &[String]| all.iter().filter(is_below).map(String::len).max();
-        let own = nearest(&self.own).filter(|_| !starts_package);
-        !self.knows_own() || own.is_some() && own >= nearest(&self.installed)
+        let own = self.own.iter().filter(is_below).map(String::len).max().filter(|_| !starts_package);
+        !self.knows_own() || own.is_some() && own >= self.installed_above(&path)
+    }
+
+    /// The length of the path of the nearest installed directory or package that this lies below, or of the file, if it is one.
+    fn installed_above(&self, path: &str) -> Option<usize> {
+        let mut paths = std::iter::successors(Some(path), |path| above(path));
+        paths.find(|path| self.installed.contains(*path)).map(str::len)
     }
 
     /// The packages that the command line starts, by their dots.
@@ -102,8 +107,8 @@ impl Program {
         let Some(path) = self.whole(path).filter(|path| path.starts_with('/') && *path != self.script) else {
             return false;
         };
-        let is_installed = || self.installed.iter().any(|folder| below(folder, &path).is_some());
-        self.is_started_by_others() && !is_system(&path) && !path.starts_with("/etc/") && !is_installed()
+        let is_installed = self.installed_above(&path).is_some();
+        self.is_started_by_others() && !is_system(&path) && !path.starts_with("/etc/") && !is_installed
     }
 
     /// The minor version of Python 3 whose standard library lies in the program's archive, if it has one.
@@ -319,8 +324,8 @@ pub(crate) mod tests {
     fn what_was_installed_to_a_directory_of_own_code_is_not_own() {
         let list = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
         let program = Program::of(&Process {
-            own_directories: list(&["/app", "/srv/all", "/srv/all/lib/mine"]),
-            installed_directories: list(&["/app/deps", "/srv/all", "/srv/all/lib"]),
+            own_directories: list(&["/app", "/srv/all", "/srv/all/lib/mine", "/task"]),
+            installed_directories: list(&["/app/deps", "/srv/all", "/srv/all/lib", "/task/six.py", "/task/shop"]),
             ..Process::default()
         });
         for (path, own) in [
@@ -330,6 +335,11 @@ pub(crate) mod tests {
             ("/srv/all/main.py", true),
             ("/srv/all/lib/six.py", false),
             ("/srv/all/lib/mine/a.py", true),
+            // Beside own code.
+            ("/task/main.py", true),
+            ("/task/six.py", false),
+            ("/task/shop/api.py", false),
+            ("/task/shopping.py", true),
         ] {
             assert_eq!(program.is_own(path), own, "{path}");
         }

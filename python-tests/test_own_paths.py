@@ -107,6 +107,33 @@ def test_what_is_installed_on_the_python_path_is_not_own(memtrack, environment):
     assert not re.search(r"7\.00 MB", table), table
 
 
+@pytest.mark.parametrize("start", [("main:app",), ("--app-dir", "{base}/app", "main:app")], ids=" ".join)
+def test_own_code_beside_what_is_installed_is_own(memtrack, environment, start):
+    """As `pip install --target .` leaves it beside the application."""
+    app = environment.parent / "app"
+    (app / "vendor-1.dist-info").mkdir()
+    (app / "vendor-1.dist-info" / "RECORD").write_text("vendor.py,,\nvendor-1.dist-info/RECORD,,\n")
+    (app / "vendor.py").write_text(f"held = bytearray({7 * MB})\n")
+    (app / "main.py").write_text(f"{MAIN}import vendor\n")
+    variables = {"PYTHONPATH": str(app)} if len(start) == 1 else {}
+    table, _ = told(memtrack, environment, start, **variables)
+    assert FILLED.search(table) and not re.search(r"at (\S*/)?vendor\.py", table.replace(", via", "\n")), table
+
+
+def test_own_code_beside_what_is_installed_is_own_below_the_working_directory(memtrack, environment):
+    """As in images of containers and AWS Lambda, where the directory is on PYTHONPATH."""
+    app = environment.parent / "app"
+    (app / "vendor-1.dist-info").mkdir()
+    (app / "vendor-1.dist-info" / "RECORD").write_text("vendor.py,,\n")
+    (app / "vendor.py").write_text(f"held = bytearray({7 * MB})\n")
+    code = "import main, vendor, os; main.fill(); os._exit(0)"
+    command = [environment / "bin" / "python", "-c", code]
+    capture = memtrack.record(*command, cwd=environment.parent, env={**os.environ, "PYTHONPATH": str(app)})
+    table = capture.reading("table", "--leaks", "--own", capture.path)
+    assert FILLED.search(table), table
+    assert re.search(r"7\.00 MB .*<module> at <string>:1, via <module> at (\S*/)?vendor\.py:1", table), table
+
+
 def test_code_that_a_variable_names_is_own_with_the_server(memtrack, environment):
     variables = {"SERVER_APP": str(environment.parent / "app" / "main.py")}
     table, stats = told(memtrack, environment, ("x:y",), **variables)

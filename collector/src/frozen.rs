@@ -9,7 +9,6 @@ use std::path::Path;
 
 use object::LittleEndian;
 use object::ReadCache;
-use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, SectionHeader};
 
 use crate::own_malloc;
@@ -27,7 +26,7 @@ pub(crate) fn is_frozen(pid: i32, environment: &[u8]) -> bool {
 
 /// Whether it has the interpreter and Nuitka's loader.
 fn is_compiled(path: &Path) -> Option<bool> {
-    Some(own_malloc::defines(path, b"Py_Initialize")? && has_loader(path)?)
+    Some(own_malloc::defines(&File::open(path).ok()?, &[b"Py_Initialize"])? && has_loader(path)?)
 }
 
 fn has_loader(path: &Path) -> Option<bool> {
@@ -50,9 +49,7 @@ fn has_loader(path: &Path) -> Option<bool> {
 /// Where its constants lie in the file.
 fn constants(file: &File) -> Option<(u64, u64)> {
     let cache = ReadCache::new(file);
-    let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
-    header.endian().ok()?;
-    let sections = header.sections(LittleEndian, &cache).ok()?;
+    let sections = own_malloc::checked_header(&cache)?.sections(LittleEndian, &cache).ok()?;
     let (_, section) = sections.section_by_name(LittleEndian, b".rodata")?;
     section.file_range(LittleEndian)
 }

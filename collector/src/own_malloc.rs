@@ -5,42 +5,49 @@
 //! defines malloc is called through slots. Invariant: for any file at most [`LARGEST_TABLE`] bytes of symbols are read.
 
 use std::fs::File;
-use std::path::Path;
 
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC};
+use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC, Sym64};
 use object::read::elf::{FileHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadCache};
 
 /// Executables with larger tables of dynamic symbols are taken to define none.
 const LARGEST_TABLE: u64 = 4 << 20;
 
+/// Files with more sections, of which even very large ones have some thousands, are not read.
+const MOST_SECTIONS: u32 = 1 << 16;
+
 /// Whether this process's executable does. `false`, too, where it cannot be read.
 pub(crate) fn is_defined(pid: i32) -> bool {
-    in_file(Path::new(&format!("/proc/{pid}/exe"))).unwrap_or(false)
+    File::open(format!("/proc/{pid}/exe")).ok().and_then(|file| defines(&file, &[b"malloc"])).unwrap_or(false)
 }
 
-fn in_file(path: &Path) -> Option<bool> {
-    defines(path, b"malloc")
-}
-
-/// Whether the dynamic symbols of this file have a function of this name in it.
-pub(crate) fn defines(path: &Path, function: &[u8]) -> Option<bool> {
-    let file = File::open(path).ok()?;
-    let cache = ReadCache::new(&file);
-    let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
+/// The header of a file whose table of sections is no larger than linkers make it.
+pub(crate) fn checked_header<'f>(cache: &'f ReadCache<&File>) -> Option<&'f FileHeader64<LittleEndian>> {
+    let header = FileHeader64::<LittleEndian>::parse(cache).ok()?;
     header.endian().ok()?;
-    let sections = header.sections(LittleEndian, &cache).ok()?;
+    // It may be in the first section, and be any number.
+    (header.shnum(LittleEndian, cache).ok()? <= MOST_SECTIONS).then_some(header)
+}
+
+/// Whether the dynamic symbols of this file have a function of one of these names in it.
+pub(crate) fn defines(file: &File, functions: &[&[u8]]) -> Option<bool> {
+    let cache = ReadCache::new(file);
+    let sections = checked_header(&cache)?.sections(LittleEndian, &cache).ok()?;
     let table = sections.iter().find(|section| section.sh_type(LittleEndian) == SHT_DYNSYM)?;
     let names = sections.section(table.link(LittleEndian)).ok()?;
     if table.sh_size(LittleEndian).max(names.sh_size(LittleEndian)) > LARGEST_TABLE {
         return None;
     }
-    let symbols = sections.symbols(LittleEndian, &cache, SHT_DYNSYM).ok()?;
-    let is_it = |symbol: &object::elf::Sym64<LittleEndian>| {
+    let symbols: &[Sym64<LittleEndian>] = table.data_as_array(LittleEndian, &cache).ok()?;
+    let names = names.data(LittleEndian, &cache).ok()?;
+    let is_it = |symbol: &Sym64<LittleEndian>| {
         // One that is called in a library has an address where the executable takes it, and no section.
-        symbol.st_shndx(LittleEndian) != SHN_UNDEF
-            && matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC)
-            && symbols.symbol_name(LittleEndian, symbol).is_ok_and(|name| name == function)
+        let is_here =
+            symbol.st_shndx(LittleEndian) != SHN_UNDEF && matches!(symbol.st_type(), STT_FUNC | STT_GNU_IFUNC);
+        let name =
+            usize::try_from(symbol.st_name(LittleEndian)).ok().filter(|_| is_here).and_then(|at| names.get(at..));
+        let is_named = |function: &&[u8]| name.and_then(|name| name.strip_prefix(*function)?.first()) == Some(&0);
+        functions.iter().any(is_named)
     };
     Some(symbols.iter().any(is_it))
 }
@@ -50,7 +57,9 @@ mod tests {
     use std::path::Path;
     use std::process::Command;
 
-    use super::in_file;
+    fn in_file(path: &Path) -> Option<bool> {
+        super::defines(&std::fs::File::open(path).ok()?, &[b"malloc"])
+    }
 
     const CALLS: &str =
         "#include <stdlib.h>\nvoid *(*volatile get)(size_t) = malloc;\nint main(void) { return !get(9); }\n";

@@ -3,12 +3,12 @@
 //! Invariant: what is asked for a process in a container is answered from its root directory, never from the file of this
 //! machine that has the same path.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::root_directory::RootDirectory;
+use crate::root_directory::{RootDirectory, reopened};
 use crate::source_recorder;
 
 /// Files by the paths that a process has for them.
@@ -58,10 +58,7 @@ impl ProcessFiles {
         if let Some(root) = &self.root {
             return root.open(path);
         }
-        if !self.is_file(path) {
-            return Err(io::ErrorKind::NotFound.into());
-        }
-        File::open(path)
+        reopened(&OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?)
     }
 
     /// The contents of a text file of at most so many bytes.

@@ -57,12 +57,7 @@ impl RootDirectory {
     /// # Errors
     /// There is none, it cannot be opened, or the kernel is older than Linux 5.6.
     pub fn open(&self, path: &Path) -> io::Result<File> {
-        let found = self.find(path)?;
-        if !found.metadata()?.is_file() {
-            return Err(io::Error::other("not a regular file"));
-        }
-        let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
-        OpenOptions::new().read(true).custom_flags(flags).open(handle(&found))
+        reopened(&self.find(path)?)
     }
 
     /// What the system knows of the file or directory at this path.
@@ -82,6 +77,15 @@ impl RootDirectory {
         let found = self.find(directory).and_then(|found| fs::read_dir(handle(&found)));
         found.into_iter().flatten().flatten().take(most).map(|entry| entry.file_name()).collect()
     }
+}
+
+/// Opens what was opened without rights for reading, if it is a regular file.
+pub(crate) fn reopened(found: &File) -> io::Result<File> {
+    if !found.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    OpenOptions::new().read(true).custom_flags(flags).open(handle(found))
 }
 
 /// A path to what is open.

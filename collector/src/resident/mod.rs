@@ -18,9 +18,9 @@ mod read;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use memtrack_format::observe::Tick;
 use memtrack_format::resident::{AccountCause, AllocatorStatistics};
 use memtrack_transport::layout::{account_request, image};
@@ -51,6 +51,8 @@ const LEAST_PAUSE_NS: u64 = 1_000_000_000;
 const ROOM: usize = 32 << 20;
 /// How long the end of a recording waits for an account.
 const LAST_PATIENCE: Duration = Duration::from_secs(3);
+/// How long it waits for what is looked for in files of code.
+const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 
 /// An order to the reading thread.
 #[derive(Clone, Copy, Debug)]
@@ -68,8 +70,8 @@ struct AccountAnswer {
     payloads: io::Result<Vec<Vec<u8>>>,
     /// Processor time that it took.
     cost_ns: u64,
-    /// All libraries with an allocator of their own, if there are new ones.
-    allocators: Option<Vec<Vec<u8>>>,
+    /// Files of code in which an allocator of its own was not looked for yet.
+    code: Vec<Vec<u8>>,
 }
 
 /// The reading thread.
@@ -77,6 +79,8 @@ struct AccountAnswer {
 struct AccountWorker {
     orders: Sender<AccountOrder>,
     answers: Receiver<AccountAnswer>,
+    /// All libraries with an allocator of their own, if there are new ones: after each answer.
+    looks: Receiver<Option<Vec<Vec<u8>>>>,
 }
 
 /// Orders accounts of one process image and passes them on.
@@ -88,8 +92,13 @@ pub(crate) struct AccountScheduler {
     is_wanted: bool,
     area: Arc<Area>,
     thread: Option<AccountWorker>,
-    /// The account of the end, if it was read without that thread.
+    /// The account of the end, if it was read without that thread, and who has read it.
     read: Option<AccountAnswer>,
+    reader: Option<AccountReader>,
+    /// What that has not looked at yet.
+    code: Vec<Vec<u8>>,
+    /// Answers after which the thread has not said what it has found.
+    looks: usize,
     /// Resident memory when an account was last thought of.
     resident: u64,
     allocator: AllocatorAsker,
@@ -121,6 +130,9 @@ impl AccountScheduler {
             area: Arc::clone(area),
             thread: None,
             read: None,
+            reader: None,
+            code: Vec::new(),
+            looks: 0,
             resident: 0,
             allocator: AllocatorAsker::default(),
             outstanding: false,
@@ -191,7 +203,8 @@ impl AccountScheduler {
             self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
         } else if self.thread.is_none() && cause == AccountCause::End && self.resident < LARGE {
             // It takes less time than a thread takes to start, where processors are busy many times less.
-            self.read = Some(answer(&mut AccountReader::new(process.0, process.1), order, &self.area));
+            let reader = self.reader.insert(AccountReader::new(process.0, process.1));
+            self.read = Some(answer(reader, order, &self.area));
             self.outstanding = true;
             return;
         } else if self.thread.is_none() {
@@ -208,13 +221,16 @@ impl AccountScheduler {
         let answer = match (self.read.take(), &self.thread) {
             (Some(read), _) => read,
             (None, Some(thread)) if self.outstanding => match thread.answers.recv_timeout(patience) {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    self.looks += 1;
+                    answer
+                }
                 Err(_) => return false,
             },
             _ => return true,
         };
-        let AccountAnswer { ticket, payloads, cost_ns, allocators } = answer;
-        self.library_allocators = allocators.or(self.library_allocators.take());
+        let AccountAnswer { ticket, payloads, cost_ns, code } = answer;
+        self.code = code;
         self.outstanding = false;
         self.spent_ns = self.spent_ns.saturating_add(cost_ns);
         self.last_cost_ns = cost_ns;
@@ -238,9 +254,28 @@ impl AccountScheduler {
         }
     }
 
-    /// All libraries with an allocator of their own that accounts have found, if there are new ones.
+    /// All libraries with an allocator of their own that were found, if there are new ones.
     pub(crate) fn take_library_allocators(&mut self) -> Option<Vec<Vec<u8>>> {
+        self.take_looks(Duration::ZERO);
         self.library_allocators.take()
+    }
+
+    /// The same at the end, when nobody waits for an account any more: what was not looked at yet is looked at for a while.
+    pub(crate) fn last_library_allocators(&mut self) -> Option<Vec<Vec<u8>>> {
+        self.take_looks(LOOK_PATIENCE);
+        let (begun, code) = (Instant::now(), std::mem::take(&mut self.code));
+        let found = self.reader.as_mut().and_then(|reader| reader.look(&code, &|| begun.elapsed() < LOOK_PATIENCE));
+        found.or(self.library_allocators.take())
+    }
+
+    fn take_looks(&mut self, patience: Duration) {
+        let until = Instant::now() + patience;
+        while let Some(thread) = self.thread.as_ref().filter(|_| self.looks > 0) {
+            let left = until.saturating_duration_since(Instant::now());
+            let Ok(found) = thread.looks.recv_timeout(left) else { break };
+            self.looks -= 1;
+            self.library_allocators = found.or(self.library_allocators.take());
+        }
     }
 
     /// Why there are no accounts, if there are none.
@@ -265,16 +300,22 @@ fn is_gone(error: &io::Error) -> bool {
 fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<AccountWorker> {
     let (orders, inbox) = bounded::<AccountOrder>(1);
     let (tell, answers) = bounded(2);
+    let (tell_look, looks) = unbounded();
     let read = move || {
         let mut reader = AccountReader::new(pid, same_namespace);
-        inbox.iter().all(|order| tell.send(answer(&mut reader, order, &area)).is_ok())
+        inbox.iter().all(|order| {
+            let answer = answer(&reader, order, &area);
+            let code = answer.code.clone();
+            // A program that waits for its next account does not wait for this.
+            tell.send(answer).is_ok() && tell_look.send(reader.look(&code, &|| inbox.is_empty())).is_ok()
+        })
     };
     std::thread::Builder::new().name("memtrack-pages".into()).spawn(read)?;
-    Ok(AccountWorker { orders, answers })
+    Ok(AccountWorker { orders, answers, looks })
 }
 
 fn answer(
-    reader: &mut AccountReader,
+    reader: &AccountReader,
     AccountOrder { tick, cause, statistics }: AccountOrder,
     area: &Area,
 ) -> AccountAnswer {
@@ -291,13 +332,13 @@ fn answer(
         release(area);
     }
     let cost_ns = now().saturating_sub(begun);
-    let allocators = account.as_ref().ok().and_then(|account| reader.library_allocators(account));
+    let code = account.as_ref().map(|account| reader.new_code(account)).unwrap_or_default();
     let payloads = account.map(|mut account| {
         (account.time_ns, account.cause) = (tick.time_ns, cause);
         account.statistics = allocator::read(&area.control().allocator).or(statistics);
         account.encode()
     });
-    AccountAnswer { ticket: tick.ticket, payloads, cost_ns, allocators }
+    AccountAnswer { ticket: tick.ticket, payloads, cost_ns, code }
 }
 
 /// Lets a process go on that waits.

@@ -81,10 +81,16 @@ impl AccountReader {
         Ok(account)
     }
 
-    /// All libraries with an allocator of their own, if there are new ones among the code of this account.
-    pub(super) fn library_allocators(&mut self, account: &ResidentAccount) -> Option<Vec<Vec<u8>>> {
+    /// The files of code of this account that were not looked at yet for allocators of their own.
+    pub(super) fn new_code(&self, account: &ResidentAccount) -> Vec<Vec<u8>> {
         let code = account.mappings.iter().filter(|mapping| mapping.flags & flag::EXECUTE != 0);
-        self.allocators.look(code.map(|mapping| account.path(mapping)))
+        let paths = code.map(|mapping| account.path(mapping)).filter(|path| self.allocators.is_new(path));
+        paths.map(<[u8]>::to_vec).collect()
+    }
+
+    /// All libraries with an allocator of their own, if there are new ones among these.
+    pub(super) fn look(&mut self, code: &[Vec<u8>], may_go_on: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {
+        self.allocators.look(code, may_go_on)
     }
 
     /// The beginning of one of the process's files.

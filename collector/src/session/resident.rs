@@ -23,7 +23,8 @@ impl Session {
     pub(super) fn account(&mut self, now: u64, queue: &SinkQueue) {
         self.picture(now, queue);
         let is_taken = self.accounts.take(Duration::ZERO, queue);
-        self.note_library_allocators(queue);
+        let found = self.accounts.take_library_allocators();
+        self.note_library_allocators(found, queue);
         if !is_taken || self.area.control().image.load(Acquire) == image::IN_EXEC {
             return;
         }
@@ -69,7 +70,8 @@ impl Session {
         if runs_on && !self.handle.has_ended() && control.image.load(Acquire) != image::IN_EXEC {
             self.wait_for_account(AccountCause::End, queue);
         }
-        self.note_library_allocators(queue);
+        let found = self.accounts.last_library_allocators();
+        self.note_library_allocators(found, queue);
         if let Some(reason) = self.accounts.error_text() {
             let resident_note = Some(reason.as_bytes().to_vec());
             self.update_process(Process { resident_note, ..Process::default() }, queue);
@@ -77,8 +79,8 @@ impl Session {
     }
 
     /// Notes which libraries have an allocator of their own, if accounts have found new ones.
-    fn note_library_allocators(&mut self, queue: &SinkQueue) {
-        if let Some(library_allocators) = self.accounts.take_library_allocators() {
+    fn note_library_allocators(&mut self, found: Option<Vec<Vec<u8>>>, queue: &SinkQueue) {
+        if let Some(library_allocators) = found {
             self.update_process(Process { library_allocators, ..Process::default() }, queue);
             self.dirty = true;
         }

@@ -117,7 +117,7 @@ def test_own_code_beside_what_is_installed_is_own(memtrack, environment, start):
     (app / "main.py").write_text(f"{MAIN}import vendor\n")
     variables = {"PYTHONPATH": str(app)} if len(start) == 1 else {}
     table, _ = told(memtrack, environment, start, **variables)
-    assert FILLED.search(table) and not re.search(r"at (\S*/)?vendor\.py", table.replace(", via", "\n")), table
+    assert FILLED.search(table) and "vendor.py" not in table, table
 
 
 def test_own_code_beside_what_is_installed_is_own_below_the_working_directory(memtrack, environment):
@@ -130,8 +130,7 @@ def test_own_code_beside_what_is_installed_is_own_below_the_working_directory(me
     command = [environment / "bin" / "python", "-c", code]
     capture = memtrack.record(*command, cwd=environment.parent, env={**os.environ, "PYTHONPATH": str(app)})
     table = capture.reading("table", "--leaks", "--own", capture.path)
-    assert FILLED.search(table), table
-    assert re.search(r"7\.00 MB .*<module> at <string>:1, via <module> at (\S*/)?vendor\.py:1", table), table
+    assert FILLED.search(table) and "vendor.py" not in table, table
 
 
 def test_code_that_a_variable_names_is_own_with_the_server(memtrack, environment):

@@ -15,8 +15,8 @@ const RECORD_BYTES: u64 = 1 << 20;
 const MOST_BYTES: u64 = 32 << 20;
 /// Files of a distribution that are named themselves, since they are in no package.
 const MOST_LONE: usize = 64;
-/// Packages and files of all distributions that are named.
-const MOST_PATHS: usize = 4096;
+/// Packages and files of all distributions that are named: a capture has 4096, of which each may have two paths.
+const MOST_PATHS: usize = 2000;
 
 /// Packages, by their directories, and files in none.
 #[derive(Debug, Default, PartialEq, Eq)]

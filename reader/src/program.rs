@@ -81,7 +81,8 @@ impl Program {
         let is_below = |own: &&String| below(own, &path).is_some() && !(own.is_empty() && is_system(&path));
         // The nearest directory tells.
         let own = self.own.iter().filter(is_below).map(String::len).max().filter(|_| !starts_package);
-        !self.knows_own() || own.is_some() && own >= self.installed_above(&path)
+        // A script that a record names is what the user starts, nevertheless.
+        !self.knows_own() || own.is_some() && (path == self.script || own >= self.installed_above(&path))
     }
 
     /// The length of the path of the nearest installed directory or package that this lies below, or of the file, if it is one.
@@ -324,8 +325,16 @@ pub(crate) mod tests {
     fn what_was_installed_to_a_directory_of_own_code_is_not_own() {
         let list = |paths: &[&str]| paths.iter().map(|path| path.as_bytes().to_vec()).collect();
         let program = Program::of(&Process {
+            script: Some(b"/task/start.py".to_vec()),
             own_directories: list(&["/app", "/srv/all", "/srv/all/lib/mine", "/task"]),
-            installed_directories: list(&["/app/deps", "/srv/all", "/srv/all/lib", "/task/six.py", "/task/shop"]),
+            installed_directories: list(&[
+                "/app/deps",
+                "/srv/all",
+                "/srv/all/lib",
+                "/task/six.py",
+                "/task/shop",
+                "/task/start.py",
+            ]),
             ..Process::default()
         });
         for (path, own) in [
@@ -337,6 +346,7 @@ pub(crate) mod tests {
             ("/srv/all/lib/mine/a.py", true),
             // Beside own code.
             ("/task/main.py", true),
+            ("/task/start.py", true),
             ("/task/six.py", false),
             ("/task/shop/api.py", false),
             ("/task/shopping.py", true),

@@ -94,6 +94,11 @@ struct ActiveRecording {
 }
 
 impl ActiveRecording {
+    /// Whether its process has ended, and all that it has started.
+    fn has_ended(&self) -> bool {
+        self.recording.handle().processes().iter().all(|process| process.ended) && self.recording.has_ended()
+    }
+
     /// Whether it records this process now.
     fn records(&self, pid: i32) -> bool {
         let processes = self.commands.status().processes;
@@ -129,6 +134,17 @@ impl DormantCommands {
         let ended = (&options, termination);
         let captures = final_summary::report(ended, capture, &self.program, summary, (&children, None, None), &repack);
         captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect()
+    }
+
+    /// Completes the recordings of children that have ended, and that of an earlier process with the id of the next one, whose
+    /// own children may go on.
+    fn complete_ended(&self, all: &mut BTreeMap<i32, ActiveRecording>, next: i32) {
+        let has_ended = |pid: i32, active: &ActiveRecording| {
+            pid != self.pid && (active.has_ended() || pid == next && active.recording.has_ended())
+        };
+        for (_, ended) in all.extract_if(.., |pid, active| has_ended(*pid, active)) {
+            self.complete(ended, self.options.quiet, &Termination::unknown());
+        }
     }
 
     /// Executes a command on the recording that has this process; without one on that of the program, else on any.
@@ -197,6 +213,23 @@ fn dormant(pid: i32) -> ProcessStatus {
     }
 }
 
+/// The answer of all recordings: the moment is that of the first one that has the mark. One that refuses it, as that of a child
+/// that has ended, counts only if none has it.
+fn marked(answers: impl Iterator<Item = Result<MarkAnswer, String>>) -> Result<MarkAnswer, String> {
+    let mut all: Option<MarkAnswer> = None;
+    let mut refusal = None;
+    for answer in answers {
+        match answer {
+            Ok(answer) => {
+                let captures = answer.captures + all.as_ref().map_or(0, |all| all.captures);
+                all = Some(MarkAnswer { captures, ..all.unwrap_or(answer) });
+            }
+            Err(error) => refusal = refusal.or(Some(error)),
+        }
+    }
+    all.ok_or_else(|| refusal.unwrap_or_else(|| DORMANT.to_owned()))
+}
+
 impl CommandHandler for DormantCommands {
     fn status_of_now(&self, within: Duration) -> RecordingStatus {
         self.status_with(|commands| commands.status_of_now(within))
@@ -211,15 +244,7 @@ impl CommandHandler for DormantCommands {
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
-        // The moment is that of the first recording, and all of them have the mark.
-        let all = self.lock();
-        let mut marked: Option<MarkAnswer> = None;
-        for active in all.values() {
-            let answer = active.commands.mark(name)?;
-            let captures = answer.captures + marked.as_ref().map_or(0, |marked| marked.captures);
-            marked = Some(MarkAnswer { captures, ..marked.unwrap_or(answer) });
-        }
-        marked.ok_or_else(|| DORMANT.to_owned())
+        marked(self.lock().values().map(|active| active.commands.mark(name)))
     }
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
@@ -251,10 +276,7 @@ impl CommandHandler for DormantCommands {
     ) -> Result<StartAnswer, String> {
         let pid = pid.map_or(self.pid, u32::cast_signed);
         let mut active = self.lock();
-        if active.get(&pid).is_some_and(|known| known.recording.has_ended()) && pid != self.pid {
-            // An earlier process with this id.
-            active.remove(&pid).map(|ended| self.complete(ended, true, &Termination::unknown()));
-        }
+        self.complete_ended(&mut active, pid);
         if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
         }
@@ -313,5 +335,23 @@ pub(super) fn refuse(options: &args::RunArgs) -> Result<(), crate::failure::Fail
             "{option} cannot be combined with --dormant, which records only between 'memtrack start' and 'memtrack stop'"
         ))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_collector::control::protocol::MarkAnswer;
+
+    use super::{DORMANT, marked};
+
+    #[test]
+    fn a_mark_is_refused_only_if_no_recording_has_it() {
+        let set = |time_ns| Ok(MarkAnswer { time_ns, captures: 1 });
+        let refused = |why: &str| Err(why.to_owned());
+        let all = Ok(MarkAnswer { time_ns: 7, captures: 2 });
+        assert_eq!(marked([set(7), refused("ended"), set(9)].into_iter()), all);
+        assert_eq!(marked([refused("ended"), set(7), set(9)].into_iter()), all);
+        assert_eq!(marked([refused("first"), refused("second")].into_iter()), refused("first"));
+        assert_eq!(marked([].into_iter()), refused(DORMANT));
     }
 }

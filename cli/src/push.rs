@@ -57,7 +57,7 @@ impl Pushes {
         let mut pushes = Self { ending: Arc::default(), threads: Vec::new() };
         let mut outlets: Vec<Outlet> = Vec::new();
         for (server, url) in servers {
-            match PushQueue::new(format!("{server:?} {url}")) {
+            match PushQueue::new(queue_key(server, &url)) {
                 Ok(queue) => {
                     say_taken(&queue, &url, quiet);
                     outlets.push((server, Arc::new(queue)));
@@ -92,6 +92,12 @@ impl Pushes {
         // One that has panicked has sent what it could.
         self.threads.into_iter().for_each(|thread| drop(thread.join()));
     }
+}
+
+/// Whose windows a queue has: those of one user of a server are never sent as another's.
+fn queue_key(server: PushServer, url: &ServerUrl) -> String {
+    let user = url.user_hash().map_or_else(String::new, |hash| format!(" user {hash:016x}"));
+    format!("{server:?} {url}{user}")
 }
 
 /// Says what waits already, of recordings that were killed.
@@ -134,4 +140,20 @@ fn make(
         message::warning("the last windows are not sent: the recording is not replayed yet");
     }
     outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::queue_key;
+    use crate::args::push::PushServer;
+
+    #[test]
+    fn each_user_of_a_server_has_a_queue() {
+        let key = |url: &str| queue_key(PushServer::Otlp, &url.parse().unwrap());
+        let keys = ["http://a:1", "http://tenantA:secret@a:1", "http://tenantB:secret@a:1"].map(key);
+        assert_eq!(keys[0], "Otlp http://a:1");
+        assert!(keys[1] != keys[2] && keys[1..].iter().all(|key| key.starts_with("Otlp http://a:1 user ")), "{keys:?}");
+        assert!(keys.iter().all(|key| !key.contains("tenant") && !key.contains("secret")), "{keys:?}");
+        assert_eq!(key("http://tenantA:another@a:1/"), keys[1], "a password may change");
+    }
 }

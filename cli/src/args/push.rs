@@ -9,6 +9,7 @@ use std::time::Duration;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use clap::{ArgGroup, Args, ValueEnum};
+use twox_hash::XxHash64;
 use ureq::http::Uri;
 
 use super::times::window;
@@ -73,6 +74,13 @@ impl ServerUrl {
     /// Without a slash at its end.
     pub(crate) fn root(&self) -> &str {
         &self.root
+    }
+
+    /// A hash of the user's name without the password.
+    pub(crate) fn user_hash(&self) -> Option<u64> {
+        let user = self.user.as_ref()?;
+        let name = user.split_once(':').map_or(user.as_str(), |(name, _)| name);
+        Some(XxHash64::oneshot(0, name.as_bytes()))
     }
 
     /// The header that names the user.

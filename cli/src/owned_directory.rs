@@ -6,10 +6,10 @@
 //! [`KEPT`] times that with profiles that wait: these are for the next recording that sends to their server.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,6 +28,9 @@ const RANDOM: usize = 6;
 const SETTLED: Duration = Duration::from_secs(60);
 /// How many times as long profiles wait for the next recording: an hour.
 const KEPT: u32 = 60;
+/// How often a lock is tried that somebody has who looks whether the directory was left, and the pause between.
+const LOCK_TRIES: usize = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// Most entries that are looked at, so that a large directory for temporary files keeps no program waiting.
 const MOST_LOOKED_AT: usize = 10_000;
 
@@ -35,7 +38,7 @@ const MOST_LOOKED_AT: usize = 10_000;
 #[derive(Debug)]
 pub(crate) struct OwnedDirectory {
     directory: TempDir,
-    /// `None` where files cannot be locked, and so nobody takes it for one that was left.
+    /// `None` where files cannot be locked: then there is no such file, and so nobody takes it for one that was left.
     _lock: Option<File>,
 }
 
@@ -50,19 +53,29 @@ impl OwnedDirectory {
 
     /// Makes one for profiles that wait.
     pub(crate) fn for_pushes() -> io::Result<Self> {
-        Self::new_in(&std::env::temp_dir(), &format!("{PREFIX}{PUSHES}"))
+        Self::for_pushes_in(&std::env::temp_dir())
+    }
+
+    /// Makes one for profiles that wait below this directory.
+    pub(crate) fn for_pushes_in(parent: &Path) -> io::Result<Self> {
+        Self::new_in(parent, &format!("{PREFIX}{PUSHES}"))
     }
 
     /// Those for profiles whose owners have ended without removing them, the oldest first.
     pub(crate) fn left_pushes() -> Vec<LeftDirectory> {
-        left_pushes(&std::env::temp_dir())
+        Self::left_pushes_in(&std::env::temp_dir())
+    }
+
+    /// Those below this directory.
+    pub(crate) fn left_pushes_in(parent: &Path) -> Vec<LeftDirectory> {
+        left_pushes(parent)
     }
 
     fn new_in(parent: &Path, prefix: &str) -> io::Result<Self> {
         let mut builder = tempfile::Builder::new();
         let private = fs::Permissions::from_mode(0o700);
         let directory = builder.prefix(prefix).rand_bytes(RANDOM).permissions(private).tempdir_in(parent)?;
-        let lock = File::create(directory.path().join(LOCK)).ok().filter(|lock| lock.try_lock().is_ok());
+        let lock = locked(&directory.path().join(LOCK), File::try_lock);
         Ok(Self { directory, _lock: lock })
     }
 
@@ -70,6 +83,33 @@ impl OwnedDirectory {
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
+}
+
+/// Makes the file and locks it; where that cannot be, there is no file.
+fn locked(path: &Path, mut try_lock: impl FnMut(&File) -> Result<(), TryLockError>) -> Option<File> {
+    let made = File::create(path).ok().filter(|lock| {
+        (0..LOCK_TRIES).any(|_| match try_lock(lock) {
+            // Somebody looks whether the directory was left, and unlocks it at once.
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(LOCK_PAUSE);
+                false
+            }
+            done => done.is_ok(),
+        })
+    });
+    if made.is_none() {
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+/// Opens a plain file to read it, and waits for nobody.
+///
+/// # Errors
+/// It cannot be opened, or is no plain file.
+pub(crate) fn open_plain(path: &Path) -> io::Result<File> {
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::new(ErrorKind::InvalidData, "no plain file")) }
 }
 
 /// A directory for profiles of an owner that was killed; nobody else takes it as long as this lives.
@@ -80,19 +120,18 @@ pub(crate) struct LeftDirectory {
 }
 
 impl LeftDirectory {
-    /// It, if nobody owns it.
+    /// It, if something waits in it and nobody owns it. One without files may be one that is being set up: it is not locked.
     fn of(path: PathBuf) -> Option<Self> {
-        let lock = File::open(path.join(LOCK)).ok().filter(|lock| lock.try_lock().is_ok())?;
+        if numbered(&path).is_empty() {
+            return None;
+        }
+        let lock = open_plain(&path.join(LOCK)).ok().filter(|lock| lock.try_lock().is_ok())?;
         Some(Self { path, _lock: lock })
     }
 
     /// The files that wait, in the order in which they were made.
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
-        let number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()));
-        let mut files: Vec<_> = entries.filter_map(number).collect();
-        files.sort_unstable();
-        files.into_iter().map(|(_, path)| path).collect()
+        numbered(&self.path)
     }
 
     /// Removes it, if nothing waits in it any more.
@@ -103,13 +142,20 @@ impl LeftDirectory {
     }
 }
 
-/// One without files may be one that is being set up.
+/// The files whose names are numbers, in their order.
+fn numbered(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten().take(MOST_LOOKED_AT);
+    let number = |entry: fs::DirEntry| Some((entry.file_name().to_str()?.parse::<u64>().ok()?, entry.path()));
+    let mut files: Vec<_> = entries.filter_map(number).collect();
+    files.sort_unstable();
+    files.into_iter().map(|(_, path)| path).collect()
+}
+
 fn left_pushes(parent: &Path) -> Vec<LeftDirectory> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten().take(MOST_LOOKED_AT);
     let entries = entries.filter(|entry| is_named_here(&entry.file_name()) && is_for_pushes(&entry.file_name()));
     let directories = entries.map(|entry| entry.path()).filter(|path| is_private(path, Duration::ZERO));
-    let left = directories.filter_map(LeftDirectory::of).filter(|left| !left.files().is_empty());
-    let mut left: Vec<_> = left.collect();
+    let mut left: Vec<_> = directories.filter_map(LeftDirectory::of).collect();
     left.sort_by_key(|left| fs::metadata(&left.path).and_then(|found| found.modified()).ok());
     left
 }
@@ -128,7 +174,10 @@ fn remove_left(parent: &Path, settled: Duration) {
         let waits = is_for_pushes(&entry.file_name()) && directory.read_dir().is_ok_and(|files| files.count() > 1);
         let settled = if waits { settled * KEPT } else { settled };
         if let Some(files) = is_private(&directory, settled).then(|| files_left(&directory)).flatten() {
-            let _ = files.iter().try_for_each(fs::remove_file).and_then(|()| fs::remove_dir(&directory));
+            // The lock is the last one: what is left without it is removed by nobody.
+            let (lock, others): (Vec<_>, Vec<_>) = files.iter().partition(|file| file.ends_with(LOCK));
+            let mut files = others.into_iter().chain(lock);
+            let _ = files.try_for_each(fs::remove_file).and_then(|()| fs::remove_dir(&directory));
         }
     }
 }
@@ -156,11 +205,13 @@ fn is_private(directory: &Path, settled: Duration) -> bool {
         && age.is_some_and(|age| age >= settled)
 }
 
-/// The files in a directory that nobody uses; `None`: somebody may. An empty one is not known to be memtrack's. A link to
-/// the library stays, since programs may be told to load it.
+/// The files in a directory that nobody uses; `None`: somebody may. An empty one is not known to be memtrack's, nor is one with
+/// numbers that has no lock known to be left. A link to the library stays, since programs may be told to load it.
 fn files_left(directory: &Path) -> Option<Vec<PathBuf>> {
     let files = fs::read_dir(directory).ok()?.map(|entry| Some(entry.ok()?.path())).collect::<Option<Vec<_>>>()?;
-    (!files.is_empty() && files.iter().all(|file| is_left(file))).then_some(files)
+    let has_lock = files.contains(&directory.join(LOCK));
+    let is_known = has_lock || !files.is_empty() && numbered(directory).is_empty();
+    (is_known && files.iter().all(|file| is_left(file))).then_some(files)
 }
 
 fn is_left(file: &Path) -> bool {
@@ -177,8 +228,9 @@ fn is_left(file: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{LOCK, OwnedDirectory, PREFIX, left_pushes, remove_left};
-    use std::fs::{self, File};
+    use super::{LOCK, LeftDirectory, OwnedDirectory, PREFIX, left_pushes, locked, remove_left};
+    use std::fs::{self, File, TryLockError};
+    use std::io::ErrorKind;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::path::{Path, PathBuf};
@@ -210,6 +262,7 @@ mod tests {
             made(parent, "aaaaa5", 0o755, &[LOCK]),
             made(parent, "aaaaa6", 0o700, &[]),
             made(parent, "longer7", 0o700, &[LOCK]),
+            made(parent, "push-aaaaa8", 0o700, &["0", "17"]),
         ];
         let _listens = UnixListener::bind(others[4].join("socket")).unwrap();
         let own = OwnedDirectory::new_in(parent, PREFIX).unwrap();
@@ -248,9 +301,28 @@ mod tests {
         files[1..].iter().for_each(|file| fs::remove_file(file).unwrap());
         first.remove_if_empty();
         assert!(left.join("2").exists());
+        // Its owner removes it as soon as nothing waits.
+        let again = LeftDirectory::of(left.clone()).unwrap();
         fs::remove_file(left.join("2")).unwrap();
-        // It is found no more, but was so: its owner removes it as soon as nothing waits.
-        super::LeftDirectory::of(left.clone()).unwrap().remove_if_empty();
+        again.remove_if_empty();
         assert!(!left.exists());
+    }
+
+    #[test]
+    fn an_owner_locks_its_directory_while_others_look_or_is_not_taken_for_gone() {
+        let parent = tempfile::tempdir().unwrap();
+        let lock = parent.path().join(LOCK);
+        let mut looks = 3;
+        let owned = locked(&lock, |file| {
+            if looks > 0 {
+                looks -= 1;
+                return Err(TryLockError::WouldBlock);
+            }
+            file.try_lock()
+        });
+        assert!(owned.is_some() && File::open(&lock).unwrap().try_lock().is_err());
+        let refuse = |_: &File| Err(TryLockError::Error(ErrorKind::Unsupported.into()));
+        assert!(locked(&lock, refuse).is_none() && !lock.exists());
+        assert!(locked(&lock, |_| Err(TryLockError::WouldBlock)).is_none() && !lock.exists());
     }
 }

@@ -102,7 +102,7 @@ fn queue_key(server: PushServer, url: &ServerUrl) -> String {
 
 /// Says what waits already, of recordings that were killed.
 fn say_taken(queue: &PushQueue, url: &ServerUrl, quiet: bool) {
-    let (_, taken) = queue.undelivered();
+    let taken = queue.counts().taken;
     if taken > 0 && !quiet {
         let windows = plural(taken, "window", "windows");
         message::note(format_args!(

@@ -13,7 +13,7 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::http::header::RETRY_AFTER;
 
-use super::queue::{MOST_BYTES, PushQueue, QueuedPush};
+use super::queue::{MOST_BYTES, PushQueue, QueueCounts, QueuedPush};
 use super::request::PushRequest;
 use super::retry_after;
 use crate::args::push::{PushServer, ServerUrl};
@@ -119,10 +119,14 @@ impl Delivery {
                 }
             }
         }
-        let (lost, made) = self.queue.undelivered();
+        let QueueCounts { made, lost, taken } = self.queue.counts();
         let windows = plural(made, "window", "windows");
+        let rest = match taken {
+            0 => String::new(),
+            _ => format!("; {taken} of a recording that was killed wait for the next one"),
+        };
         if lost > 0 {
-            message::warning(format_args!("{lost} of {windows} not delivered to {}", self.url));
+            message::warning(format_args!("{lost} of {windows} not delivered to {}{rest}", self.url));
         } else if !self.quiet {
             message::line(format_args!("memtrack: {windows} delivered to {}", self.url));
         }
@@ -135,7 +139,7 @@ impl Delivery {
     }
 
     fn send(&self, queued: &QueuedPush) -> Sent {
-        let request = match self.queue.whole(queued) {
+        let request = match PushQueue::whole(queued) {
             Ok(request) => request,
             Err(error) => return Sent::Refused(format!("it cannot be read again: {error}")),
         };

@@ -1,6 +1,7 @@
 //! The profiles that wait to be sent, on disk, so that a server that is gone for an hour costs no memory.
 //!
-//! What the queue of a memtrack that was killed has for the same server is taken over.
+//! What the queue of a memtrack that was killed has for the same server is taken over. It stays in its directory until it is
+//! delivered: what cannot be is there for the next recording. Once the recording has ended, its own windows go first.
 //! Invariant: never more than [`MOST_BYTES`] and [`MOST_WAITING`] wait; when there are more, the oldest are given up, and
 //! counted.
 
@@ -12,7 +13,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::request::PushRequest;
-use super::stored;
+use super::stored::{self, StoredFor};
 use crate::owned_directory::{LeftDirectory, OwnedDirectory};
 
 /// Bytes of bodies that wait.
@@ -23,14 +24,27 @@ const MOST_WAITING: usize = 6_000;
 /// A request that is in a file.
 #[derive(Debug)]
 pub(super) struct QueuedPush {
-    number: u64,
+    file: PathBuf,
     bytes: u64,
+    /// Made by a memtrack that was killed.
+    is_taken: bool,
+}
+
+/// What became of the requests of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct QueueCounts {
+    /// How many there were.
+    pub(super) made: u64,
+    /// How many of these were given up, or wait.
+    pub(super) lost: u64,
+    /// How many wait that were taken over: they are given up only where the next recording cannot deliver them, either.
+    pub(super) taken: u64,
 }
 
 /// The queue of one server.
 #[derive(Debug)]
 pub(super) struct PushQueue {
-    /// The kind and the address of its server.
+    /// The kind and the address of its server, and the hash of a user.
     server: String,
     directory: OwnedDirectory,
     state: Mutex<PushQueueState>,
@@ -40,6 +54,11 @@ pub(super) struct PushQueue {
 #[derive(Debug, Default)]
 struct PushQueueState {
     waiting: VecDeque<QueuedPush>,
+    /// Before these, those that were taken over.
+    taken: VecDeque<QueuedPush>,
+    /// Where these are.
+    left: Vec<LeftDirectory>,
+    /// Of all that wait.
     bytes: u64,
     /// How many were put into it.
     made: u64,
@@ -49,42 +68,76 @@ struct PushQueueState {
     closed: Option<Instant>,
 }
 
+impl PushQueueState {
+    /// How many wait.
+    fn count(&self) -> usize {
+        self.waiting.len() + self.taken.len()
+    }
+
+    /// Removes the next one: the oldest, but what was taken over comes last at the end.
+    fn next(&mut self) -> Option<QueuedPush> {
+        let own_first = self.closed.is_some() && !self.waiting.is_empty();
+        let next = if own_first { None } else { self.taken.pop_front() };
+        let next = next.or_else(|| self.waiting.pop_front())?;
+        self.bytes -= next.bytes;
+        Some(next)
+    }
+
+    /// Gives up the oldest while there are too many.
+    fn shrink(&mut self) {
+        while self.bytes > MOST_BYTES || self.count() > MOST_WAITING {
+            let Some(oldest) = self.taken.pop_front().or_else(|| self.waiting.pop_front()) else { break };
+            self.bytes -= oldest.bytes;
+            self.lost += 1;
+            // It is removed with the directory else.
+            let _ = fs::remove_file(oldest.file);
+        }
+    }
+}
+
+impl Drop for PushQueue {
+    /// What waits in directories that were taken over is for the next recording.
+    fn drop(&mut self) {
+        self.lock().left.drain(..).for_each(LeftDirectory::remove_if_empty);
+    }
+}
+
 impl PushQueue {
     /// A queue in a directory of its own, with what was left for this server.
     ///
     /// # Errors
     /// It cannot be made.
     pub(super) fn new(server: String) -> io::Result<Self> {
-        let directory = OwnedDirectory::for_pushes()?;
+        Ok(Self::with(server, OwnedDirectory::for_pushes()?, OwnedDirectory::left_pushes()))
+    }
+
+    fn with(server: String, directory: OwnedDirectory, left: Vec<LeftDirectory>) -> Self {
         let queue = Self { server, directory, state: Mutex::default(), changed: Condvar::new() };
-        OwnedDirectory::left_pushes().into_iter().for_each(|left| queue.take_over(left));
-        Ok(queue)
+        left.into_iter().for_each(|left| queue.take_over(left));
+        queue
     }
 
     /// Takes what a queue that was left has for this server. The rest waits for a recording that sends to its server.
     fn take_over(&self, left: LeftDirectory) {
         let mut state = self.lock();
+        let taken_before = state.made;
         for file in left.files() {
-            let Ok(Some(bytes)) = stored::bytes_for(&file, &self.server) else { continue };
-            let number = state.made;
-            if fs::rename(&file, self.file(number)).is_ok() {
-                state.made += 1;
-                state.bytes += bytes;
-                state.waiting.push_back(QueuedPush { number, bytes });
-                self.shrink(&mut state);
+            match stored::find(&file, &self.server) {
+                StoredFor::This(bytes) => {
+                    state.made += 1;
+                    state.bytes += bytes;
+                    state.taken.push_back(QueuedPush { file, bytes, is_taken: true });
+                    state.shrink();
+                }
+                // memtrack was killed while it wrote it.
+                StoredFor::Torn => drop(fs::remove_file(file)),
+                StoredFor::Other => {}
             }
         }
-        left.remove_if_empty();
-    }
-
-    /// Gives up the oldest while there are too many.
-    fn shrink(&self, state: &mut PushQueueState) {
-        while state.bytes > MOST_BYTES || state.waiting.len() > MOST_WAITING {
-            let Some(oldest) = state.waiting.pop_front() else { break };
-            state.bytes -= oldest.bytes;
-            state.lost += 1;
-            // It is removed with the directory else.
-            let _ = fs::remove_file(self.file(oldest.number));
+        if state.made > taken_before {
+            state.left.push(left);
+        } else {
+            left.remove_if_empty();
         }
     }
 
@@ -92,16 +145,11 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn file(&self, number: u64) -> PathBuf {
-        self.directory.path().join(number.to_string())
-    }
-
     /// Adds a request; one that cannot be written is given up.
     pub(super) fn put(&self, request: &PushRequest) {
         let mut state = self.lock();
-        let number = state.made;
+        let file = self.directory.path().join(state.made.to_string());
         state.made += 1;
-        let file = self.file(number);
         let written = stored::write(&file, &self.server, request).ok().filter(|bytes| *bytes <= MOST_BYTES);
         let Some(bytes) = written else {
             let _ = fs::remove_file(file);
@@ -109,22 +157,21 @@ impl PushQueue {
             return;
         };
         state.bytes += bytes;
-        state.waiting.push_back(QueuedPush { number, bytes });
-        self.shrink(&mut state);
+        state.waiting.push_back(QueuedPush { file, bytes, is_taken: false });
+        state.shrink();
         drop(state);
         self.changed.notify_all();
     }
 
-    /// Waits for the oldest request, and takes it; `None`: the queue is closed, and empty or out of time.
+    /// Waits for the next request, and takes it; `None`: the queue is closed, and empty or out of time.
     pub(super) fn take(&self) -> Option<QueuedPush> {
         let mut state = self.lock();
         loop {
             if state.closed.is_some_and(|end| Instant::now() >= end) {
                 return None;
             }
-            if let Some(oldest) = state.waiting.pop_front() {
-                state.bytes -= oldest.bytes;
-                return Some(oldest);
+            if let Some(next) = state.next() {
+                return Some(next);
             }
             if state.closed.is_some() {
                 return None;
@@ -137,20 +184,22 @@ impl PushQueue {
     ///
     /// # Errors
     /// Its file cannot be read.
-    pub(super) fn whole(&self, queued: &QueuedPush) -> io::Result<PushRequest> {
-        stored::read(&self.file(queued.number))
+    pub(super) fn whole(queued: &QueuedPush) -> io::Result<PushRequest> {
+        stored::read(&queued.file)
     }
 
     /// Puts a request back that was not delivered: it is the next one again.
     pub(super) fn put_back(&self, queued: QueuedPush) {
         let mut state = self.lock();
         state.bytes += queued.bytes;
-        state.waiting.push_front(queued);
+        let queue = if queued.is_taken { &mut state.taken } else { &mut state.waiting };
+        queue.push_front(queued);
+        state.shrink();
     }
 
     /// A request that was taken is done with.
     pub(super) fn done(&self, queued: &QueuedPush, is_delivered: bool) {
-        let _ = fs::remove_file(self.file(queued.number));
+        let _ = fs::remove_file(&queued.file);
         self.lock().lost += u64::from(!is_delivered);
     }
 
@@ -189,9 +238,105 @@ impl PushQueue {
         self.lock().closed
     }
 
-    /// How many requests were given up or wait, and how many there were.
-    pub(super) fn undelivered(&self) -> (u64, u64) {
+    /// What became of the requests until now.
+    pub(super) fn counts(&self) -> QueueCounts {
         let state = self.lock();
-        (state.lost + state.waiting.len() as u64, state.made)
+        let lost = state.lost + state.count() as u64;
+        QueueCounts { made: state.made, lost, taken: state.taken.len() as u64 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::{Path, PathBuf};
+    use std::time::{Duration, Instant};
+
+    use super::{PushQueue, QueueCounts};
+    use crate::owned_directory::OwnedDirectory;
+    use crate::push::request::PushRequest;
+    use crate::push::stored;
+
+    const SERVER: &str = "Otlp http://a:1";
+
+    fn request(name: &str) -> PushRequest {
+        let (path, content_type) = ("/ingest".into(), "text/plain".into());
+        PushRequest { path, query: Vec::new(), content_type, gzip: false, body: name.into() }
+    }
+
+    /// A queue in this directory as that of a recording, which takes over what lies there.
+    fn queue(parent: &Path, server: &str) -> PushQueue {
+        let left = OwnedDirectory::left_pushes_in(parent);
+        PushQueue::with(server.into(), OwnedDirectory::for_pushes_in(parent).unwrap(), left)
+    }
+
+    /// A directory with two requests of a memtrack that was killed.
+    fn killed(parent: &Path) -> PathBuf {
+        let directory = OwnedDirectory::for_pushes_in(parent).unwrap();
+        let path = parent.join("memtrack-push-killed");
+        fs::rename(directory.path(), &path).unwrap();
+        for name in ["1", "2"] {
+            stored::write(&path.join(name), SERVER, &request(name)).unwrap();
+        }
+        path
+    }
+
+    fn next(queue: &PushQueue) -> Option<String> {
+        let queued = queue.take()?;
+        let body = PushQueue::whole(&queued).unwrap().body;
+        queue.done(&queued, true);
+        Some(String::from_utf8(body).unwrap())
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(3600)
+    }
+
+    #[test]
+    fn what_was_taken_over_and_not_delivered_stays_for_the_next_recording() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = killed(parent.path());
+        let first = queue(parent.path(), SERVER);
+        assert!(OwnedDirectory::left_pushes_in(parent.path()).is_empty(), "it is this recording's now");
+        first.put(&request("own"));
+        let failed = first.take().unwrap();
+        first.put_back(failed);
+        first.close(Instant::now());
+        assert!(first.take().is_none());
+        assert_eq!(first.counts(), QueueCounts { made: 3, lost: 3, taken: 2 });
+        drop(first);
+        assert!(left.join("1").exists() && left.join("2").exists());
+        let second = queue(parent.path(), SERVER);
+        assert_eq!(next(&second).as_deref(), Some("1"));
+        second.close(later());
+        assert_eq!([next(&second), next(&second)], [Some("2".into()), None]);
+        drop(second);
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn own_windows_go_first_at_the_end_and_the_oldest_before() {
+        let parent = tempfile::tempdir().unwrap();
+        killed(parent.path());
+        let queue = queue(parent.path(), SERVER);
+        queue.put(&request("own"));
+        assert_eq!(next(&queue).as_deref(), Some("1"));
+        queue.close(later());
+        assert_eq!([next(&queue), next(&queue), next(&queue)], [Some("own".into()), Some("2".into()), None]);
+    }
+
+    #[test]
+    fn what_is_of_another_server_stays_and_what_is_torn_goes() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = killed(parent.path());
+        drop(queue(parent.path(), "Otlp http://a:1 user 0"));
+        assert!(left.join("1").exists());
+        let whole = fs::read(left.join("2")).unwrap();
+        fs::write(left.join("1"), &whole[..whole.len() - 1]).unwrap();
+        let queue = queue(parent.path(), SERVER);
+        queue.close(later());
+        assert_eq!([next(&queue), next(&queue)], [Some("2".into()), None]);
+        drop(queue);
+        assert!(!left.exists());
     }
 }

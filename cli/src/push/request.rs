@@ -41,6 +41,13 @@ pub(super) struct PushRequest {
     pub(super) body: Vec<u8>,
 }
 
+impl PushRequest {
+    /// Whether memtrack makes requests with this path: one that was stored is sent to no other.
+    pub(super) fn has_known_path(&self) -> bool {
+        [PYROSCOPE_PATH, PARCA_PATH, otlp::PATH].contains(&self.path.as_str())
+    }
+}
+
 /// A window of a process with what is known of it.
 pub(super) struct PushedWindow {
     pub(super) capture: Capture,

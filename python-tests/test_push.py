@@ -7,6 +7,7 @@ import email.policy
 import gzip
 import http.server
 import json
+import os
 import re
 import shutil
 import socket
@@ -323,10 +324,22 @@ def test_what_a_killed_memtrack_has_left_is_sent_by_the_next_one(executable, pyt
             subprocess.run([*run, "--push", other.url, python, script], stdin=subprocess.DEVNULL, check=True)
             assert len(other.posts) == 1
         assert set(tmp_path.glob("memtrack-push-*/[0-9]*")) == set(left)
+        # One whose server is still gone leaves it, too, and has not waited for what is no window; a torn one is discarded.
+        torn, pipe = (left[0].with_name(name) for name in ("1000000", "1000001"))
+        torn.write_bytes(left[0].read_bytes()[:-1])
+        os.mkfifo(pipe)
+        push = [*run, "--push", server.url, python, script]
+        gone = subprocess.run(push, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=60)
+        assert f"{len(left)} of a recording that was killed wait for the next one" in gone.stderr
+        pipe.unlink()
+        assert set(tmp_path.glob("memtrack-push-*/[0-9]*")) == set(left)
+        # Nor is it another user's.
+        tenant = server.url.replace("http://", "http://tenant:secret@")
         statuses[0], number = 200, len(server.posts)
-        ended = subprocess.run(
-            [*run, "--push", server.url, python, script], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True
-        )
+        subprocess.run([*run, "--push", tenant, python, script], stdin=subprocess.DEVNULL, check=True)
+        assert len(server.posts) == number + 1
+        statuses[0], number = 200, len(server.posts)
+        ended = subprocess.run(push, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True)
         pids = [pid.search(path)[1] for path, _, _ in server.posts[number:]]
     assert len(pids) == len(left) + 1 and len(set(pids)) == 2, pids
     assert f"{len(left)} windows of a recording that was killed wait, too" in ended.stderr

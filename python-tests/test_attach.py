@@ -256,6 +256,61 @@ else:
 """
 
 
+ENDED_CHILDREN = """
+import os
+import sys
+
+def child():
+    reads, writes = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writes)
+        os.read(reads, 1)
+        os._exit(0)
+    os.close(reads)
+    return pid, writes
+
+first, first_ends = child()
+second, second_ends = child()
+print(first, second, os.getpid(), flush=True)
+sys.stdin.readline()
+os.write(first_ends, b"x")
+os.waitpid(first, 0)
+print("ended", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_start(executable, tmp_path):
+    script = tmp_path / "forks.py"
+    script.write_text(ENDED_CHILDREN)
+    command = [executable, "run", "--dormant", "--follow", "-q", sys.executable, script]
+    target = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first, second, parent = (int(pid) for pid in target.stdout.readline().split())
+
+    def asked(name, *options):
+        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=60)
+
+    def states():
+        return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
+
+    for pid in (first, parent):
+        assert asked("start", pid, "-o", tmp_path / f"{pid}.bin").returncode == 0
+    target.stdin.write("\n")
+    target.stdin.flush()
+    assert target.stdout.readline() == "ended\n"
+    deadline = time.monotonic() + 60
+    while states()[first] != "ended" and time.monotonic() < deadline:
+        pass
+    marked = asked("mark", parent, "middle")
+    assert marked.returncode == 0, marked.stderr
+    assert asked("start", second, "-o", tmp_path / f"{second}.bin").returncode == 0
+    assert "still being recorded" not in asked("stats", tmp_path / f"{first}.bin").stderr
+    target.stdin.close()
+    assert target.wait() == 0
+    assert "middle" in asked("parse", tmp_path / f"{parent}.bin").stdout
+
+
 def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(executable, tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(FORKED_READER)

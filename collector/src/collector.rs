@@ -8,16 +8,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::admission::RecordingOpeners;
-use crate::drain_command::DrainCommand;
-use crate::options::RecordingOptions;
-use crate::process_recording::ProcessRecording;
-use crate::process_tree::ProcessTree;
-use crate::recorded_children::{RecordedChild, RecordedChildren};
-use crate::recording_handle::RecordingHandle;
-use crate::server::Server;
+use crate::processes::admission::RecordingOpeners;
+use crate::processes::process_recording::ProcessRecording;
+use crate::processes::recorded_children::{RecordedChild, RecordedChildren};
+use crate::processes::recording_handle::RecordingHandle;
+use crate::processes::server::Server;
+use crate::recording::options::RecordingOptions;
+use crate::recording::process_tree::ProcessTree;
+use crate::recording::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
+use crate::session::drain_command::DrainCommand;
 use crate::sink::{OpenSink, Sink};
-use crate::summary::{ChildSummary, Error, ProcessExit, RecordingEnd, RecordingSummary};
 
 /// How long to wait for an announced child to connect after all other processes have ended.
 const GRACE: Duration = Duration::from_millis(250);

@@ -20,7 +20,7 @@ use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::account_request;
 use memtrack_transport::{Area, futex};
 
-use crate::sink_queue::SinkQueue;
+use crate::sink::sink_queue::SinkQueue;
 
 /// Orders that wait at most: of marks that follow one another quickly.
 const MOST_ORDERS: usize = 64;

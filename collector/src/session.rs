@@ -3,6 +3,18 @@
 //! Invariant: the sink gets the data of rounds in their order; and when [`Session::end`] returns for a process that has
 //! ended, all its published records have been handed over.
 
+pub(crate) mod active_threads;
+pub(crate) mod allocation_counts;
+pub(crate) mod busy_writers;
+pub(crate) mod drain_command;
+pub(crate) mod drain_thread;
+pub(crate) mod observer;
+pub(crate) mod sample_rate;
+pub(crate) mod slot_owners;
+pub(crate) mod slot_reader;
+pub(crate) mod touched_pages;
+pub(crate) mod waker;
+
 mod early_end;
 mod moments;
 mod panic;
@@ -21,25 +33,25 @@ use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{image, state};
 use memtrack_transport::{Area, futex};
 
-use crate::active_threads::ActiveThreads;
-use crate::allocation_counts::AllocationCounts;
-use crate::describe;
-use crate::drain_command::Connection;
 use crate::maps::MapsScheduler;
-use crate::memory_limit::MemoryLimitWatch;
-use crate::observer::Observer;
-use crate::options::RecordingOptions;
 use crate::pictures::PictureScheduler;
-use crate::process_end::{EndWatch, ProcessEnd};
-use crate::process_handle::ProcessHandle;
-use crate::procfs::ProcessorTimes;
-use crate::recording_progress::RecordingProgress;
+use crate::recording::describe;
+use crate::recording::options::RecordingOptions;
+use crate::recording::recording_progress::RecordingProgress;
+use crate::recording::summary::ProcessExit;
 use crate::resident::AccountScheduler;
-use crate::sample_rate::SampleRate;
-use crate::sink_queue::SinkQueue;
-use crate::slot_owners::SlotOwners;
-use crate::slot_reader::SlotReader;
-use crate::summary::ProcessExit;
+use crate::session::active_threads::ActiveThreads;
+use crate::session::allocation_counts::AllocationCounts;
+use crate::session::drain_command::Connection;
+use crate::session::observer::Observer;
+use crate::session::sample_rate::SampleRate;
+use crate::session::slot_owners::SlotOwners;
+use crate::session::slot_reader::SlotReader;
+use crate::sink::sink_queue::SinkQueue;
+use crate::system::memory_limit::MemoryLimitWatch;
+use crate::system::process_end::{EndWatch, ProcessEnd};
+use crate::system::process_handle::ProcessHandle;
+use crate::system::procfs::ProcessorTimes;
 
 use early_end::{EarlyEnd, last_alive_ns};
 

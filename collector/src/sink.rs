@@ -2,6 +2,8 @@
 //!
 //! Invariant: a sink is called from one thread; after an error it is not called again.
 
+pub(crate) mod sink_queue;
+
 use std::io;
 use std::os::fd::RawFd;
 

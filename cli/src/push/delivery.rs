@@ -13,9 +13,10 @@ use ureq::Agent;
 use ureq::http::StatusCode;
 use ureq::http::header::RETRY_AFTER;
 
-use super::queue::{MOST_BYTES, PushQueue, QueueCounts, QueuedPush};
+use super::queue::{PushQueue, QueueCounts, QueuedPush};
 use super::request::PushRequest;
 use super::retry_after;
+use super::stored::MOST_BYTES;
 use crate::args::push::{PushServer, ServerUrl};
 use crate::export::otlp;
 use crate::message;

@@ -13,11 +13,9 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::request::PushRequest;
-use super::stored::{self, StoredFor};
+use super::stored::{self, MOST_BYTES, StoredFor};
 use crate::owned_directory::{LeftDirectory, OwnedDirectory};
 
-/// Bytes of bodies that wait.
-pub(super) const MOST_BYTES: u64 = 64 << 20;
 /// Requests that wait: a day of windows of 15 s.
 const MOST_WAITING: usize = 6_000;
 

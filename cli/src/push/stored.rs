@@ -9,9 +9,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::queue::MOST_BYTES;
 use super::request::PushRequest;
 use crate::owned_directory::open_plain;
+
+/// Bytes of bodies that wait.
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// Bytes of the first line at the most.
 const LONGEST_HEAD: u64 = 64 << 10;

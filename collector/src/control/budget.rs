@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::procfs::thread_processor_ns;
+use crate::system::procfs::thread_processor_ns;
 
 /// One n-th of a core.
 const SHARE: i64 = 10;

@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::started_thread::WaitingThread;
+use crate::system::started_thread::WaitingThread;
 
 /// The name of the thread that answers.
 pub(super) const THREAD_NAME: &str = "memtrack-control";

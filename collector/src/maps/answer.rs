@@ -16,7 +16,7 @@ use super::elf::ElfSegments;
 use super::open::{OpenedFile, find};
 use super::parse::{FileMapping, Maps, parse};
 use super::read;
-use crate::process_handle::ProcessHandle;
+use crate::system::process_handle::ProcessHandle;
 
 /// Maximum length of a path; of a longer one the end is kept.
 const LONGEST_PATH: usize = 4096;
@@ -198,7 +198,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::{Answerer, read};
-    use crate::process_handle::ProcessHandle;
+    use crate::system::process_handle::ProcessHandle;
 
     const LENGTH: usize = 8192;
 

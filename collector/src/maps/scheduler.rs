@@ -12,9 +12,9 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_transport::Area;
 
 use super::answer::{Answerer, MapsAnswer};
-use crate::process_handle::ProcessHandle;
-use crate::sink_queue::SinkQueue;
-use crate::worker_pool::WorkerPool;
+use crate::sink::sink_queue::SinkQueue;
+use crate::system::process_handle::ProcessHandle;
+use crate::system::worker_pool::WorkerPool;
 
 static READING: WorkerPool = WorkerPool::new("memtrack-maps");
 

@@ -28,8 +28,8 @@ use memtrack_transport::{Area, futex};
 
 use self::allocator::AllocatorAsker;
 use self::read::AccountReader;
-use crate::procfs;
-use crate::sink_queue::SinkQueue;
+use crate::sink::sink_queue::SinkQueue;
+use crate::system::procfs;
 
 /// The part of a processor's time that accounts may take.
 const TIME_PART: u64 = 100;

@@ -16,8 +16,8 @@ use super::chunks::{TOP_OFFSET, free_pages};
 use super::huge::huge_pages;
 use super::memory::ProcessMemory;
 use super::pages::{PageRange, PageReader};
-use crate::library_allocators::LibraryAllocators;
 use crate::maps::{MappingLine, parse_all};
+use crate::program::library_allocators::LibraryAllocators;
 
 /// Maximum size of the text of mappings, and of mounts.
 const MOST_TEXT: u64 = 64 << 20;

@@ -11,10 +11,10 @@ use memtrack_format::resident::AccountCause;
 use memtrack_transport::clock::{ClockPairing, monotonic_ns};
 
 use super::Session;
-use crate::describe;
-use crate::drain_command::{RecordingMoment, TicketSpan};
+use crate::recording::describe;
+use crate::session::drain_command::{RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
-use crate::sink_queue::SinkQueue;
+use crate::sink::sink_queue::SinkQueue;
 
 /// How often is looked whether a thread has left the hook that it was in, and for how long, in nanoseconds: the program may wait for
 /// the drain.

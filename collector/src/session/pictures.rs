@@ -10,7 +10,7 @@ use memtrack_format::objects::PictureCause;
 use memtrack_transport::layout::image;
 
 use super::Session;
-use crate::sink_queue::SinkQueue;
+use crate::sink::sink_queue::SinkQueue;
 
 impl Session {
     /// Passes pictures on that were read, and orders the next one if it is due.

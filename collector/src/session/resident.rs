@@ -12,7 +12,7 @@ use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::{image, state};
 
 use super::Session;
-use crate::sink_queue::SinkQueue;
+use crate::sink::sink_queue::SinkQueue;
 
 /// How long a snapshot waits for its account, and how long between rounds of draining meanwhile.
 const PATIENCE_NS: u64 = 2_000_000_000;

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use memtrack_transport::layout::image;
 
 use super::{LONGEST_PEAK_NS, SHORTEST_PEAK_NS, Session};
-use crate::procfs;
+use crate::system::procfs;
 
 impl Session {
     /// Reads the kernel's high-water mark of resident memory, more often while the process is young: an eighth of its life

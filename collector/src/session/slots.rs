@@ -8,9 +8,9 @@ use memtrack_transport::barrier;
 use memtrack_transport::layout::registration;
 
 use super::Session;
-use crate::busy_writers;
-use crate::sink_queue::SinkQueue;
-use crate::slot_reader::{MOST_KEPT, SlotReader};
+use crate::session::busy_writers;
+use crate::session::slot_reader::{MOST_KEPT, SlotReader};
+use crate::sink::sink_queue::SinkQueue;
 
 impl Session {
     /// Adds readers for slots that have come into use: not beyond the highest one that was claimed, since each page of

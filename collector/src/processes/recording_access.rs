@@ -1,0 +1,49 @@
+//! Access to the recording of one process, for threads that do not drain it.
+//!
+//! Invariant: it keeps no recording alive, and no draining thread waits for its user.
+
+use std::sync::Arc;
+
+use memtrack_format::meta::Process;
+
+use crate::recording::recording_progress::RecordingProgress;
+use crate::session::drain_command::CommandSender;
+
+/// Access to the recording of one process.
+#[derive(Clone, Debug)]
+pub(crate) struct RecordingAccess {
+    pub(crate) commands: CommandSender,
+    pub(crate) progress: Arc<RecordingProgress>,
+}
+
+/// A process that is recorded, or was.
+#[derive(Clone, Debug)]
+pub struct RecordedProcess {
+    /// Its number in the tree; the first process has 0.
+    pub number: u32,
+    /// Its metadata so far; `None` before it has connected.
+    pub process: Option<Process>,
+    /// Whether it has ended.
+    pub ended: bool,
+    /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
+    pub ends_itself: bool,
+    /// Bytes of records so far, before compression.
+    pub record_bytes: u64,
+    /// Resident memory in bytes at the last sample, without memtrack's own.
+    pub resident_bytes: Option<u64>,
+}
+
+impl RecordingAccess {
+    /// What is known of the process, which has this number in the tree.
+    pub(crate) fn describe(&self, number: u32) -> RecordedProcess {
+        let Self { progress, .. } = self;
+        RecordedProcess {
+            number,
+            process: progress.process(),
+            ended: progress.has_ended(),
+            ends_itself: progress.ends_itself(),
+            record_bytes: progress.record_bytes(),
+            resident_bytes: progress.resident_bytes(),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Access to a running recording from other threads: for the commands of the control socket, and limits.
+//!
+//! Invariant: it keeps no recording alive, and no draining thread waits for its user.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use memtrack_transport::clock::monotonic_ns;
+
+use crate::pictures::LAST_PATIENCE;
+use crate::processes::recorded_children::RecordedChildren;
+use crate::processes::recording_access::{RecordedProcess, RecordingAccess};
+use crate::session::drain_command::{DrainCommand, RecordingMoment, TicketSpan};
+use crate::sink::SnapshotCopy;
+
+/// Looks at a running recording and steers it; clones are of the same recording.
+#[derive(Clone, Debug)]
+pub struct RecordingHandle {
+    first: RecordingAccess,
+    children: RecordedChildren,
+}
+
+impl RecordingHandle {
+    pub(crate) fn new(first: RecordingAccess, children: RecordedChildren) -> Self {
+        Self { first, children }
+    }
+
+    /// The recorded processes, the first one first.
+    #[must_use]
+    pub fn processes(&self) -> Vec<RecordedProcess> {
+        self.all().iter().map(|(number, access)| access.describe(*number)).collect()
+    }
+
+    /// For this long, checkpoints come more often: somebody follows the captures while they are written.
+    pub fn follow_for(&self, time: Duration) {
+        let until_ns = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        self.all().iter().for_each(|(_, access)| access.progress.set_followed(until_ns));
+    }
+
+    /// Writes out what every process has recorded until now, so that who follows the captures can read it. Waits until the
+    /// deadline at the latest; gives the numbers of the processes of which it was written.
+    #[must_use]
+    pub fn write_out(&self, deadline: Instant) -> Vec<u32> {
+        // All at once: each takes its time.
+        let ask = |(number, access): (u32, RecordingAccess)| {
+            let answer = access.commands.begin(deadline, DrainCommand::WriteOut);
+            (number, access, answer)
+        };
+        let asked: Vec<_> = self.all().into_iter().map(ask).collect();
+        let is_written = |(_, access, answer): &(u32, RecordingAccess, Option<Receiver<()>>)| {
+            match answer.as_ref().map(|answer| answer.recv_deadline(deadline)) {
+                Some(Ok(())) => true,
+                Some(Err(RecvTimeoutError::Timeout)) => false,
+                // The thread of a process that has ended is gone when everything is written.
+                Some(Err(RecvTimeoutError::Disconnected)) | None => access.progress.has_ended(),
+            }
+        };
+        asked.into_iter().filter(is_written).map(|(number, ..)| number).collect()
+    }
+
+    /// Resident memory of the living processes in bytes at their last samples, without memtrack's own.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        let living = self.all().into_iter().filter(|(_, access)| !access.progress.has_ended());
+        living.filter_map(|(_, access)| access.progress.resident_bytes()).sum()
+    }
+
+    /// Names the present moment in every capture of the recording; the time in the first process, in nanoseconds since its
+    /// recording began, and the number of captures.
+    ///
+    /// # Errors
+    /// Why no capture has it, for the user.
+    pub fn mark(&self, name: &str) -> Result<(u64, u64), String> {
+        let set = |(_, access): (u32, RecordingAccess)| {
+            let mark = |answer| DrainCommand::Mark(name.to_owned(), answer);
+            if access.progress.has_ended() { None } else { access.commands.ask(mark).flatten() }
+        };
+        let all = self.all();
+        let times: Vec<u64> = all.iter().cloned().filter_map(set).collect();
+        let cut_off = || all.iter().any(|(_, access)| access.progress.is_cut_off() && !access.progress.has_ended());
+        match times.first() {
+            Some(first) => Ok((*first, times.len() as u64)),
+            None if cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
+            None => Err("no recorded process is running any more".into()),
+        }
+    }
+
+    /// Sends SIGTERM to every recorded process but the first one that was not sent one before; returns how many got it.
+    #[must_use]
+    pub fn terminate_children(&self) -> usize {
+        self.children.access().iter().filter(|(_, access)| access.progress.terminate()).count()
+    }
+
+    /// Before the recording ends while the processes run on: reads their objects, if they are to be read at its end.
+    pub fn take_pictures_of_end(&self) {
+        for (_, access) in self.all().iter().filter(|(_, access)| !access.progress.has_ended()) {
+            // Its sender is dropped where the process ends meanwhile.
+            let _ = access.commands.ask_for(LAST_PATIENCE, DrainCommand::PictureOfEnd);
+        }
+    }
+
+    /// The present moment of the process with this number in the tree, for a [`TicketSpan`]. `None`: it does not record.
+    #[must_use]
+    pub fn position(&self, number: u32) -> Option<RecordingMoment> {
+        let (_, access) = self.all().into_iter().find(|(known, _)| *known == number)?;
+        access.commands.ask(DrainCommand::Position).flatten()
+    }
+
+    /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the
+    /// capture of a span of it is.
+    ///
+    /// # Errors
+    /// Why it cannot be done, for the user.
+    pub fn snapshot(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
+        let all = self.all();
+        let found = all.iter().find(|(known, _)| *known == number);
+        let (_, access) = found.ok_or("the process is not recorded any more")?;
+        match access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)) {
+            Some(Ok(copy)) => Ok(copy),
+            Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                Err("the capture of this recording is no regular file, so it cannot be copied".into())
+            }
+            Some(Err(error)) => Err(format!("the capture cannot be written: {error}")),
+            None => Err("the process has ended, or has not begun to record".into()),
+        }
+    }
+
+    /// All recordings, with their numbers.
+    fn all(&self) -> Vec<(u32, RecordingAccess)> {
+        [(0, self.first.clone())].into_iter().chain(self.children.access()).collect()
+    }
+}

@@ -1,0 +1,203 @@
+//! The draining thread of a recording: executes commands and alternates between draining rounds and sleeping.
+//!
+//! Invariant: it waits for nothing but the waker, the target's `sleeping` word and a full sink queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, TryRecvError};
+use memtrack_format::meta::Process;
+
+use crate::recording::options::RecordingOptions;
+use crate::recording::process_tree::ProcessTree;
+use crate::recording::recording_progress::RecordingProgress;
+use crate::recording::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
+use crate::session::drain_command::{Connection, DrainCommand};
+use crate::session::waker::Waker;
+use crate::session::{DrainPace, Session};
+use crate::sink::sink_queue::SinkQueue;
+
+/// Time between rounds while events flow, and while rings fill quickly.
+const STEADY: Duration = Duration::from_millis(1);
+const FAST: Duration = Duration::from_micros(200);
+
+/// The draining thread.
+#[derive(Debug)]
+pub(crate) struct DrainThread {
+    options: RecordingOptions,
+    commands: Receiver<DrainCommand>,
+    waker: Arc<Waker>,
+    tree: Arc<ProcessTree>,
+    progress: Arc<RecordingProgress>,
+    queue: SinkQueue,
+    /// Whether the recording ends with its process, without a command.
+    by_itself: bool,
+    session: Option<Session>,
+    /// The session's process has ended and is drained.
+    over: bool,
+    exited: Option<ProcessExit>,
+    no_room: Option<String>,
+    notes: Vec<String>,
+}
+
+impl DrainThread {
+    pub(crate) fn new(
+        options: RecordingOptions,
+        commands: Receiver<DrainCommand>,
+        waker: Arc<Waker>,
+        (tree, progress): (Arc<ProcessTree>, Arc<RecordingProgress>),
+        queue: SinkQueue,
+        by_itself: bool,
+    ) -> Self {
+        let notes = Vec::new();
+        Self {
+            options,
+            commands,
+            waker,
+            tree,
+            progress,
+            queue,
+            by_itself,
+            session: None,
+            over: false,
+            exited: None,
+            no_room: None,
+            notes,
+        }
+    }
+
+    /// Runs until the Finish command, or until the process has ended.
+    pub(crate) fn run(mut self) -> Result<RecordingSummary, Error> {
+        self.queue.begin_draining();
+        loop {
+            if self.over && self.by_itself {
+                return self.finish(RecordingEnd::Exited);
+            }
+            let active = self.session.is_some() && !self.over;
+            let wait = || self.commands.recv().map_err(|_| TryRecvError::Disconnected);
+            match if active { self.commands.try_recv() } else { wait() } {
+                Ok(DrainCommand::Finish(ended)) => return self.finish(ended),
+                Ok(event) => self.handle(event),
+                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Disconnected) => return self.finish(RecordingEnd::Detached),
+            }
+        }
+    }
+
+    fn handle(&mut self, event: DrainCommand) {
+        match event {
+            DrainCommand::Connected(connection) => self.connected(*connection),
+            DrainCommand::NoRoom(reason) => self.no_room = Some(reason),
+            DrainCommand::ChildExited(exited) => {
+                self.exited = Some(exited);
+                self.end();
+            }
+            DrainCommand::Mark(name, answer) => {
+                match self.session.as_mut().filter(|_| !self.over) {
+                    Some(session) => session.mark(name, answer, &self.queue),
+                    // The one who asked may have lost patience.
+                    None => _ = answer.send(None),
+                }
+            }
+            DrainCommand::Position(answer) => {
+                let session = self.session.as_mut().filter(|_| !self.over);
+                // As above.
+                let _ = answer.send(session.map(|session| session.position(&self.queue)));
+            }
+            DrainCommand::PictureOfEnd(answer) => {
+                if let Some(session) = self.session.as_mut().filter(|_| !self.over) {
+                    session.picture_of_end(answer);
+                }
+            }
+            DrainCommand::Snapshot(span, answer) => {
+                if let Some(session) = &mut self.session {
+                    session.snapshot(span, answer, &mut self.queue);
+                }
+            }
+            DrainCommand::WriteOut(answer) => match &mut self.session {
+                Some(session) => session.write_out(answer, &mut self.queue),
+                // Nothing was recorded.
+                None => _ = answer.send(()),
+            },
+            DrainCommand::Finish(_) => {}
+        }
+    }
+
+    fn connected(&mut self, connection: Connection) {
+        let mut known = Process::default();
+        if let (Some(mut earlier), Some(_)) = (self.session.take(), connection.replaces) {
+            self.tree.add_announced(earlier.end(&mut self.queue));
+            std::iter::from_fn(|| earlier.take_warning()).for_each(|warning| self.tree.note(warning));
+            self.notes.extend(earlier.notes());
+            known = earlier.process().clone();
+        }
+        self.over = false;
+        self.progress.set_ended(false);
+        self.waker.watch(Arc::clone(&connection.area));
+        self.session = Some(Session::begin(connection, known, &self.options, &self.queue, &self.progress));
+    }
+
+    fn step(&mut self) {
+        let Some(session) = &mut self.session else { return };
+        let pace = session.round(&mut self.queue);
+        self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
+        match pace {
+            DrainPace::Fast => self.waker.sleep(FAST),
+            DrainPace::Steady => self.waker.sleep(STEADY),
+            DrainPace::Idle => session.rest(&mut self.queue, || !self.commands.is_empty()),
+            DrainPace::Over => self.end(),
+        }
+    }
+
+    fn end(&mut self) {
+        let was_over = std::mem::replace(&mut self.over, true);
+        if let Some(session) = self.session.as_mut().filter(|_| !was_over) {
+            self.tree.add_announced(session.end(&mut self.queue));
+            std::iter::from_fn(|| session.take_warning()).for_each(|warning| self.tree.note(warning));
+            self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
+            self.progress.set_ended(true);
+            self.tree.process_ended();
+        }
+    }
+
+    fn finish(mut self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
+        self.end();
+        if let (Some(session), Some(exited)) = (&mut self.session, &self.exited) {
+            session.has_exited(exited, &self.queue);
+        }
+        if let (Some(session), RecordingEnd::Stopped) = (&mut self.session, ended) {
+            session.update_process(Process { ran_on: true, ..Process::default() }, &self.queue);
+        }
+        self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
+        let complete = ended != RecordingEnd::Detached && self.notes.is_empty();
+        let summary = self.summary(complete);
+        self.queue.finish(complete).map_err(Error::Sink)?;
+        Ok(summary)
+    }
+
+    fn summary(&self, complete: bool) -> RecordingSummary {
+        let process = self.session.as_ref().map(|session| session.process().clone());
+        let time = |pick: fn(&Process) -> Option<u64>| process.as_ref().and_then(pick).unwrap_or(0);
+        let duration = time(|known| known.end.monotonic_ns).saturating_sub(time(|known| known.start.monotonic_ns));
+        RecordingSummary {
+            record_bytes: self.queue.record_bytes,
+            pieces: self.queue.pieces,
+            duration: Duration::from_nanos(duration),
+            before: self.session.as_ref().map(Session::before).unwrap_or_default(),
+            complete,
+            nothing: (self.queue.record_bytes == 0).then(|| self.reason_for_no_records()),
+            notes: self.notes.clone(),
+            process,
+            ..RecordingSummary::default()
+        }
+    }
+
+    fn reason_for_no_records(&self) -> NothingRecorded {
+        match (&self.session, &self.no_room) {
+            (None, Some(reason)) => NothingRecorded::NoRoom(reason.clone()),
+            (None, None) => NothingRecorded::NotLoaded,
+            (Some(session), _) if !session.has_begun() => NothingRecorded::NotBegun,
+            (Some(_), _) => NothingRecorded::NoEvents,
+        }
+    }
+}

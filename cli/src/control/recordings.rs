@@ -2,13 +2,15 @@
 //!
 //! Invariant: a recording that gives no answer is left out, and never waited for longer than the client's patience.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
 use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, RecordingStatus};
-use memtrack_collector::control::{ControlClient, directory};
+use memtrack_collector::control::{ControlClient, ControlError, directory};
 
 /// A recording that has answered.
 pub(crate) struct RunningRecording {
@@ -65,15 +67,10 @@ fn all_that_answer(status: impl Fn(usize) -> ControlCommand) -> Vec<RunningRecor
 /// # Errors
 /// There is none, or several to choose from.
 pub(crate) fn of(pid: Option<u32>) -> Result<RunningRecording> {
-    let mut all = all();
     if let Some(pid) = pid {
-        // Of a process id that several namespaces use, the recording that it is the first process of.
-        all.sort_by_key(|recording| recording.client.pid() != pid);
-        return match all.into_iter().find(|recording| recording.has(pid)) {
-            Some(recording) => Ok(recording),
-            None => bail!("process {pid} is not being recorded by this user; 'memtrack ps' lists what is"),
-        };
+        return of_process(pid);
     }
+    let mut all = all();
     match all.len() {
         0 => bail!("nothing is being recorded by this user"),
         1 => all.pop().ok_or_else(|| anyhow::anyhow!("nothing is being recorded by this user")),
@@ -84,6 +81,36 @@ pub(crate) fn of(pid: Option<u32>) -> Result<RunningRecording> {
             bail!("{number} programs are being recorded ({named}{more}): name one by its PID; 'memtrack ps' lists them")
         }
     }
+}
+
+/// The recording of this process. The one of which it is the first is asked first, also where several namespaces use its id:
+/// another one that does not answer delays nothing.
+fn of_process(pid: u32) -> Result<RunningRecording> {
+    let mut sockets = directory::sockets();
+    sockets.sort_by_key(|socket| socket.file_stem() != Some(OsStr::new(&pid.to_string())));
+    let mut silent = None;
+    for socket in sockets {
+        match asked(&socket) {
+            Ok(recording) if recording.has(pid) => return Ok(recording),
+            Err(ControlError::Io(error)) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                silent = Some(socket);
+            }
+            _ => {}
+        }
+    }
+    match silent {
+        Some(socket) => bail!(
+            "no recording that answers has process {pid}, and the one at {} does not answer: try it again",
+            socket.display()
+        ),
+        None => bail!("process {pid} is not being recorded by this user; 'memtrack ps' lists what is"),
+    }
+}
+
+fn asked(socket: &Path) -> Result<RunningRecording, ControlError> {
+    let mut client = ControlClient::connect(socket)?;
+    let status = client.ask(ControlCommand::Status { within_ms: None })?;
+    Ok(RunningRecording { client, status })
 }
 
 /// A path of the recording process, which may have another working directory.

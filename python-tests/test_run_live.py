@@ -109,7 +109,7 @@ def test_no_line_is_lost(live, memtrack, tmp_path):
 
 
 def test_the_program_reads_lines_and_is_interrupted(live):
-    program = "name = input('who? ')\nprint('hello', name, flush=True)\nimport time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(f'stopped {name}')"
+    program = "import time\nname = input('who? ')\ntry:\n    print('hello', name, flush=True)\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    raise SystemExit(f'stopped {name}')"
     emulator = live(program, "-q")
     emulator.until(rb"who\?")
     emulator.press(b"i")

@@ -186,14 +186,14 @@ def run(python, program, executable, directory, *arguments):
 
 @pytest.mark.parametrize("kind", ["KeyboardInterrupt", "TimeoutError"])
 @pytest.mark.parametrize("program", [STARTS, STOPS, SPANS], ids=["starts", "stops", "spans"])
-def test_what_a_handler_raises_amid_a_tracker_reaches_the_program_and_nothing_else(any_interpreter, program, kind, executable, tmp_path):
-    run(any_interpreter, BEGINNING + program, executable, tmp_path, kind)
+def test_what_a_handler_raises_amid_a_tracker_reaches_the_program_and_nothing_else(interpreter, program, kind, executable, tmp_path):
+    run(interpreter, BEGINNING + program, executable, tmp_path, kind)
 
 
 @pytest.mark.parametrize("program", [CLOSED, CLOSED_WITHIN], ids=["between", "within"])
-def test_a_descriptor_that_the_program_uses_for_something_else_is_left_alone(any_interpreter, program, executable, tmp_path):
-    run(any_interpreter, program, executable, tmp_path)
+def test_a_descriptor_that_the_program_uses_for_something_else_is_left_alone(interpreter, program, executable, tmp_path):
+    run(interpreter, program, executable, tmp_path)
 
 
-def test_a_start_that_failed_and_fails_again_ends_no_other_recording(any_interpreter, executable, tmp_path):
-    run(any_interpreter, AGAIN, executable, tmp_path)
+def test_a_start_that_failed_and_fails_again_ends_no_other_recording(interpreter, executable, tmp_path):
+    run(interpreter, AGAIN, executable, tmp_path)

@@ -349,16 +349,6 @@ impl Session {
         self.area.control().children.load(SeqCst)
     }
 
-    /// Notes what a forked child has said of itself that has ended before anybody looked.
-    fn note_early_end(&mut self) {
-        let control = self.area.control();
-        if control.ends_early.load(Acquire) == 1 {
-            self.progress.set_ends_itself();
-            self.cpu_ns = Some(control.end_cpu_ns.load(Acquire)).max(self.cpu_ns);
-            self.observer.note_peak(&self.area, control.end_peak.load(Acquire));
-        }
-    }
-
     /// Reads the processor time.
     fn read_processor_time(&mut self) {
         self.cpu_ns = self.handle.processor_ns().max(self.cpu_ns);

@@ -22,11 +22,18 @@ pub struct ObjectPicture {
     pub(crate) uncounted: Vec<u32>,
     /// The object that each type is, by number; none in a picture that was stored.
     pub(crate) classes: Vec<Option<u32>>,
-    /// The module in which each type was defined, by number; none in a picture that was stored.
-    pub(crate) homes: Vec<Option<u32>>,
-    /// The program's modules, ascending; none in a picture that was stored.
-    pub(crate) modules: Vec<u32>,
-    /// The module that the program was started with; none in a picture that was stored.
+    /// The program's modules; none in a picture that was stored.
+    pub(crate) modules: ModuleRows,
+}
+
+/// The modules of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ModuleRows {
+    /// In which one each type was defined, by the number of the type.
+    pub(crate) of_types: Vec<Option<u32>>,
+    /// All of them, ascending.
+    pub(crate) all: Vec<u32>,
+    /// The one that the program was started with.
     pub(crate) main: Option<u32>,
 }
 
@@ -86,9 +93,7 @@ impl ObjectPicture {
             unexplained: Vec::new(),
             uncounted: Vec::new(),
             classes: Vec::new(),
-            homes: Vec::new(),
-            modules: Vec::new(),
-            main: None,
+            modules: ModuleRows::default(),
         }
     }
 

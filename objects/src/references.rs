@@ -56,8 +56,8 @@ pub(crate) enum ReferencePlace {
     Member,
     /// A local variable, by number in the frame's code.
     Local(u64),
-    /// A value that its code has on the frame's stack, by number from the bottom.
-    Stack(u64),
+    /// A value that its code has on the frame's stack.
+    Stack,
     /// A value that may be on the frame's stack, or was there earlier.
     PerhapsStack,
     /// A local variable, by number, of a frame at this address that is no object.
@@ -74,7 +74,7 @@ impl ReferencePlace {
         match self {
             Self::Value(_) | Self::Attribute(_) => 0,
             Self::Local(_) | Self::FrameLocal(..) | Self::Item(_) | Self::Member => 1,
-            Self::Field(_) | Self::Stack(_) | Self::PerhapsStack | Self::FrameStack(_) => 2,
+            Self::Field(_) | Self::Stack | Self::PerhapsStack | Self::FrameStack(_) => 2,
             Self::Key => 3,
         }
     }

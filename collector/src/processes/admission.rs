@@ -13,7 +13,6 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use memtrack_format::meta::{Process, TreePosition};
 use memtrack_transport::Area;
@@ -24,6 +23,7 @@ use memtrack_transport::layout::{SLOT_COUNTS, python_allocators, ticket};
 use crate::processes::memory_offer::{MemoryOffer, first_that_fits, next_offer};
 use crate::processes::process_recording::ProcessRecording;
 use crate::processes::recorded_children::{RecordedChild, RecordedChildren};
+use crate::processes::refusal::{HELLO_LIMIT, is_exhausted};
 use crate::recording::describe;
 use crate::recording::options::{NativeStacks, RecordingOptions};
 use crate::recording::process_tree::ProcessTree;
@@ -33,9 +33,6 @@ use crate::system::limits::explained;
 use crate::system::process_handle::{ProcessHandle, peer};
 use crate::system::procfs::{self, ResidentMemory};
 use crate::system::task_limits::room_for_tasks;
-
-/// Time limit for the Hello of a process that has connected.
-const HELLO_LIMIT: Duration = Duration::from_millis(500);
 
 /// The socket in the recording's directory.
 pub(crate) const SOCKET_NAME: &str = "socket";
@@ -477,21 +474,6 @@ impl Admission {
         let first = offer.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
         control.ticket.0.store(first, SeqCst);
     }
-}
-
-/// Whether no descriptor is left.
-pub(crate) fn is_exhausted(error: &io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
-}
-
-/// Refuses a process for which no descriptors are left. One that brings its memory finds it there; any other, by the end of the
-/// connection. Always `true`.
-pub(crate) fn refuse(socket: &UnixStream) -> bool {
-    let is_waiting = socket.set_read_timeout(Some(HELLO_LIMIT)).is_ok();
-    if let (true, Ok((Hello { fork: Some(fork), .. }, Some(memory)))) = (is_waiting, Hello::receive(socket)) {
-        Area::refuse(memory.as_fd(), fork.slots);
-    }
-    true
 }
 
 /// The name of a forked child's thread, as it says.

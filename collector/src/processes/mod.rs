@@ -8,4 +8,5 @@ pub(crate) mod process_recording;
 pub(crate) mod recorded_children;
 pub(crate) mod recording_access;
 pub(crate) mod recording_handle;
+pub(crate) mod refusal;
 pub(crate) mod server;

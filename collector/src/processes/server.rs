@@ -1,4 +1,4 @@
-//! Listening for processes that connect: a thread that lets the [admission] answer them one by one.
+//! Listening for processes that connect: a thread that lets the [admission](super::admission) answer them one by one.
 //!
 //! Invariant: a process that connects gets an answer at once (the shim waits for it in its constructor), whatever the
 //! draining threads do and even if no descriptors are left; a refusal is a closed socket.
@@ -15,7 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::processes::admission::{self, Admission, RecordingOpeners, SOCKET_NAME, is_exhausted};
+use crate::processes::admission::{Admission, RecordingOpeners, SOCKET_NAME};
+use crate::processes::refusal::{is_exhausted, refuse};
 use crate::recording::options::RecordingOptions;
 use crate::recording::process_tree::ProcessTree;
 use crate::recording::summary::Error;
@@ -167,7 +168,7 @@ fn lock(admission: &Mutex<Admission>) -> MutexGuard<'_, Admission> {
 /// Accepts and refuses the next connection when descriptors are exhausted; returns whether that succeeded.
 fn refuse_next(listener: &UnixListener, reserve: &mut Vec<File>) -> bool {
     let is_free = !std::mem::take(reserve).is_empty();
-    let refused = is_free && listener.accept().is_ok_and(|(socket, _)| admission::refuse(&socket));
+    let refused = is_free && listener.accept().map(|(socket, _)| refuse(&socket)).is_ok();
     fill(reserve);
     refused
 }

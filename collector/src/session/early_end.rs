@@ -8,6 +8,8 @@ use memtrack_format::meta::Process;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
 use memtrack_transport::layout::ControlPage;
 
+use super::Session;
+
 /// What is known of the end of a process when its recording begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EarlyEnd {
@@ -42,6 +44,18 @@ impl EarlyEnd {
         let is_known = said_ns > 0 || !process.timestamps;
         let end = ClockPairing { ticks: span.ticks_at(alive_ns), monotonic_ns: alive_ns, ..now };
         Self { alive_ns, end: is_known.then_some(end) }
+    }
+}
+
+impl Session {
+    /// Notes what a forked child has said of itself that has ended before anybody looked.
+    pub(super) fn note_early_end(&mut self) {
+        let control = self.area.control();
+        if control.ends_early.load(Acquire) == 1 {
+            self.progress.set_ends_itself();
+            self.cpu_ns = Some(control.end_cpu_ns.load(Acquire)).max(self.cpu_ns);
+            self.observer.note_peak(&self.area, control.end_peak.load(Acquire));
+        }
     }
 }
 

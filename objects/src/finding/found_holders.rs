@@ -34,7 +34,7 @@ impl NotedPlace {
             ReferencePlace::Value(key) => (VALUE, key),
             ReferencePlace::Attribute(name) => (ATTRIBUTE, name),
             ReferencePlace::Local(number) => (LOCAL, number),
-            ReferencePlace::Stack(number) => (STACK, number),
+            ReferencePlace::Stack => (STACK, 0),
             ReferencePlace::FrameLocal(..) | ReferencePlace::FrameStack(_) | ReferencePlace::PerhapsStack => (OTHER, 0),
             ReferencePlace::Item(number) => (ITEM, number),
             ReferencePlace::Member => (MEMBER, 0),
@@ -52,7 +52,7 @@ impl NotedPlace {
             VALUE => ReferencePlace::Value(value),
             ATTRIBUTE => ReferencePlace::Attribute(value),
             LOCAL => ReferencePlace::Local(value),
-            STACK => ReferencePlace::Stack(value),
+            STACK => ReferencePlace::Stack,
             ITEM => ReferencePlace::Item(value),
             MEMBER => ReferencePlace::Member,
             FIELD => ReferencePlace::Field(value),
@@ -106,7 +106,7 @@ mod tests {
             ReferencePlace::Item(u64::MAX >> 8),
             ReferencePlace::Member,
             ReferencePlace::Local(3),
-            ReferencePlace::Stack(3),
+            ReferencePlace::Stack,
             ReferencePlace::Field(0),
         ];
         for place in exact {

@@ -168,7 +168,7 @@ impl<'a> Holders<'a> {
             // What is as near from the program's own module is called by that.
             let level = self.order.get_mut(at..).unwrap_or_default();
             // The table of modules has their names, too.
-            let main = self.picture.main.filter(|_| level.len() <= 3 * self.picture.modules.len());
+            let main = self.picture.modules.main.filter(|_| level.len() <= 3 * self.picture.modules.all.len());
             if let Some(main) = main.and_then(|main| level.iter().position(|object| *object == main)) {
                 level.swap(0, main);
             }
@@ -178,11 +178,11 @@ impl<'a> Holders<'a> {
 
     /// From which module an object of the next level is called, as long as there are few.
     fn note_module(&mut self, over: u32, held: u32) {
-        if self.order.len() > MOST_CHOSEN || self.picture.homes.is_empty() {
+        if self.order.len() > MOST_CHOSEN || self.picture.modules.of_types.is_empty() {
             self.levels.module_of_next.clear();
             return;
         }
-        let own = self.picture.modules.binary_search(&held).is_ok().then_some(held);
+        let own = self.picture.modules.all.binary_search(&held).is_ok().then_some(held);
         let module = own.or_else(|| self.levels.module_of.get(&over).copied());
         self.levels.module_of_next.extend(module.map(|module| (held, module)));
     }
@@ -203,7 +203,7 @@ impl<'a> Holders<'a> {
 
     /// The module that defined the type of an object.
     fn home_of(&self, object: u32) -> Option<u32> {
-        self.picture.homes.get(self.type_of(object)? as usize).copied().flatten()
+        self.picture.modules.of_types.get(self.type_of(object)? as usize).copied().flatten()
     }
 
     fn type_of(&self, object: u32) -> Option<u32> {

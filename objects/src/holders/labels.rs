@@ -156,7 +156,7 @@ impl LabelReader<'_> {
             text += &format!(".{name}");
         }
         match place {
-            ReferencePlace::Stack(_) => text += &format!(".{ON_STACK}"),
+            ReferencePlace::Stack => text += &format!(".{ON_STACK}"),
             ReferencePlace::PerhapsStack => text += &format!(".{PERHAPS_ON_STACK}"),
             _ => {}
         }
@@ -185,14 +185,14 @@ impl LabelReader<'_> {
                 let name = self.local_of(of, holder, number);
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
-            ReferencePlace::Stack(_) => (HolderKind::Local, self.known.texts.row(ON_STACK).into()),
+            ReferencePlace::Stack => (HolderKind::Local, self.known.texts.row(ON_STACK).into()),
             ReferencePlace::PerhapsStack => (HolderKind::Local, self.known.texts.row(PERHAPS_ON_STACK).into()),
             ReferencePlace::FrameLocal(frame, number) => {
                 let name = self.frame(frame, ReferencePlace::Local(number));
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::FrameStack(frame) => {
-                let name = self.frame(frame, ReferencePlace::Stack(0));
+                let name = self.frame(frame, ReferencePlace::Stack);
                 (HolderKind::Local, self.known.texts.row(&name).into())
             }
             ReferencePlace::Field(offset) if self.is_namespace(of, offset, held) => (HolderKind::Namespace, 0),

@@ -11,3 +11,4 @@ pub(crate) mod label_threads;
 pub(crate) mod labels;
 pub(crate) mod path_patterns;
 pub(crate) mod paths;
+pub(crate) mod roots;

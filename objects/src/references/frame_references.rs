@@ -39,7 +39,7 @@ impl ReferenceReader<'_> {
             let Some(frame) = at.filter(|frame| *frame != 0 && !self.is_frame_of_interpreter(*frame)) else { break };
             self.frame(frame, &mut |place, word| match place {
                 ReferencePlace::Local(number) => each(ReferencePlace::FrameLocal(frame, number), word),
-                ReferencePlace::Stack(_) => each(ReferencePlace::FrameStack(frame), word),
+                ReferencePlace::Stack => each(ReferencePlace::FrameStack(frame), word),
                 _ => each(ReferencePlace::Field(offset), word),
             });
             at = self.memory.u64(frame.wrapping_add(self.layout.frame_previous));
@@ -189,9 +189,6 @@ impl FrameSlots {
 
     /// What is in this one.
     fn place(self, index: u64) -> ReferencePlace {
-        match index.checked_sub(self.variables) {
-            None => ReferencePlace::Local(index),
-            Some(number) => ReferencePlace::Stack(number),
-        }
+        if index < self.variables { ReferencePlace::Local(index) } else { ReferencePlace::Stack }
     }
 }

@@ -44,6 +44,7 @@ pub use recording::options::{NativeStacks, RecordingOptions};
 pub use recording::summary::{ChildSummary, Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
 pub use session::drain_command::{RecordingMoment, TicketSpan};
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink, SnapshotCopy};
+pub use system::descendants::descendants;
 pub use system::limits::{explained, remedy};
 pub use system::process_end::ProcessEnd;
 pub use system::procfs::{ProcessorTimes, last_name, processor_ns, resident_peak, thread_processor_ns};

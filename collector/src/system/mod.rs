@@ -3,11 +3,13 @@
 //! Invariant: what is read of a process is of that process, or nothing.
 
 pub mod control_groups;
+pub(crate) mod descendants;
 pub(crate) mod limits;
 pub(crate) mod memory_limit;
 pub(crate) mod pidfd_exit;
 pub(crate) mod process_end;
 pub(crate) mod process_handle;
+mod process_stat;
 pub(crate) mod procfs;
 pub(crate) mod started_thread;
 pub(crate) mod task_limits;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use crate::system::pidfd_exit;
+use crate::system::process_stat::ProcessStat;
 use crate::system::procfs::{self, ThreadStatus, clock_ns, exists, last_name};
 
 /// A handle to a process (a pidfd) that tells whether it has ended, even if its process id is reused.
@@ -128,11 +129,8 @@ fn peer_pidfd(socket: &UnixStream) -> Option<OwnedFd> {
 
 /// When a process started, on the monotonic clock; `None`: it was waited for, or cannot be seen.
 fn start_ns(pid: i32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks: u64 = text.rsplit_once(") ")?.1.split_ascii_whitespace().nth(22 - 3)?.parse().ok()?;
-    // SAFETY: reads a constant of the system.
-    let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
-    let since_boot = ticks.saturating_mul(1_000_000_000 / a_second);
+    const STARTED: usize = 22;
+    let since_boot = ProcessStat::of(pid)?.nanoseconds(STARTED)?;
     // The system counts the time in which it was suspended.
     let suspended = clock_ns(libc::CLOCK_BOOTTIME)?.saturating_sub(clock_ns(libc::CLOCK_MONOTONIC)?);
     Some(since_boot.saturating_sub(suspended))
@@ -140,10 +138,8 @@ fn start_ns(pid: i32) -> Option<u64> {
 
 /// The last field of what the system says of a process; it is 0 where that may not be read.
 fn status_of_zombie(pid: i32) -> Option<i32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let mut fields = text.get(text.rfind(')')? + 1..)?.split_ascii_whitespace();
-    let is_zombie = fields.next() == Some("Z");
-    fields.last()?.parse().ok().filter(|status| is_zombie && *status != 0)
+    let stat = ProcessStat::of(pid).filter(ProcessStat::has_ended)?;
+    stat.last()?.parse().ok().filter(|status| *status != 0)
 }
 
 #[cfg(test)]

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use memtrack_transport::layout::PAGE;
 
+use crate::system::process_stat::ProcessStat;
+
 /// Longest part of a command line that is read, in bytes.
 const MAX_COMMAND_LINE: u64 = 1 << 20;
 
@@ -156,13 +158,10 @@ impl ProcessorTimes {
 }
 
 fn children_ns(pid: i32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything; the state follows it as the third field.
-    let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split_ascii_whitespace().collect();
-    let [user, system] = [16, 17].map(|number: usize| fields.get(number - 3)?.parse::<u64>().ok());
-    // SAFETY: reads a constant of the system.
-    let a_second = u64::try_from(unsafe { libc::sysconf(libc::_SC_CLK_TCK) }).ok().filter(|ticks| *ticks > 0)?;
-    Some(user?.saturating_add(system?).saturating_mul(1_000_000_000 / a_second))
+    const USER: usize = 16;
+    const SYSTEM: usize = 17;
+    let stat = ProcessStat::of(pid)?;
+    Some(stat.nanoseconds(USER)?.saturating_add(stat.nanoseconds(SYSTEM)?))
 }
 
 /// Whether a process runs Python or a program that is linked with libpython; `None` if unknown. A libpython that is loaded

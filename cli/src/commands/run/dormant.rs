@@ -12,18 +12,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
-use memtrack_collector::ProcessExit;
 use memtrack_collector::control::protocol::{
     MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, SpanCopyRequest, SpanRequest,
     StartAnswer, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, Subscriber};
 use memtrack_collector::control_groups::{memory_limit, oom_kills};
+use memtrack_collector::{ProcessExit, descendants};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::private_directory::PrivateDirectory;
 use super::termination::Termination;
-use super::{descendants, final_summary, repack, start, wait_for_nothing};
+use super::{final_summary, repack, start, wait_for_nothing};
 use crate::args;
 use crate::control::handler::{self, RecordingCommands};
 use crate::message;
@@ -177,7 +177,7 @@ impl DormantCommands {
     /// What is recorded, and the processes that wait.
     fn status_with(&self, of: impl Fn(&RecordingCommands) -> RecordingStatus) -> RecordingStatus {
         let mut processes: Vec<_> = self.lock().values().flat_map(|active| of(&active.commands).processes).collect();
-        let children = if self.options.follow { descendants::of(self.pid) } else { Vec::new() };
+        let children = if self.options.follow { descendants(self.pid) } else { Vec::new() };
         for pid in [self.pid].into_iter().chain(children) {
             let is_told = |told: &ProcessStatus| {
                 told.pid == pid.cast_unsigned() && (told.state != ProcessState::Ended || pid == self.pid)
@@ -280,7 +280,7 @@ impl CommandHandler for DormantCommands {
         if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
         }
-        if pid != self.pid && !(self.options.follow && descendants::of(self.pid).contains(&pid)) {
+        if pid != self.pid && !(self.options.follow && descendants(self.pid).contains(&pid)) {
             return Err(format!("process {pid} is none that process {} has started", self.pid));
         }
         let force = force || (output.is_none() && self.options.force);

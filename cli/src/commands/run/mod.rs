@@ -7,7 +7,6 @@ pub(crate) mod attach;
 mod attached;
 pub(crate) mod await_program;
 mod children;
-mod descendants;
 mod dormant;
 mod final_summary;
 pub(crate) mod keep_sums;

@@ -5,8 +5,10 @@
 use std::collections::BTreeMap;
 use std::fs;
 
+use crate::system::process_stat::ProcessStat;
+
 /// The ids of all descendants of a process, in ascending order. One whose parent has ended is found no more.
-pub(super) fn of(pid: i32) -> Vec<i32> {
+pub fn descendants(pid: i32) -> Vec<i32> {
     let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -28,17 +30,8 @@ pub(super) fn of(pid: i32) -> Vec<i32> {
 
 /// The parent of a process that has not ended.
 fn parent_of(pid: i32) -> Option<i32> {
-    parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-/// The name stands in parentheses, and may contain some.
-fn parse(stat: &[u8]) -> Option<i32> {
-    let after_name = stat.iter().rposition(|byte| *byte == b')')?;
-    let text = std::str::from_utf8(&stat[after_name + 1..]).ok()?;
-    let mut fields = text.split_ascii_whitespace();
-    let state = fields.next()?;
-    let parent = fields.next()?.parse().ok()?;
-    (!matches!(state, "Z" | "X" | "x")).then_some(parent)
+    let stat = ProcessStat::of(pid)?;
+    stat.field(4).filter(|_| !stat.has_ended())?.parse().ok()
 }
 
 #[cfg(test)]
@@ -46,15 +39,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    use super::{of, parse};
-
-    #[test]
-    fn states_and_names() {
-        assert_eq!(parse(b"7 (a) b) (c)) S 12 7 7"), Some(12));
-        assert_eq!(parse(b"7 (a\xff) R 1 7"), Some(1));
-        assert_eq!(parse(b"7 (cat) Z 12 7 7"), None);
-        assert_eq!(parse(b"7 (cat"), None);
-    }
+    use super::descendants;
 
     #[test]
     fn children_and_theirs() {
@@ -64,8 +49,8 @@ mod tests {
         let mut line = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
         let sleeping: i32 = line.trim().parse().unwrap();
-        assert!(of(shell.id().cast_signed()).contains(&sleeping));
-        let all = of(std::process::id().cast_signed());
+        assert!(descendants(shell.id().cast_signed()).contains(&sleeping));
+        let all = descendants(std::process::id().cast_signed());
         assert!(all.contains(&sleeping) && all.contains(&shell.id().cast_signed()), "{all:?}");
         shell.stdin.take().unwrap().write_all(b"\n").unwrap();
         shell.wait().unwrap();

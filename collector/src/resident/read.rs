@@ -231,33 +231,41 @@ fn memory_file_device() -> Option<Device> {
 mod tests {
     use super::{AccountReader, memory_mount};
     use memtrack_format::resident::{PageRun, PageState, flag};
+    use std::io::{Read, Write};
 
-    fn kilobytes(name: &str) -> u64 {
-        let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
+    fn kilobytes(pid: u32, name: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
+    /// Starts a program that waits for input and touches no new page until it is given some: it has answered twice,
+    /// so that the whole of its loop has run.
+    fn waiting_program() -> std::process::Child {
+        let (input, output) = (std::process::Stdio::piped(), std::process::Stdio::piped());
+        let mut child = std::process::Command::new("cat").stdin(input).stdout(output).spawn().unwrap();
+        for _ in 0..2 {
+            child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        }
+        child
+    }
+
     #[test]
-    fn an_account_of_this_process_is_what_the_system_counts() {
-        let pid = std::process::id().cast_signed();
-        let reader = AccountReader::new(pid, true);
-        // Other tests run at the same time.
-        let sizes = || ["Anonymous:", "Rss:"].map(|name| kilobytes(name) << 10);
-        let (before, account, after) = (sizes(), reader.read(true).unwrap(), sizes());
-        let near = |found: u64, at: usize| {
-            let (low, high) = (before[at].min(after[at]), before[at].max(after[at]));
-            (low.saturating_sub(8 << 20)..high + (8 << 20)).contains(&found)
-        };
+    fn an_account_of_a_waiting_process_is_what_the_system_counts() {
+        let mut child = waiting_program();
+        let account = AccountReader::new(child.id().cast_signed(), true).read(true).unwrap();
         let of = |state| {
             let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.state == state);
             runs.map(PageRun::bytes).sum::<u64>()
         };
-        assert!(near(of(PageState::Anonymous), 0), "{} {before:?} {after:?}", of(PageState::Anonymous));
-        assert!(near(account.resident_bytes(), 1), "{} {before:?} {after:?}", account.resident_bytes());
+        assert_eq!(of(PageState::Anonymous), kilobytes(child.id(), "Anonymous:") << 10);
+        assert_eq!(account.resident_bytes(), kilobytes(child.id(), "Rss:") << 10);
         let heap = account.mappings.iter().find(|mapping| account.path(mapping) == b"[heap]").unwrap();
         assert!(heap.has(flag::READ | flag::WRITE) && !heap.has(flag::FILE));
-        assert!(account.threads.iter().any(|thread| thread.tid == std::process::id()));
+        assert_eq!(account.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [child.id()]);
+        drop(child.stdin.take());
+        child.wait().unwrap();
     }
 
     /// The test's threads have allocated.

@@ -160,3 +160,51 @@ def test_an_installed_application_in_a_container_is_own_code(executable, applica
     assert "that of the installed package shop, which the command line starts" in stats, stats
     table = subprocess.run([executable, "table", "--leaks", "--own", tmp_path / "a.bin"], capture_output=True, text=True, check=True)
     assert re.search(r"6\.\d+ MB .*load at shop/stock\.py:4", table.stdout), table.stdout
+
+
+NAMED = """
+import _thread, ctypes, sys, threading
+name = lambda name: ctypes.CDLL(None).prctl(15, name, 0, 0, 0)
+kept, asked, answered = [], threading.Semaphore(0), threading.Semaphore(0)
+
+def work():
+    name(b"the worker")
+    for _ in range(2):
+        answered.release()
+        asked.acquire()
+        kept.append(bytearray(3_000_000))
+    answered.release()
+
+name(b"the first")
+_thread.start_new_thread(work, ())
+answered.acquire()
+print("ready", flush=True)
+sys.stdin.read(1)
+for _ in range(2):
+    kept.append(bytearray(5_000_000))
+    asked.release()
+    answered.acquire()
+print("done", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_threads_of_another_pid_namespace_have_their_names(executable, tmp_path):
+    """They have other ids there than the recorder sees."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare")
+    command = ["unshare", "-pf", "--kill-child", sys.executable, "-c", NAMED]
+    starter = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    if starter.stdout.readline() != "ready\n":
+        starter.kill()
+        pytest.skip("no name spaces may be made")
+    pid = int(Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text())
+    recorder = attach(executable, pid, tmp_path / "a.bin")
+    grow(starter)
+    starter.stdin.close()
+    recorder.communicate()
+    starter.wait(20)
+    command = [executable, "stats", "--json", tmp_path / "a.bin"]
+    stats = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    held = {thread["name"]: thread["bytes"] for thread in stats["threads"]}
+    assert held["the first"] >= 10_000_000 and held["the worker"] >= 6_000_000, held

@@ -52,6 +52,7 @@ use crate::system::memory_limit::MemoryLimitWatch;
 use crate::system::process_end::{EndWatch, ProcessEnd};
 use crate::system::process_handle::ProcessHandle;
 use crate::system::procfs::ProcessorTimes;
+use crate::system::thread_ids::ThreadIds;
 
 use early_end::{EarlyEnd, last_alive_ns};
 
@@ -155,8 +156,7 @@ impl Session {
         queue: &SinkQueue,
         progress: &Arc<RecordingProgress>,
     ) -> Self {
-        let Connection { area, pid, handle, same_namespace, name, resident, clock, process, base, replaces } =
-            connection;
+        let Connection { area, pid, handle, own_pid, name, resident, clock, process, base, replaces } = connection;
         if let Some(ticket) = replaces {
             queue.replaced(ticket);
         }
@@ -168,7 +168,7 @@ impl Session {
         let now = monotonic_ns();
         let mut observer = Observer::new(resident, clock, interval);
         if let Some(name) = name {
-            observer.thread(pid, name);
+            observer.thread(own_pid, name);
         }
         // A forked child may have: what has its process id now is another process.
         let has_ended = handle.has_ended();
@@ -183,11 +183,11 @@ impl Session {
         let library_reads_end_ns = if is_fork { 0 } else { now.saturating_add(LIBRARY_IN_USE_NS) };
         let before = if has_ended { ProcessorTimes::default() } else { ProcessorTimes::of(pid) };
         let native = area.control().native.load(Acquire) == 1;
-        let accounts = AccountScheduler::new((pid, same_namespace), options.accounts, &area, now);
+        let accounts = AccountScheduler::new(pid, options.accounts, &area, now);
         let pictures = PictureScheduler::new(options.pictures.clone(), pid, &area, now);
         let maps = if native && !has_ended { MapsScheduler::start(pid, &area, &handle, now) } else { None };
         Self {
-            threads: SlotOwners::new(&handle, pid, same_namespace),
+            threads: SlotOwners::new(&handle, ThreadIds::new(pid, own_pid)),
             area,
             handle,
             pid,

@@ -289,7 +289,6 @@ impl Admission {
         served: &ServedProcess,
         process: Process,
     ) -> Connection {
-        let same_namespace = hello.pid == pid;
         let MemoryOffer { base, replaces, .. } = served.offer;
         let handle = Arc::clone(&served.handle);
         let begun = hello.fork.and_then(|fork| fork.begun);
@@ -297,7 +296,6 @@ impl Admission {
             Some(begun) => Some(thread_name(&begun)),
             None => procfs::thread(pid, pid).name(),
         };
-        let name = name.filter(|_| same_namespace);
         let mut resident = match begun {
             // Opened first: it was still the process's own if that lives now.
             Some(begun) => {
@@ -310,7 +308,7 @@ impl Admission {
         if hello.fork.is_none() {
             resident.read_library_memory(pid);
         }
-        Connection { area, pid, handle, same_namespace, name, resident, clock: self.clock, process, base, replaces }
+        Connection { area, pid, handle, own_pid: hello.pid, name, resident, clock: self.clock, process, base, replaces }
     }
 
     fn describe(&self, pid: i32, hello: &Hello, served: &ServedProcess, native: bool, start: ClockPairing) -> Process {

@@ -87,7 +87,6 @@ struct AccountWorker {
 #[derive(Debug)]
 pub(crate) struct AccountScheduler {
     pid: i32,
-    same_namespace: bool,
     /// Whether accounts are taken at all.
     is_wanted: bool,
     area: Arc<Area>,
@@ -122,10 +121,9 @@ pub(crate) struct AccountScheduler {
 }
 
 impl AccountScheduler {
-    pub(crate) fn new((pid, same_namespace): (i32, bool), is_wanted: bool, area: &Arc<Area>, now: u64) -> Self {
+    pub(crate) fn new(pid: i32, is_wanted: bool, area: &Arc<Area>, now: u64) -> Self {
         Self {
             pid,
-            same_namespace,
             is_wanted,
             area: Arc::clone(area),
             thread: None,
@@ -197,18 +195,17 @@ impl AccountScheduler {
         let statistics = self.allocator.last(&self.area.control().allocator);
         self.allocator.ask_now(&self.area.control().allocator, tick.time_ns);
         let order = AccountOrder { tick, cause, statistics };
-        let process = (self.pid, self.same_namespace);
         if self.thread.is_none() && !has_room() {
             // So a limit of address space (ulimit -v) ends neither the recording nor the program.
             self.error_text = Some(io::Error::from_raw_os_error(libc::ENOMEM).to_string());
         } else if self.thread.is_none() && cause == AccountCause::End && self.resident < LARGE {
             // It takes less time than a thread takes to start, where processors are busy many times less.
-            let reader = self.reader.insert(AccountReader::new(process.0, process.1));
+            let reader = self.reader.insert(AccountReader::new(self.pid));
             self.read = Some(answer(reader, order, &self.area));
             self.outstanding = true;
             return;
         } else if self.thread.is_none() {
-            self.thread = start(process, Arc::clone(&self.area)).ok();
+            self.thread = start(self.pid, Arc::clone(&self.area)).ok();
         }
         self.outstanding = self.thread.as_ref().is_some_and(|thread| thread.orders.try_send(order).is_ok());
         if !self.outstanding {
@@ -297,12 +294,12 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-fn start((pid, same_namespace): (i32, bool), area: Arc<Area>) -> io::Result<AccountWorker> {
+fn start(pid: i32, area: Arc<Area>) -> io::Result<AccountWorker> {
     let (orders, inbox) = bounded::<AccountOrder>(1);
     let (tell, answers) = bounded(2);
     let (tell_look, looks) = unbounded();
     let read = move || {
-        let mut reader = AccountReader::new(pid, same_namespace);
+        let mut reader = AccountReader::new(pid);
         inbox.iter().all(|order| {
             let answer = answer(&reader, order, &area);
             let code = answer.code.clone();
@@ -360,7 +357,7 @@ mod tests {
 
     fn scheduler() -> AccountScheduler {
         let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
-        AccountScheduler::new((std::process::id().cast_signed(), true), true, &Arc::new(area), 0)
+        AccountScheduler::new(std::process::id().cast_signed(), true, &Arc::new(area), 0)
     }
 
     #[test]

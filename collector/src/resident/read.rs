@@ -4,7 +4,7 @@
 //! Invariant: whatever the proc file system says, an account takes bounded memory, and reading it ends.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -18,6 +18,7 @@ use super::memory::ProcessMemory;
 use super::pages::{PageRange, PageReader};
 use crate::maps::{MappingLine, parse_all};
 use crate::program::library_allocators::LibraryAllocators;
+use crate::system::procfs;
 
 /// Maximum size of the text of mappings, and of mounts.
 const MOST_TEXT: u64 = 64 << 20;
@@ -33,8 +34,8 @@ type Device = (u32, u32);
 #[derive(Debug)]
 pub(super) struct AccountReader {
     pid: i32,
-    /// Its thread ids are valid here.
-    same_namespace: bool,
+    /// It is in a pid namespace of its own, where its threads have other ids than here.
+    has_own_ids: bool,
     page_bytes: u64,
     /// File systems that are in memory only.
     in_memory: HashSet<Device>,
@@ -42,11 +43,12 @@ pub(super) struct AccountReader {
 }
 
 impl AccountReader {
-    pub(super) fn new(pid: i32, same_namespace: bool) -> Self {
+    pub(super) fn new(pid: i32) -> Self {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page_bytes = u64::try_from(page).unwrap_or(4096);
-        Self { pid, same_namespace, page_bytes, in_memory: memory_devices(pid), allocators: LibraryAllocators::of(pid) }
+        let has_own_ids = procfs::own_id(pid).is_some_and(|id| id != pid);
+        Self { pid, has_own_ids, page_bytes, in_memory: memory_devices(pid), allocators: LibraryAllocators::of(pid) }
     }
 
     /// An account of now, without time and cause; with the free pages of glibc's heaps if `with_chunks`.
@@ -149,17 +151,16 @@ impl AccountReader {
     }
 
     fn threads(&self) -> Vec<AccountThread> {
-        if !self.same_namespace {
-            return Vec::new();
-        }
-        let Ok(entries) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return Vec::new() };
-        let tids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let thread = |tid: u32| AccountThread { tid, stack_pointer: self.stack_pointer(tid).unwrap_or(0) };
-        tids.take(MOST_THREADS).map(thread).collect()
+        let tids = procfs::threads(self.pid).into_iter().take(MOST_THREADS);
+        let thread = |tid: i32| {
+            let own = if self.has_own_ids { procfs::own_id(tid)? } else { tid };
+            Some(AccountThread { tid: own.cast_unsigned(), stack_pointer: self.stack_pointer(tid).unwrap_or(0) })
+        };
+        tids.filter_map(thread).collect()
     }
 
     /// Of a thread that is in a system call.
-    fn stack_pointer(&self, tid: u32) -> Option<u64> {
+    fn stack_pointer(&self, tid: i32) -> Option<u64> {
         let text = self.file(&format!("task/{tid}/syscall"), 4096).ok()?;
         let fields: Vec<&str> = std::str::from_utf8(&text).ok()?.split_ascii_whitespace().collect();
         let [.., pointer, _] = fields[..] else { return None };
@@ -254,7 +255,7 @@ mod tests {
     #[test]
     fn an_account_of_a_waiting_process_is_what_the_system_counts() {
         let mut child = waiting_program();
-        let account = AccountReader::new(child.id().cast_signed(), true).read(true).unwrap();
+        let account = AccountReader::new(child.id().cast_signed()).read(true).unwrap();
         let of = |state| {
             let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs).filter(|run| run.state == state);
             runs.map(PageRun::bytes).sum::<u64>()
@@ -273,7 +274,7 @@ mod tests {
     fn arenas_of_threads_are_found() {
         let thread = std::thread::spawn(|| {
             let block = vec![1_u8; 1000];
-            let account = AccountReader::new(std::process::id().cast_signed(), true).read(true).unwrap();
+            let account = AccountReader::new(std::process::id().cast_signed()).read(true).unwrap();
             (block.as_ptr() as u64, account)
         });
         let (address, account) = thread.join().unwrap();

@@ -97,8 +97,8 @@ pub(crate) struct Connection {
     pub(crate) area: Arc<Area>,
     pub(crate) pid: i32,
     pub(crate) handle: Arc<ProcessHandle>,
-    /// Whether it uses the same process ids as this side.
-    pub(crate) same_namespace: bool,
+    /// Its process id in its own namespace.
+    pub(crate) own_pid: i32,
     /// Its first thread's name, read at once, since the thread may end soon.
     pub(crate) name: Option<String>,
     /// Its resident memory, read at once for the same reason.

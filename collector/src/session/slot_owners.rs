@@ -12,6 +12,7 @@ use memtrack_transport::layout::SlotHeader;
 use crate::session::observer::Observer;
 use crate::system::process_handle::ProcessHandle;
 use crate::system::procfs::ThreadStatus;
+use crate::system::thread_ids::ThreadIds;
 
 /// Slots that one check covers: with many threads it takes several calls to check all.
 const A_CHECK: u32 = 32;
@@ -20,9 +21,7 @@ const A_CHECK: u32 = 32;
 #[derive(Debug)]
 pub(crate) struct SlotOwners {
     handle: Arc<ProcessHandle>,
-    pid: i32,
-    /// Whether the thread ids in the slots are valid in the collector's proc file system.
-    visible: bool,
+    ids: ThreadIds,
     known: Vec<Owner>,
     cursor: u32,
     /// Slots that are owned now.
@@ -37,14 +36,20 @@ struct Owner {
 }
 
 impl SlotOwners {
-    pub(crate) fn new(handle: &Arc<ProcessHandle>, pid: i32, visible: bool) -> Self {
-        Self { handle: Arc::clone(handle), pid, visible, known: Vec::new(), cursor: 0, owned: 0 }
+    pub(crate) fn new(handle: &Arc<ProcessHandle>, ids: ThreadIds) -> Self {
+        Self { handle: Arc::clone(handle), ids, known: Vec::new(), cursor: 0, owned: 0 }
     }
 
     /// Looks for new owners in the first `count` slots and notes their names.
     pub(crate) fn find_new(&mut self, area: &Area, count: u32, observer: &mut Observer) {
         self.known.resize_with(count as usize, Owner::default);
-        let (handle, visible) = (&self.handle, self.visible);
+        let new = (0..).zip(&self.known).filter_map(|(index, known)| {
+            let slot = area.slot(index)?;
+            let owner = (slot.owner.load(Acquire), slot.owners.load(Relaxed));
+            (owner.0 != 0 && owner != (known.tid, known.owners)).then_some(owner.0)
+        });
+        self.ids.find(new);
+        let (handle, ids) = (&self.handle, &self.ids);
         self.owned = 0;
         for (index, known) in (0..).zip(&mut self.known) {
             let Some(slot) = area.slot(index) else { break };
@@ -52,7 +57,7 @@ impl SlotOwners {
             self.owned += u32::from(tid != 0);
             if tid != 0 && (known.tid, known.owners) != (tid, owners) {
                 *known = Owner { tid, owners, name: String::new() };
-                if let (true, ThreadStatus::Named(name)) = (visible, handle.thread(tid)) {
+                if let ThreadStatus::Named(name) = ids.status(handle, tid) {
                     known.rename(name, observer);
                 }
             }
@@ -65,7 +70,7 @@ impl SlotOwners {
         for _ in 0..count.min(A_CHECK) {
             let index = self.cursor % count;
             self.cursor = index + 1;
-            if let Some(slot) = area.slot(index).filter(|_| self.visible) {
+            if let Some(slot) = area.slot(index) {
                 self.check_slot(area, slot, index, observer);
             }
         }
@@ -73,14 +78,14 @@ impl SlotOwners {
 
     /// Notes the name that the process's first thread had at its end.
     pub(crate) fn note_last_name(&mut self, name: String, observer: &mut Observer) {
-        if let Some(first) = self.known.iter_mut().find(|owner| owner.tid == self.pid && self.visible) {
+        if let Some(first) = self.known.iter_mut().find(|owner| owner.tid == self.ids.first()) {
             first.rename(name, observer);
         }
     }
 
     /// Whether this name is already known.
     pub(crate) fn has_last_name(&self, name: &str) -> bool {
-        self.known.iter().all(|owner| owner.tid != self.pid || owner.name == name)
+        self.known.iter().all(|owner| owner.tid != self.ids.first() || owner.name == name)
     }
 
     fn check_slot(&mut self, area: &Area, slot: &SlotHeader, index: u32, observer: &mut Observer) {
@@ -88,7 +93,7 @@ impl SlotOwners {
         if known.tid == 0 || slot.owner.load(Acquire) != known.tid {
             return;
         }
-        match self.handle.thread(known.tid) {
+        match self.ids.status(&self.handle, known.tid) {
             ThreadStatus::Named(name) => known.rename(name, observer),
             ThreadStatus::Unknown => {}
             ThreadStatus::Gone => {

@@ -13,4 +13,5 @@ mod process_stat;
 pub(crate) mod procfs;
 pub(crate) mod started_thread;
 pub(crate) mod task_limits;
+pub(crate) mod thread_ids;
 pub(crate) mod worker_pool;

@@ -231,9 +231,15 @@ pub(crate) fn exists(pid: i32) -> bool {
     sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
-/// The id that a process has in its own, innermost namespace.
+/// The id that a process or thread has in its own, innermost namespace.
 pub(crate) fn own_id(pid: i32) -> Option<i32> {
     status_line(pid, "NSpid:")?.split_ascii_whitespace().next_back()?.parse().ok()
+}
+
+/// The threads of a process; none where they cannot be seen.
+pub(crate) fn threads(pid: i32) -> Vec<i32> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 /// The parent of a process.

@@ -15,15 +15,33 @@ use super::modules::Description;
 use crate::platform::loaded_object::{LoadedObject, Range, build_id, holds};
 
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+/// What the kernel appends to the path of a deleted file.
+const DELETED: &[u8] = b" (deleted)";
+
 /// Describes an object.
 pub(super) fn of(object: &LoadedObject<'_>) -> Description {
     let segments: Vec<Range> = object.of_type(PT_LOAD).collect();
     let loaded = |range: &Range| segments.iter().any(|segment| holds(segment, range.start, range.len()));
     let path = path(object);
     let build_id = object.of_type(PT_NOTE).filter(loaded).find_map(|notes| build_id(&notes));
-    let build_id = build_id.map(<[u8]>::to_vec).unwrap_or_else(|| file_stamp::join(&[], stamp(&path)));
+    let (path, build_id) = match build_id {
+        Some(build_id) => (path, build_id.to_vec()),
+        None => without_build_id(object, path),
+    };
     let unwind_header = object.of_type(PT_GNU_EH_FRAME).find(loaded);
     Description { bias: object.base, unwind_header, path, build_id, segments }
+}
+
+/// Path and identity of an object that has no build-id. Where its file was deleted, another one may have its path by now: it
+/// gets the path that the kernel shows, with the mark of a deleted file, and no stamp.
+fn without_build_id(object: &LoadedObject<'_>, path: Vec<u8>) -> (Vec<u8>, Vec<u8>) {
+    match mapped_file(object.range().start).filter(|mapped| mapped.ends_with(DELETED) && *mapped != path) {
+        Some(deleted) => (deleted, Vec::new()),
+        None => {
+            let identity = file_stamp::join(&[], stamp(&path));
+            (path, identity)
+        }
+    }
 }
 
 /// What the file system says of a file, by which another one will be told from it.

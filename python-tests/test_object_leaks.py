@@ -182,6 +182,23 @@ LEAKS = {
         "    globals()['TEE%d' % size] = [itertools.tee([1, 2]) for _ in range(2)]\n    next(globals()['TEE%d' % size][0][0])",
         ["__main__.HOLDER[…][…][…]"],
     ),
+    # What a generator held is let go of without clearing the words: others are at these addresses by now.
+    "words_that_a_generator_leaves_at_its_end": (
+        "def rows():\n    held = [Leak() for _ in range(9)]\n    yield\nENDED = [rows() for _ in range(3)]\n[list(one) for one in ENDED]\n"
+        "class Store: pass\nSTORE = Store()\nSTORE.one = Store()\nSTORE.one.two = [Leak()]",
+        ["__main__.STORE.one.two[…]"],
+    ),
+    "words_that_a_coroutine_leaves_at_its_end": (
+        "async def work():\n    held = [Leak() for _ in range(9)]\nENDED = [work() for _ in range(3)]\n"
+        "for one in ENDED:\n    try: one.send(None)\n    except StopIteration: pass\n"
+        "class Store: pass\nSTORE = Store()\nSTORE.one = Store()\nSTORE.one.two = [Leak()]",
+        ["__main__.STORE.one.two[…]"],
+    ),
+    "object_of_a_released_memory_view": (
+        "class Leak(bytes): pass\nENDED = []\nfor _ in range(9):\n    ENDED.append(memoryview(Leak(b'x' * 20)))\n    ENDED[-1].release()\n"
+        "class Store: pass\nSTORE = Store()\nSTORE.one = Store()\nSTORE.one.two = [Leak(b'y' * 20)]",
+        ["__main__.STORE.one.two[…]"],
+    ),
     "what_a_tee_keeps": ("import itertools\nTEE = itertools.tee([1, Leak(), 3])\nnext(TEE[0]); next(TEE[0])", ["__main__.TEE[…].<values>[…]"]),
     "subclass_of_dictionary": ("class Store(dict): pass\nSTORE = Store(a=Leak())", ["__main__.STORE[…]"]),
     "attribute_of_a_list_subclass": ("class Rows(list): pass\nROWS = Rows()\nROWS.source = Leak()", ["__main__.ROWS.source"]),

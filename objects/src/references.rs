@@ -183,8 +183,7 @@ impl ReferenceReader<'_> {
             }
             ObjectKind::Generator if self.layout.has_light_frames() => {
                 let frame = self.layout.generator_frame;
-                self.field_words(of, address, 16, frame, each)
-                    & self.frame(self.layout.fields(address).wrapping_add(frame), each)
+                self.field_words(of, address, 16, frame, each) & self.frame_of_generator(address, each)
             }
             ObjectKind::Frame => self.frame_object(of, address, each),
             ObjectKind::WeakReference => {
@@ -194,9 +193,12 @@ impl ReferenceReader<'_> {
             }
             // Behind the pointers to its neighbours, which it does not own, and a hash.
             ObjectKind::Cache => self.fields(of, address, 40, each),
-            // The managed buffer and the object that has it: other words are numbers, some of which are never set.
+            // The managed buffer and the object that has it, unless it was released, which leaves the address: other words are
+            // numbers, some of which are never set.
             ObjectKind::MemoryView => {
-                self.field_words(of, address, 24, 32, each) & self.field_words(of, address, 64, 72, each)
+                let flags = self.memory.u32(self.layout.fields(address).wrapping_add(40));
+                let end = if flags.is_none_or(|flags| flags & 1 != 0) { 64 } else { 72 };
+                self.field_words(of, address, 24, 32, each) & self.field_words(of, address, 64, end, each)
             }
             ObjectKind::TeeData => self.tee_data(of, address, each),
             ObjectKind::Greenlet => self.fields_before_items(of, address, each) & self.greenlet(address, each),

@@ -13,6 +13,8 @@ pub(crate) const OFFSETS_COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
 /// Where an object has its type, and a type the size of its objects.
 const TYPE_OF_OBJECT: u64 = 8;
 const SIZE_OF_OBJECTS: u64 = 32;
+/// By how many bytes the state of a generator stands before its frame.
+pub(crate) const GENERATOR_STATE: u64 = 5;
 
 /// Offsets in bytes, of one version. Those that no version has changed are constants beside their use. Offsets in objects are
 /// those of builds with a global lock.
@@ -39,6 +41,8 @@ pub(crate) struct ObjectLayout {
     pub(crate) cached_keys: u64,
     /// The frame within a generator, from 3.11 on.
     pub(crate) generator_frame: u64,
+    /// The state of a generator that has ended; in the byte [`GENERATOR_STATE`] before its frame.
+    pub(crate) cleared_generator: u8,
     /// The frame within a frame object from 3.11 on; the locals before.
     pub(crate) frame_data: u64,
     /// In a frame of 3.11 or later: where its variables begin, and from 3.12 on who owns it.
@@ -76,6 +80,7 @@ const V3_8: ObjectLayout = ObjectLayout {
     qualname: 864,
     cached_keys: 872,
     generator_frame: 0,
+    cleared_generator: 4,
     frame_data: 360,
     frame_locals: 72,
     frame_owner: 0,
@@ -181,6 +186,7 @@ const V3_14: ObjectLayout = ObjectLayout {
 const V3_14T: ObjectLayout = ObjectLayout { larger_head: 16, heap_type: 944, frame_owner: 78, ..V3_14 };
 const V3_15: ObjectLayout = ObjectLayout {
     minor: 15,
+    cleared_generator: 5,
     interpreters_head: 936,
     interpreter_next: 7264,
     threads_head: 7336,
@@ -248,6 +254,7 @@ const OWN_3_14: OwnTable = OwnTable {
         (456, |own| own.fields(own.tuple_items)),
         (656, |own| own.collecting),
         (680, |own| own.fields(own.generator_frame)),
+        (688, |own| own.fields(own.generator_frame - GENERATOR_STATE)),
     ],
     ..OWN_3_13
 };
@@ -264,6 +271,7 @@ const OWN_3_15: OwnTable = OwnTable {
         (552, |own| own.fields(own.tuple_items)),
         (760, |own| own.collecting),
         (808, |own| own.fields(own.generator_frame)),
+        (816, |own| own.fields(own.generator_frame - GENERATOR_STATE)),
     ],
     ..OWN_3_14
 };

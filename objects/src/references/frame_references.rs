@@ -2,6 +2,7 @@
 //!
 //! Invariant: only slots are read that are in use, as far as the version says which.
 
+use crate::interpreter::layout::GENERATOR_STATE;
 use crate::object::greenlets::{GreenletState, MOST_FRAMES};
 use crate::object::types::ObjectType;
 use crate::references::{ReferencePlace, ReferenceReader};
@@ -51,6 +52,21 @@ impl ReferenceReader<'_> {
     fn is_frame_of_interpreter(&self, frame: u64) -> bool {
         let owner = || self.memory.u8(frame.wrapping_add(self.layout.frame_owner)).unwrap_or(FRAMES_OF_INTERPRETER);
         self.layout.minor >= 12 && owner() >= FRAMES_OF_INTERPRETER
+    }
+
+    /// The frame within a generator, coroutine or asynchronous generator. Of one that has ended only the code is left: what it
+    /// held was let go of without clearing the words, which are addresses of other objects by now.
+    pub(crate) fn frame_of_generator(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
+        let frame = self.layout.fields(address).wrapping_add(self.layout.generator_frame);
+        match self.memory.u8(frame.wrapping_sub(GENERATOR_STATE)) {
+            Some(state) if state == self.layout.cleared_generator => {
+                let code = self.memory.u64(frame.wrapping_add(self.layout.frame_code));
+                let code = code.map(|code| self.layout.untagged(code)).filter(|code| *code != 0);
+                code.inspect(|code| each(ReferencePlace::Field(self.layout.frame_code), *code)).is_some()
+            }
+            Some(_) => self.frame(frame, each),
+            None => false,
+        }
     }
 
     /// A frame that is no object: what it executes, and its local variables.

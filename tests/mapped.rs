@@ -288,6 +288,24 @@ fn a_library_without_a_build_id_that_is_replaced_by_another_without_one() {
     }
 }
 
+/// Its unwind tables are gone with it: to read them for the code that is there now would end the program.
+#[test]
+fn code_where_the_c_library_has_unloaded_a_module_itself() {
+    let dir = Dir::new();
+    let program = dir.compile("converter_gone", "converter_gone", &[]);
+    for arguments in [&[][..], &["late"]] {
+        if Outcome::of(dir.command(&program).args(arguments)).status == 77 {
+            eprintln!("skipped: there is no such module, or it stays loaded");
+            return;
+        }
+        let run = dir.run_with(&["--native"], &program, arguments);
+        let stacks = ParsedStacks::of(&run.capture);
+        let functions = stacks.functions(stacks.block(77_777));
+        assert_eq!(functions[0], "allocate", "{functions:?}");
+        assert!(!functions.iter().any(|function| function.contains("EUC-KR")), "{functions:?}");
+    }
+}
+
 /// What is made while the program runs is of no file, however much of it there is.
 #[test]
 fn code_without_a_file_stays_unknown() {

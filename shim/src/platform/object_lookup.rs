@@ -14,6 +14,8 @@ use libc::{Elf64_Ehdr, PT_LOAD, PT_NOTE};
 use super::loaded_object::{LoadedObject, Range, build_id, holds};
 use super::readable::is_readable;
 
+const PAGE: usize = 4096;
+
 /// The loader's function; 0 where it has none.
 static FIND: AtomicUsize = AtomicUsize::new(0);
 
@@ -54,8 +56,18 @@ pub(crate) fn start() {
     unsafe { libc::dlerror() };
 }
 
-/// The object that holds the code at an address.
-pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
+/// Whether the object that was loaded from `start` on, with its `.eh_frame_hdr` at `unwind_header`, still is; `None` where the
+/// loader cannot be asked.
+pub(crate) fn is_loaded(start: usize, unwind_header: Option<usize>) -> Option<bool> {
+    let found = ask(start)?;
+    Some(found.is_some_and(|found| {
+        let is_there = found.start == start & !(PAGE - 1);
+        is_there && unwind_header.is_none_or(|header| header == found.unwind_header)
+    }))
+}
+
+/// What the loader says of an address: nothing, if it is in no object; `None` where it cannot be asked.
+fn ask(address: usize) -> Option<Option<DlFindObject>> {
     let find = FIND.load(Relaxed);
     if find == 0 {
         return None;
@@ -66,9 +78,12 @@ pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
         DlFindObject { flags: 0, start: 0, end: 0, link_map: std::ptr::null(), unwind_header: 0, reserved: [0; 7] };
     // SAFETY: any address may be asked about, and `found` is as large as the function's version of it.
     let result = unsafe { find(address as *const c_void, &raw mut found) };
-    if result != 0 {
-        return None;
-    }
+    Some((result == 0).then_some(found))
+}
+
+/// The object that holds the code at an address.
+pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
+    let found = ask(address)??;
     // SAFETY: the loader's description of an object that is loaded.
     let link_map = unsafe { found.link_map.as_ref() }?;
     let headers = headers(found.start..found.end)?;
@@ -78,7 +93,6 @@ pub(crate) fn object_holding(address: usize) -> Option<FoundObject> {
 
 /// The program headers of the object that is mapped there, which follow its header.
 fn headers(range: Range) -> Option<&'static [libc::Elf64_Phdr]> {
-    const PAGE: usize = 4096;
     if !holds(&range, range.start, PAGE) || !range.start.is_multiple_of(PAGE) || !is_readable(range.start) {
         return None;
     }

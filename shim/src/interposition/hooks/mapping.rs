@@ -62,8 +62,8 @@ macro_rules! maps {
             // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real(wish, length, protection, flags, file, offset) };
             if result != FAILED {
-                if protection & libc::PROT_EXEC != 0 && flags & libc::MAP_ANONYMOUS == 0 {
-                    native::maps_code();
+                if protection & libc::PROT_EXEC != 0 {
+                    native::maps_code(result, length, flags & libc::MAP_ANONYMOUS == 0);
                 }
                 let class = class(protection, flags, || file_system::is_on_disk(file));
                 let allocator = match class {

@@ -58,6 +58,7 @@ static ON: AtomicBool = AtomicBool::new(false);
 pub(crate) fn start() {
     object_lookup::start();
     modules::start();
+    stack_memory::note_first_thread();
     ON.store(true, Relaxed);
 }
 
@@ -90,11 +91,14 @@ pub(crate) fn unmaps(address: usize, length: usize) {
     }
 }
 
-/// A file was mapped as code.
+/// A range was mapped as code; `is_file`: that of a file.
 #[inline]
-pub(crate) fn maps_code() {
+pub(crate) fn maps_code(address: usize, length: usize, is_file: bool) {
     if is_on() {
-        code_pages::code_was_mapped();
+        modules::forget_unloaded(&(address..address.saturating_add(length)));
+        if is_file {
+            code_pages::code_was_mapped();
+        }
     }
 }
 

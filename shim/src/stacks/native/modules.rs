@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering}
 
 use super::loading_objects;
 use crate::events::stack_model::new_id;
+use crate::platform::object_lookup;
 
 /// Most modules that one process can have had. Later ones are not known.
 const MOST: usize = 16384;
@@ -169,10 +170,25 @@ fn all() -> impl Iterator<Item = (usize, &'static LoadedModule)> {
     })
 }
 
-/// The module at an address, and its number in the list.
+/// The module at an address, and its number in the list; none that was unloaded by the C library, see [`forget_unloaded`].
 #[cold]
 pub(super) fn at(address: usize) -> Option<(usize, &'static LoadedModule)> {
-    all().find(|(_, module)| module.holds(address))
+    let found = all().find(|(_, module)| module.holds(address))?;
+    if found.1.is_loaded() {
+        return Some(found);
+    }
+    forget(found.1.start);
+    None
+}
+
+/// The program has mapped code in this range. The C library loads and unloads modules itself (of iconv, of the name service),
+/// by no call that is hooked: those that were here and are not any more are forgotten.
+#[cold]
+pub(super) fn forget_unloaded(range: &std::ops::Range<usize>) {
+    let here = all().map(|(_, module)| module).filter(|module| {
+        module.start < range.end && range.start < module.end && !module.is_gone.load(Ordering::Acquire)
+    });
+    here.filter(|module| !module.is_loaded()).for_each(|module| forget(module.start));
 }
 
 impl LoadedModule {
@@ -180,6 +196,12 @@ impl LoadedModule {
         (self.start..self.end).contains(&address)
             && !self.is_gone.load(Ordering::Acquire)
             && self.segment_end(address).is_some()
+    }
+
+    /// Whether the loader has it still, as far as that can be asked.
+    fn is_loaded(&self) -> bool {
+        let header = self.description.unwind_header.as_ref().map(|header| header.start);
+        object_lookup::is_loaded(self.start, header) != Some(false)
     }
 
     /// The end of the segment that an address is in.

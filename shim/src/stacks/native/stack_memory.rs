@@ -4,6 +4,9 @@
 //! readable, all pages between included, and stays while the thread lives. Any other page (an alternate signal stack, a
 //! coroutine's) is checked each time it is reached.
 
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::platform::own_ids;
 use crate::platform::readable::is_readable;
 
@@ -18,35 +21,56 @@ pub(super) struct StackMemory {
     high: usize,
     /// A page outside, which was readable a moment ago; 0 for none.
     page: usize,
+    /// The page below the stack that could not be read (its guard), which is asked about first: what is below is another
+    /// stack. 0 for none.
+    blocked: usize,
+}
+
+/// The descriptor of the first thread, which a child that another thread has forked does not run; 0: unknown.
+static FIRST_THREAD: AtomicUsize = AtomicUsize::new(0);
+
+/// Recording begins in this thread.
+pub(super) fn note_first_thread() {
+    if own_ids::thread_id() == own_ids::process_id() && FIRST_THREAD.load(Relaxed) == 0 {
+        FIRST_THREAD.store(descriptor(), Relaxed);
+    }
+}
+
+/// The C library's descriptor of the calling thread.
+fn descriptor() -> usize {
+    // SAFETY: no preconditions.
+    unsafe { libc::pthread_self() as usize }
 }
 
 impl StackMemory {
     pub(super) const fn new() -> Self {
-        Self { low: 0, high: 0, page: 0 }
+        Self { low: 0, high: 0, page: 0, blocked: 0 }
     }
 
     /// One that is known from `low` to `high`.
     #[cfg(test)]
     pub(super) const fn between(low: usize, high: usize) -> Self {
-        Self { low, high, page: 0 }
+        Self { low, high, page: 0, blocked: 0 }
     }
 
     /// Of a thread that is asked when it walks its stack first.
-    pub(super) const UNKNOWN: Self = Self { low: usize::MAX, high: usize::MAX, page: 0 };
+    pub(super) const UNKNOWN: Self = Self { low: usize::MAX, high: usize::MAX, page: 0, blocked: 0 };
 
     /// The stack of the calling thread, of which nothing is known but its end.
     fn of_this_thread() -> Self {
-        let is_first = own_ids::thread_id() == own_ids::process_id();
+        let is_first = match FIRST_THREAD.load(Relaxed) {
+            0 => own_ids::thread_id() == own_ids::process_id(),
+            first => first == descriptor(),
+        };
         let high = if is_first {
             // The system writes the random bytes for the program above the first thread's stack.
             // SAFETY: no preconditions.
             unsafe { libc::getauxval(libc::AT_RANDOM) as usize }
         } else {
-            // The C library keeps a thread's descriptor above its stack, in one mapping.
-            // SAFETY: no preconditions.
-            unsafe { libc::pthread_self() as usize }
+            // It is above the thread's stack, in one mapping.
+            descriptor()
         };
-        Self { low: page_of(high), high, page: 0 }
+        Self { low: page_of(high), high, page: 0, blocked: 0 }
     }
 
     /// A walk begins with this stack pointer.
@@ -67,13 +91,16 @@ impl StackMemory {
                 return;
             }
         }
-        if self.high.wrapping_sub(sp) > LARGEST {
+        if self.high.wrapping_sub(sp) > LARGEST
+            || (self.blocked != 0 && sp < self.blocked.wrapping_add(PAGE) && !is_readable(self.blocked))
+        {
             return;
         }
         let mut low = self.low;
         while low > sp {
             low = low.wrapping_sub(PAGE);
             if !is_readable(low) {
+                self.blocked = low;
                 return;
             }
         }
@@ -143,7 +170,11 @@ mod tests {
                 assert_eq!(stack.word(address), Some(7));
                 assert_eq!(stack.word(8), None);
                 stack.begin(4096);
-                assert!(stack.low > 4096);
+                assert!(stack.low > 4096 && stack.blocked == 0);
+                // Below the guard is no part of this stack, as a coroutine's is none.
+                let low = stack.low;
+                stack.begin(address - (64 << 20));
+                assert!(stack.low == low && stack.blocked < low && !is_readable(stack.blocked));
             });
         });
     }

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::late_threads::LateThreads;
 use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
@@ -14,7 +15,6 @@ use crate::stop::{StoppedThread, is_in_sequence, stop_thread};
 use crate::target::TargetProcess;
 use crate::tracee::Tracee;
 use crate::view::ProcessView;
-use crate::waiting::resumable;
 
 /// How long a moment is searched in which the process may be frozen.
 const LIMIT: Duration = Duration::from_secs(2);
@@ -112,11 +112,7 @@ fn stop_all(target: &TargetProcess) -> Result<Vec<StoppedThread>, Refusal> {
 }
 
 fn release(threads: Vec<StoppedThread>) {
-    for StoppedThread { tracee, registers } in threads {
-        // An interruption that is a restart for the kernel is none for the thread, too.
-        let _ = tracee.set_registers(&resumable(&registers));
-        let _ = tracee.detach(0);
-    }
+    threads.into_iter().for_each(StoppedThread::release);
 }
 
 /// Stops one thread, wherever it is: a system call is executed in it, and no code of the process.
@@ -149,7 +145,7 @@ fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Resu
     };
     let used = threads.swap_remove(place);
     let copy = (|| {
-        let mut thread = RemoteThread::begin(target, used)?;
+        let mut thread = RemoteThread::begin(target, used, LateThreads::of(target.pid))?;
         let copied = thread.fork();
         let restored = thread.finish();
         let (tracee, inner_pid) = copied?;
@@ -169,7 +165,7 @@ impl ProcessCopy {
             return Ok(());
         }
         let stopped = stop_any(target)?;
-        let mut thread = RemoteThread::begin(target, stopped)?;
+        let mut thread = RemoteThread::begin(target, stopped, LateThreads::of(target.pid))?;
         let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
         thread.finish()?;
         waited.map(|_| ())

@@ -3,8 +3,8 @@
 //!
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
-//! [`waiting`] knows which threads a stop would disturb. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread, [`library`] loads and calls
-//! what [`library_image`] prepares.
+//! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
+//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
 //!
@@ -12,9 +12,13 @@
 //! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
 
 #[cfg(target_arch = "x86_64")]
+mod candidates;
+#[cfg(target_arch = "x86_64")]
 mod filter;
 #[cfg(target_arch = "x86_64")]
 mod freeze;
+#[cfg(target_arch = "x86_64")]
+mod late_threads;
 #[cfg(target_arch = "x86_64")]
 mod library;
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +32,8 @@ mod refusal;
 mod remote_call;
 #[cfg(target_arch = "x86_64")]
 mod safe_point;
+#[cfg(target_arch = "x86_64")]
+mod saved_state;
 #[cfg(target_arch = "x86_64")]
 mod stop;
 mod target;

@@ -165,9 +165,12 @@ fn with_thread<T>(
     target: &TargetProcess,
     work: impl FnOnce(&mut RemoteThread<'_>) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
-    let stopped = stop_safely(target)?;
-    filter::check(&target.facts, &target.own, &stopped.tracee)?;
-    let mut thread = RemoteThread::begin(target, stopped)?;
+    let (stopped, late) = stop_safely(target)?;
+    if let Err(refusal) = filter::check(&target.facts, &target.own, &stopped.tracee) {
+        stopped.release();
+        return Err(refusal);
+    }
+    let mut thread = RemoteThread::begin(target, stopped, late)?;
     let result = work(&mut thread);
     // What was called is done, whether the process has ended since or not.
     let restored = thread.finish();

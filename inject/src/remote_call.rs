@@ -9,14 +9,15 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::late_threads::LateThreads;
+use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
+use crate::saved_state::{STUB, SavedState};
 use crate::stop::StoppedThread;
 use crate::target::TargetProcess;
 use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
 use crate::waiting::resumable;
 
-/// `call *%rax; int3; syscall; int3`: a real call, so that a shadow stack fits.
-const STUB: [u8; 6] = [0xff, 0xd0, 0xcc, 0x0f, 0x05, 0xcc];
 /// Offset of the system call in it.
 const SYSTEM_CALL: u64 = 3;
 /// The addresses that follow the two traps.
@@ -29,6 +30,8 @@ const ARGUMENTS: u64 = 4096;
 
 /// Interval of checks whether the thread still exists.
 const CHECK: Duration = Duration::from_millis(50);
+/// The same whether late threads have stopped, where there are some.
+const CHECK_LATE: Duration = Duration::from_millis(1);
 
 /// Signals that the kernel raises for what a thread does, which must not be blocked: SIGILL, SIGTRAP, SIGBUS, SIGFPE,
 /// SIGSEGV, SIGSYS.
@@ -43,6 +46,8 @@ const NO_CALL: u64 = u64::MAX;
 pub(crate) struct RemoteThread<'a> {
     target: &'a TargetProcess,
     tracee: Option<Tracee>,
+    /// A call may wait for a lock that one of these holds.
+    late: LateThreads,
     registers: libc::user_regs_struct,
     vector_state: Vec<u8>,
     mask: u64,
@@ -58,22 +63,19 @@ pub(crate) struct RemoteThread<'a> {
 
 impl<'a> RemoteThread<'a> {
     /// Saves the thread's state and writes the instructions.
-    pub(crate) fn begin(target: &'a TargetProcess, stopped: StoppedThread) -> Result<Self, Refusal> {
+    pub(crate) fn begin(target: &'a TargetProcess, stopped: StoppedThread, late: LateThreads) -> Result<Self, Refusal> {
+        let SavedState { vector_state, mask, code } = match SavedState::of(target, &stopped.tracee) {
+            Ok(saved) => saved,
+            Err(refusal) => {
+                stopped.release();
+                return Err(refusal);
+            }
+        };
         let StoppedThread { tracee, registers } = stopped;
-        let saved = (|| {
-            let mut code = [0; STUB.len()];
-            target.memory.read(target.entry, &mut code)?;
-            Ok((tracee.vector_state()?, tracee.signal_mask()?, code))
-        })();
-        let (vector_state, mask, code) =
-            saved.map_err(|error| Refusal::Own { what: "the thread's state cannot be saved", error })?;
-        if code == STUB {
-            return Err(Refusal::Traced { pid: 0, name: "another memtrack".into() });
-        }
-        let tracee = Some(tracee);
         let mut made = Self {
             target,
-            tracee,
+            tracee: Some(tracee),
+            late,
             registers,
             vector_state,
             mask,
@@ -191,18 +193,22 @@ impl<'a> RemoteThread<'a> {
     }
 
     /// Waits until the thread stops; `false`: it has ended. There is no limit: a call that waits for a lock of the loader
-    /// cannot be taken back.
-    fn wait(&self) -> bool {
+    /// cannot be taken back. Who holds it may be a thread that stops only now.
+    fn wait(&mut self) -> bool {
         let Some(tracee) = &self.tracee else { return false };
         let mut checked = Instant::now();
         loop {
-            if tracee.wait_for_stop(CHECK).is_some() {
+            let limit = if self.late.is_empty() { CHECK } else { CHECK_LATE };
+            if tracee.wait_for_stop(limit).is_some() {
                 return true;
             }
-            if checked.elapsed() >= CHECK && !is_alive(self.target.pid, tracee.tid()) {
-                return false;
+            self.late.release_stopped();
+            if checked.elapsed() >= CHECK {
+                if !is_alive(self.target.pid, tracee.tid()) || is_untraced(tracee.tid()) {
+                    return false;
+                }
+                checked = Instant::now();
             }
-            checked = Instant::now();
         }
     }
 
@@ -221,18 +227,26 @@ impl<'a> RemoteThread<'a> {
             return Err(Refusal::Gone);
         }
         let failed = |error| Refusal::Own { what: "the process cannot be put back as it was", error };
-        let code = self.target.memory.write(self.target.entry, &self.code);
-        tracee.set_vector_state(&self.vector_state).map_err(failed)?;
-        tracee.set_registers(&resumable(&self.registers)).map_err(failed)?;
-        tracee.set_signal_mask(self.mask).map_err(failed)?;
+        // Each is tried, whether the others succeeded or not.
+        let restored = [
+            self.target.memory.write(self.target.entry, &self.code),
+            tracee.set_vector_state(&self.vector_state),
+            tracee.set_registers(&resumable(&self.registers)),
+            tracee.set_signal_mask(self.mask),
+        ];
         let (tid, last) = (tracee.tid(), self.held.pop().unwrap_or(0));
         for signal in self.held.drain(..) {
             // SAFETY: takes numbers only.
             unsafe { libc::syscall(libc::SYS_tgkill, self.target.pid, tid, signal) };
         }
-        tracee.detach(last).map_err(failed)?;
-        code.map_err(failed)
+        let detached = tracee.detach(last);
+        restored.into_iter().chain([detached]).collect::<io::Result<()>>().map_err(failed)
     }
+}
+
+/// Whether nobody traces the thread: another thread has taken its number, which executes another program.
+fn is_untraced(tid: i32) -> bool {
+    ProcessFacts::read(tid).is_some_and(|facts| facts.tracer().is_none())
 }
 
 impl Drop for RemoteThread<'_> {

@@ -1,10 +1,13 @@
 //! Stops a thread of the target at a safe point: one after the other is interrupted, judged, and let go on if it is not
 //! safe. All others run on meanwhile, so that they release what they hold.
 //!
-//! Invariant: at most one thread is held, and only while it is judged or used.
+//! Invariant: at most one thread is held, and only while it is judged or used. One that stops later than it was waited for
+//! is let go then, see [`LateThreads`].
 
 use std::time::{Duration, Instant};
 
+use crate::candidates::Candidates;
+use crate::late_threads::LateThreads;
 use crate::process_facts::{ProcessFacts, yama_scope};
 use crate::refusal::{Busy, Refusal};
 use crate::safe_point::{SafetyJudge, StoppedState};
@@ -22,33 +25,39 @@ const LAST_STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSES: [u64; 7] = [50, 310, 130, 730, 90, 1730, 410];
 /// How long threads are spared whose system call a stop may end, where there are others.
 const SPARED: Duration = Duration::from_millis(300);
-/// Threads that are tried in a round.
-const MOST_THREADS: usize = 16;
 
-/// A thread at a safe point.
+/// A stopped thread: at a safe point, or anywhere.
 #[derive(Debug)]
 pub(crate) struct StoppedThread {
     pub(crate) tracee: Tracee,
     pub(crate) registers: libc::user_regs_struct,
 }
 
-/// Stops a thread where it may call the loader.
-pub(crate) fn stop_safely(target: &TargetProcess) -> Result<StoppedThread, Refusal> {
+impl StoppedThread {
+    /// Lets it go on as if it had not been stopped.
+    pub(crate) fn release(self) {
+        // An interruption that is a restart for the kernel is none for the thread, too.
+        let _ = self.tracee.set_registers(&resumable(&self.registers));
+        let _ = self.tracee.detach(0);
+    }
+}
+
+/// Stops a thread where it may call the loader. Those that were asked to stop and have not are to be let go as they do.
+pub(crate) fn stop_safely(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
     let begun = Instant::now();
     let mut judge = SafetyJudge::default();
     let mut reason = Busy::DoesNotStop;
-    let mut late: Vec<Tracee> = Vec::new();
+    let mut late = LateThreads::of(target.pid);
+    let mut candidates = Candidates::default();
     for pause in PAUSES.iter().cycle() {
-        let mut threads: Vec<_> =
-            target.threads().into_iter().map(|tid| (ThreadRank::of(target.pid, tid), tid)).collect();
+        let threads: Vec<_> = target.threads().into_iter().map(|tid| (ThreadRank::of(target.pid, tid), tid)).collect();
         if threads.is_empty() {
             return Err(Refusal::Gone);
         }
-        threads.sort_unstable();
         let spares = begun.elapsed() < SPARED && !threads.iter().all(|(rank, _)| rank.may_lose_its_call());
-        for (_, tid) in threads.into_iter().take(MOST_THREADS) {
-            late.retain(|tracee| tracee.stop_reason().is_none());
-            if late.iter().any(|tracee| tracee.tid() == tid) {
+        for tid in candidates.next_round(threads, spares) {
+            late.release_stopped();
+            if late.contains(tid) {
                 continue;
             }
             // Asked again: it may have begun to wait since.
@@ -56,9 +65,9 @@ pub(crate) fn stop_safely(target: &TargetProcess) -> Result<StoppedThread, Refus
                 continue;
             }
             match attempt(target, tid, &mut judge)? {
-                Attempt::Safe(stopped) => return Ok(stopped),
+                Attempt::Safe(stopped) => return Ok((stopped, late)),
                 Attempt::Unsafe(why) => reason = why,
-                Attempt::Late(tracee) => late.push(tracee),
+                Attempt::Late(tracee) => late.add(tracee),
                 Attempt::Ended => {}
             }
         }
@@ -95,18 +104,16 @@ pub(crate) fn stop_thread(target: &TargetProcess, tid: i32) -> Result<Option<Sto
 }
 
 fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<Attempt, Refusal> {
-    let StoppedThread { tracee, registers } = match halt(target, tid, STOP_LIMIT)? {
+    let stopped = match halt(target, tid, STOP_LIMIT)? {
         Halt::Halted(stopped) => stopped,
         Halt::Late(tracee) => return Ok(Attempt::Late(tracee)),
         Halt::Ended => return Ok(Attempt::Ended),
     };
-    if let Err(why) = judge_thread(target, &tracee, &registers, judge) {
-        // An interruption that is a restart for the kernel is none for the thread, too.
-        let _ = tracee.set_registers(&resumable(&registers));
-        let _ = tracee.detach(0);
+    if let Err(why) = judge_thread(target, &stopped.tracee, &stopped.registers, judge) {
+        stopped.release();
         return Ok(Attempt::Unsafe(why));
     }
-    Ok(Attempt::Safe(StoppedThread { tracee, registers }))
+    Ok(Attempt::Safe(stopped))
 }
 
 fn halt(target: &TargetProcess, tid: i32, limit: Duration) -> Result<Halt, Refusal> {

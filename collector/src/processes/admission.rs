@@ -72,7 +72,8 @@ pub(crate) struct Admission {
 #[derive(Clone)]
 struct ServedProcess {
     number: u32,
-    handle: Arc<ProcessHandle>,
+    /// Gone when its recording has ended: as many children may end as there are descriptors, and more.
+    handle: Weak<ProcessHandle>,
     commands: CommandSender,
     /// Gone when its recording has ended.
     area: Weak<Area>,
@@ -141,7 +142,7 @@ impl Admission {
         let slots = area.slot_count();
         let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
         let offer = MemoryOffer { attempt, ..MemoryOffer::default() };
-        let served = self.find(pid, offer, || ProcessHandle::of(pid)).ok_or_else(refused)?;
+        let (served, handle) = self.find(pid, offer, || ProcessHandle::of(pid)).ok_or_else(refused)?;
         // From the first: sums are made while it is recorded.
         area.control().began_late.store(1, Relaxed);
         // Without it children cannot connect, and are not recorded.
@@ -153,7 +154,7 @@ impl Admission {
         ready(slots);
         let hello =
             Hello { pid: procfs::own_id(pid).unwrap_or(pid), ppid: procfs::parent(pid).unwrap_or(0), fork: None };
-        self.connect(area, pid, &hello, served, native, start);
+        self.connect((area, handle), pid, &hello, served, native, start);
         Ok(Some(slots))
     }
 
@@ -207,11 +208,11 @@ impl Admission {
                 return Err(error);
             }
         };
-        let Some(served) = self.find(pid, offer, || ProcessHandle::of(pid)) else { return Ok(false) };
+        let Some((served, handle)) = self.find(pid, offer, || ProcessHandle::of(pid)) else { return Ok(false) };
         let slots = area.slot_count();
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
-        self.connect(area, pid, &hello, served, native, ClockPairing::measure(self.clock));
+        self.connect((area, handle), pid, &hello, served, native, ClockPairing::measure(self.clock));
         send_memory(socket, memory.as_fd(), slots)?;
         Ok(true)
     }
@@ -237,10 +238,10 @@ impl Admission {
         let area = map().inspect_err(|error| self.has_no_memory(pid, error))?;
         let start = self.start_of(pid, hello, begun);
         let handle = || ProcessHandle::of_peer(socket, pid, start.monotonic_ns);
-        let Some(served) = self.find(pid, offer, handle) else { return Ok(false) };
+        let Some((served, handle)) = self.find(pid, offer, handle) else { return Ok(false) };
         area.control().adopted.store(1, Relaxed);
         let native = area.control().native.load(Relaxed) == 1;
-        self.connect(area, pid, hello, served, native, start);
+        self.connect((area, handle), pid, hello, served, native, start);
         Ok(true)
     }
 
@@ -254,7 +255,7 @@ impl Admission {
     /// Begins to drain this memory; `start`: a moment before its first event.
     fn connect(
         &mut self,
-        area: Area,
+        (area, handle): (Area, Arc<ProcessHandle>),
         pid: i32,
         hello: &Hello,
         mut served: ServedProcess,
@@ -271,26 +272,26 @@ impl Admission {
             Some(program) => {
                 let own = describe::forked_program(pid, &program);
                 // Another process may have its number by now.
-                if served.handle.has_ended() { program } else { own }
+                if handle.has_ended() { program } else { own }
             }
             None => Arc::new(describe::program(pid)),
         };
         let began_late = area.control().began_late.load(Relaxed) == 1;
         let process = Process { began_late, ..self.describe(pid, hello, &served, native, start) };
-        served.commands.send(DrainCommand::Connected(Box::new(self.connection(area, pid, hello, &served, process))));
+        let connection = self.connection((area, handle), pid, hello, &served, process);
+        served.commands.send(DrainCommand::Connected(Box::new(connection)));
         self.served.insert(pid, served);
     }
 
     fn connection(
         &self,
-        area: Arc<Area>,
+        (area, handle): (Arc<Area>, Arc<ProcessHandle>),
         pid: i32,
         hello: &Hello,
         served: &ServedProcess,
         process: Process,
     ) -> Connection {
         let MemoryOffer { base, replaces, .. } = served.offer;
-        let handle = Arc::clone(&served.handle);
         let begun = hello.fork.and_then(|fork| fork.begun);
         let name = match begun {
             Some(begun) => Some(thread_name(&begun)),
@@ -325,12 +326,12 @@ impl Admission {
         }
     }
 
-    /// A process that connected before and has not ended, with its shared memory. An ended process with the same pid does not
-    /// count.
-    fn known(&self, pid: i32) -> Option<(&ServedProcess, Arc<Area>)> {
+    /// A process that connected before and has not ended, with its shared memory and its handle. An ended process with the same
+    /// pid does not count.
+    fn known(&self, pid: i32) -> Option<(&ServedProcess, Arc<Area>, Arc<ProcessHandle>)> {
         let served = self.served.get(&pid)?;
-        let area = served.area.upgrade()?;
-        (!served.handle.has_ended()).then_some((served, area))
+        let (area, handle) = (served.area.upgrade()?, served.handle.upgrade()?);
+        (!handle.has_ended()).then_some((served, area, handle))
     }
 
     /// The process that a fork child says it was forked by.
@@ -353,7 +354,7 @@ impl Admission {
 
     /// The memory to offer the process, if it is to be served.
     fn find_offer(&self, pid: i32, hello: &Hello) -> Option<MemoryOffer> {
-        if let Some((served, area)) = self.known(pid) {
+        if let Some((served, area, _)) = self.known(pid) {
             return next_offer(&area, served.offer).filter(|_| hello.fork.is_none());
         }
         let is_expected = if self.next == 0 { self.tree.may_be_first(pid) } else { self.openers.open.is_some() };
@@ -366,22 +367,32 @@ impl Admission {
     fn has_no_memory(&mut self, pid: i32, error: &io::Error) {
         let reason = format!("cannot create shared memory: {}", explained(error));
         match self.known(pid) {
-            Some((served, _)) => served.commands.send(DrainCommand::NoRoom(reason)),
+            Some((served, ..)) => served.commands.send(DrainCommand::NoRoom(reason)),
             None if self.next == 0 => self.openers.first.send(DrainCommand::NoRoom(reason)),
             None => self.not_recorded(reason),
         }
     }
 
-    /// The served process; `None` if it is refused.
-    fn find(&mut self, pid: i32, offer: MemoryOffer, handle: impl FnOnce() -> ProcessHandle) -> Option<ServedProcess> {
+    /// The served process, with its handle; `None` if it is refused.
+    fn find(
+        &mut self,
+        pid: i32,
+        offer: MemoryOffer,
+        handle: impl FnOnce() -> ProcessHandle,
+    ) -> Option<(ServedProcess, Arc<ProcessHandle>)> {
         match self.known(pid) {
-            Some((served, _)) => Some(ServedProcess { area: Weak::new(), offer, own_pid: pid, ..served.clone() }),
-            None => self.admit_new(pid, offer, handle()),
+            Some((served, _, handle)) => {
+                Some((ServedProcess { area: Weak::new(), offer, own_pid: pid, ..served.clone() }, handle))
+            }
+            None => {
+                let handle = Arc::new(handle());
+                Some((self.admit_new(pid, offer, &handle)?, handle))
+            }
         }
     }
 
     /// Admits a process that connects for the first time.
-    fn admit_new(&mut self, pid: i32, offer: MemoryOffer, handle: ProcessHandle) -> Option<ServedProcess> {
+    fn admit_new(&mut self, pid: i32, offer: MemoryOffer, handle: &Arc<ProcessHandle>) -> Option<ServedProcess> {
         let number = self.next;
         if number == 0 && !self.tree.may_be_first(pid) {
             return None;
@@ -392,15 +403,14 @@ impl Admission {
         if number == 0 {
             self.tree.add_first();
         }
-        let (handle, program) = (Arc::new(handle), Arc::default());
         Some(ServedProcess {
             number,
-            handle,
+            handle: Arc::downgrade(handle),
             commands,
             area: Weak::new(),
             offer,
             own_pid: pid,
-            program,
+            program: Arc::default(),
             start_ns: None,
         })
     }

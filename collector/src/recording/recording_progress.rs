@@ -4,7 +4,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use memtrack_format::meta::Process;
 
@@ -13,8 +13,8 @@ use crate::system::process_handle::ProcessHandle;
 /// The state of one recording.
 #[derive(Debug, Default)]
 pub(crate) struct RecordingProgress {
-    /// Empty before the process has connected.
-    handle: OnceLock<Arc<ProcessHandle>>,
+    /// Empty before the process has connected; gone when its recording has ended.
+    handle: OnceLock<Weak<ProcessHandle>>,
     process: Mutex<Option<Process>>,
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
@@ -33,12 +33,13 @@ impl RecordingProgress {
     /// The process has connected.
     pub(crate) fn set_handle(&self, handle: &Arc<ProcessHandle>) {
         // After an exec it is the same process.
-        let _ = self.handle.set(Arc::clone(handle));
+        let _ = self.handle.set(Arc::downgrade(handle));
     }
 
     /// Sends the process SIGTERM, unless it has ended or was sent one before; whether it did.
     pub(crate) fn terminate(&self) -> bool {
-        let Some(handle) = self.handle.get().filter(|_| !self.has_ended()) else { return false };
+        let handle = self.handle.get().filter(|_| !self.has_ended()).and_then(Weak::upgrade);
+        let Some(handle) = handle else { return false };
         !self.terminated.swap(true, Relaxed) && handle.terminate()
     }
 

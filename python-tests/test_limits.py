@@ -73,3 +73,19 @@ while True:
     assert ended.status == 128 + 15, ended
     assert b"the program and its 2 children were sent SIGTERM" in ended.stderr, ended
     assert sorted(path.name for path in tmp_path.glob("ended-*")) == ["ended-1", "ended-2"]
+
+
+GROWN = """
+import signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+kept = b"x" * (300 << 20)
+while True:
+    time.sleep(0.02)
+"""
+
+
+def test_a_limit_holds_however_seldom_resident_memory_is_recorded(memtrack, tmp_path):
+    options = ["--stop-above", "200MB", "--snapshot-interval", "4294967295"]
+    ended = execute(memtrack.command("run", "-o", tmp_path / "a.bin", *options, sys.executable, "-c", GROWN), cwd=tmp_path)
+    assert ended.status == 9 and b"resident memory" in ended.stderr, ended
+    assert peak(memtrack, tmp_path / "a.snapshot1.bin") > 300 << 20

@@ -396,9 +396,9 @@ impl Session {
         self.before
     }
 
-    /// Resident memory at the last sample, without memtrack's own; 0 if there is none.
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.observer.last_rss()
+    /// Resident memory, without memtrack's own; 0 if it is not known.
+    pub(crate) fn resident_bytes(&mut self) -> u64 {
+        self.observer.resident_now(&self.area, monotonic_ns())
     }
 
     /// The metadata of the process.

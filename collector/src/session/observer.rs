@@ -22,6 +22,8 @@ const ATTEMPTS: u32 = 3;
 const FULL: usize = 32 * 1024;
 /// Interval of snapshots of an idle process whose memory does not change, in nanoseconds.
 const STILL_NS: u64 = 1_000_000_000;
+/// Time between two readings of resident memory where there are fewer snapshots.
+const READING_NS: u64 = 20_000_000;
 
 /// Takes ticks and snapshots and collects them.
 #[derive(Debug)]
@@ -32,6 +34,9 @@ pub(crate) struct Observer {
     interval_ns: u64,
     next_snapshot_ns: u64,
     last_rss: u64,
+    /// Resident memory when it was last read, whether for a snapshot or not, and when it is to be read again.
+    known_rss: u64,
+    next_reading_ns: u64,
     last_snapshot_ns: u64,
     /// The time of the last tick.
     last_ns: u64,
@@ -59,6 +64,8 @@ impl Observer {
             interval_ns,
             next_snapshot_ns: 0,
             last_rss: 0,
+            known_rss: 0,
+            next_reading_ns: 0,
             last_snapshot_ns: 0,
             last_ns: 0,
             ended_at: None,
@@ -84,7 +91,7 @@ impl Observer {
 
     /// Takes a ticket, as part of a snapshot where one is due, else as a tick. Returns its sequence number.
     pub(crate) fn observe(&mut self, area: &Area, now_ns: u64) -> u64 {
-        match self.due(now_ns).then(|| self.rss(area)).flatten() {
+        match if self.due(now_ns) { self.read(area, now_ns) } else { None } {
             Some(rss) => self.snapshot(area, rss).0.ticket,
             None => self.tick(area).ticket,
         }
@@ -114,6 +121,21 @@ impl Observer {
         self.last_rss
     }
 
+    /// Resident memory of now, without memtrack's own, however seldom there are snapshots: limits are watched by it.
+    pub(crate) fn resident_now(&mut self, area: &Area, now_ns: u64) -> u64 {
+        if now_ns >= self.next_reading_ns {
+            self.read(area, now_ns);
+        }
+        self.known_rss
+    }
+
+    fn read(&mut self, area: &Area, now_ns: u64) -> Option<u64> {
+        let rss = self.rss(area);
+        self.known_rss = rss.unwrap_or(self.known_rss);
+        self.next_reading_ns = now_ns.saturating_add(READING_NS);
+        rss
+    }
+
     /// Pages of segments that are resident in the target.
     pub(crate) fn segment_pages(&self) -> u64 {
         self.segment_pages
@@ -137,7 +159,7 @@ impl Observer {
             return;
         }
         let still = now_ns.saturating_sub(self.last_snapshot_ns) < STILL_NS;
-        match self.rss(area) {
+        match self.read(area, now_ns) {
             Some(rss) if !(still && rss == self.last_rss) => {
                 self.snapshot(area, rss);
             }
@@ -220,7 +242,7 @@ impl Observer {
     fn snapshot(&mut self, area: &Area, rss: u64) -> (Tick, u64) {
         let (tick, ticks) = self.take(area);
         self.writer.add(&Observation::Snapshot { tick, ticks, rss });
-        self.last_rss = rss;
+        (self.last_rss, self.known_rss) = (rss, rss);
         self.last_snapshot_ns = tick.time_ns;
         self.next_snapshot_ns = tick.time_ns.saturating_add(self.interval_ns);
         (tick, ticks)

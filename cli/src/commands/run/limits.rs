@@ -4,6 +4,7 @@
 //! Invariant: each recorded process is sent one signal at the most, and only snapshots of this run are removed.
 
 use std::collections::VecDeque;
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -16,7 +17,7 @@ use memtrack_collector::control_groups::memory_at_most;
 
 use crate::args::running::{LimitArgs, MemoryBound};
 use crate::control::snapshot;
-use crate::control::snapshot::CapturePaths;
+use crate::control::snapshot::{CapturePaths, CopyableCapture};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::sys::{Child, ResourceLimits, VirtualSizes};
@@ -154,6 +155,7 @@ impl LimitWatch {
             child,
             begun: Instant::now(),
             stopped: Arc::clone(&stopped),
+            pending: None,
             is_above: false,
             written: VecDeque::new(),
             has_failed: false,
@@ -164,6 +166,7 @@ impl LimitWatch {
                 watched.look();
                 if let Some((due, every)) = next.zip(limits.snapshot_every).filter(|(due, _)| Instant::now() >= *due) {
                     watched.write_snapshot();
+                    watched.write_stopped();
                     next = Some((due + every).max(Instant::now()));
                 }
             }
@@ -197,6 +200,7 @@ struct WatchedProgram {
     child: Arc<Child>,
     begun: Instant,
     stopped: Arc<Mutex<Option<StoppedByLimit>>>,
+    pending: Option<PendingStop>,
     /// The program was above the limit of snapshots, and not clearly below since.
     is_above: bool,
     /// Snapshots that were written and kept, the oldest first.
@@ -204,12 +208,18 @@ struct WatchedProgram {
     has_failed: bool,
 }
 
+/// The program was told to end; what it held then is to be written.
+struct PendingStop {
+    stopped: StoppedByLimit,
+    /// Whether anybody was told.
+    is_sent: bool,
+    captures: Result<Vec<CopyableCapture>>,
+}
+
 impl WatchedProgram {
     fn look(&mut self) {
-        let mut limits = self.stop_above.iter().chain(&self.snapshot_above);
-        let sizes = limits.any(WatchedLimit::is_of_virtual_sizes).then(|| VirtualSizes::of(self.child.pid()));
-        let VirtualSizes { address_space, data } = sizes.unwrap_or_default();
-        let used = [self.recording.resident_bytes(), address_space, data];
+        let used = self.used();
+        self.stop_above(used);
         if let Some(limit) = self.snapshot_above {
             if limit.exceeded(used).is_some() && !self.is_above {
                 self.is_above = true;
@@ -218,27 +228,59 @@ impl WatchedProgram {
                 self.is_above = false;
             }
         }
+        self.write_stopped();
+    }
+
+    /// What is used of each, in the order of [`LimitedMemory::ALL`].
+    fn used(&self) -> [u64; 3] {
+        let mut limits = self.stop_above.iter().chain(&self.snapshot_above);
+        let sizes = limits.any(WatchedLimit::is_of_virtual_sizes).then(|| VirtualSizes::of(self.child.pid()));
+        let VirtualSizes { address_space, data } = sizes.unwrap_or_default();
+        [self.recording.resident_bytes(), address_space, data]
+    }
+
+    /// Tells the program to end if it is above that limit. The snapshot is written later: the program would go on to grow.
+    fn stop_above(&mut self, used: [u64; 3]) {
         if self.is_ending {
             // What the program starts while it ends.
             let _ = self.recording.terminate_children();
         }
-        if let Some(exceeded) = self.stop_above.and_then(|limit| limit.exceeded(used)) {
-            (self.stop_above, self.is_ending) = (None, true);
-            let after = self.begun.elapsed();
-            let snapshot = self.write_snapshot();
-            let is_sent = self.child.signal(libc::SIGTERM);
-            // The first process may be a shell, which tells nobody.
-            let children = self.recording.terminate_children();
-            if is_sent || children > 0 {
-                let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-                *stopped = Some(StoppedByLimit { exceeded, after, children, snapshot });
-            }
+        let Some(exceeded) = self.stop_above.and_then(|limit| limit.exceeded(used)) else { return };
+        (self.stop_above, self.is_ending) = (None, true);
+        let after = self.begun.elapsed();
+        // Which bytes belong to it is settled before, since the program may free what it holds.
+        let captures = self.take_snapshot();
+        let is_sent = self.child.signal(libc::SIGTERM);
+        // The first process may be a shell, which tells nobody.
+        let children = self.recording.terminate_children();
+        let stopped = StoppedByLimit { exceeded, after, children, snapshot: None };
+        self.pending = Some(PendingStop { stopped, is_sent: is_sent || children > 0, captures });
+    }
+
+    /// Writes the snapshot of the moment at which the program was told to end.
+    fn write_stopped(&mut self) {
+        let Some(PendingStop { stopped, is_sent, captures }) = self.pending.take() else { return };
+        let snapshot = self.keep_snapshot(captures);
+        if is_sent {
+            let mut told = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+            *told = Some(StoppedByLimit { snapshot, ..stopped });
         }
     }
 
+    /// Writes a snapshot of now.
+    fn write_snapshot(&mut self) {
+        let captures = self.take_snapshot();
+        self.keep_snapshot(captures);
+    }
+
+    /// Settles what a snapshot of now consists of.
+    fn take_snapshot(&self) -> Result<Vec<CopyableCapture>> {
+        snapshot::take_own(&self.recording, &self.captures)
+    }
+
     /// Writes a snapshot, and removes the oldest if there are too many; gives its path.
-    fn write_snapshot(&mut self) -> Option<PathBuf> {
-        let written = self.try_to_write();
+    fn keep_snapshot(&mut self, captures: Result<Vec<CopyableCapture>>) -> Option<PathBuf> {
+        let written = captures.and_then(|captures| self.write(captures));
         let path = written.as_ref().ok().cloned();
         match written {
             Ok(path) => self.written.push_back(path),
@@ -255,16 +297,39 @@ impl WatchedProgram {
         path
     }
 
-    fn try_to_write(&self) -> Result<PathBuf> {
+    fn write(&mut self, mut captures: Vec<CopyableCapture>) -> Result<PathBuf> {
         let capture = (self.captures)(0);
         let directory = capture.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
         // A number that was removed is not used again, so that the newest has the highest.
         let path =
             snapshot::new_name(directory, capture.as_deref(), self.child.pid().cast_unsigned(), self.written.back());
-        let mut captures = snapshot::take_own(&self.recording, &self.captures)?;
         let mut out = ReportOutput::unwatched(&path)?;
-        snapshot::write(&mut captures, &mut out)?;
+        let looked = Instant::now();
+        snapshot::write(&mut captures, &mut WatchedWriter { out: &mut out, watched: self, looked })?;
         out.finish()?;
         Ok(path)
+    }
+}
+
+/// Writes, and watches the limit at which the program is ended meanwhile: a snapshot may be large.
+struct WatchedWriter<'a> {
+    out: &'a mut ReportOutput,
+    watched: &'a mut WatchedProgram,
+    looked: Instant,
+}
+
+impl Write for WatchedWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        if self.looked.elapsed() >= LOOK {
+            let used = self.watched.used();
+            self.watched.stop_above(used);
+            self.looked = Instant::now();
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -48,15 +48,16 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
         options: options.clone(),
         program: program.path.clone(),
         active: Mutex::default(),
+        completed: Condvar::new(),
         was_started: AtomicBool::new(false),
     });
     let handler = Arc::clone(&commands);
-    let server = socket.and_then(|socket| ControlServer::start(socket, child.pid().cast_unsigned(), handler).ok());
+    let mut server = socket.and_then(|socket| ControlServer::start(socket, child.pid().cast_unsigned(), handler).ok());
     signals.pass_on(&child, options.target.len());
     let Reaped { status, own_ns, resident_peak, name, limits, .. } = child.reap()?;
     end_with(shell_status(status));
-    drop(server);
-    let mut all = std::mem::take(&mut *commands.lock());
+    server.iter_mut().for_each(ControlServer::withdraw);
+    let mut all = commands.end();
     let of_program = all.remove(&child.pid());
     // Those of its children end with the program.
     for active in all.into_values() {
@@ -81,6 +82,8 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
             "memtrack: nothing was recorded: 'memtrack start {pid}' was not called while the program ran"
         ));
     }
+    commands.wait_for_stops();
+    server.into_iter().for_each(ControlServer::finish);
     Ok(status)
 }
 
@@ -106,19 +109,58 @@ impl ActiveRecording {
     }
 }
 
+/// The recordings of a dormant program and its children.
+#[derive(Default)]
+struct DormantRecordings {
+    /// By process.
+    active: BTreeMap<i32, ActiveRecording>,
+    /// Those that `stop` is completing.
+    stopping: usize,
+    /// The program has ended: none begins any more.
+    is_over: bool,
+}
+
 /// Executes commands on a program that is dormant, or recorded.
 struct DormantCommands {
     pid: i32,
     options: args::RunArgs,
     program: PathBuf,
-    /// By process.
-    active: Mutex<BTreeMap<i32, ActiveRecording>>,
+    active: Mutex<DormantRecordings>,
+    /// A recording that was taken out by `stop` is complete.
+    completed: Condvar,
     was_started: AtomicBool,
 }
 
 impl DormantCommands {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<i32, ActiveRecording>> {
+    fn lock(&self) -> MutexGuard<'_, DormantRecordings> {
         self.active.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The program has ended: no recording begins any more. Takes out those that nobody completes.
+    fn end(&self) -> BTreeMap<i32, ActiveRecording> {
+        let mut all = self.lock();
+        all.is_over = true;
+        std::mem::take(&mut all.active)
+    }
+
+    /// Waits until the recordings are complete that `stop` has taken out.
+    fn wait_for_stops(&self) {
+        let done = self.completed.wait_while(self.lock(), |all| all.stopping > 0);
+        drop(done.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Completes a recording that was taken out as one that is [stopping](DormantRecordings::stopping).
+    fn complete_stopped(&self, active: ActiveRecording) -> Vec<PathBuf> {
+        /// Counts it however this ends.
+        struct Stopping<'a>(&'a DormantCommands);
+        impl Drop for Stopping<'_> {
+            fn drop(&mut self) {
+                self.0.lock().stopping -= 1;
+                self.0.completed.notify_all();
+            }
+        }
+        let _stopping = Stopping(self);
+        self.complete(active, true, &Termination::unknown())
     }
 
     /// Completes the captures of a recording, and returns them.
@@ -153,7 +195,7 @@ impl DormantCommands {
         pid: Option<u32>,
         call: impl FnOnce(&RecordingCommands) -> Result<T, String>,
     ) -> Result<T, String> {
-        let all = self.lock();
+        let all = &self.lock().active;
         let wanted = pid.map_or(self.pid, u32::cast_signed);
         let of_wanted = || all.values().find(|active| active.records(wanted));
         let any = || all.values().next().filter(|_| pid.is_none());
@@ -163,9 +205,8 @@ impl DormantCommands {
 
     /// Executes a command on the recording in which it succeeds.
     fn with_any<T>(&self, call: impl Fn(&RecordingCommands) -> Result<T, String>) -> Result<T, String> {
-        let all = self.lock();
         let mut refusal = DORMANT.to_owned();
-        for active in all.values() {
+        for active in self.lock().active.values() {
             match call(&active.commands) {
                 Ok(done) => return Ok(done),
                 Err(error) => refusal = error,
@@ -176,7 +217,8 @@ impl DormantCommands {
 
     /// What is recorded, and the processes that wait.
     fn status_with(&self, of: impl Fn(&RecordingCommands) -> RecordingStatus) -> RecordingStatus {
-        let mut processes: Vec<_> = self.lock().values().flat_map(|active| of(&active.commands).processes).collect();
+        let mut processes: Vec<_> =
+            self.lock().active.values().flat_map(|active| of(&active.commands).processes).collect();
         let children = if self.options.follow { descendants(self.pid) } else { Vec::new() };
         for pid in [self.pid].into_iter().chain(children) {
             let is_told = |told: &ProcessStatus| {
@@ -244,7 +286,7 @@ impl CommandHandler for DormantCommands {
     }
 
     fn mark(&self, name: &str) -> Result<MarkAnswer, String> {
-        marked(self.lock().values().map(|active| active.commands.mark(name)))
+        marked(self.lock().active.values().map(|active| active.commands.mark(name)))
     }
 
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
@@ -275,8 +317,12 @@ impl CommandHandler for DormantCommands {
         sample: Option<String>,
     ) -> Result<StartAnswer, String> {
         let pid = pid.map_or(self.pid, u32::cast_signed);
-        let mut active = self.lock();
-        self.complete_ended(&mut active, pid);
+        let mut all = self.lock();
+        if all.is_over {
+            return Err("the program has ended".into());
+        }
+        let active = &mut all.active;
+        self.complete_ended(active, pid);
         if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
         }
@@ -301,15 +347,16 @@ impl CommandHandler for DormantCommands {
     fn stop(&self, pid: Option<u32>) -> Result<StopAnswer, String> {
         let wanted = pid.map_or(self.pid, u32::cast_signed);
         let mut all = self.lock();
-        let active = all.remove(&wanted);
-        if let Some((first, _)) = all.iter().find(|(_, other)| active.is_none() && other.records(wanted)) {
+        let active = all.active.remove(&wanted);
+        if let Some((first, _)) = all.active.iter().find(|(_, other)| active.is_none() && other.records(wanted)) {
             return Err(format!(
                 "process {wanted} is recorded with process {first}, which 'memtrack stop {first}' ends"
             ));
         }
-        drop(all);
         let Some(active) = active else { return Err("the program is dormant: nothing is being recorded".into()) };
-        Ok(StopAnswer { captures: self.complete(active, true, &Termination::unknown()) })
+        all.stopping += 1;
+        drop(all);
+        Ok(StopAnswer { captures: self.complete_stopped(active) })
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

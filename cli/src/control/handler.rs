@@ -84,9 +84,6 @@ impl RecordingServer {
 const BEGUN_BY_RUN: &str = "this recording was begun by 'memtrack run', so it ends with its program";
 const BEGUN_BY_PROGRAM: &str = "the program itself began this recording, and ends it";
 
-/// How long the end of a recording may take.
-const END_LIMIT: Duration = Duration::from_secs(25);
-
 /// Executes commands on the recording of a program and its children.
 pub(crate) struct RecordingCommands {
     recording: RecordingHandle,
@@ -239,7 +236,8 @@ impl CommandHandler for RecordingCommands {
         let request = EndRequest { answer: Some(answer) };
         let gone = || "the recording is just ending".to_owned();
         ends.lock().unwrap_or_else(PoisonError::into_inner).send(request).map_err(|_| gone())?;
-        let captures = answered.recv_timeout(END_LIMIT).map_err(|_| gone())??;
+        // Reading names and packing a large capture take minutes. Whoever completes it answers, or ends.
+        let captures = answered.recv().map_err(|_| gone())??;
         Ok(StopAnswer { captures })
     }
 }

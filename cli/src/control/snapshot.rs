@@ -3,14 +3,16 @@
 //! Invariant: the recording process copies nothing: it says which bytes of its open file to take, and what follows them.
 
 use std::ffi::OsStr;
-use std::fs::File;
-use std::io::{Read, Write};
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use memtrack_collector::control::ControlClient;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
 use memtrack_collector::{RecordingHandle, SnapshotCopy, TicketSpan, capture_tail};
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
@@ -43,7 +45,7 @@ pub(crate) struct CopyableCapture {
 pub(crate) fn copy_of(mut recording: RunningRecording, pid: i32) -> Result<(CaptureReader, NamedTempFile)> {
     let answer: SnapshotAnswer = recording.client.ask(ControlCommand::Snapshot { pid: u32::try_from(pid).ok() })?;
     let mut copy = NamedTempFile::with_prefix("memtrack-objects-").context("a copy of the capture cannot be made")?;
-    write(&mut [CopyableCapture::open(&answer, recording.client.recorder())?], &mut copy)?;
+    write(&mut [CopyableCapture::open(&answer, &recording.client)?], &mut copy)?;
     let file = Request { without_columns: true, ..Request::default() }.open(copy.path())?;
     if file.aggregated() {
         bail!("it is recorded with --aggregate, which keeps no blocks");
@@ -52,19 +54,20 @@ pub(crate) fn copy_of(mut recording: RunningRecording, pid: i32) -> Result<(Capt
 }
 
 impl CopyableCapture {
-    /// Opens the file of an answer. `recorder`: the recording process, as seen from here.
+    /// Opens the file of an answer.
     ///
     /// # Errors
-    /// It cannot be opened.
-    pub(crate) fn open(answer: &SnapshotAnswer, recorder: i32) -> Result<Self> {
+    /// It cannot be opened, or is none that the recording process may give away.
+    pub(crate) fn open(answer: &SnapshotAnswer, from: &ControlClient) -> Result<Self> {
         let SnapshotAnswer { descriptor, length, tail, capture, .. } = answer;
-        let through = format!("/proc/{recorder}/fd/{descriptor}");
+        let through = PathBuf::from(format!("/proc/{}/fd/{descriptor}", from.recorder()));
         // Where the recording process is not visible, or its descriptors are not, the capture may be.
-        let opened = File::open(&through).or_else(|error| match capture {
-            Some(path) if !tail.is_empty() => File::open(path).map_err(|_| error),
+        let opened = open_of(from.other_user(), &through).or_else(|error| match capture {
+            Some(path) if !tail.is_empty() => open_of(from.other_user(), path).map_err(|_| error),
             _ => Err(error),
         });
-        let file = opened.with_context(|| format!("{through}: the file of the recording cannot be opened"))?;
+        let file =
+            opened.with_context(|| format!("{}: the file of the recording cannot be opened", through.display()))?;
         Ok(Self { file, length: *length, tail: STANDARD.decode(tail).context("the end of the snapshot is damaged")? })
     }
 
@@ -129,6 +132,19 @@ impl CopyableCapture {
     }
 }
 
+/// Opens a file that a recording process has named. If that is of another user the file must be that user's own: who asks may
+/// read more than that user, and writes what he reads where others can read it.
+fn open_of(other_user: Option<u32>, path: &Path) -> io::Result<File> {
+    let is_permitted = |found: &Metadata| other_user.is_none_or(|user| found.is_file() && found.uid() == user);
+    let denied = || io::Error::new(io::ErrorKind::PermissionDenied, "it is no file of the user who records");
+    // Before it is opened: that alone has an effect on some devices.
+    if !is_permitted(&fs::metadata(path)?) {
+        return Err(denied());
+    }
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    if is_permitted(&file.metadata()?) { Ok(file) } else { Err(denied()) }
+}
+
 /// Takes a snapshot of the process with this pid, each at its own moment; of the first process one of all its processes.
 ///
 /// # Errors
@@ -143,7 +159,7 @@ pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result
     for process in all.iter().filter(|process| of_all || Some(process.number) == newest) {
         let answer = recording.client.ask::<SnapshotAnswer>(ControlCommand::Snapshot { pid: Some(process.pid) });
         let opened = match answer {
-            Ok(answer) => CopyableCapture::open(&answer, recording.client.recorder()),
+            Ok(answer) => CopyableCapture::open(&answer, &recording.client),
             // It may have ended since.
             Err(_) if process.state == ProcessState::Ended || !is_first(process.number) => match &process.capture {
                 Some(path) => CopyableCapture::complete(path),
@@ -220,8 +236,23 @@ pub(crate) fn new_name(directory: &Path, capture: Option<&Path>, pid: u32, last:
 
 #[cfg(test)]
 mod tests {
-    use super::new_name;
+    use std::io::ErrorKind;
+    use std::os::unix::fs::MetadataExt;
     use std::path::Path;
+
+    use super::{new_name, open_of};
+
+    #[test]
+    fn another_users_recording_gives_away_only_files_of_that_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.bin");
+        std::fs::write(&path, "").unwrap();
+        let own = std::fs::metadata(&path).unwrap().uid();
+        assert!(open_of(None, &path).is_ok() && open_of(Some(own), &path).is_ok());
+        let denied = |user, path: &Path| open_of(Some(user), path).unwrap_err().kind();
+        assert_eq!(denied(own + 1, &path), ErrorKind::PermissionDenied);
+        assert_eq!(denied(own, directory.path()), ErrorKind::PermissionDenied, "no regular file");
+    }
 
     #[test]
     fn snapshots_are_numbered() {

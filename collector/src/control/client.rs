@@ -1,7 +1,7 @@
 //! A client of a recording.
 //!
 //! Invariant: it believes only a server of its own user, of root, or of the owner of the socket's directory; and it waits
-//! no longer than a given time for an answer.
+//! no longer than a given time for an answer, unless that comes when a capture is complete.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,12 +11,12 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::directory::peer;
+use super::directory::{peer, user};
 use super::protocol::{ControlAnswer, ControlCommand, ControlRequest, Greeting, PROTOCOL_VERSION, line};
 
 /// The longest line that a server sends.
 const MAX_LINE: u64 = 256 << 20;
-/// How long the greeting and answers may take.
+/// How long the greeting and answers may take; those that wait for a complete capture have no limit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a recording gave no answer.
@@ -47,6 +47,8 @@ pub struct ControlClient {
     greeting: Greeting,
     /// The recording process, as seen from here; 0 where it is not visible.
     recorder: i32,
+    /// Its user.
+    user: u32,
     next: u64,
 }
 
@@ -59,13 +61,13 @@ impl ControlClient {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let recorder = peer(&stream)?.pid;
+        let libc::ucred { pid: recorder, uid: user, .. } = peer(&stream)?;
         let mut input = LineReader { input: BufReader::new(stream.try_clone()?), partial: Vec::new() };
         let greeting: Greeting = message(&input.next()?)?;
         if greeting.memtrack != PROTOCOL_VERSION {
             return Err(ControlError::Version(greeting.memtrack));
         }
-        Ok(Self { stream, input, greeting, recorder, next: 1 })
+        Ok(Self { stream, input, greeting, recorder, user, next: 1 })
     }
 
     /// The first process of the recording.
@@ -80,11 +82,27 @@ impl ControlClient {
         self.recorder
     }
 
+    /// The user of the recording process, if that is neither this process's nor root.
+    #[must_use]
+    pub fn other_user(&self) -> Option<u32> {
+        Some(self.user).filter(|theirs| ![0, user()].contains(theirs))
+    }
+
     /// Sends a command and waits for its answer. Lines that are pushed meanwhile are dropped.
     pub fn ask<T: DeserializeOwned>(&mut self, command: ControlCommand) -> Result<T, ControlError> {
         let id = self.next;
         self.next += 1;
+        // Packing a large capture takes minutes; a recording process that ends meanwhile closes the connection.
+        let limit = (!command.completes_capture()).then_some(PATIENCE);
         self.stream.write_all(&line(&ControlRequest { id, command }))?;
+        self.stream.set_read_timeout(limit)?;
+        let answered = self.answer(id);
+        self.stream.set_read_timeout(Some(PATIENCE))?;
+        answered
+    }
+
+    /// Waits for the answer to this request.
+    fn answer<T: DeserializeOwned>(&mut self, id: u64) -> Result<T, ControlError> {
         loop {
             let answer: ControlAnswer = message(&self.input.next()?)?;
             match answer {

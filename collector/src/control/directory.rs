@@ -1,8 +1,8 @@
 //! Where the sockets of recordings are: `$XDG_RUNTIME_DIR/memtrack/<pid>.sock`, else `/tmp/memtrack-<uid>/<pid>.sock`.
 //!
 //! Invariant: a socket is made and looked for only in a directory that belongs to this user, with mode 0700, that is no
-//! symbolic link. Under its final name a socket listens already, so one that refuses connections is stale: its recorder
-//! has died, and whoever lists sockets removes it.
+//! symbolic link; root looks into those of other users, too, and removes nothing there. Under its final name a socket
+//! listens already, so one that refuses connections is stale: its recorder has died, and whoever lists his own sockets removes it.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, ErrorKind};
@@ -124,7 +124,7 @@ impl ControlSocket {
     }
 }
 
-/// The sockets of all recordings that this user may reach. Stale ones are removed.
+/// The sockets of all recordings that this user may reach. Stale ones of his own are removed.
 #[must_use]
 pub fn sockets() -> Vec<PathBuf> {
     sockets_in(&all_places())
@@ -133,13 +133,17 @@ pub fn sockets() -> Vec<PathBuf> {
 pub(super) fn sockets_in(places: &[PathBuf]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for directory in places.iter().filter(|place| check(place).is_ok()) {
+        // Another user may put something else in the place of the directory at any time.
+        let is_own = fs::symlink_metadata(directory).is_ok_and(|found| found.uid() == user());
         for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
             let path = entry.path();
             let name = entry.file_name();
             let is_socket = name.as_bytes().ends_with(SUFFIX.as_bytes());
             let is_unfinished = name.as_bytes().starts_with(b"new-") && age(&path) > UNFINISHED;
             if (is_socket || is_unfinished) && is_stale(&path) {
-                let _ = fs::remove_file(&path);
+                if is_own {
+                    let _ = fs::remove_file(&path);
+                }
             } else if is_socket {
                 found.push(path);
             }
@@ -197,7 +201,7 @@ fn age(path: &Path) -> Duration {
     modified.ok().and_then(|time| time.elapsed().ok()).unwrap_or_default()
 }
 
-fn user() -> u32 {
+pub(super) fn user() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() }
 }

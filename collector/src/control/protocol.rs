@@ -113,6 +113,13 @@ pub enum ControlCommand {
     },
 }
 
+impl ControlCommand {
+    /// Whether its answer comes when a capture is complete, which may take as long as that is large.
+    pub(super) fn completes_capture(&self) -> bool {
+        matches!(self, Self::Stop { .. } | Self::Detach | Self::End { .. })
+    }
+}
+
 /// A span that begins: the part of the recording from now to its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SpanRequest {

@@ -82,10 +82,12 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let failed = summary.as_ref().err().map(ToString::to_string);
     let ended = (&run, &Termination::unknown());
     let captures = final_summary::report(ended, capture, &program, summary, (&children, None, None), &complete);
-    if let Some(answer) = request.and_then(|request| request.answer) {
-        let captures = captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
-        let text = |reason| format!("{}: {reason}", path.display());
-        if answer.send(failed.map_or(Ok(captures), |reason| Err(text(reason)))).is_ok() {
+    let captures: Vec<PathBuf> =
+        captures.into_iter().map(|capture| capture.canonicalize().unwrap_or(capture)).collect();
+    let answer = failed.map_or(Ok(captures), |reason| Err(format!("{}: {reason}", path.display())));
+    // Those, too, that have come since.
+    for asked in request.into_iter().chain(requests.try_iter()).filter_map(|request| request.answer) {
+        if asked.send(answer.clone()).is_ok() {
             std::thread::sleep(LAST_ANSWER);
         }
     }

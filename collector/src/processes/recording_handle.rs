@@ -11,8 +11,16 @@ use memtrack_transport::clock::monotonic_ns;
 use crate::pictures::LAST_PATIENCE;
 use crate::processes::recorded_children::RecordedChildren;
 use crate::processes::recording_access::{RecordedProcess, RecordingAccess};
-use crate::session::drain_command::{DrainCommand, RecordingMoment, TicketSpan};
+use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
+
+/// Why nothing is done before a process has connected.
+const NOT_BEGUN: &str = "the program has not begun to record yet: try it again in a moment";
+
+/// Whether none of these processes has connected yet.
+fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
+    all.iter().all(|(_, access)| !access.progress.has_ended() && access.progress.process().is_none())
+}
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]
@@ -72,16 +80,19 @@ impl RecordingHandle {
     /// # Errors
     /// Why no capture has it, for the user.
     pub fn mark(&self, name: &str) -> Result<(u64, u64), String> {
-        let set = |(_, access): (u32, RecordingAccess)| {
-            let mark = |answer| DrainCommand::Mark(name.to_owned(), answer);
-            if access.progress.has_ended() { None } else { access.commands.ask(mark).flatten() }
-        };
+        let mark = |answer| DrainCommand::Mark(name.to_owned(), answer);
         let all = self.all();
-        let times: Vec<u64> = all.iter().cloned().filter_map(set).collect();
-        let cut_off = || all.iter().any(|(_, access)| access.progress.is_cut_off() && !access.progress.has_ended());
+        let living: Vec<_> = all.iter().filter(|(_, access)| !access.progress.has_ended()).collect();
+        let answers: Vec<_> = living.iter().map(|(_, access)| access.commands.ask(mark)).collect();
+        let times: Vec<u64> = answers.iter().filter_map(|answer| answer.ok().flatten()).collect();
+        let is_cut_off = || living.iter().any(|(_, access)| access.progress.is_cut_off());
         match times.first() {
             Some(first) => Ok((*first, times.len() as u64)),
-            None if cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
+            None if answers.contains(&Err(NoAnswer::Late)) => {
+                Err("the recording is too busy to answer; the mark is set when it comes to it".into())
+            }
+            None if is_cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
+            None if has_not_begun(&all) => Err(NOT_BEGUN.into()),
             None => Err("no recorded process is running any more".into()),
         }
     }
@@ -104,7 +115,7 @@ impl RecordingHandle {
     #[must_use]
     pub fn position(&self, number: u32) -> Option<RecordingMoment> {
         let (_, access) = self.all().into_iter().find(|(known, _)| *known == number)?;
-        access.commands.ask(DrainCommand::Position).flatten()
+        access.commands.ask(DrainCommand::Position).ok().flatten()
     }
 
     /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the
@@ -114,15 +125,17 @@ impl RecordingHandle {
     /// Why it cannot be done, for the user.
     pub fn snapshot(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
         let all = self.all();
-        let found = all.iter().find(|(known, _)| *known == number);
-        let (_, access) = found.ok_or("the process is not recorded any more")?;
+        let found = all.iter().find(|(known, _)| *known == number).ok_or("the process is not recorded any more")?;
+        let (_, access) = found;
         match access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)) {
-            Some(Ok(copy)) => Ok(copy),
-            Some(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
+            Ok(Ok(copy)) => Ok(copy),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 Err("the capture of this recording is no regular file, so it cannot be copied".into())
             }
-            Some(Err(error)) => Err(format!("the capture cannot be written: {error}")),
-            None => Err("the process has ended, or has not begun to record".into()),
+            Ok(Err(error)) => Err(format!("the capture cannot be written: {error}")),
+            Err(NoAnswer::Late) => Err("the recording is too busy to answer: try it again".into()),
+            Err(NoAnswer::Ended) if has_not_begun(std::slice::from_ref(found)) => Err(NOT_BEGUN.into()),
+            Err(NoAnswer::Ended) => Err("the process has ended".into()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
 use memtrack_transport::Area;
 use memtrack_transport::clock::StampingClock;
@@ -111,6 +111,15 @@ pub(crate) struct Connection {
     pub(crate) replaces: Option<u64>,
 }
 
+/// Why a command was not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The thread has ended, or cannot execute it.
+    Ended,
+    /// It has not come to it yet, as where the disk is slow; it will.
+    Late,
+}
+
 /// Sends commands to one draining thread.
 #[derive(Clone, Debug)]
 pub(crate) struct CommandSender {
@@ -126,17 +135,24 @@ impl CommandSender {
         (Self { commands, waker }, inbox)
     }
 
-    /// Sends a command whose answer is waited for, but not for long: `None` if the thread has ended or is too busy.
-    pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Option<T> {
+    /// Sends a command whose answer is waited for, but not for long.
+    pub(crate) fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Result<T, NoAnswer> {
         self.ask_for(PATIENCE, command)
     }
 
     /// The same, and so long is waited for the answer.
-    pub(crate) fn ask_for<T>(&self, patience: Duration, command: impl FnOnce(Sender<T>) -> DrainCommand) -> Option<T> {
+    pub(crate) fn ask_for<T>(
+        &self,
+        patience: Duration,
+        command: impl FnOnce(Sender<T>) -> DrainCommand,
+    ) -> Result<T, NoAnswer> {
         let (answer, answered) = bounded(1);
-        self.commands.send_timeout(command(answer), PATIENCE).ok()?;
+        self.commands.send(command(answer)).map_err(|_| NoAnswer::Ended)?;
         self.waker.wake();
-        answered.recv_timeout(patience).ok()
+        answered.recv_timeout(patience).map_err(|error| match error {
+            RecvTimeoutError::Timeout => NoAnswer::Late,
+            RecvTimeoutError::Disconnected => NoAnswer::Ended,
+        })
     }
 
     /// Sends a command whose answer the caller waits for, at the latest at the deadline. `None`: the thread has ended or is too busy.
@@ -165,7 +181,7 @@ mod tests {
 
     use crossbeam_channel::RecvTimeoutError;
 
-    use super::{CommandSender, DrainCommand};
+    use super::{CommandSender, DrainCommand, NoAnswer};
 
     #[test]
     fn what_a_thread_had_not_taken_when_it_ended_is_not_waited_for() {
@@ -174,5 +190,13 @@ mod tests {
         let answered = commands.begin(Instant::now() + patience, DrainCommand::Position).unwrap();
         drop(inbox);
         assert_eq!(answered.recv_timeout(patience), Err(RecvTimeoutError::Disconnected));
+    }
+
+    #[test]
+    fn a_thread_that_is_late_is_told_from_one_that_has_ended() {
+        let (commands, inbox) = CommandSender::new(Arc::default());
+        assert_eq!(commands.ask_for(Duration::ZERO, DrainCommand::Position), Err(NoAnswer::Late));
+        drop(inbox);
+        assert_eq!(commands.ask(DrainCommand::Position), Err(NoAnswer::Ended));
     }
 }

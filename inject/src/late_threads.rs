@@ -4,7 +4,7 @@
 //! another thread waits. Invariant: one that has stopped goes on, as if it had not, when [`LateThreads::release_stopped`]
 //! returns; the others do so when the tracing thread ends.
 
-use crate::stop::StoppedThread;
+use crate::stopped_thread::StoppedThread;
 use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
 use crate::waiting::resumable;
 

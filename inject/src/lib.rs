@@ -36,6 +36,8 @@ mod safe_point;
 mod saved_state;
 #[cfg(target_arch = "x86_64")]
 mod stop;
+#[cfg(target_arch = "x86_64")]
+mod stopped_thread;
 mod target;
 #[cfg(target_arch = "x86_64")]
 mod tracee;

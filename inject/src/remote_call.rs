@@ -13,7 +13,7 @@ use crate::late_threads::LateThreads;
 use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
 use crate::saved_state::{STUB, SavedState};
-use crate::stop::StoppedThread;
+use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
 use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
 use crate::waiting::resumable;

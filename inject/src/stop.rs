@@ -11,9 +11,10 @@ use crate::late_threads::LateThreads;
 use crate::process_facts::{ProcessFacts, yama_scope};
 use crate::refusal::{Busy, Refusal};
 use crate::safe_point::{SafetyJudge, StoppedState};
+use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
 use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
-use crate::waiting::{self, ThreadRank, resumable};
+use crate::waiting::{self, ThreadRank};
 
 /// How long a safe point is searched.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -25,22 +26,6 @@ const LAST_STOP_LIMIT: Duration = Duration::from_secs(2);
 const PAUSES: [u64; 7] = [50, 310, 130, 730, 90, 1730, 410];
 /// How long threads are spared whose system call a stop may end, where there are others.
 const SPARED: Duration = Duration::from_millis(300);
-
-/// A stopped thread: at a safe point, or anywhere.
-#[derive(Debug)]
-pub(crate) struct StoppedThread {
-    pub(crate) tracee: Tracee,
-    pub(crate) registers: libc::user_regs_struct,
-}
-
-impl StoppedThread {
-    /// Lets it go on as if it had not been stopped.
-    pub(crate) fn release(self) {
-        // An interruption that is a restart for the kernel is none for the thread, too.
-        let _ = self.tracee.set_registers(&resumable(&self.registers));
-        let _ = self.tracee.detach(0);
-    }
-}
 
 /// Stops a thread where it may call the loader. Those that were asked to stop and have not are to be let go as they do.
 pub(crate) fn stop_safely(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {

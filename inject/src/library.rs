@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use crate::filter;
+use crate::filter::{self, Permission, Purpose};
 use crate::library_image;
 use crate::maps::Mappings;
 use crate::object::RemoteObject;
@@ -48,8 +48,9 @@ pub struct SharedFile {
 struct LoadedLibrary {
     attach: u64,
     detach: u64,
-    /// Libraries of earlier versions have none.
+    /// Libraries of earlier versions have none of these.
     detach_abandoned: Option<u64>,
+    restrict: Option<u64>,
 }
 
 /// Loads the library if it is not there, and calls `memtrack_attach` in it with shared memory that `share` prepares: it
@@ -72,11 +73,15 @@ pub fn attach(
         if loaded.is_none() && !target.has_path("/proc/self") {
             return Err(Refusal::NoProc);
         }
-        with_thread(&target, |thread| {
+        with_thread(&target, Purpose::Begin, |thread, permission| {
             let library = match loaded {
                 Some(library) => library,
                 None => load(&target, thread, loader, image)?,
             };
+            if let Permission::Restricted(calls) = permission {
+                let restrict = library.restrict.ok_or(Refusal::OtherVersion)?;
+                thread.call("memtrack_restrict", restrict, [calls.into(), 0])?;
+            }
             let (mut attempt, mut last) = (0, None);
             loop {
                 match call_attach(&target, thread, library, attempt, share)? {
@@ -114,7 +119,9 @@ fn call_detach(pid: i32, function: fn(LoadedLibrary) -> u64) -> Result<i32, Refu
     on_own_thread(|| {
         let target = inspect_untraced(pid)?;
         let library = find(&target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)?;
-        with_thread(&target, |thread| Ok(thread.call("memtrack_detach", function(library), [0, 0])? as i32))
+        with_thread(&target, Purpose::End, |thread, _| {
+            Ok(thread.call("memtrack_detach", function(library), [0, 0])? as i32)
+        })
     })
 }
 
@@ -163,15 +170,19 @@ fn check_threads(target: &TargetProcess) -> Result<(), Refusal> {
 
 fn with_thread<T>(
     target: &TargetProcess,
-    work: impl FnOnce(&mut RemoteThread<'_>) -> Result<T, Refusal>,
+    purpose: Purpose,
+    work: impl FnOnce(&mut RemoteThread<'_>, Permission) -> Result<T, Refusal>,
 ) -> Result<T, Refusal> {
     let (stopped, late) = stop_safely(target)?;
-    if let Err(refusal) = filter::check(&target.facts, &target.own, &stopped.tracee) {
-        stopped.release();
-        return Err(refusal);
-    }
+    let permission = match filter::check(target, &stopped.tracee, purpose) {
+        Ok(permission) => permission,
+        Err(refusal) => {
+            stopped.release();
+            return Err(refusal);
+        }
+    };
     let mut thread = RemoteThread::begin(target, stopped, late)?;
-    let result = work(&mut thread);
+    let result = work(&mut thread, permission);
     // What was called is done, whether the process has ended since or not.
     let restored = thread.finish();
     let result = result?;
@@ -193,7 +204,9 @@ fn functions_at(target: &TargetProcess, base: u64) -> Result<LoadedLibrary, Refu
     let exports = object.exports(&target.memory);
     let attach = exports.find(b"memtrack_attach").ok_or_else(missing)?;
     let detach = exports.find(b"memtrack_detach").ok_or_else(missing)?;
-    Ok(LoadedLibrary { attach, detach, detach_abandoned: exports.find(b"memtrack_detach_abandoned") })
+    let [detach_abandoned, restrict] =
+        [&b"memtrack_detach_abandoned"[..], b"memtrack_restrict"].map(|name| exports.find(name));
+    Ok(LoadedLibrary { attach, detach, detach_abandoned, restrict })
 }
 
 fn load(

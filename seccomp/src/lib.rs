@@ -4,6 +4,8 @@
 //! about to make calls in another process about those. Invariant: a filter that is not understood permits nothing; nothing
 //! is allocated.
 
+pub mod own_calls;
+
 /// How filters call this architecture.
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -11,6 +13,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
 const ALLOW: u32 = 0x7fff_0000;
+const FAILS: u32 = 0x0005_0000;
 const LOG: u32 = 0x7ffc_0000;
 const ACTION: u32 = 0xffff_0000;
 /// Words of what a filter sees of a call: number, architecture, the address of the instruction, six arguments.
@@ -21,6 +24,17 @@ const SCRATCH: usize = 16;
 /// Whether a filter plainly permits the call of this number with these arguments: it is made, and at most logged.
 #[must_use]
 pub fn permits(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) -> bool {
+    matches!(result(filter, number, arguments).map(|result| result & ACTION), Some(ALLOW | LOG))
+}
+
+/// Whether the call is harmless to try: it is permitted, or plainly fails.
+#[must_use]
+pub fn spares(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) -> bool {
+    let fails = |result: u32| result & ACTION == FAILS && result != FAILS;
+    permits(filter, number, arguments) || result(filter, number, arguments).is_some_and(fails)
+}
+
+fn result(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) -> Option<u32> {
     let mut data = [0; WORDS];
     for (place, word) in data.iter_mut().zip([number, ARCHITECTURE]) {
         *place = word;
@@ -29,7 +43,7 @@ pub fn permits(filter: &[libc::sock_filter], number: u32, arguments: &[u64; 6]) 
     for (place, word) in data.iter_mut().skip(4).zip(words) {
         *place = word;
     }
-    matches!(run(filter, &data).map(|result| result & ACTION), Some(ALLOW | LOG))
+    run(filter, &data)
 }
 
 /// The filter's result; `None`: it is not understood.
@@ -83,7 +97,7 @@ fn run(filter: &[libc::sock_filter], data: &[u32; WORDS]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::{ALLOW, ARCHITECTURE, LOG, permits};
+    use super::{ALLOW, ARCHITECTURE, LOG, permits, spares};
 
     fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
         libc::sock_filter { code, jt, jf, k }
@@ -96,6 +110,9 @@ mod tests {
         assert!(all(&[returns(ALLOW)]) && all(&[returns(LOG)]));
         // An error, a signal, a tracer; nothing; what does not end, and what is not understood.
         assert!([0x0005_0001, 0, 0x0003_0000, 0x7ff0_0000].iter().all(|action| !all(&[returns(*action)])));
+        // A failure is harmless, but not one that looks like success.
+        let tried = [0x0005_0001, 0x0005_0000, 0].map(|action| spares(&[returns(action)], 202, &[0; 6]));
+        assert_eq!(tried, [true, false, false]);
         assert!(!all(&[]) && !all(&[instruction(0x05, 0, 0, u32::MAX), returns(ALLOW)]));
         assert!(!all(&[instruction(0xffff, 0, 0, 0), returns(ALLOW)]));
         // Of this architecture the call with this number, if the second argument is 128.

@@ -7,8 +7,9 @@
 #![expect(clippy::disallowed_types, reason = "memtrack calls these outside of hooks")]
 
 use std::ffi::c_int;
+use std::io::Read;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use memtrack_transport::Area;
@@ -18,7 +19,7 @@ use memtrack_transport::clock::monotonic_ns;
 use super::recorded_process;
 use super::recording_span::{self, Given, Start};
 use crate::platform::errno::Errno;
-use crate::platform::{collector_socket, dladdr, recording_switch, shared_area};
+use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
 
 /// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
@@ -27,6 +28,16 @@ use crate::recording::thread;
 extern "C" fn memtrack_attach(memory: c_int, slots: u32) -> i32 {
     let _errno = Errno::keep();
     exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done)) as i32
+}
+
+/// Before recording begins in a process that has filters of system calls already: those of [`OwnCall`] that they do not allow,
+/// as bits. More than those are not made from now on.
+///
+/// [`OwnCall`]: crate::platform::seccomp::OwnCall
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_restrict(calls: u32) -> i32 {
+    seccomp::restrict(calls);
+    0
 }
 
 /// Ends recording. The library stays loaded, and passes on what the program calls by pointers that it has kept. The
@@ -48,21 +59,29 @@ extern "C" fn memtrack_detach_abandoned() -> i32 {
 fn detach() -> AttachStatus {
     match shared_area::area().filter(|_| recorded_process::is_this()) {
         Some(area) => recording_span::end(area),
-        None => AttachStatus::NotRecorded,
+        None => {
+            // A child that was forked while its parent was recorded, and is not recorded itself.
+            if recorded_process::is_forked() {
+                recording_span::uninstall_inherited();
+            }
+            AttachStatus::NotRecorded
+        }
     }
 }
 
-/// One call at a time, from outside of hooks. In a fork child the call of a thread that is not there may be unfinished.
+/// One call at a time, from outside of hooks. What a forked child has inherited is the call of a thread that is not there.
 fn exclusively(call: impl FnOnce() -> AttachStatus) -> AttachStatus {
-    static UNDER_WAY: AtomicBool = AtomicBool::new(false);
-    if thread::is_inside() || UNDER_WAY.swap(true, AcqRel) {
+    /// The process in which a call is under way.
+    static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+    let process = std::process::id();
+    if thread::is_inside() || UNDER_WAY.swap(process, AcqRel) == process {
         return AttachStatus::Busy;
     }
     // What is allocated and looked up here is not the program's.
     let word = thread::suspend();
     let status = call();
     thread::resume(word);
-    UNDER_WAY.store(false, Release);
+    UNDER_WAY.store(0, Release);
     status
 }
 
@@ -122,6 +141,9 @@ fn map(memory: BorrowedFd<'_>, slots: u32) -> Result<&'static Area, AttachStatus
     if unsafe { area.replace(memory) } { Ok(area) } else { Err(AttachStatus::NotMapped) }
 }
 
+/// The longest environment that is read.
+const MOST_ENVIRONMENT: u64 = 16 << 20;
+
 /// This library's path, if it is one by which other programs can load it.
 fn library() -> Option<&'static [u8]> {
     dladdr::own_path().filter(|path| path.starts_with(b"/") && !path.starts_with(b"/proc/"))
@@ -129,7 +151,10 @@ fn library() -> Option<&'static [u8]> {
 
 /// `PYTHONMALLOC`, as the program was started with. Not from `environ`, which other threads may be changing.
 fn python_malloc() -> Option<Vec<u8>> {
-    let environment = std::fs::read("/proc/self/environ").ok()?;
+    let mut environment = Vec::new();
+    // As little as possible is asked of the system: it may be forbidden.
+    let file = std::fs::File::open("/proc/self/environ").ok()?;
+    file.take(MOST_ENVIRONMENT).read_to_end(&mut environment).ok()?;
     let value = |entry: &[u8]| entry.strip_prefix(b"PYTHONMALLOC=").map(<[u8]>::to_vec);
     environment.split(|byte| *byte == 0).find_map(value)
 }

@@ -2,6 +2,7 @@
 //!
 //! Invariant: however it ends, the process has been asked to restore everything before its capture is closed.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use memtrack_collector::{
-    AttachStatus, Collector, Error, ProcessExit, RecordingEnd, RecordingHandle, RecordingOptions, RecordingSummary,
+    AttachStatus, Collector, Error, ProcessExit, RecordedProcess, RecordingEnd, RecordingHandle, RecordingOptions,
+    RecordingSummary,
 };
 use memtrack_inject::Refusal;
 
@@ -197,14 +199,10 @@ impl AttachedRecording {
     /// Ends it: the processes are put back as they were, and the captures are completed.
     pub(super) fn end(self) -> EndedRecording {
         self.handle().take_pictures_of_end();
-        let processes = self.handle().processes();
-        for child in processes.iter().filter(|process| process.number > 0 && !process.ended) {
-            let pid = child.process.as_ref().and_then(|process| process.pid);
-            if let Some(Err(error)) = pid.map(|pid| detach(pid.cast_signed())) {
-                message::warning(format_args!("{error:#}"));
-            }
-        }
-        let end = match detach(self.pid) {
+        // First, so that it starts no more recorded children.
+        let first = detach(self.pid);
+        self.detach_children();
+        let end = match first {
             Ok(true) => RecordingEnd::Stopped,
             Ok(false) => RecordingEnd::Exited,
             Err(error) => {
@@ -213,6 +211,25 @@ impl AttachedRecording {
             }
         };
         self.complete(end)
+    }
+
+    /// Puts back all recorded children: those, too, that others of them start meanwhile.
+    fn detach_children(&self) {
+        let mut known = HashSet::new();
+        loop {
+            let processes = self.handle().processes();
+            let is_child = |process: &&RecordedProcess| process.number > 0 && !process.ended;
+            let new: Vec<_> =
+                processes.iter().filter(is_child).filter(|process| known.insert(process.number)).collect();
+            if new.is_empty() {
+                return;
+            }
+            for pid in new.iter().filter_map(|process| process.process.as_ref()?.pid) {
+                if let Err(error) = detach(pid.cast_signed()) {
+                    message::warning(format_args!("{error:#}"));
+                }
+            }
+        }
     }
 
     /// Completes the captures of processes that record no more.

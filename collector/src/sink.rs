@@ -146,11 +146,11 @@ pub trait Sink: Send {
         let _ = hurry;
     }
 
-    /// Writes out all data that was handed over, and says where it is. `process`: the metadata that the copy ends with. An
-    /// error does not end the recording.
+    /// Says where all data is that was handed over: there was just a [checkpoint](Self::checkpoint). `process`: the metadata that
+    /// the copy ends with. An error does not end the recording.
     ///
     /// # Errors
-    /// A write error; or that the sink cannot be copied.
+    /// That the sink cannot be copied.
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         let _ = process;
         Err(io::ErrorKind::Unsupported.into())

@@ -278,7 +278,6 @@ impl<W: Write + Send> Sink for FileSink<W> {
 
     fn snapshot(&mut self, process: &Process) -> io::Result<SnapshotCopy> {
         let descriptor = self.descriptor.ok_or(io::ErrorKind::Unsupported)?;
-        self.checkpoint()?;
         // The start of a span is its own, that of a later image of the process is the first one's.
         let ticket = if process.span_ticket.is_some() { 0 } else { self.image_ticket };
         Ok(SnapshotCopy { descriptor, length: self.written, tail: capture_tail(process, ticket)? })

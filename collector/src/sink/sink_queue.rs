@@ -239,9 +239,15 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
             Ok(())
         }
         SinkMessage::Snapshot { process, answer } => {
+            // Behind a block that was written in part nothing can be read.
+            let written = sink.checkpoint();
+            let copy = match &written {
+                Ok(()) => sink.snapshot(process),
+                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            };
             // The one who asked may have lost patience.
-            let _ = answer.send(sink.snapshot(process));
-            Ok(())
+            let _ = answer.send(copy);
+            written
         }
         SinkMessage::Finish { complete } => sink.finish(*complete),
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -10,7 +11,7 @@ use memtrack_format::meta::Process;
 
 use super::{directory, eventually, noise, start_with};
 use crate::fake_target::FakeTarget;
-use crate::{RecordPiece, RecordingEnd, RecordingOptions, Sink};
+use crate::{Error, RecordPiece, RecordingEnd, RecordingOptions, Sink, SnapshotCopy, TicketSpan};
 
 /// Blocks before the first record, then compares lengths and a checksum.
 struct Slow {
@@ -162,4 +163,62 @@ fn later_tickets_only(rare: bool) {
     let (records, early, rounds) = *report.lock().unwrap();
     assert_eq!((records, early), (900_000, 0));
     assert!(rounds > 10, "{rounds} rounds");
+}
+
+/// Its medium fails while a snapshot is written out.
+#[derive(Default)]
+struct Failing {
+    has_records: bool,
+    written_behind: Arc<AtomicBool>,
+}
+
+impl Sink for Failing {
+    fn process(&mut self, _: &Process) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn records(&mut self, _: &RecordPiece<'_>) -> io::Result<()> {
+        self.written_behind.store(self.has_records, SeqCst);
+        self.has_records = true;
+        Ok(())
+    }
+
+    fn observations(&mut self, _: &[u8], _: u64, _: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> io::Result<()> {
+        if self.has_records { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+
+    fn snapshot(&mut self, _: &Process) -> io::Result<SnapshotCopy> {
+        self.checkpoint()?;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn finish(&mut self, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn nothing_is_written_behind_a_snapshot_that_could_not_be() {
+    let dir = directory();
+    let sink = Failing::default();
+    let written_behind = Arc::clone(&sink.written_behind);
+    let options = RecordingOptions { checkpoint: Duration::from_secs(3600), ..RecordingOptions::default() };
+    let collector = start_with(dir.path(), options, Box::new(sink));
+    let target = FakeTarget::start(collector.socket_path());
+    target.writer().write(&noise(8, 1000));
+    // With the first records.
+    let refusal = loop {
+        match collector.handle().snapshot(0, TicketSpan::default()) {
+            Err(refusal) if refusal.contains("regular file") => std::thread::yield_now(),
+            other => break other.unwrap_err(),
+        }
+    };
+    assert!(refusal.contains("cannot be written"), "{refusal}");
+    target.writer().write(&noise(8, 1000));
+    assert!(matches!(collector.finish(RecordingEnd::Exited), Err(Error::Sink(_))));
+    assert!(!written_behind.load(SeqCst));
 }

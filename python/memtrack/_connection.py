@@ -5,11 +5,8 @@ Invariant: there is one answer to each request, and nothing else is read.
 
 from __future__ import annotations
 
-# By name: a test may replace it in its module while it is recorded.
-from select import select
-
 # The module socket makes enumerations, which takes longer than to connect.
-from _socket import SOL_SOCKET, socket
+from _socket import MSG_NOSIGNAL, MSG_PEEK, SOL_SOCKET, socket, timeout
 
 from memtrack._errors import Error
 from memtrack._interrupts import is_own_failure, pass_on
@@ -33,6 +30,9 @@ _SETTLED_AFTER = 5
 
 #: What happened where there is no answer any more.
 LOST = "the recorder has ended (was it killed?); what it had written until then is in the file"
+#: What the system raises where there is none yet, and what is said then.
+NO_ANSWER = (timeout, BlockingIOError)
+LATE = "the recorder does not answer (was it stopped?); it may still do what it was asked for"
 _CLOSED = "the program has closed the connection to the recorder; what was recorded until then is in the file"
 
 
@@ -83,25 +83,40 @@ class Connection:
         connected.note()
         #: The answer of the last exchange.
         self._answer, self._length = bytearray(_LONGEST), 0
+        #: What happened to it, where there was none.
+        self._failed = ""
 
     def close(self) -> None:
         """Ends it."""
         self._socket.close()
 
     def is_alive(self) -> bool:
-        """Whether the other side still listens."""
-        return self._socket.is_own() and not select([self._socket], [], [], 0)[0]
+        """Whether the other side still listens. Not by select(), which takes no descriptor from 1024 on."""
+        if not self._socket.is_own():
+            return False
+        patience = self._socket.gettimeout()
+        try:
+            self._socket.settimeout(0)
+            self._socket.recv(1, MSG_PEEK)
+        except OSError as error:
+            pass_on(error)
+            return isinstance(error, BlockingIOError)
+        finally:
+            self._socket.settimeout(patience)
+        # It has closed the connection, or said something unasked.
+        return False
 
     def ask(self, request: Request) -> Dict[str, Any]:
         """Its answer to a request."""
         if not self._socket.is_own():
             raise Error(_CLOSED)
         try:
-            self._socket.sendall(to_line(request))
+            # A program may have the signal SIGPIPE end it.
+            self._socket.sendall(to_line(request), MSG_NOSIGNAL)
             line = self._line()
         except BaseException as error:
             if is_own_failure(error):
-                raise Error(LOST) from error
+                raise Error(self._after_failure(error)) from error
             self._settle()
             raise
         return _said(line)
@@ -112,23 +127,17 @@ class Connection:
             raise self.failure()
 
     def _line(self) -> bytes:
-        """What comes up to the next newline, or to the end."""
-        line = b""
-        while not line.endswith(b"\n"):
-            more = self._socket.recv(_LONGEST)
-            if not more:
-                break
-            line += more
-        return line
+        return read_line(self._socket)
 
     def exchange(self, request: bytes) -> bool:
         """Sends a whole line; whether the answer is that it was done. Allocates next to nothing."""
         self._length = 0
+        self._failed = ""
         answer = self._answer
         if not self._socket.is_own():
             return False
         try:
-            self._socket.sendall(request)
+            self._socket.sendall(request, MSG_NOSIGNAL)
             length = self._socket.recv_into(answer)
             while 0 < length < _LONGEST and answer[length - 1] != _NEWLINE:
                 more = self._socket.recv(_LONGEST - length)
@@ -138,11 +147,19 @@ class Connection:
                 length += len(more)
         except BaseException as error:
             if is_own_failure(error):
+                self._failed = self._after_failure(error)
                 return False
             self._settle()
             raise
         self._length = length
         return answer.find(_OK, 0, length) >= 0
+
+    def _after_failure(self, error: BaseException) -> str:
+        """What a system call's failure means. An answer that comes later is not one to the next request."""
+        if not isinstance(error, NO_ANSWER):
+            return LOST
+        self._settle()
+        return LATE
 
     def _settle(self) -> None:
         """After an exception that a signal handler has raised amid a request: what is answered to it is not an answer to the next.
@@ -164,6 +181,8 @@ class Connection:
 
     def failure(self) -> Error:
         """Why the last exchange failed."""
+        if self._failed:
+            return Error(self._failed)
         if not self._length and self._socket.fileno() < 0:
             return Error(_CLOSED)
         try:
@@ -179,6 +198,29 @@ class Connection:
     def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
         """A request about a span: `begin`, `copy` or `end`, as in docs/control-protocol.md."""
         raise NotImplementedError
+
+
+def above_outputs(end: socket) -> RecorderSocket:
+    """The socket with a descriptor that is none of the first three: where the program has closed these, what it prints would go there."""
+    if end.fileno() > 2:
+        return RecorderSocket(fileno=end.detach())
+    import fcntl
+
+    try:
+        return RecorderSocket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+    finally:
+        end.close()
+
+
+def read_line(connected: socket) -> bytes:
+    """What comes up to the next newline, or to the end."""
+    line = b""
+    while not line.endswith(b"\n"):
+        more = connected.recv(_LONGEST)
+        if not more:
+            break
+        line += more
+    return line
 
 
 def _said(line: bytes) -> Dict[str, Any]:

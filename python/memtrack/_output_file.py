@@ -36,9 +36,27 @@ def check_file(path: str, overwrite: bool) -> None:
         raise Error(f"{path}: file exists; overwrite it with overwrite=True, or name another")
 
 
-def remove(path: str) -> None:
-    """Removes it, if it was written."""
+class undone:
+    """What is written at the path within is removed again, and what was there before is there afterwards."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._aside = os.path.join(os.path.dirname(path), f".memtrack-{os.getpid()}")
+
+    def __enter__(self) -> None:
+        _move(self._path, self._aside)
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            os.unlink(self._path)
+        except FileNotFoundError:
+            pass
+        _move(self._aside, self._path)
+
+
+def _move(path: str, to: str) -> None:
+    """Moves a file, if it is there."""
     try:
-        os.unlink(path)
+        os.rename(path, to)
     except FileNotFoundError:
         pass

@@ -6,9 +6,9 @@ Invariant: it is no child of this process, gets no signal of the terminal, and e
 from __future__ import annotations
 
 import os
-from _socket import socket, socketpair
+from _socket import MSG_NOSIGNAL, socket, socketpair
 
-from memtrack._connection import LOST, Connection, RecorderSocket
+from memtrack._connection import LOST, Connection, RecorderSocket, above_outputs
 from memtrack._errors import Error
 from memtrack._interrupts import pass_on
 from memtrack._json_lines import to_line
@@ -33,16 +33,13 @@ class Recorder(Connection):
             pass_on(error)
             raise Error(str(error)) from error
         try:
-            pair, other = socketpair()
+            own, other = map(_waiting, socketpair())
         except OSError as error:
             pass_on(error)
             raise Error(f"no connection to the recorder can be made: {error}") from error
-        own = RecorderSocket(fileno=pair.detach())
-        own.note()
         environment = [b"%s=%s" % entry for entry in os.environb.items()]
         environment = [entry for entry in environment if not entry.startswith(_LEFT_OUT)]
         try:
-            other = _above_outputs(other)
             library.start_recorder(program, ["memtrack", "recorder"], environment, other.fileno())
         except BaseException:
             own.close()
@@ -56,7 +53,7 @@ class Recorder(Connection):
     def _resume(self) -> None:
         """What was sent of a request ends with the line. Answers come in the order of requests, so all before this one are left out."""
         self._resumed += 1
-        self._socket.sendall(b'\n{"sync":%d}\n' % self._resumed)
+        self._socket.sendall(b'\n{"sync":%d}\n' % self._resumed, MSG_NOSIGNAL)
         answer = b'{"ok":{"sync":%d}}\n' % self._resumed
         while True:
             line = self._line()
@@ -74,12 +71,18 @@ class Recorder(Connection):
         return to_line({f"span_{command}": members})
 
 
-def _above_outputs(end: socket) -> socket:
-    """The socket with a descriptor that is none of the first three, which a program may have closed."""
-    if end.fileno() > 2:
-        return end
-    import fcntl
-
-    moved = socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
-    end.close()
+def _waiting(end: socket) -> RecorderSocket:
+    """An end of the connection, which waits however long it takes. The program may have given all its sockets a timeout."""
+    moved = above_outputs(end)
+    moved.settimeout(None)
+    moved.note()
     return moved
+
+
+def memory_file() -> int:
+    """An empty memory file, which this process and the recorder share."""
+    try:
+        return os.memfd_create("memtrack", os.MFD_CLOEXEC)
+    except OSError as error:
+        pass_on(error)
+        raise Error(f"shared memory cannot be created: {error}") from error

@@ -30,8 +30,8 @@ from memtrack._library import (
     refuse_subinterpreter,
     status_text,
 )
-from memtrack._output_file import check_file, output_path, remove
-from memtrack._recorder import Recorder
+from memtrack._output_file import check_file, output_path, undone
+from memtrack._recorder import Recorder, memory_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,6 +170,8 @@ class Tracker:
         #: Of a span: the recording that it is of, and the request that ends it.
         self._within: Optional[Connection] = None
         self._end_request = _CUT
+        #: What was written, as the recorder has said at the end; of a span it says nothing.
+        self._captures: List[str] = []
 
     def __enter__(self) -> "Tracker":
         refuse_subinterpreter()
@@ -284,7 +286,7 @@ class Tracker:
         global _active
         check_file(self.file_name, self._overwrite)
         self._library, recorder = _connect()
-        self._memory = _memory_file()
+        self._memory = memory_file()
         begin = {"options": self._options, "memory": self._memory, "accounts": self._has_accounts}
         slots = recorder.ask({"begin": begin})["slots"]
         if slots is None:
@@ -301,8 +303,8 @@ class Tracker:
         with _lock:
             if self in _spans:
                 assert self._within is not None
-                if self._within.exchange(self._end_request):
-                    remove(self.file_name)
+                with undone(self.file_name):
+                    self._within.exchange(self._end_request)
                 self._forget_span()
             elif self._library is not None:
                 if self._has_begun:
@@ -411,7 +413,7 @@ class Tracker:
                 return slots
             if status in (NOT_MAPPED, OTHER_SLOT_COUNT):
                 self._close_memory()
-                self._memory = _memory_file()
+                self._memory = memory_file()
                 offered: Optional[int] = _recorder.ask({"give": {"memory": self._memory}})["slots"]
                 if offered is not None:
                     return offered
@@ -429,6 +431,7 @@ class Tracker:
         _active = None
         self._is_over = True
         said = _recorder.ask("end")
+        self._captures = said["captures"] or [self.file_name]
         for note in said["notes"]:
             warnings.warn(note, CaptureWarning, stacklevel=3)
         if status not in (DONE, NOT_RECORDED):
@@ -488,12 +491,3 @@ def _forget_in_child() -> None:
         tracker._within = None
     _recorder = _other = _active = None
     _spans = []
-
-
-def _memory_file() -> int:
-    """An empty memory file, which this process and the recorder share."""
-    try:
-        return os.memfd_create("memtrack", os.MFD_CLOEXEC)
-    except OSError as error:
-        pass_on(error)
-        raise Error(f"shared memory cannot be created: {error}") from error

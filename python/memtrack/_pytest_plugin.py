@@ -11,18 +11,18 @@ import inspect
 import os
 import re
 import tempfile
-import unittest
 
 # By name: a test may replace them in their modules while it is recorded.
 from os import unlink
 from os.path import exists
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, TypeVar
 
 import pytest
 
 from memtrack._program import keep_program
 
 if TYPE_CHECKING:
+    from memtrack._junit import JunitProperties
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit, RecordedCall
 
@@ -71,7 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
         other = None
     for text in _MARKERS.values() if other is None else ():
         config.addinivalue_line("markers", text)
-    if other is None or options.records_all:
+    if other is None or options.records_all or options.limit:
         config.pluginmanager.register(MemtrackPlugin(config, options, other is None), "memtrack_tests")
 
 
@@ -140,16 +140,19 @@ class MemtrackPlugin:
         self.figures: "Dict[str, Figures]" = {}
         self.wrong: List[str] = []
         self.comparison: List[str] = []
-        self.problem: Optional[str] = None
+        self.problems: List[str] = []
+        self._passed: Set[str] = set()
+        self._junit: "Optional[JunitProperties]" = None
         self._directory: Optional[str] = None
-        self._names: Dict[str, int] = {}
+        self._numbers: Dict[str, int] = {}
+        self._paths: Set[str] = set()
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
-        if self.has_markers and not self.config.option.collectonly and (self.options.limit or any(map(_has_limit, items))):
+        if not self.config.option.collectonly and any(map(self.has_limits, items)):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _test_limits, _tracker, _unpatched  # noqa: F401
+            from memtrack import _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
 
             _unpatched.keep_modules()
 
@@ -165,13 +168,15 @@ class MemtrackPlugin:
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
+    def has_limits(self, item: pytest.Item) -> bool:
+        """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
+        return self.has_markers if _has_limit(item) else bool(self.options.limit)
+
     def limits(self, item: pytest.Item) -> "List[Limit]":
         """The limits of a test: its markers', else that of --memtrack-limit."""
-        if not self.has_markers:
+        if not self.has_limits(item):
             return []
         memory, leaks = (item.get_closest_marker(name) for name in _MARKERS)
-        if memory is None and leaks is None and not self.options.limit:
-            return []
         from memtrack._sizes import parse_size
         from memtrack._test_limits import LeakLimit, MemoryLimit
 
@@ -194,8 +199,7 @@ class MemtrackPlugin:
         """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's."""
         is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
         if self.session is not None and is_forked:
-            has_limits = self.has_markers and (self.options.limit or _has_limit(item))
-            (self.session.pause if has_limits else self.session.begin)()
+            (self.session.pause if self.has_limits(item) else self.session.begin)()
         yield
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -207,7 +211,9 @@ class MemtrackPlugin:
         if not limits and self.session is None:
             yield
             return
-        restore = _replace_call(item, functools.partial(self._recorded, item, limits))
+        from memtrack._test_calls import replace_call
+
+        restore = replace_call(item, functools.partial(self._recorded, item, limits))
         try:
             yield
         finally:
@@ -215,7 +221,9 @@ class MemtrackPlugin:
 
     def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with what records and judges it around."""
-        return _limited(self, item, limits, function) if limits else _timed(self, item, function)
+        from memtrack._test_calls import limited, timed
+
+        return limited(self, item, limits, function) if limits else timed(self, item, function)
 
     def recording(self, item: pytest.Item, limits: "List[Limit]") -> "RecordedCall":
         """A recording for one call of this test, which has begun; the test fails where there can be none."""
@@ -271,12 +279,20 @@ class MemtrackPlugin:
         return None
 
     def _capture_path(self, name: str) -> str:
-        """A name for a capture, after the test's."""
+        """A name for a capture, after the test's, which no other test of the session has."""
         name = re.sub(r"[^\w.=-]+", "-", name.replace(os.sep, "-")).strip("-")[:150]
-        number = self._names[name] = self._names.get(name, 0) + 1
+        # A point before a number is for those of children: `1.5` is none of `1`.
+        name = re.sub(r"\.(?=\d)", "_", name)
         worker = os.environ.get("PYTEST_XDIST_WORKER")
-        parts = [name, *([worker] if worker else []), *([str(number)] if number > 1 else [])]
-        path = os.path.join(self._captures(), f"{'-'.join(parts)}.bin")
+        stem = os.path.join(self._captures(), f"{name}-{worker}" if worker else name)
+        number = self._numbers.get(stem, 0) + 1
+        path = f"{stem}-{number}.bin" if number > 1 else f"{stem}.bin"
+        # That of a test in a process of its own is known by its file only.
+        while path in self._paths or (self.options.directory is None and exists(path)):
+            number += 1
+            path = f"{stem}-{number}.bin"
+        self._numbers[stem] = number
+        self._paths.add(path)
         if self.options.directory is not None and exists(path):
             from memtrack._spans import captures_at
 
@@ -299,11 +315,17 @@ class MemtrackPlugin:
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, None]:
+        if self.options.records_all:
+            # Before a test replaces what these need.
+            from memtrack import _test_figures  # noqa: F401
+            from memtrack._junit import JunitProperties
+
+            self._junit = JunitProperties(self.config)
         distributed = self.config.pluginmanager.hasplugin("dsession")
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
             return
-        from memtrack import Error, _unpatched
+        from memtrack import Error, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
 
         _unpatched.keep_modules()
@@ -322,39 +344,66 @@ class MemtrackPlugin:
         try:
             self.figures = recorded.end()
         except Error as error:
-            self.problem = str(error)
+            self.problems.append(str(error))
         if self.options.directory is None:
             for path in recorded.files:
                 if exists(path):
                     unlink(path)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """A report of a test, also of one that ran in a process of its own."""
+        if self._junit is None:
+            return
+        from memtrack._test_figures import take_told
+
+        self._junit.note(report)
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+        take_told(report, self.session)
+
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         """A worker of pytest-xdist has ended."""
-        for name, figures in (getattr(node, "workeroutput", None) or {}).get("memtrack", {}).items():
-            self.figures[name] = figures
+        told: "Optional[Dict[str, Any]]" = (getattr(node, "workeroutput", None) or {}).get("memtrack")
+        if told is None:
+            told = {"figures": {}, "problems": ["it ended without figures"] if self.options.records_all else []}
+        self.figures.update(told["figures"])
+        self.problems += [f"worker {node.gateway.id}: {problem}" for problem in told["problems"]]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         worker_output = getattr(self.config, "workeroutput", None)
         if worker_output is not None:
-            worker_output["memtrack"] = self.figures
+            worker_output["memtrack"] = {"figures": self.figures, "problems": self.problems}
             return
         if not self.options.records_all:
             return
-        from memtrack._junit import add_to_junit
-
-        add_to_junit(self.config, self.figures)
-        if self.options.compare and self.figures:
-            from memtrack import Error
-            from memtrack._test_figures import compared
-
-            try:
-                self.comparison, self.wrong = compared(self.figures, self.options.compare, self.options.fail_over)
-            except Error as error:
-                self.problem = str(error)
-        if (self.wrong or self.problem) and session.exitstatus == pytest.ExitCode.OK:
+        if self._junit is not None:
+            self._junit.add(self.figures)
+        if self.options.compare:
+            self._compare(self.options.compare)
+        if (self.wrong or self.problems) and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _compare(self, path: str) -> None:
+        from memtrack import Error
+        from memtrack._test_figures import compared
+
+        unknown = sorted(self._passed.difference(self.figures))
+        if unknown and not self.problems:
+            others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
+            self.problems.append(f"{unknown[0]}{others}: passed without being measured")
+        if not self.figures:
+            self.comparison = [f"no test was measured, so that nothing is compared with {path}"]
+            return
+        if self.problems and not exists(path):
+            self.comparison = [f"{path}: not written, since figures are missing"]
+            return
+        try:
+            self.comparison, self.wrong = compared(self.figures, path, self.options.fail_over)
+        except Error as error:
+            self.problems.append(str(error))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.options.records_all:
@@ -372,8 +421,8 @@ class MemtrackPlugin:
         if self.wrong:
             number = f"{len(self.wrong)} tests hold" if len(self.wrong) > 1 else "1 test holds"
             terminalreporter.write_line(f"{number} more than allowed by --memtrack-fail-over", red=True)
-        if self.problem:
-            terminalreporter.write_line(f"memtrack: error: {self.problem}", red=True)
+        for problem in self.problems:
+            terminalreporter.write_line(f"memtrack: error: {problem}", red=True)
         if self.options.directory is not None and self.figures:
             terminalreporter.write_line(f"captures: {self.options.directory_name}")
 
@@ -396,105 +445,3 @@ def _own_fixtures(item: pytest.Item, root: str) -> List[str]:
         if known
     }
     return [name for name in getattr(item, "fixturenames", ()) if is_own(files.get(name, ""), root)]
-
-
-def _replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Callable[[], None]:
-    """Puts `recorded` around the call of the test function; gives what takes it away again."""
-    if not isinstance(item, pytest.Function):
-        # A doctest, or an item of another plugin: all that it does.
-        runtest = item.runtest
-        item.runtest = recorded(runtest)  # type: ignore[method-assign]
-        return functools.partial(setattr, item, "runtest", runtest)
-    function = item.obj
-    item.obj = recorded(function)
-    instance = item.instance
-    asynchronous = isinstance(instance, unittest.TestCase) and inspect.iscoroutinefunction(function)
-    if asynchronous:
-        # unittest looks these up by name.
-        setattr(instance, item.name, item.obj)
-
-    def restore() -> None:
-        item.obj = function
-        if asynchronous:
-            delattr(instance, item.name)
-
-    return restore
-
-
-def _limited(
-    plugin: MemtrackPlugin, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]
-) -> Callable[..., Any]:
-    from memtrack._test_limits import await_test, call_test
-
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*args: Any, **kwargs: Any) -> None:
-            __tracebackhide__ = True
-            with plugin.recording(item, limits) as test:
-                for number in test.numbers():
-                    with _named_run(item, number):
-                        await await_test(function, args, kwargs)
-            plugin.judge(item, test)
-
-        return awaited
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> None:
-        __tracebackhide__ = True
-        with plugin.recording(item, limits) as test:
-            for number in test.numbers():
-                with _named_run(item, number):
-                    call_test(function, args, kwargs)
-        plugin.judge(item, test)
-
-    return called
-
-
-class _named_run:
-    """Says which run of `limit_leaks` a test failed in: it may not be made to run twice."""
-
-    def __init__(self, item: pytest.Item, number: int) -> None:
-        self.item = item
-        self.number = number
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Union[type, None], *_: object) -> None:
-        if kind is not None and self.number and issubclass(kind, Exception):
-            text = f"failed in run {self.number + 1} of limit_leaks; with repeat=1 the test runs once"
-            self.item.add_report_section("call", "memtrack", text)
-
-
-def _timed(plugin: MemtrackPlugin, item: pytest.Item, function: Callable[..., Any]) -> Callable[..., Any]:
-    from memtrack._spans import now_ns as now
-
-    session = plugin.session
-    assert session is not None
-    session.begin()
-    spans, name = session.spans, item.nodeid
-
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            __tracebackhide__ = True
-            begin = now()
-            try:
-                return await function(*args, **kwargs)
-            finally:
-                spans.append(((begin, now()), name))
-
-        return awaited
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        begin = now()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            spans.append(((begin, now()), name))
-
-    return called

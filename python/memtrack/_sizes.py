@@ -19,14 +19,21 @@ def parse_size(size: Union[str, int, float]) -> int:
     >>> parse_size("24 MB"), parse_size("1.5KiB"), parse_size(512)
     (24000000, 1536, 512)
     """
-    if isinstance(size, (int, float)):
-        return int(size)
-    if not isinstance(size, str):
-        raise ValueError(f"{size!r} is no size; expected one such as 24 MB, 1.5GiB or 100kB")
+    try:
+        if isinstance(size, (int, float)):
+            return int(size)
+        if isinstance(size, str):
+            return _parsed(size)
+    except (OverflowError, ValueError):  # infinite, or no number
+        pass
+    raise ValueError(f"{size!r} is no size; expected one such as 24 MB, 1.5GiB or 100kB")
+
+
+def _parsed(size: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
     unit = _UNITS.get(match[2].lower()) if match else None
     if match is None or unit is None:
-        raise ValueError(f"{size!r} is no size; expected one such as 24 MB, 1.5GiB or 100kB")
+        raise ValueError(size)
     return int(float(match[1]) * unit)
 
 

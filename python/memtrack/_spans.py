@@ -12,11 +12,14 @@ import tempfile
 
 # By name: a test may replace them in their module. Libraries that stop time replace monotonic_ns wherever it was imported, but not these.
 from time import CLOCK_MONOTONIC, clock_gettime_ns
-from typing import Callable, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Callable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from memtrack._capture import Allocation
 from memtrack._reading import read_lines
 from memtrack._records import Columns, RecordDecoder
+
+if TYPE_CHECKING:
+    from memtrack._tracker import Tracker
 
 Span = Tuple[int, int]
 
@@ -40,11 +43,16 @@ class SpanSum(NamedTuple):
 
 
 def captures_at(path: str) -> List[str]:
-    """The capture, and those of the children that the process has begun meanwhile: `out.PID.bin` or `out.PID-1.bin`."""
+    """The capture, and those of children beside it: `out.PID-1.bin`, or `out.2.PID-1.bin` where there was such a file already."""
     stem, suffix = os.path.splitext(path)
     found = glob.glob(f"{glob.escape(stem)}.*{glob.escape(suffix)}")
-    children = [name for name in found if re.fullmatch(r"\.\d+(-\d+)?", name[len(stem) : len(name) - len(suffix)])]
+    children = [name for name in found if re.fullmatch(r"\.(\d+\.)?\d+-\d+", name[len(stem) : len(name) - len(suffix)])]
     return [path, *sorted(children)]
+
+
+def captures_of(tracker: "Tracker") -> List[str]:
+    """The captures that a Tracker has written, which has stopped: as its recorder says, else those at the place of its file."""
+    return tracker._captures or captures_at(tracker.file_name)
 
 
 def span_sums(files: Sequence[str], spans: Sequence[Span]) -> List[SpanSum]:

@@ -6,18 +6,34 @@ apart. Invariant: a test that ran more than once has the figures of its largest 
 
 import json
 import os
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+# By name: a test may replace it in its module while it is recorded.
+from os import getpid
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional, Tuple
 
 from memtrack._errors import Error
 from memtrack._sizes import LEAST_GROWTH, Growth, size_text
-from memtrack._spans import Span, captures_at, span_sums
+from memtrack._spans import Span, captures_of, span_sums
 from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
+    import pytest
+
     from memtrack._tracker import Tracker
 
 Figures = Dict[str, int]
 SCHEMA, VERSION = "memtrack-pytest", 1
+#: Names of properties of tests: its figures, and what a test tells that runs in a process of its own.
+PREFIX, _SPAN = "memtrack_", "memtrack-span"
+_NAMES = ("peak_bytes", "allocated_bytes", "allocations")
+
+
+class _Part(NamedTuple):
+    """A recording of the session, up to a test that had one of its own."""
+
+    tracker: "Tracker"
+    first: int
+    """How many spans were before it."""
 
 
 class RecordedSession:
@@ -28,10 +44,11 @@ class RecordedSession:
         """When each test ran, and its name."""
         self.apart: Dict[str, Figures] = {}
         """The figures of tests that had a recording of their own, of the largest run of each."""
+        self._process = getpid()
         self._stem, self._suffix = os.path.splitext(path)
         self._options = options
         self._tracker: "Optional[Tracker]" = None
-        self._parts: List[str] = []
+        self._parts: List[_Part] = []
 
     def begin(self) -> None:
         """Begins to record, or goes on with it."""
@@ -45,7 +62,7 @@ class RecordedSession:
         with undisturbed():
             tracker.__enter__()
         self._tracker = tracker
-        self._parts.append(path)
+        self._parts.append(_Part(tracker, len(self.spans)))
 
     def pause(self) -> None:
         """Ends the recording, until the next test begins one."""
@@ -53,6 +70,13 @@ class RecordedSession:
             tracker, self._tracker = self._tracker, None
             with undisturbed():
                 tracker.__exit__(None, None, None)
+
+    def ran(self, item: "pytest.Item", span: Span) -> None:
+        """A test has run. If it has a process of its own, that of the session is told by the test's report."""
+        if getpid() == self._process:
+            self.spans.append((span, item.nodeid))
+        else:
+            item.user_properties.append((_SPAN, list(span)))
 
     def note_apart(self, name: str, figures: Figures) -> None:
         """The figures of a test that had a recording of its own."""
@@ -64,12 +88,12 @@ class RecordedSession:
         """Ends the recording; gives the figures of each test."""
         self.pause()
         known = dict(self.apart)
-        self.spans.sort()
-        spans = [span for span, _ in self.spans]
-        for part in self._parts:
+        ends = [*(part.first for part in self._parts[1:]), len(self.spans)]
+        for part, end in zip(self._parts, ends):
+            ran = sorted(self.spans[part.first : end])
             with undisturbed():
-                sums = span_sums(captures_at(part), spans)
-            for (_, name), each in zip(self.spans, sums):
+                sums = span_sums(captures_of(part.tracker), [span for span, _ in ran]) if ran else []
+            for (_, name), each in zip(ran, sums):
                 figures = {"peak_bytes": each.peak_bytes, "allocated_bytes": each.bytes, "allocations": each.allocations}
                 old = known.get(name)
                 if old is None or figures["peak_bytes"] > old["peak_bytes"]:
@@ -79,7 +103,20 @@ class RecordedSession:
     @property
     def files(self) -> List[str]:
         """Its captures."""
-        return [path for part in self._parts for path in captures_at(part)]
+        return [path for part in self._parts for path in captures_of(part.tracker)]
+
+
+def take_told(report: "pytest.TestReport", session: Optional[RecordedSession]) -> None:
+    """Takes what the report of a test has for the session, which another process may have written."""
+    told: Dict[str, Any] = {each[0]: each[1] for each in getattr(report, "user_properties", ())}
+    if session is not None and report.when == "call":
+        if _SPAN in told:
+            begin, end = told[_SPAN]
+            session.spans.append(((begin, end), report.nodeid))
+        if all(PREFIX + name in told for name in _NAMES):
+            session.note_apart(report.nodeid, {name: told[PREFIX + name] for name in _NAMES})
+    if _SPAN in told:
+        report.user_properties[:] = [each for each in report.user_properties if each[0] != _SPAN]
 
 
 def summary(known: Dict[str, Figures], top: int) -> List[str]:
@@ -87,7 +124,7 @@ def summary(known: Dict[str, Figures], top: int) -> List[str]:
     names = sorted(known, key=lambda name: (-known[name]["peak_bytes"], name))
     lines = [f"{'Peak':>9}  {'Allocated':>9}  {'Count':>9}  Test"]
     for name in names[:top] if top else names:
-        peak, allocated, count = (known[name][key] for key in ("peak_bytes", "allocated_bytes", "allocations"))
+        peak, allocated, count = (known[name][key] for key in _NAMES)
         lines.append(f"{size_text(peak):>9}  {size_text(allocated):>9}  {count:>9,}  {name}")
     if top and len(names) > top:
         lines.append(f"and {len(names) - top:,} more (--memtrack-top 0 shows all)")

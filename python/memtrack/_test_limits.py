@@ -19,7 +19,7 @@ from memtrack._errors import quietly
 from memtrack._holders import Holding, holders_text
 from memtrack._records import Stack
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import at_their_peak, captures_at, live_at_ends, now_ns, sums_of_small
+from memtrack._spans import at_their_peak, captures_of, live_at_ends, now_ns, sums_of_small
 from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
@@ -200,7 +200,8 @@ class RecordedCall:
     def capture(self) -> Capture:
         """The captures of its process and of the children that it has begun."""
         if self._captures is None:
-            self._captures = Capture(*captures_at(self.path))
+            assert self._tracker is not None
+            self._captures = Capture(*captures_of(self._tracker))
         return self._captures
 
     def judge(self) -> None:

@@ -94,6 +94,14 @@ def test_filters_are_those_of_the_command_line(recorded, capture, keywords, opti
     assert kinds["alloc"] + kinds["map"] >= stats["allocations"]["count"] > 0
 
 
+@pytest.mark.parametrize("number", [5e-05, 0, 1, 123456789.5, "float64", "int64"])
+def test_times_are_numbers_of_any_kind(recorded, capture, number):
+    if isinstance(number, str):
+        number = getattr(pytest.importorskip("numpy"), number)(0)
+    options = ["--from", f"{float(number):.9f}s"]
+    assert capture.stats(from_=number)["allocations"] == recorded.stats(*options)["allocations"]
+
+
 def test_stacks_are_whole_and_innermost_first(capture):
     [load] = [each for each in capture.allocations(function="load") if each.bytes > 40_000_000]
     assert [frame.function for frame in load.stack][-3:] == ["load", "main", "<module>"]

@@ -9,6 +9,7 @@ import dataclasses
 import datetime
 import glob
 import itertools
+import numbers
 import os
 import tempfile
 
@@ -409,8 +410,7 @@ def _options(filters: Any) -> List[str]:
         if name in _FLAGS:
             options += [f"--{name}"] if value else []
         elif name in _TIMES:
-            seconds = isinstance(value, (int, float))
-            options.append(f"--{_TIMES[name]}={value}s" if seconds else f"--{_TIMES[name]}={value}")
+            options.append(f"--{_TIMES[name]}={_seconds(value) if isinstance(value, numbers.Real) else value}")
         elif name in _TEXTS:
             values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
             options += [f"--{name.replace('_', '-')}={os.fspath(one) if name == 'debug_dir' else one}" for one in values]
@@ -418,6 +418,11 @@ def _options(filters: Any) -> List[str]:
             known = ", ".join(sorted((*_TEXTS, *_FLAGS, *_TIMES)))
             raise TypeError(f"{name!r} is no filter; expected one of {known}")
     return options
+
+
+def _seconds(value: numbers.Real) -> str:
+    """Seconds as the command line has them, which knows no exponents: 5e-05 is `0.00005s`."""
+    return f"{float(value):.9f}".rstrip("0").rstrip(".") + "s"
 
 
 def _moment(text: Optional[str]) -> Optional[datetime.datetime]:

@@ -82,6 +82,33 @@ def test_an_error_is_the_cells_own(notebook):
     assert error(wrong).ename == "SyntaxError" and value(late) == "7"
 
 
+def test_what_a_cell_does_to_warnings_lasts(notebook):
+    first, second = notebook(
+        "%%memtrack\nimport warnings\nwarnings.filterwarnings('error', 'mine')\nlen(warnings.filters)",
+        "import warnings\nprint(len(warnings.filters))\nwarnings.warn('mine')",
+    )
+    assert second[0].text == value(first) + "\n"
+    assert error(second).ename == "UserWarning"
+
+
+def test_what_is_wrong_with_the_page_hides_neither_value_nor_error(notebook):
+    failing, succeeding = notebook(
+        "%%memtrack --from mark:never\nraise KeyError('own')", "%%memtrack --from mark:never\nkept = bytearray(1_000_000)\nlen(kept)"
+    )
+    assert error(failing).ename == "KeyError" and value(succeeding) == "1000000"
+    for outputs in (failing, succeeding):
+        [said] = [each.text for each in outputs if each.output_type == "stream"]
+        assert said.startswith("memtrack: error: ") and "never" in said
+
+
+def test_files_of_similar_names_are_none_of_the_cells(notebook, tmp_path):
+    """What lies beside the capture is no child's, whatever it is called."""
+    for name in ("run.1.bin", "run.7-1.bin"):
+        (tmp_path / name).write_bytes(b"notes")
+    [outputs] = notebook("%%memtrack -o run.bin\nkept = bytearray(1_000_000)\nlen(kept)")
+    assert value(outputs) == "1000000" and page(outputs)
+
+
 def test_wrong_options_are_said_before_the_cell_runs(notebook):
     wrong, number, unknown = notebook("%%memtrack --bogus\nran = 1", "%%memtrack --height tall\nran = 1", "ran")
     assert error(wrong).ename == "Error" and "unexpected argument '--bogus'" in error(wrong).evalue

@@ -9,14 +9,17 @@ import ast
 import html
 import os
 import shlex
+import sys
 import tempfile
 from typing import TYPE_CHECKING, Any, Callable, List, NoReturn, Optional, Tuple, TypeVar
 
-from memtrack._errors import Error, quietly
+from memtrack._errors import CaptureWarning, Error, quietly
 from memtrack._reading import read_output
+from memtrack._spans import captures_of
 
 if TYPE_CHECKING:
     from memtrack._test_limits import RecordedCall
+    from memtrack._tracker import Tracker
 
 _Magic = TypeVar("_Magic", bound=Callable[..., Any])
 #: Options of pages that tables do not have.
@@ -93,15 +96,13 @@ class _Magics:
                 follow_fork=True,
                 overwrite=wanted.force,
             )
-            has_begun = False
+            tracker.__enter__()
             try:
-                with quietly(), tracker:
-                    has_begun = True
-                    result = run_cell(self.shell, statements, value)
+                result = run_cell(self.shell, statements, value)
             finally:
-                # That of a cell which fails, too; not that of another one, which has the file's name already.
-                if has_begun and os.path.exists(path):
-                    _show_page(directory, path, page_options, wanted.height)
+                _end(tracker)
+                # That of a cell which fails, too.
+                _show_page(directory, tracker, page_options, wanted.height)
         return result
 
     @_with_own_braces
@@ -196,23 +197,36 @@ def run_cell(shell: Any, statements: Any, value: Optional[Any]) -> Any:
     return None if value is None else eval(value, shell.user_ns)
 
 
-def _show_page(directory: str, path: str, options: List[str], height: int) -> None:
-    __tracebackhide__ = True
+def _end(tracker: "Tracker") -> None:
+    """Ends the recording. What the cell has done to the filters of warnings is to last, so they are left alone."""
+    try:
+        tracker.__exit__(None, None, None)
+    except (Error, CaptureWarning) as error:
+        print(f"memtrack: {error}", file=sys.stderr)
+
+
+def _show_page(directory: str, tracker: "Tracker", options: List[str], height: int) -> None:
+    """Shows the page, or says why there is none: the cell has its value or its error all the same."""
+    try:
+        with quietly():
+            page, table = _page(directory, captures_of(tracker), options)
+    except (Error, OSError) as error:
+        print(f"memtrack: error: {error}", file=sys.stderr)
+        return
     from IPython.display import display  # type: ignore[import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
 
-    from memtrack._spans import captures_at
-
-    page = os.path.join(directory, "page.html")
-    with quietly():
-        captures = captures_at(path)
-        read_output(["flamegraph", *options, "-o", page, "--", *captures])
-        # For terminals, which show no page. The capture is gone by the time that it is read, unless it is kept.
-        table = read_output(["table", *_of_tables(options), "--color", "never", "--", *captures]).decode().rstrip()
-    with open(page, encoding="utf-8") as file:
-        content = file.read()
     display(  # type: ignore[no-untyped-call,unused-ignore]
-        {"text/html": _frame(content, height), "text/plain": table}, raw=True
+        {"text/html": _frame(page, height), "text/plain": table}, raw=True
     )
+
+
+def _page(directory: str, captures: List[str], options: List[str]) -> Tuple[str, str]:
+    """The page of captures, and a table for terminals, which show no page. The captures may be gone by the time that it is read."""
+    path = os.path.join(directory, "page.html")
+    read_output(["flamegraph", *options, "-o", path, "--", *captures])
+    table = read_output(["table", *_of_tables(options), "--color", "never", "--", *captures])
+    with open(path, encoding="utf-8") as file:
+        return file.read(), table.decode().rstrip()
 
 
 def _of_tables(options: List[str]) -> List[str]:

@@ -67,9 +67,14 @@ pub(crate) enum ChildrenOf {
 /// Removes the captures of the children of the process that has the capture `own`, which is about to be overwritten; returns their
 /// number.
 pub(crate) fn remove_children(own: &Path, of: ChildrenOf) -> usize {
+    children_to_replace(own, of).into_iter().filter(|path| fs::remove_file(path).is_ok()).count()
+}
+
+/// The captures of the children of the process that has the capture `own`.
+pub(crate) fn children_to_replace(own: &Path, of: ChildrenOf) -> Vec<PathBuf> {
     let Some(TreePosition { recording: Some(run), number, .. }) = own.is_file().then(|| position_of(own)).flatten()
     else {
-        return 0;
+        return Vec::new();
     };
     let candidate = |name: OsString| {
         let number = number_in(own, &name, of)?;
@@ -81,14 +86,14 @@ pub(crate) fn remove_children(own: &Path, of: ChildrenOf) -> usize {
     // A parent has a lower number than its children.
     candidates.sort();
     let mut family = vec![number.unwrap_or(0)];
-    let mut removed = 0;
+    let mut found = Vec::new();
     for (number, parent, path) in candidates {
         if family.contains(&parent) {
             family.push(number);
-            removed += usize::from(fs::remove_file(path).is_ok());
+            found.push(path);
         }
     }
-    removed
+    found
 }
 
 /// The child's number, if the name has nothing between that of `own` and its suffix but what its children's have.

@@ -11,6 +11,7 @@
 mod allocation_filter;
 mod allocation_records;
 mod args;
+mod capture_file;
 mod child_captures;
 mod commands;
 mod control;
@@ -39,6 +40,7 @@ mod reports;
 mod resident_memory;
 mod safe_directory;
 mod screen;
+mod set_aside;
 mod shim;
 mod span_sums;
 mod sums_cache;

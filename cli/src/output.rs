@@ -1,4 +1,4 @@
-//! Output of reports and captures: standard output, a named file, or a file with a derived name.
+//! Output of reports and of captures that are made of others: standard output, a named file, or a file with a derived name.
 //!
 //! Invariant: an existing file is never overwritten without `--force`, unless it is an unmodified report of the same
 //! captures; and a report's file appears complete or not at all.
@@ -176,87 +176,6 @@ fn without_path(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 
-/// The file of a capture while it is being recorded.
-#[derive(Debug)]
-pub(crate) struct CaptureFile {
-    path: PathBuf,
-    /// The temporary file, until the process id is known, which is part of the derived name.
-    unnamed: Option<NamedTempFile>,
-    created: bool,
-}
-
-impl CaptureFile {
-    /// Opens the named file.
-    ///
-    /// # Errors
-    /// As [`check_writable`].
-    pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
-        if path == Path::new("-") {
-            bail!("-o -: standard output is used by the recorded program; name a file");
-        }
-        let device = is_device(path);
-        if !device {
-            refuse_existing(path, force)?;
-        }
-        let created = !path.exists();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(!device)
-            .open(path)
-            .with_context(|| cannot_create(path))?;
-        Ok((Self { path: path.into(), unnamed: None, created }, locked(file)))
-    }
-
-    /// Opens an unnamed file in the working directory.
-    ///
-    /// # Errors
-    /// A directory that is not writable.
-    pub(crate) fn unnamed() -> Result<(Self, File)> {
-        let directory =
-            std::env::current_dir().context("the working directory no longer exists; name a file with -o")?;
-        let temporary = temporary_in(&directory, 0o666)
-            .with_context(|| format!("{}: directory is not writable; name a file with -o", directory.display()))?;
-        let file = temporary.reopen()?;
-        Ok((Self { path: temporary.path().into(), unnamed: Some(temporary), created: true }, locked(file)))
-    }
-
-    /// Renames it to `memtrack-<program>.<pid>.bin`, with a number appended if that exists.
-    ///
-    /// # Errors
-    /// Renaming fails.
-    pub(crate) fn name(&mut self, program: impl FnOnce() -> String, pid: i32) -> Result<()> {
-        let Some(mut temporary) = self.unnamed.take() else { return Ok(()) };
-        let program = program();
-        for number in 1.. {
-            let suffix = if number == 1 { String::new() } else { format!("-{number}") };
-            let path = PathBuf::from(format!("memtrack-{program}.{pid}{suffix}.bin"));
-            match temporary.persist_noclobber(&path) {
-                Ok(_) => {
-                    self.path = path;
-                    break;
-                }
-                Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => temporary = error.file,
-                Err(error) => return Err(error.error).with_context(|| cannot_create(&path)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Its path.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// Removes the file, if nothing was recorded and it did not exist before.
-    pub(crate) fn discard(self) {
-        if self.created {
-            // If this fails, an empty file remains.
-            let _ = fs::remove_file(&self.path);
-        }
-    }
-}
-
 /// `memtrack-<report>-<capture stem>.<suffix>` beside the capture; a `memtrack-` prefix of the capture's name is
 /// dropped.
 pub(crate) fn derived(capture: &Path, report: &str, suffix: &str) -> PathBuf {
@@ -270,7 +189,8 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     number(one).is_some_and(|one| number(other) == Some(one))
 }
 
-fn is_device(path: &Path) -> bool {
+/// Whether it is no file that can be replaced, such as a pipe.
+pub(crate) fn is_device(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir())
 }
 
@@ -287,7 +207,11 @@ pub(crate) fn refuse_too_long(path: &Path) -> Result<()> {
     }
 }
 
-fn refuse_existing(path: &Path, force: bool) -> Result<()> {
+/// Refuses a path at which there is something.
+///
+/// # Errors
+/// A file, if `force` is not set; a directory; a file that a recording is writing; a name that no file can have.
+pub(crate) fn refuse_existing(path: &Path, force: bool) -> Result<()> {
     refuse_too_long(path)?;
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => bail!("{}: is a directory; name a file with -o", path.display()),
@@ -341,7 +265,11 @@ pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> 
     })
 }
 
-fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
+/// A temporary file in this directory, removed on drop unless it is persisted.
+///
+/// # Errors
+/// The directory is missing or unwritable.
+pub(crate) fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let named = tempfile::Builder::new()
         .prefix(".memtrack-")
         .permissions(fs::Permissions::from_mode(mode))
@@ -349,30 +277,14 @@ fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
     named.map_err(|error| without_path(&error))
 }
 
-/// The file, locked while it is open: so readers know that it is still being written. Where it cannot be locked, they take
-/// it for one that was cut.
-fn locked(file: File) -> File {
-    let _ = file.try_lock();
-    file
-}
-
-fn cannot_create(path: &Path) -> String {
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    match directory.filter(|directory| !directory.is_dir()) {
-        Some(directory) => {
-            format!("{}: cannot be created: there is no directory {}", path.display(), directory.display())
-        }
-        None => cannot_write(path),
-    }
-}
-
-fn cannot_write(path: &Path) -> String {
+/// What is said of a path that cannot be written.
+pub(crate) fn cannot_write(path: &Path) -> String {
     format!("{}: cannot be written", path.display())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureFile, Destination, ReportOutput, check_writable, derived};
+    use super::{Destination, ReportOutput, derived};
     use std::fs;
     use std::io::Write;
     use std::path::Path;
@@ -432,8 +344,6 @@ mod tests {
     fn missing_directories_are_named() {
         let error = format!("{:#}", ReportOutput::printed(named(Path::new("/no/such/report"), false)).unwrap_err());
         assert!(error.contains("no directory /no/such"), "{error}");
-        let error = format!("{:#}", CaptureFile::named(Path::new("/no/such/capture"), false).unwrap_err());
-        assert!(error.contains("no directory /no/such"), "{error}");
     }
 
     #[test]
@@ -448,37 +358,5 @@ mod tests {
         );
         let long = format!("/tmp/{}", "a".repeat(300));
         assert_eq!(refused(&long), format!("{long}: the name is too long for a file; name another with -o"));
-    }
-
-    #[test]
-    fn what_a_recording_writes_is_not_overwritten() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("capture");
-        let (_, mut recording) = CaptureFile::named(&path, false).unwrap();
-        recording.write_all(b"records").unwrap();
-        let refused = [CaptureFile::named(&path, true).map(drop), check_writable(&path, true)];
-        for error in refused.map(|refused| format!("{:#}", refused.unwrap_err())) {
-            assert!(error.contains("a recording is writing it"), "{error}");
-        }
-        assert_eq!(fs::read(&path).unwrap(), b"records");
-        drop(recording);
-        // One that is only being read may be overwritten.
-        let reader = fs::File::open(&path).unwrap();
-        reader.try_lock_shared().unwrap();
-        CaptureFile::named(&path, true).unwrap();
-        assert!(fs::read(&path).unwrap().is_empty());
-    }
-
-    #[test]
-    fn a_discarded_capture_leaves_what_was_there() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("capture");
-        CaptureFile::named(&path, false).unwrap().0.discard();
-        assert!(!path.exists());
-        fs::write(&path, "old").unwrap();
-        CaptureFile::named(&path, true).unwrap().0.discard();
-        assert!(path.exists());
-        assert!(CaptureFile::named(&path, false).is_err());
-        assert!(CaptureFile::named(Path::new("-"), false).is_err());
     }
 }

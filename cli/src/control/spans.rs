@@ -97,10 +97,10 @@ impl OpenSpans {
             bail!("{}: another span of this recording is being written there", output.display());
         }
         let follows = needs.iter().any(|need| need == FOLLOW);
+        let begin = self.recording.position(number).context("the process has not begun to record")?;
         if force && follows {
             remove_children(&output, ChildrenOf::Span);
         }
-        let begin = self.recording.position(number).context("the process has not begun to record")?;
         self.lock().push(OpenSpan { number, output, begin, follows });
         Ok(())
     }

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 /// How often to look whether the process is there, where the system does not tell, in milliseconds.
 const LOOK: i32 = 200;
@@ -54,6 +55,15 @@ impl PeerProcess {
     /// Its number, as seen from here.
     pub(crate) fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// Whether there is nothing to read for so long, while the process lives.
+    pub(crate) fn is_silent_for(&self, time: Duration, socket: &UnixStream, has_some: bool) -> bool {
+        let process = self.descriptor.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let mut both = [socket.as_raw_fd(), process].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        let longest = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: two records, which are ours.
+        !has_some && unsafe { libc::poll(both.as_mut_ptr(), 2, longest) } == 0
     }
 
     /// Waits until there is something to read; `false`: the process has ended, and there is nothing. `has_some`: it is

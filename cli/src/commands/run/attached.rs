@@ -23,9 +23,9 @@ use super::other_root::OtherRoot;
 use super::private_directory::PrivateDirectory;
 use super::{CaptureMode, open, recording_options, room, sink};
 use crate::args;
+use crate::capture_file::CaptureFile;
 use crate::control::recordings;
 use crate::message;
-use crate::output::CaptureFile;
 use crate::shim;
 
 /// How often a call is made that met another one, and the pause between.
@@ -72,6 +72,7 @@ impl AttachedRecording {
             made.discard();
             return Err(error);
         }
+        made.has_begun();
         made.name();
         Ok(made)
     }
@@ -101,6 +102,7 @@ impl AttachedRecording {
             Ok(collector) => collector,
             Err(error) => {
                 capture.discard();
+                children.put_back();
                 return Err(error);
             }
         };
@@ -122,10 +124,17 @@ impl AttachedRecording {
         self.collector.give(self.pid, file.as_fd(), attempt, ready)
     }
 
-    /// The process does not record: removes the capture.
+    /// The process records: what its captures replace is gone.
+    pub(super) fn has_begun(&mut self) {
+        self.capture.has_begun();
+        self.children.has_begun();
+    }
+
+    /// The process does not record: removes the capture, or puts back what it was to replace.
     pub(super) fn discard(self) {
         let _ = self.collector.finish(RecordingEnd::Detached);
         self.capture.discard();
+        self.children.put_back();
     }
 
     /// Gives the captures their names, if none was chosen.

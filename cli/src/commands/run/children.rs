@@ -15,9 +15,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use memtrack_collector::{NewChild, OpenSink};
 
 use super::{CaptureMode, sink};
-use crate::child_captures::{ChildrenOf, inserted, is_device, matching, remove_children};
-use crate::output::CaptureFile;
+use crate::capture_file::CaptureFile;
+use crate::child_captures::{ChildrenOf, children_to_replace, inserted, is_device, matching};
 use crate::reports::capture_info::{quoted, quoted_path};
+use crate::set_aside::SetAside;
 
 /// The captures of child processes.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +34,9 @@ struct ChildrenShared {
 struct ChildrenState {
     names: Option<CaptureNames>,
     captures: Vec<(u32, CaptureFile)>,
-    /// Removed captures of an earlier run's children.
+    /// Captures of an earlier run's children, until the recording has begun.
+    set_aside: Vec<SetAside>,
+    /// Their number.
     replaced: usize,
 }
 
@@ -53,7 +56,8 @@ impl Children {
         Box::new(move |child| {
             let path = shared.names().path(child);
             let opened = CaptureFile::named(&path, true);
-            let (capture, file) = opened.map_err(|error| io::Error::other(format!("{error:#}")))?;
+            let (mut capture, file) = opened.map_err(|error| io::Error::other(format!("{error:#}")))?;
+            capture.has_begun();
             let sink = sink(mode, file)?;
             shared.lock().captures.push((child.number, capture));
             Ok(sink)
@@ -71,10 +75,23 @@ impl Children {
         self.0.lock().names = Some(CaptureNames { own: own.into(), run: String::new() });
     }
 
-    /// Removes the captures of the children of an earlier run whose main capture is about to be overwritten, if that
+    /// Sets aside the captures of the children of an earlier run whose main capture is about to be overwritten, if that
     /// capture contains its recording id.
     pub(super) fn replace(&self, own: &Path) {
-        self.0.lock().replaced = remove_children(own, ChildrenOf::Recording);
+        let earlier = children_to_replace(own, ChildrenOf::Recording);
+        let mut state = self.0.lock();
+        state.set_aside = earlier.iter().filter_map(|path| SetAside::take(path)).collect();
+        state.replaced = state.set_aside.len();
+    }
+
+    /// The recording has begun: the captures of the earlier run's children are gone.
+    pub(super) fn has_begun(&self) {
+        self.0.lock().set_aside.clear();
+    }
+
+    /// It has not begun, and never will: puts them back.
+    pub(super) fn put_back(&self) {
+        std::mem::take(&mut self.0.lock().set_aside).into_iter().for_each(SetAside::put_back);
     }
 
     /// The whole path of the capture of the process with this number in the tree; the first process has 0.

@@ -18,9 +18,9 @@ use super::children::Children;
 use super::limits::StoppedByLimit;
 use super::termination::Termination;
 use crate::args;
+use crate::capture_file::CaptureFile;
 use crate::load::{LEAST_RECORD_BYTES, Request, load};
 use crate::message;
-use crate::output::CaptureFile;
 use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::{RangedTally, at_peak};
@@ -121,12 +121,14 @@ pub(super) fn report(
         // The capture of a program that allocated nothing is kept, since scripts expect it.
         if summary.process.is_none() {
             capture.discard();
+            children.put_back();
             return captures;
         }
         if captures.is_empty() {
             return Vec::new();
         }
     }
+    children.has_begun();
     let own = vec![capture.path().to_path_buf()];
     then(&own);
     if !quiet {

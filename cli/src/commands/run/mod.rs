@@ -44,6 +44,7 @@ use self::private_directory::PrivateDirectory;
 use self::sums::SumsSink;
 use self::termination::Termination;
 use crate::args;
+use crate::capture_file::CaptureFile;
 use crate::commands::live::beside_program;
 use crate::commands::tree;
 use crate::control::handler::{self, RecordingCommands, RecordingServer};
@@ -52,7 +53,6 @@ use crate::control::spans::RecordedKinds;
 use crate::failure::Failure;
 use crate::message;
 use crate::object_pictures::picture_options;
-use crate::output::CaptureFile;
 use crate::push::Pushes;
 use crate::shim::{self, NoPlace};
 use crate::sys::{Child, ChildrenWait, Reaped, Signals, Spawn, await_after_abort, end_with, shell_status};
@@ -176,6 +176,8 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
     let events_before = (oom_kills(), refused_tasks());
     match launch(options, program, &private, shim, file, &children) {
         Ok(LaunchedProgram { collector, child, waiting, socket }) => {
+            capture.has_begun();
+            children.has_begun();
             let named = capture.name(|| target.name(), child.pid());
             children.name(capture.path());
             let paths = children.clone();
@@ -235,6 +237,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
         }
         Err(error) => {
             capture.discard();
+            children.put_back();
             Err(error)
         }
     }
@@ -257,7 +260,7 @@ fn open(options: &args::RunArgs, children: &Children) -> Result<(CaptureFile, Fi
             if options.follow && options.force {
                 children.replace(path);
             }
-            CaptureFile::named(path, options.force)
+            CaptureFile::named(path, options.force).inspect_err(|_| children.put_back())
         }
         None => CaptureFile::unnamed(),
     }

@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -71,6 +72,9 @@ enum ProgramRequest {
     Sync(u64),
 }
 
+/// How long a process may be silent while it begins to record: it tries that for a fraction of a second.
+const BEGINNING: Duration = Duration::from_secs(5);
+
 /// The option that names the file.
 const OUTPUT: &str = "--output=";
 
@@ -93,7 +97,7 @@ pub(crate) fn run() -> Result<u8> {
     let (answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
     let mut line = String::new();
     // A forked child may keep the socket open.
-    while process.wait_for_input(lines.get_ref(), !lines.buffer().is_empty()) {
+    while recorder.wait(&process, &lines) {
         line.clear();
         if lines.read_line(&mut line).unwrap_or(0) == 0 {
             break;
@@ -138,6 +142,8 @@ struct OwnRecording {
     unnamed: Arc<OnceLock<File>>,
     /// It is made to be looked at, and not for a few figures.
     is_for_reports: bool,
+    /// The process may still be refused, or interrupted before it records.
+    is_beginning: bool,
 }
 
 /// The recorder of the process at the other end.
@@ -158,6 +164,18 @@ impl PeerRecorder {
     fn new(pid: i32) -> Self {
         let keeper = SumsKeeper::default();
         Self { pid, attempt: 0, has_room: false, private: None, known: None, active: None, keeper }
+    }
+
+    /// Waits for a request; `false`: the process has ended.
+    fn wait(&mut self, process: &PeerProcess, lines: &BufReader<UnixStream>) -> bool {
+        let (socket, has_some) = (lines.get_ref(), !lines.buffer().is_empty());
+        if let Some(active) = self.active.as_mut().filter(|active| active.is_beginning)
+            && process.is_silent_for(BEGINNING, socket, has_some)
+        {
+            active.is_beginning = false;
+            active.recording.has_begun();
+        }
+        process.wait_for_input(socket, has_some)
     }
 
     fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
@@ -240,8 +258,16 @@ impl PeerRecorder {
             _ => children.capture(number),
         });
         let spans = OpenSpans::new(recording.handle(), Arc::clone(&paths), super::recorded_kinds(&options));
-        self.active =
-            Some(OwnRecording { recording, options, paths, server: None, spans, unnamed, is_for_reports: accounts });
+        self.active = Some(OwnRecording {
+            recording,
+            options,
+            paths,
+            server: None,
+            spans,
+            unnamed,
+            is_for_reports: accounts,
+            is_beginning: true,
+        });
         self.attempt = 0;
         Ok(())
     }

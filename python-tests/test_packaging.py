@@ -128,6 +128,15 @@ def test_python_m_memtrack_records_with_that_interpreter(package_environment, tm
     assert (tmp_path / "capture.bin").exists()
 
 
+def test_an_option_of_the_program_names_no_interpreter(package_environment, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import sys; print(sys.executable, *sys.argv[1:])")
+    options = ["run", "-q", "-f", "-o", tmp_path / "capture.bin"]
+    for own in (["--python", "other"], ["--python=other"]):
+        run = execute([sys.executable, "-m", "memtrack", *options, script, *own], env=package_environment)
+        assert (run.status, run.stdout.decode().split()) == (0, [sys.executable, *own])
+
+
 def test_python_m_memtrack_gives_the_status_and_the_arguments_of_the_program(package_environment, tmp_path):
     command = [sys.executable, "-m", "memtrack", "stats", tmp_path / "no capture"]
     assert execute(command, env=package_environment).status == 1

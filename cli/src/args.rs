@@ -294,7 +294,7 @@ pub(crate) struct RunArgs {
     pub(crate) snapshot_interval: NonZeroU32,
     /// Python interpreter for scripts, -m and -c [default: that of the active virtual environment, else python3 in
     /// PATH]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", overrides_with = "python")]
     pub(crate) python: Option<PathBuf>,
     /// A Python script, -m MODULE, -c CODE, or any executable; all arguments after it are passed to the program
     #[arg(value_name = "TARGET", required = true, trailing_var_arg = true, allow_hyphen_values = true)]

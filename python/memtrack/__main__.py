@@ -8,9 +8,11 @@ from memtrack import find_program
 
 
 def _arguments(given: List[str]) -> List[str]:
-    """The program's arguments. Without `--python` it takes `python3` of PATH, which may be another interpreter."""
-    named = any(word == "--python" or word.startswith("--python=") for word in given)
-    if given[:1] == ["run"] and not named and sys.executable:
+    """The program's arguments. Without `--python` it takes `python3` of PATH, which may be another interpreter.
+
+    Of several it takes the last one. Whether there is one is not looked for: it may be an option of the program that is run.
+    """
+    if given[:1] == ["run"] and sys.executable:
         return ["run", "--python", sys.executable] + given[1:]
     return given
 

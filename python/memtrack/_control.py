@@ -1,7 +1,7 @@
 """The recording of this process by somebody else: `memtrack run`, `attach` or `start`.
 
-It is reached over its control socket (docs/control-protocol.md). Invariant: what it gives is a recording of this very
-process.
+It is reached over its control socket (docs/control-protocol.md). Imported where there is one only. Invariant: what it gives is a
+recording of this very process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from memtrack._connection import NO_ANSWER, Connection, RecorderSocket, above_ou
 from memtrack._errors import Error
 from memtrack._interrupts import pass_on
 from memtrack._json_lines import to_line, to_object
-from memtrack._library import is_recording_now
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,11 +76,6 @@ class OtherRecording(Connection):
         """Whether it records this process."""
         known = self.ask({"id": 1, "command": "status"})["processes"]
         return any(one["pid"] == process and one["state"] == "recording" for one in known)
-
-
-def is_recorded() -> bool:
-    """Whether somebody records this process now."""
-    return is_recording_now()
 
 
 def find_recording() -> OtherRecording:

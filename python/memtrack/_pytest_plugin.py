@@ -152,7 +152,7 @@ class MemtrackPlugin:
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
         if not self.config.option.collectonly and any(map(self.has_limits, items)):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
+            from memtrack import _control, _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
 
             _unpatched.keep_modules()
 
@@ -325,7 +325,7 @@ class MemtrackPlugin:
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
             return
-        from memtrack import Error, _test_calls, _unpatched  # noqa: F401
+        from memtrack import Error, _control, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
 
         _unpatched.keep_modules()

@@ -15,7 +15,6 @@ from os import close, getpid
 from time import sleep
 
 from memtrack._connection import Connection
-from memtrack._control import find_recording, is_recorded
 from memtrack._errors import CaptureWarning, Error
 from memtrack._interrupts import pass_on, release, surely
 from memtrack._library import (
@@ -26,6 +25,7 @@ from memtrack._library import (
     OTHER_SLOT_COUNT,
     TRIES,
     Library,
+    is_recording_now,
     load_library,
     refuse_subinterpreter,
     status_text,
@@ -54,7 +54,7 @@ _watches_forks = False
 
 def is_recording() -> bool:
     """Whether this process is being recorded: by a Tracker, `memtrack run`, `attach` or `start`."""
-    return _active is not None or is_recorded()
+    return _active is not None or is_recording_now()
 
 
 def mark(name: str) -> None:
@@ -359,7 +359,7 @@ class Tracker:
         if self is not owner:
             self._forget_span()
         try:
-            if not is_done and (owner is not None or is_recorded()):
+            if not is_done and (owner is not None or is_recording_now()):
                 raise within.failure()
             if not is_done:
                 text = f"{self.file_name}: the recording of this process ended before this Tracker did, and so does the file"
@@ -446,9 +446,11 @@ def _recording() -> Optional[Connection]:
     if _other is not None and not _other.is_alive():
         _other.close()
         _other = None
-    if not is_recorded():
+    if not is_recording_now():
         return None
     if _other is None:
+        from memtrack._control import find_recording
+
         _watch_forks()
         _other = find_recording()
     return _other

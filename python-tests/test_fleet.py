@@ -2,6 +2,7 @@
 
 import decimal
 import json
+import math
 import os
 import pathlib
 import platform
@@ -171,6 +172,23 @@ def test_figures_of_samples_have_intervals_and_noise_is_no_regression(sampled):
     assert " ± " in sampled("growth").stdout and " ± " in sampled("leaks").stdout
 
 
+def write_tables(directory, values, service="shop", host="web"):
+    """Tables of these rows: `(...), (...) t(column, ...)` by the table's name."""
+    import duckdb
+
+    for table, of_table in values.items():
+        folder = directory / table / f"service={service}" / f"host={host}"
+        folder.mkdir(parents=True)
+        of_rows, _, columns = of_table.rpartition(" t(")
+        duckdb.sql(f"copy (select * from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
+
+
+def ask_tables(executable, directory, *query):
+    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    command = [executable, "fleet", directory, *query, "--json"]
+    return rows(subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}))
+
+
 @pytest.mark.parametrize(
     "sample_bytes, held, variance, is_there",
     [
@@ -187,26 +205,106 @@ def test_what_had_no_sample_before_may_have_been_there(executable, tmp_path, sam
     values = {
         "processes": f"""(1, '1', {sample_bytes}, 9, 9), (2, '1', {sample_bytes}, 9, 9), (3, '2', {sample_bytes}, 9, 9)
             t(process, release, sample_bytes, finalizing_ns, duration_ns)""",
-        "sites": f"(3, 7, 'own', {held}, {float(variance)}) t(process, own_frame, whose, peak_bytes, peak_bytes_variance)",
+        "sites": f"""(3, 7, 'own', 'malloc', {held}, {float(variance)})
+            t(process, own_frame, whose, allocator, peak_bytes, peak_bytes_variance)""",
         "windows": f"""(3, 0, 1, 7, 0, 0.0), (3, 1, 2, 7, {2 * held}, {float(variance)})
             t(process, window_number, end_ns, own_frame, live_bytes, live_bytes_variance)""",
         "frames": "(7, 'work', 'app.py', 3) t(frame, function, file, line)",
     }
-    for table, of_table in values.items():
-        folder = tmp_path / table / "service=shop" / "host=web"
-        folder.mkdir(parents=True)
-        of_rows, _, columns = of_table.rpartition(" t(")
-        duckdb.sql(f"copy (select * from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
-    path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+    write_tables(tmp_path, values)
     for query in (("regression", "--before", "1", "--after", "2"), ("growth",)):
-        command = [executable, "fleet", tmp_path, *query, "--json"]
-        found = rows(subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path}))
+        found = ask_tables(executable, tmp_path, *query)
         assert bool(found) == is_there, found
 
 
+PROCESS = "t(process, release, sample_bytes, peak_bytes, peak_rss_bytes, finalizing_ns, duration_ns)"
+SITE = "t(process, own_frame, whose, allocator, peak_bytes, peak_bytes_variance, leaked_bytes, leaked_bytes_variance)"
+WINDOW = "t(process, window_number, end_ns, own_frame, live_bytes, live_bytes_variance)"
+FRAME = "(7, 'work', 'app.py', 3) t(frame, function, file, line)"
+
+
+def listed(of_rows):
+    return ", ".join(of_rows)
+
+
+@pytest.mark.parametrize("processes", [2, 12, 40, 200])
+def test_noise_that_goes_both_ways_is_no_growth(executable, tmp_path, processes):
+    # A line that holds the same everywhere: at the end, estimates are too high in one half of the processes, and too low in the other.
+    off = round(0.8 * (2 * 1e10) ** 0.5)
+    numbers = range(processes)
+    values = {
+        "processes": f"{listed(f'({n}, null, 65536, 9, 9, 9, 9)' for n in numbers)} {PROCESS}",
+        "sites": f"{listed(f'({n}, 7, null, null, 9, 1.0, 9, 1.0)' for n in numbers)} {SITE}",
+        "windows": f"{listed(f'({n}, 0, 1, 7, 900000, 1e10), ({n}, 1, 2, 7, {900000 + (n % 2 * 2 - 1) * off}, 1e10)' for n in numbers)} {WINDOW}",
+        "frames": FRAME,
+    }
+    write_tables(tmp_path, values)
+    assert ask_tables(executable, tmp_path, "growth") == []
+
+
+def test_every_estimate_has_its_interval(executable, tmp_path):
+    # What a process has besides without a sample, too: the highest peak is that of mappings, which are exact.
+    values = {
+        "processes": f"(1, '1', 1000, 900000, 9, 9, 9), (2, '1', 1000, 700000, 9, 9, 9), (3, '2', null, 500000, 9, 9, 9) {PROCESS}",
+        "sites": f"""(1, 7, 'own', 'mmap', 900000, null, 90, null), (2, 7, 'own', 'malloc', 700000, 1e10, 80, 1e4),
+            (2, 7, 'imports', 'malloc', 0, null, 70, 1e8), (3, 7, 'own', 'malloc', 500000, null, 60, null) {SITE}""",
+        "windows": f"(2, 0, 1, 7, 10, 1e8), (2, 1, 2, 7, 900000, 1e8) {WINDOW}",
+        "frames": FRAME,
+    }
+    write_tables(tmp_path, values)
+    (peaks,) = ask_tables(executable, tmp_path, "peaks")
+    unseen = (3 + math.log(3)) * 1000
+    assert peaks["most_peak_bytes"] == 900_000 and peaks["most_peak_bytes_margin"] == pytest.approx(unseen)
+    assert peaks["median_peak_bytes"] == 700_000 and peaks["median_peak_bytes_margin"] == pytest.approx(196_000)
+    high = 700_000 + 1e5 * math.sqrt(1.96**2 + 2 * math.log(3))
+    assert peaks["p95_peak_bytes_margin"] == pytest.approx(0.1 * (900_000 + unseen) + 0.9 * high - peaks["p95_peak_bytes"])
+    by_release = {row["release"]: row for row in ask_tables(executable, tmp_path, "leaks")}
+    assert by_release["1"]["leaked_bytes_margin"] == pytest.approx(3000 / 2)
+    assert by_release["1"]["most_leaked_bytes_margin"] == pytest.approx((3 + math.log(2)) * 1000)
+    assert by_release["1"]["imports_bytes_margin"] == pytest.approx(1.96 * 1e4 / 2)
+    assert by_release["1"]["arenas_bytes_margin"] == 0
+    assert not any(value for name, value in by_release["2"].items() if name.endswith("_margin"))
+    (grown,) = ask_tables(executable, tmp_path, "growth")
+    margin = grown["bytes_per_hour_and_process"] * grown["grown_bytes_margin"] / grown["grown_bytes"]
+    assert grown["bytes_per_hour_and_process_margin"] == pytest.approx(margin)
+    (more,) = ask_tables(executable, tmp_path, "regression", "--before", "2", "--after", "1")
+    assert (more["more_bytes"], more["before_bytes_margin"]) == (300_000, 0)
+    assert more["more_bytes_margin"] == pytest.approx(98_000) == more["after_bytes_margin"]
+
+
+@pytest.mark.parametrize("before, allocator, is_there", [("1000", "malloc", False), ("1000", "mmap", True), ("null", "malloc", True)])
+def test_what_was_counted_only_after_may_have_been_there_before(executable, tmp_path, before, allocator, is_there):
+    """Release 1 has a process whose allocations were all recorded, which held a little, and one like it or of samples; 2 has all recorded."""
+    values = {
+        "processes": f"(1, '1', null, 9, 9, 9, 9), (2, '1', {before}, 9, 9, 9, 9), (3, '2', null, 9, 9, 9, 9) {PROCESS}",
+        "sites": f"(1, 7, 'own', '{allocator}', 100, null, 0, null), (3, 7, 'own', '{allocator}', 1500, null, 0, null) {SITE}",
+        "frames": FRAME,
+    }
+    write_tables(tmp_path, values)
+    found = ask_tables(executable, tmp_path, "regression", "--before", "1", "--after", "2")
+    assert bool(found) == is_there, found
+
+
+@pytest.mark.parametrize("service, host", [("7", "2026-11-29"), ("2026-11-29", "7"), ("007", "1.5")])
+def test_names_of_services_and_hosts_are_texts(executable, tmp_path, service, host):
+    values = {
+        "processes": f"(1, null, null, 9, 9, 9, 9) {PROCESS}",
+        "sites": f"(1, 7, 'own', 'malloc', 9, null, 9, null) {SITE}",
+        "windows": f"(1, 0, 1, 7, 10, null), (1, 1, 2, 7, 20, null) {WINDOW}",
+        "frames": FRAME,
+    }
+    write_tables(tmp_path, values, service, host)
+    for query in ("peaks", "leaks", "growth"):
+        (row,) = ask_tables(executable, tmp_path, query)
+        assert row["service"] == service
+
+
 def test_exact_figures_have_no_interval(fleet):
-    assert all(row["leaked_bytes_margin"] == 0 for row in rows(fleet("leaks", "--json")))
-    assert "±" not in fleet("leaks").stdout
+    for query in QUERIES:
+        for row in rows(fleet(*query, "--json")):
+            margins = {name: value for name, value in row.items() if name.endswith("_margin")}
+            assert len(margins) > 1 and not any(margins.values()), margins
+        assert "±" not in fleet(*query).stdout
 
 
 QUERIES = (("growth",), ("leaks",), ("peaks",), ("regression", "--before", "1.0", "--after", "2.0"))

@@ -95,6 +95,9 @@ impl FleetQuery {
     }
 }
 
+/// How tables are read. The names of folders are texts: else the service `7` is a number, and a host may be a date.
+const OPTIONS: &str = "hive_partitioning = true, hive_types_autocast = false, union_by_name = true";
+
 /// Adds a column that older tables do not have.
 const LATER_OF_PROCESSES: &str = " union all by name select cast(null as bigint) as sample_bytes where false";
 
@@ -116,9 +119,7 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
         // Aggregated captures have no windows.
         let rows = if is_there(&table) {
             let later = if table == "processes" { LATER_OF_PROCESSES } else { "" };
-            format!(
-                "* from read_parquet('{table}/**/*.parquet', hive_partitioning = true, union_by_name = true){later}"
-            )
+            format!("* from read_parquet('{table}/**/*.parquet', {OPTIONS}){later}")
         } else {
             "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as own_frame, 0 as \
              live_bytes, 0.0 as live_bytes_variance where false"
@@ -175,14 +176,19 @@ fn run(program: &str, arguments: &[&str], directory: &Path, script: &str) -> std
 
 #[cfg(test)]
 mod tests {
+    use memtrack_format::Allocator;
+
     use super::{FleetQuery, script};
 
     #[test]
-    fn leaks_are_without_all_arenas() {
-        let arenas = memtrack_format::Allocator::ALL.into_iter().filter(|allocator| allocator.is_python_arena());
-        let names: Vec<_> = arenas.map(|allocator| format!("'{}'", allocator.name())).collect();
-        let text = FleetQuery::Leaks.sql();
-        assert!(text.contains(&format!("allocator in ({})", names.join(", "))), "{text}");
+    fn leaks_are_without_all_arenas_and_mappings_are_exact() {
+        let quoted = |is_one: fn(Allocator) -> bool| {
+            let names = Allocator::ALL.into_iter().filter(|allocator| is_one(*allocator)).map(Allocator::name);
+            names.map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ")
+        };
+        let (leaks, regression) = (FleetQuery::Leaks.sql(), FleetQuery::Regression.sql());
+        assert!(leaks.contains(&format!("allocator in ({})", quoted(Allocator::is_python_arena))), "{leaks}");
+        assert!(regression.contains(&format!("allocator not in ({})", quoted(Allocator::is_mapping))), "{regression}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
--- What grew most between the first and the last whole window of each process, by line of own code, over all hosts, beyond what samples
--- leave open.
+-- What grew most between the first and the last whole window of each process, by line of own code, over all processes that hold it,
+-- beyond what samples leave open. Those in which it shrank count, too: else the samples' noise would grow.
 with ends as (
     select w.process, min(w.window_number) as first_window, max(w.window_number) as last_window,
         max(w.end_ns) - min(w.end_ns) as lasted_ns, max(p.sample_bytes) as sample_bytes
@@ -12,11 +12,9 @@ names as (
     select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
 ),
 grown as (
-    select w.process, w.service, w.host, n.function, n.file, n.line,
+    select w.process, w.service, w.host, n.function, n.file, n.line, max(e.sample_bytes) as sample_bytes,
         sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as first_bytes,
-        max(e.sample_bytes) as sample_bytes,
-        sum(case when w.window_number = e.last_window then w.live_bytes else 0 end)
-            - sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as bytes,
+        sum(case when w.window_number = e.last_window then w.live_bytes else 0 end) as last_bytes,
         sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
             as variance,
         max(e.lasted_ns) as lasted_ns
@@ -25,19 +23,21 @@ grown as (
     group by w.process, w.service, w.host, n.function, n.file, n.line
 ),
 summed as (
-    select g.service, cast(sum(g.bytes) as bigint) as grown_bytes,
-        -- What has no sample at first may have been there all the same.
+    select g.service, cast(sum(g.last_bytes) - sum(g.first_bytes) as bigint) as grown_bytes,
+        -- What has no sample at first, or at last, may have been there all the same; what was counted was not.
         sqrt(power(1.96, 2) * sum(g.variance)
-            + case when sum(g.first_bytes) = 0 and sum(g.variance) > 0
+            + case when sum(g.variance) > 0
+                    and least(sum(case when g.sample_bytes is not null then g.first_bytes else 0 end),
+                        sum(case when g.sample_bytes is not null then g.last_bytes else 0 end)) = 0
                 then power(3.0 * coalesce(max(g.sample_bytes), 0), 2) else 0 end) as grown_bytes_margin,
-        sum(g.bytes) / (sum(g.lasted_ns) / 3.6e12) as bytes_per_hour_and_process,
+        sum(g.lasted_ns) / 3.6e12 as hours,
         count(distinct g.host) as hosts, count(distinct g.process) as processes,
         g.function, g.file, g.line
     from grown g
-    where g.bytes > 0
     group by g.service, g.function, g.file, g.line
 )
-select service, grown_bytes, grown_bytes_margin, bytes_per_hour_and_process, hosts, processes, function, file, line
+select service, grown_bytes, grown_bytes_margin, grown_bytes / hours as bytes_per_hour_and_process,
+    grown_bytes_margin / hours as bytes_per_hour_and_process_margin, hosts, processes, function, file, line
 from summed
 where grown_bytes > grown_bytes_margin
 order by grown_bytes desc, function

@@ -304,6 +304,50 @@ os.waitpid(pid, 0)
 """
 
 
+WAITING_CHILD = """
+import os, sys, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    kept = [bytearray(3000 + number) for number in range(500)]
+    wait_for(sys.argv[1])
+    os._exit(0)
+os.waitpid(pid, 0)
+wait_for(sys.argv[2])
+"""
+
+
+def recorded(memtrack):
+    """Captures below the test's directory that are written, with their processes."""
+    known = [(str(one["capture"]), one["pid"]) for one in json.loads(memtrack("ps", "--json").stdout)["processes"]]
+    return [(capture, pid) for capture, pid in known if capture.startswith(f"{memtrack.directory}/")]
+
+
+def test_nothing_is_replayed_any_more_when_the_child_has_ended_that_was_watched(memtrack):
+    path, seen, end = (memtrack.directory / name for name in ("waiting.bin", "seen", "end"))
+    process = start(memtrack, [sys.executable, "-c", WAITING_CHILD, str(seen), str(end)], path, "--follow")
+    deadline = time.monotonic() + PATIENCE
+    while not (children := [pid for capture, pid in recorded(memtrack) if "/waiting." in capture and capture != str(path)]):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (child,) = children
+    windows, _ = windows_of(watched(memtrack, seen, child))
+    assert windows and process.poll() is None
+
+    def replays():
+        threads = os.listdir(f"/proc/{process.pid}/task")
+        return any(open(f"/proc/{process.pid}/task/{thread}/comm").read() == "memtrack-live\n" for thread in threads)
+
+    # For a while the recording waits for those who come again.
+    while replays():
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    end.touch()
+    assert process.wait(PATIENCE) == 0
+
+
 def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
     """The viewer is told of it too late to watch it, or not at all, and reads its capture."""
     path, seen = memtrack.directory / "last.bin", memtrack.directory / "seen"

@@ -1,7 +1,8 @@
 //! Follows captures in the recording process, once for all viewers, while there are viewers, or somebody asks for totals.
 //!
 //! One thread at the lowest priority replays the captures that are being watched, as they are written, and makes a
-//! line for each window. It begins with the first viewer and ends some time after the last one has gone.
+//! line for each window. It begins with the first viewer and ends some time after the last one has gone, or after the last process
+//! that was watched has ended.
 //!
 //! Invariant: neither the recording nor the control thread waits for it; it waits for no viewer.
 
@@ -22,7 +23,8 @@ use super::message::WindowLine;
 const BUDGET: Duration = Duration::from_millis(50);
 /// How often the captures are looked at while nothing is new.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Without viewers for this long, it ends: one that comes back in this time does not wait for what is replayed already.
+/// Without viewers for this long, a capture is followed no more: one that comes back in this time does not wait for what is replayed
+/// already.
 const LINGER: Duration = Duration::from_secs(10);
 /// How often checkpoints are asked for.
 const ASKED: Duration = Duration::from_secs(1);
@@ -142,7 +144,6 @@ impl LiveEngine {
                 shared: Arc::clone(&self.shared),
                 watched: Vec::new(),
                 asked: None,
-                used: Instant::now(),
             };
             let running = EngineGuard(Arc::clone(&self.shared));
             let started = thread::Builder::new().name("memtrack-live".into()).spawn(move || {
@@ -178,9 +179,10 @@ struct EngineGuard(Arc<Mutex<EngineState>>);
 
 impl Drop for EngineGuard {
     fn drop(&mut self) {
-        let mut state = lock(&self.0);
-        state.is_running = false;
+        // Else it has said so itself, and another may have begun since then.
         if thread::panicking() {
+            let mut state = lock(&self.0);
+            state.is_running = false;
             state.arrived.drain(..).for_each(|arrival| refuse(&arrival.subscriber, &"the live figures have failed"));
         }
     }
@@ -196,8 +198,6 @@ struct Engine {
     shared: Arc<Mutex<EngineState>>,
     watched: Vec<WatchedCapture>,
     asked: Option<Instant>,
-    /// When there was a viewer last.
-    used: Instant,
 }
 
 impl Engine {
@@ -225,13 +225,14 @@ impl Engine {
                 if let Err(error) = &progress {
                     watched.grids.iter().flat_map(|grid| &grid.viewers).for_each(|viewer| refuse(viewer, &error));
                 }
-                progress.is_ok() && (!watched.follower.has_ended() || ending.is_none())
+                let is_wanted = watched.is_wanted() && (!watched.follower.has_ended() || ending.is_none());
+                let stays = progress.is_ok() && is_wanted;
+                if !stays {
+                    lock(&self.shared).totals.remove(&watched.number);
+                }
+                stays
             });
-            if self.watched.iter().any(WatchedCapture::is_used) {
-                self.used = Instant::now();
-            }
-            let is_over = |ending: Instant| self.watched.is_empty() || ending.elapsed() > END_LIMIT;
-            if ending.is_some_and(is_over) || self.used.elapsed() > LINGER {
+            if self.watched.is_empty() || ending.is_some_and(|ending| ending.elapsed() > END_LIMIT) {
                 let mut state = lock(&self.shared);
                 if (state.arrived.is_empty() && state.counted.is_empty()) || ending.is_some() {
                     state.arrived.clear();
@@ -265,7 +266,15 @@ impl Engine {
             return Ok(place);
         }
         let follower = LiveFollower::open(capture, None)?;
-        self.watched.push(WatchedCapture { number, follower, is_behind: false, counted: None, grids: Vec::new() });
+        let used = Instant::now();
+        self.watched.push(WatchedCapture {
+            number,
+            follower,
+            is_behind: false,
+            counted: None,
+            used,
+            grids: Vec::new(),
+        });
         Ok(self.watched.len() - 1)
     }
 
@@ -307,6 +316,8 @@ struct WatchedCapture {
     is_behind: bool,
     /// When its totals were asked for.
     counted: Option<Instant>,
+    /// When somebody wanted it last.
+    used: Instant,
     grids: Vec<GridViewers>,
 }
 
@@ -322,8 +333,27 @@ struct GridViewers {
 }
 
 impl WatchedCapture {
-    fn is_used(&self) -> bool {
-        !self.grids.is_empty() || self.counted.is_some_and(|asked| asked.elapsed() < COUNTED)
+    /// Whether it has viewers, or has had some until a while ago, or its totals are asked for.
+    fn is_wanted(&mut self) -> bool {
+        self.forget_gone();
+        if !self.grids.is_empty() || self.counted.is_some_and(|asked| asked.elapsed() < COUNTED) {
+            self.used = Instant::now();
+        }
+        self.used.elapsed() <= LINGER
+    }
+
+    /// Removes viewers that have gone, or have the last window, and windows that nobody sees.
+    fn forget_gone(&mut self) {
+        let has_ended = self.follower.has_ended();
+        let follower = &mut self.follower;
+        self.grids.retain_mut(|grid| {
+            grid.viewers.retain(|viewer| !has_ended && !viewer.has_gone());
+            let is_seen = !grid.viewers.is_empty();
+            if !is_seen {
+                follower.remove_grid(grid.grid);
+            }
+            is_seen
+        });
     }
 
     /// Replays what is new, and sends the windows that close.

@@ -48,6 +48,12 @@ impl Subscriber {
         self.waker.wake();
         true
     }
+
+    /// Whether the client has gone.
+    #[must_use]
+    pub fn has_gone(&self) -> bool {
+        self.queue.lock().gone
+    }
 }
 
 impl Drop for Subscriber {
@@ -127,8 +133,9 @@ mod tests {
         assert!(subscriber.push(&large) && subscriber.push(&large));
         assert!(queue.take().unwrap().0 > 0);
         assert!(queue.take().is_none() && !queue.is_over());
+        assert!(!subscriber.has_gone());
         queue.leave();
-        assert!(!subscriber.push(&large));
+        assert!(subscriber.has_gone() && !subscriber.push(&large));
         drop(subscriber);
         assert!(queue.is_over());
     }

@@ -471,6 +471,55 @@ if sys.argv[1:]:
 """
 
 
+CROWD = """
+import os, sys, time
+children = []
+for number in range(40):
+    pid = os.fork()
+    if pid == 0:
+        kept = [bytearray(3000 + number) for _ in range(20)]
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.02)
+        os._exit(0)
+    children.append(pid)
+[os.waitpid(pid, 0) for pid in children]
+"""
+
+
+def test_more_processes_than_the_recording_serves_are_added_up(memtrack):
+    path, seen = memtrack.directory / "crowd.bin", memtrack.directory / "seen"
+    process = start(memtrack, [sys.executable, "-c", CROWD, str(seen)], path, "--follow")
+    command = memtrack.command("live", "--jsonl", "--all", "--every", "500ms", pid_of(memtrack, path))
+    lines = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=memtrack.directory) as viewer:
+        threading.Timer(PATIENCE, viewer.kill).start()
+        for line in viewer.stdout:
+            lines.append(line)
+            record = json.loads(line)
+            if record["type"] == "window" and record["processes"] == 41:
+                seen.touch()
+    assert viewer.returncode == 0 and process.wait(PATIENCE) == 0
+    windows, _ = windows_of(lines)
+    assert max(window["processes"] for window, _ in windows) == 41
+    assert windows[-1][0]["missing_processes"] == 0
+    captures = sorted(memtrack.directory.glob("crowd*.bin"))
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    for what in ("bytes", "count"):
+        assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
+
+
+def test_totals_of_windows_reach_as_far_as_what_no_sample_shows(memtrack):
+    path = memtrack.directory / "few.bin"
+    memtrack("run", "-q", "-o", path, "--sample=1g", "--", sys.executable, "-c", "pass")
+    windows, records = windows_of(Capture(memtrack, path).reading("live", "--jsonl", path).splitlines())
+    unseen = records[0]["unseen_bytes"]
+    for window, _ in windows:
+        for name in ("live", "allocated", "freed"):
+            total = window[name]
+            assert total["bytes_low"] <= total["bytes"] and total["bytes_high"] >= total["bytes"] + unseen > 0
+            assert total["count_high"] >= total["count"] + 3
+
+
 def test_all_processes_of_a_recording_are_added_up(memtrack):
     path = memtrack.directory / "family.bin"
     process = start(memtrack, [sys.executable, "-c", FAMILY], path, "--follow")

@@ -123,7 +123,7 @@ struct NumberedSums {
     by_stack: Vec<FunctionSums>,
     /// The frames of each stack by number, outermost first.
     chains: Vec<Vec<usize>>,
-    totals: [Tally; SUMS.len()],
+    totals: [RangedTally; SUMS.len()],
 }
 
 impl NumberedSums {
@@ -140,17 +140,25 @@ impl NumberedSums {
             stacks: Numbering::new(),
             by_stack: Vec::new(),
             chains: Vec::new(),
-            totals: [Tally::default(); SUMS.len()],
+            totals: [Tally::default(); SUMS.len()].map(RangedTally::from),
         };
         for (at, view) in views.into_iter().enumerate() {
-            capture.analysis.rows(view).for_each(|row| sums.add(at, &row, &capture.frames));
+            let mut total = Tally::default();
+            for row in capture.analysis.rows(view) {
+                sums.add(at, &row, &capture.frames);
+                add(&mut total, &row);
+            }
+            sums.totals[at] = RangedTally::from(total).with_unseen(capture);
         }
         sums
     }
 
-    fn tally(&self, tally: Tally) -> Value {
-        let mut value = json!({"bytes": tally.bytes, "count": tally.count});
-        self.put_ranges(&mut value, ["bytes", "count"], tally);
+    /// A total, with what no sample shows.
+    fn total(&self, total: RangedTally) -> Value {
+        let mut value = json!({"bytes": total.tally.bytes, "count": total.tally.count});
+        if self.is_sampled {
+            total.put(&mut value, ["bytes", "count"]);
+        }
         value
     }
 
@@ -171,7 +179,6 @@ impl NumberedSums {
             self.by_frame.resize(self.frames.order().len(), FunctionSums::default());
         }
         let chain = &self.chains[stack];
-        add(&mut self.totals[at], row);
         add(&mut self.by_stack[stack].own[at], row);
         chain.last().into_iter().for_each(|leaf| add(&mut self.by_frame[*leaf].own[at], row));
         for frame in chain.iter().collect::<HashSet<_>>() {
@@ -220,7 +227,7 @@ impl JsonLines<'_> {
     /// `scope`: the fields that tell which span of time the sums are of.
     fn aggregates(&mut self, sums: &NumberedSums, scope: &Value) -> io::Result<()> {
         let totals: Map<_, _> =
-            sums.names.iter().zip(sums.totals).map(|(name, total)| ((*name).into(), sums.tally(total))).collect();
+            sums.names.iter().zip(sums.totals).map(|(name, total)| ((*name).into(), sums.total(total))).collect();
         let head = |kind: &str| {
             let mut head = json!({"kind": kind});
             for (key, value) in scope.as_object().into_iter().flatten() {

@@ -18,6 +18,7 @@ use super::leaf_to_root;
 use super::numbering::Numbering;
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates::RangedTally;
 
 /// Where a server takes profiles, below its root.
 pub(crate) const PATH: &str = "/v1development/profiles";
@@ -59,8 +60,8 @@ pub(crate) fn window(
         let views = [allocated, allocated, in_use, in_use];
         for ((profile, (_, _, is_bytes)), view) in profiles.iter_mut().zip(TYPES).zip(views) {
             let distance = [("memtrack.sample_bytes", bytes.get()), ("memtrack.unseen_bytes", unseen_bytes(bytes))];
-            let sum = capture.analysis.rows(view).map(|row| row.tally()).sum();
-            let attributes = distance.into_iter().chain(ends(sum, is_bytes));
+            let sum: Tally = capture.analysis.rows(view).map(|row| row.tally()).sum();
+            let attributes = distance.into_iter().chain(ends(RangedTally::from(sum).with_unseen(capture), is_bytes));
             profile.attribute_indices = attributes.map(|(key, value)| writer.number(key, value)).collect();
         }
     }
@@ -75,7 +76,7 @@ pub(crate) fn window(
                 let values = vec![i64::try_from(value).unwrap_or(i64::MAX)];
                 let mut sample = OtlpSample { values, ..sample.clone() };
                 if capture.is_sampled() {
-                    let ends = ends(sum, is_bytes);
+                    let ends = ends(sum.into(), is_bytes);
                     sample.attribute_indices.extend(ends.map(|(key, value)| writer.number(key, value)));
                 }
                 profile.samples.push(sample);
@@ -100,8 +101,8 @@ pub(crate) fn window(
 }
 
 /// The ends of a value's 95 % interval, as attributes.
-fn ends(tally: Tally, is_bytes: bool) -> [(&'static str, u64); 2] {
-    let (low, high) = if is_bytes { tally.bytes_range() } else { tally.count_range() };
+fn ends(figure: RangedTally, is_bytes: bool) -> [(&'static str, u64); 2] {
+    let (low, high) = if is_bytes { figure.bytes } else { figure.count };
     [("memtrack.value_low", low), ("memtrack.value_high", high)]
 }
 

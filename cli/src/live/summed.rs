@@ -1,16 +1,19 @@
 //! Windows of all processes of a recording, added up.
 //!
 //! The recording makes windows of each process; a thread for each receives them, or reads the capture of one that has ended
-//! before anybody asked. At the end of each span of time what has come is added up.
+//! before anybody asked, or that is one of more than the recording serves. At the end of each span of time what has come is added up.
 //!
 //! Invariant: a window of a process is in exactly one sum, so what was allocated and freed in the sums adds up to that of the
-//! captures. What is live is that of the processes that run, each at its newest window.
+//! captures. What is live is that of the processes that run, each at its newest window; those that are in no sum are counted. Of a
+//! process that has ended only its number is kept.
 
 mod process;
+mod threads;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -19,17 +22,20 @@ use memtrack_collector::control::ControlClient;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus, RecordingStatus};
 use memtrack_format::meta::Process;
 use memtrack_reader::analysis::{GroupFlow, Sum, Tally, ViewVariances};
-use memtrack_reader::{Frames, Thread, ThreadId};
+use memtrack_reader::{Frames, ThreadId};
 
-use self::process::{ProcessWindow, SummedGroupKey, SummedProcess};
+use self::process::{ProcessNews, ProcessWay, SummedGroupKey, SummedProcess};
+use self::threads::SummedThreads;
 use super::picture::{ALLOCATED, FREED, LIVE};
 use super::received_window::{NextWindow, ReceivedWindow};
 use crate::child_captures::{ChildCapture, children_of, run_of};
 use crate::control::recordings;
-use crate::live_windows::message::{Lag, WindowMessage, WindowSums};
+use crate::live_windows::message::{Lag, SummedCounts, WindowMessage, WindowSums};
 
 /// Processes that are received at once: the recording serves 64 clients.
-const MOST_PROCESSES: usize = 32;
+const MOST_RECEIVED: usize = 32;
+/// Processes whose captures are read here at once, each with a descriptor: programs have 1024 of these.
+const MOST_READ: usize = 480;
 /// Windows that may wait here.
 const MOST_WAITING: usize = 64;
 /// How often new processes are looked for.
@@ -50,8 +56,8 @@ pub(crate) struct SummedProcesses {
     /// When the next sum is made.
     next: Instant,
     begun_ns: Option<u64>,
-    sender: SyncSender<ProcessWindow>,
-    receiver: Receiver<ProcessWindow>,
+    sender: SyncSender<ProcessNews>,
+    receiver: Receiver<ProcessNews>,
     known: HashMap<u32, SummedProcess>,
     /// Since when all processes have ended that the recording tells of.
     all_ended: Option<Instant>,
@@ -59,14 +65,18 @@ pub(crate) struct SummedProcesses {
     first: Option<PathBuf>,
     /// Processes that wait until others have ended.
     waiting: VecDeque<ProcessStatus>,
+    /// Of how many windows come in each way.
     receiving: usize,
+    reading: usize,
+    /// What those that have ended have had in all, and the largest peak of one.
+    ended: WindowMessage,
+    own_peak: u64,
     /// What was allocated and freed since the last sum.
     flows: HashMap<SummedGroupKey, [Tally; 2]>,
     events: u64,
     skipped: u64,
     has_news: bool,
-    threads: Vec<Thread>,
-    thread_ids: HashMap<(u32, i32), ThreadId>,
+    threads: SummedThreads,
     process: Process,
     to_ns: u64,
     peak: (u64, u64),
@@ -90,12 +100,14 @@ impl SummedProcesses {
             first: None,
             waiting: VecDeque::new(),
             receiving: 0,
+            reading: 0,
+            ended: WindowMessage::default(),
+            own_peak: 0,
             flows: HashMap::new(),
             events: 0,
             skipped: 0,
             has_news: false,
-            threads: Vec::new(),
-            thread_ids: HashMap::new(),
+            threads: SummedThreads::default(),
             process: Process::default(),
             to_ns: 0,
             peak: (0, 0),
@@ -112,7 +124,7 @@ impl SummedProcesses {
         loop {
             self.ask();
             let now = Instant::now();
-            let is_over = self.recording.is_none() && self.receiving == 0 && self.waiting.is_empty();
+            let is_over = self.recording.is_none() && self.receiving + self.reading == 0 && self.waiting.is_empty();
             if is_over && self.known.is_empty() {
                 bail!("no process of the recording can be watched: it has ended");
             }
@@ -147,26 +159,31 @@ impl SummedProcesses {
                         self.recording = Some(client);
                         self.note(status);
                     }
-                    None => {
-                        self.recording = None;
-                        self.find_missed();
-                    }
+                    None => self.lose(),
                 },
             }
         }
-        while self.receiving < MOST_PROCESSES
-            && let Some(process) = self.waiting.pop_front()
-        {
+        while self.receiving < MOST_RECEIVED || self.reading < MOST_READ {
+            let Some(process) = self.waiting.pop_front() else { return };
             let known = self.known.entry(process.number).or_default();
-            match process::start(process, self.every, self.sender.clone()) {
-                Ok(()) => self.receiving += 1,
-                Err(_) => known.over = true,
+            let (way, number) = if self.receiving < MOST_RECEIVED {
+                (ProcessWay::Received, &mut self.receiving)
+            } else {
+                (ProcessWay::Read, &mut self.reading)
+            };
+            known.way = way;
+            match process::start(process, known, self.every, self.sender.clone()) {
+                Ok(()) => *number += 1,
+                // It is counted as missing.
+                Err(_) => {}
             }
         }
     }
 
     /// The recording has ended: finds children that have begun and ended since it was asked last.
-    fn find_missed(&mut self) {
+    fn lose(&mut self) {
+        self.recording = None;
+        self.known.values().for_each(|process| process.runs.store(false, Relaxed));
         let Some(first) = &self.first else { return };
         let Some(run) = run_of(first) else { return };
         let known = &self.known;
@@ -187,27 +204,29 @@ impl SummedProcesses {
             if process.number == 0 {
                 self.first = self.first.take().or_else(|| capture.clone());
             }
-            if capture.is_some() && !self.known.contains_key(&process.number) {
-                process.capture = capture;
-                self.known.insert(process.number, SummedProcess::default());
-                self.waiting.push_back(process);
+            if capture.is_some() {
+                let is_new = !self.known.contains_key(&process.number);
+                let known = self.known.entry(process.number).or_default();
+                known.runs.store(process.state != ProcessState::Ended, Relaxed);
+                if is_new {
+                    process.capture = capture;
+                    self.waiting.push_back(process);
+                }
             }
         }
         // A child that has ended may be told of last.
         if !is_over || self.known.is_empty() {
             self.all_ended = None;
         } else if self.all_ended.get_or_insert_with(Instant::now).elapsed() > LINGER {
-            self.recording = None;
-            self.find_missed();
+            self.lose();
         }
     }
 
     /// Adds what has come.
-    fn take(&mut self, window: ProcessWindow, frames: &mut Frames) -> Result<()> {
-        let ProcessWindow { number, line } = window;
+    fn take(&mut self, news: ProcessNews, frames: &mut Frames) -> Result<()> {
+        let ProcessNews { number, line, failed } = news;
         let Some(line) = line else {
-            self.receiving -= 1;
-            self.known.entry(number).or_default().over = true;
+            self.take_end(number, failed);
             return Ok(());
         };
         let mut message = line.window;
@@ -217,7 +236,7 @@ impl SummedProcesses {
             self.begun_ns = Some(start_ns);
             self.process = process;
         }
-        let moved: Vec<ThreadId> = threads.into_iter().map(|thread| self.thread_of(number, thread)).collect();
+        let moved: Vec<ThreadId> = threads.into_iter().map(|thread| self.threads.id_of(number, thread)).collect();
         let mut live = Vec::new();
         let variances = sums.variances.iter().flatten().copied();
         for (group, of) in sums.groups.iter().zip(variances.chain(std::iter::repeat(ViewVariances::default()))) {
@@ -235,20 +254,38 @@ impl SummedProcesses {
         self.events = self.events.saturating_add(message.events);
         self.skipped = self.skipped.saturating_add(line.skipped);
         self.has_news = true;
+        let last = message.last;
         let known = self.known.entry(number).or_default();
-        (known.live, known.start_ns, known.newest) = (live, start_ns, Some(message));
+        (known.live, known.start_ns, known.newest) = (live, start_ns, Some(Box::new(message)));
+        known.seen = true;
+        if last {
+            self.end(number);
+        }
         Ok(())
     }
 
-    /// The number here of a thread of a process.
-    fn thread_of(&mut self, number: u32, thread: Thread) -> ThreadId {
-        let next = ThreadId(u32::try_from(self.threads.len()).unwrap_or(u32::MAX));
-        let id = *self.thread_ids.entry((number, thread.tid)).or_insert(next);
-        match self.threads.get_mut(id.0 as usize) {
-            Some(known) => *known = thread,
-            None => self.threads.push(thread),
+    /// Nothing more comes from the thread of a process.
+    fn take_end(&mut self, number: u32, failed: bool) {
+        let known = self.known.entry(number).or_default();
+        known.seen &= !failed;
+        match known.way {
+            ProcessWay::Received => self.receiving -= 1,
+            ProcessWay::Read => self.reading -= 1,
         }
-        id
+        self.end(number);
+    }
+
+    /// A process has no memory any more: what it has had is all that is kept, once for all processes.
+    fn end(&mut self, number: u32) {
+        let Some(known) = self.known.get_mut(&number) else { return };
+        known.live = Vec::new();
+        if let Some(newest) = known.newest.take() {
+            self.ended.add_totals(&newest);
+            self.ended.t1_ns = self.ended.t1_ns.max(end_ns(&newest, known.start_ns, self.begun_ns));
+            self.own_peak = self.own_peak.max(newest.totals().peak_bytes);
+            self.has_news = true;
+        }
+        self.threads.end(number);
     }
 
     /// The sum of what has come since the last one.
@@ -264,7 +301,7 @@ impl SummedProcesses {
             sums[1] += freed;
             groups.insert(key, GroupFlow { allocated, freed, ..begin(key) });
         }
-        for (key, live) in self.known.values().filter(|process| process.runs()).flat_map(|process| &process.live) {
+        for (key, live) in self.known.values().flat_map(|process| &process.live) {
             groups.entry(*key).or_insert_with(|| begin(*key)).live += *live;
         }
         let is_sampled = self.process.sample_bytes.is_some();
@@ -275,40 +312,41 @@ impl SummedProcesses {
             skipped: std::mem::take(&mut self.skipped),
             message: self.totals(sums, last),
             sums: sums_of_groups,
-            threads: self.threads.clone(),
+            threads: self.threads.take(),
             process: self.process.clone(),
         }
     }
 
+    /// How many processes run that are in no sum.
+    fn missing(&self) -> u64 {
+        self.known.values().filter(|known| known.is_missing()).count() as u64
+    }
+
     fn totals(&mut self, [allocated, freed]: [Tally; 2], last: bool) -> WindowMessage {
-        let begun_ns = self.begun_ns.unwrap_or(0);
-        let mut sum = WindowMessage::default();
-        let (mut own_peak, mut running) = (0, 0);
+        let mut sum = self.ended.clone();
+        let mut counts = SummedCounts { running: 0, missing: self.missing() };
         let mut live = Tally::default();
         for process in self.known.values() {
             let Some(newest) = &process.newest else { continue };
             sum.add_totals(newest);
             let totals = newest.totals();
-            own_peak = own_peak.max(totals.peak_bytes);
-            let end_ns = newest.t1_ns.saturating_add(process.start_ns.saturating_sub(begun_ns));
-            sum.t1_ns = sum.t1_ns.max(end_ns);
-            if process.runs() {
-                running += 1;
-                live += totals.live;
-                sum.rss_bytes = sum.rss_bytes.saturating_add(totals.rss_bytes);
-                sum.lag.add(newest.lag);
-            }
+            self.own_peak = self.own_peak.max(totals.peak_bytes);
+            sum.t1_ns = sum.t1_ns.max(end_ns(newest, process.start_ns, self.begun_ns));
+            counts.running += 1;
+            live += totals.live;
+            sum.rss_bytes = sum.rss_bytes.saturating_add(totals.rss_bytes);
+            sum.lag.add(newest.lag);
         }
         sum.pid = self.process.pid.unwrap_or(0);
         sum.t1_ns = sum.t1_ns.max(self.to_ns);
         (sum.t0_ns, self.to_ns) = (self.to_ns, sum.t1_ns);
         sum.events = std::mem::take(&mut self.events);
-        if live.bytes > self.peak.0 || own_peak > self.peak.0 {
-            self.peak = (live.bytes.max(own_peak), sum.t1_ns);
+        if live.bytes.max(self.own_peak) > self.peak.0 {
+            self.peak = (live.bytes.max(self.own_peak), sum.t1_ns);
         }
-        sum.set_sums([live, allocated, freed], self.peak, self.process.sample_bytes.is_some());
+        sum.set_sums([live, allocated, freed], self.peak, &self.process);
         sum.rss_peak_bytes = self.history.iter().map(|point| point[2]).fold(sum.rss_bytes, u64::max);
-        (sum.last, sum.processes) = (last, Some(running));
+        (sum.last, sum.processes) = (last, Some(counts));
         if self.history.len() >= MOST_POINTS {
             let mut at = 0;
             self.history.retain(|_| {
@@ -320,6 +358,11 @@ impl SummedProcesses {
         sum.history.clone_from(&self.history);
         sum
     }
+}
+
+/// When the window of a process ended, since the recording of the first one began.
+fn end_ns(window: &WindowMessage, start_ns: u64, begun_ns: Option<u64>) -> u64 {
+    window.t1_ns.saturating_add(start_ns.saturating_sub(begun_ns.unwrap_or(0)))
 }
 
 /// What is behind, of all.

@@ -2,12 +2,14 @@
 //!
 //! Invariant: a line is whole in itself: who sees one line sees everything that is live.
 
+use std::num::NonZeroU64;
+
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
-use memtrack_reader::analysis::{Group, GroupFlow, Groups, Sum, Tally, ViewVariances};
+use memtrack_reader::analysis::{Group, GroupFlow, Groups, SampleWeights, Sum, Tally, ViewVariances};
 use memtrack_reader::live::{LiveFollower, LivePoint, LiveTotals, LiveWindow};
 use memtrack_reader::{Analysis, Frames, Thread, View, aggregate};
 use serde::{Deserialize, Serialize};
@@ -52,16 +54,21 @@ pub(crate) struct TallyMessage {
 }
 
 impl TallyMessage {
-    fn of(tally: Tally, is_sampled: bool) -> Self {
-        let (bytes, count) = (tally.bytes_range(), tally.count_range());
-        let end = |end: u64| is_sampled.then_some(end);
+    /// `process`: of which these are all of a kind, also what no sample shows.
+    fn of(tally: Tally, process: &Process) -> Self {
+        let Tally { bytes, count, .. } = tally;
+        let exact = Self { bytes, count, ..Self::default() };
+        let Some(weights) = process.sample_bytes.and_then(NonZeroU64::new).map(SampleWeights::new) else {
+            return exact;
+        };
+        let ((bytes_low, bytes_high), (count_low, count_high)) = (tally.bytes_range(), tally.count_range());
+        let unseen = weights.unseen_beside(tally);
         Self {
-            bytes: tally.bytes,
-            count: tally.count,
-            bytes_low: end(bytes.0),
-            bytes_high: end(bytes.1),
-            count_low: end(count.0),
-            count_high: end(count.1),
+            bytes_low: Some(bytes_low),
+            bytes_high: Some(bytes_high.max(bytes.saturating_add(unseen.0))),
+            count_low: Some(count_low),
+            count_high: Some(count_high.max(count.saturating_add(unseen.1))),
+            ..exact
         }
     }
 }
@@ -123,12 +130,21 @@ pub(crate) struct WindowMessage {
     pub(crate) last: bool,
     /// Time, live bytes and resident bytes.
     pub(crate) history: Vec<[u64; 3]>,
-    /// How many processes that run it is the sum of; `None`: it is that of one, as it is sent.
+    /// The processes whose sum it is; `None`: it is that of one, as it is sent.
     #[serde(skip)]
-    pub(crate) processes: Option<u64>,
+    pub(crate) processes: Option<SummedCounts>,
     /// In base64: the metadata of the process, and the groups as in a capture with sums.
     process: String,
     sums: String,
+}
+
+/// How many processes a window is the sum of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SummedCounts {
+    /// That run.
+    pub(crate) running: u64,
+    /// That run, too, but are not in the sum.
+    pub(crate) missing: u64,
 }
 
 /// How much of the recording was not replayed yet when a window was made.
@@ -166,7 +182,7 @@ impl WindowLine {
         let lag = Lag::of(follower)?;
         let follower = &*follower;
         let is_sampled = follower.process().sample_bytes.is_some();
-        let message = |tally: Tally| TallyMessage::of(tally, is_sampled);
+        let message = |tally: Tally| TallyMessage::of(tally, follower.process());
         let sum = |tally: fn(&GroupFlow) -> Tally| message(window.groups.iter().map(tally).sum());
         let (mut allocated, mut freed) = (Tally::default(), Tally::default());
         for group in follower.state().groups() {
@@ -265,8 +281,8 @@ impl WindowMessage {
     }
 
     /// Sets what is live, what was allocated and freed in it, and the peak with its time.
-    pub(crate) fn set_sums(&mut self, sums: [Tally; 3], peak: (u64, u64), is_sampled: bool) {
-        [self.live, self.allocated, self.freed] = sums.map(|tally| TallyMessage::of(tally, is_sampled));
+    pub(crate) fn set_sums(&mut self, sums: [Tally; 3], peak: (u64, u64), process: &Process) {
+        [self.live, self.allocated, self.freed] = sums.map(|tally| TallyMessage::of(tally, process));
         (self.peak_bytes, self.peak_ns) = peak;
     }
 
@@ -312,4 +328,18 @@ fn one_less(sum: &mut Sum) {
 fn with_counts(mut group: Group, change: fn(&mut Sum)) -> Group {
     [&mut group.peak, &mut group.temporary, &mut group.leaked].into_iter().for_each(change);
     group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Process, Tally, TallyMessage};
+
+    #[test]
+    fn a_total_without_samples_may_be_as_much_as_these_do_not_show() {
+        let total = |sample_bytes| TallyMessage::of(Tally::default(), &Process { sample_bytes, ..Process::default() });
+        let sampled = total(Some(65_536));
+        assert_eq!((sampled.bytes_low, sampled.bytes_high, sampled.count_low), (Some(0), Some(196_608), Some(0)));
+        assert!(sampled.count_high > Some(10_000), "{sampled:?}");
+        assert_eq!(total(None).bytes_high, None);
+    }
 }

@@ -48,6 +48,19 @@ impl RangedTally {
         Self { tally, bytes: rest(all.bytes, self.bytes), count: rest(all.count, self.count) }
     }
 
+    /// Of a whole process: with what no sample shows.
+    pub(crate) fn with_unseen(self, capture: &Capture) -> Self {
+        let Some(weights) = capture.sample_bytes().map(SampleWeights::new) else { return self };
+        let (bytes, count) = weights.unseen_beside(self.tally);
+        let widened =
+            |(low, high): (u64, u64), figure: u64, unseen: u64| (low, high.max(figure.saturating_add(unseen)));
+        Self {
+            bytes: widened(self.bytes, self.tally.bytes, bytes),
+            count: widened(self.count, self.tally.count, count),
+            ..self
+        }
+    }
+
     /// With what may be there unseen, but not more than all there is. Where the samples stand for more than that, a part of it is
     /// estimated too high, too.
     fn widened(self, (bytes, count): (u64, u64), all: Tally, estimated: Tally) -> Self {

@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use memtrack_reader::analysis::{FrameRow, ModuleRow, View};
+use memtrack_reader::analysis::{FrameRow, ModuleRow, SampleWeights, SizeBin, View};
 use serde_json::{Value, json};
 
 use super::NO_STACK;
@@ -67,9 +67,7 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         },
         "account": capture.info.recording_cost.json(),
         "processes": processes::json(&capture.info.processes),
-        "size_histogram": bins.iter().map(|bin| {
-            json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count})
-        }).collect::<Value>(),
+        "size_histogram": bins.iter().map(|bin| size_bin(capture, bin)).collect::<Value>(),
         "allocators": rows.allocators.iter().map(|row| {
             let mut value =
                 json!({"allocator": row.allocator.name(), "count": row.tally.count, "bytes": row.tally.bytes});
@@ -95,6 +93,15 @@ fn value(capture: &Capture, view: View, limit: usize) -> Value {
         "modules_by_size": modules(capture, &rows.modules_by_size),
         "modules_by_count": modules(capture, &rows.modules_by_count),
     })
+}
+
+fn size_bin(capture: &Capture, bin: &SizeBin) -> Value {
+    let mut value = json!({"min_bytes": bin.min_bytes, "max_bytes": bin.max_bytes, "count": bin.count});
+    if let Some(bytes) = capture.sample_bytes() {
+        let (low, high) = bin.count_range(SampleWeights::new(bytes));
+        (value["count_low"], value["count_high"]) = (low.into(), high.into());
+    }
+    value
 }
 
 /// The peak; for several processes the joint peak, null if unknown.

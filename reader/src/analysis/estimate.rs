@@ -10,7 +10,7 @@
 use std::num::NonZeroU64;
 use std::ops::AddAssign;
 
-use super::View;
+use super::{Tally, View};
 
 /// Half a 95 % interval, in standard deviations.
 const DEVIATIONS: f64 = 1.96;
@@ -269,6 +269,13 @@ impl SampleWeights {
         };
         let ((bytes, skewed_bytes), (count, skewed_count)) = (of(size as f64), of(1.0));
         Variance { bytes, skewed_bytes, count, skewed_count, ..Variance::EXACT }
+    }
+
+    /// The same beside this, of which something may have been sampled: the smallest blocks of it say how many there may be.
+    #[must_use]
+    pub fn unseen_beside(self, Tally { bytes, count, variance }: Tally) -> (u64, u64) {
+        let (unseen, number) = self.unseen(bytes.checked_div(count).unwrap_or(LEAST_SIZE as u64));
+        (unseen, number.max(variance.unseen_of_smallest()))
     }
 
     /// With 95 %, at most so many bytes and allocations in all are there, of which nothing was sampled; the number from

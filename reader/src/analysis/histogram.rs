@@ -4,6 +4,8 @@
 //! there one bin for each power of two (17-32, 33-64, ...), upper bound included, because sizes that programs ask for
 //! pile up on the powers themselves. Invariant: each allocation is in one bin.
 
+use super::estimate::{SampleWeights, Variance};
+
 /// The number of bins: zero, 1-16, and one for each power from 2^5 to 2^64.
 const BINS: usize = 62;
 /// The upper bound of the first bin after zero, as a power of two.
@@ -25,6 +27,22 @@ pub struct SizeBin {
     pub max_bytes: u64,
     /// The number of allocations.
     pub count: u64,
+}
+
+impl SizeBin {
+    /// The 95 % interval of the number where it is estimated from samples: as wide as if all had the smallest of the sizes, since
+    /// each of these stands for most.
+    #[must_use]
+    pub fn count_range(&self, weights: SampleWeights) -> (u64, u64) {
+        let size = self.min_bytes.max(1);
+        let of_one = weights.of(size, 0).0 as f64 / size as f64;
+        let miss = of_one - 1.0;
+        let variance = self.count as f64 * miss;
+        let count = (variance as f32, (variance * miss) as f32);
+        let of_samples = Variance { count: count.0, skewed_count: count.1, ..Variance::EXACT };
+        let unseen = if self.count == 0 { weights.unseen(size) } else { (0, 0) };
+        of_samples.with_unseen(unseen).count_range(self.count)
+    }
 }
 
 impl Default for SizeHistogram {
@@ -105,7 +123,21 @@ fn bounds(index: usize) -> (u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{BINS, SizeHistogram, bin, bounds};
+    use std::num::NonZeroU64;
+
+    use super::{BINS, SampleWeights, SizeBin, SizeHistogram, bin, bounds};
+
+    #[test]
+    fn estimated_numbers_have_intervals_of_the_smallest_size() {
+        let weights = SampleWeights::new(NonZeroU64::new(65_536).unwrap());
+        let range = |min_bytes, max_bytes, count| SizeBin { min_bytes, max_bytes, count }.count_range(weights);
+        // A hundred samples of blocks of 65 bytes, each of which stands for 1,008.
+        let (low, high) = range(65, 128, 100_800);
+        assert!((75_000..85_000).contains(&low) && (120_000..130_000).contains(&high), "{low} {high}");
+        let (low, high) = range(65, 128, 0);
+        assert!(low == 0 && (3_000..3_050).contains(&high), "{high}");
+        assert_eq!(range(1 << 22, 1 << 23, 7), (7, 7), "always sampled");
+    }
 
     #[test]
     fn bins_meet_without_gap_or_overlap() {

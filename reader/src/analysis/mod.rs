@@ -52,7 +52,7 @@ pub use flow::{GroupFlow, SiteWindow};
 pub use group::{Group, Sum};
 pub use groups::Groups;
 pub use growth::{LiveSeries, UnendingGrowth};
-pub use histogram::SizeHistogram;
+pub use histogram::{SizeBin, SizeHistogram};
 pub use intervals::{Interval, Intervals};
 pub use lifetimes::{Handovers, LIFETIME_BOUNDS_NS, Lifetimes};
 pub use mapped::{Mapped, MappedGroup};

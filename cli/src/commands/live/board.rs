@@ -5,13 +5,14 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use memtrack_reader::analysis::{Tally, View, difference_range};
 use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::origin::Whose;
 
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
-use crate::live_windows::message::Lag;
+use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::capture_info::Capture;
 use crate::reports::estimates::RangedTally;
 use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
@@ -74,8 +75,8 @@ pub(super) struct Board {
     pub(super) ended: bool,
     /// What was written and not yet read.
     pub(super) lag: Lag,
-    /// How many processes that run it is the sum of; `None`: it is that of one.
-    pub(super) processes: Option<u64>,
+    /// The processes whose sum it is; `None`: it is that of one.
+    pub(super) processes: Option<SummedCounts>,
 }
 
 /// How a line has grown over the windows so far.
@@ -87,10 +88,13 @@ struct Growth {
     seen: u64,
 }
 
-/// The growth of all lines, by their whole labels: ids change from picture to picture.
+/// A line in all windows: ids change from picture to picture, and what is not own code may be in several parts, each with a row.
+type LineName = (String, Whose);
+
+/// The growth of all lines.
 #[derive(Debug, Default)]
 pub(super) struct GrowthRecord {
-    lines: HashMap<String, Growth>,
+    lines: HashMap<LineName, Growth>,
     windows: u64,
 }
 
@@ -98,26 +102,35 @@ impl GrowthRecord {
     /// Notes what each line holds at the end of a window.
     pub(super) fn note(&mut self, rows: &mut [BoardRow]) {
         self.windows += 1;
-        for row in rows.iter_mut().filter(|row| row.live.bytes > 0 || row.grown != 0) {
-            let growth = self
-                .lines
-                .entry(row.label.whole().words())
-                .or_insert(Growth { seen: self.windows, ..Growth::default() });
-            if growth.seen == self.windows {
-                // Its first window: everything is new.
-                *growth = Growth { live: row.live.bytes, seen: self.windows, ..Growth::default() };
-            } else if row.live.bytes > growth.live {
-                growth.rising += 1;
-                growth.risen += row.live.bytes - growth.live;
-            } else {
-                (growth.rising, growth.risen) = (0, 0);
-            }
-            (growth.live, growth.seen) = (row.live.bytes, self.windows);
+        let noted = |row: &BoardRow| (row.live.bytes > 0 || row.grown != 0).then(|| row.line_name());
+        let names: Vec<Option<LineName>> = rows.iter().map(noted).collect();
+        // Rows with equal names are one line.
+        let mut live: HashMap<&LineName, u64> = HashMap::new();
+        for (name, row) in names.iter().zip(&*rows) {
+            name.iter().for_each(|name| *live.entry(name).or_default() += row.live.bytes);
+        }
+        for (name, live) in live {
+            let known = self.lines.get(name).copied();
+            self.lines.insert(name.clone(), Growth::at(known, live, self.windows));
+        }
+        for (row, name) in rows.iter_mut().zip(&names) {
+            let growth = name.as_ref().and_then(|name| self.lines.get(name)).copied().unwrap_or_default();
             (row.rising, row.risen) = (growth.rising, growth.risen);
         }
         // Lines that hold nothing any more.
         let windows = self.windows;
         self.lines.retain(|_, growth| growth.seen == windows);
+    }
+}
+
+impl Growth {
+    /// After a window at whose end so much is live. In the first one, everything is new.
+    fn at(known: Option<Self>, live: u64, window: u64) -> Self {
+        let (rising, risen) = match known {
+            Some(before) if live > before.live => (before.rising + 1, before.risen.saturating_add(live - before.live)),
+            _ => (0, 0),
+        };
+        Self { live, rising, risen, seen: window }
     }
 }
 
@@ -183,11 +196,34 @@ impl Board {
     /// What is live in all, with its interval where there are samples only.
     pub(super) fn live(&self) -> RangedTally {
         let variance = self.capture.analysis.whole_variance(LIVE);
-        Tally { variance, ..self.totals.live }.into()
+        RangedTally::from(Tally { variance, ..self.totals.live }).with_unseen(&self.capture)
+    }
+
+    /// The lines with what they hold, largest first, and whether they are own code. Each name is there once.
+    pub(super) fn lines(&self) -> Vec<(String, bool, Tally)> {
+        let mut places: HashMap<(String, bool), usize> = HashMap::new();
+        let mut lines: Vec<(String, bool, Tally)> = Vec::new();
+        for row in &self.rows {
+            let (name, is_own) = (row.label.whole().words(), row.is_own);
+            match places.entry((name.clone(), is_own)) {
+                Entry::Occupied(known) => lines[*known.get()].2 += row.live,
+                Entry::Vacant(vacant) => {
+                    vacant.insert(lines.len());
+                    lines.push((name, is_own, row.live));
+                }
+            }
+        }
+        lines.sort_by_key(|(_, _, live)| Reverse(live.bytes));
+        lines
     }
 }
 
 impl BoardRow {
+    /// The line, by what does not change from picture to picture.
+    fn line_name(&self) -> LineName {
+        (self.label.whole().words(), self.key.whose())
+    }
+
     /// Which blocks are of interest: those that it holds, or if there are none those that it allocated in the last window.
     pub(super) fn blocks(&self) -> View {
         if self.live.bytes > 0 { LIVE } else { ALLOCATED }

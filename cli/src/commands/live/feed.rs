@@ -21,7 +21,7 @@ use super::board::{Board, GrowthRecord, rows, threads};
 use crate::live::picture::LivePicture;
 use crate::live::source::LiveSource;
 use crate::live::subscription::WindowSubscription;
-use crate::live_windows::message::Lag;
+use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::display::DisplayOptions;
 
 /// How long is read at a time.
@@ -52,8 +52,8 @@ struct FedPicture {
     mark_ns: u64,
     ended: bool,
     lag: Lag,
-    /// How many processes that run it is the sum of; `None`: it is that of one.
-    processes: Option<u64>,
+    /// The processes whose sum it is; `None`: it is that of one.
+    processes: Option<SummedCounts>,
 }
 
 /// What the threads and the view share.

@@ -20,6 +20,7 @@ use memtrack_reader::analysis::unseen_bytes;
 
 use super::board::Board;
 use super::feed::LiveFeed;
+use crate::live_windows::message::SummedCounts;
 use crate::message;
 
 /// Connections at once.
@@ -107,6 +108,10 @@ pub(super) fn text(board: &Arc<Board>) -> String {
         let _ = writeln!(text, "memtrack_{name}{{pid=\"{pid}\"}} {value}");
     };
     metric("recording", "gauge", "1 while the process is recorded, 0 when that has ended.", u64::from(!board.ended));
+    if let Some(SummedCounts { running, missing }) = board.processes {
+        metric("processes", "gauge", "Processes that run, whose sum these figures are.", running);
+        metric("missing_processes", "gauge", "Processes that run, and are not in the sum.", missing);
+    }
     metric("live_bytes", "gauge", "Bytes of live blocks.", totals.live.bytes);
     metric("live_blocks", "gauge", "Live blocks.", totals.live.count);
     if let Some(bytes) = board.capture.sample_bytes() {
@@ -137,12 +142,12 @@ pub(super) fn text(board: &Arc<Board>) -> String {
         ("memtrack_line_live_bytes_high", "Upper end of the 95 % interval of live bytes"),
     ];
     let shown = if board.capture.is_sampled() { figures.len() } else { 1 };
+    let lines = board.lines();
     for (at, (name, what)) in figures.into_iter().enumerate().take(shown) {
         let _ = write!(text, "# HELP {name} {what} of the lines of code that hold most.\n# TYPE {name} gauge\n");
-        for row in board.rows.iter().take(MOST_LINES) {
-            let (code, own) = (escaped(&row.label.whole().words()), row.is_own);
-            let (low, high) = row.live.bytes_range();
-            let value = [row.live.bytes, low, high][at];
+        for (line, own, live) in lines.iter().take(MOST_LINES) {
+            let (code, (low, high)) = (escaped(line), live.bytes_range());
+            let value = [live.bytes, low, high][at];
             let _ = writeln!(text, "{name}{{pid=\"{pid}\",code=\"{code}\",own=\"{own}\"}} {value}");
         }
     }

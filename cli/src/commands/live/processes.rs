@@ -16,6 +16,7 @@ use super::feed::LiveFeed;
 use super::view::{LiveView, ShownProcess};
 use crate::control::recordings;
 use crate::live::source::LiveSource;
+use crate::live_windows::message::SummedCounts;
 
 /// How often the recording is asked for its processes.
 const ASKED: Duration = Duration::from_secs(1);
@@ -62,8 +63,8 @@ impl ProcessFeeds {
         let board = self.shown().board();
         match self.feeds.last() {
             Some((None, _)) if self.first.is_some() => {
-                let number = board.and_then(|board| board.processes).unwrap_or(running.len() as u64);
-                format!("all processes ({number})")
+                let is_all = SummedCounts { running: running.len() as u64, missing: 0 };
+                all_processes(board.and_then(|board| board.processes).unwrap_or(is_all))
             }
             Some((Some(pid), _)) if running.len() > 1 || running.first().is_some_and(|first| first != pid) => {
                 match running.iter().position(|known| known == pid) {
@@ -108,6 +109,14 @@ impl ProcessFeeds {
         self.feeds.push(feed);
         view.forget();
         Ok(())
+    }
+}
+
+/// The name of the sum, with how many are not in it.
+fn all_processes(SummedCounts { running, missing }: SummedCounts) -> String {
+    match missing {
+        0 => format!("all processes ({running})"),
+        _ => format!("all processes ({running} of {})", running + missing),
     }
 }
 

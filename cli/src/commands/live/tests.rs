@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
 use super::view::{KEYS, LiveView, ShownProcess, ViewRequest};
-use crate::live_windows::message::Lag;
+use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
 use crate::screen::NextAction;
@@ -225,6 +225,35 @@ fn metrics_have_totals_and_the_lines_that_hold_most() {
         "memtrack_allocated_bytes_total{pid=\"0\"} 77",
         "memtrack_line_live_bytes{pid=\"0\",code=\"Cache.put at /srv/app.py:1\",own=\"true\"} 900000",
     ] {
+        assert!(text.lines().any(|one| one == line), "{line}: {text}");
+    }
+}
+
+/// What is not own code may be in several parts: rows of one name.
+#[test]
+fn rows_of_one_name_are_one_series_and_one_suspect() {
+    let mut growth = GrowthRecord::default();
+    for window in 0..=u64::from(SUSPICIOUS) {
+        let lines = [("lib", 100_000 + window * 50_000, 0, 1), ("Cache.put", 900_000, 0, 1)];
+        let mut board = Arc::into_inner(board(&lines, &mut GrowthRecord::default())).unwrap();
+        let lib = board.rows.iter().find(|row| row.label.whole().words().starts_with("lib")).cloned().unwrap();
+        board.rows.push(lib);
+        growth.note(&mut board.rows);
+        let suspects = board.rows.iter().filter(|row| row.is_suspect(board.totals.live.bytes)).count();
+        assert_eq!(suspects, if window < u64::from(SUSPICIOUS) { 0 } else { 2 });
+        let text = super::metrics::text(&Arc::new(board));
+        let series: Vec<&str> = text.lines().filter(|line| line.contains("lib at")).collect();
+        assert_eq!(series.len(), 1, "{series:?}");
+        assert!(series[0].ends_with(&format!(" {}", 2 * (100_000 + window * 50_000))), "{series:?}");
+    }
+}
+
+#[test]
+fn metrics_of_a_sum_say_how_many_processes_it_has() {
+    let mut board = Arc::into_inner(board(&LINES, &mut GrowthRecord::default())).unwrap();
+    board.processes = Some(SummedCounts { running: 512, missing: 3 });
+    let text = super::metrics::text(&Arc::new(board));
+    for line in ["memtrack_processes{pid=\"0\"} 512", "memtrack_missing_processes{pid=\"0\"} 3"] {
         assert!(text.lines().any(|one| one == line), "{line}: {text}");
     }
 }

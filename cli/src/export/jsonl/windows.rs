@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{JsonLines, NumberedSums, meta, run_id};
 use crate::live::picture::{ALLOCATED, FREED, LIVE};
-use crate::live_windows::message::{Lag, WindowMessage};
+use crate::live_windows::message::{Lag, SummedCounts, WindowMessage};
 use crate::reports::capture_info::Capture;
 
 /// Names of the sums of an entry.
@@ -29,8 +29,8 @@ pub(crate) struct WindowTotals {
     skipped: u64,
     /// What was written and not read when it was made.
     lag: Lag,
-    /// How many processes that run it is the sum of; `None`: it is that of one.
-    processes: Option<u64>,
+    /// The processes whose sum it is; `None`: it is that of one.
+    processes: Option<SummedCounts>,
 }
 
 impl WindowTotals {
@@ -87,7 +87,15 @@ impl<'a> WindowRecords<'a> {
 fn about(capture: &Capture) -> Value {
     let mut known = meta(capture, memtrack_reader::View::Leaks);
     if let Some(fields) = known.as_object_mut() {
-        for later in ["leaked", "temporary_threshold", "duration_ms", "complete", "lost_blocks", "lost_bytes"] {
+        for later in [
+            "leaked",
+            "temporary_threshold",
+            "duration_ms",
+            "complete",
+            "lost_blocks",
+            "lost_bytes",
+            "frees_of_earlier_blocks",
+        ] {
             fields.remove(later);
         }
     }
@@ -95,7 +103,7 @@ fn about(capture: &Capture) -> Value {
 }
 
 fn totals(window: &WindowTotals, sums: &NumberedSums, (t0_ms, t1_ms): (u64, u64)) -> Value {
-    let [live, allocated, freed, _] = sums.totals.map(|tally| sums.tally(tally));
+    let [live, allocated, freed, _] = sums.totals.map(|total| sums.total(total));
     let WindowTotals { events, totals, skipped, lag, processes, .. } = window;
     let mut record = json!({
         "scope": "window",
@@ -112,8 +120,9 @@ fn totals(window: &WindowTotals, sums: &NumberedSums, (t0_ms, t1_ms): (u64, u64)
         "behind_ms": lag.ms,
         "skipped": skipped,
     });
-    if let Some(processes) = processes {
-        record["processes"] = json!(processes);
+    if let Some(SummedCounts { running, missing }) = processes {
+        record["processes"] = json!(running);
+        record["missing_processes"] = json!(missing);
     }
     record
 }

@@ -3,6 +3,10 @@
 //! Invariant: the last thing that a thread sends is that it has ended, however it ends.
 
 use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::SyncSender;
 use std::thread;
 use std::time::Duration;
@@ -23,48 +27,72 @@ use crate::live_windows::message::{WindowLine, WindowMessage};
 const BUDGET: Duration = Duration::from_millis(100);
 /// How often the file is looked at while nothing is new.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The same of a process that runs: there may be hundreds.
+const RUNNING_PAUSE: Duration = Duration::from_millis(200);
 /// How often a capture that does not grow is looked at before it counts as all that there is.
 const STILL: u32 = 60;
 
 /// A group of all processes: the threads are numbered anew.
 pub(super) type SummedGroupKey = (StackId, ThreadId, Allocator);
 
+/// How the windows of a process come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ProcessWay {
+    /// From the recording, which makes them once for all viewers.
+    #[default]
+    Received,
+    /// From its capture, which is read here.
+    Read,
+}
+
 /// What is known of a process.
 #[derive(Default)]
 pub(super) struct SummedProcess {
-    /// Its newest window, without tables.
-    pub(super) newest: Option<WindowMessage>,
+    /// Its newest window, without tables, while it runs.
+    pub(super) newest: Option<Box<WindowMessage>>,
     pub(super) live: Vec<(SummedGroupKey, Tally)>,
     /// When its recording began.
     pub(super) start_ns: u64,
-    /// Nothing more comes.
-    pub(super) over: bool,
+    pub(super) way: ProcessWay,
+    /// Whether the recording says that it runs.
+    pub(super) runs: Arc<AtomicBool>,
+    /// A window has come, and more will, or it has ended.
+    pub(super) seen: bool,
 }
 
 impl SummedProcess {
-    /// Whether it has memory.
-    pub(super) fn runs(&self) -> bool {
-        !self.over && self.newest.as_ref().is_some_and(|newest| !newest.last)
+    /// Whether it runs and is in no sum: it waits, is new, or cannot be read.
+    pub(super) fn is_missing(&self) -> bool {
+        !self.seen && self.runs.load(Relaxed)
     }
 }
 
-/// A window of a process; without one, the process is over.
-pub(super) struct ProcessWindow {
+/// What comes from the thread of a process.
+pub(super) struct ProcessNews {
     pub(super) number: u32,
+    /// Without a window, the process is over.
     pub(super) line: Option<Box<WindowLine>>,
+    /// Whether that is because of an error.
+    pub(super) failed: bool,
 }
 
 /// Starts to receive the windows of a process.
 ///
 /// # Errors
 /// No thread can be started.
-pub(super) fn start(process: ProcessStatus, every: Duration, sender: SyncSender<ProcessWindow>) -> io::Result<()> {
+pub(super) fn start(
+    process: ProcessStatus,
+    known: &SummedProcess,
+    every: Duration,
+    sender: SyncSender<ProcessNews>,
+) -> io::Result<()> {
     let name = format!("memtrack-{}", process.pid);
+    let (way, runs) = (known.way, Arc::clone(&known.runs));
     thread::Builder::new().name(name).spawn(move || {
-        let receiving = ReceivedProcess { process, every, sender };
-        // What cannot be read is not in the sum.
-        let _ = receiving.run();
-        let _ = receiving.sender.send(ProcessWindow { number: receiving.process.number, line: None });
+        let receiving = ReceivedProcess { process, every, runs, sender };
+        // What cannot be read is not in the sum, and counted.
+        let failed = receiving.run(way).is_err();
+        let _ = receiving.sender.send(ProcessNews { number: receiving.process.number, line: None, failed });
     })?;
     Ok(())
 }
@@ -72,19 +100,22 @@ pub(super) fn start(process: ProcessStatus, every: Duration, sender: SyncSender<
 struct ReceivedProcess {
     process: ProcessStatus,
     every: Duration,
-    sender: SyncSender<ProcessWindow>,
+    runs: Arc<AtomicBool>,
+    sender: SyncSender<ProcessNews>,
 }
 
 impl ReceivedProcess {
-    fn run(&self) -> Result<()> {
-        match self.receive()? {
-            Some(from_ns) => self.read(from_ns),
-            None => Ok(()),
-        }
+    fn run(&self, way: ProcessWay) -> Result<()> {
+        let from_ns = match way {
+            ProcessWay::Received => self.receive()?,
+            ProcessWay::Read => Some(0),
+        };
+        from_ns.map_or(Ok(()), |from_ns| self.read(from_ns))
     }
 
     fn send(&self, line: WindowLine) -> Result<()> {
-        Ok(self.sender.send(ProcessWindow { number: self.process.number, line: Some(Box::new(line)) })?)
+        let line = Some(Box::new(line));
+        Ok(self.sender.send(ProcessNews { number: self.process.number, line, failed: false })?)
     }
 
     /// The windows that the recording makes; returns where they end, if more is in the capture.
@@ -115,16 +146,30 @@ impl ReceivedProcess {
         }
     }
 
-    /// The rest of the capture of a process that has ended, or whose recording has.
+    /// Of a process that has just begun, there may be nothing in it yet.
+    fn open(&self, capture: &Path) -> Result<LiveFollower> {
+        loop {
+            match LiveFollower::open(capture, Some(self.every)) {
+                Err(_) if self.runs.load(Relaxed) => thread::sleep(RUNNING_PAUSE),
+                opened => return Ok(opened?),
+            }
+        }
+    }
+
+    /// The rest of the capture. If the process has ended, or its recording has, what is there is all, once it does not grow any more.
     fn read(&self, from_ns: u64) -> Result<()> {
         let Some(capture) = &self.process.capture else { return Ok(()) };
-        let mut follower = LiveFollower::open(capture, Some(self.every))?;
+        let mut follower = self.open(capture)?;
         if from_ns > 0 {
             follower.end_first_at(0, from_ns);
         }
         let mut still = 0;
         while !follower.has_ended() {
             match follower.poll(BUDGET)? {
+                FollowProgress::CaughtUp if self.runs.load(Relaxed) => {
+                    still = 0;
+                    thread::sleep(RUNNING_PAUSE);
+                }
                 FollowProgress::CaughtUp if still >= STILL => follower.finish()?,
                 FollowProgress::CaughtUp => {
                     still += 1;

@@ -99,6 +99,7 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "complete": info.complete,
         "lost_blocks": info.lost_blocks,
         "lost_bytes": info.lost_bytes,
+        "frees_of_earlier_blocks": Some(analysis.totals.frees_of_earlier_blocks()).filter(|number| *number > 0),
     });
     let Value::Object(fields) = known else { return known };
     fields.into_iter().filter(|(_, value)| !value.is_null()).collect::<Map<_, _>>().into()

@@ -35,6 +35,8 @@ pub(crate) struct Diff {
     /// The own code that other functions were called by.
     callers: FxHashMap<u32, OwnCaller>,
     rows: DiffRows,
+    /// Of what the programs had allocated before they were recorded.
+    earlier_frees: [u64; 2],
     /// The scale of the baseline, if any.
     scale: Option<Scale>,
     /// Warnings about comparability.
@@ -54,7 +56,8 @@ impl Diff {
         let callers = own_callers(&merged, figures, (&rows.shown, &measure), is_own);
         let change = |pair: &FigurePair| measure.change(pair).unsigned_abs();
         rows.all.rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
-        Self { measure, functions: merged.functions, own, callers, rows, scale: None, notes: Vec::new() }
+        let earlier_frees = [base, new].map(|capture| capture.analysis.totals.frees_of_earlier_blocks());
+        Self { measure, functions: merged.functions, own, callers, rows, earlier_frees, scale: None, notes: Vec::new() }
     }
 
     /// Adds how the baseline was scaled, and why the captures may not be comparable.
@@ -148,7 +151,11 @@ impl Diff {
         let DiffRows { arenas, imports, .. } = &self.rows;
         let parts = [("Python allocator arenas (used and unused)", arenas), ("Held by imports", imports)];
         let changed = parts.into_iter().filter(|(_, pair)| self.measure.is_significant(pair));
-        changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect()
+        let changed = changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair)));
+        let [base, new] = self.earlier_frees;
+        let frees =
+            format!("Frees of blocks from before the recording, not counted: {} -> {}", count(base), count(new));
+        changed.chain((base + new > 0).then_some(frees)).collect()
     }
 
     fn by(&self, status: Status) -> &'static str {

@@ -20,7 +20,7 @@ use super::NO_STACK;
 use super::capture_info::Capture;
 use crate::terminal::TextFormat;
 use crate::text::{Label, paragraph};
-use crate::units::size;
+use crate::units::{plural, size};
 
 /// Display options.
 #[derive(Clone, Debug, Default)]
@@ -101,8 +101,16 @@ impl Capture {
     /// # Errors
     /// A write error.
     pub(crate) fn write_left_out(&self, view: View, format: TextFormat, mut out: impl Write) -> io::Result<()> {
-        let lines = self.left_out(view).map(|left_out| paragraph(&left_out, format)).unwrap_or_default();
-        lines.iter().try_for_each(|line| writeln!(out, "{line}"))
+        let sentences = self.left_out(view).into_iter().chain(self.earlier_frees());
+        let mut lines = sentences.flat_map(|sentence| paragraph(&sentence, format));
+        lines.try_for_each(|line| writeln!(out, "{line}"))
+    }
+
+    /// A sentence about frees of what the program had allocated before it was recorded.
+    pub(crate) fn earlier_frees(&self) -> Option<String> {
+        let number = self.analysis.totals.frees_of_earlier_blocks();
+        let frees = plural(number, "free of a block", "frees of blocks");
+        (number > 0).then(|| format!("{frees} from before the recording not counted"))
     }
 
     /// A sentence about what a view excludes.

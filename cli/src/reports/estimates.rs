@@ -192,10 +192,11 @@ pub(crate) fn samples(capture: &Capture) -> Option<String> {
     ))
 }
 
-/// What files of other tools say of a capture with samples.
+/// What files of other tools say of a capture with samples, and of what is in no figure.
 pub(crate) fn notes(capture: &Capture) -> Vec<String> {
     let of = |name: &str, text: Option<String>| text.map(|text| format!("{name}: {text}"));
-    [of("samples", samples(capture)), of("unseen", unseen(capture))].into_iter().flatten().collect()
+    let notes = [("samples", samples(capture)), ("unseen", unseen(capture)), ("left out", capture.earlier_frees())];
+    notes.into_iter().filter_map(|(name, text)| of(name, text)).collect()
 }
 
 /// What has no sample at all.

@@ -171,6 +171,21 @@ mod tests {
     }
 
     #[test]
+    fn frees_of_earlier_blocks_are_said_where_there_are_any() {
+        let summary = |capture: &crate::reports::capture_info::Capture| {
+            let mut text = Vec::new();
+            let format = TextFormat { width: Some(80), color: false };
+            write(capture, View::Allocated, SummaryOrder::Total, 3, format, &mut text).unwrap();
+            String::from_utf8(text).unwrap()
+        };
+        let mut capture = fixture::capture();
+        assert!(!summary(&capture).contains("before the recording"));
+        (capture.analysis.totals.earlier_frees, capture.analysis.totals.earlier_unmaps) = (1_040, 2);
+        let text = summary(&capture);
+        assert_eq!(text.lines().nth(1), Some("1,042 frees of blocks from before the recording not counted"), "{text}");
+    }
+
+    #[test]
     fn golden_json() {
         let mut text = Vec::new();
         json(&fixture::capture(), View::Allocated, SummaryOrder::Own, &mut text).unwrap();

@@ -77,7 +77,7 @@ pub(super) const SNAPSHOTS: [(&str, &str); 6] = [
     ("order", "i64"),
 ];
 
-const PROCESSES: [(&str, &str); 29] = [
+const PROCESSES: [(&str, &str); 30] = [
     ("process", "i64"),
     ("pid", "i32"),
     ("parent_pid", "i32"),
@@ -107,6 +107,7 @@ const PROCESSES: [(&str, &str); 29] = [
     ("time_uncertainty_ns", "i64"),
     ("sample_bytes", "i64"),
     ("alive_ns", "i64"),
+    ("frees_of_earlier_blocks", "i64"),
 ];
 
 /// The variances of bytes and count of a figure; null where it is exact.
@@ -346,6 +347,7 @@ impl TableWriter<'_> {
             ParquetCell::Number(info.time_uncertainty_ns),
             ParquetCell::Number(self.source.capture.sample_bytes().map(NonZeroU64::get)),
             ParquetCell::Number(process.lived_ns()),
+            number(totals.frees_of_earlier_blocks()),
         ])?;
         table.finish()
     }

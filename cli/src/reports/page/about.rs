@@ -75,6 +75,7 @@ pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String>
         ("Failed", failed::text(capture).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(all.count), size(all.bytes))),
         ("Temporary", temporary_text(capture)),
+        ("Began late", capture.earlier_frees().unwrap_or_default()),
         (
             "Resident memory",
             totals.resident_peak().map_or("not sampled".into(), |bytes| format!("{} at most", size(bytes))),

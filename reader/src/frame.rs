@@ -8,7 +8,7 @@ use crate::event::StackId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NameId(pub u32);
 
-/// An interned frame: unique by function, file, line and column.
+/// An interned frame: unique by function, file, line and column, and of native code by its module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FrameId(pub u32);
 

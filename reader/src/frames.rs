@@ -1,16 +1,16 @@
 //! Interned call stacks: names, frames (function, file, line, column), and a tree whose nodes are stacks.
 //!
 //! A capture repeats a few thousand stacks millions of times, so all later stages pass a [`StackId`] and look frames up
-//! only for output. Everything interned is in the capture, so memory is bounded by its size. Native frames are frames
-//! like all others once they have names; if names are not looked up, as when a capture is rewritten, they are places:
-//! see [`Native`].
+//! only for output. Everything interned is in the capture, so memory is bounded by its size. Native frames with names are
+//! frames of their module: several objects may have a function of one header. If names are not looked up, as when a capture is
+//! rewritten, they are places: see [`Native`].
 //!
 //! Invariant: equal contents have equal ids (two stacks with the same frames have one [`StackId`]), ids are dense and
 //! in the order of first interning, and a stack has a larger id than its parent.
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::error::Error;
 use crate::event::StackId;
@@ -37,6 +37,8 @@ pub struct Frames {
     stacks: StackTable,
     /// The modules of native frames, by their paths.
     modules: FxHashMap<FrameId, NameId>,
+    /// Native frames with names, by what they are and the paths of their modules.
+    of_modules: FxHashMap<(Frame, NameId), FrameId>,
     /// How the object at a path was found.
     sources: FxHashMap<NameId, ModuleSource>,
     native_modules: Interner<NativeModule>,
@@ -62,6 +64,7 @@ impl Frames {
             frames: Interner::default(),
             stacks: StackTable::default(),
             modules: FxHashMap::default(),
+            of_modules: FxHashMap::default(),
             sources: FxHashMap::default(),
             native_modules: Interner::default(),
             natives: FxHashMap::default(),
@@ -108,6 +111,18 @@ impl Frames {
     /// The id of this frame.
     pub fn id_of(&mut self, frame: Frame) -> Result<FrameId, Error> {
         self.frames.intern(frame, "frames").map(FrameId)
+    }
+
+    /// The id of this frame of native code in the module at this path.
+    pub fn id_in_module(&mut self, frame: Frame, path: NameId) -> Result<FrameId, Error> {
+        if let Some(&known) = self.of_modules.get(&(frame, path)) {
+            return Ok(known);
+        }
+        // Not interned by its text: a function that is compiled into two modules is a frame of each.
+        let id = FrameId(self.frames.push(frame, "frames")?);
+        self.of_modules.insert((frame, path), id);
+        self.modules.insert(id, path);
+        Ok(id)
     }
 
     /// Marks a frame as native code of the module at this path.
@@ -219,9 +234,13 @@ impl Frames {
         self.stacks.forget_ids();
     }
 
-    /// Replaces frames in place. The result must have no equal frames, except places.
+    /// Replaces frames in place. The result must have no equal frames, except places and those of different modules.
     pub(crate) fn relabel(&mut self, changed: impl Fn(Frame) -> Frame) {
-        self.frames.change_all(|frame| *frame = changed(*frame), |id| !self.natives.contains_key(&FrameId(id)));
+        let of_modules = std::mem::take(&mut self.of_modules);
+        let in_modules: FxHashSet<FrameId> = of_modules.values().copied().collect();
+        self.of_modules = of_modules.into_iter().map(|((frame, path), id)| ((changed(frame), path), id)).collect();
+        let is_looked_up = |id| !self.natives.contains_key(&FrameId(id)) && !in_modules.contains(&FrameId(id));
+        self.frames.change_all(|frame| *frame = changed(*frame), is_looked_up);
     }
 
     /// Adds the stacks of other tables, their frames mapped by `changed`; returns the new id of each stack.
@@ -231,14 +250,12 @@ impl Frames {
         let mut frames = Vec::with_capacity(other.frames().len());
         for (id, frame) in (0..).map(FrameId).zip(other.frames()) {
             let frame = changed(*frame);
-            frames.push(match other.place(id) {
-                Some((module, offset)) => self.native_id(module, offset)?,
-                None => self.id_of(Frame { function: name(frame.function), file: name(frame.file), ..frame })?,
+            let frame = Frame { function: name(frame.function), file: name(frame.file), ..frame };
+            frames.push(match (other.place(id), other.module_id(id)) {
+                (Some((module, offset)), _) => self.native_id(module, offset)?,
+                (None, Some(path)) => self.id_in_module(frame, name(path))?,
+                (None, None) => self.id_of(frame)?,
             });
-        }
-        for (frame, &path) in &other.modules {
-            let frame = frames.get(frame.0 as usize).copied().unwrap_or_default();
-            self.modules.insert(frame, name(path));
         }
         other.sources().try_for_each(|(path, source)| self.set_source(path, source))?;
         other.programs.iter().for_each(|program| self.add_program(Arc::clone(program)));
@@ -380,6 +397,30 @@ mod tests {
         let mut other = Frames::new();
         other.take_over(&frames, |frame| frame).unwrap();
         assert_eq!((other.module(main), other.source("/lib/a.so")), (Some("/lib/a.so"), Some(ModuleSource::Maps)));
+    }
+
+    /// As of a header: the same line of it is in two libraries, and may be in a file of Python's besides.
+    #[test]
+    fn one_function_in_two_modules_is_two_frames_also_elsewhere() {
+        let mut frames = Frames::new();
+        let python = frame(&mut frames, "make", 3);
+        let text = frames.frame(python);
+        let [a, b] = ["/lib/a.so", "/lib/b.so"].map(|path| {
+            let path = frames.name_id(path).unwrap();
+            let id = frames.id_in_module(text, path).unwrap();
+            assert_eq!(frames.id_in_module(text, path).unwrap(), id);
+            id
+        });
+        let stacks = [python, a, b].map(|id| frames.stack_of(&[id]).unwrap());
+        frames.relabel(|frame| Frame { line: frame.line + 1, ..frame });
+        assert_eq!(frame(&mut frames, "make", 4), python);
+        let path = frames.name_id("/lib/b.so").unwrap();
+        assert_eq!(frames.id_in_module(frames.frame(b), path).unwrap(), b);
+        let mut other = Frames::new();
+        let moved = other.take_over(&frames, |frame| frame).unwrap();
+        let leaves = stacks.map(|stack| other.node(moved[stack.0 as usize]).unwrap().frame);
+        assert_eq!(leaves.map(|id| other.module(id)), [None, Some("/lib/a.so"), Some("/lib/b.so")]);
+        assert_eq!(leaves.map(|id| other.function(id)), ["make"; 3]);
     }
 
     #[test]

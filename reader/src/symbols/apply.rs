@@ -25,11 +25,12 @@ pub(crate) fn frames_of(
     }
     let path = String::from_utf8_lossy(&module.path);
     frames.set_source(&path, module.source)?;
+    let object = frames.name_id(&path)?;
     let mut ids = Vec::new();
     for symbol in symbols.resolve(module, offset).iter().rev() {
-        let id = frames.frame_named(&symbol.function, symbol.file.as_deref().unwrap_or(&path), symbol.line)?;
-        frames.set_module(id, &path)?;
-        ids.push(id);
+        let function = frames.name_id(&symbol.function)?;
+        let file = symbol.file.as_deref().map_or(Ok(object), |file| frames.name_id(file))?;
+        ids.push(frames.id_in_module(Frame { function, file, line: symbol.line, column: 0 }, object)?);
     }
     Ok(ids)
 }
@@ -88,14 +89,13 @@ fn with_names(places: &Frames, symbols: &mut Symbolizer) -> Result<(Frames, Vec<
 fn copied(id: FrameId, frame: &Frame, from: &Frames, to: &mut Frames) -> Result<FrameId, Error> {
     let function = to.name_id(from.name(frame.function))?;
     let file = to.name_id(from.name(frame.file))?;
-    let copy = to.id_of(Frame { function, file, ..*frame })?;
-    if let Some(path) = from.module(id) {
-        to.set_module(copy, path)?;
-        if let Some(source) = from.source(path) {
-            to.set_source(path, source)?;
-        }
+    let frame = Frame { function, file, ..*frame };
+    let Some(path) = from.module(id) else { return to.id_of(frame) };
+    if let Some(source) = from.source(path) {
+        to.set_source(path, source)?;
     }
-    Ok(copy)
+    let object = to.name_id(path)?;
+    to.id_in_module(frame, object)
 }
 
 #[cfg(test)]
@@ -144,5 +144,34 @@ mod tests {
             .collect();
         assert_eq!(shown, [(vec!["outer", "inner"], 20), (vec!["lib.so+0x10"], 10)]);
         assert!(!frames.has_places());
+    }
+
+    /// A function of a header, compiled into two libraries.
+    #[test]
+    fn what_two_modules_have_is_told_apart() {
+        let [a, b] = [b"/gone/a.so", b"/gone/b.so"].map(|path| NativeModule { path: path.to_vec(), ..module(1) });
+        let mut frames = Frames::new();
+        let mut analysis = Analysis::default();
+        for (order, module) in (0..).zip([&a, &b]) {
+            let frame = frames.native_id(module, 16).unwrap();
+            let stack = frames.stack_of(&[frame]).unwrap();
+            let sum = Sum { bytes: 10 + order, count: 1, first_order: order, first_time_ns: order };
+            analysis.groups.push(&Group { allocated: sum, ..Group::new(stack, Allocator::Malloc, ThreadId(0)) });
+        }
+        let symbols_of = |module: &NativeModule| {
+            let symbol = Symbol { function: "make".into(), file: "shared.h".into(), line: 3 };
+            let places = vec![OffsetSymbols { offset: 16, symbols: vec![symbol] }];
+            ModuleSymbols { path: module.path.clone(), build_id: module.build_id.clone(), places }
+        };
+        let mut symbols = Symbolizer::default();
+        symbols.know(&[symbols_of(&a), symbols_of(&b)]);
+        apply(&mut symbols, &mut frames, &mut analysis).unwrap();
+        let leaf = |stack| frames.node(stack).unwrap().frame;
+        let told: Vec<_> = analysis
+            .groups
+            .iter()
+            .map(|group| (frames.function(leaf(group.stack)), frames.module(leaf(group.stack)), group.allocated.bytes))
+            .collect();
+        assert_eq!(told, [("make", Some("/gone/a.so"), 10), ("make", Some("/gone/b.so"), 11)]);
     }
 }

@@ -72,8 +72,15 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn build(file: &OpenCaptureFile) -> Result<Self, Error> {
-        let mut scan =
-            Scan { file, index: Self::default(), marks: Vec::new(), last: None, end: None, recheck: file.len() };
+        let mut scan = Scan {
+            file,
+            index: Self::default(),
+            marks: Vec::new(),
+            last: None,
+            end: None,
+            recheck: file.len(),
+            window: SearchWindow::default(),
+        };
         scan.run()?;
         let (mut index, marks) = (scan.index, scan.marks);
         let included = index.tickets();
@@ -166,6 +173,35 @@ struct Scan<'a> {
     end: Option<u64>,
     /// Bytes of payloads that may yet be checked on suspicion, so that a hostile file costs no more than its size.
     recheck: u64,
+    window: SearchWindow,
+}
+
+/// What was last read for a search: after damage near the last one nothing is read again, so that a hostile file with
+/// damage everywhere costs no more than its size.
+#[derive(Default)]
+struct SearchWindow {
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl SearchWindow {
+    /// The bytes from here on, as far as they were read; less than a header only at the end of the file.
+    fn bytes_from(&mut self, file: &OpenCaptureFile, from: u64) -> Result<&[u8], Error> {
+        let known = |window: &Self| {
+            usize::try_from(from.checked_sub(window.at)?).ok().filter(|skipped| *skipped < window.bytes.len())
+        };
+        let skipped = match known(self).filter(|skipped| self.bytes.len() - skipped >= HEADER_LEN) {
+            Some(skipped) => skipped,
+            None => {
+                self.bytes.resize(WINDOW.min(usize::try_from(file.len()).unwrap_or(WINDOW)), 0);
+                let len = file.read_at(from, &mut self.bytes)?;
+                self.bytes.truncate(len);
+                self.at = from;
+                0
+            }
+        };
+        Ok(self.bytes.get(skipped..).unwrap_or_default())
+    }
 }
 
 impl Scan<'_> {
@@ -312,21 +348,20 @@ impl Scan<'_> {
     }
 
     /// The next position from `from` on with an intact block header.
-    fn find(&self, mut from: u64) -> Result<Option<u64>, Error> {
-        let mut window = vec![0; WINDOW.min(usize::try_from(self.file.len()).unwrap_or(WINDOW))];
+    fn find(&mut self, mut from: u64) -> Result<Option<u64>, Error> {
         loop {
-            let len = self.file.read_at(from, &mut window)?;
-            if len < HEADER_LEN {
+            let bytes = self.window.bytes_from(self.file, from)?;
+            if bytes.len() < HEADER_LEN {
                 return Ok(None);
             }
-            let places = window[..len].windows(SYNC.len()).enumerate().filter(|(_, bytes)| **bytes == SYNC);
-            for (place, _) in places {
-                let at = from + place as u64;
-                if matches!(self.header(at)?, Ok(_) | Err(BlockError::Unknown { .. })) {
-                    return Ok(Some(at));
+            // A header that is not whole here is looked at with the next bytes.
+            let places = bytes.windows(HEADER_LEN).enumerate().filter(|(_, bytes)| bytes.starts_with(&SYNC));
+            for (place, header) in places {
+                if matches!(BlockHeader::decode(header), Ok(_) | Err(BlockError::Unknown { .. })) {
+                    return Ok(Some(from + place as u64));
                 }
             }
-            from += (len - SYNC.len() + 1) as u64;
+            from += (bytes.len() - HEADER_LEN + 1) as u64;
         }
     }
 }

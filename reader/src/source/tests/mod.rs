@@ -9,6 +9,7 @@ mod short_lived;
 use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN, MAX_RAW, SYNC};
 use memtrack_format::header;
+use memtrack_format::marks::Mark;
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
 
@@ -449,4 +450,23 @@ fn what_is_no_capture_is_refused_in_words() {
     newer[12..].copy_from_slice(&checksum.to_le_bytes());
     assert!(of(&newer).contains("version 99"));
     assert!(of(&newer).contains(path.to_str().unwrap()));
+}
+
+/// Over more bytes than are read at once, so that headers lie across the end of what was read.
+#[test]
+fn damage_everywhere_costs_no_block() {
+    const BLOCKS: u64 = 20_000;
+    let mut file = header::encode().to_vec();
+    push_block(&mut file, BlockHeader::plain(BlockKind::Process), &process().encode());
+    for number in 0..BLOCKS {
+        let payload = [0_u8; 200];
+        let mark = memtrack_format::marks::encode(&[Mark { time_ns: number, name: "here".into() }]);
+        push_block(&mut file, BlockHeader::plain(BlockKind::Watermark), &payload[..(number % 200) as usize]);
+        file.extend(&SYNC[..3]);
+        push_block(&mut file, BlockHeader::plain(BlockKind::Marks), &mark);
+    }
+    push_block(&mut file, BlockHeader::plain(BlockKind::End), &[]);
+    let capture = CaptureReader::of_bytes(&file).unwrap();
+    assert_eq!((capture.marks().len() as u64, capture.complete()), (BLOCKS, true));
+    assert_eq!(capture.lost(), DataLoss { blocks: BLOCKS, bytes: 3 * BLOCKS });
 }

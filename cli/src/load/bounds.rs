@@ -3,6 +3,7 @@
 //! Invariant: a mark is the same moment in every capture of a report: in one of a process that was not recorded then, it
 //! lies before the first event or after the last.
 
+use std::collections::HashSet;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::OnceLock;
@@ -178,7 +179,7 @@ impl MarkedCapture {
     fn of(file: &CaptureReader) -> Self {
         let process = file.process();
         Self {
-            start: CaptureStart::of(file),
+            start: CaptureStart::of(process),
             path: file.path().to_path_buf(),
             recording: process.tree.recording,
             start_ns: process.start.monotonic_ns.unwrap_or(0),
@@ -201,9 +202,8 @@ fn find<'a>(captures: &[&'a MarkedCapture], wanted: &str) -> Option<&'a Mark> {
 struct MarkedMoment<'a> {
     /// When its first mark was set.
     begin_ns: u64,
-    /// The captures that have a mark of it.
-    captures: Vec<usize>,
-    /// That of the first one of these.
+    /// The first of the captures that have a mark of it, and its mark.
+    first: usize,
     mark: &'a Mark,
 }
 
@@ -217,19 +217,17 @@ fn moments<'a>(captures: &[&'a MarkedCapture], name: &str) -> Vec<&'a Mark> {
     let mut marks: Vec<_> = captures.iter().enumerate().flat_map(of).filter(|(mark, ..)| mark.name == name).collect();
     marks.sort_by_key(|(mark, at, _)| (mark.time_ns, *at));
     let mut moments: Vec<MarkedMoment<'a>> = Vec::new();
+    // Of each capture the first moment that it may have a later mark of.
+    let mut next = vec![0; captures.len()];
     for (mark, at, start_ns) in marks {
-        let is_of = |moment: &&mut MarkedMoment<'_>| {
-            let is_near = mark.time_ns - moment.begin_ns < ONE_MOMENT && moment.begin_ns >= start_ns;
-            is_near && !moment.captures.contains(&at)
-        };
-        match moments.iter_mut().find(is_of) {
-            Some(moment) => {
-                if moment.captures.iter().all(|known| at < *known) {
-                    moment.mark = mark;
-                }
-                moment.captures.push(at);
-            }
-            None => moments.push(MarkedMoment { begin_ns: mark.time_ns, captures: vec![at], mark }),
+        let is_past =
+            |moment: &MarkedMoment<'_>| mark.time_ns - moment.begin_ns >= ONE_MOMENT || moment.begin_ns < start_ns;
+        let place = next[at].max(moments.partition_point(is_past));
+        next[at] = place + 1;
+        match moments.get_mut(place) {
+            Some(moment) if at < moment.first => (moment.first, moment.mark) = (at, mark),
+            Some(_) => {}
+            None => moments.push(MarkedMoment { begin_ns: mark.time_ns, first: at, mark }),
         }
     }
     moments.into_iter().map(|moment| moment.mark).collect()
@@ -237,9 +235,9 @@ fn moments<'a>(captures: &[&'a MarkedCapture], name: &str) -> Vec<&'a Mark> {
 
 /// The names of the marks, for an error.
 fn listed(captures: &[&MarkedCapture]) -> String {
-    let mut names: Vec<&str> = Vec::new();
+    let (mut names, mut known) = (Vec::new(), HashSet::new());
     for mark in captures.iter().flat_map(|capture| &capture.marks) {
-        if !names.contains(&mark.name.as_str()) {
+        if known.insert(&mark.name) {
             names.push(&mark.name);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: of one capture, and of captures without a common clock, times count from each one's own start.
 
-use memtrack_reader::source::CaptureReader;
+use memtrack_format::meta::Process;
 
 /// Maximum difference of [`CaptureStart::boot_ns`] between captures of one boot.
 const SAME_BOOT_NS: u64 = 1_000_000_000;
@@ -18,8 +18,7 @@ pub(super) struct CaptureStart {
 }
 
 impl CaptureStart {
-    pub(super) fn of(file: &CaptureReader) -> Self {
-        let process = file.process();
+    pub(super) fn of(process: &Process) -> Self {
         let ns = process.start.monotonic_ns;
         let boot_ns = process.start.realtime_ns.zip(ns).map(|(wall, start)| wall.wrapping_sub(start));
         Self { ns, boot_ns, recording: process.tree.recording }

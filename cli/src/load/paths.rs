@@ -2,6 +2,7 @@
 //!
 //! Invariant: a report counts no process twice.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
@@ -75,20 +76,23 @@ type RecordingOfProcess = (Option<u64>, Option<u32>, Option<u64>, Option<u64>);
 fn without_repeats(all: Vec<PathBuf>) -> Result<Vec<PathBuf>> {
     struct Kept {
         path: PathBuf,
-        of: RecordingOfProcess,
         /// Not a snapshot, and how many bytes of records: the larger, the more it has.
         extent: (bool, u64),
     }
     let mut kept: Vec<Kept> = Vec::new();
     let mut left_out: Vec<(PathBuf, usize)> = Vec::new();
+    let mut places: HashMap<RecordingOfProcess, usize> = HashMap::new();
     for path in all {
         let file = source::CaptureReader::open(&path)?;
         let process = file.process();
         let of = (process.tree.recording, process.pid, process.start.monotonic_ns, process.span_ticket);
         let extent = (!process.snapshot, file.total_record_bytes());
         // Without the time of its beginning, a recording cannot be told from another one.
-        match kept.iter().position(|kept| of.2.is_some() && kept.of == of) {
-            None => kept.push(Kept { path, of, extent }),
+        match places.get(&of).copied().filter(|_| of.2.is_some()) {
+            None => {
+                places.insert(of, kept.len());
+                kept.push(Kept { path, extent });
+            }
             Some(place) if extent > kept[place].extent => {
                 left_out.push((std::mem::replace(&mut kept[place].path, path), place));
                 kept[place].extent = extent;

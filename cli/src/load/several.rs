@@ -87,7 +87,11 @@ struct CaptureSpan {
 
 impl CaptureSpan {
     fn of(file: &source::CaptureReader) -> Self {
-        Self { start: CaptureStart::of(file), aggregated: file.aggregated(), record_bytes: file.total_record_bytes() }
+        Self {
+            start: CaptureStart::of(file.process()),
+            aggregated: file.aggregated(),
+            record_bytes: file.total_record_bytes(),
+        }
     }
 }
 
@@ -150,22 +154,37 @@ pub(super) fn combined(mut captures: Vec<Capture>, several: CombinedPeaks) -> Re
         });
         capture.info.processes = vec![row];
     }
-    let end = captures.iter().filter_map(|capture| capture.info.process.end.monotonic_ns).max();
     let mut info = captures.iter().map(|capture| capture.info.clone()).reduce(CaptureInfo::and).unwrap_or_default();
-    info.process.end.monotonic_ns = end;
     info.combined_peaks = Some(several);
     let curve = captures.iter_mut().find_map(|capture| capture.analysis.curve.take());
-    let parts = captures.into_iter().map(|capture| {
-        let start_ns = start(&capture);
-        let end_ns = start_ns.saturating_add(capture.info.duration_ns(&capture.analysis));
-        let Capture { analysis, frames, threads, .. } = capture;
-        CapturePart { analysis, frames, threads, start_ns, end_ns }
-    });
-    let CapturePart { mut analysis, frames, threads, .. } = combine(parts.collect())?;
+    let CapturePart { mut analysis, frames, threads, start_ns, end_ns } = combine(parts_of(captures))?;
+    // A capture that is cut off or goes on has no end of its own.
+    let end = info.process.start.monotonic_ns.map(|start| start.saturating_add(end_ns.saturating_sub(start_ns)));
+    info.process.end.monotonic_ns = end;
     if info.combined_peaks.as_ref().is_some_and(|several| several.no_joint_peak.is_none()) {
         analysis.curve = curve;
+    } else {
+        // That of one of the processes is not that of the sum.
+        analysis.totals.peak.at = None;
     }
     Ok(Capture { info, analysis, frames, threads, shown: Presentation::default() })
+}
+
+/// The captures at their times; without a common clock, each at its own time.
+fn parts_of(captures: Vec<Capture>) -> Vec<CapturePart> {
+    let starts: Vec<_> = captures.iter().map(|capture| CaptureStart::of(&capture.info.process)).collect();
+    let one_clock = have_one_clock(&starts.iter().collect::<Vec<_>>());
+    let part = |(capture, start): (Capture, &CaptureStart)| {
+        let start_ns = start.ns.filter(|_| one_clock).unwrap_or(0);
+        let end_ns = start_ns.saturating_add(capture.info.duration_ns(&capture.analysis));
+        let Capture { mut analysis, frames, threads, .. } = capture;
+        if !one_clock {
+            // Which of them ran beside each other, so what they had together, is not known.
+            analysis.snapshots.clear();
+        }
+        CapturePart { analysis, frames, threads, start_ns, end_ns }
+    };
+    captures.into_iter().zip(&starts).map(part).collect()
 }
 
 /// Prints how several captures were combined.
@@ -177,5 +196,63 @@ pub(super) fn note_combined(captures: usize, several: &CombinedPeaks) {
         Some(reason) => message::note(format_args!(
             "{captures} captures combined: totals and per-process peaks are summed; the joint peak is unknown: {reason}"
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::meta::{EndTimes, StartTimes};
+    use memtrack_reader::Snapshot;
+
+    use super::{Capture, CombinedPeaks, combined};
+    use crate::reports::fixture;
+    use crate::reports::view::title;
+    use memtrack_reader::View;
+
+    const S: u64 = 1_000_000_000;
+
+    /// A capture of a process that began at this second since boot, at this time of the day, and ended after so many seconds, or has
+    /// its last event then.
+    fn recorded(start_s: u64, (wall_s, lived_s): (u64, u64), ended: bool) -> Capture {
+        let mut capture = fixture::capture();
+        let process = &mut capture.info.process;
+        let (monotonic_ns, realtime_ns) = (Some(start_s * S), Some(wall_s * S));
+        process.start = StartTimes { monotonic_ns, realtime_ns, ..StartTimes::default() };
+        process.end = EndTimes::default();
+        process.end.monotonic_ns = ended.then_some((start_s + lived_s) * S);
+        process.tree.recording = None;
+        capture.analysis.totals.end_time_ns = lived_s * S;
+        capture.analysis.snapshots = vec![Snapshot { rss_bytes: 100, ..Snapshot::default() }];
+        capture
+    }
+
+    fn seconds(capture: &Capture) -> u64 {
+        capture.info.duration_ns(&capture.analysis) / S
+    }
+
+    #[test]
+    fn one_that_has_no_end_counts_up_to_its_last_event() {
+        let all = vec![recorded(10, (1010, 60), false), recorded(20, (1020, 5), true)];
+        assert_eq!(seconds(&combined(all, CombinedPeaks::default()).unwrap()), 60);
+        let all = vec![recorded(10, (1010, 3), true), recorded(20, (1020, 7), false)];
+        assert_eq!(seconds(&combined(all, CombinedPeaks::default()).unwrap()), 17);
+    }
+
+    /// Of two boots: the clocks have nothing to do with each other.
+    #[test]
+    fn without_a_common_clock_each_counts_from_its_own_start() {
+        let all = vec![recorded(50_000, (1000, 30), true), recorded(10, (90_000, 40), true)];
+        let several = CombinedPeaks { no_joint_peak: Some("no common clock"), ..CombinedPeaks::default() };
+        let whole = combined(all, several).unwrap();
+        assert_eq!((seconds(&whole), whole.analysis.totals.end_time_ns / S), (40, 40));
+        assert!(whole.analysis.snapshots.is_empty() && whole.analysis.totals.peak.at.is_none());
+        assert_ne!(whole.title(View::HighWaterMark), title(View::HighWaterMark));
+    }
+
+    #[test]
+    fn sums_of_samples_and_of_everything_are_estimates() {
+        let mut all = vec![recorded(10, (1010, 3), true), recorded(20, (1020, 7), true)];
+        all[1].info.process.sample_bytes = Some(4096);
+        assert_eq!(combined(all, CombinedPeaks::default()).unwrap().sample_bytes().map(Into::into), Some(4096_u64));
     }
 }

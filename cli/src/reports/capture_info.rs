@@ -187,7 +187,11 @@ pub(crate) struct ProcessRow {
 
 impl CaptureInfo {
     /// Combines the metadata of two captures; process metadata is that of the first.
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn and(mut self, mut other: Self) -> Self {
+        self.sources.append(&mut other.sources);
+        self.processes.append(&mut other.processes);
+        // Figures are estimates if those of one are, as rough as those of the roughest.
+        self.process.sample_bytes = self.process.sample_bytes.max(other.process.sample_bytes);
         Self {
             aggregated: self.aggregated || other.aggregated,
             complete: self.complete && other.complete,
@@ -200,8 +204,6 @@ impl CaptureInfo {
             lost_bytes: self.lost_bytes.saturating_add(other.lost_bytes),
             unknown_frames: self.unknown_frames.saturating_add(other.unknown_frames),
             others: self.others.saturating_add(other.others).saturating_add(1),
-            sources: [self.sources, other.sources].concat(),
-            processes: [self.processes, other.processes].concat(),
             recording_cost: self.recording_cost.and(&other.recording_cost),
             leak_moment: self.leak_moment.and(other.leak_moment),
             has_no_stacks: self.has_no_stacks && other.has_no_stacks,

@@ -18,8 +18,10 @@ pub(crate) enum LeakMoment {
     RecordingEnd,
     /// The last moment of a recording that goes on.
     SoFar,
-    /// Several processes with different moments.
+    /// Several processes, of some the begin of finalization, of the others the exit.
     Either,
+    /// Several processes with other moments, too.
+    Several,
 }
 
 impl LeakMoment {
@@ -30,12 +32,17 @@ impl LeakMoment {
 
     /// The moment of two processes together.
     pub(crate) fn and(self, other: Self) -> Self {
-        if self == other { self } else { Self::Either }
+        let has_exited = |moment| matches!(moment, Self::Exit | Self::Finalization | Self::Either);
+        match (self, other) {
+            _ if self == other => self,
+            _ if has_exited(self) && has_exited(other) => Self::Either,
+            _ => Self::Several,
+        }
     }
 
     /// The moment of a view of leaks.
     pub(crate) fn in_view(self, view: View) -> Self {
-        let has_ended = !matches!(self, Self::Snapshot | Self::RecordingEnd | Self::SoFar);
+        let has_ended = matches!(self, Self::Exit | Self::Finalization | Self::Either);
         if view == View::LeaksAtExit && has_ended { Self::Exit } else { self }
     }
 
@@ -48,6 +55,7 @@ impl LeakMoment {
             Self::RecordingEnd => "when the recording ended",
             Self::SoFar => "at the last moment recorded so far",
             Self::Either => "when Python began to finalize, or at exit",
+            Self::Several => "at the end of each process, or when it was last recorded",
         }
     }
 
@@ -60,6 +68,27 @@ impl LeakMoment {
             Self::RecordingEnd => "recording-end",
             Self::SoFar => "so-far",
             Self::Either => "finalization-or-exit",
+            Self::Several => "several",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_reader::View;
+
+    use super::LeakMoment;
+
+    #[test]
+    fn of_processes_that_have_not_all_ended_no_moment_is_told_that_none_had() {
+        let all = |moments: &[LeakMoment]| moments.iter().copied().reduce(LeakMoment::and).unwrap();
+        let [exit, finalization, so_far] = [LeakMoment::Exit, LeakMoment::Finalization, LeakMoment::SoFar];
+        assert_eq!(all(&[exit, finalization, exit]), LeakMoment::Either);
+        assert_eq!(
+            [all(&[so_far, so_far]), all(&[so_far, exit]), all(&[exit, finalization, so_far])],
+            [so_far, LeakMoment::Several, LeakMoment::Several]
+        );
+        assert_eq!(all(&[so_far, exit, exit]).name(), "several");
+        assert_eq!(all(&[so_far, exit]).in_view(View::LeaksAtExit), LeakMoment::Several);
     }
 }

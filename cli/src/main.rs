@@ -8,6 +8,7 @@
 // Doc comments of options are their help texts, which show addresses and `<names>` as they are typed.
 #![allow(rustdoc::bare_urls, rustdoc::invalid_html_tags)]
 
+mod address_ranges;
 mod allocation_filter;
 mod allocation_records;
 mod args;

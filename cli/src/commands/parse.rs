@@ -139,12 +139,10 @@ fn is_first(asked: &mut Vec<bool>, id: u32) -> bool {
 
 impl<W: Write> Consumer for RecordPrinter<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
-        if !self.kept.takes(event) {
-            return;
-        }
+        let Some(event) = self.kept.taken(event) else { return };
         self.describe(event.stack, frames);
         let tid = self.tid;
-        self.print(|out| event_line(out, event, tid));
+        self.print(|out| event_line(out, &event, tid));
     }
 
     fn snapshot(&mut self, snapshot: &Snapshot) {

@@ -285,8 +285,8 @@ struct KeptReplay<'a> {
 
 impl Consumer for KeptReplay<'_> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
-        if self.kept.takes(event) {
-            self.replay.event(event);
+        if let Some(event) = self.kept.taken(event) {
+            self.replay.event(&event);
         }
     }
 

@@ -81,8 +81,10 @@ impl<'a> EventRows<'a> {
 
 impl Consumer for EventRows<'_> {
     fn event(&mut self, event: &Event, _frames: &Frames) {
-        if self.written.is_ok() && self.kept.takes(event) {
-            self.written = self.row(event);
+        if self.written.is_ok()
+            && let Some(event) = self.kept.taken(event)
+        {
+            self.written = self.row(&event);
         }
     }
 

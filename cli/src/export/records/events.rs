@@ -53,12 +53,11 @@ struct BlockOrigin {
     allocator: Option<Allocator>,
     /// Its number among the records.
     stack: u32,
-    kept: bool,
 }
 
 impl BlockOrigin {
     /// What is known of a block whose allocation was not seen.
-    const UNKNOWN: Self = Self { size: 0, allocator: None, stack: 0, kept: true };
+    const UNKNOWN: Self = Self { size: 0, allocator: None, stack: 0 };
 }
 
 /// Rows in columns, until they are a line.
@@ -138,35 +137,31 @@ impl<'a, W: Write> EventRecords<'a, W> {
         columns.stacks.push(stack);
     }
 
-    /// The address of the event, and what it is about; `None` if filters leave it out.
+    /// The address of the event, and what it is about; `None` for an undo of what is not known.
     fn origin(&mut self, event: &Event, frames: &Frames) -> Option<(u64, BlockOrigin)> {
-        let kept = self.kept.takes(event);
         match event.kind {
             EventKind::Alloc(allocator) | EventKind::Map(allocator, _) | EventKind::FailedAlloc(allocator) => {
-                let stack =
-                    if kept && event.stack != StackId::EMPTY { self.lines.stack(event.stack, frames) } else { 0 };
-                let origin = BlockOrigin { size: event.size, allocator: Some(allocator), stack, kept };
+                let stack = if event.stack == StackId::EMPTY { 0 } else { self.lines.stack(event.stack, frames) };
+                let origin = BlockOrigin { size: event.size, allocator: Some(allocator), stack };
                 if matches!(event.kind, EventKind::FailedAlloc(_)) {
-                    return kept.then_some((0, origin));
+                    return Some((0, origin));
                 }
                 self.live.insert(event.address, origin);
-                kept.then_some((event.address, origin))
+                Some((event.address, origin))
             }
             EventKind::Free => {
-                let known = self.live.remove(&event.address);
-                let origin = known.unwrap_or(BlockOrigin { kept, ..BlockOrigin::UNKNOWN });
+                let origin = self.live.remove(&event.address).unwrap_or(BlockOrigin::UNKNOWN);
                 self.freed.insert(event.thread, (event.address, origin));
-                origin.kept.then_some((event.address, origin))
+                Some((event.address, origin))
             }
             EventKind::Unmap | EventKind::RemapFrom => {
-                let known = self.live.remove(&event.address);
-                let origin = known.unwrap_or(BlockOrigin { kept, ..BlockOrigin::UNKNOWN });
-                origin.kept.then_some((event.address, BlockOrigin { size: event.size, ..origin }))
+                let origin = self.live.remove(&event.address).unwrap_or(BlockOrigin::UNKNOWN);
+                Some((event.address, BlockOrigin { size: event.size, ..origin }))
             }
             EventKind::FreeUndo => {
                 let (address, origin) = self.freed.remove(&event.thread)?;
                 self.live.entry(address).or_insert(origin);
-                origin.kept.then_some((address, origin))
+                Some((address, origin))
             }
             EventKind::UnmapUndo | EventKind::SampleDistance | EventKind::Finalizing | EventKind::Exec => {
                 Some((0, BlockOrigin::UNKNOWN))
@@ -177,8 +172,9 @@ impl<'a, W: Write> EventRecords<'a, W> {
 
 impl<W: Write> Consumer for EventRecords<'_, W> {
     fn event(&mut self, event: &Event, frames: &Frames) {
-        if let Some((address, origin)) = self.origin(event, frames) {
-            self.row(event, address, origin);
+        let Some(event) = self.kept.taken(event) else { return };
+        if let Some((address, origin)) = self.origin(&event, frames) {
+            self.row(&event, address, origin);
             if self.columns.kinds.len() >= BATCH {
                 self.flush(frames);
             }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: everything comes from the capture; unknown values are `None`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
@@ -13,7 +13,7 @@ use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
 use crate::text::sized;
-pub(crate) use crate::text::visible;
+pub(crate) use crate::text::{quoted, quoted_path, visible};
 use crate::units::{allocations_within, at_most, count, duration, plural, size};
 
 use super::leaked::LeakMoment;
@@ -419,21 +419,6 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     visible(&String::from_utf8_lossy(bytes))
 }
 
-/// Quotes an argument for a shell.
-pub(crate) fn quoted(argument: &str) -> String {
-    let plain = |char: char| char.is_alphanumeric() || "-_./=:,+@%".contains(char);
-    if !argument.is_empty() && argument.chars().all(plain) {
-        return argument.into();
-    }
-    format!("'{}'", argument.replace('\'', "'\\''"))
-}
-
-/// Quotes a file's path for a shell, so that no command takes it for an option.
-pub(crate) fn quoted_path(path: &Path) -> String {
-    let shown = path.display().to_string();
-    quoted(&if shown.starts_with('-') { format!("./{shown}") } else { shown })
-}
-
 /// Nanoseconds since 1970 as RFC 3339 with milliseconds, in UTC.
 pub(crate) fn rfc3339(ns: u64) -> String {
     let (seconds, millis) = (ns / 1_000_000_000, ns / 1_000_000 % 1000);
@@ -459,7 +444,7 @@ fn date(day: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{CaptureInfo, quoted_path, rfc3339};
+    use super::{CaptureInfo, rfc3339};
     use memtrack_format::meta::Process;
 
     fn info(process: Process) -> CaptureInfo {
@@ -472,12 +457,6 @@ mod tests {
         assert_eq!(rfc3339(951_782_400_000_000_000), "2000-02-29T00:00:00.000Z");
         assert_eq!(rfc3339(1_795_226_645_123_000_000), "2026-11-21T02:04:05.123Z");
         assert_eq!(rfc3339(4_107_542_399_999_000_000), "2100-02-28T23:59:59.999Z");
-    }
-
-    #[test]
-    fn a_path_in_a_command_is_no_option() {
-        let shown = ["-x.bin", "a b.bin", "/-x.bin"].map(|path| quoted_path(path.as_ref()));
-        assert_eq!(shown, ["./-x.bin", "'a b.bin'", "/-x.bin"]);
     }
 
     #[test]

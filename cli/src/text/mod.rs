@@ -4,11 +4,13 @@
 //! are no escape sequences; these never count as width; and control characters of a capture never reach the terminal.
 
 mod label;
+mod shell_words;
 mod styled;
 mod table;
 mod wrap;
 
 pub(crate) use label::Label;
+pub(crate) use shell_words::{quoted, quoted_path};
 pub(crate) use styled::{Style, Styled, visible};
 pub(crate) use table::{TextCell, TextColumn, TextTable, column, left_out, share, share_of, sized};
 pub(crate) use wrap::{entry, paragraph};

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Evidence, Explanation, Finding, Severity};
 use crate::reports::estimates::RangedTally;
 use crate::terminal::TextFormat;
-use crate::text::{Style, Styled, entry, paragraph};
+use crate::text::{Style, Styled, entry, paragraph, visible};
 use crate::units::plural;
 
 /// Maximum number of pieces of evidence with their place, in text.
@@ -92,7 +92,7 @@ impl Finding {
         }
         lines.extend(entry("   means", 10, &self.meaning, format));
         lines.extend(entry("   do", 10, &self.advice, format));
-        lines.push(format!("   more   {}", self.command));
+        lines.push(format!("   more   {}", visible(&self.command)));
         lines.push(String::new());
         lines
     }

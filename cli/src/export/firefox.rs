@@ -48,7 +48,7 @@ impl SumsFormat for Firefox {
         let process = profile.add_process(&title, pid, zero);
         profile.set_process_end_time(process, at(capture.info.duration_ns(&capture.analysis)));
         let thread = profile.add_thread(process, pid, zero, true);
-        profile.set_thread_name(thread, crate::reports::view::title(view));
+        profile.set_thread_name(thread, capture.title(view));
         profile.set_symbolicated(true);
         add_samples(&mut profile, thread, capture, view);
         add_memory(&mut profile, process, capture);
@@ -179,5 +179,13 @@ mod tests {
         assert_eq!((sum, allocations["weightType"].as_str()), (1_505_096, Some("bytes")));
         assert_eq!(report["counters"][1]["samples"]["count"][0].as_f64(), Some(f64::from(9 << 20)));
         assert_eq!(report["threads"][0]["markers"]["length"].as_u64(), Some(2));
+    }
+
+    #[test]
+    fn a_sum_of_peaks_is_not_called_a_peak() {
+        let mut text = Vec::new();
+        Firefox.write(&fixture::of_several_peaks(), View::HighWaterMark, &mut text).unwrap();
+        let report: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(report["threads"][0]["name"], "Per-process high-water marks (not simultaneous)");
     }
 }

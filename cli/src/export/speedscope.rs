@@ -112,7 +112,7 @@ struct SpeedscopeFile<'a> {
 
 impl SpeedscopeFile<'_> {
     fn write(&self, view: View, ordering: Ordering, out: &mut dyn Write) -> io::Result<()> {
-        let title = view::title(view);
+        let title = self.capture.title(view);
         // The viewer shows the names of profiles, and no more.
         let title = if self.capture.is_sampled() { format!("{title} (estimates)") } else { title.to_owned() };
         write!(out, "{{\"$schema\":{},\"shared\":{{\"frames\":", json!(SCHEMA))?;
@@ -236,6 +236,15 @@ mod tests {
         }
         let frames = report["shared"]["frames"].as_array().unwrap();
         assert!(frames.contains(&json!({"name": "<no stack>"})));
+    }
+
+    #[test]
+    fn a_sum_of_peaks_is_not_called_a_peak() {
+        let mut text = Vec::new();
+        let view = View::HighWaterMark;
+        Speedscope(SampleOrder::Exact).write(&fixture::of_several_peaks(), view, &mut text).unwrap();
+        let report: Value = serde_json::from_slice(&text).unwrap();
+        assert_eq!(report["profiles"][0]["name"], "Per-process high-water marks (not simultaneous): bytes");
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// The title of a view.
-    pub(super) fn title(&self, view: View) -> &'static str {
+    pub(crate) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
         if each { "Per-process high-water marks (not simultaneous)" } else { title(view) }
     }
@@ -94,6 +94,11 @@ impl Capture {
             None => (None, ""),
         }
     }
+}
+
+/// The title of a view of two captures, compared: where the view of one has another title, that one.
+pub(super) fn title_of_both(captures: [&Capture; 2], view: View) -> &'static str {
+    captures.map(|capture| capture.title(view)).into_iter().find(|own| *own != title(view)).unwrap_or(title(view))
 }
 
 /// Metadata of a capture.

@@ -15,12 +15,12 @@ use memtrack_reader::{FrameId, paths};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
-use super::capture_info::{Capture, visible};
+use super::NO_STACK;
+use super::capture_info::{Capture, title_of_both, visible};
 use super::diff_callers::{OwnCaller, own_callers};
 use super::diff_noise::DiffSide;
 use super::diff_rows::{DiffRows, Measure, Status};
 use super::scale::{ComparedMetric, Scale};
-use super::{NO_STACK, view};
 use crate::terminal::TextFormat;
 use crate::text::{Label, Style, Styled, TextCell, TextColumn, TextTable, column, left_out, paragraph};
 use crate::units::count;
@@ -41,6 +41,7 @@ pub(crate) struct Diff {
     scale: Option<Scale>,
     /// Warnings about comparability.
     notes: Vec<String>,
+    title: &'static str,
 }
 
 impl Diff {
@@ -57,7 +58,9 @@ impl Diff {
         let change = |pair: &FigurePair| measure.change(pair).unsigned_abs();
         rows.all.rows.sort_by_cached_key(|row| Reverse((change(&row.own), change(&row.total))));
         let earlier_frees = [base, new].map(|capture| capture.analysis.totals.frees_of_earlier_blocks());
-        Self { measure, functions: merged.functions, own, callers, rows, earlier_frees, scale: None, notes: Vec::new() }
+        let title = title_of_both([base, new], metric.view);
+        let (scale, notes) = (None, Vec::new());
+        Self { measure, functions: merged.functions, own, callers, rows, earlier_frees, scale, notes, title }
     }
 
     /// Adds how the baseline was scaled, and why the captures may not be comparable.
@@ -196,7 +199,7 @@ impl Diff {
 
     fn headline(&self) -> String {
         let metric = self.measure.metric;
-        let title = if metric.counts { "Number of allocations" } else { view::title(metric.view) };
+        let title = if metric.counts { "Number of allocations" } else { self.title };
         format!("{title}: {}", self.before_and_after(&self.rows.all.whole))
     }
 
@@ -347,6 +350,17 @@ mod tests {
         golden("diff-total.txt", true, |diff, out| diff.text(1, format, out));
         golden("diff.json", false, |diff, out| diff.json(out));
         golden("diff.md", false, |diff, out| diff.markdown(10, out));
+    }
+
+    #[test]
+    fn a_sum_of_peaks_is_not_called_a_peak() {
+        let peak = ComparedMetric { name: "high-water-mark", view: View::HighWaterMark, counts: false };
+        let (one, several) = (fixture::capture(), fixture::of_several_peaks());
+        for [base, new] in [[&one, &several], [&several, &one]] {
+            let headline = Diff::new(base, new, peak, false).headline();
+            assert!(headline.starts_with("Per-process high-water marks (not simultaneous): "), "{headline}");
+        }
+        assert!(Diff::new(&one, &one, peak, false).headline().starts_with("High-water mark: "));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use memtrack_format::meta::{EndTimes, Process, PythonVersion, StackCounters, Sta
 use memtrack_reader::analysis::{FailedGroup, Group, Moment, Peak, SizeHistogram, Sum, Tally, Totals};
 use memtrack_reader::{Analysis, Frames, Snapshot, StackId, Thread, ThreadId};
 
-use super::capture_info::{Capture, CaptureInfo};
+use super::capture_info::{Capture, CaptureInfo, CombinedPeaks};
 use super::presentation::Presentation;
 use super::recording_cost::RecordingCost;
 
@@ -64,6 +64,15 @@ pub(crate) fn leaking() -> Capture {
         let leaked = Sum { bytes, count: 1, ..Sum::default() };
         capture.analysis.groups.change(group, |group| (group.leaked, group.leaked_at_exit) = (leaked, leaked));
     }
+    capture
+}
+
+/// The same capture as one of several processes whose peaks were not at one time.
+pub(crate) fn of_several_peaks() -> Capture {
+    let mut capture = capture();
+    let no_joint_peak = Some("the captures have no common clock");
+    capture.info.combined_peaks = Some(CombinedPeaks { no_joint_peak, ..CombinedPeaks::default() });
+    capture.info.others = 1;
     capture
 }
 

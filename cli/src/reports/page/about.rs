@@ -21,6 +21,9 @@ pub(super) fn view_description(view: View, capture: &Capture) -> String {
             let whole = duration(capture.info.duration_ns(&capture.analysis));
             format!("Memory live at the peak, {} after the start of a run of {whole}.", duration(moment.time_ns))
         }
+        (View::HighWaterMark, _) if capture.has_several_peaks() => {
+            "Memory live in each process at its own peak, which were at different times: a sum, and no peak.".into()
+        }
         (View::HighWaterMark, _) if capture.info.others > 0 => {
             "Memory live in all processes at their combined peak.".into()
         }
@@ -144,8 +147,14 @@ fn how_recorded(capture: &Capture) -> String {
 mod tests {
     use memtrack_reader::origin::Whose;
 
-    use super::{PageSide, info_pairs};
+    use super::{PageSide, View, info_pairs, view_description};
     use crate::reports::fixture;
+
+    #[test]
+    fn a_sum_of_peaks_is_not_called_a_peak() {
+        let text = view_description(View::HighWaterMark, &fixture::of_several_peaks());
+        assert!(text.contains("each process at its own peak") && !text.contains("combined peak"), "{text}");
+    }
 
     #[test]
     fn imports_are_not_leaked_but_named() {

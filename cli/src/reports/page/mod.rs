@@ -21,12 +21,12 @@ use memtrack_reader::analysis::diff::{FigurePair, MergedTree};
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
-use super::capture_info::{Capture, visible};
+use super::capture_info::{Capture, title_of_both, visible};
 use super::diff_rows::DiffRows;
 use super::display::DisplayOptions;
 use super::scale::ComparedMetric;
 use super::source::Sources;
-use super::{arenas, failed, view};
+use super::{arenas, failed};
 use about::{generic_view_description, info_pairs, peak, view_description};
 use columns::{PackedColumns, PackedObject};
 use document::StaticPage;
@@ -103,7 +103,7 @@ pub(crate) fn flamegraph(
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
-        head(&mut data, "capture", &title, &start)?;
+        head(&mut data, "capture", (&title, &VIEWS.map(|view| capture.title(view))), &start)?;
         data.json("meanings", &VIEWS.map(|view| view_description(view, capture)).to_vec().into())?;
         data.json("facts", &facts.clone().into())?;
         data.json("peak", &peak(capture))?;
@@ -162,11 +162,15 @@ pub(crate) fn difference(
     let facts = sides.iter().rev().flat_map(|side| info_pairs(side, start.display.with_imports)).collect::<Vec<_>>();
     let title = format!("{} -> {}", base.info.file.display(), new.info.file.display());
     let data = bounded(MOST_BYTES, |most| {
+    let titles = VIEWS.map(|view| title_of_both([base, new], view));
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
-        head(&mut data, "diff", &title, &start)?;
+        head(&mut data, "diff", (&title, &titles), &start)?;
         let meanings = VIEWS.map(|view| {
-            let of_any = generic_view_description(view);
+            let of_any = match [base, new].iter().find(|side| view == View::HighWaterMark && side.has_several_peaks()) {
+                Some(side) => view_description(view, side),
+                None => generic_view_description(view).to_owned(),
+            };
             format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
         });
         data.json("meanings", &meanings.to_vec().into())?;
@@ -205,10 +209,10 @@ fn bounded(most_bytes: usize, mut build: impl FnMut(usize) -> io::Result<PackedO
     }
 }
 
-fn head(data: &mut PackedColumns, kind: &str, title: &str, start: &PageStart) -> io::Result<()> {
+fn head(data: &mut PackedColumns, kind: &str, (title, views): (&str, &[&str]), start: &PageStart) -> io::Result<()> {
     data.json("kind", &kind.into())?;
     data.json("title", &visible(title).into())?;
-    data.json("views", &VIEWS.map(view::title).to_vec().into())?;
+    data.json("views", &views.to_vec().into())?;
     let view = VIEWS.iter().position(|view| *view == start.view).unwrap_or(0);
     let PageStart { inverted, split_threads, counts, display, .. } = start;
     let start = serde_json::json!({

@@ -113,6 +113,8 @@ impl Scale {
                 &mut group.leaked_at_exit,
                 &mut group.temporary,
                 &mut group.allocated,
+                &mut group.pinned,
+                &mut group.objects,
             ];
             sums.into_iter().for_each(|sum| self.multiply(sum));
         });
@@ -169,6 +171,7 @@ mod tests {
     #[test]
     fn figures_are_multiplied_and_none_disappears() {
         let (mut base, new) = (fixture::capture(), fixture::capture());
+        base.analysis.groups.change_all(|group| (group.pinned, group.objects) = (group.allocated, group.allocated));
         let before: Vec<_> = base.analysis.groups.iter().map(|group| group.allocated).collect();
         let scale = Scale::new(NormalizeBy::Work(1000.0, 1.0), &base, &new, ALLOCATED).unwrap();
         scale.apply(&mut base);
@@ -176,6 +179,7 @@ mod tests {
             let expected = |figure: u64| ((figure as f64 / 1000.0).round() as u64).max(u64::from(figure > 0));
             assert_eq!(group.allocated.bytes, expected(before.bytes));
             assert_eq!(group.allocated.count, expected(before.count));
+            assert_eq!((group.pinned, group.objects), (group.allocated, group.allocated));
             assert_eq!(group.leaked.bytes, 0, "nothing stays nothing");
         }
         assert_eq!(scale.to_string(), "base multiplied by 0.0010, for 1000 and 1 units of work");

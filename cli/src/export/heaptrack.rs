@@ -14,6 +14,7 @@ use memtrack_reader::source::Consumer;
 use memtrack_reader::{Event, EventKind, FrameId, Frames, Snapshot, StackId, ThreadId};
 use rustc_hash::FxHashMap;
 
+use crate::address_ranges::{AddressRange, AddressRanges, page_end};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::{CaptureInfo, visible};
 
@@ -35,7 +36,12 @@ pub(crate) struct HeaptrackWriter<'a, W> {
     /// Heap mappings by start address.
     mappings: BTreeMap<u64, HeapMapping>,
     last_ends: FxHashMap<ThreadId, Vec<EndedBlock>>,
-    remapped_heap: FxHashMap<ThreadId, bool>,
+    /// The classes of all mappings, kept or not.
+    classes: AddressRanges<MapClass>,
+    /// What each thread's last unmap ended of them.
+    unmapped: FxHashMap<ThreadId, Vec<AddressRange<MapClass>>>,
+    /// The class of what each thread has resized or moved last.
+    remapped: FxHashMap<ThreadId, MapClass>,
     time_ms: u64,
 }
 
@@ -70,7 +76,9 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
             blocks: FxHashMap::default(),
             mappings: BTreeMap::new(),
             last_ends: FxHashMap::default(),
-            remapped_heap: FxHashMap::default(),
+            classes: AddressRanges::default(),
+            unmapped: FxHashMap::default(),
+            remapped: FxHashMap::default(),
             time_ms: 0,
         }
     }
@@ -154,9 +162,12 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     }
 
     fn map(&mut self, event: &Event, class: MapClass, frames: &Frames) {
-        let inherited = class == MapClass::Inherited && *self.remapped_heap.get(&event.thread).unwrap_or(&true);
+        let from = || self.remapped.get(&event.thread).copied().unwrap_or(MapClass::Heap);
+        let class = if class == MapClass::Inherited { from() } else { class };
         self.cut(event);
-        if (class == MapClass::Heap || inherited) && event.size > 0 && (self.keep)(event) {
+        self.classes.cut(event.address, event.size);
+        self.classes.add(event.address, event.size, class);
+        if class == MapClass::Heap && event.size > 0 && (self.keep)(event) {
             let stack = self.stack(event.stack, frames);
             let number = self.begin(event.size, stack);
             let end = event.address.saturating_add(event.size);
@@ -165,19 +176,21 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     }
 
     fn unmap(&mut self, event: &Event) {
-        let ended = self.cut(event);
         if event.kind == EventKind::RemapFrom {
-            self.remapped_heap.insert(event.thread, !ended.is_empty());
+            // One that was not seen is most likely memory of the heap, as in a replay.
+            self.remapped.insert(event.thread, self.classes.at(event.address).unwrap_or(MapClass::Heap));
         }
+        let ended = self.cut(event);
         self.last_ends.insert(event.thread, ended);
+        self.unmapped.insert(event.thread, self.classes.cut(event.address, event.size));
     }
 
     /// Ends the mappings in the event's range; the parts before and after it stay.
     fn cut(&mut self, event: &Event) -> Vec<EndedBlock> {
-        let (start, end) = (event.address, event.address.saturating_add(event.size));
-        if start == end {
+        if event.size == 0 {
             return Vec::new();
         }
+        let (start, end) = (event.address, page_end(event.address, event.size));
         let hit: Vec<_> = self.mappings.range(..end).rev().take_while(|(_, mapping)| mapping.end > start).collect();
         let hit: Vec<(u64, HeapMapping)> = hit.into_iter().map(|(at, mapping)| (*at, *mapping)).collect();
         for (at, mapping) in &hit {
@@ -200,6 +213,9 @@ impl<'a, W: Write> HeaptrackWriter<'a, W> {
     }
 
     fn undo(&mut self, event: &Event) {
+        if event.kind == EventKind::UnmapUndo {
+            self.classes.restore(self.unmapped.remove(&event.thread).unwrap_or_default());
+        }
         for ended in self.last_ends.remove(&event.thread).unwrap_or_default() {
             match ended {
                 EndedBlock::Block(address, number) => {
@@ -236,6 +252,7 @@ impl<W: Write> Consumer for HeaptrackWriter<'_, W> {
     fn replaced(&mut self) {
         let blocks = std::mem::take(&mut self.blocks).into_values();
         let mappings = std::mem::take(&mut self.mappings).into_values().map(|mapping| mapping.number);
+        (self.classes, self.unmapped, self.remapped) = Default::default();
         for number in blocks.chain(mappings) {
             self.end(number);
         }
@@ -376,6 +393,25 @@ s work\ns app.py\ni 1 1 2 3 1a\nt 1 0\na 10 1\n+ 0\nc 1\n- 0\nc 2\n+ 0\nc 3\ns <
         let script = [(MAP, 0x10_0000, 0x3000), (EventKind::Unmap, 0x10_1000, 0x1000), (EventKind::UnmapUndo, 0, 0)];
         let text = written(&script, &|_| true);
         assert!(text.ends_with("a 3000 1\n+ 0\nc 1\n- 0\na 1000 1\n+ 1\n+ 1\nc 2\n+ 1"), "{text}");
+    }
+
+    /// As `mremap` of a mapping from before an attach, and of address space that was reserved.
+    #[test]
+    fn a_mapping_that_was_resized_has_the_class_that_it_had() {
+        let inherited = EventKind::Map(Allocator::Mremap, MapClass::Inherited);
+        let (from, reserved) = (EventKind::RemapFrom, EventKind::Map(Allocator::Mmap, MapClass::Reserved));
+        let unknown = [(from, 0x10_0000, 0x1000), (inherited, 0x20_0000, 0x2000)];
+        assert!(written(&unknown, &|_| true).ends_with("a 2000 1\n+ 0"), "{}", written(&unknown, &|_| true));
+        let left_out = [(MAP, 0x10_0000, 0x1000), unknown[0], unknown[1]];
+        assert!(written(&left_out, &|event| event.size > 0x1000).ends_with("a 2000 1\n+ 0"));
+        let of_reserved = [
+            (reserved, 0x10_0000, 0x1000),
+            (from, 0x10_0000, 0x1000),
+            (EventKind::UnmapUndo, 0, 0),
+            unknown[0],
+            unknown[1],
+        ];
+        assert_eq!(written(&of_reserved, &|_| true), "c 1\nc 2\nc 3\nc 4");
     }
 
     #[test]

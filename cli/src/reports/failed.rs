@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use memtrack_reader::origin::{Origin, origins};
-use memtrack_reader::{FrameId, StackId, paths};
+use memtrack_reader::{FrameId, Frames, StackId, paths};
 use serde_json::{Value, json};
 
 use super::capture_info::{Capture, visible};
@@ -20,7 +20,7 @@ const MOST_ROWS: usize = 10;
 pub(crate) fn text(capture: &Capture) -> Option<String> {
     let failed = &capture.analysis.failed;
     let largest = failed.largest()?;
-    let place = place_text(capture, largest.stack);
+    let place = FailedCalls::of(capture).place_text(largest.stack);
     let bytes = size(largest.largest_bytes);
     Some(match failed.total().count {
         1 => format!("{bytes} in {place}"),
@@ -33,8 +33,9 @@ pub(crate) fn page(capture: &Capture) -> Value {
     let failed = &capture.analysis.failed;
     let Some((text, largest)) = text(capture).zip(failed.largest()) else { return Value::Null };
     let mut places: BTreeMap<String, FailedPlace> = BTreeMap::new();
+    let calls = FailedCalls::of(capture);
     for group in failed.iter() {
-        let place = places.entry(place_text(capture, group.stack)).or_default();
+        let place = places.entry(calls.place_text(group.stack)).or_default();
         place.largest_bytes = place.largest_bytes.max(group.largest_bytes);
         place.count = place.count.saturating_add(group.count);
     }
@@ -62,7 +63,7 @@ pub(crate) fn json(capture: &Capture) -> Value {
     let total = failed.total();
     let largest = failed.largest().map(|group| {
         let frames = &capture.frames;
-        let place = place(capture, group.stack);
+        let place = FailedCalls::of(capture).place(group.stack);
         let file = place.map(|frame| frames.file(frame)).filter(|file| !file.is_empty());
         let line = place.map(|frame| frames.frame(frame).line).filter(|line| *line > 0);
         json!({
@@ -79,26 +80,36 @@ pub(crate) fn json(capture: &Capture) -> Value {
     json!({"count": total.count, "bytes": bytes, "largest": largest})
 }
 
-/// The location as text.
-fn place_text(capture: &Capture, stack: StackId) -> String {
-    let frames = &capture.frames;
-    place(capture, stack).map_or_else(
-        || NO_STACK.to_owned(),
-        |frame| {
-            let path = paths::short(frames, frames.file(frame));
-            visible(&display::joined(frames.function(frame), &display::place(frames.frame(frame), &path)))
-        },
-    )
+/// Finds the locations of calls.
+struct FailedCalls<'a> {
+    frames: &'a Frames,
+    origins: Vec<Origin>,
 }
 
-/// Its location: innermost own-code frame, else innermost library frame, else innermost frame.
-fn place(capture: &Capture, stack: StackId) -> Option<FrameId> {
-    let frames = &capture.frames;
-    let origins = origins(frames);
-    let is = |frame: &FrameId, wanted| origins.get(frame.0 as usize) == Some(&wanted);
-    let stack = || frames.leaf_to_root(stack);
-    let own = stack().find(|frame| is(frame, Origin::Own));
-    own.or_else(|| stack().find(|frame| !is(frame, Origin::Runtime))).or_else(|| stack().next())
+impl<'a> FailedCalls<'a> {
+    fn of(capture: &'a Capture) -> Self {
+        Self { frames: &capture.frames, origins: origins(&capture.frames) }
+    }
+
+    /// The location as text.
+    fn place_text(&self, stack: StackId) -> String {
+        let frames = self.frames;
+        self.place(stack).map_or_else(
+            || NO_STACK.to_owned(),
+            |frame| {
+                let path = paths::short(frames, frames.file(frame));
+                visible(&display::joined(frames.function(frame), &display::place(frames.frame(frame), &path)))
+            },
+        )
+    }
+
+    /// Its location: innermost own-code frame, else innermost library frame, else innermost frame.
+    fn place(&self, stack: StackId) -> Option<FrameId> {
+        let is = |frame: &FrameId, wanted| self.origins.get(frame.0 as usize) == Some(&wanted);
+        let stack = || self.frames.leaf_to_root(stack);
+        let own = stack().find(|frame| is(frame, Origin::Own));
+        own.or_else(|| stack().find(|frame| !is(frame, Origin::Runtime))).or_else(|| stack().next())
+    }
 }
 
 #[cfg(test)]

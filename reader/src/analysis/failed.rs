@@ -4,6 +4,7 @@
 //! Invariant: no two rows share stack, allocator and thread, and `largest_bytes` is at most `bytes`.
 
 use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
 
 use super::{Group, Tally};
 use crate::event::{Event, StackId, ThreadId};
@@ -31,6 +32,8 @@ pub struct FailedGroup {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failed {
     groups: Vec<FailedGroup>,
+    /// Their places.
+    places: FxHashMap<(StackId, Allocator, ThreadId), usize>,
 }
 
 impl Failed {
@@ -65,10 +68,10 @@ impl Failed {
         });
     }
 
-    /// Adds a group, or adds to the existing one with its key. Programs fail in few places, so the list is searched
-    /// from its end.
+    /// Adds a group, or adds to the existing one with its key.
     pub(crate) fn push(&mut self, group: &FailedGroup) {
-        let Some(known) = self.groups.iter_mut().rev().find(|known| known.key() == group.key()) else {
+        let place = *self.places.entry(group.key()).or_insert(self.groups.len());
+        let Some(known) = self.groups.get_mut(place) else {
             self.groups.push(*group);
             return;
         };
@@ -84,11 +87,12 @@ impl Failed {
     /// Keeps some.
     pub(crate) fn retain(&mut self, keep: impl FnMut(&FailedGroup) -> bool) {
         self.groups.retain(keep);
+        self.places = self.groups.iter().map(FailedGroup::key).zip(0..).collect();
     }
 
     /// Maps each row to another stack and allocator, and merges rows that become equal.
     pub(crate) fn merge(&mut self, key: impl Fn(&Group) -> (StackId, Allocator)) {
-        for group in std::mem::take(&mut self.groups) {
+        for group in std::mem::take(self).groups {
             let (stack, allocator) = key(&Group::new(group.stack, group.allocator, group.thread));
             self.push(&FailedGroup { stack, allocator, ..group });
         }

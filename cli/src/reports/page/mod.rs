@@ -100,6 +100,7 @@ pub(crate) fn flamegraph(
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.info.title();
     let notes = [capture.info.warnings(), notes, arena_notes(capture)].concat();
+    let failed = failed::page(capture);
     let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
@@ -107,7 +108,7 @@ pub(crate) fn flamegraph(
         data.json("meanings", &VIEWS.map(|view| view_description(view, capture)).to_vec().into())?;
         data.json("facts", &facts.clone().into())?;
         data.json("peak", &peak(capture))?;
-        data.json("failed", &failed::page(capture))?;
+        data.json("failed", &failed.clone())?;
         sites.write(&mut data, &mut names)?;
         let time = time::write(capture, &sites, most, &mut data)?;
         let notes: Vec<_> = notes.iter().cloned().chain(sites.note()).chain(names.note()).chain(time).collect();
@@ -161,8 +162,8 @@ pub(crate) fn difference(
     let tree = Heaviest::of_tree(&std::mem::take(&mut merged.tree), &mut sides, MOST_SITES);
     let facts = sides.iter().rev().flat_map(|side| info_pairs(side, start.display.with_imports)).collect::<Vec<_>>();
     let title = format!("{} -> {}", base.info.file.display(), new.info.file.display());
-    let data = bounded(MOST_BYTES, |most| {
     let titles = VIEWS.map(|view| title_of_both([base, new], view));
+    let data = bounded(MOST_BYTES, |most| {
         let sites = Sites::new(&tree, &sides, most);
         let mut data = PackedColumns::new();
         head(&mut data, "diff", (&title, &titles), &start)?;

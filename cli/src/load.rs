@@ -148,10 +148,8 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
         note_filtered(kept, all);
-        // They are of all allocations, and it is not known how many of those are kept.
-        let threads = captures.iter_mut().flat_map(|(capture, _)| &mut capture.threads);
-        threads.for_each(|thread| thread.counted = None);
     }
+    captures.iter_mut().for_each(|(capture, _)| capture.forget_counted(&request));
     let mut capture = match (captures.pop(), several) {
         (Some((only, _)), None) => only,
         (last, several) => {
@@ -308,10 +306,20 @@ pub(crate) fn load_by<T: Default>(
         let (all, info) = (replay.allocated(), capture_info(&file, DataLoss::default()));
         (capture_from(info, read, replay.into_analysis(), &mut problems.unnamed), all, more)
     };
-    let capture = finished(capture, all, file.file_bytes(), request, &mut problems)?;
+    let mut capture = finished(capture, all, file.file_bytes(), request, &mut problems)?;
+    capture.forget_counted(request);
     problems.tell(1);
     warn_unnamed(&without_duplicates(problems.unnamed));
     Ok((file, capture, more))
+}
+
+impl Capture {
+    /// What its threads have counted is of all allocations, and with filters it is not known how many of those are kept.
+    fn forget_counted(&mut self, request: &Request<'_>) {
+        if request.narrows() {
+            self.threads.iter_mut().for_each(|thread| thread.counted = None);
+        }
+    }
 }
 
 /// Opens a capture; returns it with the options for its replay. `samples` gets what is to be said of one with samples.

@@ -20,6 +20,7 @@ use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
 use crate::reports::estimates::RangedTally;
+use crate::reports::leaked::LeakMoment;
 use crate::units::whole_ms;
 
 pub(crate) use windows::{WindowRecords, WindowTotals};
@@ -89,7 +90,11 @@ fn meta(capture: &Capture, leaks: View) -> Value {
         "start_time": info.start_time(),
         "duration_ms": whole_ms(info.duration_ns(analysis)),
         "units": {"bytes": "bytes", "count": "allocations"},
-        "leaked": if leaks == View::LeaksAtExit { "at-exit" } else { "at-finalization" },
+        "leaked": match info.leak_moment.in_view(leaks) {
+            LeakMoment::Exit => "at-exit",
+            LeakMoment::Finalization => "at-finalization",
+            other => other.name(),
+        },
         "temporary_threshold": analysis.totals.temporary_threshold,
         "aggregated": info.aggregated,
         "sample_bytes": info.process.sample_bytes,

@@ -182,10 +182,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sum_of_peaks_is_not_called_a_peak() {
+    fn a_sum_of_peaks_has_no_marker() {
         let mut text = Vec::new();
         Firefox.write(&fixture::of_several_peaks(), View::HighWaterMark, &mut text).unwrap();
         let report: Value = serde_json::from_slice(&text).unwrap();
-        assert_eq!(report["threads"][0]["name"], "Per-process high-water marks (not simultaneous)");
+        assert_eq!(report["threads"][0]["markers"]["length"].as_u64(), Some(1), "the snapshot's");
     }
 }

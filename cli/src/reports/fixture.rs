@@ -73,6 +73,7 @@ pub(crate) fn of_several_peaks() -> Capture {
     let no_joint_peak = Some("the captures have no common clock");
     capture.info.combined_peaks = Some(CombinedPeaks { no_joint_peak, ..CombinedPeaks::default() });
     capture.info.others = 1;
+    capture.analysis.totals.peak.at = None;
     capture
 }
 

@@ -264,22 +264,21 @@ class Layout {
     return result;
   }
 
-  /**
-   * How far the 95 % interval of a figure reaches down and up; null where figures are exact or nothing is known of it. Of numbers
-   * without the allocations that may be of any call stack, which the page says once, unless `withUnseen`.
-   */
-  reach(block, metric, which, figures = block.figures, withUnseen = metric === "bytes") {
+  /** How far the 95 % interval of a figure reaches down and up; null where figures are exact or nothing is known of it. */
+  reach(block, metric, which, figures = block.figures) {
     if (!figures?.spread || block.frame === ARENAS) return null;
-    const variance = this.describe(block, figures.spread.variance)[metric][which];
-    const skew = this.describe(block, figures.spread.skew)[metric][which];
-    const unseen = withUnseen ? this.describe(block, figures.spread.unseen)[metric][which] : 0;
-    return reachOf(variance, skew, metric === "count" ? 1.2 : 0, unseen);
+    const of = (what) => {
+      const { bytes, count } = this.describe(block, what);
+      return { bytes: bytes[which], count: count[which] };
+    };
+    const { variance, skew, unseen } = figures.spread;
+    return reachOf(metric, of(figures), { variance: of(variance), skew: of(skew), unseen: of(unseen) });
   }
 
   /** Whether the difference of a figure lies within its 95 % interval. */
   isNoise(block, metric, which, now, base) {
-    const after = this.reach(block, metric, which, block.figures, true);
-    const before = this.reach(block, metric, which, block.figures.base, true);
+    const after = this.reach(block, metric, which);
+    const before = this.reach(block, metric, which, block.figures.base);
     if (!after || !before) return false;
     const change = now - base;
     return Math.abs(change) <= (change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down));
@@ -360,19 +359,6 @@ class Layout {
     if (block.frame === LOADING) return "finding and loading modules";
     return "";
   }
-}
-
-/** The same interval as in all reports: see estimate.rs. */
-function reachOf(variance, skew, mixed, unseen) {
-  if (!(variance > 0)) return { down: 0, up: Math.ceil(unseen) };
-  const ofOne = skew / variance;
-  const square = 1.96 * 1.96 * (1 + (mixed * ofOne) / Math.sqrt(variance));
-  const shift = (square * ofOne) / 2;
-  const up = Math.sqrt(square * variance + shift * shift) + shift;
-  const chance = ofOne / 2;
-  const without = Math.max(variance - chance * ofOne, 0);
-  const down = Math.sqrt(square * without + shift * shift) - shift + chance;
-  return { down: Math.ceil(Math.max(down, 0)), up: Math.ceil(Math.hypot(up, unseen)) };
 }
 
 /** Colour class of a change, in steps of 15, 30, 50 and 100 percent; functions that the base lacks are new. */

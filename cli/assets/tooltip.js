@@ -65,10 +65,15 @@ class Tooltip {
     shown("Self", "own");
   }
 
-  /** Half the 95 % interval of an estimated figure, the larger one. */
+  /** Half the 95 % interval of an estimated figure, the larger one; of a number that may be much larger, both ends. */
   within(block, metric, which, figures = block.figures) {
-    const reach = this.graph.layout.reach(block, metric, which, figures);
+    const { layout } = this.graph;
+    const reach = layout.reach(block, metric, which, figures);
     const half = reach ? Math.max(reach.down, reach.up) : 0;
+    const value = half ? layout.describe(block, figures)[metric][which] : 0;
+    if (metric === "count" && half > value && reach.up > 3 * reach.down) {
+      return ` (${formatCount(value - reach.down)} to ${formatCount(value + reach.up)})`;
+    }
     return half ? ` ± ${formatAmount(half, metric)}` : "";
   }
 

@@ -2,6 +2,9 @@
 //!
 //! Invariant: the same number looks the same in every report.
 
+/// From this multiple on that an interval reaches further up than down, both of its ends are shown.
+const UNEVEN: u64 = 3;
+
 /// Bytes with three digits: `0 B`, `999 B`, `1.05 GB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
@@ -24,9 +27,13 @@ pub(crate) fn size_within(bytes: u64, range: (u64, u64)) -> String {
     within(size, bytes, range)
 }
 
-/// A count with its interval: `12,345 ± 678`.
-pub(crate) fn count_within(number: u64, range: (u64, u64)) -> String {
-    within(count, number, range)
+/// A count with its interval: `12,345 ± 678`; `12 (1 to 62,654)` where it reaches so much further up that half of it says nothing.
+pub(crate) fn count_within(number: u64, (low, high): (u64, u64)) -> String {
+    let (below, above) = (number.saturating_sub(low), high.saturating_sub(number));
+    if above > number && above / UNEVEN > below {
+        return format!("{} ({} to {})", count(number), count(low), count(high));
+    }
+    within(count, number, (low, high))
 }
 
 /// `12,345 ± 678 allocations`.

@@ -54,8 +54,10 @@ impl DiffNoise {
             DiffSide::New => (pair.new, pair.base, self.weights[1]),
         };
         let mut ranged = RangedTally::from(tally);
-        if let Some(weights) = weights.filter(|_| tally.count == 0) {
-            let (bytes, count) = weights.unseen(other.bytes.checked_div(other.count).unwrap_or_default());
+        // What is exact are mappings and blocks that are always sampled: what the other side has besides may be here, too.
+        let is_missing = tally.count == 0 || tally.variance.is_exact() && !other.variance.is_exact();
+        if let Some(weights) = weights.filter(|_| is_missing) {
+            let (bytes, count) = weights.unseen_beside(other);
             ranged.bytes.1 = ranged.bytes.1.saturating_add(bytes);
             ranged.count.1 = ranged.count.1.saturating_add(count);
         }

@@ -61,16 +61,22 @@ impl RangedTally {
         }
     }
 
-    /// With what may be there unseen, but not more than all there is. Where the samples stand for more than that, a part of it is
-    /// estimated too high, too.
-    fn widened(self, (bytes, count): (u64, u64), all: Tally, estimated: Tally) -> Self {
-        let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, all: u64, estimated: u64| {
-            let low = if estimated > all { (low as f64 * all as f64 / estimated as f64) as u64 } else { low };
-            (low, high.max(figure.saturating_add(unseen)).min(all.max(figure)))
+    /// With what may be there unseen, but not more than all there is without what the samples show of the rest. Where they stand for
+    /// more than all, a part of it is estimated too high, too; where for less, what is missing may be in this part.
+    fn widened(self, unseen: (u64, u64), whole: &WholeSamples, rest: Tally) -> Self {
+        let rest = Self::from(rest);
+        let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, [all, estimated, rest]: [u64; 3]| {
+            let scaled =
+                |end: u64| if estimated > all { (end as f64 * all as f64 / estimated as f64) as u64 } else { end };
+            let (missing, rest) =
+                if whole.is_counted { (all.saturating_sub(estimated), scaled(rest)) } else { Default::default() };
+            let high = high.max(figure.saturating_add(unseen.max(missing)));
+            (scaled(low), high.min(all.saturating_sub(rest).max(figure)))
         };
+        let WholeSamples { all, estimated, .. } = whole;
         Self {
-            bytes: widened(self.bytes, self.tally.bytes, bytes, all.bytes, estimated.bytes),
-            count: widened(self.count, self.tally.count, count, all.count, estimated.count),
+            bytes: widened(self.bytes, self.tally.bytes, unseen.0, [all.bytes, estimated.bytes, rest.bytes.0]),
+            count: widened(self.count, self.tally.count, unseen.1, [all.count, estimated.count, rest.count.0]),
             ..self
         }
     }
@@ -110,29 +116,57 @@ pub(super) struct WholeFigures {
     pub(super) leaked: RangedTally,
 }
 
+/// All allocations of a capture.
+#[derive(Debug)]
+struct WholeSamples {
+    /// As many as there are; at most, if nothing was counted.
+    all: Tally,
+    is_counted: bool,
+    /// What the samples stand for.
+    estimated: Tally,
+}
+
+impl WholeSamples {
+    /// What is left of it without a view. The moment of a peak is not sure.
+    fn without(&self, part: Tally, view: View) -> Tally {
+        let rest = self.estimated.less(part);
+        if view != View::HighWaterMark {
+            return rest;
+        }
+        let mut variance = self.estimated.variance;
+        variance += part.variance;
+        Tally { variance, ..rest }
+    }
+}
+
 impl WholeFigures {
     pub(super) fn of(capture: &Capture, leaks: View) -> Self {
         let (totals, all) = (&capture.analysis.totals, allocated(capture));
         let of_allocated = capture.analysis.whole_variance(View::Allocated);
-        let variance = if is_counted(capture) { Variance::EXACT } else { of_allocated };
-        let estimated = RangedTally::from(Tally { variance, ..all });
-        let most = Tally { bytes: estimated.bytes.1, count: estimated.count.1, ..all };
+        let is_counted = is_counted(capture);
+        let allocated = Tally { variance: if is_counted { Variance::EXACT } else { of_allocated }, ..all };
+        let allocated = RangedTally::from(allocated);
+        let whole = WholeSamples {
+            all: Tally { bytes: allocated.bytes.1, count: allocated.count.1, ..all },
+            is_counted,
+            estimated: Tally { variance: of_allocated, ..totals.allocations },
+        };
         let weights = capture.sample_bytes().map(SampleWeights::new);
         let ranged = |tally: Tally, view: View| {
-            let variance = capture.analysis.whole_variance(view);
-            let tally = Tally { variance, ..tally };
-            let figure = RangedTally { count: tally.count_range_of_all(), ..RangedTally::from(tally) };
+            let tally = Tally { variance: capture.analysis.whole_variance(view), ..tally };
+            let figure = RangedTally::from(tally);
             weights.map_or(figure, |weights| {
                 let (bytes, count) = weights.unseen(all.bytes.checked_div(all.count).unwrap_or_default());
-                figure.widened((bytes, count.max(of_allocated.unseen_of_smallest())), most, totals.allocations)
+                let unseen = (bytes, count.max(of_allocated.unseen_of_smallest()));
+                figure.widened(unseen, &whole, whole.without(tally, view))
             })
         };
         let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
         let live = ranged(totals.leaked_at_exit, View::LeaksAtExit);
         let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
         Self {
-            allocated: estimated,
-            freed: live.rest_of(estimated, freed(capture)),
+            allocated,
+            freed: live.rest_of(allocated, freed(capture)),
             live,
             peak: ranged(peak, View::HighWaterMark),
             leaked: ranged(leaked, leaks),
@@ -147,6 +181,7 @@ pub(crate) fn sampling_gaps(capture: &Capture, has_selection: bool) -> SamplingG
     SamplingGaps {
         unaccounted: if has_selection { 0 } else { unaccounted(capture) },
         by_thread: if has_selection { Vec::new() } else { unaccounted_by_thread(capture) },
+        pid: capture.info.process.pid.unwrap_or_default(),
         largest_distance: capture.sample_bytes().filter(|_| is_changing),
     }
 }

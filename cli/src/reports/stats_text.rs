@@ -288,7 +288,7 @@ fn sizes(capture: &Capture) -> TextTable {
 /// Bytes, share of the total, and number.
 fn cells(whole: Tally, tally: Tally, name: impl Into<TextCell>) -> [TextCell; 4] {
     let [bytes, part] = share_of(tally, whole.bytes);
-    [bytes, part, count_within(tally.count, tally.count_range_of_samples()).into(), name.into()]
+    [bytes, part, count_within(tally.count, tally.count_range()).into(), name.into()]
 }
 
 /// The columns of lists.

@@ -102,8 +102,7 @@ const ROOM: usize = 36;
 
 fn cells(row: &KeyRow, whole: Tally, label: Label) -> [TextCell; 7] {
     let [[total, total_part], [own, own_part]] = [row.total, row.own].map(|tally| share_of(tally, whole.bytes));
-    let [count, own_count] =
-        [row.total, row.own].map(|tally| count_within(tally.count, tally.count_range_of_samples()).into());
+    let [count, own_count] = [row.total, row.own].map(|tally| count_within(tally.count, tally.count_range()).into());
     [total, total_part, own, own_part, count, own_count, label.into()]
 }
 

@@ -198,10 +198,7 @@ impl<'a> TableReport<'a> {
 
     fn cells(&self, row: &TableTextRow, whole: u64) -> Vec<TextCell> {
         let mut cells = Vec::from(share_of(row.tally, whole));
-        cells.extend([
-            count_within(row.tally.count, row.tally.count_range_of_samples()).into(),
-            (&row.allocators).into(),
-        ]);
+        cells.extend([count_within(row.tally.count, row.tally.count_range()).into(), (&row.allocators).into()]);
         if let Some(id) = row.process {
             let name = self.capture.frames.function(id);
             cells.push(Styled::from(name.strip_prefix("process ").unwrap_or(name)).cut(Some(LONGEST_NAME)).into());

@@ -204,7 +204,7 @@ impl<'a> TextTree<'a> {
             None => (self.total(line.first), sized(self.own[line.last as usize]), self.name(line).into()),
         };
         let [bytes, part] = share_of(total, self.totals[0].bytes);
-        [bytes, part, own.into(), count_within(total.count, total.count_range_of_samples()).into(), name]
+        [bytes, part, own.into(), count_within(total.count, total.count_range()).into(), name]
     }
 
     fn name(&self, line: &TreeLine) -> Label {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a block's weight is the same whenever it is asked for, so sums take back what they had added.
 
-use super::estimate::{SampleWeights, Variance};
+use super::estimate::{HALVES, Halves, SampleWeights, Variance};
 use super::groups::Groups;
 use super::live_block::LiveBlock;
 use super::sample_distances::SampleDistances;
@@ -13,7 +13,7 @@ pub(super) struct BlockWeight {
     /// Bytes and number.
     pub(super) tally: (u64, u64),
     /// Bytes in each half.
-    pub(super) halves: [u64; 2],
+    pub(super) halves: Halves,
     /// The variance of its bytes.
     pub(super) variance: f64,
     /// It stands for itself, or nearly so.
@@ -57,7 +57,9 @@ pub(super) fn peak_weight_of(
     whole: bool,
 ) -> BlockWeight {
     match weights_of(distances, groups, block) {
-        None => BlockWeight { tally: (bytes, u64::from(whole)), halves: [bytes; 2], variance: 0.0, is_certain: true },
+        None => {
+            BlockWeight { tally: (bytes, u64::from(whole)), halves: [bytes; HALVES], variance: 0.0, is_certain: true }
+        }
         Some(weights) => BlockWeight {
             tally: weights.of(block.size, block.order),
             halves: weights.halves(block.size, block.order),

@@ -2,7 +2,7 @@
 //!
 //! The largest of many estimates is mostly one that chance has made large, and what was sampled there then stands for more
 //! than was there. The hits of samples are hits of two halves at random, each at twice the distance and independent of the
-//! other. So where one half is at its maximum, the other says without that bias what was live, and the difference is by how
+//! other. They are divided in several ways. So where one half is at its maximum, the other says without that bias what was live, and the difference is by how
 //! much chance has raised the first. Only blocks that were not live at all of these moments made a difference between them:
 //! theirs is what the peak is lowered by, as their variances are. And where the halves choose other moments, it is not known
 //! which one was the peak: by as much as a sum differs between them, it is less exact. What is known exactly has a
@@ -15,6 +15,7 @@
 //! it would be in all of them. Invariant: what ends takes back what it had added.
 
 use super::block_weight::BlockWeight;
+use super::estimate::{HALVES, Halves};
 use super::exact_moment::{ExactMoment, ExactRows, LiveNow};
 use super::since::EndedSince;
 use super::{Moment, Sum};
@@ -60,8 +61,8 @@ impl CommonPart {
 /// The halves.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SampledPeak {
-    live: [u64; 2],
-    halves: [HalfPeak; 2],
+    live: Halves,
+    halves: [HalfPeak; HALVES],
     /// Ended since the last of the moments, of what was live at the first.
     common: EndedSince<CommonPart>,
     exact: ExactMoment,
@@ -90,11 +91,11 @@ impl SampledPeak {
     pub(super) fn look(&mut self, whole: u64, whole_is_raised: bool) {
         self.exact.look(LiveNow { end: self.next_order(), whole }, whole_is_raised);
         let mut is_moved = whole_is_raised;
-        for at in 0..2 {
+        for at in 0..HALVES {
             if self.is_raised(at) {
                 let (end, live) = (self.next_order(), self.live);
                 let half = &mut self.halves[at];
-                (half.end, half.bytes, half.other) = (end, live[at], live[1 - at]);
+                (half.end, half.bytes, half.other) = (end, live[at], live[at ^ 1]);
                 half.ended.clear();
                 is_moved = true;
             }
@@ -109,7 +110,7 @@ impl SampledPeak {
         self.add_to_halves(weight.halves);
     }
 
-    fn add_to_halves(&mut self, halves: [u64; 2]) {
+    fn add_to_halves(&mut self, halves: Halves) {
         self.live.iter_mut().zip(halves).for_each(|(live, bytes)| *live = live.wrapping_add(bytes));
     }
 
@@ -135,7 +136,7 @@ impl SampledPeak {
         for (at, half) in self.halves.iter_mut().enumerate() {
             if ended < half.end {
                 half.bytes = half.bytes.saturating_add(weight.halves[at]);
-                half.other = half.other.saturating_add(weight.halves[1 - at]);
+                half.other = half.other.saturating_add(weight.halves[at ^ 1]);
             } else if order < half.end {
                 let sum = half.ended.known(group);
                 sum.into_iter().for_each(|sum| sum.subtract(weight.tally.0, weight.tally.1));
@@ -152,17 +153,21 @@ impl SampledPeak {
 
     /// By how many bytes the peak is too high.
     pub(super) fn excess(&self) -> u64 {
-        let [(own_a, other_a), (own_b, other_b)] = [0, 1].map(|at| {
+        let of = |at: usize| {
             let half = &self.halves[at];
-            if self.is_raised(at) { (self.live[at], self.live[1 - at]) } else { (half.bytes, half.other) }
-        });
-        let more = own_a.saturating_sub(other_b).saturating_add(own_b.saturating_sub(other_a));
-        (more as f64 / 2.0 * OF_HALF) as u64
+            if self.is_raised(at) { (self.live[at], self.live[at ^ 1]) } else { (half.bytes, half.other) }
+        };
+        let of_split = |split: usize| {
+            let ((own_a, other_a), (own_b, other_b)) = (of(2 * split), of(2 * split + 1));
+            own_a.saturating_sub(other_b).saturating_add(own_b.saturating_sub(other_a))
+        };
+        let more: f64 = (0..HALVES / 2).map(|split| of_split(split) as f64).sum();
+        (more / HALVES as f64 * OF_HALF) as u64
     }
 
     /// What was live at the moments, without what still is; `whole`: what is live now; `peak_end`: `u64::MAX` if the peak is now.
     pub(super) fn other_moments(&self, groups: usize, whole: u64, peak_end: u64) -> OtherMoments {
-        let ends = [0, 1].map(|at| if self.is_raised(at) { u64::MAX } else { self.halves[at].end });
+        let ends = std::array::from_fn(|at| if self.is_raised(at) { u64::MAX } else { self.halves[at].end });
         let mut rows = vec![OtherRow::default(); groups];
         for (at, half) in self.halves.iter().enumerate().filter(|(at, _)| ends[*at] != u64::MAX) {
             half.ended.iter().for_each(|(group, sum)| rows[group as usize].at[at] = sum);
@@ -178,7 +183,7 @@ impl SampledPeak {
 /// Sums of a group at the moments of the halves, and what was live at the peak, too.
 #[derive(Clone, Copy, Debug, Default)]
 struct OtherRow {
-    at: [Sum; 2],
+    at: [Sum; HALVES],
     common: CommonPart,
 }
 
@@ -187,7 +192,7 @@ struct OtherRow {
 pub(super) struct OtherMoments {
     rows: Vec<OtherRow>,
     exact: ExactRows,
-    ends: [u64; 2],
+    ends: Halves,
     first_end: u64,
     excess: u64,
 }
@@ -218,10 +223,12 @@ impl OtherMoments {
     }
 
     /// Takes the excess from the sums of all groups, and makes their variances as large as the choice of the moment asks for. What
-    /// is left is not less than `least`, which was live at another moment that reports tell of.
-    pub(super) fn correct(&self, sums: &mut [PeakSum], least: u64) {
-        let peak = sums.iter().fold(0_u64, |peak, sum| peak.saturating_add(sum.bytes));
+    /// is left is not less than these bytes and this number, which were live at another moment that reports tell of.
+    pub(super) fn correct(&self, sums: &mut [PeakSum], (least, least_count): (u64, u64)) {
+        let all = |of: fn(&PeakSum) -> u64| sums.iter().fold(0_u64, |all, sum| all.saturating_add(of(sum)));
+        let (peak, number) = (all(|sum| sum.bytes), all(|sum| sum.count));
         let excess = self.excess.min(peak.saturating_sub(least));
+        let mut lowered = vec![0; sums.len()];
         let parts: Vec<f64> =
             sums.iter().zip(&self.rows).map(|(sum, row)| (sum.variances[0] - row.common.variance).max(0.0)).collect();
         let all: f64 = parts.iter().sum();
@@ -243,22 +250,29 @@ impl OtherMoments {
                 *variance += OF_DIFFERENCE * difference * difference;
             }
             if part > 0.0 {
-                sum.lower((excess as f64 * part / all) as u64, &row.common);
+                lowered[group] = sum.lower((excess as f64 * part / all) as u64, &row.common);
             }
         }
+        // Nor is the number less than was live then, unless the peak has fewer and larger blocks.
+        let most = number.checked_sub(least_count).unwrap_or(u64::MAX);
+        let wanted = lowered.iter().fold(0_u64, |all, number| all.saturating_add(*number));
+        let part = if wanted > most { most as f64 / wanted as f64 } else { 1.0 };
+        // No more than each has.
+        sums.iter_mut().zip(lowered).for_each(|(sum, number)| sum.count -= (number as f64 * part) as u64);
     }
 }
 
 impl PeakSum {
-    /// Takes so many bytes from what was not live at all of the moments, and as large a part of its number.
-    fn lower(&mut self, bytes: u64, common: &CommonPart) {
+    /// Takes so many bytes from what was not live at all of the moments; returns as large a part of its number.
+    fn lower(&mut self, bytes: u64, common: &CommonPart) -> u64 {
         let [apart, number] = [self.bytes.saturating_sub(common.bytes), self.count.saturating_sub(common.count)];
-        if apart > 0 {
-            let bytes = bytes.min(apart);
-            self.bytes -= bytes;
-            // No more than `number`.
-            self.count -= (number as f64 * (bytes as f64 / apart as f64)) as u64;
+        if apart == 0 {
+            return 0;
         }
+        let bytes = bytes.min(apart);
+        self.bytes -= bytes;
+        // No more than `number`.
+        (number as f64 * (bytes as f64 / apart as f64)) as u64
     }
 }
 

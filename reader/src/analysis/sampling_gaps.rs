@@ -16,6 +16,8 @@ pub struct SamplingGaps {
     /// The same of the allocations of each thread, which the call stacks of that thread may have. Of threads without samples nothing
     /// is known, and so nothing is said.
     pub by_thread: Vec<u64>,
+    /// The process, whose gaps are none of another one's.
+    pub pid: u32,
     /// Where the distance between samples changed while the program ran (`--sample=auto`): the largest one. A call stack with samples
     /// at shorter distances only may have allocated when it was this, and nothing was seen of it.
     pub largest_distance: Option<NonZeroU64>,
@@ -34,7 +36,9 @@ impl SamplingGaps {
         let unseen = weights.filter(|weights| count > 0 && !variance.has_samples_of(*weights, mean_size));
         let (bytes, number) = unseen.map_or((0, 0), |weights| weights.unseen(mean_size));
         let of_thread = self.by_thread.get(thread.0 as usize).copied().unwrap_or_default();
-        variance.with_unseen((bytes, number.max(self.unaccounted).max(of_thread)))
+        let (missing, of) =
+            if of_thread > self.unaccounted { (of_thread, thread.0) } else { (self.unaccounted, u32::MAX) };
+        variance.with_unseen((bytes, number)).with_missing(missing, (self.pid, of))
     }
 }
 
@@ -98,5 +102,21 @@ mod tests {
         let high = |thread| gaps.of_sum(sum, (1_000_000, 10), ThreadId(thread)).count_range(12).1;
         assert_eq!((high(0), high(7)), (sum.count_range(12).1, sum.count_range(12).1));
         assert!((1012..1030).contains(&high(1)) && gaps.all_unaccounted() == 1000);
+    }
+    #[test]
+    fn what_threads_have_unaccounted_adds_up_and_what_one_has_does_not() {
+        let gaps = SamplingGaps { by_thread: vec![1000, 2000, 500], ..SamplingGaps::default() };
+        let sum = of_samples(10, 100_000, 64 << 10);
+        let mut all = Variance::EXACT;
+        for thread in [0, 1, 0, 2, 1, 0] {
+            all += gaps.of_sum(sum, (1_000_000, 10), ThreadId(thread));
+        }
+        assert_eq!(all.unseen(), [0.0, 3500.0]);
+        let of_process = |pid| SamplingGaps { unaccounted: 700, pid, ..SamplingGaps::default() };
+        let mut all = Variance::EXACT;
+        for pid in [5, 6, 5, 6] {
+            all += of_process(pid).of_sum(sum, (1_000_000, 10), ThreadId(0));
+        }
+        assert_eq!(all.unseen(), [0.0, 1400.0]);
     }
 }

@@ -47,23 +47,7 @@ impl Tally {
     /// The 95 % interval of the number, with the small blocks of which there may be many without a sample.
     #[must_use]
     pub fn count_range(&self) -> (u64, u64) {
-        let unseen = (0, self.variance.unseen_small(self.count, self.bytes));
-        self.variance.with_unseen(unseen).count_range(self.count)
-    }
-
-    /// That of the number of a whole capture, in which those of each size have their samples: where sizes are mixed, they are not of one
-    /// kind of which the smallest are missing.
-    #[must_use]
-    pub fn count_range_of_all(&self) -> (u64, u64) {
-        let unseen = (0, self.variance.unseen_small(self.count, 0));
-        self.variance.with_unseen(unseen).count_range(self.count)
-    }
-
-    /// That without the allocations that may be of any call stack, for rows beside which a report says once how many these are:
-    /// a wide interval in every row would hide what the samples know.
-    #[must_use]
-    pub fn count_range_of_samples(&self) -> (u64, u64) {
-        self.variance.without_unseen_count().count_range(self.count)
+        self.variance.number_range_of(self.count, self.bytes)
     }
 }
 

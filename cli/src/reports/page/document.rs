@@ -9,11 +9,12 @@ use crate::reports::capture_info::visible;
 
 const HEAD: &str = include_str!("../../../assets/page.html");
 const STYLE: &str = include_str!("../../../assets/page.css");
-const SCRIPTS: [&str; 19] = [
+const SCRIPTS: [&str; 20] = [
     include_str!("../../../assets/format.js"),
     include_str!("../../../assets/frames.js"),
     include_str!("../../../assets/model.js"),
     include_str!("../../../assets/sources.js"),
+    include_str!("../../../assets/intervals.js"),
     include_str!("../../../assets/layout.js"),
     include_str!("../../../assets/ownlines.js"),
     include_str!("../../../assets/sandwich.js"),

@@ -149,8 +149,14 @@ fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others:
         PeakSum { bytes: sum.bytes, count: sum.count, variances, end }
     };
     let mut sums: Vec<PeakSum> = variances.iter().enumerate().map(of).collect();
-    let all = |part| (0..).zip(&sums).fold(0_u64, |all, (at, _)| all.saturating_add(groups.part(at, part).bytes));
-    let least = all(OptionalSum::LeakedAtExit).max(all(OptionalSum::Leaked));
+    let all = |part| {
+        (0..).zip(&sums).fold((0_u64, 0_u64), |(bytes, count), (at, _)| {
+            let sum = groups.part(at, part);
+            (bytes.saturating_add(sum.bytes), count.saturating_add(sum.count))
+        })
+    };
+    let (end, finalizing) = (all(OptionalSum::LeakedAtExit), all(OptionalSum::Leaked));
+    let least = (end.0.max(finalizing.0), if finalizing.0 > end.0 { finalizing.1 } else { end.1 });
     others.correct(&mut sums, least);
     for ((at, sum), variances) in (0..).zip(&sums).zip(variances) {
         let part = *groups.part(at, OptionalSum::Peak);

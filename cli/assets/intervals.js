@@ -15,9 +15,8 @@ function ifShown(samples) {
 function reachOfSum({ estimate, variance, ofOne, samples, seen }, mixed, unseen) {
   if (!(variance > 0)) return { down: 0, up: Math.ceil(unseen) };
   const reach = (square, spread) => Math.sqrt(square * spread + ((square * ofOne) / 2) ** 2);
-  const square = 1.96 * 1.96;
-  const wider = square * (1 + (mixed * ofOne) / Math.sqrt(variance));
-  const up = reach(wider, variance) + (wider * ofOne) / 2;
+  const square = 1.96 * 1.96 * (1 + (mixed * ofOne) / Math.sqrt(variance));
+  const up = reach(square, variance) + (square * ofOne) / 2;
   const chance = ofOne / 2;
   const below = reach(square, Math.max(variance - chance * ofOne, 0)) - (square * ofOne) / 2 + chance;
   const least = Math.max(estimate - Math.ceil(Math.max(below, 0)), 0);

@@ -7,12 +7,15 @@
 //!
 //! Captures are opened when their time comes and closed at their end, so memory is that of the processes that lived at
 //! the same time. Invariant: at the end every part's sums of the peak are of the same moment, and add up to the largest
-//! sum.
+//! sum, but for the correction of estimates.
+
+mod joint_peak;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::analysis::{Analysis, Curve, Peak, Tally};
+use self::joint_peak::PeakMarks;
+use crate::analysis::{Analysis, Curve, LiveSample, Peak, Tally};
 use crate::error::Error;
 use crate::replay::watch::LiveBytesObserver;
 use crate::source::{CaptureReader, MergeReader, ReadSummary};
@@ -49,9 +52,9 @@ struct RunningCapture {
     /// From its own time to that of all.
     shift_ns: u64,
     end_ns: u64,
-    live_bytes: u64,
-    /// How often the common peak had been raised when it was last marked in this replay.
-    mark: u64,
+    live: LiveSample,
+    /// How often the common peaks had been raised when they were last marked in this replay.
+    marks: PeakMarks,
     /// All its events were replayed.
     over: bool,
 }
@@ -59,7 +62,7 @@ struct RunningCapture {
 enum RunningState {
     Waiting,
     Running(Box<RunningCapture>),
-    Ended(Box<JointCapture>, u64),
+    Ended(Box<JointCapture>, PeakMarks),
 }
 
 /// Reads captures that start at these times of a common clock. `open` opens one and returns its options when its time
@@ -76,13 +79,16 @@ pub fn read<E: From<Error>>(
     let mut states: Vec<RunningState> = starts_ns.iter().map(|_| RunningState::Waiting).collect();
     let mut turns: BinaryHeap<Reverse<(u64, usize)>> =
         starts_ns.iter().zip(0..).map(|(start, number)| Reverse((start - first_ns, number))).collect();
-    let mut sum = JointSum { watch: Box::default(), live_bytes: 0, marks: 0 };
+    let mut sum = JointSum::default();
     while let Some(Reverse((now_ns, number))) = turns.pop() {
         let until_ns = turns.peek().map_or(u64::MAX, |&Reverse((next, _))| next);
         let state = &mut states[number];
         match std::mem::replace(state, RunningState::Waiting) {
             RunningState::Waiting => {
                 let (capture, options) = open(number)?;
+                if options.sample_bytes.is_some() {
+                    sum.watch.halves.get_or_insert_default();
+                }
                 *state = RunningState::Running(Box::new(RunningCapture::new(&capture, &options, now_ns)?));
                 turns.push(Reverse((now_ns, number)));
             }
@@ -107,19 +113,21 @@ impl RunningCapture {
             replay: Replay::new(&Options { shared_peak: true, moments: 0, ..*options }),
             shift_ns,
             end_ns: shift_ns.saturating_add(lived_ns),
-            live_bytes: 0,
-            mark: 0,
+            live: LiveSample::default(),
+            marks: PeakMarks::default(),
             over: false,
         })
     }
 }
 
 /// The common sum of all processes.
+#[derive(Default)]
 struct JointSum {
     watch: Box<LiveBytesObserver>,
-    live_bytes: u64,
-    /// How often the peak was raised.
-    marks: u64,
+    live: LiveSample,
+    /// The most that was live when a process ended.
+    live_at_ends: u64,
+    marks: PeakMarks,
 }
 
 impl JointSum {
@@ -131,57 +139,84 @@ impl JointSum {
         progress: &mut dyn FnMut(u64),
     ) -> Result<u64, Error> {
         self.mark(running);
-        self.watch.elsewhere = Some(self.live_bytes.saturating_sub(running.live_bytes));
+        self.take_away(running.live);
+        self.watch.elsewhere = Some(self.live.bytes);
+        self.watch.halves.iter_mut().for_each(|halves| halves.elsewhere = self.live.halves);
         self.watch.shift_ns = running.shift_ns;
         running.replay.watched_by(Some(std::mem::take(&mut self.watch)));
         let outcome = running.go_on(until_ns, progress);
         self.watch = running.replay.watched_by(None).unwrap_or_default();
-        self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
-        running.live_bytes = running.replay.live().bytes;
-        self.live_bytes = self.live_bytes.saturating_add(running.live_bytes);
-        if std::mem::take(&mut self.watch.raised) {
-            self.marks += 1;
-            running.mark = self.marks;
-        }
+        running.live = running.replay.live_sample();
+        self.live.bytes = self.live.bytes.saturating_add(running.live.bytes);
+        let halves = self.live.halves.iter_mut().zip(running.live.halves);
+        halves.for_each(|(sum, bytes)| *sum = sum.saturating_add(bytes));
+        self.take_marks(running);
         outcome
     }
 
-    /// Marks the common peak in this process: its live blocks have not changed since another process raised it.
-    fn mark(&self, running: &mut RunningCapture) {
-        if running.mark != self.marks {
-            running.replay.mark_peak();
-            running.mark = self.marks;
+    fn take_away(&mut self, LiveSample { bytes, halves }: LiveSample) {
+        self.live.bytes = self.live.bytes.saturating_sub(bytes);
+        self.live.halves.iter_mut().zip(halves).for_each(|(sum, bytes)| *sum = sum.saturating_sub(bytes));
+    }
+
+    /// What this process has raised is marked in it.
+    fn take_marks(&mut self, running: &mut RunningCapture) {
+        if std::mem::take(&mut self.watch.raised) {
+            self.marks.peak += 1;
         }
+        if let Some(halves) = &mut self.watch.halves {
+            let raised = std::mem::take(&mut halves.raised);
+            self.marks.halves.iter_mut().zip(raised).for_each(|(mark, raised)| *mark += u64::from(raised));
+        }
+        running.marks = self.marks;
+    }
+
+    /// Marks the common peaks in this process: its live blocks have not changed since another process raised them.
+    fn mark(&self, running: &mut RunningCapture) {
+        if running.marks.peak != self.marks.peak {
+            running.replay.mark_peak();
+        }
+        running.marks.other_halves(self.marks).for_each(|at| running.replay.mark_half(at));
+        running.marks = self.marks;
     }
 
     /// The process has ended; its memory is gone.
     fn end(&mut self, mut running: RunningCapture, now_ns: u64) -> RunningState {
         self.mark(&mut running);
-        self.live_bytes = self.live_bytes.saturating_sub(running.live_bytes);
-        self.watch.curve.add(now_ns, self.live_bytes);
-        let RunningCapture { reading, replay, mark, .. } = running;
+        self.live_at_ends = self.live_at_ends.max(self.live.bytes);
+        self.take_away(running.live);
+        self.watch.curve.add(now_ns, self.live.bytes);
+        let RunningCapture { reading, replay, marks, .. } = running;
         let (allocated, own_peak, last_at_peak) = (replay.allocated(), replay.own_peak(), replay.last_at_peak());
         let (read, analysis) = (reading.finish(), replay.into_analysis());
         let member = JointCapture { read, analysis, allocated, own_peak, last_at_peak };
-        RunningState::Ended(Box::new(member), mark)
+        RunningState::Ended(Box::new(member), marks)
     }
 
     fn finish(self, states: Vec<RunningState>) -> JointReplay {
         let ended = states.into_iter().filter_map(|state| match state {
-            RunningState::Ended(member, mark) => Some((*member, mark)),
+            RunningState::Ended(member, marks) => Some((*member, marks)),
             _ => None,
         });
-        let members = ended.map(|(mut member, mark)| {
-            // It had ended before the peak.
-            if mark != self.marks {
+        let members = ended.map(|(mut member, marks)| {
+            if marks.peak != self.marks.peak {
+                // It had ended before the peak.
                 member.analysis.drop_peak();
                 member.last_at_peak = None;
+            } else if marks != self.marks {
+                joint_peak::widen(&mut member.analysis);
             }
-            // An estimated one is corrected, the joint one is not.
-            member.own_peak.bytes = member.own_peak.bytes.max(member.analysis.totals.peak.bytes);
             member
         });
-        JointReplay { members: members.collect(), curve: self.watch.curve }
+        let mut members: Vec<_> = members.collect();
+        if let Some(halves) = &self.watch.halves {
+            joint_peak::correct(&mut members, halves, self.live_at_ends);
+        }
+        // Each is estimated for itself.
+        for member in &mut members {
+            member.own_peak.bytes = member.own_peak.bytes.max(member.analysis.totals.peak.bytes);
+        }
+        JointReplay { members, curve: self.watch.curve }
     }
 }
 
@@ -197,6 +232,7 @@ impl RunningCapture {
             reading.step(own_until_ns, replay, progress)?;
         }
         reading.end(replay)?;
+        replay.look_at_end();
         *over = true;
         Ok(*end_ns)
     }

@@ -10,7 +10,7 @@
 use std::num::NonZeroU64;
 use std::ops::AddAssign;
 
-use super::{Tally, View};
+use super::View;
 
 /// The probability to be sampled from which a block counts as always sampled.
 const NEARLY_ALWAYS: f64 = 0.95;
@@ -18,6 +18,7 @@ const NEARLY_ALWAYS: f64 = 0.95;
 pub(super) const UNSEEN: f64 = 3.0;
 /// The least bytes that blocks take.
 pub(super) const LEAST_SIZE: f64 = 16.0;
+
 /// How far sums may be from the truth: variance and third cumulant of estimated bytes and of an estimated number; 0 where
 /// they are exact. Single precision, since there is one beside each sum of a report.
 /// `unseen_*`: what may be there besides without a sample, where samples cannot show it; no variance, but it makes the same interval wider.
@@ -76,6 +77,21 @@ impl Variance {
         let part = f64::from(others.count_ones()) / f64::from(more.missing_of.count_ones().max(1));
         self.missing = (self.missing + more.missing * part as f32).max(more.missing);
         self.missing_of |= more.missing_of;
+    }
+
+    /// Of a sum that may be less or more by as much as this.
+    pub(crate) fn with_differences(mut self, bytes: u64, count: u64) -> Self {
+        let larger = |variance: &mut f32, skewed: &mut f32, difference: u64| {
+            let more = *variance + (OF_DIFFERENCE * (difference as f64).powi(2)) as f32;
+            // Samples stand for as much each as before.
+            if *variance > 0.0 {
+                *skewed *= more / *variance;
+            }
+            *variance = more;
+        };
+        larger(&mut self.bytes, &mut self.skewed_bytes, bytes);
+        larger(&mut self.count, &mut self.skewed_count, count);
+        self
     }
 
     /// With so many more allocations that have no sample, of this thread of a process.
@@ -164,13 +180,15 @@ pub fn unseen_bytes(sample_bytes: NonZeroU64) -> u64 {
     (sample_bytes.get() as f64 * UNSEEN) as u64
 }
 
+/// By what part of the square of a sum's difference between moments that may have been the peak its variance is larger; found by simulation.
+pub(super) const OF_DIFFERENCE: f64 = 0.6;
 /// In how many ways samples are divided into halves, independently of each other. Where several moments may have been a peak, the
 /// halves of one way choose the same as all samples in one case of four, those of three ways hardly ever.
 const SPLITS: usize = 3;
 /// How many halves there are.
-pub(super) const HALVES: usize = 2 * SPLITS;
+pub(crate) const HALVES: usize = 2 * SPLITS;
 /// One number for each half; both halves of a way are neighbours.
-pub(super) type Halves = [u64; HALVES];
+pub(crate) type Halves = [u64; HALVES];
 
 /// What sampled allocations stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -238,13 +256,6 @@ impl SampleWeights {
         };
         let ((bytes, skewed_bytes), (count, skewed_count)) = (of(size as f64), of(1.0));
         Variance { bytes, skewed_bytes, count, skewed_count, ..Variance::EXACT }
-    }
-
-    /// The same beside this, of which something may have been sampled: the smallest blocks of it say how many there may be.
-    #[must_use]
-    pub fn unseen_beside(self, Tally { bytes, count, variance }: Tally) -> (u64, u64) {
-        let mean_size = variance.size_of_smallest().or_else(|| bytes.checked_div(count));
-        self.unseen(mean_size.unwrap_or(LEAST_SIZE as u64))
     }
 
     /// With 95 %, at most so many bytes and allocations in all are there, of which nothing was sampled; the number from

@@ -20,6 +20,8 @@ use hashbrown::HashTable;
 use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
+use self::peak::JointMoments;
+pub(crate) use self::peak::LiveSample;
 use super::Options;
 use super::block_weight::{variance_of, weight_of};
 use super::estimate::Variance;
@@ -102,6 +104,7 @@ pub(crate) struct GroupTotals {
     sampled: SampledVariances,
     /// By what the peak is corrected, where samples are recorded.
     sampled_peak: SampledPeak,
+    joint: JointMoments,
 }
 
 impl GroupTotals {
@@ -136,6 +139,7 @@ impl GroupTotals {
             distances: options.sample_bytes.map(SampleDistances::new),
             sampled: SampledVariances::default(),
             sampled_peak: SampledPeak::default(),
+            joint: JointMoments::default(),
         }
     }
 
@@ -361,6 +365,9 @@ impl GroupTotals {
         if self.distances.is_some() {
             self.sampled.add_group();
             self.sampled_peak.add_group();
+            if self.shared_peak.is_some() {
+                self.joint.moments.add_group();
+            }
         }
         if self.selection.is_some() {
             self.selected.push(key.selected);

@@ -1,29 +1,31 @@
 //! The 95 % intervals of sums of samples.
 //!
-//! A sum of samples is compound Poisson, or binomial where blocks are as large as samples are apart. Its upper end is every sum
-//! from which the estimate is less than so many of the deviations that it would have if that sum were the truth. The variance grows with the sum, by
-//! `skewed / variance` for each unit, so the interval reaches further up than down, and holds where samples are few. The lower end
-//! is that of the mid-P interval.
+//! A sum of samples is compound Poisson, or binomial where blocks are as large as samples are apart. Its upper end is every
+//! sum from which the estimate is less than so many of the deviations that it would have if that sum were the truth. The
+//! variance grows with the sum, by `skewed / variance` for each unit, so the interval reaches further up than down, and holds
+//! where samples are few. The lower end is that of the mid-P interval.
 //!
-//! Rows are shown because they have a sample. So the lower end is that of what has one: a single sample says no more of the number
-//! of blocks than that there is one, for of many rows that have less than a sample each, some have one by chance, and just these are shown.
-//! What was sampled is there, though: of it, the lower end is not less than its own bytes.
+//! Rows are shown because they have a sample. So the lower end is that of what has one: a single sample says no more of the
+//! number of blocks than that there is one, for of many rows that have less than a sample each, some have one by chance, and
+//! just these are shown. What was sampled is there, though: of it, the lower end is not less than its own bytes.
 //!
 //! Invariant: what is exact is both ends of its interval, but for what may be there without a sample.
 
-use super::estimate::{LEAST_SIZE, UNSEEN, Variance};
+use super::Tally;
+use super::estimate::{LEAST_SIZE, SampleWeights, UNSEEN, Variance};
 
 /// Half a 95 % interval, in standard deviations.
 const DEVIATIONS: f64 = 1.96;
-/// By how much squared intervals of numbers of blocks of mixed sizes reach further up, in deviations of the estimated variance; found by
+/// By how much squared intervals of numbers of blocks of mixed sizes are wider, in deviations of the estimated variance; found by
 /// simulation.
 const MIXED: f64 = 1.2;
 /// So few samples say nothing of the size of blocks that were not sampled; found by simulation.
 const FEW_SAMPLES: f64 = 3.0;
-/// From this part on that bytes rest on more samples than their number does, sizes are mixed: those of two powers of two have more.
+/// From this part on that bytes rest on more samples than their number does, sizes are mixed: those of two powers of two have
+/// more.
 const ONE_SIZE: f64 = 0.1;
-/// By this the lower end is less for the condition that there is a sample, by the number of samples from none on: the mid-P end of a Poisson
-/// number that is not 0, in parts of that of any.
+/// By this the lower end is less for the condition that there is a sample, by the number of samples from none on: the mid-P
+/// end of a Poisson number that is not 0, in parts of that of any.
 const HAS_SAMPLE: [f64; 9] = [0.0, 0.0, 0.29, 0.725, 0.887, 0.95, 0.977, 0.99, 1.0];
 
 /// A sum of samples.
@@ -40,23 +42,28 @@ struct SampledSum {
 }
 
 impl SampledSum {
-    /// What is not in the sum for lack of a sample has another size than what is, by so much of the deviation of the variance;
-    /// `unseen`: what may be there besides, independently.
+    /// `mixed`: by how many of its own deviations the variance is taken to be larger, as small blocks are sampled seldom and
+    /// stand for many; `unseen`: what may be there besides, independently.
     fn high(&self, mixed: f64, unseen: f64) -> u64 {
         let mut above = 0.0;
         if self.variance > 0.0 {
-            let square = DEVIATIONS * DEVIATIONS * (1.0 + mixed * self.of_one / self.variance.sqrt());
+            let square = self.square(mixed);
             let shift = square * self.of_one / 2.0;
             above = (square * self.variance + shift * shift).sqrt() + shift;
         }
         self.estimate.saturating_add(above.hypot(unseen).ceil() as u64)
     }
 
-    fn low(&self) -> u64 {
+    /// That of the deviations of an end.
+    fn square(&self, mixed: f64) -> f64 {
+        DEVIATIONS * DEVIATIONS * (1.0 + mixed * self.of_one / self.variance.sqrt())
+    }
+
+    fn low(&self, mixed: f64) -> u64 {
         if self.variance <= 0.0 {
             return self.estimate;
         }
-        let (square, chance) = (DEVIATIONS * DEVIATIONS, self.of_one / 2.0);
+        let (square, chance) = (self.square(mixed), self.of_one / 2.0);
         let shift = square * self.of_one / 2.0;
         // Of one sample half of what it stands for may be chance.
         let without = (self.variance - chance * self.of_one).max(0.0);
@@ -66,7 +73,7 @@ impl SampledSum {
     }
 
     fn range(&self, mixed: f64, unseen: f32) -> (u64, u64) {
-        (self.low(), self.high(mixed, unseen.into()))
+        (self.low(mixed), self.high(mixed, unseen.into()))
     }
 }
 
@@ -79,7 +86,8 @@ fn if_shown(samples: f64) -> f64 {
 }
 
 impl Variance {
-    /// How many blocks a block stands for that was sampled, without itself: of the smallest, which dominate the variance; 0 where all are exact.
+    /// How many blocks a block stands for that was sampled, without itself: of the smallest, which dominate the variance; 0
+    /// where all are exact.
     fn others_of_one(self) -> f64 {
         if self.count > 0.0 { f64::from(self.skewed_count) / f64::from(self.count) } else { 0.0 }
     }
@@ -133,8 +141,8 @@ impl Variance {
         (estimate as f64).powi(2) / f64::from(self.count)
     }
 
-    /// How surely sizes are mixed, from 0 to 1: the number rests on as many samples as the bytes do if all are of one size, and on
-    /// fewer if not.
+    /// How surely sizes are mixed, from 0 to 1: the number rests on as many samples as the bytes do if all are of one size,
+    /// and on fewer if not.
     fn mixed(self, estimate: u64, estimated_bytes: u64) -> f64 {
         if self.count <= 0.0 || self.bytes <= 0.0 || estimate == 0 {
             return 0.0;
@@ -143,10 +151,10 @@ impl Variance {
         ((of_bytes / self.samples(estimate) - 1.0) / ONE_SIZE).clamp(0.0, 1.0)
     }
 
-    /// With 95 %, at most so many small blocks are among these, estimated as so many, of which none was sampled: 0 where they are
-    /// exact, or surely of one size. Their bytes are bounded, their size is not: the fewer samples the number rests on, as where one small block stands for
-    /// most of it, the smaller they may be, down to the least that an allocator gives. Where sizes are mixed, as of a vector that
-    /// grows, there may be as many of each smaller power of two.
+    /// With 95 %, at most so many small blocks are among these, estimated as so many, of which none was sampled: 0 where they
+    /// are exact, or surely of one size. Their bytes are bounded, their size is not: the fewer samples the number rests on, as
+    /// where one small block stands for most of it, the smaller they may be, down to the least that an allocator gives. Where
+    /// sizes are mixed, as of a vector that grows, there may be as many of each smaller power of two.
     fn unseen_small(self, estimate: u64, estimated_bytes: u64) -> u64 {
         let of_one = self.others_of_one();
         if of_one <= 0.0 || self.bytes <= 0.0 {
@@ -157,6 +165,16 @@ impl Variance {
         let octaves = self.mixed(estimate, estimated_bytes) * size.max(1.0).log2();
         let smaller = (size / LEAST_SIZE).max(1.0).powf(unknown).max(1.0 + octaves);
         (UNSEEN * of_one * smaller) as u64
+    }
+}
+
+impl SampleWeights {
+    /// With 95 %, at most so many bytes and allocations are there without a sample beside this, of which something may have
+    /// been sampled: the smallest blocks of it say how many there may be.
+    #[must_use]
+    pub fn unseen_beside(self, Tally { bytes, count, variance }: Tally) -> (u64, u64) {
+        let mean_size = variance.size_of_smallest().or_else(|| bytes.checked_div(count));
+        self.unseen(mean_size.unwrap_or(LEAST_SIZE as u64))
     }
 }
 

@@ -65,8 +65,10 @@ pub use sampling_gaps::SamplingGaps;
 pub use selection::Selection;
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
-pub(crate) use group_totals::GroupTotals;
+pub(crate) use estimate::{HALVES, Halves};
+pub(crate) use group_totals::{GroupTotals, LiveSample};
 pub(crate) use live_block::{LiveBlock, LivePart, ReleasedBlock};
+pub(crate) use sampled_peak::excess;
 
 use memtrack_format::Allocator;
 
@@ -238,6 +240,9 @@ impl Analysis {
     /// Removes the peak: this process had ended before the common peak of several processes.
     pub(crate) fn drop_peak(&mut self) {
         self.groups.change_all(|group| group.peak = Sum::default());
+        for variances in self.variances.iter_mut().flatten() {
+            *variances = variances.with(View::HighWaterMark, Variance::EXACT);
+        }
         self.totals.peak = Peak::default();
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The largest of many estimates is mostly one that chance has made large, and what was sampled there then stands for more
 //! than was there. The hits of samples are hits of two halves at random, each at twice the distance and independent of the
-//! other. They are divided in several ways. So where one half is at its maximum, the other says without that bias what was live, and the difference is by how
-//! much chance has raised the first. Only blocks that were not live at all of these moments made a difference between them:
+//! other; they are divided in several ways. So where one half is at its maximum, the other says without that bias what was
+//! live, and the difference is by how much chance has raised the first. Only blocks that were not live at all of these moments made a difference between them:
 //! theirs is what the peak is lowered by, as their variances are. And where the halves choose other moments, it is not known
 //! which one was the peak: by as much as a sum differs between them, it is less exact. What is known exactly has a
 //! moment of its own ([`exact_moment`](super::exact_moment)).
@@ -15,15 +15,13 @@
 //! it would be in all of them. Invariant: what ends takes back what it had added.
 
 use super::block_weight::BlockWeight;
-use super::estimate::{HALVES, Halves};
+use super::estimate::{HALVES, Halves, OF_DIFFERENCE};
 use super::exact_moment::{ExactMoment, ExactRows, LiveNow};
 use super::since::EndedSince;
 use super::{Moment, Sum};
 
 /// What part of the bias of a half the whole has; found by simulation. For chance alone it would be the root of a half.
 const OF_HALF: f64 = 0.6;
-/// By what part of the square of a sum's difference its variance is larger; found by simulation.
-const OF_DIFFERENCE: f64 = 0.6;
 
 /// Where a half was at its maximum.
 #[derive(Clone, Debug, Default)]
@@ -153,16 +151,29 @@ impl SampledPeak {
 
     /// By how many bytes the peak is too high.
     pub(super) fn excess(&self) -> u64 {
-        let of = |at: usize| {
+        excess(|at| {
             let half = &self.halves[at];
             if self.is_raised(at) { (self.live[at], self.live[at ^ 1]) } else { (half.bytes, half.other) }
-        };
-        let of_split = |split: usize| {
-            let ((own_a, other_a), (own_b, other_b)) = (of(2 * split), of(2 * split + 1));
-            own_a.saturating_sub(other_b).saturating_add(own_b.saturating_sub(other_a))
-        };
-        let more: f64 = (0..HALVES / 2).map(|split| of_split(split) as f64).sum();
-        (more / HALVES as f64 * OF_HALF) as u64
+        })
+    }
+
+    /// What is live of each half.
+    pub(super) fn live(&self) -> Halves {
+        self.live
+    }
+
+    /// Of the common peak of several processes: a half of all of them is at its maximum before all events from this order on.
+    pub(super) fn mark_half(&mut self, at: usize, end: u64) {
+        // Those of this process alone raise nothing.
+        self.halves[at] =
+            HalfPeak { end, bytes: u64::MAX, ended: std::mem::take(&mut self.halves[at].ended), other: 0 };
+        self.halves[at].ended.clear();
+        self.common.clear();
+    }
+
+    /// The same of all samples.
+    pub(super) fn mark_peak(&mut self) {
+        self.common.clear();
     }
 
     /// What was live at the moments, without what still is; `whole`: what is live now; `peak_end`: `u64::MAX` if the peak is now.
@@ -178,6 +189,16 @@ impl SampledPeak {
         let exact = self.exact.rows(groups, LiveNow { end: u64::MAX, whole }, peak_end == u64::MAX);
         OtherMoments { rows, exact, ends, first_end: ends.into_iter().fold(peak_end, u64::min), excess: self.excess() }
     }
+}
+
+/// By how much the maximum is too high, of the maximum of each half and what the other half of its way had there.
+pub(crate) fn excess(of: impl Fn(usize) -> (u64, u64)) -> u64 {
+    let of_split = |split: usize| {
+        let ((own_a, other_a), (own_b, other_b)) = (of(2 * split), of(2 * split + 1));
+        own_a.saturating_sub(other_b).saturating_add(own_b.saturating_sub(other_a))
+    };
+    let more: f64 = (0..HALVES / 2).map(|split| of_split(split) as f64).sum();
+    (more / HALVES as f64 * OF_HALF) as u64
 }
 
 /// Sums of a group at the moments of the halves, and what was live at the peak, too.

@@ -32,7 +32,7 @@ use self::mapped_sums::MappedSums;
 use self::mappings::{Cut, Mappings};
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
-use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, Peak, ReleasedBlock, Tally, Totals};
+use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, Tally, Totals};
 use crate::analysis::{Options, UnknownBlocks};
 use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
@@ -129,7 +129,7 @@ impl Replay {
     ) {
         if self.watch.is_some() {
             self.run_then(events, |replay, event| {
-                replay.look(event.order.saturating_add(1), event.time_ns);
+                replay.look_after(event);
                 after(replay, event);
             });
         } else {
@@ -182,36 +182,6 @@ impl Replay {
             self.sums.totals.end_time_ns = end_time_ns;
             self.next_order = last_order.saturating_add(1);
         }
-    }
-
-    /// Observes live bytes after all events before this order.
-    #[inline]
-    fn look(&mut self, order: u64, time_ns: u64) {
-        let Some(watch) = &mut self.watch else { return };
-        if watch.look(time_ns, self.sums.live_bytes(), self.sums.take_restored()) {
-            let at = Moment { order: order.saturating_sub(1), time_ns };
-            self.sums.mark_peak(order, Some(at));
-        }
-    }
-
-    /// Sets what observes live bytes from now on; returns the previous one.
-    pub(crate) fn watched_by(&mut self, watch: Option<Box<LiveBytesObserver>>) -> Option<Box<LiveBytesObserver>> {
-        std::mem::replace(&mut self.watch, watch)
-    }
-
-    /// Another process has raised the common peak: this process's live blocks were live at it.
-    pub(crate) fn mark_peak(&mut self) {
-        self.sums.mark_peak(self.next_order, None);
-    }
-
-    /// The order of the last event before the common peak.
-    pub(crate) fn last_at_peak(&self) -> Option<u64> {
-        self.sums.last_at_peak()
-    }
-
-    /// The high-water mark of this process alone.
-    pub(crate) fn own_peak(&self) -> Peak {
-        self.sums.peak()
     }
 
     #[inline(always)]

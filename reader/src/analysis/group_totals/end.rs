@@ -76,7 +76,7 @@ impl GroupTotals {
             }
         }
         if let Some((others, variances)) = others.as_ref().zip(variances.as_mut()) {
-            correct_peak(groups, variances, others);
+            correct_peak(groups, variances, others, self.shared_peak.is_some());
         }
         *of_views = variances.map(|variances| variances.into_iter().map(sampled_variances::of_views).collect());
         if self.totals.finalizing.is_none() {
@@ -139,12 +139,12 @@ impl GroupTotals {
     }
 }
 
-/// Corrects the sums of the peak with their variances.
-fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others: &OtherMoments) {
+/// Corrects the sums of the peak with their variances; of a common peak of several processes, by how much it is too high is known later.
+fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others: &OtherMoments, is_shared: bool) {
     const PEAK: usize = place(View::HighWaterMark);
     let of = |(at, variances): (usize, &ViewVarianceSums)| {
         let sum = groups.part(at as u32, OptionalSum::Peak);
-        let end = groups.part(at as u32, OptionalSum::LeakedAtExit);
+        let end = groups.part(at as u32, if is_shared { OptionalSum::Peak } else { OptionalSum::LeakedAtExit });
         let (variances, end) = (variances[PEAK].variances(), (end.bytes, end.count));
         PeakSum { bytes: sum.bytes, count: sum.count, variances, end }
     };
@@ -157,7 +157,7 @@ fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others:
     };
     let (end, finalizing) = (all(OptionalSum::LeakedAtExit), all(OptionalSum::Leaked));
     let least = (end.0.max(finalizing.0), if finalizing.0 > end.0 { finalizing.1 } else { end.1 });
-    others.correct(&mut sums, least);
+    others.correct(&mut sums, if is_shared { (u64::MAX, u64::MAX) } else { least });
     for ((at, sum), variances) in (0..).zip(&sums).zip(variances) {
         let part = *groups.part(at, OptionalSum::Peak);
         variances[PEAK] = variances[PEAK].with_variances(sum.variances);

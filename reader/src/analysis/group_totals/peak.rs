@@ -7,10 +7,26 @@
 
 use super::GroupTotals;
 use crate::analysis::block_weight::peak_weight_of;
+use crate::analysis::estimate::{HALVES, Halves};
 use crate::analysis::live_block::{LiveBlock, ReleasedBlock};
-use crate::analysis::sampled_peak::OtherMoments;
+use crate::analysis::sampled_peak::{OtherMoments, SampledPeak};
 use crate::analysis::{Moment, Peak};
 use crate::event::Event;
+
+/// What is live at a moment, and of it what each half of the samples stands for; of a process without samples all in each.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LiveSample {
+    pub(crate) bytes: u64,
+    pub(crate) halves: Halves,
+}
+
+/// The moments that the common peak of several processes is corrected by.
+#[derive(Clone, Debug, Default)]
+pub(super) struct JointMoments {
+    pub(super) moments: SampledPeak,
+    before: Option<LiveSample>,
+    is_settled: bool,
+}
 
 impl GroupTotals {
     /// The high-water mark up to now.
@@ -66,6 +82,7 @@ impl GroupTotals {
     #[inline]
     pub(super) fn look_before<const SUMS_ONLY: bool>(&mut self) {
         if !SUMS_ONLY && self.distances.is_some() {
+            self.joint.before = self.shared_peak.is_some().then(|| self.live_sample());
             self.look_at_samples();
         }
     }
@@ -93,7 +110,8 @@ impl GroupTotals {
             return self.raise_peak::<SUMS_ONLY>(event);
         };
         let weight = peak_weight_of(distances, &self.figures.groups, block, block.size, true);
-        self.sampled_peak.allocate(&weight);
+        self.each_moment(|moments| moments.allocate(&weight));
+        self.joint.is_settled = weight.is_certain;
         self.sampled_peak.last = Moment { order: event.order, time_ns: event.time_ns };
         // After another sample it would be in all of the moments.
         if weight.is_certain {
@@ -104,22 +122,57 @@ impl GroupTotals {
     pub(super) fn end_in_halves(&mut self, block: &LiveBlock, bytes: u64, whole: bool) {
         if let Some(distances) = &self.distances {
             let weight = peak_weight_of(distances, &self.figures.groups, block, bytes, whole);
-            self.sampled_peak.end((block.group, block.order), &weight, self.peak_end);
+            let peak_end = self.peak_end;
+            self.each_moment(|moments| moments.end((block.group, block.order), &weight, peak_end));
         }
     }
 
     pub(super) fn restore_in_halves(&mut self, block: &LiveBlock, bytes: u64, whole: bool, ended: &ReleasedBlock) {
         if let Some(distances) = &self.distances {
             let weight = peak_weight_of(distances, &self.figures.groups, block, bytes, whole);
-            self.sampled_peak.restore((block.group, block.order), &weight, ended.order, self.peak_end);
+            let peak_end = self.peak_end;
+            self.each_moment(|moments| moments.restore((block.group, block.order), &weight, ended.order, peak_end));
         }
     }
 
-    /// What is needed to correct an estimated peak of this process alone.
+    fn each_moment(&mut self, mut change: impl FnMut(&mut SampledPeak)) {
+        change(&mut self.sampled_peak);
+        if self.shared_peak.is_some() {
+            change(&mut self.joint.moments);
+        }
+    }
+
+    /// What is needed to correct an estimated peak.
     pub(super) fn other_moments(&self) -> Option<OtherMoments> {
-        let is_own = self.distances.is_some() && self.shared_peak.is_none();
         let (groups, peak_end) = (self.figures.groups.len(), self.newest_peak_end());
-        is_own.then(|| self.sampled_peak.other_moments(groups, self.live_bytes, peak_end))
+        let moments = if self.shared_peak.is_some() { &self.joint.moments } else { &self.sampled_peak };
+        self.distances.is_some().then(|| moments.other_moments(groups, self.live_bytes, peak_end))
+    }
+
+    /// Whether there are samples only.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.distances.is_some()
+    }
+
+    /// What is live, in all and of each half of the samples.
+    pub(crate) fn live_sample(&self) -> LiveSample {
+        let halves = if self.is_sampled() { self.sampled_peak.live() } else { [self.live_bytes; HALVES] };
+        LiveSample { bytes: self.live_bytes, halves }
+    }
+
+    /// What was live before the last event, if that was an allocation.
+    pub(crate) fn take_before(&mut self) -> Option<LiveSample> {
+        self.joint.before.take()
+    }
+
+    /// Whether the last allocation stands for itself, so that the moment right after it may be the peak.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.joint.is_settled
+    }
+
+    /// A half of all processes is at its maximum, after all events before `order`.
+    pub(crate) fn mark_half(&mut self, at: usize, order: u64) {
+        self.joint.moments.mark_half(at, order);
     }
 
     /// Sets the common peak of several processes to now, after all events before `order`; `at`: this process raised it.
@@ -127,6 +180,7 @@ impl GroupTotals {
         self.shared_peak = Some(at);
         self.since_peak.clear();
         self.sampled.forget_since_peak();
+        self.joint.moments.mark_peak();
         self.peak_end = order;
     }
 

@@ -77,6 +77,7 @@ def test_an_error_is_the_cells_own(notebook):
     )
     assert error(failing).ename == "ZeroDivisionError" and page(failing)
     shown = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error(failing).traceback))
+    assert "Cell In[2]" in shown, shown
     assert "----> 4 divide()" in shown or "----> 3 " in shown, shown
     assert "_ipython.py" not in shown
     assert error(wrong).ename == "SyntaxError" and value(late) == "7"

@@ -57,6 +57,30 @@ for name in ("a.bin", "b.bin", "c.bin"):
     assert [blocks(figures(name)) for name in ("a.bin", "b.bin", "c.bin")] == [5, 5, 5]
 
 
+def test_limits_of_the_program_are_told(program, python):  # noqa: F811
+    """Neither is an error of Python's: no descriptor for the import of the package's own modules, and no memory file of the library's size."""
+    (said,) = program(
+        python,
+        """
+import resource
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, hard))
+try:
+    memtrack.Tracker("a.bin")
+except memtrack.Error as error:
+    said = str(error)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert "Too many open files" in said, said
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    memtrack.Tracker("a.bin").start()
+except memtrack.Error as error:
+    print(error)
+""",
+    )
+    assert "File too large; it is loaded from memory, which 'ulimit -f' limits, too" in said
+
+
 def test_what_is_printed_to_a_closed_output_is_no_request(program, python, figures):  # noqa: F811
     program(
         python,

@@ -54,7 +54,13 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name in _LATER:
-        value = getattr(import_module(f"memtrack.{_LATER[name]}"), name)
+        try:
+            value = getattr(import_module(f"memtrack.{_LATER[name]}"), name)
+        except OSError as error:
+            # Of a signal handler, which has none.
+            if error.errno is None:
+                raise
+            raise Error(f"memtrack cannot be imported: {error}") from error
     elif name == "__version__":
         # The metadata of a distribution takes milliseconds to read.
         from importlib.metadata import version

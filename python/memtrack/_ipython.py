@@ -180,7 +180,7 @@ def _compiled(shell: Any, cell: str) -> Tuple[Any, Optional[Any]]:
     """The statements of a cell, and its last expression, whose value is shown."""
     __tracebackhide__ = True
     source = shell.transform_cell(cell)
-    name = shell.compile.cache(source)
+    name = shell.compile.cache(source, shell.execution_count)
     tree = shell.compile.ast_parse(source, filename=name)
     tree = shell.transform_ast(tree)
     value = None

@@ -5,7 +5,7 @@ Invariant: a process has one copy of it, whoever loaded it; and no file is writt
 
 from __future__ import annotations
 
-import ctypes
+import errno
 import os
 import struct
 import sys
@@ -17,6 +17,15 @@ from time import sleep
 from memtrack._errors import Error
 from memtrack._interrupts import pass_on
 from memtrack._program import find_program
+
+try:
+    import ctypes
+except ImportError as missing:
+    # From 3.12 on it is none for subinterpreters with a GIL of their own.
+    raise Error(
+        f"memtrack needs the module ctypes, which cannot be imported: {missing}; a Tracker cannot be used in a subinterpreter: "
+        "start it in the main one; it records all threads"
+    ) from missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +111,8 @@ def load_library() -> Library:
         return Library(_load())
     except OSError as error:
         pass_on(error)
-        raise Error(f"memtrack's library cannot be loaded: {error}") from error
+        remedy = "; it is loaded from memory, which 'ulimit -f' limits, too: raise that" if error.errno == errno.EFBIG else ""
+        raise Error(f"memtrack's library cannot be loaded: {error}{remedy}") from error
 
 
 _is_recording: Optional[Callable[[], int]] = None

@@ -139,7 +139,7 @@ class Tracker:
         overwrite: bool = False,
         memory_interval_ms: int = 10,
     ) -> None:
-        self.file_name = output_path(file_name)
+        self.file_name: str = output_path(file_name)
         flags = {
             "--native" if native_traces else "--no-native": True,
             "--trace-python-allocators": trace_python_allocators,

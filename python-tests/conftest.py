@@ -137,10 +137,12 @@ def python():
 
 
 #: Code of programs that record themselves: `keep` makes blocks that the interpreter requests from malloc one by one, 1 byte
-#: larger than asked for. Without the GIL, objects are in mimalloc, from 3.15 on all that Python allocates: blocks of C++ are not.
+#: larger than asked for. Small objects have room in arenas that are there: whether one more is made would be chance. Without the GIL, objects are in mimalloc, from 3.15 on all that Python allocates: blocks of C++ are not.
 KEEP = """
 import os, signal, sys, threading, time
 import memtrack
+
+room = [bytes(400) for _ in range(10_000)][::100]
 
 def keep(count, size=70_001):
     return [bytearray(size) for _ in range(count)]

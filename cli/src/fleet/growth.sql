@@ -40,5 +40,5 @@ select service, grown_bytes, grown_bytes_margin, grown_bytes / hours as bytes_pe
     grown_bytes_margin / hours as bytes_per_hour_and_process_margin, hosts, processes, function, file, line
 from summed
 where grown_bytes > grown_bytes_margin
-order by grown_bytes desc, function
+order by grown_bytes desc, function nulls last, file nulls last, line nulls last
 limit 20

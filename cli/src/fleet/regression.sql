@@ -54,5 +54,5 @@ select service, more_bytes, more_bytes_margin, before_bytes, before_margin as be
     after_margin as after_bytes_margin, processes_before, processes_after, whose, function, file, line
 from differing
 where more_bytes > more_bytes_margin
-order by case when whose = 'own' then 0 else 1 end, more_bytes desc, function
+order by case when whose = 'own' then 0 else 1 end, more_bytes desc, function nulls last, file nulls last, line nulls last
 limit 20

@@ -172,10 +172,9 @@ impl SummedProcesses {
                 (ProcessWay::Read, &mut self.reading)
             };
             known.way = way;
-            match process::start(process, known, self.every, self.sender.clone()) {
-                Ok(()) => *number += 1,
-                // It is counted as missing.
-                Err(_) => {}
+            // One without a thread is counted as missing.
+            if process::start(process, known, self.every, self.sender.clone()).is_ok() {
+                *number += 1;
             }
         }
     }

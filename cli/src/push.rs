@@ -1,7 +1,7 @@
 //! `run --push` and `--otlp`: sends a profile of each window of time to servers while the program runs.
 //!
 //! One thread at the lowest priority follows the captures as they are written and makes the profiles; one for each server
-//! sends them, from a queue on disk.
+//! sends them, from a queue on disk. At the end the last profiles are made by whoever waits for them, at its own priority.
 //!
 //! Invariant: neither the recording nor the program waits for them, and memory and disk are bounded, whatever a server does.
 
@@ -12,7 +12,7 @@ mod retry_after;
 mod stored;
 mod tree;
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -35,16 +35,106 @@ const FOLLOWED: Duration = Duration::from_secs(3);
 /// At the end of the recording, what is not delivered after this time is given up.
 const END_LIMIT: Duration = Duration::from_secs(5);
 /// The part of that in which windows are made.
-const MAKING_LIMIT: Duration = Duration::from_secs(3);
+const MAKING_LIMIT: Duration = Duration::from_secs(4);
+/// For how long the thread that made them may take to stop; then it is left behind, and what was made is sent.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
 
 /// The threads that send.
 pub(crate) struct Pushes {
-    ending: Arc<(Mutex<Option<Instant>>, Condvar)>,
-    threads: Vec<JoinHandle<()>>,
+    ending: Arc<PushEnd>,
+    outlets: Outlets,
+    senders: Vec<JoinHandle<()>>,
+}
+
+/// The end of the recording.
+#[derive(Default)]
+struct PushEnd {
+    /// When that was.
+    at: Arc<OnceLock<Instant>>,
+    maker: Mutex<Maker>,
+    changed: Condvar,
+}
+
+/// What the thread that makes windows does.
+#[derive(Default)]
+enum Maker {
+    #[default]
+    Working,
+    /// It has stopped: the end goes on with this.
+    Stopped(Box<Making>),
+    /// It has failed, or could not be started.
+    Gone,
+}
+
+impl PushEnd {
+    fn lock(&self) -> MutexGuard<'_, Maker> {
+        self.maker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells those who wait for it.
+    fn set(&self) -> Instant {
+        let maker = self.lock();
+        let ended = *self.at.get_or_init(Instant::now);
+        drop(maker);
+        self.changed.notify_all();
+        ended
+    }
+
+    /// Waits for it, for so long at the most; returns whether it has come.
+    fn wait(&self, pause: Duration) -> bool {
+        drop(self.changed.wait_timeout_while(self.lock(), pause, |_| self.at.get().is_none()));
+        self.at.get().is_some()
+    }
+
+    fn stop(&self, maker: Maker) {
+        *self.lock() = maker;
+        self.changed.notify_all();
+    }
+
+    /// Waits until the thread has stopped, but not longer than until this time; returns what it has left.
+    fn stopped(&self, deadline: Instant) -> Maker {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(self.lock(), left, |maker| matches!(maker, Maker::Working));
+        std::mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
 }
 
 /// A server, and what waits for it.
 type Outlet = (PushServer, Arc<PushQueue>);
+type Outlets = Arc<[Outlet]>;
+
+/// Makes windows for the queues.
+struct Making {
+    tree: PushedTree,
+    outlets: OpenOutlets,
+}
+
+/// Whoever makes windows has this. When it is dropped, nothing more is put into the queues: after a panic, too, and where no thread
+/// could be started, so that nobody waits for more.
+struct OpenOutlets {
+    outlets: Outlets,
+    ending: Weak<PushEnd>,
+}
+
+impl Drop for OpenOutlets {
+    fn drop(&mut self) {
+        let ending = self.ending.upgrade();
+        let ended = ending.as_ref().and_then(|ending| ending.at.get().copied()).unwrap_or_else(Instant::now);
+        self.outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
+        ending.iter().for_each(|ending| ending.stop(Maker::Gone));
+    }
+}
+
+impl OpenOutlets {
+    fn put(&self, window: &PushedWindow) {
+        for (server, queue) in &*self.outlets {
+            match window.request(*server) {
+                Ok(request) => queue.put(&request),
+                Err(error) => message::warning(format_args!("a window is not sent: {error:#}")),
+            }
+        }
+    }
+}
 
 impl Pushes {
     /// Begins to send, if there are servers.
@@ -54,44 +144,53 @@ impl Pushes {
         if servers.is_empty() {
             return None;
         }
-        let mut pushes = Self { ending: Arc::default(), threads: Vec::new() };
+        let mut senders = Vec::new();
         let mut outlets: Vec<Outlet> = Vec::new();
         for (server, url) in servers {
-            match PushQueue::new(queue_key(server, &url)) {
-                Ok(queue) => {
-                    say_taken(&queue, &url, quiet);
-                    outlets.push((server, Arc::new(queue)));
-                }
+            let queue = match PushQueue::new(queue_key(server, &url)) {
+                Ok(queue) => Arc::new(queue),
                 Err(error) => {
                     message::warning(format_args!("{url}: nothing is sent: no directory for what waits: {error}"));
                     continue;
                 }
-            }
-            if let Some((_, queue)) = outlets.last() {
-                let mut delivery = Delivery::new(Arc::clone(queue), (server, url), quiet);
-                pushes.spawn("memtrack-send", move || delivery.run());
-            }
+            };
+            say_taken(&queue, &url, quiet);
+            let mut delivery = Delivery::new(Arc::clone(&queue), (server, url), quiet);
+            senders.extend(spawn("memtrack-send", move || delivery.run()));
+            outlets.push((server, queue));
         }
-        let ending = Arc::clone(&pushes.ending);
-        let tree = PushedTree::new(captures, options.push_every, options.push_label.clone());
-        pushes.spawn("memtrack-push", move || make(&ending, &recording, tree, &outlets));
-        Some(pushes)
-    }
-
-    fn spawn(&mut self, name: &str, work: impl FnOnce() + Send + 'static) {
-        match thread::Builder::new().name(name.into()).spawn(work) {
-            Ok(thread) => self.threads.push(thread),
-            Err(error) => message::warning(format_args!("no windows are sent: {error}")),
-        }
+        let (ending, outlets) = (Arc::<PushEnd>::default(), Outlets::from(outlets));
+        let open = OpenOutlets { outlets: Arc::clone(&outlets), ending: Arc::downgrade(&ending) };
+        let tree = PushedTree::new(captures, (options.push_every, options.push_label.clone()), &ending.at);
+        let (making, stopping) = (Making { tree, outlets: open }, Arc::clone(&ending));
+        spawn("memtrack-push", move || make(making, &recording, &stopping));
+        Some(Self { ending, outlets, senders })
     }
 
     /// The captures are complete: sends the last windows, for a few seconds at the most.
     pub(crate) fn end(self) {
-        *self.ending.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        self.ending.1.notify_all();
-        // One that has panicked has sent what it could.
-        self.threads.into_iter().for_each(|thread| drop(thread.join()));
+        let Self { ending, outlets, senders } = self;
+        let ended = ending.set();
+        match ending.stopped(ended + STOP_LIMIT) {
+            Maker::Stopped(mut making) => {
+                let Making { tree, outlets } = &mut *making;
+                if !tree.finish(ended + MAKING_LIMIT, |window| outlets.put(window)) {
+                    message::warning("the last windows are not sent: the recording is not replayed yet");
+                }
+            }
+            Maker::Gone => {}
+            // It looks up names in files, which cannot be interrupted, or has no processor.
+            Maker::Working => message::warning("the last windows are not sent: those before them are still made"),
+        }
+        outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
+        senders.into_iter().for_each(|sender| drop(sender.join()));
     }
+}
+
+/// Starts a thread; without it nothing is sent.
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    let started = thread::Builder::new().name(name.into()).spawn(work);
+    started.inspect_err(|error| message::warning(format_args!("no windows are sent: {error}"))).ok()
 }
 
 /// Whose windows a queue has: those of one user of a server are never sent as another's.
@@ -112,40 +211,59 @@ fn say_taken(queue: &PushQueue, url: &ServerUrl, quiet: bool) {
 }
 
 /// Makes windows until the recording ends.
-fn make(
-    (ending, changed): &(Mutex<Option<Instant>>, Condvar),
-    recording: &RecordingHandle,
-    mut tree: PushedTree,
-    outlets: &[Outlet],
-) {
+fn make(mut making: Making, recording: &RecordingHandle, ending: &PushEnd) {
     crate::sys::yield_to_others();
-    let mut put = |window: &PushedWindow| {
-        for (server, queue) in outlets {
-            match window.request(*server) {
-                Ok(request) => queue.put(&request),
-                Err(error) => message::warning(format_args!("a window is not sent: {error:#}")),
-            }
-        }
-    };
-    let ended = loop {
+    let is_over = || ending.at.get().is_some();
+    loop {
         recording.follow_for(FOLLOWED);
-        let pause = if tree.read(None, &mut put) { PAUSE } else { Duration::ZERO };
-        let state = ending.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = changed.wait_timeout_while(state, pause, |ended| ended.is_none());
-        if let Some(ended) = *waited.unwrap_or_else(PoisonError::into_inner).0 {
-            break ended;
+        let Making { tree, outlets } = &mut making;
+        let pause = if tree.read(is_over, |window| outlets.put(window)) { PAUSE } else { Duration::ZERO };
+        if ending.wait(pause) {
+            return ending.stop(Maker::Stopped(Box::new(making)));
         }
-    };
-    if !tree.read(Some(ended + MAKING_LIMIT), &mut put) {
-        message::warning("the last windows are not sent: the recording is not replayed yet");
     }
-    outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
 }
 
 #[cfg(test)]
 mod tests {
-    use super::queue_key;
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::queue::PushQueue;
+    use super::{END_LIMIT, Maker, OpenOutlets, Outlets, PushEnd, queue_key};
     use crate::args::push::PushServer;
+
+    fn open_outlets() -> (Arc<PushQueue>, Arc<PushEnd>, OpenOutlets) {
+        let queue = Arc::new(PushQueue::new("Otlp http://a:1".into()).unwrap());
+        let outlets: Outlets = [(PushServer::Otlp, Arc::clone(&queue))].into();
+        let ending = Arc::<PushEnd>::default();
+        (queue, Arc::clone(&ending), OpenOutlets { outlets, ending: Arc::downgrade(&ending) })
+    }
+
+    /// Else who sends would wait for ever, and the end of the recording for them.
+    #[test]
+    fn queues_are_closed_however_making_windows_ends() {
+        for panics in [false, true] {
+            let (queue, ending, open) = open_outlets();
+            let maker = thread::spawn(move || {
+                let _open = open;
+                assert!(!panics, "windows cannot be made");
+            });
+            assert!(queue.take().is_none());
+            assert_eq!(maker.join().is_err(), panics);
+            assert!(matches!(ending.stopped(Instant::now()), Maker::Gone));
+        }
+    }
+
+    #[test]
+    fn what_is_made_in_time_has_the_rest_of_the_time_to_be_sent() {
+        let (queue, ending, open) = open_outlets();
+        let ended = ending.set();
+        assert!(matches!(ending.stopped(ended), Maker::Working));
+        drop(open);
+        assert_eq!(queue.end(), Some(ended + END_LIMIT));
+    }
 
     #[test]
     fn each_user_of_a_server_has_a_queue() {

@@ -225,9 +225,9 @@ impl PushQueue {
         }
     }
 
-    /// Nothing more comes; what waits at this time is given up.
+    /// Nothing more comes; what waits at this time is given up. Of several the first one counts.
     pub(super) fn close(&self, end: Instant) {
-        self.lock().closed = Some(end);
+        self.lock().closed.get_or_insert(end);
         self.changed.notify_all();
     }
 
@@ -321,6 +321,17 @@ mod tests {
         assert_eq!(next(&queue).as_deref(), Some("1"));
         queue.close(later());
         assert_eq!([next(&queue), next(&queue), next(&queue)], [Some("own".into()), Some("2".into()), None]);
+    }
+
+    #[test]
+    fn the_first_end_counts() {
+        let parent = tempfile::tempdir().unwrap();
+        let queue = queue(parent.path(), SERVER);
+        queue.put(&request("own"));
+        let end = Instant::now();
+        queue.close(end);
+        queue.close(later());
+        assert_eq!((queue.end(), next(&queue)), (Some(end), None));
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! Follows the captures of all processes of a recording, and makes a profile's contents of each window.
 //!
-//! Invariant: the windows of a process follow one another without gaps, and the last one ends with its recording.
+//! Invariant: the windows of a process follow one another without gaps, and the last one ends with its recording. At the end, no
+//! capture is begun with after the time at which reading ends, and none keeps the others from having their turn.
 
 use std::collections::HashSet;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveWindow};
-use memtrack_reader::symbols::Symbolizer;
+use memtrack_reader::symbols::{DebugFileSearch, Symbolizer};
 
 use super::request::{PushLabels, PushedWindow};
 use crate::control::snapshot::CapturePaths;
@@ -17,6 +19,10 @@ use crate::origin_names;
 
 /// How long one capture is read at a time.
 const BUDGET: Duration = Duration::from_millis(50);
+
+/// Once the recording has ended: for how long native code gets names with lines and inlined functions, and names at all.
+const LINES_LIMIT: Duration = Duration::from_millis(1500);
+const NAMES_LIMIT: Duration = Duration::from_millis(2500);
 
 /// Numbers in the tree that are looked for beyond the highest known one: a child's capture may not be opened yet, or never.
 const AHEAD: u32 = 17;
@@ -36,8 +42,13 @@ pub(super) struct PushedTree {
 }
 
 impl PushedTree {
-    /// Of a recording, whose windows have this length.
-    pub(super) fn new(captures: CapturePaths, every: Duration, labels: Vec<(String, String)>) -> Self {
+    /// Of a recording, whose windows have this length. `ended`: says when it ends: from then on there is little time for names.
+    pub(super) fn new(
+        captures: CapturePaths,
+        (every, labels): (Duration, Vec<(String, String)>),
+        ended: &Arc<OnceLock<Instant>>,
+    ) -> Self {
+        let search = DebugFileSearch::default().limited_from(Arc::clone(ended), LINES_LIMIT, NAMES_LIMIT);
         Self {
             captures,
             every,
@@ -46,25 +57,48 @@ impl PushedTree {
             followed: Vec::new(),
             lowest: 0,
             known: HashSet::new(),
-            symbolizer: Symbolizer::default(),
+            symbolizer: Symbolizer::new(search),
             has_failed: false,
         }
     }
 
-    /// Reads what was written since the last time, and passes on the windows that have closed. `end`: nothing more is
-    /// written, and reading ends at this time; returns whether all was read.
-    pub(super) fn read(&mut self, end: Option<Instant>, mut put: impl FnMut(&PushedWindow)) -> bool {
+    /// Reads what was written since the last time, and passes on the windows that have closed, until `is_over` at the latest; returns
+    /// whether all was read.
+    pub(super) fn read(&mut self, is_over: impl Fn() -> bool, mut put: impl FnMut(&PushedWindow)) -> bool {
         self.look();
+        self.read_each(false, &is_over, &mut put)
+    }
+
+    /// The same when nothing more is written: to the end of each process, but not longer than until this time.
+    pub(super) fn finish(&mut self, end: Instant, mut put: impl FnMut(&PushedWindow)) -> bool {
+        self.look();
+        let is_over = || Instant::now() >= end;
+        loop {
+            let is_read = self.read_each(true, &is_over, &mut put);
+            if is_read || is_over() {
+                return is_read;
+            }
+        }
+    }
+
+    /// Each process has its turn, as long as there is time.
+    fn read_each(&mut self, has_ended: bool, is_over: &impl Fn() -> bool, put: &mut impl FnMut(&PushedWindow)) -> bool {
         let mut followed = std::mem::take(&mut self.followed);
         let mut is_done = true;
-        followed.retain_mut(|follower| match self.read_one(follower, end, &mut put) {
-            Ok(is_read) => {
-                is_done &= is_read;
-                !follower.has_ended()
+        followed.retain_mut(|follower| {
+            if is_over() {
+                is_done = false;
+                return true;
             }
-            Err(error) => {
-                self.tell(&error);
-                false
+            match self.read_one(follower, has_ended, put) {
+                Ok(is_read) => {
+                    is_done &= is_read;
+                    !follower.has_ended()
+                }
+                Err(error) => {
+                    self.tell(&error);
+                    false
+                }
             }
         });
         self.followed = followed;
@@ -89,28 +123,21 @@ impl PushedTree {
         }
     }
 
+    /// `has_ended`: nothing more is written; returns whether all is read that was.
     fn read_one(
         &mut self,
         follower: &mut LiveFollower,
-        end: Option<Instant>,
+        has_ended: bool,
         put: &mut impl FnMut(&PushedWindow),
     ) -> Result<bool> {
-        loop {
-            let progress = follower.poll(BUDGET)?;
-            if progress == FollowProgress::CaughtUp && end.is_some() {
-                follower.finish()?;
-            }
-            while let Some(window) = follower.take_window() {
-                put(&self.window(follower, window)?);
-            }
-            if progress != FollowProgress::Behind {
-                return Ok(true);
-            }
-            // While the program runs, the others have their turn, and the end is noticed.
-            if end.is_none_or(|end| Instant::now() >= end) {
-                return Ok(false);
-            }
+        let progress = follower.poll(BUDGET)?;
+        if progress == FollowProgress::CaughtUp && has_ended {
+            follower.finish()?;
         }
+        while let Some(window) = follower.take_window() {
+            put(&self.window(follower, window)?);
+        }
+        Ok(progress != FollowProgress::Behind)
     }
 
     fn window(&mut self, follower: &LiveFollower, window: LiveWindow) -> Result<PushedWindow> {
@@ -136,5 +163,33 @@ impl PushedTree {
         if !std::mem::replace(&mut self.has_failed, true) {
             message::warning(format_args!("windows of a process are not sent: {error:#}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::{Duration, Instant};
+
+    use super::PushedTree;
+
+    /// A recording of two processes that have ended.
+    fn tree(directory: &std::path::Path) -> PushedTree {
+        let captures = ["0.bin", "1.bin"].map(|name| directory.join(name));
+        let whole = concat!(env!("CARGO_MANIFEST_DIR"), "/../reader/tests/fixtures/v5.bin");
+        for capture in &captures {
+            std::fs::copy(whole, capture).unwrap();
+        }
+        let of_number = move |number: u32| captures.get(number as usize).cloned();
+        PushedTree::new(Arc::new(of_number), (Duration::from_secs(3600), Vec::new()), &Arc::default())
+    }
+
+    #[test]
+    fn at_the_end_each_process_has_its_window_while_there_is_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut windows = 0;
+        let mut late = tree(directory.path());
+        assert!(!late.finish(Instant::now(), |_| windows += 1) && windows == 0);
+        assert!(late.finish(Instant::now() + Duration::from_secs(3600), |_| windows += 1) && windows == 2);
     }
 }

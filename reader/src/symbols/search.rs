@@ -54,8 +54,10 @@ struct TimeLimit {
     whole: Duration,
     /// For names of functions only, which take less.
     most: Duration,
-    /// When the first look-up began.
-    begun: OnceLock<Instant>,
+    /// Since when they count.
+    begun: Arc<OnceLock<Instant>>,
+    /// They count from the first look-up on; else somebody says when.
+    from_first: bool,
     is_brief: AtomicBool,
     is_over: AtomicBool,
     /// Whether the cause is a file that is too large, not the time.
@@ -70,6 +72,15 @@ pub(super) enum TimeLeft {
     /// Names of functions.
     Brief,
     Nothing,
+}
+
+impl TimeLimit {
+    /// `begun`: says since when they count; else that is the first look-up.
+    fn new([whole, most]: [Duration; 2], begun: Option<Arc<OnceLock<Instant>>>) -> Self {
+        let [is_brief, is_over, is_too_large] = [false; 3].map(AtomicBool::new);
+        let from_first = begun.is_none();
+        Self { whole, most, begun: begun.unwrap_or_default(), from_first, is_brief, is_over, is_too_large }
+    }
 }
 
 impl Default for DebugFileSearch {
@@ -121,9 +132,18 @@ impl DebugFileSearch {
     /// found by then has no name. Clones share the limits.
     #[must_use]
     pub fn limited(whole: Duration, most: Duration) -> Self {
-        let [is_brief, is_over, is_too_large] = [false; 3].map(AtomicBool::new);
-        let limit = TimeLimit { whole, most, begun: OnceLock::new(), is_brief, is_over, is_too_large };
-        Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
+        Self { limit: Some(Arc::new(TimeLimit::new([whole, most], None))), ..Self::new(&[], None) }
+    }
+
+    /// The same limits, but from the moment on that somebody sets, with the servers until then.
+    #[must_use]
+    pub fn limited_from(self, moment: Arc<OnceLock<Instant>>, whole: Duration, most: Duration) -> Self {
+        Self { limit: Some(Arc::new(TimeLimit::new([whole, most], Some(moment)))), ..self }
+    }
+
+    /// Whether the time that is left is limited by now.
+    fn is_limited(&self) -> bool {
+        self.limit.as_ref().is_some_and(|limit| limit.begun.get().is_some())
     }
 
     /// Whether the time limit was reached before all names were found.
@@ -147,7 +167,10 @@ impl DebugFileSearch {
     /// What there is time left for, to look up a name.
     pub(super) fn time_left(&self) -> TimeLeft {
         let Some(limit) = &self.limit else { return TimeLeft::Whole };
-        let elapsed = limit.begun.get_or_init(Instant::now).elapsed();
+        if limit.from_first {
+            limit.begun.get_or_init(Instant::now);
+        }
+        let Some(elapsed) = limit.begun.get().map(Instant::elapsed) else { return TimeLeft::Whole };
         if self.is_over() || elapsed >= limit.most {
             limit.is_over.store(true, Relaxed);
             TimeLeft::Nothing
@@ -166,7 +189,7 @@ impl DebugFileSearch {
             fs::metadata(path).is_ok_and(|file| file.len() > LARGEST_IN_TIME)
         };
         match &self.limit {
-            Some(limit) if is_large() => {
+            Some(limit) if self.is_limited() && is_large() => {
                 limit.is_too_large.store(true, Relaxed);
                 limit.is_over.store(true, Relaxed);
                 TimeLeft::Nothing
@@ -196,7 +219,8 @@ impl DebugFileSearch {
         if let Some(found) = main.and_then(|main| self.by_link(module, main)) {
             return Ok(found);
         }
-        let (Some(servers), false) = (&self.debuginfod, module.build_id.is_empty()) else {
+        let servers = self.debuginfod.as_ref().filter(|_| !self.is_limited());
+        let (Some(servers), false) = (servers, module.build_id.is_empty()) else {
             return Err(SymbolError::NoDebugFile);
         };
         let path = servers.fetch(&module.build_id).map_err(|error| SymbolError::NoDebugFile.and(error))?;

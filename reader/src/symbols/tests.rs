@@ -6,7 +6,8 @@ mod servers;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use object::{Object, ObjectSymbol};
 use tempfile::TempDir;
@@ -113,4 +114,20 @@ fn without_time_there_are_no_names_and_it_says_so() {
     let unnamed = frames(&mut Symbolizer::new(none.clone()), &module, offset);
     assert_eq!(unnamed, [(module.place(offset), 0)]);
     assert!(none.is_over() && !none.is_too_large());
+}
+
+#[test]
+fn the_time_may_be_limited_while_names_are_looked_up() {
+    let fixture = Fixture::new();
+    let program = fixture.inlined(&[]);
+    let (module, offset) = (module(&program), address(&program, "mark"));
+    let moment = Arc::new(OnceLock::new());
+    let search = DebugFileSearch::new(&[], None).limited_from(Arc::clone(&moment), Duration::ZERO, Duration::ZERO);
+    let mut symbolizer = Symbolizer::new(search.clone());
+    assert_eq!(frames(&mut symbolizer, &module, offset), expected());
+    assert!(!search.is_over() && !search.is_brief());
+    moment.set(Instant::now()).unwrap();
+    assert_eq!(frames(&mut symbolizer, &module, offset), expected(), "what is known stays known");
+    assert_eq!(frames(&mut symbolizer, &module, offset + 1), [(module.place(offset + 1), 0)]);
+    assert!(search.is_over());
 }

@@ -204,7 +204,7 @@ impl SampleWeights {
     }
 
     /// The probability of an allocation of this size to be sampled.
-    fn probability(self, size: u64) -> f64 {
+    pub(super) fn probability(self, size: u64) -> f64 {
         -(-(size.max(1) as f64) / self.mean).exp_m1()
     }
 

@@ -27,7 +27,7 @@ impl CaptureFile {
     /// Opens the named file.
     ///
     /// # Errors
-    /// As [`check_writable`].
+    /// As [`check_writable`](crate::output::check_writable).
     pub(crate) fn named(path: &Path, force: bool) -> Result<(Self, File)> {
         if path == Path::new("-") {
             bail!("-o -: standard output is used by the recorded program; name a file");

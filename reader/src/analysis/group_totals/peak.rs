@@ -1,7 +1,7 @@
 //! The high-water mark while a replay goes on.
 //!
 //! Where samples are recorded, live bytes are looked at before each sample, and after it only where it stands for little more
-//! than itself: see [`SampledPeak`](crate::analysis::sampled_peak::SampledPeak).
+//! than itself: see [`SampledPeak`].
 //!
 //! Invariant: `since_peak` has what has ended since the peak, and nothing else.
 

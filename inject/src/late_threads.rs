@@ -5,7 +5,7 @@
 //! returns; the others do so when the tracing thread ends.
 
 use crate::stopped_thread::StoppedThread;
-use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
+use crate::tracee::{StopReason, Tracee, is_alive, is_untraced, release_ended};
 use crate::waiting::resumable;
 
 /// The late threads of a process.
@@ -39,9 +39,13 @@ impl LateThreads {
         for tracee in self.tracees.drain(..) {
             match tracee.stop_reason() {
                 Some(reason) => release(tracee, reason),
+                // Another thread has executed a program, which has the id of the first one.
+                None if is_untraced(tracee.tid()) => {}
                 None if is_alive(self.pid, tracee.tid()) => waiting.push(tracee),
-                // It would be waited for, by a thread that executes another program.
-                None => release_ended(tracee.tid()),
+                // It would be waited for, by a thread that executes another program. The first one is not, and its end is its
+                // parent's to see.
+                None if tracee.tid() != self.pid => release_ended(tracee.tid()),
+                None => {}
             }
         }
         self.tracees = waiting;

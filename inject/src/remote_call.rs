@@ -10,12 +10,11 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use crate::late_threads::LateThreads;
-use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
 use crate::saved_state::{STUB, SavedState};
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
+use crate::tracee::{StopReason, Tracee, is_alive, is_untraced, release_ended};
 use crate::waiting::resumable;
 
 /// Offset of the system call in it.
@@ -242,11 +241,6 @@ impl<'a> RemoteThread<'a> {
         let detached = tracee.detach(last);
         restored.into_iter().chain([detached]).collect::<io::Result<()>>().map_err(failed)
     }
-}
-
-/// Whether nobody traces the thread: another thread has taken its number, which executes another program.
-fn is_untraced(tid: i32) -> bool {
-    ProcessFacts::read(tid).is_some_and(|facts| facts.tracer().is_none())
 }
 
 impl Drop for RemoteThread<'_> {

@@ -8,6 +8,8 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
+use crate::process_facts::ProcessFacts;
+
 const NT_PRSTATUS: usize = 1;
 const NT_X86_XSTATE: usize = 0x202;
 const PTRACE_EVENT_STOP: i32 = 128;
@@ -237,11 +239,20 @@ impl Drop for Tracee {
     }
 }
 
-/// Whether the thread exists and has not ended.
+/// Whether the thread exists and has not ended; in doubt, as where no descriptor is left, it does.
 pub(crate) fn is_alive(pid: i32, tid: i32) -> bool {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).unwrap_or_default();
+    let text = match std::fs::read(format!("/proc/{pid}/task/{tid}/stat")) {
+        Ok(text) => text,
+        Err(error) => return !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+    };
+    let text = String::from_utf8_lossy(&text);
     let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.bytes().next());
     state.is_some_and(|state| !matches!(state, b'Z' | b'X' | b'x'))
+}
+
+/// Whether nobody traces the thread: another thread has taken its number, which executes another program.
+pub(crate) fn is_untraced(tid: i32) -> bool {
+    ProcessFacts::read(tid).is_some_and(|facts| facts.tracer().is_none())
 }
 
 /// Hands a thread that ended while it was traced to its parent, which waits for it.

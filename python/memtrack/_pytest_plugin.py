@@ -368,7 +368,10 @@ class MemtrackPlugin:
         told: "Optional[Dict[str, Any]]" = (getattr(node, "workeroutput", None) or {}).get("memtrack")
         if told is None:
             told = {"figures": {}, "problems": ["it ended without figures"] if self.options.records_all else []}
-        self.figures.update(told["figures"])
+        for name, figures in told["figures"].items():
+            known = self.figures.get(name)
+            if known is None or figures["peak_bytes"] > known["peak_bytes"]:
+                self.figures[name] = figures
         self.problems += [f"worker {node.gateway.id}: {problem}" for problem in told["problems"]]
 
     @pytest.hookimpl(tryfirst=True)

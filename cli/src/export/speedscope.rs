@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
-use memtrack_reader::{FrameId, Frames, View};
+use memtrack_reader::{Frame, Frames, StackId, View};
 use serde_json::json;
 
 use super::numbering::Numbering;
@@ -86,14 +86,20 @@ impl SampleOrder {
 }
 
 /// The frames of the samples, numbered in the order of first use; `None` represents an empty stack.
-fn frame_table(samples: &[StackSample], frames: &Frames) -> Numbering<Option<FrameId>> {
+fn frame_table(samples: &[StackSample], frames: &Frames) -> Numbering<Option<Frame>> {
     let mut table = Numbering::new();
     for sample in samples {
-        root_to_leaf(frames, sample.stack).into_iter().for_each(|frame| {
+        shown(frames, sample.stack).for_each(|frame| {
             table.number(frame);
         });
     }
     table
+}
+
+/// What the format shows of a stack's frames, the outermost first: the same function of two libraries is one frame.
+fn shown(frames: &Frames, stack: StackId) -> impl Iterator<Item = Option<Frame>> {
+    let stack = root_to_leaf(frames, stack).into_iter();
+    stack.map(|frame| frame.map(|frame| Frame { column: 0, ..frames.frame(frame) }))
 }
 
 fn ordering_name(ordering: Ordering) -> &'static str {
@@ -107,7 +113,7 @@ fn ordering_name(ordering: Ordering) -> &'static str {
 struct SpeedscopeFile<'a> {
     capture: &'a Capture,
     samples: &'a [StackSample],
-    table: Numbering<Option<FrameId>>,
+    table: Numbering<Option<Frame>>,
 }
 
 impl SpeedscopeFile<'_> {
@@ -162,15 +168,15 @@ impl SpeedscopeFile<'_> {
         (done["allocations_low"], done["allocations_high"]) = (low.into(), high.into());
     }
 
-    fn frame(&self, frame: Option<FrameId>) -> serde_json::Value {
-        let Some(id) = frame else { return json!({"name": NO_STACK}) };
-        let frames = &self.capture.frames;
-        let mut value = json!({"name": frames.function(id)});
-        if !frames.file(id).is_empty() {
-            value["file"] = frames.file(id).into();
+    fn frame(&self, frame: Option<Frame>) -> serde_json::Value {
+        let Some(frame) = frame else { return json!({"name": NO_STACK}) };
+        let names = &self.capture.frames;
+        let mut value = json!({"name": names.name(frame.function)});
+        if !names.name(frame.file).is_empty() {
+            value["file"] = names.name(frame.file).into();
         }
-        if frames.frame(id).line > 0 {
-            value["line"] = frames.frame(id).line.into();
+        if frame.line > 0 {
+            value["line"] = frame.line.into();
         }
         value
     }
@@ -191,8 +197,7 @@ impl SpeedscopeFile<'_> {
             "{{\"type\":\"sampled\",\"name\":{name},\"unit\":{unit},\"startValue\":0,\"endValue\":{end},\"samples\":"
         )?;
         list(out, &weighty, |out, sample| {
-            let stack = root_to_leaf(&self.capture.frames, sample.stack);
-            let numbers = stack.iter().filter_map(|frame| self.table.known(frame));
+            let numbers = shown(&self.capture.frames, sample.stack).filter_map(|frame| self.table.known(&frame));
             list(out, numbers, |out, number| write!(out, "{number}"))
         })?;
         write!(out, ",\"weights\":")?;
@@ -207,9 +212,9 @@ fn sum(samples: &[StackSample], weight: impl Fn(&StackSample) -> u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{SampleOrder, Speedscope, SumsFormat};
+    use super::{SampleOrder, Speedscope, SumsFormat, shown};
     use crate::reports::fixture;
-    use memtrack_reader::View;
+    use memtrack_reader::{Frame, Frames, StackId, View};
     use serde_json::{Value, json};
 
     fn report(view: View, order: SampleOrder) -> Value {
@@ -236,6 +241,17 @@ mod tests {
         }
         let frames = report["shared"]["frames"].as_array().unwrap();
         assert!(frames.contains(&json!({"name": "<no stack>"})));
+    }
+
+    #[test]
+    fn a_function_of_two_libraries_is_shown_as_one_frame() {
+        let mut frames = Frames::new();
+        let [function, file, a, b] = ["make", "pool.h", "liba.so", "libb.so"].map(|name| frames.name_id(name).unwrap());
+        let [a, b] = [a, b].map(|path| {
+            let frame = frames.id_in_module(Frame { function, file, line: 7, column: 0 }, path).unwrap();
+            frames.stack_id(StackId::EMPTY, frame).unwrap()
+        });
+        assert!(a != b && shown(&frames, a).eq(shown(&frames, b)));
     }
 
     #[test]

@@ -71,7 +71,8 @@ pub(crate) fn joint_peaks(paths: &[PathBuf]) -> Result<JointPeaks> {
     let open = |number: usize| {
         let file = sums.open(&paths[number])?;
         let (exact_times, unknown_blocks) = (file.has_timestamps(), file.unknown_blocks());
-        anyhow::Ok((file, Options { exact_times, unknown_blocks, ..Options::default() }))
+        let sample_bytes = file.sample_bytes();
+        anyhow::Ok((file, Options { exact_times, unknown_blocks, sample_bytes, ..Options::default() }))
     };
     let joint = together::read(&starts, open, |bytes| progress.add(bytes))?;
     let peaks = joint.members.into_iter().map(|member| member.last_at_peak);

@@ -1,9 +1,9 @@
 //! Which thread a process means by a thread id: one in a pid namespace of its own has other ids for its threads than the
 //! collector's proc file system.
 //!
-//! Invariant: a thread counts as ended only if its id here is known and stands for it no more.
+//! Invariant: a thread of another namespace never counts as ended: it may only be one that is not found, and its slot is in use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::process_handle::ProcessHandle;
 use super::procfs::{self, ThreadStatus};
@@ -16,12 +16,14 @@ pub(crate) struct ThreadIds {
     own_pid: i32,
     /// From its thread ids to those of this side, where they are others.
     outer: HashMap<i32, i32>,
+    /// The ids of this side that were looked up and are in use.
+    known: HashSet<i32>,
 }
 
 impl ThreadIds {
     /// Those of a process that says that it has this process id.
     pub(crate) fn new(pid: i32, own_pid: i32) -> Self {
-        Self { pid, own_pid, outer: HashMap::new() }
+        Self { pid, own_pid, outer: HashMap::new(), known: HashSet::new() }
     }
 
     /// The id of its first thread.
@@ -36,18 +38,26 @@ impl ThreadIds {
         }
         let Some(&outer) = self.outer.get(&tid) else { return ThreadStatus::Unknown };
         match handle.thread(outer) {
-            // Another thread may have got the number.
-            ThreadStatus::Named(_) if procfs::own_id(outer).is_some_and(|id| id != tid) => ThreadStatus::Gone,
-            status => status,
+            // Unless another thread has got the number.
+            ThreadStatus::Named(name) if procfs::own_id(outer) == Some(tid) => ThreadStatus::Named(name),
+            _ => ThreadStatus::Unknown,
         }
     }
 
-    /// Looks for these threads, if they are not known yet.
-    pub(crate) fn find(&mut self, mut tids: impl Iterator<Item = i32>) {
-        if !self.are_same() && tids.any(|tid| !self.outer.contains_key(&tid)) {
-            let threads = procfs::threads(self.pid).into_iter();
-            // What has ended stays known, as such.
-            self.outer.extend(threads.filter_map(|outer| Some((procfs::own_id(outer)?, outer))));
+    /// New threads have begun to record, if there are any: looks for those that have come to the process.
+    pub(crate) fn find(&mut self, mut new: impl Iterator<Item = i32>) {
+        if self.are_same() || new.next().is_none() {
+            return;
+        }
+        let threads: HashSet<i32> = procfs::threads(self.pid).into_iter().collect();
+        self.known.retain(|outer| threads.contains(outer));
+        for outer in threads {
+            if !self.known.contains(&outer)
+                && let Some(own) = procfs::own_id(outer)
+            {
+                self.known.insert(outer);
+                self.outer.insert(own, outer);
+            }
         }
     }
 
@@ -75,8 +85,11 @@ mod tests {
         let name = procfs::thread(pid, pid);
         assert_eq!(other.status(&handle, pid), name);
         assert_eq!(other.status(&handle, i32::MAX), ThreadStatus::Unknown);
-        // The number stands for another thread, and for none.
-        other.outer.extend([(7, pid), (8, i32::MAX)]);
-        assert_eq!([7, 8].map(|tid| other.status(&handle, tid)), [ThreadStatus::Gone, ThreadStatus::Gone]);
+        // The number stands for another thread, and for none: what uses the slot may be a later thread of the same id.
+        other.outer.extend([(7, pid), (8, i32::MAX), (pid, i32::MAX)]);
+        assert_eq!([7, 8, pid].map(|tid| other.status(&handle, tid)), [const { ThreadStatus::Unknown }; 3]);
+        other.known.clear();
+        other.find([pid].into_iter());
+        assert_eq!(other.status(&handle, pid), name);
     }
 }

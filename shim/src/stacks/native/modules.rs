@@ -177,7 +177,7 @@ pub(super) fn at(address: usize) -> Option<(usize, &'static LoadedModule)> {
     if found.1.is_loaded() {
         return Some(found);
     }
-    forget(found.1.start);
+    found.1.set_gone();
     None
 }
 
@@ -188,7 +188,7 @@ pub(super) fn forget_unloaded(range: &std::ops::Range<usize>) {
     let here = all().map(|(_, module)| module).filter(|module| {
         module.start < range.end && range.start < module.end && !module.is_gone.load(Ordering::Acquire)
     });
-    here.filter(|module| !module.is_loaded()).for_each(|module| forget(module.start));
+    here.filter(|module| !module.is_loaded()).for_each(LoadedModule::set_gone);
 }
 
 impl LoadedModule {
@@ -196,6 +196,12 @@ impl LoadedModule {
         (self.start..self.end).contains(&address)
             && !self.is_gone.load(Ordering::Acquire)
             && self.segment_end(address).is_some()
+    }
+
+    /// It is not loaded any more. Another one may have come to its place, so only this one is forgotten.
+    fn set_gone(&self) {
+        self.is_gone.store(true, Ordering::Release);
+        GENERATION.fetch_add(1, Ordering::Release);
     }
 
     /// Whether the loader has it still, as far as that can be asked.

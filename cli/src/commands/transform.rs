@@ -154,6 +154,7 @@ fn write_process(
     let labels = parquet::ProcessLabels {
         partition: parquet::Partition { day, service, host },
         release: options.release.as_deref(),
+        window_ns,
     };
     let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept };
     // What a sample stands for shows in sums only.

@@ -34,6 +34,8 @@ pub(crate) struct ProcessLabels<'a> {
     pub(crate) partition: Partition,
     /// The version of the program, as the user calls it.
     pub(crate) release: Option<&'a str>,
+    /// The length of a window, in nanoseconds.
+    pub(crate) window_ns: u64,
 }
 
 /// One loaded capture, from which the tables are written.

@@ -197,16 +197,18 @@ impl TableWriter<'_> {
     /// The file cannot be written.
     pub(super) fn windows(&self, windows: &[SiteWindow], mut table: ParquetTable) -> Result<()> {
         if !self.source.capture.info.aggregated {
-            windows.iter().try_for_each(|window| self.window(window, &mut table))?;
-            return table.finish();
+            let length = self.source.labels.window_ns;
+            return windows
+                .iter()
+                .try_for_each(|window| self.window(window.from_ns / length, window, &mut table))
+                .and_then(|()| table.finish());
         }
-        complete(windows).try_for_each(|window| self.window(&window, &mut table))?;
+        (0..).zip(complete(windows)).try_for_each(|(place, window)| self.window(place, &window, &mut table))?;
         table.finish()
     }
 
-    /// The rows of a window. Windows have one length, and those in which nothing happened are left out, but counted.
-    fn window(&self, window: &SiteWindow, table: &mut ParquetTable) -> Result<()> {
-        let place = window.from_ns / window.to_ns.saturating_sub(window.from_ns).max(1);
+    /// The rows of the window with this number.
+    fn window(&self, place: u64, window: &SiteWindow, table: &mut ParquetTable) -> Result<()> {
         for flow in &window.rows {
             if !self.source.kept.has_group(flow.stack, flow.allocator, flow.thread) {
                 continue;

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as Tree
 
 import pytest
 
-from test_pytest_plugin import outcomes, tests  # noqa: F401
+from test_pytest_plugin import MEMRAY, outcomes, tests  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -212,24 +212,6 @@ class TestCase:
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
-
-MEMRAY = """
-import pytest
-
-class Manager:
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_pyfunc_call(self, pyfuncitem):
-        if pyfuncitem.get_closest_marker("limit_memory"):
-            print("judged by the other")
-        yield
-
-def pytest_addoption(parser):
-    parser.addoption("--memray", action="store_true")
-
-def pytest_configure(config):
-    config.pluginmanager.register(Manager(), "memray_manager")
-    config.addinivalue_line("markers", "limit_memory(limit): theirs")
-"""
 
 
 def test_a_limit_for_all_tests_is_judged_beside_pytest_memray(tests, pytester):  # noqa: F811

@@ -895,16 +895,15 @@ def test_it():
     assert "limit_leaks(limit, *, repeat=5" in tests("", "--markers").stdout.str()
 
 
-def test_markers_are_left_to_pytest_memray_where_it_is(tests, pytester):
-    """A stand-in that registers as the real one does; without --memtrack it judges, with it memtrack does."""
-    pytester.makepyfile(
-        memray_plugin="""
+# A stand-in that registers as the real one does.
+MEMRAY = """
 import pytest
 
 class Manager:
     @pytest.hookimpl(hookwrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem):
-        print("judged by the other")
+        if pyfuncitem.get_closest_marker("limit_memory"):
+            print("judged by the other")
         yield
 
 def pytest_addoption(parser):
@@ -914,7 +913,11 @@ def pytest_configure(config):
     config.pluginmanager.register(Manager(), "memray_manager")
     config.addinivalue_line("markers", "limit_memory(limit): theirs")
 """
-    )
+
+
+def test_markers_are_left_to_pytest_memray_where_it_is(tests, pytester):
+    """Without --memtrack that judges, with it memtrack does."""
+    pytester.makepyfile(memray_plugin=MEMRAY)
     code = "@pytest.mark.limit_memory('1 MB')\ndef test_it():\n    kept = load(3)\n"
     left = tests(code, "-p", "memray_plugin", "-s")
     assert outcomes(left) == {"passed": 1} and "judged by the other" in left.stdout.str()

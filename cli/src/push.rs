@@ -156,8 +156,11 @@ impl Pushes {
             };
             say_taken(&queue, &url, quiet);
             let mut delivery = Delivery::new(Arc::clone(&queue), (server, url), quiet);
-            senders.extend(spawn("memtrack-send", move || delivery.run()));
-            outlets.push((server, queue));
+            // Without a thread that sends, nothing is to be queued.
+            if let Some(sender) = spawn("memtrack-send", move || delivery.run()) {
+                senders.push(sender);
+                outlets.push((server, queue));
+            }
         }
         let (ending, outlets) = (Arc::<PushEnd>::default(), Outlets::from(outlets));
         let open = OpenOutlets { outlets: Arc::clone(&outlets), ending: Arc::downgrade(&ending) };

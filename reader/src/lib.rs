@@ -55,6 +55,6 @@ pub use analysis::{Analysis, Options, View};
 pub use error::Error;
 pub use event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 pub use filter::Filter;
-pub use frames::{Frame, FrameId, Frames};
+pub use frames::{FrameId, Frames};
 
 pub use replay::Replay;

@@ -10,7 +10,8 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::analysis::ordering::{Ordering, StackSample, samples};
-use memtrack_reader::{Frame, Frames, StackId, View};
+use memtrack_reader::frames::Frame;
+use memtrack_reader::{Frames, StackId, View};
 use serde_json::json;
 
 use super::numbering::Numbering;
@@ -214,7 +215,8 @@ fn sum(samples: &[StackSample], weight: impl Fn(&StackSample) -> u64) -> u64 {
 mod tests {
     use super::{SampleOrder, Speedscope, SumsFormat, shown};
     use crate::reports::fixture;
-    use memtrack_reader::{Frame, Frames, StackId, View};
+    use memtrack_reader::frames::Frame;
+    use memtrack_reader::{Frames, StackId, View};
     use serde_json::{Value, json};
 
     fn report(view: View, order: SampleOrder) -> Value {

@@ -9,6 +9,7 @@ use std::io::{self, Write};
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::Tally;
+use memtrack_reader::frames::Frame;
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use serde_json::{Value, json};
 
@@ -61,13 +62,16 @@ impl<'a> TableReport<'a> {
     /// The rows of `view`. `split_processes`: each stack's root frame names its process.
     pub(crate) fn new(capture: &'a Capture, view: View, split_threads: bool, split_processes: bool) -> Self {
         let mut places: HashMap<TableKey, usize> = HashMap::new();
+        let mut shown: HashMap<Frame, FrameId> = HashMap::new();
         let mut rows: Vec<TableRow> = Vec::new();
         for group in capture.analysis.rows(view) {
             let process = split_processes.then(|| capture.frames.leaf_to_root(group.stack).last()).flatten();
             let node =
                 capture.frames.node(group.stack).filter(|node| !split_processes || node.parent != StackId::EMPTY);
             let thread = split_threads.then_some(group.thread);
-            let key = TableKey { frame: node.map(|node| node.frame), allocator: group.allocator, thread, process };
+            // The same function of two libraries is one row: nothing in it would tell them apart.
+            let frame = node.map(|node| *shown.entry(capture.frames.frame(node.frame)).or_insert(node.frame));
+            let key = TableKey { frame, allocator: group.allocator, thread, process };
             let place = *places.entry(key).or_insert(rows.len());
             if place == rows.len() {
                 rows.push(TableRow { key, tally: Tally::default() });
@@ -238,8 +242,9 @@ mod tests {
     use super::{TableReport, csv_field};
     use crate::reports::fixture;
     use crate::terminal::TextFormat;
-    use memtrack_reader::View;
+    use memtrack_reader::analysis::Group;
     use memtrack_reader::frames::Frame;
+    use memtrack_reader::{StackId, View};
     use serde_json::Value;
 
     fn golden(name: &str, split: bool, write: impl Fn(&TableReport<'_>, &mut Vec<u8>) -> std::io::Result<()>) {
@@ -256,6 +261,25 @@ mod tests {
         golden("table-threads.txt", true, |places, out| places.text(usize::MAX, format, out));
         golden("table.csv", true, |places, out| places.csv(out));
         golden("table.json", false, |places, out| places.json(out));
+    }
+
+    #[test]
+    fn a_function_of_two_libraries_is_one_row() {
+        let mut capture = fixture::of_stacks(&[(&[("make", "pool.h")], 5), (&[("other", "pool.h")], 7)]);
+        let stacks: Vec<_> = capture.analysis.groups.iter().map(|group| group.stack).collect();
+        let make = capture.frames.frame(capture.frames.node(stacks[0]).unwrap().frame);
+        let group = capture.analysis.groups.iter().next().unwrap();
+        for path in ["liba.so", "libb.so"] {
+            let path = capture.frames.name_id(path).unwrap();
+            let frame = capture.frames.id_in_module(make, path).unwrap();
+            let stack = capture.frames.stack_id(StackId::EMPTY, frame).unwrap();
+            capture.analysis.groups.push(&Group { stack, ..group });
+        }
+        let mut text = Vec::new();
+        TableReport::new(&capture, View::Leaks, false, false).json(&mut text).unwrap();
+        let rows: Value = serde_json::from_slice(&text).unwrap();
+        let rows = rows["rows"].as_array().unwrap().iter().map(|row| (row["function"].as_str(), row["bytes"].as_u64()));
+        assert_eq!(rows.collect::<Vec<_>>(), [(Some("make"), Some(15)), (Some("other"), Some(7))]);
     }
 
     #[test]

@@ -11,10 +11,11 @@ use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
-use crate::stop::{is_in_sequence, stop_thread};
+use crate::stop::{Halt, halt, is_in_sequence};
+use crate::stop_all::stop_all;
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::Tracee;
+use crate::tracee::{Tracee, is_uninterruptible};
 use crate::view::ProcessView;
 
 /// How long a moment is searched in which the process may be frozen.
@@ -73,8 +74,7 @@ pub fn freeze<T: Send>(
 fn stop_when(target: &TargetProcess, ready: &dyn Fn() -> bool) -> Result<(Vec<StoppedThread>, Instant, bool), Refusal> {
     let searched = Instant::now();
     for pause in PAUSES.iter().cycle() {
-        let begun = Instant::now();
-        let threads = stop_all(target)?;
+        let (threads, begun) = stop_all(target)?;
         let is_ready = ready();
         if is_ready || searched.elapsed() > LIMIT {
             return Ok((threads, begun, is_ready));
@@ -85,50 +85,33 @@ fn stop_when(target: &TargetProcess, ready: &dyn Fn() -> bool) -> Result<(Vec<St
     Err(Refusal::Gone)
 }
 
-/// Stops all threads, those included that are started meanwhile.
-fn stop_all(target: &TargetProcess) -> Result<Vec<StoppedThread>, Refusal> {
-    let mut stopped: Vec<StoppedThread> = Vec::new();
-    let result = (|| {
-        loop {
-            let known: std::collections::HashSet<i32> = stopped.iter().map(|thread| thread.tracee.tid()).collect();
-            let new: Vec<i32> = target.threads().into_iter().filter(|tid| !known.contains(tid)).collect();
-            let before = stopped.len();
-            for tid in new {
-                if let Some(thread) = stop_thread(target, tid)? {
-                    stopped.push(thread);
-                }
-            }
-            if stopped.len() == before {
-                return if stopped.is_empty() { Err(Refusal::Gone) } else { Ok(()) };
-            }
-        }
-    })();
-    match result {
-        Ok(()) => Ok(stopped),
-        Err(refusal) => {
-            release(stopped);
-            Err(refusal)
-        }
-    }
-}
-
 fn release(threads: Vec<StoppedThread>) {
     threads.into_iter().for_each(StoppedThread::release);
 }
 
 /// Stops one thread, wherever it is: a system call is executed in it, and no code of the process.
-fn stop_any(target: &TargetProcess) -> Result<StoppedThread, Refusal> {
-    let searched = Instant::now();
+fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
+    let (searched, mut reason) = (Instant::now(), Busy::DoesNotStop);
+    let mut late = LateThreads::of(target.pid);
     for pause in PAUSES.iter().cycle().take_while(|_| searched.elapsed() < LIMIT) {
         for tid in target.threads() {
-            match stop_thread(target, tid)? {
-                Some(thread) if !is_in_sequence(target, &thread.tracee) => return Ok(thread),
-                thread => release(thread.into_iter().collect()),
+            late.release_stopped();
+            if late.contains(tid) || is_uninterruptible(target.pid, tid) {
+                continue;
+            }
+            match halt(target, tid, &mut late)? {
+                Halt::Halted(thread) if !is_in_sequence(target, &thread.tracee) => return Ok((thread, late)),
+                Halt::Halted(thread) => {
+                    thread.release();
+                    reason = Busy::RestartableSequence;
+                }
+                Halt::Late(tracee) => late.add(tracee),
+                Halt::Ended => {}
             }
         }
         std::thread::sleep(Duration::from_micros(*pause));
     }
-    Err(Refusal::Busy { seconds: LIMIT.as_secs(), reason: Busy::RestartableSequence })
+    Err(Refusal::Busy { seconds: LIMIT.as_secs(), reason })
 }
 
 /// A copy of the process that never runs.
@@ -165,8 +148,8 @@ impl ProcessCopy {
         if ProcessFacts::read(target.pid).is_none() {
             return Ok(());
         }
-        let stopped = stop_any(target)?;
-        let mut thread = RemoteThread::begin(target, stopped, LateThreads::of(target.pid))?;
+        let (stopped, late) = stop_any(target)?;
+        let mut thread = RemoteThread::begin(target, stopped, late)?;
         let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
         thread.finish()?;
         waited.map(|_| ())

@@ -4,7 +4,7 @@
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
-//! [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
+//! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
 //!
@@ -36,6 +36,8 @@ mod safe_point;
 mod saved_state;
 #[cfg(target_arch = "x86_64")]
 mod stop;
+#[cfg(target_arch = "x86_64")]
+mod stop_all;
 #[cfg(target_arch = "x86_64")]
 mod stopped_thread;
 mod target;

@@ -13,15 +13,13 @@ use crate::refusal::{Busy, Refusal};
 use crate::safe_point::{SafetyJudge, StoppedState};
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::{StopReason, Tracee, is_alive, release_ended};
+use crate::tracee::{Pauses, StopReason, Tracee, is_alive, is_uninterruptible, release_ended};
 use crate::waiting::{self, ThreadRank};
 
 /// How long a safe point is searched.
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a thread may take to stop.
-const STOP_LIMIT: Duration = Duration::from_millis(100);
-/// The same where no other thread can be tried in its place; on a busy machine it may wait for a processor.
-const LAST_STOP_LIMIT: Duration = Duration::from_secs(2);
+pub(crate) const STOP_LIMIT: Duration = Duration::from_millis(100);
 /// Pauses between tries, in microseconds: they vary, so as not to meet a loop at the same place again and again.
 const PAUSES: [u64; 7] = [50, 310, 130, 730, 90, 1730, 410];
 /// How long threads are spared whose system call a stop may end, where there are others.
@@ -42,14 +40,15 @@ pub(crate) fn stop_safely(target: &TargetProcess) -> Result<(StoppedThread, Late
         let spares = begun.elapsed() < SPARED && !threads.iter().all(|(rank, _)| rank.may_lose_its_call());
         for tid in candidates.next_round(threads, spares) {
             late.release_stopped();
-            if late.contains(tid) {
+            // One that does not stop now would only be stopped in vain later.
+            if late.contains(tid) || is_uninterruptible(target.pid, tid) {
                 continue;
             }
             // Asked again: it may have begun to wait since.
             if spares && ThreadRank::of(target.pid, tid).may_lose_its_call() {
                 continue;
             }
-            match attempt(target, tid, &mut judge)? {
+            match attempt(target, tid, &mut judge, &mut late)? {
                 Attempt::Safe(stopped) => return Ok((stopped, late)),
                 Attempt::Unsafe(why) => reason = why,
                 Attempt::Late(tracee) => late.add(tracee),
@@ -73,23 +72,19 @@ enum Attempt {
 
 /// A thread that stopped anywhere, or did not.
 #[allow(clippy::large_enum_variant, reason = "it is taken apart at once")]
-enum Halt {
+pub(crate) enum Halt {
     Halted(StoppedThread),
     Late(Tracee),
     Ended,
 }
 
-/// Stops a thread wherever it is; `None`: it has ended, or waits in the kernel and does not stop.
-pub(crate) fn stop_thread(target: &TargetProcess, tid: i32) -> Result<Option<StoppedThread>, Refusal> {
-    Ok(match halt(target, tid, LAST_STOP_LIMIT)? {
-        Halt::Halted(stopped) => Some(stopped),
-        Halt::Late(_) => return Err(Refusal::Busy { seconds: LAST_STOP_LIMIT.as_secs(), reason: Busy::DoesNotStop }),
-        Halt::Ended => None,
-    })
-}
-
-fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<Attempt, Refusal> {
-    let stopped = match halt(target, tid, STOP_LIMIT)? {
+fn attempt(
+    target: &TargetProcess,
+    tid: i32,
+    judge: &mut SafetyJudge,
+    late: &mut LateThreads,
+) -> Result<Attempt, Refusal> {
+    let stopped = match halt(target, tid, late)? {
         Halt::Halted(stopped) => stopped,
         Halt::Late(tracee) => return Ok(Attempt::Late(tracee)),
         Halt::Ended => return Ok(Attempt::Ended),
@@ -101,34 +96,59 @@ fn attempt(target: &TargetProcess, tid: i32, judge: &mut SafetyJudge) -> Result<
     Ok(Attempt::Safe(stopped))
 }
 
-fn halt(target: &TargetProcess, tid: i32, limit: Duration) -> Result<Halt, Refusal> {
-    let tracee = match Tracee::seize(tid) {
-        Ok(tracee) => tracee,
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => return Err(denied(target)),
-        Err(_) => return Ok(Halt::Ended),
-    };
-    if tracee.interrupt().is_err() {
-        return Ok(Halt::Ended);
-    }
+/// Stops a thread wherever it is. Late ones that stop meanwhile go on at once.
+pub(crate) fn halt(target: &TargetProcess, tid: i32, late: &mut LateThreads) -> Result<Halt, Refusal> {
+    let Some(tracee) = ask_to_stop(target, tid)? else { return Ok(Halt::Ended) };
+    let (asked, mut pauses) = (Instant::now(), Pauses::default());
     loop {
-        match tracee.wait_for_stop(limit) {
-            Some(StopReason::Interrupted) => break,
-            Some(StopReason::ProcessStopped) => return Err(Refusal::Stopped(target.pid)),
-            Some(StopReason::Forked) => drop(tracee.resume(0)),
-            Some(StopReason::Signal { number, .. }) => {
-                if tracee.resume(number).is_err() {
-                    return Ok(Halt::Ended);
-                }
+        match progress(target, &tracee)? {
+            StopProgress::Stopped(registers) => {
+                return Ok(Halt::Halted(StoppedThread { tracee, registers: *registers }));
             }
-            None if is_alive(target.pid, tid) => return Ok(Halt::Late(tracee)),
-            None => {
+            StopProgress::Ended => return Ok(Halt::Ended),
+            StopProgress::Runs if asked.elapsed() <= STOP_LIMIT => {}
+            StopProgress::Runs if is_alive(target.pid, tid) => return Ok(Halt::Late(tracee)),
+            StopProgress::Runs => {
                 release_ended(tid);
                 return Ok(Halt::Ended);
             }
         }
+        late.release_stopped();
+        pauses.pause();
     }
-    let Ok(registers) = tracee.registers() else { return Ok(Halt::Ended) };
-    Ok(Halt::Halted(StoppedThread { tracee, registers }))
+}
+
+/// Requests that a thread stops; `None`: it has ended.
+pub(crate) fn ask_to_stop(target: &TargetProcess, tid: i32) -> Result<Option<Tracee>, Refusal> {
+    match Tracee::seize(tid) {
+        Ok(tracee) => Ok(tracee.interrupt().is_ok().then_some(tracee)),
+        // The kernel says the same of one that has just ended.
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) && is_alive(target.pid, tid) => Err(denied(target)),
+        Err(_) => Ok(None),
+    }
+}
+
+/// How far a thread is that was asked to stop.
+pub(crate) enum StopProgress {
+    Stopped(Box<libc::user_regs_struct>),
+    /// It has not stopped yet, or does not exist any more.
+    Runs,
+    Ended,
+}
+
+/// Looks at a thread that was asked to stop, and lets it go on where it has stopped for something else.
+pub(crate) fn progress(target: &TargetProcess, tracee: &Tracee) -> Result<StopProgress, Refusal> {
+    let resumed = match tracee.stop_reason() {
+        Some(StopReason::Interrupted) => {
+            let stopped = tracee.registers().ok().map(|registers| StopProgress::Stopped(Box::new(registers)));
+            return Ok(stopped.unwrap_or(StopProgress::Ended));
+        }
+        Some(StopReason::ProcessStopped) => return Err(Refusal::Stopped(target.pid)),
+        Some(StopReason::Forked) => tracee.resume(0).is_ok(),
+        Some(StopReason::Signal { number, .. }) => tracee.resume(number).is_ok(),
+        None => true,
+    };
+    Ok(if resumed { StopProgress::Runs } else { StopProgress::Ended })
 }
 
 fn judge_thread(

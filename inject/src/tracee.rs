@@ -126,8 +126,8 @@ impl Tracee {
 
     /// Waits for a stop; `None`: it did not stop within the limit, or does not exist.
     pub(crate) fn wait_for_stop(&self, limit: Duration) -> Option<StopReason> {
+        let mut pauses = Pauses::default();
         let begun = Instant::now();
-        let mut tries = 0_u32;
         loop {
             if let Some(reason) = self.stop_reason() {
                 return Some(reason);
@@ -135,12 +135,7 @@ impl Tracee {
             if begun.elapsed() > limit {
                 return None;
             }
-            tries = tries.saturating_add(1);
-            if tries < 16 {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(Duration::from_micros(50.min(u64::from(tries))));
-            }
+            pauses.pause();
         }
     }
 
@@ -239,15 +234,39 @@ impl Drop for Tracee {
     }
 }
 
+/// The pauses between looks whether a thread has stopped: short at first, since most stop at once.
+#[derive(Debug, Default)]
+pub(crate) struct Pauses(u32);
+
+impl Pauses {
+    pub(crate) fn pause(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        if self.0 < 16 {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(Duration::from_micros(50.min(u64::from(self.0))));
+        }
+    }
+}
+
 /// Whether the thread exists and has not ended; in doubt, as where no descriptor is left, it does.
 pub(crate) fn is_alive(pid: i32, tid: i32) -> bool {
-    let text = match std::fs::read(format!("/proc/{pid}/task/{tid}/stat")) {
-        Ok(text) => text,
-        Err(error) => return !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
-    };
+    match thread_state(pid, tid) {
+        Ok(state) => !matches!(state, b'Z' | b'X' | b'x'),
+        Err(error) => !matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+    }
+}
+
+/// Whether the thread waits in the kernel for something that no signal interrupts: it does not stop before that comes.
+pub(crate) fn is_uninterruptible(pid: i32, tid: i32) -> bool {
+    matches!(thread_state(pid, tid), Ok(b'D'))
+}
+
+/// The letter by which the kernel names what a thread does; that of an ended one where it cannot be read.
+fn thread_state(pid: i32, tid: i32) -> io::Result<u8> {
+    let text = std::fs::read(format!("/proc/{pid}/task/{tid}/stat"))?;
     let text = String::from_utf8_lossy(&text);
-    let state = text.rsplit_once(") ").and_then(|(_, rest)| rest.bytes().next());
-    state.is_some_and(|state| !matches!(state, b'Z' | b'X' | b'x'))
+    Ok(text.rsplit_once(") ").and_then(|(_, rest)| rest.bytes().next()).unwrap_or(b'X'))
 }
 
 /// Whether nobody traces the thread: another thread has taken its number, which executes another program.

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use memtrack_inject::{Refusal, attach, detach, find_library};
+use memtrack_inject::{FreezeCost, Refusal, attach, detach, find_library, freeze};
 
 /// The compiled fixtures: the target program and the library.
 struct Fixtures {
@@ -214,4 +214,14 @@ fn memory_that_is_refused_is_offered_again() {
     // The file is empty, so that the function returns -2.
     assert_eq!((result.unwrap(), attempts), (-2, vec![0, 1, 2]));
     assert!(target.end().starts_with("0 7"));
+}
+
+#[test]
+fn threads_run_on_while_another_waits_where_it_cannot_be_stopped() {
+    // The first thread ends that wait, once it sees that the other one is asked to stop.
+    let target = Target::of(&["vforks"]);
+    let read = |_: &_, cost: FreezeCost| cost;
+    let cost = freeze(target.pid(), false, &|_| true, read).unwrap();
+    assert!(cost.is_copied && cost.was_ready, "{cost:?}");
+    assert_eq!(target.end(), "done 1 1\n");
 }

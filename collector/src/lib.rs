@@ -35,6 +35,7 @@ pub use file::file_sink::{FileSink, capture_tail};
 pub use file::pack::{Compression, Packer};
 pub use memtrack_transport::area::MEMORY_LINK;
 pub use pictures::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
+pub use processes::asked_snapshots::AskedSnapshots;
 pub use processes::recording_access::RecordedProcess;
 pub use processes::recording_handle::RecordingHandle;
 pub use program::packages::Packages;

@@ -398,7 +398,9 @@ impl Session {
 
     /// Resident memory, without memtrack's own; 0 if it is not known.
     pub(crate) fn resident_bytes(&mut self) -> u64 {
-        self.observer.resident_now(&self.area, monotonic_ns())
+        let now = self.observer.resident_now(&self.area, monotonic_ns());
+        self.progress.set_reading(self.observer.reading());
+        now
     }
 
     /// The metadata of the process.

@@ -2,19 +2,21 @@
 //!
 //! Invariant: the recording process copies nothing: it says which bytes of its open file to take, and what follows them.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use memtrack_collector::control::ControlClient;
 use memtrack_collector::control::protocol::{ControlCommand, ProcessState, SnapshotAnswer};
-use memtrack_collector::{RecordingHandle, SnapshotCopy, TicketSpan, capture_tail};
+use memtrack_collector::{AskedSnapshots, RecordingHandle, SnapshotCopy, TicketSpan, capture_tail};
 use memtrack_format::block::{BlockHeader, BlockKind, HEADER_LEN};
 use memtrack_format::members;
 use memtrack_format::meta::Process;
@@ -172,24 +174,65 @@ pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result
     Ok(captures)
 }
 
+/// A snapshot of all processes of a recording in this process, which were asked for it at once.
+pub(crate) struct OwnSnapshot {
+    asked: AskedSnapshots,
+    paths: CapturePaths,
+    /// By the numbers of the processes.
+    taken: BTreeMap<u32, CopyableCapture>,
+    /// Why the first process cannot be copied.
+    failed: Option<anyhow::Error>,
+}
+
+impl OwnSnapshot {
+    /// Asks for it.
+    pub(crate) fn ask(recording: &RecordingHandle, paths: &CapturePaths) -> Self {
+        let asked = recording.ask_for_snapshots();
+        Self { asked, paths: Arc::clone(paths), taken: BTreeMap::new(), failed: None }
+    }
+
+    /// Waits for the answers, until the deadline; whether more may come.
+    pub(crate) fn wait_until(&mut self, deadline: Instant) -> bool {
+        while let Some((number, answer)) = self.asked.next_until(deadline) {
+            self.take(number, answer);
+        }
+        !self.asked.is_complete() && Instant::now() < self.asked.patience()
+    }
+
+    /// Waits for all answers, but not for ever.
+    ///
+    /// # Errors
+    /// The first process cannot be copied, or the capture of one that has ended cannot be opened.
+    pub(crate) fn finish(mut self) -> Result<Vec<CopyableCapture>> {
+        self.wait_until(self.asked.patience());
+        for (number, why) in self.asked.take_unanswered() {
+            self.take(number, Err(why));
+        }
+        self.failed.map_or_else(|| Ok(self.taken.into_values().collect()), Err)
+    }
+
+    fn take(&mut self, number: u32, answer: Result<SnapshotCopy, String>) {
+        let opened = match answer {
+            Ok(copy) => CopyableCapture::own(copy),
+            Err(why) if number == 0 => Err(anyhow::Error::msg(why)),
+            Err(_) => match (self.paths)(number) {
+                Some(path) => CopyableCapture::complete(&path),
+                None => return,
+            },
+        };
+        match opened {
+            Ok(capture) => _ = self.taken.insert(number, capture),
+            Err(error) => self.failed = Some(error),
+        }
+    }
+}
+
 /// Takes a snapshot of all processes of a recording in this process.
 ///
 /// # Errors
 /// The first process cannot be copied.
 pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> Result<Vec<CopyableCapture>> {
-    let mut all = Vec::new();
-    for process in recording.processes() {
-        let opened = match recording.snapshot(process.number, TicketSpan::default()) {
-            Ok(copy) => CopyableCapture::own(copy),
-            Err(error) if process.number == 0 => bail!("{error}"),
-            Err(_) => match captures(process.number) {
-                Some(path) => CopyableCapture::complete(&path),
-                None => continue,
-            },
-        };
-        all.push(opened?);
-    }
-    Ok(all)
+    OwnSnapshot::ask(recording, captures).finish()
 }
 
 /// Takes a span of a process of a recording in this process, by its number in the tree.

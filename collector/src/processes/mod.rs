@@ -3,6 +3,7 @@
 //! Invariant: a process is answered within the time that it waits, or told that it is not recorded.
 
 pub(crate) mod admission;
+pub(crate) mod asked_snapshots;
 pub(crate) mod memory_offer;
 pub(crate) mod process_recording;
 pub(crate) mod recorded_children;

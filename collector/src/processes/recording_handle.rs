@@ -2,13 +2,13 @@
 //!
 //! Invariant: it keeps no recording alive, and no draining thread waits for its user.
 
-use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use memtrack_transport::clock::monotonic_ns;
 
 use crate::pictures::LAST_PATIENCE;
+use crate::processes::asked_snapshots::{AskedSnapshots, snapshot_of};
 use crate::processes::recorded_children::RecordedChildren;
 use crate::processes::recording_access::{RecordedProcess, RecordingAccess};
 use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
@@ -20,6 +20,15 @@ const NOT_BEGUN: &str = "the program has not begun to record yet: try it again i
 /// Whether none of these processes has connected yet.
 fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
     all.iter().all(|(_, access)| !access.progress.has_ended() && access.progress.process().is_none())
+}
+
+/// Why there is no snapshot of a process that did not answer, for the user.
+pub(crate) fn why_no_snapshot(none: NoAnswer, access: &RecordingAccess) -> String {
+    match none {
+        NoAnswer::Late => "the recording is too busy to answer: try it again".into(),
+        NoAnswer::Ended if has_not_begun(std::slice::from_ref(&(0, access.clone()))) => NOT_BEGUN.into(),
+        NoAnswer::Ended => "the process has ended".into(),
+    }
 }
 
 /// Looks at a running recording and steers it; clones are of the same recording.
@@ -124,19 +133,15 @@ impl RecordingHandle {
     /// # Errors
     /// Why it cannot be done, for the user.
     pub fn snapshot(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
-        let all = self.all();
-        let found = all.iter().find(|(known, _)| *known == number).ok_or("the process is not recorded any more")?;
-        let (_, access) = found;
-        match access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)) {
-            Ok(Ok(copy)) => Ok(copy),
-            Ok(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
-                Err("the capture of this recording is no regular file, so it cannot be copied".into())
-            }
-            Ok(Err(error)) => Err(format!("the capture cannot be written: {error}")),
-            Err(NoAnswer::Late) => Err("the recording is too busy to answer: try it again".into()),
-            Err(NoAnswer::Ended) if has_not_begun(std::slice::from_ref(found)) => Err(NOT_BEGUN.into()),
-            Err(NoAnswer::Ended) => Err("the process has ended".into()),
-        }
+        let found = self.all().into_iter().find(|(known, _)| *known == number);
+        let (_, access) = found.ok_or("the process is not recorded any more")?;
+        snapshot_of(access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)), &access)
+    }
+
+    /// Asks every process for the same of all that it has recorded, and waits for none.
+    #[must_use]
+    pub fn ask_for_snapshots(&self) -> AskedSnapshots {
+        AskedSnapshots::ask(self.all())
     }
 
     /// All recordings, with their numbers.

@@ -7,8 +7,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use memtrack_format::meta::Process;
+use memtrack_transport::clock::monotonic_ns;
 
 use crate::system::process_handle::ProcessHandle;
+
+/// A reading that is older is not that of a process whose thread drains: it waits for the disk, as it may for long.
+const STALE_NS: u64 = 250_000_000;
+
+/// Resident memory of a process at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ResidentReading {
+    /// On the monotonic clock.
+    pub(crate) time_ns: u64,
+    /// Without memtrack's own.
+    pub(crate) rss: u64,
+    /// What is neither shared nor a file's.
+    pub(crate) private: u64,
+}
 
 /// The state of one recording.
 #[derive(Debug, Default)]
@@ -18,6 +33,7 @@ pub(crate) struct RecordingProgress {
     process: Mutex<Option<Process>>,
     record_bytes: AtomicU64,
     resident_bytes: AtomicU64,
+    reading: Mutex<ResidentReading>,
     ended: AtomicBool,
     /// It was sent SIGTERM.
     terminated: AtomicBool,
@@ -99,13 +115,56 @@ impl RecordingProgress {
         self.record_bytes.load(Relaxed)
     }
 
-    /// Resident memory at the last sample; `None` if there is none.
+    /// The resident memory of the process was read.
+    pub(crate) fn set_reading(&self, reading: ResidentReading) {
+        *self.reading.lock().unwrap_or_else(PoisonError::into_inner) = reading;
+    }
+
+    /// Resident memory without memtrack's own; `None` if it is not known.
     pub(crate) fn resident_bytes(&self) -> Option<u64> {
-        Some(self.resident_bytes.load(Relaxed)).filter(|bytes| *bytes > 0)
+        self.late_resident_bytes().or_else(|| Some(self.resident_bytes.load(Relaxed)).filter(|bytes| *bytes > 0))
+    }
+
+    /// Where the draining thread has not come to read it for long, by how much its private part has changed since.
+    fn late_resident_bytes(&self) -> Option<u64> {
+        let reading = *self.reading.lock().unwrap_or_else(PoisonError::into_inner);
+        if reading.rss == 0 || monotonic_ns().saturating_sub(reading.time_ns) < STALE_NS {
+            return None;
+        }
+        let private = self.handle.get()?.upgrade()?.private_bytes()?;
+        Some(reading.rss.saturating_add(private).saturating_sub(reading.private))
     }
 
     /// Whether the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use memtrack_transport::clock::monotonic_ns;
+
+    use super::{RecordingProgress, ResidentReading};
+    use crate::system::process_handle::ProcessHandle;
+
+    #[test]
+    fn memory_is_known_while_the_thread_that_drains_waits() {
+        const RSS: u64 = 1 << 40;
+        let handle = Arc::new(ProcessHandle::of(std::process::id().cast_signed()));
+        let progress = RecordingProgress::default();
+        progress.set_handle(&handle);
+        assert_eq!(progress.resident_bytes(), None);
+        progress.set_counts(0, RSS);
+        let at = |time_ns| progress.set_reading(ResidentReading { time_ns, rss: RSS, private: 0 });
+        at(monotonic_ns() + 3_600_000_000_000);
+        assert_eq!(progress.resident_bytes(), Some(RSS));
+        at(0);
+        // Nothing of this process was private then.
+        assert!(progress.resident_bytes() > Some(RSS));
+        drop(handle);
+        assert_eq!(progress.resident_bytes(), Some(RSS), "it has ended");
     }
 }

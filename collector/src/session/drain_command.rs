@@ -18,7 +18,7 @@ use crate::system::process_handle::ProcessHandle;
 use crate::system::procfs::ResidentMemory;
 
 /// How long an answer is waited for.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A command to a draining thread.
 #[derive(Debug)]

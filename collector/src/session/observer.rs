@@ -12,6 +12,7 @@ use memtrack_transport::area::FIRST_PAGES;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
 
+use crate::recording::recording_progress::ResidentReading;
 use crate::sink::sink_queue::SinkQueue;
 use crate::system::procfs::ResidentMemory;
 
@@ -36,6 +37,7 @@ pub(crate) struct Observer {
     last_rss: u64,
     /// Resident memory when it was last read, whether for a snapshot or not, and when it is to be read again.
     known_rss: u64,
+    reading: ResidentReading,
     next_reading_ns: u64,
     last_snapshot_ns: u64,
     /// The time of the last tick.
@@ -65,6 +67,7 @@ impl Observer {
             next_snapshot_ns: 0,
             last_rss: 0,
             known_rss: 0,
+            reading: ResidentReading::default(),
             next_reading_ns: 0,
             last_snapshot_ns: 0,
             last_ns: 0,
@@ -129,9 +132,17 @@ impl Observer {
         self.known_rss
     }
 
+    /// The last reading of it.
+    pub(crate) fn reading(&self) -> ResidentReading {
+        self.reading
+    }
+
     fn read(&mut self, area: &Area, now_ns: u64) -> Option<u64> {
         let rss = self.rss(area);
         self.known_rss = rss.unwrap_or(self.known_rss);
+        if let Some((rss, private)) = rss.zip(self.resident.private_bytes()) {
+            self.reading = ResidentReading { time_ns: now_ns, rss, private };
+        }
         self.next_reading_ns = now_ns.saturating_add(READING_NS);
         rss
     }

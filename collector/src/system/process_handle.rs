@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::system::pidfd_exit;
 use crate::system::process_stat::ProcessStat;
-use crate::system::procfs::{self, ThreadStatus, clock_ns, exists, last_name};
+use crate::system::procfs::{self, ResidentMemory, ThreadStatus, clock_ns, exists, last_name};
 
 /// A handle to a process (a pidfd) that tells whether it has ended, even if its process id is reused.
 #[derive(Debug)]
@@ -72,6 +72,12 @@ impl ProcessHandle {
     /// Its processor time in nanoseconds, until it is waited for.
     pub(crate) fn processor_ns(&self) -> Option<u64> {
         self.now_or_at_end(|| procfs::processor_ns(self.pid))
+    }
+
+    /// Resident bytes that are neither shared nor a file's, while it runs.
+    pub(crate) fn private_bytes(&self) -> Option<u64> {
+        let found = ResidentMemory::of(self.pid).private_bytes();
+        found.filter(|_| !self.has_ended())
     }
 
     /// The state of one of its threads.

@@ -45,11 +45,12 @@ impl ResidentMemory {
 
     /// Resident bytes now; `None` if unknown, or if the process has released its memory.
     pub(crate) fn bytes(&self) -> Option<u64> {
-        let mut text = [0; 128];
-        let len = self.statm.as_ref()?.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(text.get(..len)?).ok()?;
-        let pages: u64 = text.split_ascii_whitespace().nth(1)?.parse().ok()?;
-        (pages > 0).then(|| pages.saturating_mul(self.page))
+        Some(resident_pages(self.statm.as_ref()?)?.0.saturating_mul(self.page))
+    }
+
+    /// How much of it is neither shared nor a file's: none of memtrack's.
+    pub(crate) fn private_bytes(&self) -> Option<u64> {
+        Some(resident_pages(self.statm.as_ref()?)?.1.saturating_mul(self.page))
     }
 
     /// Reads how much of it belongs to memtrack's library; skipped for large processes, where that is slow.
@@ -58,6 +59,17 @@ impl ResidentMemory {
             self.library = self.library.max(library_bytes(pid).unwrap_or(0));
         }
     }
+}
+
+/// Resident pages of a process, and those among them that are neither shared nor a file's; `None`: it has none any more.
+fn resident_pages(statm: &File) -> Option<(u64, u64)> {
+    let mut text = [0; 128];
+    let len = statm.read_at(&mut text, 0).ok()?;
+    let text = std::str::from_utf8(text.get(..len)?).ok()?;
+    let mut words = text.split_ascii_whitespace().skip(1);
+    let mut next = || words.next()?.parse::<u64>().ok();
+    let (all, shared) = (next()?, next()?);
+    (all > 0).then_some((all, all.saturating_sub(shared)))
 }
 
 /// Resident bytes up to which all mappings can be read in a fraction of a millisecond.

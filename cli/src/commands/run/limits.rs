@@ -17,7 +17,7 @@ use memtrack_collector::control_groups::memory_at_most;
 
 use crate::args::running::{LimitArgs, MemoryBound};
 use crate::control::snapshot;
-use crate::control::snapshot::{CapturePaths, CopyableCapture};
+use crate::control::snapshot::{CapturePaths, CopyableCapture, OwnSnapshot};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::sys::{Child, ResourceLimits, VirtualSizes};
@@ -25,6 +25,9 @@ use crate::units::{duration, plural, size};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long the processes that are to end may take until it is settled what belongs to the snapshot of that moment: they grow
+/// meanwhile.
+const SETTLE_LIMIT: Duration = Duration::from_millis(200);
 
 /// The program was ended by a limit.
 #[derive(Clone, Debug)]
@@ -35,13 +38,16 @@ pub(super) struct StoppedByLimit {
     children: usize,
     /// What was live before the program was told to end: it may free that first.
     snapshot: Option<PathBuf>,
+    /// It was told before that was settled.
+    is_late: bool,
 }
 
 impl StoppedByLimit {
     /// As a sentence.
     pub(super) fn text(&self) -> String {
         let after = duration(u64::try_from(self.after.as_nanos()).unwrap_or(u64::MAX));
-        let snapshot = self.snapshot.as_ref().map(|path| format!("; what it held then is in {}", path.display()));
+        let held = if self.is_late { "what it held soon after" } else { "what it held then" };
+        let snapshot = self.snapshot.as_ref().map(|path| format!("; {held} is in {}", path.display()));
         let program = match self.children {
             0 => "the program was".to_owned(),
             number => format!("the program and its {} were", plural(number as u64, "child", "children")),
@@ -170,6 +176,7 @@ impl LimitWatch {
                     next = Some((due + every).max(Instant::now()));
                 }
             }
+            watched.finish_stopped();
         };
         match thread::Builder::new().name("memtrack-limits".into()).spawn(watch) {
             Ok(thread) => Some(Self { stop: Some(stop), thread: Some(thread), stopped }),
@@ -213,7 +220,7 @@ struct PendingStop {
     stopped: StoppedByLimit,
     /// Whether anybody was told.
     is_sent: bool,
-    captures: Result<Vec<CopyableCapture>>,
+    snapshot: OwnSnapshot,
 }
 
 impl WatchedProgram {
@@ -249,18 +256,26 @@ impl WatchedProgram {
         (self.stop_above, self.is_ending) = (None, true);
         let after = self.begun.elapsed();
         // Which bytes belong to it is settled before, since the program may free what it holds.
-        let captures = self.take_snapshot();
+        let mut snapshot = OwnSnapshot::ask(&self.recording, &self.captures);
+        let is_late = snapshot.wait_until(Instant::now() + SETTLE_LIMIT);
         let is_sent = self.child.signal(libc::SIGTERM);
         // The first process may be a shell, which tells nobody.
         let children = self.recording.terminate_children();
-        let stopped = StoppedByLimit { exceeded, after, children, snapshot: None };
-        self.pending = Some(PendingStop { stopped, is_sent: is_sent || children > 0, captures });
+        let stopped = StoppedByLimit { exceeded, after, children, snapshot: None, is_late };
+        self.pending = Some(PendingStop { stopped, is_sent: is_sent || children > 0, snapshot });
     }
 
-    /// Writes the snapshot of the moment at which the program was told to end.
+    /// Writes the snapshot of the moment at which the program was told to end, once every process has answered.
     fn write_stopped(&mut self) {
-        let Some(PendingStop { stopped, is_sent, captures }) = self.pending.take() else { return };
-        let snapshot = self.keep_snapshot(captures);
+        if !self.pending.as_mut().is_some_and(|pending| pending.snapshot.wait_until(Instant::now())) {
+            self.finish_stopped();
+        }
+    }
+
+    /// Writes it now, and waits for the answers.
+    fn finish_stopped(&mut self) {
+        let Some(PendingStop { stopped, is_sent, snapshot }) = self.pending.take() else { return };
+        let snapshot = self.keep_snapshot(snapshot.finish());
         if is_sent {
             let mut told = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
             *told = Some(StoppedByLimit { snapshot, ..stopped });

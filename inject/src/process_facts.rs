@@ -29,6 +29,8 @@ pub(crate) struct ProcessFacts {
     has_memory: bool,
     threads: u32,
     capabilities: u64,
+    /// Those that it can have at most.
+    bounding: u64,
 }
 
 impl ProcessFacts {
@@ -36,7 +38,7 @@ impl ProcessFacts {
         Some(Self::parse(pid, &fs::read_to_string(format!("/proc/{pid}/status")).ok()?))
     }
 
-    fn parse(pid: i32, text: &str) -> Self {
+    pub(crate) fn parse(pid: i32, text: &str) -> Self {
         let mut facts = Self { pid, group: pid, ..Self::default() };
         for (key, value) in text.lines().filter_map(|line| line.split_once(':')) {
             let value = value.trim();
@@ -51,6 +53,7 @@ impl ProcessFacts {
                 "Seccomp_filters" => facts.filters = Some(number),
                 "SigIgn" => facts.ignored_signals = u64::from_str_radix(value, 16).unwrap_or(0),
                 "CapEff" => facts.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
+                "CapBnd" => facts.bounding = u64::from_str_radix(value, 16).unwrap_or(0),
                 "Threads" => facts.threads = number,
                 "VmSize" => facts.has_memory = true,
                 _ => {}
@@ -62,6 +65,26 @@ impl ProcessFacts {
     /// Whether the process may use this capability.
     fn has(&self, capability: u32) -> bool {
         self.capabilities >> capability & 1 == 1
+    }
+
+    /// Whether it may trace the processes of its user namespace.
+    pub(crate) fn may_trace(&self) -> bool {
+        self.has(SYS_PTRACE)
+    }
+
+    /// Whether root has that right in its place, of what it could have.
+    pub(crate) fn could_trace(&self) -> bool {
+        self.bounding >> SYS_PTRACE & 1 == 1
+    }
+
+    /// The effective user.
+    pub(crate) fn user(&self) -> Option<u32> {
+        self.users.get(1).copied()
+    }
+
+    /// A user of it that is another one.
+    pub(crate) fn other_user(&self, user: Option<u32>) -> Option<u32> {
+        self.users.iter().find(|theirs| Some(**theirs) != user).copied()
     }
 
     /// Whether it can read the filters of others.
@@ -113,31 +136,11 @@ impl ProcessFacts {
         }
         Ok(())
     }
-
-    /// Why the kernel did not permit to trace this process.
-    pub(crate) fn why_denied(&self, own: &Self, scope: Option<u32>) -> Refusal {
-        let is_privileged = own.has(SYS_PTRACE);
-        let user = own.users.get(1).copied();
-        let other = self.users.iter().find(|theirs| Some(**theirs) != user).copied();
-        match (scope, other) {
-            (Some(3), _) => Refusal::YamaNobody,
-            (Some(2), _) if !is_privileged => Refusal::YamaPrivileged,
-            (_, Some(other)) if !is_privileged && user != Some(0) => Refusal::AnotherUser(other),
-            (Some(1), None) if !is_privileged => Refusal::YamaParent,
-            (_, None) if !is_privileged && user != Some(0) => Refusal::NotDumpable,
-            _ => Refusal::NoCapability,
-        }
-    }
-}
-
-/// The setting of the security module Yama; `None` where it is not active.
-pub(crate) fn yama_scope() -> Option<u32> {
-    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{ProcessFacts, SYS_PTRACE};
+    use super::ProcessFacts;
     use crate::refusal::Refusal;
 
     fn facts(text: &str) -> ProcessFacts {
@@ -161,24 +164,5 @@ mod tests {
         assert!(matches!(facts("Tgid:\t50\nPPid:\t2\nState:\tS\n").check(&own), Err(Refusal::Kernel)));
         assert!(matches!(facts("Tgid:\t50\nPPid:\t9\nState:\tR\n").check(&own), Err(Refusal::Zombie)), "it ends");
         assert!(matches!(facts(USUAL).check(&facts(USUAL)), Err(Refusal::Itself)));
-    }
-
-    #[test]
-    fn the_reason_of_a_denial_is_the_first_that_would_remain() {
-        let target = facts(USUAL);
-        let own = |user: u32, capable: bool| ProcessFacts {
-            users: vec![user; 3],
-            capabilities: u64::from(capable) << SYS_PTRACE,
-            ..ProcessFacts::default()
-        };
-        let why = |user, capable, scope| target.why_denied(&own(user, capable), scope);
-        assert!(matches!(why(1000, true, Some(3)), Refusal::YamaNobody));
-        assert!(matches!(why(1000, false, Some(2)), Refusal::YamaPrivileged));
-        assert!(matches!(why(1001, false, Some(1)), Refusal::AnotherUser(1000)));
-        assert!(matches!(why(1000, false, Some(1)), Refusal::YamaParent));
-        assert!(matches!(why(1000, false, Some(0)), Refusal::NotDumpable));
-        assert!(matches!(why(1000, false, None), Refusal::NotDumpable));
-        assert!(matches!(why(0, false, None), Refusal::NoCapability));
-        assert!(matches!(why(0, true, Some(1)), Refusal::NoCapability));
     }
 }

@@ -55,12 +55,42 @@ pub enum Refusal {
          with 'sudo sysctl kernel.yama.ptrace_scope=0', or start the program with 'memtrack run --dormant'"
     )]
     YamaParent,
-    /// The capability is missing.
+    /// Root without the capability.
     #[error(
-        "memtrack may not trace this process: it lacks CAP_SYS_PTRACE over it; in a container add the capability \
-         (--cap-add=SYS_PTRACE), or run memtrack on the host as root"
+        "root lacks the capability CAP_SYS_PTRACE here, as in most containers, without which it may not trace this process; give \
+         it to memtrack's container (--cap-add=SYS_PTRACE), or run memtrack outside of it"
     )]
-    NoCapability,
+    CapabilityDropped,
+    /// Root that may have the capability and does not use it.
+    #[error(
+        "memtrack was started without the capability CAP_SYS_PTRACE, which root may have here; start it from a shell of root that \
+         has kept it ('capsh --print' shows which)"
+    )]
+    CapabilityUnused,
+    /// Root of a user namespace.
+    #[error(
+        "memtrack has CAP_SYS_PTRACE in its own user namespace only (as in a rootless container, or after 'unshare --user'), and \
+         the process is outside of that; run memtrack as root of the system, outside of it"
+    )]
+    UserNamespace,
+    /// A filter for memtrack's own system calls.
+    #[error(
+        "memtrack's own system calls are restricted (seccomp), and ptrace is not permitted; start its container with \
+         '--security-opt seccomp=unconfined', or run memtrack outside of it"
+    )]
+    OwnSeccomp,
+    /// A security module of the kernel.
+    #[error(
+        "memtrack has CAP_SYS_PTRACE, and is confined by a security module of the kernel (AppArmor, SELinux) as '{0}', which does \
+         not permit to trace this process; run memtrack unconfined, or permit ptrace in that policy: 'dmesg' shows what was denied"
+    )]
+    Confined(String),
+    /// Nothing that can be read explains it.
+    #[error(
+        "the system does not permit to trace this process, although memtrack has CAP_SYS_PTRACE: a security module may forbid it, \
+         and 'dmesg' show which"
+    )]
+    Unexplained,
     /// Another debugger.
     #[error("the process is traced already, by process {pid} ({name}); end that first")]
     Traced {

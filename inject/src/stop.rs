@@ -7,8 +7,9 @@
 use std::time::{Duration, Instant};
 
 use crate::candidates::Candidates;
+use crate::denial::why_denied;
 use crate::late_threads::LateThreads;
-use crate::process_facts::{ProcessFacts, yama_scope};
+use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::safe_point::{SafetyJudge, StoppedState};
 use crate::stopped_thread::StoppedThread;
@@ -184,7 +185,7 @@ fn denied(target: &TargetProcess) -> Refusal {
         None => Refusal::Gone,
         Some(facts) => match facts.check(&target.own) {
             Err(refusal) => refusal,
-            Ok(()) => facts.why_denied(&target.own, yama_scope()),
+            Ok(()) => why_denied(&facts, &target.own),
         },
     }
 }

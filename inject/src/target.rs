@@ -6,10 +6,11 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::Path;
 
+use crate::denial::why_denied;
 use crate::maps::Mappings;
 use crate::memory::RemoteMemory;
 use crate::object::{ObjectClass, RemoteObject, class_at};
-use crate::process_facts::{ProcessFacts, yama_scope};
+use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
 
 /// Entries of the auxiliary vector.
@@ -53,7 +54,7 @@ impl TargetProcess {
         let facts = ProcessFacts::read(pid).filter(|_| pid > 0).ok_or(Refusal::NoProcess)?;
         facts.check(&own)?;
         let denied = |error: io::Error| match error.raw_os_error() {
-            Some(libc::EPERM | libc::EACCES) => facts.why_denied(&own, yama_scope()),
+            Some(libc::EPERM | libc::EACCES) => why_denied(&facts, &own),
             Some(libc::ENOENT | libc::ESRCH) => Refusal::Gone,
             _ => Refusal::Own { what: "the process's memory cannot be opened", error },
         };

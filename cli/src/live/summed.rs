@@ -12,6 +12,7 @@ mod threads;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -86,9 +87,13 @@ pub(crate) struct SummedProcesses {
 impl SummedProcesses {
     /// Begins to receive the processes of a recording.
     pub(crate) fn begin(recording: ControlClient, every: Duration) -> Self {
+        Self { recording: Some(recording), ..Self::without_recording(every) }
+    }
+
+    fn without_recording(every: Duration) -> Self {
         let (sender, receiver) = sync_channel(MOST_WAITING);
         Self {
-            recording: Some(recording),
+            recording: None,
             every,
             asked: None,
             next: Instant::now() + every.min(SOON),
@@ -163,6 +168,12 @@ impl SummedProcesses {
                 },
             }
         }
+        let (every, sender) = (self.every, self.sender.clone());
+        self.start_waiting(|process, known| process::start(process, known, every, sender.clone()));
+    }
+
+    /// Starts a thread for each process that waits, of as many as may be received and read at once.
+    fn start_waiting(&mut self, start: impl Fn(ProcessStatus, &SummedProcess) -> io::Result<()>) {
         while self.receiving < MOST_RECEIVED || self.reading < MOST_READ {
             let Some(process) = self.waiting.pop_front() else { return };
             let known = self.known.entry(process.number).or_default();
@@ -172,10 +183,17 @@ impl SummedProcesses {
                 (ProcessWay::Read, &mut self.reading)
             };
             known.way = way;
-            // One without a thread is counted as missing.
-            if process::start(process, known, self.every, self.sender.clone()).is_ok() {
+            if start(process.clone(), known).is_ok() {
                 *number += 1;
+                continue;
             }
+            // One without a thread is counted as missing, and has its turn when there are threads again. Where none is left to end,
+            // and nothing that runs, it would be tried for ever.
+            if self.recording.is_some() || self.receiving + self.reading > 0 {
+                self.waiting.push_front(process);
+                return;
+            }
+            known.is_given_up = true;
         }
     }
 
@@ -316,7 +334,7 @@ impl SummedProcesses {
         }
     }
 
-    /// How many processes run that are in no sum.
+    /// How many processes run that are in no sum, or ran and could not be read.
     fn missing(&self) -> u64 {
         self.known.values().filter(|known| known.is_missing()).count() as u64
     }
@@ -370,5 +388,61 @@ impl Lag {
         self.bytes = self.bytes.saturating_add(more.bytes);
         self.events = self.events.saturating_add(more.events);
         self.ms = self.ms.max(more.ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io;
+    use std::sync::atomic::Ordering::Relaxed;
+    use std::time::Duration;
+
+    use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
+
+    use super::{SummedProcess, SummedProcesses};
+
+    /// Two processes that run and wait.
+    fn with_two() -> SummedProcesses {
+        let mut summed = SummedProcesses::without_recording(Duration::from_secs(1));
+        for number in [1, 2] {
+            let known = SummedProcess::default();
+            known.runs.store(true, Relaxed);
+            summed.known.insert(number, known);
+            summed.waiting.push_back(ProcessStatus::new(number + 100, number, ProcessState::Recording));
+        }
+        summed
+    }
+
+    #[test]
+    fn a_process_without_a_thread_is_missing_and_tried_again() {
+        let mut summed = with_two();
+        let threads = Cell::new(1);
+        let started = Cell::new(Vec::new());
+        let start = |process: ProcessStatus, _: &SummedProcess| {
+            let left = threads.replace(threads.get() - 1);
+            if left < 1 {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            started.set([started.take(), vec![process.number]].concat());
+            Ok(())
+        };
+        summed.start_waiting(start);
+        assert_eq!((started.take(), summed.receiving, summed.waiting.len(), summed.missing()), (vec![1], 1, 1, 2));
+        threads.set(0);
+        summed.start_waiting(start);
+        assert_eq!((started.take(), summed.receiving, summed.waiting.len()), (vec![], 1, 1), "it waits");
+        threads.set(9);
+        summed.start_waiting(start);
+        assert_eq!((started.take(), summed.receiving, summed.waiting.len()), (vec![2], 2, 0));
+    }
+
+    #[test]
+    fn where_no_thread_can_be_had_the_end_comes_and_says_what_is_missing() {
+        let mut summed = with_two();
+        summed.known.values().for_each(|known| known.runs.store(false, Relaxed));
+        assert_eq!(summed.missing(), 0);
+        summed.start_waiting(|_, _| Err(io::ErrorKind::WouldBlock.into()));
+        assert_eq!((summed.receiving, summed.waiting.len(), summed.missing()), (0, 0, 2));
     }
 }

@@ -58,12 +58,14 @@ pub(super) struct SummedProcess {
     pub(super) runs: Arc<AtomicBool>,
     /// A window has come, and more will, or it has ended.
     pub(super) seen: bool,
+    /// No thread could be started that would read it, to the end.
+    pub(super) is_given_up: bool,
 }
 
 impl SummedProcess {
-    /// Whether it runs and is in no sum: it waits, is new, or cannot be read.
+    /// Whether it runs and is in no sum, since it waits, is new, or cannot be read; or was never read.
     pub(super) fn is_missing(&self) -> bool {
-        !self.seen && self.runs.load(Relaxed)
+        self.is_given_up || !self.seen && self.runs.load(Relaxed)
     }
 }
 

@@ -187,6 +187,8 @@ impl Pushes {
         }
         outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
         senders.into_iter().for_each(|sender| drop(sender.join()));
+        // A thread that was left behind has them, too.
+        outlets.iter().for_each(|(_, queue)| queue.remove());
     }
 }
 

@@ -44,13 +44,14 @@ pub(super) struct QueueCounts {
 pub(super) struct PushQueue {
     /// The kind and the address of its server, and the hash of a user.
     server: String,
-    directory: OwnedDirectory,
     state: Mutex<PushQueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct PushQueueState {
+    /// `None`: it is removed.
+    directory: Option<OwnedDirectory>,
     waiting: VecDeque<QueuedPush>,
     /// Before these, those that were taken over.
     taken: VecDeque<QueuedPush>,
@@ -94,9 +95,8 @@ impl PushQueueState {
 }
 
 impl Drop for PushQueue {
-    /// What waits in directories that were taken over is for the next recording.
     fn drop(&mut self) {
-        self.lock().left.drain(..).for_each(LeftDirectory::remove_if_empty);
+        self.remove();
     }
 }
 
@@ -110,7 +110,8 @@ impl PushQueue {
     }
 
     fn with(server: String, directory: OwnedDirectory, left: Vec<LeftDirectory>) -> Self {
-        let queue = Self { server, directory, state: Mutex::default(), changed: Condvar::new() };
+        let state = PushQueueState { directory: Some(directory), ..PushQueueState::default() };
+        let queue = Self { server, state: Mutex::new(state), changed: Condvar::new() };
         left.into_iter().for_each(|left| queue.take_over(left));
         queue
     }
@@ -146,11 +147,11 @@ impl PushQueue {
     /// Adds a request; one that cannot be written is given up.
     pub(super) fn put(&self, request: &PushRequest) {
         let mut state = self.lock();
-        let file = self.directory.path().join(state.made.to_string());
+        let name = state.made.to_string();
         state.made += 1;
-        let written = stored::write(&file, &self.server, request).ok().filter(|bytes| *bytes <= MOST_BYTES);
-        let Some(bytes) = written else {
-            let _ = fs::remove_file(file);
+        let file = state.directory.as_ref().map(|directory| directory.path().join(name));
+        let written = file.and_then(|file| self.write(file, request));
+        let Some((file, bytes)) = written else {
             state.lost += 1;
             return;
         };
@@ -159,6 +160,15 @@ impl PushQueue {
         state.shrink();
         drop(state);
         self.changed.notify_all();
+    }
+
+    /// Writes a file with its bytes, or none.
+    fn write(&self, file: PathBuf, request: &PushRequest) -> Option<(PathBuf, u64)> {
+        let written = stored::write(&file, &self.server, request).ok().filter(|bytes| *bytes <= MOST_BYTES);
+        if written.is_none() {
+            let _ = fs::remove_file(&file);
+        }
+        Some((file, written?))
     }
 
     /// Waits for the next request, and takes it; `None`: the queue is closed, and empty or out of time.
@@ -229,6 +239,13 @@ impl PushQueue {
     pub(super) fn close(&self, end: Instant) {
         self.lock().closed.get_or_insert(end);
         self.changed.notify_all();
+    }
+
+    /// Removes its directory: nothing is put into it any more. What waits in those that were taken over is for the next recording.
+    pub(super) fn remove(&self) {
+        let mut state = self.lock();
+        state.directory = None;
+        state.left.drain(..).for_each(LeftDirectory::remove_if_empty);
     }
 
     /// When what waits is given up, if the queue is closed.
@@ -332,6 +349,35 @@ mod tests {
         queue.close(end);
         queue.close(later());
         assert_eq!((queue.end(), next(&queue)), (Some(end), None));
+    }
+
+    #[test]
+    fn nothing_is_left_by_one_who_still_has_the_queue_at_the_end() {
+        let parent = tempfile::tempdir().unwrap();
+        let queue = queue(parent.path(), SERVER);
+        queue.put(&request("own"));
+        queue.close(Instant::now());
+        queue.remove();
+        queue.put(&request("late"));
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
+        assert_eq!(queue.counts(), QueueCounts { made: 2, lost: 2, taken: 0 });
+    }
+
+    #[test]
+    fn what_no_server_can_get_goes_and_its_directory_with_it() {
+        let parent = tempfile::tempdir().unwrap();
+        let left = killed(parent.path());
+        let whole = fs::read(left.join("2")).unwrap();
+        fs::write(left.join("1"), b"").unwrap();
+        fs::write(left.join("2"), &whole[..20]).unwrap();
+        let owner = fs::File::open(left.join("lock")).unwrap();
+        owner.try_lock().unwrap();
+        let other = "Otlp http://a:2";
+        drop(queue(parent.path(), other));
+        assert!(left.join("1").exists() && left.join("2").exists(), "its owner is just writing them");
+        drop(owner);
+        drop(queue(parent.path(), other));
+        assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub(super) const MOST_BYTES: u64 = 64 << 20;
 
 /// Bytes of the first line at the most.
 const LONGEST_HEAD: u64 = 64 << 10;
+/// With what it begins.
+const HEAD_BEGIN: &[u8] = br#"{"server":""#;
 
 #[derive(Serialize, Deserialize)]
 struct StoredHead {
@@ -32,7 +34,7 @@ struct StoredHead {
 pub(super) enum StoredFor {
     /// A request of this server, and the bytes of the file.
     This(u64),
-    /// One of this server that was not written to its end.
+    /// One of any server that was not written to its end.
     Torn,
     /// One of another server, or none.
     Other,
@@ -64,14 +66,23 @@ pub(super) fn read(file: &Path) -> io::Result<PushRequest> {
     Ok(request)
 }
 
-/// What the file has for this server.
+/// What the file has for this server. Nobody writes it any more.
 pub(super) fn find(file: &Path, server: &str) -> StoredFor {
     match StoredFile::open(file) {
+        Ok(file) if !file.is_whole() => StoredFor::Torn,
         Ok(file) if file.head.server != server => StoredFor::Other,
-        Ok(file) if file.is_whole() => StoredFor::This(file.bytes),
-        Ok(_) => StoredFor::Torn,
+        Ok(file) => StoredFor::This(file.bytes),
+        Err(_) if has_torn_head(file).unwrap_or(false) => StoredFor::Torn,
         Err(_) => StoredFor::Other,
     }
+}
+
+/// Whether the file is empty, or ends within its first line and begins as that does.
+fn has_torn_head(file: &Path) -> io::Result<bool> {
+    let mut text = Vec::new();
+    open_plain(file)?.take(LONGEST_HEAD).read_to_end(&mut text)?;
+    let is_begun = text.starts_with(HEAD_BEGIN) || HEAD_BEGIN.starts_with(&text);
+    Ok(is_begun && (text.len() as u64) < LONGEST_HEAD && !text.contains(&b'\n'))
 }
 
 /// A file that is open behind its head.
@@ -145,9 +156,9 @@ mod tests {
         let whole = fs::read(file.path()).unwrap();
         for length in 0..bytes {
             file.as_file().set_len(length).unwrap();
-            let found = find(file.path(), SERVER);
-            let is_head = length > bytes - request.body.len() as u64 - 2;
-            assert_eq!(found, if is_head { StoredFor::Torn } else { StoredFor::Other }, "{length}");
+            for server in [SERVER, "Otlp http://a:2"] {
+                assert_eq!(find(file.path(), server), StoredFor::Torn, "{length}");
+            }
             assert!(read(file.path()).is_err(), "{length}");
             fs::write(file.path(), &whole).unwrap();
         }

@@ -4,6 +4,7 @@
 
 pub(crate) mod sink_queue;
 
+use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
 
@@ -31,14 +32,27 @@ pub struct RecordPiece<'a> {
 }
 
 /// A capture of everything up to now: the beginning of a file, and what follows it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct SnapshotCopy {
-    /// A descriptor of this process, of the file.
+    /// A descriptor of this process, of the file: open as long as the recording is.
     pub descriptor: RawFd,
+    /// The file, opened anew to be read: it stays open when the recording has ended.
+    pub file: File,
     /// Bytes of the file.
     pub length: u64,
     /// Bytes that follow them.
     pub tail: Vec<u8>,
+}
+
+impl SnapshotCopy {
+    /// Of this open file, which may be open for writing only.
+    ///
+    /// # Errors
+    /// It cannot be opened anew.
+    pub fn of(descriptor: RawFd, length: u64, tail: Vec<u8>) -> io::Result<Self> {
+        let file = File::open(format!("/proc/self/fd/{descriptor}"))?;
+        Ok(Self { descriptor, file, length, tail })
+    }
 }
 
 /// A consumer of drained data. An error of any method ends the recording.

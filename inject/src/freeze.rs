@@ -11,7 +11,7 @@ use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
-use crate::stop::{Halt, halt, is_in_sequence};
+use crate::stop::{Halt, STOP_LIMIT, halt, is_in_sequence};
 use crate::stop_all::stop_all;
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
@@ -20,6 +20,8 @@ use crate::view::ProcessView;
 
 /// How long a moment is searched in which the process may be frozen.
 const LIMIT: Duration = Duration::from_secs(2);
+/// How long a thread is searched that waits for the copy.
+const END_LIMIT: Duration = Duration::from_secs(10);
 /// Pauses between tries, in microseconds.
 const PAUSES: [u64; 5] = [300, 1100, 500, 2300, 700];
 /// Children without an exit signal.
@@ -89,17 +91,25 @@ fn release(threads: Vec<StoppedThread>) {
     threads.into_iter().for_each(StoppedThread::release);
 }
 
-/// Stops one thread, wherever it is: a system call is executed in it, and no code of the process.
+/// Stops one thread, wherever it is: a system call is executed in it, and no code of the process. The others run meanwhile, so
+/// that it may take its time where many wait for few processors.
 fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
-    let (searched, mut reason) = (Instant::now(), Busy::DoesNotStop);
+    let (searched, mut reason, mut limit) = (Instant::now(), Busy::DoesNotStop, STOP_LIMIT);
     let mut late = LateThreads::of(target.pid);
-    for pause in PAUSES.iter().cycle().take_while(|_| searched.elapsed() < LIMIT) {
-        for tid in target.threads() {
+    for pause in PAUSES.iter().cycle() {
+        let threads = target.threads();
+        if threads.is_empty() {
+            return Err(Refusal::Gone);
+        }
+        for tid in threads {
             late.release_stopped();
+            if searched.elapsed() > END_LIMIT {
+                return Err(Refusal::Busy { seconds: END_LIMIT.as_secs(), reason });
+            }
             if late.contains(tid) || is_uninterruptible(target.pid, tid) {
                 continue;
             }
-            match halt(target, tid, &mut late)? {
+            match halt(target, tid, limit, &mut late)? {
                 Halt::Halted(thread) if !is_in_sequence(target, &thread.tracee) => return Ok((thread, late)),
                 Halt::Halted(thread) => {
                     thread.release();
@@ -109,9 +119,10 @@ fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refu
                 Halt::Ended => {}
             }
         }
+        limit = (limit * 2).min(END_LIMIT);
         std::thread::sleep(Duration::from_micros(*pause));
     }
-    Err(Refusal::Busy { seconds: LIMIT.as_secs(), reason })
+    Err(Refusal::Gone)
 }
 
 /// A copy of the process that never runs.
@@ -148,7 +159,12 @@ impl ProcessCopy {
         if ProcessFacts::read(target.pid).is_none() {
             return Ok(());
         }
-        let (stopped, late) = stop_any(target)?;
+        let (stopped, late) = match stop_any(target) {
+            Ok(stopped) => stopped,
+            // It has ended meanwhile, and its children are not its own any more.
+            Err(Refusal::Gone) => return Ok(()),
+            Err(refusal) => return Err(refusal),
+        };
         let mut thread = RemoteThread::begin(target, stopped, late)?;
         let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
         thread.finish()?;

@@ -85,7 +85,7 @@ fn attempt(
     judge: &mut SafetyJudge,
     late: &mut LateThreads,
 ) -> Result<Attempt, Refusal> {
-    let stopped = match halt(target, tid, late)? {
+    let stopped = match halt(target, tid, STOP_LIMIT, late)? {
         Halt::Halted(stopped) => stopped,
         Halt::Late(tracee) => return Ok(Attempt::Late(tracee)),
         Halt::Ended => return Ok(Attempt::Ended),
@@ -97,8 +97,8 @@ fn attempt(
     Ok(Attempt::Safe(stopped))
 }
 
-/// Stops a thread wherever it is. Late ones that stop meanwhile go on at once.
-pub(crate) fn halt(target: &TargetProcess, tid: i32, late: &mut LateThreads) -> Result<Halt, Refusal> {
+/// Stops a thread wherever it is, if it does so within `limit`. Late ones that stop meanwhile go on at once.
+pub(crate) fn halt(target: &TargetProcess, tid: i32, limit: Duration, late: &mut LateThreads) -> Result<Halt, Refusal> {
     let Some(tracee) = ask_to_stop(target, tid)? else { return Ok(Halt::Ended) };
     let (asked, mut pauses) = (Instant::now(), Pauses::default());
     loop {
@@ -107,7 +107,7 @@ pub(crate) fn halt(target: &TargetProcess, tid: i32, late: &mut LateThreads) -> 
                 return Ok(Halt::Halted(StoppedThread { tracee, registers: *registers }));
             }
             StopProgress::Ended => return Ok(Halt::Ended),
-            StopProgress::Runs if asked.elapsed() <= STOP_LIMIT => {}
+            StopProgress::Runs if asked.elapsed() <= limit => {}
             StopProgress::Runs if is_alive(target.pid, tid) => return Ok(Halt::Late(tracee)),
             StopProgress::Runs => {
                 release_ended(tid);

@@ -206,7 +206,7 @@ impl CommandHandler for RecordingCommands {
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         let pid = pid.unwrap_or(self.pid);
         let number = self.number_of(pid)?;
-        let SnapshotCopy { descriptor, length, tail } = self.recording.snapshot(number, TicketSpan::default())?;
+        let SnapshotCopy { descriptor, length, tail, .. } = self.recording.snapshot(number, TicketSpan::default())?;
         let (tail, capture) = (STANDARD.encode(tail), (self.captures)(number));
         Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
     }

@@ -74,11 +74,9 @@ impl CopyableCapture {
     }
 
     /// Of a recording in this process.
-    fn own(copy: SnapshotCopy) -> Result<Self> {
-        let SnapshotCopy { descriptor, length, tail } = copy;
-        let path = format!("/proc/self/fd/{descriptor}");
-        let file = File::open(&path).with_context(|| format!("{path}: cannot be opened"))?;
-        Ok(Self { file, length, tail })
+    fn own(copy: SnapshotCopy) -> Self {
+        let SnapshotCopy { file, length, tail, .. } = copy;
+        Self { file, length, tail }
     }
 
     /// The capture of a process whose recording is complete.
@@ -213,7 +211,7 @@ impl OwnSnapshot {
 
     fn take(&mut self, number: u32, answer: Result<SnapshotCopy, String>) {
         let opened = match answer {
-            Ok(copy) => CopyableCapture::own(copy),
+            Ok(copy) => Ok(CopyableCapture::own(copy)),
             Err(why) if number == 0 => Err(anyhow::Error::msg(why)),
             Err(_) => match (self.paths)(number) {
                 Some(path) => CopyableCapture::complete(&path),
@@ -240,7 +238,7 @@ pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> 
 /// # Errors
 /// It cannot be copied.
 pub(crate) fn take_span(recording: &RecordingHandle, number: u32, span: TicketSpan) -> Result<CopyableCapture> {
-    CopyableCapture::own(recording.snapshot(number, span).map_err(anyhow::Error::msg)?)
+    Ok(CopyableCapture::own(recording.snapshot(number, span).map_err(anyhow::Error::msg)?))
 }
 
 /// Writes the captures as one file; returns its length.

@@ -280,7 +280,7 @@ impl<W: Write + Send> Sink for FileSink<W> {
         let descriptor = self.descriptor.ok_or(io::ErrorKind::Unsupported)?;
         // The start of a span is its own, that of a later image of the process is the first one's.
         let ticket = if process.span_ticket.is_some() { 0 } else { self.image_ticket };
-        Ok(SnapshotCopy { descriptor, length: self.written, tail: capture_tail(process, ticket)? })
+        SnapshotCopy::of(descriptor, self.written, capture_tail(process, ticket)?)
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {

@@ -1,7 +1,6 @@
 //! Snapshots of all processes of a recording that were asked for at once; each answers when its thread comes to it.
 //!
-//! Invariant: who waits does so until one deadline for all. An answer is handed out as soon as it is taken: the descriptor that it
-//! names is open only as long as the process is recorded.
+//! Invariant: who waits does so until one deadline for all.
 
 use std::io;
 use std::time::Instant;
@@ -104,6 +103,7 @@ pub(crate) fn snapshot_of(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::sync::Arc;
     use std::time::Instant;
 
@@ -121,7 +121,8 @@ mod tests {
 
     fn answer(inbox: &Receiver<DrainCommand>, descriptor: i32) {
         let Ok(DrainCommand::Snapshot(_, answer)) = inbox.try_recv() else { panic!("it was asked at once") };
-        answer.send(Ok(SnapshotCopy { descriptor, length: 1, tail: Vec::new() })).unwrap();
+        let file = File::open("/dev/null").unwrap();
+        answer.send(Ok(SnapshotCopy { descriptor, file, length: 1, tail: Vec::new() })).unwrap();
     }
 
     #[test]

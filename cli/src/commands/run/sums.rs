@@ -162,7 +162,7 @@ impl Sink for SumsSink {
         file.write_all(&bytes)?;
         let length = (header::LEN + bytes.len()) as u64;
         let descriptor = self.snapshot.insert((file, Instant::now())).0.as_raw_fd();
-        Ok(SnapshotCopy { descriptor, length, tail: Vec::new() })
+        SnapshotCopy::of(descriptor, length, Vec::new())
     }
 
     fn finish(&mut self, complete: bool) -> io::Result<()> {

@@ -7,8 +7,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select};
 
-use crate::processes::recording_access::RecordingAccess;
-use crate::processes::recording_handle::why_no_snapshot;
+use crate::processes::recording_access::{NOT_BEGUN, RecordingAccess, has_not_begun};
 use crate::session::drain_command::{DrainCommand, NoAnswer, PATIENCE, TicketSpan};
 use crate::sink::SnapshotCopy;
 
@@ -80,6 +79,15 @@ impl AskedSnapshots {
     pub fn take_unanswered(&mut self) -> Vec<(u32, String)> {
         let late = |process: AskedProcess| (process.number, why_no_snapshot(NoAnswer::Late, &process.access));
         self.asked.drain(..).map(late).collect()
+    }
+}
+
+/// Why there is no snapshot of a process that did not answer, for the user.
+fn why_no_snapshot(none: NoAnswer, access: &RecordingAccess) -> String {
+    match none {
+        NoAnswer::Late => "the recording is too busy to answer: try it again".into(),
+        NoAnswer::Ended if has_not_begun(std::slice::from_ref(&(0, access.clone()))) => NOT_BEGUN.into(),
+        NoAnswer::Ended => "the process has ended".into(),
     }
 }
 

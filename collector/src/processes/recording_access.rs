@@ -9,6 +9,14 @@ use memtrack_format::meta::Process;
 use crate::recording::recording_progress::RecordingProgress;
 use crate::session::drain_command::CommandSender;
 
+/// Why nothing is done before a process has connected.
+pub(crate) const NOT_BEGUN: &str = "the program has not begun to record yet: try it again in a moment";
+
+/// Whether none of these processes has connected yet.
+pub(crate) fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
+    all.iter().all(|(_, access)| !access.progress.has_ended() && access.progress.process().is_none())
+}
+
 /// Access to the recording of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordingAccess {

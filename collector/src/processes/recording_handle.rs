@@ -10,26 +10,9 @@ use memtrack_transport::clock::monotonic_ns;
 use crate::pictures::LAST_PATIENCE;
 use crate::processes::asked_snapshots::{AskedSnapshots, snapshot_of};
 use crate::processes::recorded_children::RecordedChildren;
-use crate::processes::recording_access::{RecordedProcess, RecordingAccess};
+use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAccess, has_not_begun};
 use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
-
-/// Why nothing is done before a process has connected.
-const NOT_BEGUN: &str = "the program has not begun to record yet: try it again in a moment";
-
-/// Whether none of these processes has connected yet.
-fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
-    all.iter().all(|(_, access)| !access.progress.has_ended() && access.progress.process().is_none())
-}
-
-/// Why there is no snapshot of a process that did not answer, for the user.
-pub(crate) fn why_no_snapshot(none: NoAnswer, access: &RecordingAccess) -> String {
-    match none {
-        NoAnswer::Late => "the recording is too busy to answer: try it again".into(),
-        NoAnswer::Ended if has_not_begun(std::slice::from_ref(&(0, access.clone()))) => NOT_BEGUN.into(),
-        NoAnswer::Ended => "the process has ended".into(),
-    }
-}
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]

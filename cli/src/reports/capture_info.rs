@@ -271,6 +271,11 @@ impl CaptureInfo {
         self.process.python_version.map(|version| version.to_string())
     }
 
+    /// Whether the program is one without an interpreter, as far as is known: of several processes the others may have one.
+    pub(crate) fn runs_no_python(&self) -> bool {
+        self.process.python_version.is_none() && self.others == 0
+    }
+
     /// What ended the process, if a signal did, as `ended by signal 9 (SIGKILL: …)`.
     pub(crate) fn end_reason(&self) -> Option<String> {
         let reason = self.process.end_reason.as_deref().map(text);

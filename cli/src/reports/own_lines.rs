@@ -124,6 +124,7 @@ fn top_rows_of(capture: &Capture, view: View, has_names: bool) -> TextTable {
         let text = match whose {
             Rest::Of(Whose::Own) => plural(others as u64, "other line of own code", "other lines of own code"),
             Rest::Of(Whose::Libraries) => "libraries, without own code".into(),
+            Rest::Of(Whose::Standard) if capture.info.runs_no_python() => "standard libraries, without own code".into(),
             Rest::Of(Whose::Standard) => "the interpreter and standard libraries, without own code".into(),
             Rest::Of(Whose::Imports) => "imports".into(),
             Rest::Frameless => format!("{}; --native shows whose{}", frameless.what(), frameless.names(capture)),

@@ -6,7 +6,7 @@
 use memtrack_format::Allocator;
 use rustc_hash::FxHashMap;
 
-use crate::analysis::{GroupFlow, Options, SiteWindow, Tally};
+use crate::analysis::{FlowMark, GroupFlow, Options, SiteWindow, Tally};
 use crate::event::{Event, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
 use crate::replay::Replay;
@@ -22,7 +22,7 @@ pub struct WindowReplay {
     /// The number of the window that the last event was in.
     number: u64,
     /// What each group had allocated and freed at the end of the last window.
-    before: Vec<(Tally, Tally)>,
+    before: Vec<FlowMark>,
     windows: Vec<SiteWindow>,
 }
 
@@ -52,9 +52,9 @@ impl WindowReplay {
     pub fn open(&self) -> Option<SiteWindow> {
         let length = self.length_ns?;
         let from_ns = self.number.saturating_mul(length);
-        let rows = self.replay.flows().enumerate().filter_map(|(at, flow)| {
-            let before = self.before.get(at).copied().unwrap_or_default();
-            since(flow, before)
+        let rows = self.replay.running_flows().enumerate().filter_map(|(at, flow)| {
+            let flow = flow.since(self.before.get(at).copied().unwrap_or_default());
+            [flow.allocated, flow.freed, flow.live].into_iter().any(is_something).then_some(flow)
         });
         Some(SiteWindow { from_ns, to_ns: from_ns.saturating_add(length), rows: rows.collect() })
     }
@@ -86,7 +86,7 @@ impl WindowReplay {
     fn cut(&mut self) {
         let Some(window) = self.open() else { return };
         self.before.clear();
-        self.before.extend(self.replay.flows().map(|flow| (flow.allocated, flow.freed)));
+        self.before.extend(self.replay.running_flows().map(|flow| flow.mark()));
         self.windows.push(window);
         self.replay.begin_window();
     }
@@ -124,12 +124,6 @@ pub fn complete(windows: &[SiteWindow]) -> impl Iterator<Item = SiteWindow> + '_
 /// Parts of mappings have bytes, and are no allocation.
 fn is_something(tally: Tally) -> bool {
     (tally.bytes, tally.count) != (0, 0)
-}
-
-/// What a group did since this was what it had allocated and freed; `None`: nothing, and it holds nothing.
-fn since(flow: GroupFlow, (allocated, freed): (Tally, Tally)) -> Option<GroupFlow> {
-    let flow = GroupFlow { allocated: flow.allocated.less(allocated), freed: flow.freed.less(freed), ..flow };
-    [flow.allocated, flow.freed, flow.live].into_iter().any(is_something).then_some(flow)
 }
 
 impl Consumer for WindowReplay {

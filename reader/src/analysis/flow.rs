@@ -65,7 +65,12 @@ pub(super) fn hold_again(windows: &mut [SiteWindow]) {
         let held = held.entry((row.stack, row.allocator, row.thread)).or_default();
         *held += row.allocated;
         *held = held.less(row.freed);
-        let idle = held.less(row.live);
+        let mut idle = held.less(row.live);
+        if (idle.bytes, idle.count) == (0, 0) {
+            idle = Tally::default();
+            // What was rounded does not add up.
+            *held = row.live;
+        }
         row.live += idle;
         row.peak.iter_mut().for_each(|peak| *peak += idle);
     }

@@ -56,10 +56,15 @@ impl VarianceSum {
         Self([bytes, scaled(skewed_bytes, of_bytes, bytes), count, scaled(skewed_count, of_count, count)])
     }
 
-    fn less(self, Self(part): Self) -> Self {
+    pub(super) fn less(self, Self(part): Self) -> Self {
         let mut sums = self.0;
         sums.iter_mut().zip(part).for_each(|(sum, part)| *sum -= part);
         Self(sums)
+    }
+
+    /// This part of it.
+    pub(super) fn scaled(self, part: f64) -> Self {
+        Self(self.0.map(|sum| sum * part))
     }
 }
 
@@ -132,11 +137,9 @@ impl SampledVariances {
         self.live.into()
     }
 
-    /// What a group has allocated, what of it has ended, and what is live.
-    pub(super) fn flow(&self, group: u32) -> [Variance; 3] {
-        let of = |sums: &[VarianceSum]| sums.get(group as usize).copied().unwrap_or_default();
-        let (allocated, ended) = (of(&self.allocated), of(&self.ended));
-        [allocated.into(), ended.into(), allocated.less(ended).into()]
+    /// What a group has allocated, and what of it has ended.
+    pub(super) fn flow(&self, group: u32) -> [VarianceSum; 2] {
+        [&self.allocated, &self.ended].map(|sums| sums.get(group as usize).copied().unwrap_or_default())
     }
 
     /// The sums of all groups by view, without what is live; `is_peak_now`: nothing has ended since the peak.

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::analysis::{GroupFlow, Tally};
+use crate::analysis::{FlowMark, GroupFlow, RunningFlow, Tally};
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND_NS: u64 = 1_000_000;
@@ -60,7 +60,7 @@ pub(super) struct WindowGrid {
     from_ns: u64,
     events_before: u64,
     /// What each group had allocated and freed when the open window began.
-    before: Vec<(Tally, Tally)>,
+    before: Vec<FlowMark>,
     /// The open window closes as soon as a millisecond with an event has passed.
     at_once: bool,
     /// The open window ends here.
@@ -138,22 +138,20 @@ impl WindowGrid {
         to_ns: u64,
         last: bool,
         totals: LiveTotals,
-        flows: impl Iterator<Item = GroupFlow>,
+        flows: impl Iterator<Item = RunningFlow>,
     ) -> LiveWindow {
         let mut groups = Vec::new();
         let mut before = self.before.iter_mut();
         let mut further = Vec::new();
-        for mut group in flows {
-            let now = (group.allocated, group.freed);
-            let (allocated, freed) = match before.next() {
+        for running in flows {
+            let now = running.mark();
+            let group = running.since(match before.next() {
                 Some(before) => std::mem::replace(before, now),
                 None => {
                     further.push(now);
-                    Default::default()
+                    FlowMark::default()
                 }
-            };
-            group.allocated = group.allocated.less(allocated);
-            group.freed = group.freed.less(freed);
+            });
             if [group.allocated, group.freed, group.live].iter().any(|tally| *tally != Tally::default()) {
                 groups.push(group);
             }

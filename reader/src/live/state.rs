@@ -14,7 +14,7 @@ use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
 use crate::analysis::short_lived_sums::ShortLivedSums;
-use crate::analysis::{Analysis, GroupFlow, Options, UnknownBlocks};
+use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, UnknownBlocks};
 use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
@@ -86,6 +86,11 @@ impl LiveState {
 
     /// All groups that have something live, with all that they have allocated and freed so far.
     pub fn groups(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+        self.running_groups().map(|running| running.flow)
+    }
+
+    /// The same, of which differences can be taken.
+    pub fn running_groups(&self) -> impl Iterator<Item = RunningFlow> + '_ {
         flows(&self.replay, self.sums.as_ref())
     }
 
@@ -168,8 +173,8 @@ impl LiveState {
 }
 
 /// Of these one is empty.
-fn flows<'a>(replay: &'a Replay, sums: Option<&'a ReadSums>) -> impl Iterator<Item = GroupFlow> + 'a {
-    replay.flows().chain(sums.into_iter().flat_map(ReadSums::flows))
+fn flows<'a>(replay: &'a Replay, sums: Option<&'a ReadSums>) -> impl Iterator<Item = RunningFlow> + 'a {
+    replay.running_flows().chain(sums.into_iter().flat_map(ReadSums::flows).map(RunningFlow::of_written))
 }
 
 impl Consumer for LiveState {

@@ -32,7 +32,7 @@ use self::mapped_sums::MappedSums;
 use self::mappings::{Cut, Mappings};
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
-use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, Tally, Totals};
+use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, RunningFlow, Tally, Totals};
 use crate::analysis::{Options, UnknownBlocks};
 use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
@@ -274,6 +274,11 @@ impl Replay {
     /// What each group has allocated and freed so far, in the order of their first allocations; without
     /// [`Options::flows`] nothing.
     pub fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+        self.running_flows().map(|running| running.flow)
+    }
+
+    /// The same, of which differences can be taken.
+    pub(crate) fn running_flows(&self) -> impl Iterator<Item = RunningFlow> + '_ {
         self.sums.flows()
     }
 

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use memtrack_reader::analysis::Tally;
+use memtrack_reader::analysis::{FlowMark, GroupFlow, Tally};
 use memtrack_reader::live::{FollowProgress, LiveFollower, LivePoint, LiveTotals};
 use memtrack_reader::symbols::Symbolizer;
 
@@ -173,7 +173,7 @@ struct GrowthStart {
 struct Before {
     time_ns: u64,
     events: u64,
-    flows: Vec<(Tally, Tally)>,
+    flows: Vec<FlowMark>,
 }
 
 struct Follow {
@@ -248,15 +248,14 @@ impl Follow {
         let (mut allocated_ever, mut freed_ever) = (Tally::default(), Tally::default());
         let mut before = std::mem::take(&mut self.before.flows).into_iter();
         let mut at_mark = self.mark.live.iter().copied();
-        let groups = state.groups().map(|mut group| {
-            flows.push((group.allocated, group.freed));
-            allocated_ever += group.allocated;
-            freed_ever += group.freed;
-            let (allocated, freed) = before.next().unwrap_or_default();
-            (group.allocated, group.freed) = (group.allocated.less(allocated), group.freed.less(freed));
+        let groups = state.running_groups().map(|running| {
+            flows.push(running.mark());
+            allocated_ever += running.flow.allocated;
+            freed_ever += running.flow.freed;
+            let group = running.since(before.next().unwrap_or_default());
             (group, at_mark.next().unwrap_or_default())
         });
-        let empty = |(group, at_mark): &(memtrack_reader::analysis::GroupFlow, Tally)| {
+        let empty = |(group, at_mark): &(GroupFlow, Tally)| {
             [group.live, group.allocated, *at_mark].iter().all(|tally| *tally == Tally::default())
         };
         let groups: Vec<_> = groups.filter(|group| !empty(group)).collect();

@@ -4,25 +4,28 @@
 
 use super::{GroupFigures, GroupTotals};
 use crate::analysis::estimate::Variance;
-use crate::analysis::{Group, GroupFlow, Tally};
+use crate::analysis::sampled_variances::VarianceSum;
+use crate::analysis::{Group, GroupFlow, RunningFlow, Tally};
 
 impl GroupTotals {
     /// What each selected group has allocated and freed, in the order of their first allocations, if that is kept.
-    pub(crate) fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+    pub(crate) fn flows(&self) -> impl Iterator<Item = RunningFlow> + '_ {
         let ended = self.figures.ended.as_deref().unwrap_or_default();
         let all = (0..).zip(self.figures.groups.iter().zip(ended));
         all.filter(|(at, _)| self.is_selected(*at)).map(|(at, (group, &freed))| {
             let Group { stack, thread, allocator, .. } = group;
             let mut allocated = group.allocated.tally();
             let (mut freed, mut live) = (freed, allocated.less(freed));
+            let mut variances = [VarianceSum::default(); 2];
             if self.distances.is_some() {
-                [allocated.variance, freed.variance, live.variance] = self.sampled.flow(at);
-                if (live.bytes, live.count) == (0, 0) {
-                    live.variance = Variance::EXACT;
+                variances = self.sampled.flow(at);
+                [allocated.variance, freed.variance] = variances.map(Variance::from);
+                if (live.bytes, live.count) != (0, 0) {
+                    live.variance = variances[0].less(variances[1]).into();
                 }
             }
             let peak = self.figures.window_peaks.as_ref().map(|peaks| peaks.of(at));
-            GroupFlow { stack, thread, allocator, allocated, freed, live, peak }
+            RunningFlow::new(GroupFlow { stack, thread, allocator, allocated, freed, live, peak }, variances)
         })
     }
 

@@ -36,12 +36,30 @@ function smallBlocks({ bytes, count }, { variance, skew }) {
   return { unseen: Math.floor(3 * ofOne * smaller), mixed };
 }
 
+/** The sum of what is missing: that of a thread once, of those with a bit in `threads`; 0: nothing. */
+function joinMissing(one, more) {
+  if (!one || !more) return one || more;
+  const bits = (number) => number.toString(2).replaceAll("0", "").length;
+  const others = (more.threads & ~one.threads) >>> 0;
+  const part = bits(others) / Math.max(bits(more.threads), 1);
+  const number = Math.max(one.number + more.number * part, more.number);
+  return { number, threads: (one.threads | more.threads) >>> 0 };
+}
+
+/** By how much the variances of a peak are larger as its moment is not known; `moves`: how the sum differs at others. */
+function withChoice(variance, [first, second, third, known, chance]) {
+  const largest = Math.max(...[first, second, third].map((half) => half.bytes ** 2));
+  const more = Math.max(largest - 1.5 * chance.bytes, 0.6 * known.bytes ** 2);
+  const factor = variance.bytes > 0 ? 1 + more / variance.bytes : 1;
+  return { bytes: variance.bytes + more, count: variance.count * factor + 0.6 * first.count ** 2 };
+}
+
 /** How far the 95 % interval of bytes or of a number reaches; `figures`, `spread`: both of them, and how exact they are. */
 function reachOf(metric, figures, spread) {
-  const { variance, skew, unseen } = spread;
+  const { variance, skew, unseen, missing, moves } = spread;
   const ofOne = (which) => (variance[which] > 0 ? skew[which] / variance[which] : 0);
   const [estimate, others] = [figures[metric], ofOne("count")];
-  const sum = { estimate, variance: variance[metric], ofOne: ofOne(metric) };
+  const sum = { estimate, variance: withChoice(variance, moves)[metric], ofOne: ofOne(metric) };
   if (metric === "bytes") {
     const weight = others > 0 ? (sum.ofOne * (1 + others)) / others : sum.ofOne;
     const samples = weight > 0 ? estimate / weight : Infinity;
@@ -49,5 +67,5 @@ function reachOf(metric, figures, spread) {
   }
   const small = smallBlocks(figures, spread);
   const seen = { ...sum, samples: estimate / (1 + others), seen: 1 };
-  return reachOfSum(seen, 1.2 * small.mixed, Math.max(unseen.count, small.unseen));
+  return reachOfSum(seen, 1.2 * small.mixed, Math.max(unseen.count, missing ? missing.number : 0, small.unseen));
 }

@@ -245,7 +245,7 @@ class Layout {
     const result = {};
     for (const metric of ["bytes", "count"]) {
       const { own, total } = figures[metric];
-      const join = figures.isLargest ? Math.max : sumOf;
+      const join = figures.join ?? sumOf;
       const sum = (nodes, values) => nodes.reduce((s, node) => join(s, values[node]), 0);
       if (block.frame === ARENAS) {
         result[metric] = this.describeArenas(metric, figures);
@@ -259,7 +259,8 @@ class Layout {
         const ownSum = join(join(sum(block.nodes, own), sum(block.skippedOwn, own)), ownOnly);
         result[metric] = { total: join(sum(block.nodes, total), ownOnly), own: ownSum };
       }
-      if (block === this.root && this.arenas) result[metric].total += this.describeArenas(metric, figures).total;
+      const hasArenas = block === this.root && this.arenas && !figures.isSpread;
+      if (hasArenas) result[metric].total += this.describeArenas(metric, figures).total;
     }
     return result;
   }
@@ -271,8 +272,9 @@ class Layout {
       const { bytes, count } = this.describe(block, what);
       return { bytes: bytes[which], count: count[which] };
     };
-    const { variance, skew, unseen } = figures.spread;
-    return reachOf(metric, of(figures), { variance: of(variance), skew: of(skew), unseen: of(unseen) });
+    const { variance, skew, unseen, missing, moves } = figures.spread;
+    const spread = { variance: of(variance), skew: of(skew), unseen: of(unseen), missing: of(missing).count };
+    return reachOf(metric, of(figures), { ...spread, moves: moves.map(of) });
   }
 
   /** Whether the difference of a figure lies within its 95 % interval. */

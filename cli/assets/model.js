@@ -165,20 +165,35 @@ class Model {
     return { bytes, count };
   }
 
-  /** How exact the figures of nodes are, where they are estimates from samples: variances, third cumulants, and what may be unseen. */
+  /**
+   * How exact the figures of nodes are, where they are estimates from samples: variances, third cumulants, what may be unseen, and how
+   * a peak differs at other moments that may have been it.
+   */
   spread(selection, side) {
-    const of = (what, join = sumOf) => {
-      const sums = { bytes: new Float64Array(this.count), count: new Float64Array(this.count) };
-      const bytes = this.data[`${side}Bytes${what}${selection.view}`];
-      const count = this.data[`${side}Count${what}${selection.view}`];
-      this.groupNode.forEach((node, group) => {
-        if (!this.selects(selection, group)) return;
-        sums.bytes[node] = join(sums.bytes[node], bytes[group]);
-        sums.count[node] = join(sums.count[node], count[group]);
-      });
-      return { ...this.withTotals(sums, join), isSpread: true, isLargest: join === Math.max };
+    const sums = (bytes, count, join = sumOf) => {
+      const own = (values) => {
+        const of = join === joinMissing ? new Array(this.count).fill(0) : new Float64Array(this.count);
+        if (!values) return of;
+        this.groupNode.forEach((node, group) => {
+          if (this.selects(selection, group)) of[node] = join(of[node], values[group]);
+        });
+        return of;
+      };
+      return { ...this.withTotals({ bytes: own(bytes), count: own(count) }, join), isSpread: true, join };
     };
-    return { variance: of("Variance"), skew: of("Skew"), unseen: of("Unseen", Math.max) };
+    const column = (name) => this.data[`${side}${name}${selection.view}`];
+    const of = (what, join) => sums(column(`Bytes${what}`), column(`Count${what}`), join);
+    const threads = column("MissingOf");
+    const missing = column("Missing")?.map((number, group) => ({ number, threads: threads[group] }));
+    const move = (at) => (selection.view === 0 ? this.data[`${side}Move${at}`] : null);
+    const moves = [sums(move(0), move(4)), ...[1, 2, 3, 5].map((at) => sums(move(at), null))];
+    return {
+      variance: of("Variance"),
+      skew: of("Skew"),
+      unseen: of("Unseen", Math.max),
+      missing: sums(null, missing, joinMissing),
+      moves,
+    };
   }
 
   /** A side of a difference without the blocks that are matched with another function on the other side. */

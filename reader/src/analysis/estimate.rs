@@ -11,6 +11,7 @@ use std::num::NonZeroU64;
 use std::ops::AddAssign;
 
 use super::View;
+use super::peak_moves::{MOMENTS, PeakMoves};
 
 /// The probability to be sampled from which a block counts as always sampled.
 const NEARLY_ALWAYS: f64 = 0.95;
@@ -33,6 +34,8 @@ pub struct Variance {
     /// How many allocations have no sample, of which any may be among these, and of which threads they are: a bit for each.
     pub(super) missing: f32,
     pub(super) missing_of: u32,
+    /// Of a sum of the peak, how it differs at other moments that may have been it.
+    pub(super) moves: PeakMoves,
 }
 
 // None of the numbers is ever not a number.
@@ -48,6 +51,7 @@ impl AddAssign for Variance {
         self.unseen_bytes = self.unseen_bytes.max(more.unseen_bytes);
         self.unseen_count = self.unseen_count.max(more.unseen_count);
         self.add_missing(more);
+        self.moves += more.moves;
     }
 }
 
@@ -62,12 +66,20 @@ impl Variance {
         unseen_count: 0.0,
         missing: 0.0,
         missing_of: 0,
+        moves: PeakMoves::NONE,
     };
 
     /// Bytes and number that may be there without a sample.
     #[must_use]
     pub fn unseen(self) -> [f32; 2] {
         [self.unseen_bytes, self.unseen_count.max(self.missing)]
+    }
+
+    /// What may be there without a sample, to be added up elsewhere: bytes, number, and how many allocations are missing of which
+    /// threads.
+    #[must_use]
+    pub fn unseen_parts(self) -> ([f32; 2], (f32, u32)) {
+        ([self.unseen_bytes, self.unseen_count], (self.missing, self.missing_of))
     }
 
     /// What one thread has is missing once, however many of its sums have room for it; what another has is missing besides.
@@ -79,19 +91,39 @@ impl Variance {
         self.missing_of |= more.missing_of;
     }
 
-    /// Of a sum that may be less or more by as much as this.
-    pub(crate) fn with_differences(mut self, bytes: u64, count: u64) -> Self {
-        let larger = |variance: &mut f32, skewed: &mut f32, difference: u64| {
-            let more = *variance + (OF_DIFFERENCE * (difference as f64).powi(2)) as f32;
-            // Samples stand for as much each as before.
-            if *variance > 0.0 {
-                *skewed *= more / *variance;
-            }
-            *variance = more;
-        };
-        larger(&mut self.bytes, &mut self.skewed_bytes, bytes);
-        larger(&mut self.count, &mut self.skewed_count, count);
-        self
+    /// Of a sum of the peak that differs by this at other moments that may have been it.
+    pub(super) fn with_moves(self, moves: PeakMoves) -> Self {
+        Self { moves, ..self }
+    }
+
+    /// Of a sum of the peak that was nothing at the other moments.
+    pub(crate) fn ended_before(self, bytes: u64, count: u64) -> Self {
+        self.with_moves(self.moves.of_ended(bytes, count))
+    }
+
+    /// Of a sum of the peak from which so many bytes were taken.
+    pub(crate) fn after_lowering(self, bytes: u64) -> Self {
+        self.with_moves(self.moves.after_lowering(bytes))
+    }
+
+    /// That of the bytes, as far as samples have made it, without the choice of a moment.
+    pub(crate) fn of_samples(self) -> f64 {
+        self.bytes.into()
+    }
+
+    /// The variances of the bytes and of the number, with the choice of the moment. Of blocks that were sampled, the number is as much
+    /// less exact as the bytes are.
+    pub(super) fn with_choice(self) -> [f64; 2] {
+        let (bytes, count, more) = (f64::from(self.bytes), f64::from(self.count), self.moves.of_bytes());
+        let factor = if bytes > 0.0 { 1.0 + more / bytes } else { 1.0 };
+        [bytes + more, count * factor + self.moves.of_count()]
+    }
+
+    /// How the sum differs at other moments that may have been the peak: [`numbers`](Self::numbers) have that already, for a sum of
+    /// its own; those of several add up with their signs.
+    #[must_use]
+    pub fn move_numbers(self) -> [f32; MOMENTS + 3] {
+        self.moves.numbers()
     }
 
     /// With so many more allocations that have no sample, of this thread of a process.
@@ -100,9 +132,21 @@ impl Variance {
         if count == 0 { self } else { Self { missing: count as f32, missing_of: 1 << bit, ..self } }
     }
 
-    /// Its numbers: variance and third cumulant of the bytes, and of the count.
+    /// Its numbers: variance and third cumulant of the bytes, and of the count; of a peak with the choice of its moment.
     #[must_use]
     pub fn numbers(self) -> [f32; 4] {
+        let [bytes, count] = self.with_choice();
+        // Samples stand for as much each as before.
+        let skewed = |skewed: f32, old: f32, new: f64| {
+            if old > 0.0 { (f64::from(skewed) * (new / f64::from(old))) as f32 } else { skewed }
+        };
+        let skewed_bytes = skewed(self.skewed_bytes, self.bytes, bytes);
+        [bytes as f32, skewed_bytes, count as f32, skewed(self.skewed_count, self.count, count)]
+    }
+
+    /// The same of the samples alone.
+    #[must_use]
+    pub fn sample_numbers(self) -> [f32; 4] {
         [self.bytes, self.skewed_bytes, self.count, self.skewed_count]
     }
 
@@ -143,11 +187,14 @@ impl Variance {
     /// That of what is left without a part that has this one: samples are independent.
     #[must_use]
     pub fn less(self, part: Self) -> Self {
+        let mut moves = self.moves;
+        moves -= part.moves;
         Self {
             bytes: (self.bytes - part.bytes).max(0.0),
             skewed_bytes: (self.skewed_bytes - part.skewed_bytes).max(0.0),
             count: (self.count - part.count).max(0.0),
             skewed_count: (self.skewed_count - part.skewed_count).max(0.0),
+            moves,
             ..self
         }
     }
@@ -170,6 +217,7 @@ impl Variance {
             unseen_count: self.unseen_count * factor as f32,
             missing: self.missing * factor as f32,
             missing_of: self.missing_of,
+            moves: self.moves.scaled(factor),
         }
     }
 }
@@ -180,8 +228,6 @@ pub fn unseen_bytes(sample_bytes: NonZeroU64) -> u64 {
     (sample_bytes.get() as f64 * UNSEEN) as u64
 }
 
-/// By what part of the square of a sum's difference between moments that may have been the peak its variance is larger; found by simulation.
-pub(super) const OF_DIFFERENCE: f64 = 0.6;
 /// In how many ways samples are divided into halves, independently of each other. Where several moments may have been a peak, the
 /// halves of one way choose the same as all samples in one case of four, those of three ways hardly ever.
 const SPLITS: usize = 3;

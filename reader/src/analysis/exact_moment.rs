@@ -8,9 +8,9 @@
 //! Two estimates differ by chance in what was live at one of their moments alone. Invariant: `variance` is that of everything
 //! that is live, after every event.
 
+use super::Sum;
 use super::block_weight::BlockWeight;
 use super::since::EndedSince;
-use super::{Sum, Tally};
 
 /// So many deviations may the moment of the peak be below the largest of many estimates.
 const COMPETING: f64 = 3.0;
@@ -147,10 +147,9 @@ impl ExactRows {
         }
     }
 
-    /// By how much a group differs between the moments.
-    pub(super) fn difference(&self, group: usize) -> Tally {
-        let Some([peak, most]) = self.rows.get(group) else { return Tally::default() };
-        let (bytes, count) = (peak.bytes.abs_diff(most.bytes), peak.count.abs_diff(most.count));
-        Tally { bytes, count, ..Tally::default() }
+    /// By how much more of a group there is at the other moment.
+    pub(super) fn difference(&self, group: usize) -> [f64; 2] {
+        let Some([peak, most]) = self.rows.get(group) else { return Default::default() };
+        [most.bytes as f64 - peak.bytes as f64, most.count as f64 - peak.count as f64]
     }
 }

@@ -95,7 +95,7 @@ impl Variance {
     /// Whether nothing that it is of is an estimate, but for what may be there unseen.
     #[must_use]
     pub fn is_exact(self) -> bool {
-        self.bytes <= 0.0 && self.count <= 0.0
+        self.with_choice().iter().all(|variance| *variance <= 0.0)
     }
 
     /// The size of the smallest blocks that were sampled, which dominate the variance; `None` where all are exact.
@@ -115,7 +115,7 @@ impl Variance {
         let weight = if others > 0.0 { of_one * (1.0 + others) / others } else { of_one };
         let seen = if others > 0.0 { (bytes - 1.0) / (1.0 + others) } else { 0.0 };
         let samples = if weight > 0.0 { bytes / weight } else { f64::INFINITY };
-        SampledSum { estimate, variance: self.bytes.into(), of_one, samples, seen }.range(0.0, self.unseen_bytes)
+        SampledSum { estimate, variance: self.with_choice()[0], of_one, samples, seen }.range(0.0, self.unseen_bytes)
     }
 
     /// The 95 % interval of the number, of blocks of any sizes.
@@ -132,7 +132,7 @@ impl Variance {
 
     fn number_range(self, estimate: u64, mixed: f64) -> (u64, u64) {
         let (count, of_one) = (estimate as f64, self.others_of_one());
-        SampledSum { estimate, variance: self.count.into(), of_one, samples: count / (1.0 + of_one), seen: 1.0 }
+        SampledSum { estimate, variance: self.with_choice()[1], of_one, samples: count / (1.0 + of_one), seen: 1.0 }
             .range(MIXED * mixed, self.unseen()[1])
     }
 

@@ -33,6 +33,7 @@ mod moment_index;
 mod options;
 pub mod ordering;
 mod own;
+mod peak_moves;
 mod quiet;
 mod running_flow;
 mod sample_distances;

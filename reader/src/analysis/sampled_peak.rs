@@ -15,8 +15,9 @@
 //! it would be in all of them. Invariant: what ends takes back what it had added.
 
 use super::block_weight::BlockWeight;
-use super::estimate::{HALVES, Halves, OF_DIFFERENCE};
+use super::estimate::{HALVES, Halves};
 use super::exact_moment::{ExactMoment, ExactRows, LiveNow};
+use super::peak_moves::{MOMENTS, PeakMoves};
 use super::since::EndedSince;
 use super::{Moment, Sum};
 
@@ -226,6 +227,7 @@ pub(super) struct PeakSum {
     pub(super) variances: [f64; 2],
     /// Bytes and number at the end.
     pub(super) end: (u64, u64),
+    pub(super) moves: PeakMoves,
 }
 
 impl OtherMoments {
@@ -243,12 +245,14 @@ impl OtherMoments {
         self.exact.add_live((group, order), weight);
     }
 
-    /// Takes the excess from the sums of all groups, and makes their variances as large as the choice of the moment asks for. What
-    /// is left is not less than these bytes and this number, which were live at another moment that reports tell of.
-    pub(super) fn correct(&self, sums: &mut [PeakSum], (least, least_count): (u64, u64)) {
+    /// Takes the excess from the sums of all groups, and says how these differ at other moments. What is left is not less than these
+    /// bytes and this number, which were live at another moment that reports tell of; `None`: it is a common peak of several
+    /// processes, which is lowered later.
+    pub(super) fn correct(&self, sums: &mut [PeakSum], least: Option<(u64, u64)>) {
+        let (least_bytes, least_count) = least.unwrap_or((u64::MAX, u64::MAX));
         let all = |of: fn(&PeakSum) -> u64| sums.iter().fold(0_u64, |all, sum| all.saturating_add(of(sum)));
         let (peak, number) = (all(|sum| sum.bytes), all(|sum| sum.count));
-        let excess = self.excess.min(peak.saturating_sub(least));
+        let excess = self.excess.min(peak.saturating_sub(least_bytes));
         let mut lowered = vec![0; sums.len()];
         let parts: Vec<f64> =
             sums.iter().zip(&self.rows).map(|(sum, row)| (sum.variances[0] - row.common.variance).max(0.0)).collect();
@@ -256,23 +260,15 @@ impl OtherMoments {
         let below: f64 = sums.iter().map(|sum| sum.bytes as f64 - sum.end.0 as f64).sum();
         // Two estimates that are as exact may differ by so much. What grows has its peak there.
         let may_be_end = below <= (2.0 * all).sqrt();
+        let moments = if least.is_some() { self.farthest(sums) } else { std::array::from_fn(|at| 2 * at) };
         for (group, ((sum, row), part)) in sums.iter_mut().zip(&self.rows).zip(parts).enumerate() {
-            let end = may_be_end.then_some(sum.end);
-            let others: Vec<_> = row.at.iter().map(|at| (at.bytes, at.count)).chain(end).collect();
-            let most = |own: u64, other: fn(&(u64, u64)) -> u64| {
-                others.iter().map(|at| own.abs_diff(other(at)) as f64).fold(0.0, f64::max)
-            };
-            let exact = self.exact.difference(group);
-            let differences = [
-                most(sum.bytes, |at| at.0).max(exact.bytes as f64),
-                most(sum.count, |at| at.1).max(exact.count as f64),
-            ];
-            for (variance, difference) in sum.variances.iter_mut().zip(differences) {
-                *variance += OF_DIFFERENCE * difference * difference;
-            }
+            let own = *sum;
             if part > 0.0 {
                 lowered[group] = sum.lower((excess as f64 * part / all) as u64, &row.common);
             }
+            sum.moves = self.moves(group, &own, moments, may_be_end).after_lowering(own.bytes - sum.bytes);
+            // The peak has other samples than another moment.
+            sum.moves.of_chance = 2.0 * part as f32;
         }
         // Nor is the number less than was live then, unless the peak has fewer and larger blocks.
         let most = number.checked_sub(least_count).unwrap_or(u64::MAX);
@@ -280,6 +276,39 @@ impl OtherMoments {
         let part = if wanted > most { most as f64 / wanted as f64 } else { 1.0 };
         // No more than each has.
         sums.iter_mut().zip(lowered).for_each(|(sum, number)| sum.count -= (number as f64 * part) as u64);
+    }
+
+    /// The halves at whose moments most differs from the peak; those of one moment once.
+    fn farthest(&self, sums: &[PeakSum]) -> [usize; MOMENTS] {
+        let differs = |half: usize| -> f64 {
+            let rows = sums.iter().zip(&self.rows);
+            rows.map(|(sum, row)| (row.at[half].bytes as f64 - sum.bytes as f64).powi(2)).sum()
+        };
+        let mut halves: Vec<(f64, usize)> = (0..HALVES).map(|half| (differs(half), half)).collect();
+        halves.sort_by(|one, other| other.0.total_cmp(&one.0));
+        halves.dedup_by_key(|(_, half)| self.ends[*half]);
+        std::array::from_fn(|at| halves[at.min(halves.len() - 1)].1)
+    }
+
+    /// What a group has more at the other moments.
+    fn moves(&self, group: usize, sum: &PeakSum, moments: [usize; MOMENTS], may_be_end: bool) -> PeakMoves {
+        let more = |other: u64, own: u64| other as f64 - own as f64;
+        let [mut known, mut known_count] = self.exact.difference(group);
+        let at_end = [more(sum.end.0, sum.bytes), more(sum.end.1, sum.count)];
+        let is_farther = at_end[0].abs() > known.abs();
+        if may_be_end && is_farther {
+            known = at_end[0];
+        }
+        let Some(row) = self.rows.get(group) else { return PeakMoves::NONE };
+        // The number of what has samples is as exact as its bytes.
+        if sum.variances[1] <= 0.0 {
+            let ends = may_be_end.then_some(at_end[1]);
+            let numbers = moments.into_iter().map(|half| more(row.at[half].count, sum.count)).chain(ends);
+            known_count =
+                numbers.fold(known_count, |most, number| if number.abs() > most.abs() { number } else { most });
+        }
+        let halves = moments.map(|half| more(row.at[half].bytes, sum.bytes) as f32);
+        PeakMoves { halves, known: known as f32, known_count: known_count as f32, of_chance: 0.0 }
     }
 }
 

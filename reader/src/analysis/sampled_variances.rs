@@ -10,6 +10,7 @@ use std::ops::{AddAssign, SubAssign};
 use super::View;
 use super::estimate::{VIEWS, Variance, ViewVariances, place};
 use super::live_block::LiveBlock;
+use super::peak_moves::PeakMoves;
 use super::since::EndedSince;
 
 /// A sum of variances in double precision: it goes on for months, and differences are taken of it.
@@ -47,13 +48,6 @@ impl VarianceSum {
     /// The variances of bytes and number.
     pub(super) fn variances(self) -> [f64; 2] {
         [self.0[0], self.0[2]]
-    }
-
-    /// With these, of samples that stand for as much each as before.
-    pub(super) fn with_variances(self, [bytes, count]: [f64; 2]) -> Self {
-        let [of_bytes, skewed_bytes, of_count, skewed_count] = self.0;
-        let scaled = |skewed: f64, old: f64, new: f64| if old > 0.0 { skewed * (new / old) } else { skewed };
-        Self([bytes, scaled(skewed_bytes, of_bytes, bytes), count, scaled(skewed_count, of_count, count)])
     }
 
     pub(super) fn less(self, Self(part): Self) -> Self {
@@ -173,7 +167,9 @@ pub(super) fn add_live(
     }
 }
 
-/// The sums of a group in the precision of reports.
-pub(super) fn of_views(sums: ViewVarianceSums) -> ViewVariances {
-    ViewVariances(sums.map(Variance::from))
+/// The sums of a group in the precision of reports; `moves`: those of the peak.
+pub(super) fn of_views(sums: ViewVarianceSums, moves: PeakMoves) -> ViewVariances {
+    let views = ViewVariances(sums.map(Variance::from));
+    let peak = views.of(View::HighWaterMark).with_moves(moves);
+    views.with(View::HighWaterMark, peak)
 }

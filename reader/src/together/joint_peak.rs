@@ -30,7 +30,7 @@ pub(super) fn widen(analysis: &mut Analysis) {
     let Some(variances) = &mut analysis.variances else { return };
     for (of, group) in variances.iter_mut().zip(analysis.groups.iter()) {
         let peak = of.of(View::HighWaterMark);
-        *of = of.with(View::HighWaterMark, peak.with_differences(group.peak.bytes, group.peak.count));
+        *of = of.with(View::HighWaterMark, peak.ended_before(group.peak.bytes, group.peak.count));
     }
 }
 
@@ -38,25 +38,26 @@ pub(super) fn widen(analysis: &mut Analysis) {
 pub(super) fn correct(members: &mut [JointCapture], halves: &JointHalves, least: u64) {
     let peak = members.iter().fold(0_u64, |sum, member| sum.saturating_add(member.analysis.totals.peak.bytes));
     let too_high = excess(|at| halves.most[at]).min(peak.saturating_sub(least));
-    let all: f64 = members.iter().map(|member| f64::from(variance(&member.analysis))).sum();
+    let all: f64 = members.iter().map(|member| variance(&member.analysis)).sum();
     if all > 0.0 {
         members.iter_mut().for_each(|member| lower(&mut member.analysis, too_high as f64 / all));
     }
 }
 
 /// That of the peak's bytes.
-fn variance(analysis: &Analysis) -> f32 {
-    analysis.whole_variance(View::HighWaterMark).numbers()[0]
+fn variance(analysis: &Analysis) -> f64 {
+    analysis.variances.iter().flatten().map(|of| of.of(View::HighWaterMark).of_samples()).sum()
 }
 
 /// Lowers each row by so much for each unit of its variance.
 fn lower(analysis: &mut Analysis, factor: f64) {
     let (groups, peak) = (&mut analysis.groups, &mut analysis.totals.peak);
-    for (at, of) in analysis.variances.iter().flatten().enumerate() {
-        let [variance, ..] = of.of(View::HighWaterMark).numbers();
+    for (at, of) in analysis.variances.iter_mut().flatten().enumerate() {
+        let variance = of.of(View::HighWaterMark);
         groups.change(at, |group| {
             let sum = &mut group.peak;
-            let bytes = ((f64::from(variance) * factor) as u64).min(sum.bytes);
+            let bytes = ((variance.of_samples() * factor) as u64).min(sum.bytes);
+            *of = of.with(View::HighWaterMark, variance.after_lowering(bytes));
             let count = (sum.count as f64 * (bytes as f64 / sum.bytes.max(1) as f64)) as u64;
             (sum.bytes, sum.count) = (sum.bytes - bytes, sum.count - count);
             peak.bytes = peak.bytes.saturating_sub(bytes);

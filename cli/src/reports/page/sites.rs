@@ -144,19 +144,42 @@ impl Sites {
         Ok(())
     }
 
-    /// How exact the sums are: variances and third cumulants of bytes and counts, and what may be there unseen.
+    /// How exact the sums are: variances and third cumulants of bytes and counts, what may be there unseen, and how those of the
+    /// peak differ at other moments that may have been it.
     fn write_variances(&self, side: usize, prefix: &str, data: &mut PackedColumns) -> io::Result<()> {
         const NAMES: [&str; 6] =
             ["BytesVariance", "BytesSkew", "CountVariance", "CountSkew", "BytesUnseen", "CountUnseen"];
-        let number = |variance: Variance, at: usize| [&variance.numbers()[..], &variance.unseen()].concat()[at];
+        let number = |variance: Variance, at: usize| {
+            let (unseen, _) = variance.unseen_parts();
+            [&variance.sample_numbers()[..], &unseen].concat()[at]
+        };
         for view in 0..VIEWS.len() {
             for (at, name) in NAMES.into_iter().enumerate() {
                 let sums = self.sums.iter().skip(side).step_by(self.sides);
                 let column: Value = sums.map(|sums| brief(number(sums[view].variance, at))).collect();
                 data.json(&format!("{prefix}{name}{view}"), &column)?;
             }
+            self.write_missing((side, view), prefix, data)?;
+        }
+        let peak = VIEWS.iter().position(|view| *view == View::HighWaterMark).unwrap_or_default();
+        for at in 0..Variance::EXACT.move_numbers().len() {
+            let sums = self.sums.iter().skip(side).step_by(self.sides);
+            let column: Value = sums.map(|sums| brief(sums[peak].variance.move_numbers()[at])).collect();
+            data.json(&format!("{prefix}Move{at}"), &column)?;
         }
         Ok(())
+    }
+
+    /// How many allocations have no sample, and of which threads, where there are any: each thread's count once.
+    fn write_missing(&self, (side, view): (usize, usize), prefix: &str, data: &mut PackedColumns) -> io::Result<()> {
+        let sums = self.sums.iter().skip(side).step_by(self.sides);
+        let missing: Vec<(f32, u32)> = sums.map(|sums| sums[view].variance.unseen_parts().1).collect();
+        if missing.iter().all(|(_, threads)| *threads == 0) {
+            return Ok(());
+        }
+        let numbers: Value = missing.iter().map(|(number, _)| brief(*number)).collect();
+        data.json(&format!("{prefix}Missing{view}"), &numbers)?;
+        data.column(&format!("{prefix}MissingOf{view}"), missing.iter().map(|(_, threads)| u64::from(*threads)))
     }
 
     /// Writes the nodes, and the frames they use, numbered in the order of first use.

@@ -10,6 +10,7 @@ use crate::analysis::estimate::place;
 use crate::analysis::groups::OptionalSum;
 use crate::analysis::intervals::PackedRows;
 use crate::analysis::live_block::{LiveBlock, LivePart};
+use crate::analysis::peak_moves::PeakMoves;
 use crate::analysis::sampled_peak::{OtherMoments, PeakSum};
 use crate::analysis::sampled_variances::{self, ViewVarianceSums, add_live};
 use crate::analysis::since::EndedSince;
@@ -75,10 +76,13 @@ impl GroupTotals {
                 surviving.push(&lives.survivor(&block, bytes, count));
             }
         }
-        if let Some((others, variances)) = others.as_ref().zip(variances.as_mut()) {
-            correct_peak(groups, variances, others, self.shared_peak.is_some());
-        }
-        *of_views = variances.map(|variances| variances.into_iter().map(sampled_variances::of_views).collect());
+        let moves = others.as_ref().zip(variances.as_ref()).map_or_else(Vec::new, |(others, variances)| {
+            correct_peak(groups, variances, others, self.shared_peak.is_some())
+        });
+        let moves = moves.into_iter().chain(std::iter::repeat(PeakMoves::NONE));
+        *of_views = variances.map(|variances| {
+            variances.into_iter().zip(moves).map(|(sums, moves)| sampled_variances::of_views(sums, moves)).collect()
+        });
         if self.totals.finalizing.is_none() {
             groups.copy_part(OptionalSum::LeakedAtExit, OptionalSum::Leaked);
         }
@@ -139,14 +143,19 @@ impl GroupTotals {
     }
 }
 
-/// Corrects the sums of the peak with their variances; of a common peak of several processes, by how much it is too high is known later.
-fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others: &OtherMoments, is_shared: bool) {
+/// Corrects the sums of the peak, and says how they differ at other moments that may have been it; of a common peak of several processes, by how much it is too high is known later.
+fn correct_peak(
+    groups: &mut Groups,
+    variances: &[ViewVarianceSums],
+    others: &OtherMoments,
+    is_shared: bool,
+) -> Vec<PeakMoves> {
     const PEAK: usize = place(View::HighWaterMark);
     let of = |(at, variances): (usize, &ViewVarianceSums)| {
         let sum = groups.part(at as u32, OptionalSum::Peak);
         let end = groups.part(at as u32, if is_shared { OptionalSum::Peak } else { OptionalSum::LeakedAtExit });
         let (variances, end) = (variances[PEAK].variances(), (end.bytes, end.count));
-        PeakSum { bytes: sum.bytes, count: sum.count, variances, end }
+        PeakSum { bytes: sum.bytes, count: sum.count, variances, end, ..PeakSum::default() }
     };
     let mut sums: Vec<PeakSum> = variances.iter().enumerate().map(of).collect();
     let all = |part| {
@@ -157,13 +166,13 @@ fn correct_peak(groups: &mut Groups, variances: &mut [ViewVarianceSums], others:
     };
     let (end, finalizing) = (all(OptionalSum::LeakedAtExit), all(OptionalSum::Leaked));
     let least = (end.0.max(finalizing.0), if finalizing.0 > end.0 { finalizing.1 } else { end.1 });
-    others.correct(&mut sums, if is_shared { (u64::MAX, u64::MAX) } else { least });
-    for ((at, sum), variances) in (0..).zip(&sums).zip(variances) {
+    others.correct(&mut sums, (!is_shared).then_some(least));
+    for (at, sum) in (0..).zip(&sums) {
         let part = *groups.part(at, OptionalSum::Peak);
-        variances[PEAK] = variances[PEAK].with_variances(sum.variances);
         if (part.bytes, part.count) != (sum.bytes, sum.count) {
             let corrected = groups.part_mut(at, OptionalSum::Peak);
             (corrected.bytes, corrected.count) = (sum.bytes, sum.count);
         }
     }
+    sums.into_iter().map(|sum| sum.moves).collect()
 }

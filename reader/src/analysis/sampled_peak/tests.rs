@@ -208,7 +208,7 @@ fn sums_of_rows_at_the_peak_are_as_exact_as_what_varies_of_both() {
         covered[1] += u64::from((low..=high).contains(&most));
         width += (high - low) as f64 / 2.0 / most as f64 / RUNS as f64;
     }
-    // Without signs the half of the interval was seven tenths of the sum.
+    // With what the moments differ by chance the half of the interval was 0.68 of the sum.
     assert!(cfg!(miri) || width < 0.58, "{width}");
     assert!(
         cfg!(miri) || covered.iter().zip(rows).all(|(covered, rows)| covered * 100 >= rows * 93),

@@ -3,7 +3,7 @@
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use crate::support::{Dir, Outcome, ReportedTally, Stats, memtrack};
+use crate::support::{Dir, Outcome, ReportedTally, Stats, memtrack, wait_until};
 
 fn outcome(dir: &Dir, words: &[&str]) -> Outcome {
     Outcome::of(&mut dir.memtrack(words))
@@ -153,8 +153,8 @@ fn nothing_is_left_in_the_directory_for_temporary_files() {
 #[test]
 fn scripts_run_as_the_kernel_runs_them() {
     let dir = Dir::new();
-    let script = dir.write("script", b"#!/usr/bin/env sh\necho \"$0\" \"$@\"; readlink /proc/$$/exe\nexit 4\n");
-    fs::set_permissions(&script, Permissions::from_mode(0o755)).expect("permissions");
+    let text = b"#!/usr/bin/env sh\necho \"$0\" \"$@\"; readlink /proc/$$/exe\nexit 4\n";
+    let script = dir.executable("script", text, 0o755);
     let plain = Outcome::of(dir.command(&script).arg("a b"));
     let tracked = Outcome::of(dir.memtrack(["run", "-q", "-o", "c.bin"]).arg(&script).arg("a b"));
     assert_eq!(tracked, plain);
@@ -253,13 +253,17 @@ fn a_report_without_a_capture_takes_the_newest() {
 #[test]
 fn pages_are_shown_in_the_browser() {
     let dir = Dir::new();
-    let browser = dir.write("browser", b"#!/bin/sh\necho \"$@\" >> shown\n");
-    fs::set_permissions(&browser, Permissions::from_mode(0o755)).expect("permissions");
+    let browser = dir.executable("browser", b"#!/bin/sh\necho \"$@\" >> shown\n", 0o755);
+    // memtrack does not wait for a browser that takes its time.
     let shown = |words: &[&str]| {
         let mut command = dir.memtrack(words);
         let told = Outcome::of(command.env("BROWSER", format!("/no/such/browser:{} %s", browser.display())));
         assert_eq!(told.status, 0, "{told:?}");
-        let shown = fs::read_to_string(dir.path("shown")).unwrap_or_default();
+        let read = || fs::read_to_string(dir.path("shown")).unwrap_or_default();
+        if words.contains(&"--open") {
+            wait_until("the browser has shown it", || read().ends_with('\n'));
+        }
+        let shown = read();
         let _ = fs::remove_file(dir.path("shown"));
         shown.trim().to_owned()
     };

@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use crate::limits::{is_root, program};
 use crate::support::{Dir, Outcome, RunningProcess, Stats, wait_until};
@@ -39,6 +40,11 @@ impl LimitedCgroup {
         })
     }
 
+    /// Whether the system counts any process or thread in it.
+    fn has_tasks(&self) -> bool {
+        std::fs::read_to_string(self.0.join("pids.current")).expect("a count").trim() != "0"
+    }
+
     /// A command that runs in it, with its words behind.
     fn command(&self, dir: &Dir) -> Command {
         let mut command = dir.command("sh");
@@ -54,7 +60,7 @@ impl Drop for LimitedCgroup {
             if std::fs::remove_dir(&self.0).is_ok() {
                 break;
             }
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -133,6 +139,31 @@ fn a_program_whose_child_is_killed_for_its_memory_is_not_said_to_be_killed() {
     assert!(outcome.stderr.contains("has ended") && !outcome.stderr.contains("SIGKILL"), "{outcome:?}");
 }
 
+/// The last moment before a group is killed: this long, and some turns of each thread of memtrack that has to do with a block,
+/// which are few where others have the processors.
+const MOMENT: Duration = Duration::from_millis(25);
+const TURNS: u64 = 3;
+
+/// Waits until the threads of this name have had so many turns, after each of which they rest.
+#[track_caller]
+fn has_turns(memtrack: i32, name: &str) {
+    let before = rests(memtrack, name);
+    wait_until("memtrack has its turns", || rests(memtrack, name) >= before + TURNS);
+}
+
+/// How often the threads of this name have given up their processor to wait.
+fn rests(process: i32, name: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
+    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
+    let texts =
+        tasks.filter_map(|task| status(task.ok()?)).filter(|text| text.starts_with(&format!("Name:\t{name}\n")));
+    let number = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        line.trim().parse::<u64>().ok()
+    };
+    texts.filter_map(number).sum()
+}
+
 /// Near the limit, where the kernel may kill the whole group, blocks are written at once: memtrack and the program are killed
 /// together, and no more than the last moment is lost.
 #[test]
@@ -154,7 +185,10 @@ fn a_group_that_is_killed_near_its_limit_loses_no_more_than_the_last_moment() {
         let running = RunningProcess::start(&mut command);
         wait_until("the program is near the limit", || control.phase() == 2 && control.count() > 60 + round * 40);
         let counted = control.count();
-        std::thread::sleep(std::time::Duration::from_millis(25));
+        let begun = Instant::now();
+        has_turns(running.pid(), "memtrack-drain");
+        has_turns(running.pid(), "memtrack-write");
+        std::thread::sleep(MOMENT.saturating_sub(begun.elapsed()));
         let pids = std::fs::read_to_string(group.0.join("cgroup.procs")).expect("the processes of the group");
         for pid in pids.lines() {
             // SAFETY: takes numbers only.
@@ -162,7 +196,7 @@ fn a_group_that_is_killed_near_its_limit_loses_no_more_than_the_last_moment() {
         }
         running.wait();
         let recorded = Stats::of(&dir.path("capture.bin")).allocator("calloc").count;
-        assert!(recorded >= counted, "round {round}: {counted} were counted 25 ms before, {recorded} are recorded");
+        assert!(recorded >= counted, "round {round}: {counted} were counted a moment before, {recorded} are recorded");
     }
 }
 
@@ -175,10 +209,15 @@ pub(crate) const MODES: [&[&str]; 4] = [
 ];
 
 /// `starts` of limits.c under a limit of processes and threads, which memtrack's own are among: `limited` gives the command
-/// that the words behind it run under. It starts what it starts without memtrack, and what is not recorded is said.
+/// that the words behind it run under, once nothing `is_left` there. It starts what it starts without memtrack, and what is not
+/// recorded is said.
 #[track_caller]
-fn few_tasks(dir: &Dir, most: u64, limited: impl Fn() -> Command) {
+fn few_tasks(dir: &Dir, most: u64, is_left: impl Fn() -> bool, limited: impl Fn() -> Command) {
     let (program, memtrack) = (program(dir), crate::support::memtrack());
+    let limited = || {
+        wait_until("what was started before has ended", || !is_left());
+        limited()
+    };
     let plain = Outcome::of(limited().arg(&program).arg("starts"));
     for mode in MODES {
         let _ = std::fs::remove_file(dir.path("capture.bin"));
@@ -200,26 +239,46 @@ fn few_tasks(dir: &Dir, most: u64, limited: impl Fn() -> Command) {
     }
 }
 
+/// Whether the user has any process, of those that have ended and were not waited for, too.
+fn has_processes(user: u32) -> bool {
+    let is_own = |status: String| {
+        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        users.is_some_and(|users| users.split_whitespace().next() == Some(user.to_string().as_str()))
+    };
+    let entries = std::fs::read_dir("/proc").expect("processes").flatten();
+    entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("status")).ok()).any(is_own)
+}
+
 /// A user's limit; root has none.
 #[test]
 fn a_user_with_few_processes() {
-    const USER: u32 = 54_321;
+    // A user that no other run of this test is at the same time.
+    let user = 100_000 + std::process::id();
     if !is_root("another user's limit of processes") {
         return;
     }
-    if !crate::support::memtrack().arg("--version").uid(USER).output().is_ok_and(|output| output.status.success()) {
+    if !crate::support::memtrack().arg("--version").uid(user).output().is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: memtrack lies where another user does not get");
         return;
     }
     let dir = Dir::new();
     program(&dir);
     std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o777)).expect("permissions");
+    let sockets = dir.path("sockets");
+    std::fs::create_dir(&sockets).expect("a directory");
+    std::os::unix::fs::chown(&sockets, Some(user), Some(user)).expect("another owner");
     for most in [1, 3, 8, 12, 17, 24, 40, 80] {
-        few_tasks(&dir, most, || {
-            let mut command = dir.command("bash");
-            command.args(["-c", &format!("ulimit -u {most} && exec \"$@\""), "bash"]).uid(USER).gid(USER);
-            command
-        });
+        few_tasks(
+            &dir,
+            most,
+            || has_processes(user),
+            || {
+                let mut command = dir.command("bash");
+                command.args(["-c", &format!("ulimit -u {most} && exec \"$@\""), "bash"]).uid(user).gid(user);
+                command.env("XDG_RUNTIME_DIR", &sockets);
+                command
+            },
+        );
     }
 }
 
@@ -232,7 +291,7 @@ fn a_control_group_with_few_processes() {
             eprintln!("skipped: no groups with a limit of processes for this user");
             return;
         };
-        few_tasks(&dir, most, || group.command(&dir));
+        few_tasks(&dir, most, || group.has_tasks(), || group.command(&dir));
     }
 }
 
@@ -249,7 +308,9 @@ fn limits_of_a_control_group_are_told() {
         command.arg(memtrack.get_program()).args(["run", "-f", "-o", "capture.bin", "--"]).args(["sh", "-c", code]);
         Outcome::of(&mut command)
     };
-    let many = run(&tasks, "for i in $(seq 40); do sleep 1 & done 2> /dev/null; exit 3");
+    // None ends before the last is refused, which ends the shell.
+    let many = "trap 'kill $all' EXIT; for i in $(seq 40); do sleep 1000 & all=\"$all $!\"; done 2> /dev/null; exit 3";
+    let many = run(&tasks, many);
     assert!(many.stderr.contains("(pids.max) refused processes or threads"), "{many:?}");
     let control = dir.control("control");
     control.let_go(1);

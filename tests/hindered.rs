@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::support::{Control, Dir, Outcome, ReportedTally, RunningProcess, Stats
 
 /// A program of counting.c under memtrack, which waits to be let go.
 pub(crate) struct WaitingProgram {
-    dir: Dir,
+    pub(crate) dir: Dir,
     pub(crate) control: Control,
     pub(crate) capture: PathBuf,
     pub(crate) memtrack: RunningProcess,
@@ -159,7 +160,7 @@ fn marks_of_a_capture_that_cannot_be_written_are_refused() {
     let program = WaitingProgram::of("phases", &[]);
     let pid = program.control.pid().to_string();
     limit(program.memtrack.pid(), libc::RLIMIT_FSIZE, 300);
-    let mark = || Outcome::of(crate::support::memtrack().args(["mark", "-q", &pid, "late"]));
+    let mark = || Outcome::of(&mut program.dir.memtrack(["mark", "-q", &pid, "late"]));
     wait_until("a mark is refused", || mark().status != 0);
     mark().fails(1, &["the recording has ended: its capture could not be written any more"]);
     program.control.let_go(1);
@@ -193,6 +194,18 @@ fn a_full_disk_ends_the_recording_and_not_the_program() {
     assert!(count > 100_000 && count < 12_000_000, "{count}");
 }
 
+/// Copies what there is in a pipe, as long as there is more at once; whether that was the last.
+fn is_at_end(pipe: &mut File, copy: &mut File) -> bool {
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match pipe.read(&mut buffer) {
+            Ok(0) => return true,
+            Ok(length) => copy.write_all(&buffer[..length]).expect("room"),
+            Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+}
+
 /// The capture goes through a pipe that nobody reads until the program waits for memtrack.
 #[test]
 fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
@@ -204,14 +217,12 @@ fn a_program_waits_for_a_slow_medium_and_loses_nothing() {
     program.until_it_waits_for_memtrack(0);
     let counted = program.control.count();
     assert!(counted < 12_000_000, "everything was taken");
+    // From now on more may go through it at a time. Where this user's pipes have no more room, they keep what they have.
+    // SAFETY: takes numbers only; the descriptor is open.
+    unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETPIPE_SZ, 1 << 20) };
     let capture = program.dir.path("capture.bin");
     let mut copy = File::create(&capture).expect("a file");
-    let mut buffer = vec![0; 1 << 16];
-    wait_until("the end of the capture", || match end.read(&mut buffer) {
-        Ok(0) => true,
-        Ok(length) => copy.write_all(&buffer[..length]).is_err(),
-        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
-    });
+    wait_until("the end of the capture", || is_at_end(&mut end, &mut copy));
     let (_dir, _, _) = program.ends("12000000 blocks\n");
     let stats = Stats::of(&capture);
     stats.is_whole();

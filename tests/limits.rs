@@ -96,9 +96,9 @@ fn a_program_of_another_root_directory() {
 }
 
 fn copy_into(root: &Dir, file: &Path) {
-    let copy = root.path(file.strip_prefix("/").expect("a whole path").to_str().expect("a path"));
-    std::fs::create_dir_all(copy.parent().expect("a directory")).expect("a directory");
-    std::fs::copy(file, copy).expect("a copy");
+    let copy = file.strip_prefix("/").expect("a whole path").to_str().expect("a path");
+    std::fs::create_dir_all(root.path(copy).parent().expect("a directory")).expect("a directory");
+    root.executable(copy, &std::fs::read(file).expect("the file"), 0o755);
 }
 
 /// A set-user-ID program runs as that user, unrecorded, whether it is started or executed by a recorded one.
@@ -108,8 +108,8 @@ fn a_set_user_id_program() {
         return;
     }
     let dir = Dir::new();
-    let (first, other) = (program(&dir), dir.path("other"));
-    std::fs::copy(&first, &other).expect("a copy");
+    let first = program(&dir);
+    let other = dir.executable("other", &std::fs::read(&first).expect("the program"), 0o755);
     std::os::unix::fs::chown(&other, Some(65534), Some(65534)).expect("another owner");
     std::fs::set_permissions(&other, PermissionsExt::from_mode(0o4755)).expect("permissions");
     std::fs::set_permissions(dir.path("."), PermissionsExt::from_mode(0o755)).expect("permissions");

@@ -2,21 +2,21 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::hindered::WaitingProgram;
-use crate::support::{Dir, Outcome, RunningProcess, Stats, memtrack, memtrack as memtrack_command, wait_until};
+use crate::support::{Dir, Outcome, RunningProcess, Stats, memtrack, wait_until};
 
-/// Runs a command of memtrack.
-fn memtrack_says(words: &[&str]) -> Outcome {
-    Outcome::of(memtrack().args(words))
+/// Runs a command of memtrack where it finds the recordings of this directory.
+fn memtrack_says(dir: &Dir, words: &[&str]) -> Outcome {
+    Outcome::of(&mut dir.memtrack(words))
 }
 
 /// The process of this pid in the list.
-fn listed(pid: i32) -> Option<Value> {
-    let list: Value = serde_json::from_str(&memtrack_says(&["ps", "--json"]).success()).expect("JSON");
+fn listed(dir: &Dir, pid: i32) -> Option<Value> {
+    let list: Value = serde_json::from_str(&memtrack_says(dir, &["ps", "--json"]).success()).expect("JSON");
     assert_eq!((&list["schema"], &list["version"]), (&json!("memtrack-ps"), &json!(1)));
     list["processes"].as_array().expect("processes").iter().find(|process| process["pid"] == pid).cloned()
 }
@@ -31,17 +31,17 @@ fn stats(capture: &Path, options: &[&str]) -> Stats {
 fn a_recording_is_listed_while_it_runs() {
     let program = WaitingProgram::of("phases", &["-q"]);
     let pid = program.control.pid();
-    let process = listed(pid).expect("it is listed");
+    let process = listed(&program.dir, pid).expect("it is listed");
     assert_eq!(process["state"], "recording");
     assert_eq!(process["capture"], json!(program.capture.canonicalize().expect("it is there")));
     assert!(process["command_line"][0].as_str().is_some_and(|word| word.ends_with("counting")), "{process}");
     assert!(process["resident_bytes"].as_u64().is_some_and(|bytes| bytes > 0), "{process}");
     assert!(process["started"].as_str().is_some_and(|text| text.ends_with('Z')), "{process}");
-    let text = memtrack_says(&["ps"]).success();
+    let text = memtrack_says(&program.dir, &["ps"]).success();
     assert!(text.lines().any(|line| line.contains(&pid.to_string()) && line.contains("counting")), "{text}");
     program.control.let_go(1);
-    drop(program.ends("1300000 blocks\n"));
-    assert_eq!(listed(pid), None);
+    let (dir, ..) = program.ends("1300000 blocks\n");
+    assert_eq!(listed(&dir, pid), None);
 }
 
 /// The program says that it waits as soon as it has made its blocks: long before the next checkpoint.
@@ -52,7 +52,7 @@ fn what_is_listed_counts_everything_until_the_question() {
         let pid = program.control.pid();
         let mut told = None;
         wait_until("it was counted in time", || {
-            let process = listed(pid).expect("it is listed");
+            let process = listed(&program.dir, pid).expect("it is listed");
             let is_counted = process["events"].is_u64();
             assert_eq!(process["counting"], json!(!is_counted), "{process}");
             assert_eq!(process["live_bytes"].is_u64(), is_counted, "{process}");
@@ -73,7 +73,7 @@ fn a_mark_divides_the_events_exactly() {
         let program = WaitingProgram::of("phases", options);
         let pid = program.control.pid().to_string();
         for name in ["early", "the wait", "the wait"] {
-            memtrack_says(&["mark", "-q", &pid, name]).success();
+            memtrack_says(&program.dir, &["mark", "-q", &pid, name]).success();
         }
         program.control.let_go(1);
         let (_dir, capture, _) = program.ends("1300000 blocks\n");
@@ -101,7 +101,7 @@ fn a_mark_divides_the_events_exactly() {
 #[test]
 fn rewritten_captures_keep_marks() {
     let program = WaitingProgram::of("phases", &["-q"]);
-    memtrack_says(&["mark", "-q", &program.control.pid().to_string(), "wait"]).success();
+    memtrack_says(&program.dir, &["mark", "-q", &program.control.pid().to_string(), "wait"]).success();
     program.control.let_go(1);
     let (dir, capture, _) = program.ends("1300000 blocks\n");
     let anonymous = dir.path("anonymous.bin");
@@ -118,8 +118,8 @@ fn rewritten_captures_keep_marks() {
 #[test]
 fn marks_without_a_recording_are_refused() {
     let dir = Dir::new();
-    memtrack_says(&["mark", "1", "name"]).fails(1, &["process 1 is not being recorded", "memtrack ps"]);
-    memtrack_says(&["mark", "1", "a\nb"]).fails(2, &["control characters"]);
+    memtrack_says(&dir, &["mark", "1", "name"]).fails(1, &["process 1 is not being recorded", "memtrack ps"]);
+    memtrack_says(&dir, &["mark", "1", "a\nb"]).fails(2, &["control characters"]);
     let plain = dir.path("plain.bin");
     Outcome::of(dir.memtrack(["run", "-q", "-o"]).arg(&plain).arg("true")).success();
     let none = Outcome::of(memtrack().args(["stats", "--from", "mark:x"]).arg(&plain));
@@ -132,15 +132,15 @@ fn a_killed_recorder_is_not_listed() {
     let mut program = WaitingProgram::of("phases", &["-q"]);
     let pid = program.control.pid();
     crate::support::kill(program.memtrack.pid(), libc::SIGKILL);
-    wait_until("it is not listed", || listed(pid).is_none());
+    wait_until("it is not listed", || listed(&program.dir, pid).is_none());
     program.control.let_go(1);
     wait_until("the program ends", || program.memtrack.stdout() == "1300000 blocks\n");
 }
 
 /// Writes a snapshot of a process to this file.
 #[track_caller]
-fn snapshot(pid: i32, to: &Path, options: &[&str]) -> Stats {
-    let outcome = Outcome::of(memtrack().arg("snapshot").args(options).arg(pid.to_string()).arg("-o").arg(to));
+fn snapshot(dir: &Dir, pid: i32, to: &Path, options: &[&str]) -> Stats {
+    let outcome = Outcome::of(dir.memtrack(["snapshot"]).args(options).arg(pid.to_string()).arg("-o").arg(to));
     assert_eq!(outcome.status, 0, "{outcome:?}");
     let stats = Stats::of(to);
     stats.is_whole();
@@ -155,11 +155,11 @@ fn snapshot(pid: i32, to: &Path, options: &[&str]) -> Stats {
 fn a_snapshot_has_everything_up_to_now() {
     for options in [&["-q"] as &[&str], &["-q", "--allocation-timestamps"], &["-q", "--aggregate"], &["-q", "--live"]] {
         let program = WaitingProgram::of("phases", options);
-        let (pid, dir) = (program.control.pid(), Dir::new());
-        let taken = snapshot(pid, &dir.path("one.bin"), &["-q"]);
+        let (pid, dir) = (program.control.pid(), &program.dir);
+        let taken = snapshot(dir, pid, &dir.path("one.bin"), &["-q"]);
         assert_eq!(taken.allocator("malloc").count, 100_000, "{options:?}");
         assert_eq!(taken.0["leaked"]["moment"], "snapshot");
-        let refused = Outcome::of(memtrack().args(["snapshot", &pid.to_string(), "-o"]).arg(dir.path("one.bin")));
+        let refused = Outcome::of(dir.memtrack(["snapshot", &pid.to_string(), "-o"]).arg(dir.path("one.bin")));
         refused.fails(1, &["one.bin", "--force"]);
         program.control.let_go(1);
         let (_dir, capture, _) = program.ends("1300000 blocks\n");
@@ -185,21 +185,22 @@ fn a_growing_capture_is_not_called_damaged() {
 }
 
 /// Threads free each other's blocks at full rate: no snapshot has a free without its block, or a block whose free is there.
+/// They do so only while there is something to see, so that there is not more to read the longer that takes.
 #[test]
 fn snapshots_at_full_rate_have_no_contradictions() {
     let dir = Dir::new();
-    let (program, capture) = (dir.program("handover"), dir.path("capture.bin"));
-    let memtrack = RunningProcess::start(&mut dir.recording(&capture, &[program.as_os_str()]));
-    let pid = || {
-        let list: Value = serde_json::from_str(&memtrack_says(&["ps", "--json"]).success()).expect("JSON");
-        let ours = |process: &&Value| process["command_line"][0] == json!(program);
-        list["processes"].as_array().expect("processes").iter().find(ours).and_then(|process| process["pid"].as_i64())
-    };
-    wait_until("it is recorded", || pid().is_some());
-    let pid = i32::try_from(pid().expect("it runs")).expect("a process id");
+    let (program, capture, control) = (dir.program("handover"), dir.path("capture.bin"), dir.control("control"));
+    let memtrack =
+        RunningProcess::start(&mut dir.recording(&capture, &[program.as_os_str(), control.path().as_os_str()]));
+    wait_until("the program waits", || control.phase() == 1);
+    let pid = control.pid();
     let paths = [1, 2, 3].map(|number| dir.path(&format!("{number}.bin")));
-    for path in &paths {
-        Outcome::of(memtrack_command().args(["snapshot", "-q", &pid.to_string(), "-o"]).arg(path)).success();
+    for (number, path) in (0..).zip(&paths) {
+        control.let_go(2 * number);
+        let before = control.count();
+        control.let_go(2 * number + 1);
+        wait_until("the threads are at it", || control.count() > before + 100_000);
+        Outcome::of(dir.memtrack(["snapshot", "-q", &pid.to_string(), "-o"]).arg(path)).success();
     }
     crate::support::kill(pid, libc::SIGKILL);
     assert_eq!(memtrack.wait().status, 137);
@@ -226,18 +227,18 @@ fn a_snapshot_of_the_first_process_has_its_children() {
     let mut memtrack = RunningProcess::start(&mut command);
     wait_until("the child has started", || memtrack.stdout().ends_with('\n'));
     let child: i32 = memtrack.stdout().trim().parse().expect("a process id");
-    wait_until("the child is recorded", || listed(child).is_some_and(|child| child["capture"].is_string()));
+    wait_until("the child is recorded", || listed(&dir, child).is_some_and(|child| child["capture"].is_string()));
     let parent = {
-        let list: Value = serde_json::from_str(&memtrack_says(&["ps", "--json"]).success()).expect("JSON");
+        let list: Value = serde_json::from_str(&memtrack_says(&dir, &["ps", "--json"]).success()).expect("JSON");
         let of_test = |process: &&Value| process["capture"] == json!(capture.canonicalize().expect("it is there"));
         let all = list["processes"].as_array().expect("processes");
         all.iter().find(of_test).and_then(|process| process["pid"].as_i64()).expect("it is listed")
     };
-    let both = snapshot(i32::try_from(parent).expect("a process id"), &dir.path("both.bin"), &["-q"]);
+    let both = snapshot(&dir, i32::try_from(parent).expect("a process id"), &dir.path("both.bin"), &["-q"]);
     assert_eq!(both.0["processes"].as_array().map(Vec::len), Some(2), "{}", both.0["processes"]);
-    let one = snapshot(child, &dir.path("one.bin"), &["-q"]);
+    let one = snapshot(&dir, child, &dir.path("one.bin"), &["-q"]);
     assert_eq!(one.0["capture"]["pid"], child);
-    memtrack_says(&["mark", "-q", &child.to_string(), "both"]).success();
+    memtrack_says(&dir, &["mark", "-q", &child.to_string(), "both"]).success();
     crate::support::kill(child, libc::SIGKILL);
     assert_eq!(memtrack.wait().status, 0);
     for path in dir.captures().iter().filter(|path| path.to_string_lossy().contains("capture")) {
@@ -265,26 +266,41 @@ fn a_program_that_grows_is_ended_by_its_limit() {
 }
 
 #[test]
-fn snapshots_are_written_above_a_limit_and_from_time_to_time() {
+fn a_snapshot_is_written_above_a_limit() {
     let dir = Dir::new();
-    let (program, capture) = (dir.program("grows"), dir.path("capture.bin"));
+    let (program, capture, control) = (dir.program("grows"), dir.path("capture.bin"), dir.control("control"));
     let mut command = dir.memtrack(["run", "-q", "--snapshot-above", "20MB", "-o"]);
-    let outcome = Outcome::of(command.arg(&capture).arg(&program).arg("40"));
+    let memtrack = RunningProcess::start(command.arg(&capture).arg(&program).arg("40").arg(control.path()));
+    wait_until("there is a snapshot", || dir.path("capture.snapshot1.bin").exists());
+    control.let_go(1);
+    let outcome = memtrack.wait();
     assert_eq!((outcome.status, outcome.stdout.as_str(), outcome.stderr.as_str()), (0, "grown\n", ""));
     let taken = Stats::of(&dir.path("capture.snapshot1.bin"));
     taken.is_whole();
     assert!((18_000_000..42_000_000).contains(&taken.peak().bytes), "{:?}", taken.peak());
     assert!(!dir.path("capture.snapshot2.bin").exists());
-    let mut command = dir.memtrack(["run", "-q", "--snapshot-every", "100ms", "--snapshot-keep", "2", "-o"]);
-    Outcome::of(command.arg(dir.path("often.bin")).arg(&program).arg("150")).success();
-    let mut numbers: Vec<u32> = dir
-        .captures()
-        .iter()
-        .filter_map(|path| {
-            path.file_name()?.to_str()?.strip_prefix("often.snapshot")?.strip_suffix(".bin")?.parse().ok()
-        })
-        .collect();
+}
+
+/// The numbers of the snapshots `often.snapshotN.bin` that there are.
+fn snapshots(dir: &Dir) -> Vec<u32> {
+    let number =
+        |path: PathBuf| path.file_name()?.to_str()?.strip_prefix("often.snapshot")?.strip_suffix(".bin")?.parse().ok();
+    let mut numbers: Vec<u32> = dir.captures().into_iter().filter_map(number).collect();
     numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn snapshots_are_written_from_time_to_time() {
+    let dir = Dir::new();
+    let (program, control) = (dir.program("grows"), dir.control("control"));
+    let mut command = dir.memtrack(["run", "-q", "--snapshot-every", "100ms", "--snapshot-keep", "2", "-o"]);
+    let memtrack =
+        RunningProcess::start(command.arg(dir.path("often.bin")).arg(&program).arg("150").arg(control.path()));
+    wait_until("there were four", || snapshots(&dir).into_iter().any(|number| number > 3));
+    control.let_go(1);
+    memtrack.wait().success();
+    let numbers = snapshots(&dir);
     assert!(numbers.len() == 2 && numbers[1] == numbers[0] + 1 && numbers[1] > 3, "{numbers:?}");
     let [one, next] = [0, 1].map(|at| Stats::of(&dir.path(&format!("often.snapshot{}.bin", numbers[at]))));
     // The program may not have had its turn between them, but time has passed.
@@ -315,14 +331,10 @@ fn misbehave(socket: &Path, kind: usize) -> Option<UnixStream> {
 fn a_recording_does_not_notice_hostile_clients() {
     let program = WaitingProgram::of("storm", &["-q"]);
     let pid = program.control.pid();
-    // SAFETY: no arguments, cannot fail.
-    let user = unsafe { libc::geteuid() };
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(|path| Path::new(&path).join("memtrack"));
-    let places = runtime.into_iter().chain([format!("/tmp/memtrack-{user}").into()]);
-    let socket = places.map(|place| place.join(format!("{pid}.sock"))).find(|path| path.exists()).expect("a socket");
+    let socket = program.dir.socket(pid);
     program.control.let_go(1);
     let mut kept: Vec<Option<UnixStream>> = (0..1000).map(|kind| misbehave(&socket, kind)).collect();
-    memtrack_says(&["mark", "-q", &pid.to_string(), "after them"]).success();
+    memtrack_says(&program.dir, &["mark", "-q", &pid.to_string(), "after them"]).success();
     let dropped = |stream: &mut Option<UnixStream>| {
         let mut rest = [0; 4096];
         stream.as_mut().is_none_or(|stream| {

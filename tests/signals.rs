@@ -1,10 +1,15 @@
 //! Signals: handlers that allocate in the middle of an allocation, and signals that are sent to memtrack.
 
+use std::cell::Cell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use crate::hindered::WaitingProgram;
-use crate::support::{Dir, Outcome, ReportedTally, RunningProcess, Stats, kill, wait_until};
+use crate::support::{Dir, Outcome, Patience, ReportedTally, RunningProcess, Stats, kill, wait_until};
+
+/// memtrack takes what it and its probe are sent within 50 ms for one signal; the time until it looks counts, too.
+const AT_ONCE: Duration = Duration::from_millis(40);
 
 /// What the handler allocates inside a call of the program's is not promised to be recorded; the program's own calls are.
 #[test]
@@ -62,6 +67,30 @@ fn sighup_reaches_the_program() {
 fn counted(send: impl Fn(i32)) -> String {
     [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1].into_iter().for_each(not_ignored);
     counted_by(|_| (), send)
+}
+
+/// The same of signals that are sent one after the other, in so short a time that they count as one; on a busy machine this
+/// may take several tries.
+fn counted_at_once(send: impl Fn(i32)) -> String {
+    let took = Cell::new(Duration::MAX);
+    let mut patience = Patience::new();
+    loop {
+        let count = counted(|memtrack| {
+            let begun = Instant::now();
+            send(memtrack);
+            took.set(begun.elapsed());
+        });
+        if took.get() < AT_ONCE {
+            return count;
+        }
+        assert!(!patience.is_over(), "the machine never lets a test send two signals in {AT_ONCE:?}");
+    }
+}
+
+/// Sends a signal to a process of memtrack's, which may have ended where the machine lets it wait.
+fn kill_what_is_there(process: i32, signal: i32) {
+    // SAFETY: takes numbers only; the process was a moment ago one that the test started.
+    unsafe { libc::kill(process, signal) };
 }
 
 /// The same with a command that is prepared.
@@ -123,21 +152,22 @@ fn a_signal_to_memtrack_and_to_its_group_reaches_the_program_once() {
     let to_both = |memtrack: i32| {
         kill(memtrack, libc::SIGINT);
         // Two that are pending at once would be one.
-        std::thread::sleep(std::time::Duration::from_millis(5));
-        // SAFETY: takes numbers only; the group is memtrack's own.
-        assert_eq!(unsafe { libc::killpg(memtrack, libc::SIGINT) }, 0);
+        std::thread::sleep(Duration::from_millis(5));
+        // SAFETY: takes numbers only; the group is memtrack's own, and may have ended by now.
+        unsafe { libc::killpg(memtrack, libc::SIGINT) };
     };
-    assert_eq!(counted(to_both), "1\n");
+    assert_eq!(counted_at_once(to_both), "1\n");
 }
 
 /// As a supervisor does with a control group: one after the other.
 #[test]
 fn a_signal_to_every_process_reaches_the_program_once() {
-    let to_each = |memtrack: i32| of_group(memtrack).into_iter().for_each(|process| kill(process, libc::SIGTERM));
-    assert_eq!(counted(to_each), "1\n");
+    let to_each =
+        |memtrack| of_group(memtrack).into_iter().for_each(|process| kill_what_is_there(process, libc::SIGTERM));
+    assert_eq!(counted_at_once(to_each), "1\n");
     let backwards =
-        |memtrack: i32| of_group(memtrack).into_iter().rev().for_each(|process| kill(process, libc::SIGTERM));
-    assert_eq!(counted(backwards), "1\n");
+        |memtrack| of_group(memtrack).into_iter().rev().for_each(|process| kill_what_is_there(process, libc::SIGTERM));
+    assert_eq!(counted_at_once(backwards), "1\n");
 }
 
 /// Names in the directory that a report which was not finished would have.

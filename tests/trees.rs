@@ -305,9 +305,8 @@ fn the_work_of_a_version_managers_script_is_not_that_of_children() {
         return;
     }
     let pyenv = dir.write("pyenv", format!("({LOOP})\nshift 2\nexec {} \"$@\"\n", python.stdout.trim()).as_bytes());
-    let script =
-        dir.write("python3", format!("#!/bin/sh\nexec sh {} exec python3 \"$@\"\n", pyenv.display()).as_bytes());
-    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("permissions");
+    let script = format!("#!/bin/sh\nexec sh {} exec python3 \"$@\"\n", pyenv.display());
+    dir.executable("python3", script.as_bytes(), 0o755);
     let path = std::env::join_paths([dir.path("."), "/usr/bin".into(), "/bin".into()]);
     let mut command = dir.memtrack(["run", "-f", "-o", "capture.bin", "-c", "print(6 * 7)"]);
     assert!(!says_that_children_did_the_work(command.env("PATH", path.expect("a path"))));

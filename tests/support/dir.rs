@@ -3,16 +3,18 @@
 //! Invariant: a tracked run has the output and the exit status of the plain one, or the test fails.
 
 use std::ffi::{OsStr, OsString};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use super::{Control, Outcome, Stats, memtrack};
+use super::{Control, Outcome, Stats, memtrack, wait_until, without_habits};
 
-/// The directory; removed with the value.
+/// The directory, and another one for the sockets of its recordings, which those of other tests are not among; removed with the value.
 #[derive(Debug)]
-pub(crate) struct Dir(TempDir);
+pub(crate) struct Dir(TempDir, TempDir);
 
 /// A program that was run plain and under memtrack.
 #[derive(Debug)]
@@ -26,7 +28,8 @@ pub(crate) struct PairedRun {
 impl Dir {
     /// An empty directory.
     pub(crate) fn new() -> Self {
-        Self(TempDir::new().expect("a directory"))
+        let [files, sockets] = [(); 2].map(|()| TempDir::new().expect("a directory"));
+        Self(files, sockets)
     }
 
     /// A path in it.
@@ -99,17 +102,38 @@ impl Dir {
         Some(program)
     }
 
+    /// A program in it, which can be started: no child of another test has it open for writing any more, as one has that was
+    /// forked while it was written and has not executed its own program yet.
+    pub(crate) fn executable(&self, name: &str, content: &[u8], mode: u32) -> PathBuf {
+        let path = self.write(name, content);
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).expect("permissions");
+        wait_until("nobody has the program open for writing", || !is_written(&path));
+        path
+    }
+
+    /// The socket of the recording of this process.
+    pub(crate) fn socket(&self, pid: i32) -> PathBuf {
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        // Where the directory for temporary files has a long path, there is no room for it in a socket's.
+        let places = [self.1.path().join("memtrack"), format!("/tmp/memtrack-{user}").into()];
+        places.map(|place| place.join(format!("{pid}.sock"))).into_iter().find(|path| path.exists()).expect("a socket")
+    }
+
     /// A command that is to run here.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command.current_dir(self.0.path()).env_remove("MEMTRACK");
+        self.here(without_habits(Command::new(program)))
+    }
+
+    fn here(&self, mut command: Command) -> Command {
+        command.current_dir(self.0.path()).env("XDG_RUNTIME_DIR", self.1.path());
         command
     }
 
     /// `memtrack` with these arguments, run here.
     pub(crate) fn memtrack<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Command {
-        let mut command = memtrack();
-        command.args(arguments).current_dir(self.0.path()).env_remove("MEMTRACK");
+        let mut command = self.here(memtrack());
+        command.args(arguments);
         command
     }
 
@@ -180,4 +204,12 @@ impl PairedRun {
         stats.is_whole();
         stats
     }
+}
+
+/// Whether somebody has the file open for writing; who may not ask is not kept waiting.
+fn is_written(path: &Path) -> bool {
+    let file = std::fs::File::open(path).expect("the file");
+    // SAFETY: takes numbers only; the lease ends with the descriptor.
+    let leased = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+    leased != 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
 }

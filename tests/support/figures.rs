@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The figures.
 #[derive(Debug)]
 pub(crate) struct Figures {
-    /// Longer than anything here takes on a busy machine.
+    /// Longer than anything here takes, see [`Patience`](super::Patience).
     pub(crate) deadline: Duration,
     /// For how long a stopped memtrack stays stopped once the program waits for it.
     pub(crate) stopped: Duration,

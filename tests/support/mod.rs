@@ -7,18 +7,20 @@ mod control;
 mod dir;
 mod figures;
 mod outcome;
+mod patience;
 mod stacks;
 mod stats;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(crate) use control::Control;
 pub(crate) use dir::{Dir, PairedRun};
 pub(crate) use figures::figures;
 pub(crate) use outcome::{Outcome, RunningProcess, kill, limit};
+pub(crate) use patience::Patience;
 pub(crate) use stacks::{Block, Labels, ParsedStacks};
 pub(crate) use stats::{ReportedTally, Stats};
 
@@ -26,14 +28,22 @@ pub(crate) use stats::{ReportedTally, Stats};
 pub(crate) fn memtrack() -> Command {
     static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
     let path = PATH.get_or_init(|| std::env::var_os("MEMTRACK").map(Into::into).or_else(build));
-    Command::new(path.as_ref().expect("memtrack builds"))
+    without_habits(Command::new(path.as_ref().expect("memtrack builds")))
+}
+
+/// Without what the user of this machine has set for himself and memtrack heeds.
+fn without_habits(mut command: Command) -> Command {
+    for name in ["MEMTRACK", "DEBUGINFOD_URLS", "BROWSER", "COLUMNS"] {
+        command.env_remove(name);
+    }
+    command
 }
 
 /// Waits until `holds`; panics with `what` after the deadline.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
+    let mut patience = Patience::new();
     while !holds() {
-        assert!(start.elapsed() < figures().deadline, "did not come about: {what}");
+        assert!(!patience.is_over(), "did not come about: {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

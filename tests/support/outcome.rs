@@ -6,9 +6,8 @@ use std::fs::File;
 use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Instant;
 
-use super::figures;
+use super::Patience;
 
 /// A process that was started.
 #[derive(Debug)]
@@ -56,9 +55,9 @@ impl RunningProcess {
 
     /// Waits for its end; with the most memory that it ever had, in kB.
     pub(crate) fn wait_with_memory(mut self) -> (Outcome, u64) {
-        let (status, start, mut most) = (format!("/proc/{}/status", self.pid()), Instant::now(), None);
+        let (status, mut patience, mut most) = (format!("/proc/{}/status", self.pid()), Patience::new(), None);
         while self.child.try_wait().expect("a child to wait for").is_none() {
-            assert!(start.elapsed() < figures().deadline, "hangs; so far: {}", self.stdout());
+            assert!(!patience.is_over(), "hangs; so far: {}", self.stdout());
             let text = std::fs::read_to_string(&status).unwrap_or_default();
             // A process that has ended and was not waited for has no such line.
             let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix("kB"));
@@ -69,12 +68,12 @@ impl RunningProcess {
     }
 
     fn status(&mut self) -> ExitStatus {
-        let start = Instant::now();
+        let mut patience = Patience::new();
         loop {
             if let Some(status) = self.child.try_wait().expect("a child to wait for") {
                 return status;
             }
-            if start.elapsed() > figures().deadline {
+            if patience.is_over() {
                 self.child.kill().expect("a child to kill");
                 panic!("hangs; so far: {} {}", text(&mut self.stdout), text(&mut self.stderr));
             }

@@ -199,8 +199,10 @@ mod tests {
 
     #[test]
     fn programs_are_told_apart() {
-        let directory = std::env::temp_dir().join(format!("memtrack-loadable-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
+        // Nobody's, not even of a process of this id that is long gone.
+        let (pid, now) = (std::process::id(), memtrack_transport::clock::monotonic_ns());
+        let directory = std::env::temp_dir().join(format!("memtrack-loadable-{pid}-{now}"));
+        std::fs::create_dir(&directory).unwrap();
         let write = |name: &str, bytes: &[u8]| {
             let path = directory.join(name);
             std::fs::write(&path, bytes).unwrap();

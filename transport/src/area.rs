@@ -329,9 +329,15 @@ mod tests {
         assert!(Area::create_on(reading.as_fd(), 8).is_err());
     }
 
+    /// A path that no test of another process has, not even of one that is long gone.
+    fn own_path(name: &str) -> std::path::PathBuf {
+        let (pid, now) = (std::process::id(), crate::clock::monotonic_ns());
+        std::env::temp_dir().join(format!("memtrack-{name}-{pid}-{now}"))
+    }
+
     #[test]
     fn a_file_of_the_program_is_left_alone() {
-        let path = std::env::temp_dir().join(format!("memtrack-file-{}", std::process::id()));
+        let path = own_path("file");
         for content in ["", "precious"] {
             std::fs::write(&path, content).unwrap();
             let file = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
@@ -383,7 +389,7 @@ mod tests {
     #[test]
     fn a_file_on_a_disk_has_room_for_all_that_may_be_written() {
         use std::os::unix::fs::MetadataExt;
-        let directory = std::env::temp_dir().join(format!("memtrack-area-{}", std::process::id()));
+        let directory = own_path("area");
         std::fs::create_dir_all(&directory).unwrap();
         assert!(super::unlinked_file(&directory, 512).is_err());
         let file = std::fs::File::from(super::unlinked_file(&directory, 8).unwrap());

@@ -14,6 +14,9 @@ use memtrack_transport::handshake::{Hello, receive_memory};
 use memtrack_transport::layout::{ALL_SEGMENTS, SEGMENT_ROOM, SegmentHeader, SlotHeader, registration, state, ticket};
 use memtrack_transport::{Area, barrier, futex};
 
+/// What takes so long hangs, on a busy machine, too.
+pub(crate) const HANGS: Duration = Duration::from_secs(120);
+
 pub(crate) struct FakeTarget {
     pub(crate) area: Arc<Area>,
 }
@@ -22,7 +25,7 @@ impl FakeTarget {
     /// Shakes hands, without beginning to record.
     pub(crate) fn connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(HANGS))?;
         let pid = std::process::id().cast_signed();
         Hello { pid, ppid: 1, fork: None }.send(&stream)?;
         let (memory, slots) = receive_memory(&stream)?;

@@ -1,6 +1,6 @@
 //! The collector against a target that follows the protocol, one that does not, and sinks that fail or are slow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
@@ -17,7 +17,7 @@ use memtrack_format::resident::ResidentAccount;
 use memtrack_format::watermark;
 use memtrack_transport::layout::{SEGMENT_ROOM, SLOT_COUNTS, image, state};
 
-use crate::fake_target::FakeTarget;
+use crate::fake_target::{FakeTarget, HANGS};
 use crate::{Collector, Error, FileSink, NothingRecorded, ProcessExit, RecordingEnd, RecordingOptions, Sink};
 
 mod given;
@@ -161,8 +161,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| step()).collect()
 }
 
-fn eventually(what: &str, holds: impl Fn() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(10);
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let limit = Instant::now() + HANGS;
     while !holds() {
         assert!(Instant::now() < limit, "{what} did not happen");
         std::thread::sleep(Duration::from_millis(1));
@@ -212,15 +212,22 @@ fn every_byte_of_every_thread_arrives_in_order() {
 
 #[test]
 fn ticks_and_snapshots_rise_and_tell_this_process() {
-    let (dir, medium) = (directory(), Medium::default());
+    let (dir, medium, begun) = (directory(), Medium::default(), Instant::now());
     let collector = start(dir.path(), &medium);
     let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
-    for part in 0..50 {
-        writer.write(&noise(part, 100));
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    // An event has a ticket of its own where the collector has taken one since the last. However long it takes on a busy machine
+    // until that has been ten times:
+    let (mut events, mut tickets) = (0, BTreeSet::new());
+    eventually("ten ticks", || {
+        events += 1;
+        tickets.insert(writer.event(|_| noise(events, 100)));
+        events >= 50 && tickets.len() > 10
+    });
     collector.finish(RecordingEnd::Exited).unwrap();
+    // One for each interval, at the beginning, and at the end.
+    let interval = RecordingOptions::default().snapshot_interval;
+    let most = begun.elapsed().as_millis() / interval.as_millis() + 3;
     let capture = medium.read();
     let ticks: Vec<_> = capture
         .observations
@@ -235,8 +242,9 @@ fn ticks_and_snapshots_rise_and_tell_this_process() {
     let snapshots = capture
         .observations
         .iter()
-        .filter(|seen| matches!(seen, Observation::Snapshot { rss, .. } if *rss > 1_000_000));
-    assert!((2..30).contains(&snapshots.count()));
+        .filter(|seen| matches!(seen, Observation::Snapshot { rss, .. } if *rss > 1_000_000))
+        .count();
+    assert!((2..=most).contains(&(snapshots as u128)), "{snapshots}, at most {most}");
     let name = |seen: &Observation| matches!(seen, Observation::Thread { name, .. } if !name.is_empty());
     // Of the process's first thread, and of the one that records.
     assert_eq!(capture.observations.iter().filter(|seen| name(seen)).count(), 2);
@@ -414,7 +422,7 @@ fn an_idle_target_lets_the_collector_sleep_and_wakes_it() {
     let target = FakeTarget::start(collector.socket_path());
     let mut writer = target.writer();
     let control = target.area.control();
-    let wake = |_| {
+    let mut wake = |_: u64| {
         eventually("sleep", || control.sleeping.0.load(SeqCst) == 1);
         std::thread::sleep(Duration::from_millis(5));
         let begin = Instant::now();
@@ -422,9 +430,9 @@ fn an_idle_target_lets_the_collector_sleep_and_wakes_it() {
         eventually("a tick", || control.ticket.0.load(SeqCst) >> 16 > mine);
         begin.elapsed()
     };
-    // Without being woken it would sleep for 100 ms.
-    assert!((0..10).map(wake).min() < Some(Duration::from_millis(50)));
-    assert_eq!(collector.finish(RecordingEnd::Exited).unwrap().record_bytes, 10);
+    // Without being woken it would sleep for 100 ms. On a busy machine it may have to wait for a processor, but not always.
+    let tries = (1..=500).find(|number| wake(*number) < Duration::from_millis(50));
+    assert_eq!(Some(collector.finish(RecordingEnd::Exited).unwrap().record_bytes), tries);
 }
 
 #[test]

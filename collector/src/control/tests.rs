@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use super::directory::sockets_in;
 use super::protocol::{ControlCommand, MAX_REQUEST, MarkAnswer, RecordingStatus, SnapshotAnswer};
 use super::{CommandHandler, ControlClient, ControlError, ControlServer, ControlSocket, Subscriber};
+use crate::fake_target::HANGS;
 
 #[derive(Default)]
 struct FakeRecording {
@@ -76,7 +77,7 @@ impl Running {
     /// A connection without a client's manners, after the greeting.
     fn raw(&self) -> BufReader<UnixStream> {
         let stream = UnixStream::connect(&self.path).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.set_read_timeout(Some(HANGS)).unwrap();
         let mut reader = BufReader::new(stream);
         let mut greeting = String::new();
         reader.read_line(&mut greeting).unwrap();
@@ -169,7 +170,7 @@ fn every_subscriber_gets_the_same_bytes_and_a_slow_one_skips() {
     drop(clients);
     let begun = Instant::now();
     while running.recording.push("3") > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < HANGS);
         std::thread::sleep(Duration::from_millis(5));
     }
 }

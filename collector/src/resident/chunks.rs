@@ -241,7 +241,6 @@ impl ChunkWalk<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
-    use std::fs::File;
     use std::io::Write;
 
     use memtrack_format::resident::{PageRun, PageState};
@@ -271,11 +270,10 @@ mod tests {
         if mixed && link > STATE_BYTES && words[link as usize / 8] == 0 {
             words[link as usize / 8] = link >> 12;
         }
-        let path = std::env::temp_dir().join(format!("memtrack-chunks-{:?}", std::thread::current().id()));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        File::create(&path).unwrap().write_all(&bytes).unwrap();
-        let memory = ProcessMemory::in_file(File::open(&path).unwrap());
-        std::fs::remove_file(path).unwrap();
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&bytes).unwrap();
+        let memory = ProcessMemory::in_file(file);
         let runs = [PageRun { start: START, end, state: PageState::Anonymous }];
         let mut walk = ChunkWalk { memory: &memory, runs: &runs, piece: Vec::new(), piece_start: 0 };
         walk.free_pages(&HeapRange { start: START, end, first: START, state: 0 }, PAGE)

@@ -35,8 +35,8 @@ pub(crate) use self::apply::{UNKNOWN, frames_of};
 pub use self::apply::{apply, places};
 pub use self::debuginfod::Debuginfod;
 pub use self::root::FileRoot;
-pub use self::search::DebugFileSearch;
 use self::search::TimeLeft;
+pub use self::search::{DebugFileSearch, ProcessorTime};
 
 use self::error::SymbolError;
 use self::image::ModuleNames;

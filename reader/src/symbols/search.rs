@@ -34,6 +34,10 @@ const LARGEST_CHECKED: u64 = 2 << 30;
 /// The largest file that is opened under a time limit, in bytes, since opening cannot be interrupted.
 const LARGEST_IN_TIME: u64 = 1 << 30;
 
+/// At least this part of the time that passes counts where work is counted: who waits for a disk, or for a processor, does not
+/// wait for ever.
+const WAITED_PART: u32 = 4;
+
 /// Where files are looked for.
 #[derive(Clone, Debug)]
 pub struct DebugFileSearch {
@@ -58,11 +62,23 @@ struct TimeLimit {
     begun: Arc<OnceLock<Instant>>,
     /// They count from the first look-up on; else somebody says when.
     from_first: bool,
+    /// Tells the work that was done, where a machine that lets it wait is not to use the time up.
+    work: Option<WorkClock>,
     is_brief: AtomicBool,
     is_over: AtomicBool,
     /// Whether the cause is a file that is too large, not the time.
     is_too_large: AtomicBool,
 }
+
+/// The work of this process since the first look-up.
+#[derive(Debug)]
+struct WorkClock {
+    processor_time: ProcessorTime,
+    begun: OnceLock<Option<Duration>>,
+}
+
+/// Tells the processor time of this process; `None` where that cannot be told, and so all that passes counts.
+pub type ProcessorTime = fn() -> Option<Duration>;
 
 /// What there is time for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +95,30 @@ impl TimeLimit {
     fn new([whole, most]: [Duration; 2], begun: Option<Arc<OnceLock<Instant>>>) -> Self {
         let [is_brief, is_over, is_too_large] = [false; 3].map(AtomicBool::new);
         let from_first = begun.is_none();
-        Self { whole, most, begun: begun.unwrap_or_default(), from_first, is_brief, is_over, is_too_large }
+        Self { whole, most, begun: begun.unwrap_or_default(), from_first, work: None, is_brief, is_over, is_too_large }
     }
+
+    /// The time that has been used; `None`: it does not count yet.
+    fn used(&self) -> Option<Duration> {
+        let work = self.work.as_ref();
+        let begun = work.and_then(|work| *work.begun.get_or_init(work.processor_time));
+        if self.from_first {
+            self.begun.get_or_init(Instant::now);
+        }
+        let passed = self.begun.get()?.elapsed();
+        if passed < self.whole.min(self.most) {
+            // No more was used, however much was done.
+            return Some(passed);
+        }
+        let now = work.and_then(|work| (work.processor_time)());
+        let done = begun.zip(now).map(|(begun, now)| now.saturating_sub(begun));
+        Some(done.map_or(passed, |done| counted(passed, done)))
+    }
+}
+
+/// What counts of the time that has passed: that in which something was done, by one thread or several.
+fn counted(passed: Duration, done: Duration) -> Duration {
+    done.max(passed / WAITED_PART).min(passed)
 }
 
 impl Default for DebugFileSearch {
@@ -129,13 +167,16 @@ impl DebugFileSearch {
     }
 
     /// Searches on this machine only, for this long with lines and inlined functions, and for this long at all: what is not
-    /// found by then has no name. Clones share the limits.
+    /// found by then has no name. Clones share the limits. They are of the time that this process has a processor, of which a
+    /// fourth of what passes counts at least: so a machine with much else to do leaves no names out.
     #[must_use]
-    pub fn limited(whole: Duration, most: Duration) -> Self {
-        Self { limit: Some(Arc::new(TimeLimit::new([whole, most], None))), ..Self::new(&[], None) }
+    pub fn limited(whole: Duration, most: Duration, processor_time: ProcessorTime) -> Self {
+        let work = Some(WorkClock { processor_time, begun: OnceLock::new() });
+        let limit = TimeLimit { work, ..TimeLimit::new([whole, most], None) };
+        Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
     }
 
-    /// The same limits, but from the moment on that somebody sets, with the servers until then.
+    /// Limits of the time that passes from the moment on that somebody sets, with the servers until then.
     #[must_use]
     pub fn limited_from(self, moment: Arc<OnceLock<Instant>>, whole: Duration, most: Duration) -> Self {
         Self { limit: Some(Arc::new(TimeLimit::new([whole, most], Some(moment)))), ..self }
@@ -167,14 +208,11 @@ impl DebugFileSearch {
     /// What there is time left for, to look up a name.
     pub(super) fn time_left(&self) -> TimeLeft {
         let Some(limit) = &self.limit else { return TimeLeft::Whole };
-        if limit.from_first {
-            limit.begun.get_or_init(Instant::now);
-        }
-        let Some(elapsed) = limit.begun.get().map(Instant::elapsed) else { return TimeLeft::Whole };
-        if self.is_over() || elapsed >= limit.most {
+        let Some(used) = limit.used() else { return TimeLeft::Whole };
+        if self.is_over() || used >= limit.most {
             limit.is_over.store(true, Relaxed);
             TimeLeft::Nothing
-        } else if elapsed >= limit.whole {
+        } else if used >= limit.whole {
             limit.is_brief.store(true, Relaxed);
             TimeLeft::Brief
         } else {

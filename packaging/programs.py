@@ -20,7 +20,8 @@ PLATFORM = f"manylinux_{GLIBC[0]}_{GLIBC[1]}"
 TARGET = f"{MACHINE}-unknown-linux-gnu"
 PROFILE = "dist"
 LIBRARIES = re.compile(r"(libc|libm|libdl|libpthread|librt|ld-linux-(x86-64|aarch64))\.so\.[0-9]+")
-TOOLS = ["maturin>=1.9,<2", "ziglang>=0.15,<0.18", "wheel>=0.43,<1"]
+# Up to those that were tried: a release of theirs changes nothing here by itself.
+TOOLS = ["maturin>=1.9,<=1.16.0", "ziglang>=0.15,<=0.17.1", "wheel>=0.43,<=0.48.0"]
 
 
 def tools():
@@ -29,13 +30,15 @@ def tools():
 
 
 def virtual_environment(name, requirements):
-    """A virtual environment below WORK with packages of PyPI, made when it is not there."""
-    place = WORK / name
-    if not (place / "complete").exists():
+    """A virtual environment below WORK with packages of PyPI, made when it is not there, or is one of other requirements."""
+    place, wanted = WORK / name, "\n".join(requirements)
+    complete = place / "complete"
+    if not complete.exists() or complete.read_text() != wanted:
         say(f"installs {', '.join(requirements)} in {place}")
         run(sys.executable, "-m", "venv", "--clear", place)
-        run(place / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements)
-        (place / "complete").touch()
+        patiently = ["--quiet", "--disable-pip-version-check", "--retries", "10", "--timeout", "60"]
+        run(place / "bin/python", "-m", "pip", "install", *patiently, *requirements)
+        complete.write_text(wanted)
     return place
 
 

@@ -172,7 +172,7 @@ def test_here(source):
 
 
 def newest_wheel():
-    return artifact("wheel", f"memtrack-{version()}-*.whl")
+    return artifact("wheel", f"memtrack-{version()}-*_{MACHINE}.whl")
 
 
 def artifacts():

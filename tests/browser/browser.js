@@ -16,10 +16,12 @@ const FLAGS = [
   "--disable-component-update",
   "--disable-sync",
 ];
+/** Milliseconds in which anything has happened on a busy machine; what takes longer hangs. */
+export const PATIENCE = 300_000;
 export let browser;
 
 before(async () => {
-  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS });
+  browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: FLAGS, timeout: PATIENCE });
 });
 after(() => browser?.close());
 
@@ -31,6 +33,7 @@ export function inPage(name, file, run, options = {}) {
       acceptDownloads: true,
       ...options,
     });
+    context.setDefaultTimeout(PATIENCE);
     const page = await context.newPage(),
       complaints = [];
     const address = pathToFileURL(join(process.env.MEMTRACK_PAGES, file)).href;

@@ -9,7 +9,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before, test } from "node:test";
-import { browser } from "./browser.js";
+import { PATIENCE, browser } from "./browser.js";
 
 const CELLS = [
   "%load_ext memtrack",
@@ -18,8 +18,6 @@ const CELLS = [
   "%memtrack_leaks -r 5 kept.append(bytes(100_000))",
   "len(before), len(kept)",
 ];
-/** Milliseconds in which a kernel starts on a busy machine. */
-const PATIENCE = 60_000;
 
 let directory, server, address;
 
@@ -51,11 +49,16 @@ async function start() {
     env: { ...process.env, ...own, PYTHONPATH: process.env.MEMTRACK_PACKAGE, JUPYTER_PREFER_ENV_PATH: "1" },
     stdio: ["ignore", "ignore", "pipe"],
   });
+  const hangs = setTimeout(() => server.kill("SIGKILL"), PATIENCE);
+  server.once("exit", () => clearTimeout(hangs));
   const said = [];
   for await (const line of createInterface({ input: server.stderr })) {
     said.push(line);
     const found = line.match(/http:\/\/127\.0\.0\.1:\d+\/lab\?token=\w+/);
-    if (found) return new URL(found[0]);
+    if (found) {
+      clearTimeout(hangs);
+      return new URL(found[0]);
+    }
   }
   throw new Error(`JupyterLab has ended:\n${said.join("\n")}`);
 }
@@ -121,17 +124,18 @@ const themeIn = (frame, theme) =>
 test("cells in JupyterLab", async () => {
   // So high that all cells are in view: those outside are not drawn.
   const context = await browser.newContext({ viewport: { width: 1400, height: 2400 } });
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   await page.goto(`${address.origin}/lab/tree/work.ipynb${address.search}`);
-  await page.locator(".jp-Notebook .jp-CodeCell").first().waitFor({ timeout: PATIENCE });
-  await page.locator(".jp-NotebookPanel-toolbar").getByText("Python 3").waitFor({ timeout: PATIENCE });
+  await page.locator(".jp-Notebook .jp-CodeCell").first().waitFor();
+  await page.locator(".jp-NotebookPanel-toolbar").getByText("Python 3").waitFor();
   // JupyterLab forgets the cells that it was told to run before the kernel answered.
-  await page.locator("#jp-main-statusbar").getByText("| Idle").waitFor({ timeout: PATIENCE });
+  await page.locator("#jp-main-statusbar").getByText("| Idle").waitFor();
   await choose(page, "Run", "Run All Cells");
   const cells = page.locator(".jp-Notebook .jp-CodeCell");
   const output = (at) => cells.nth(at).locator(".jp-OutputArea-output");
 
-  await cells.nth(4).getByText("(2000000, 10)", { exact: true }).waitFor({ timeout: PATIENCE });
+  await cells.nth(4).getByText("(2000000, 10)", { exact: true }).waitFor();
   const frame = await pageOf(cells.nth(1));
   assert.ok((await namesIn(frame)).includes("load"), "the cell's function is drawn");
   assert.match((await output(1).allTextContents()).join("\n"), /\b5\b/, "the cell's value is shown");

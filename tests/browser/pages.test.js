@@ -25,12 +25,15 @@ inPage("views are switched, and their roots have their totals", "flamegraph.html
 });
 
 inPage("in a frame, the page follows the theme of what shows it", "flamegraph.html", async (page) => {
-  const theme = () => page.evaluate(() => document.documentElement.dataset.theme);
-  const told = async (message) => {
-    await page.evaluate((message) => postMessage(message, "*"), message);
-    await page.waitForTimeout(50);
-    return theme();
-  };
+  // Messages arrive in their order: once this one is here, the page has had the one before.
+  const told = (message) =>
+    page.evaluate(async (message) => {
+      const arrived = new Promise((done) => addEventListener("message", ({ data }) => data === "after it" && done()));
+      postMessage(message, "*");
+      postMessage("after it", "*");
+      await arrived;
+      return document.documentElement.dataset.theme;
+    }, message);
   assert.equal(await told({ memtrackTheme: "dark" }), "dark");
   for (const other of [null, "light", { memtrackTheme: "red" }, { theme: "light" }])
     assert.equal(await told(other), "dark");

@@ -28,4 +28,5 @@ def work():
 
 
 work()
-time.sleep(1.2)
+# Longer than the test looks back, so that memtrack has looked in between on a busy machine, too.
+time.sleep(3)

@@ -38,8 +38,7 @@ inPage("the chart has the classes of resident memory as bands below its line", "
   assert.equal(await page.locator("#bands span").count(), names.length + 1);
   const chart = await page.locator("#chart").boundingBox();
   await page.mouse.move(chart.x + chart.width * 0.8, chart.y + 60);
-  await page.waitForTimeout(100);
-  assert.match(await page.textContent("#bands"), /live \d.*slack \d.*pages at \d/);
+  await page.waitForFunction(() => /live \d.*slack \d.*pages at \d/.test(document.querySelector("#bands").textContent));
 });
 
 inPage("a class is shown no longer than resident memory is near what the account has", "pinned.html", async (page) => {

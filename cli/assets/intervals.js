@@ -49,7 +49,7 @@ function joinMissing(one, more) {
 /** By how much the variances of a peak are larger as its moment is not known; `moves`: how the sum differs at others. */
 function withChoice(variance, [first, second, third, known, chance]) {
   const largest = Math.max(...[first, second, third].map((half) => half.bytes ** 2));
-  const more = Math.max(largest - 1.5 * chance.bytes, 0.6 * known.bytes ** 2);
+  const more = Math.max(largest - chance.bytes, 0.6 * known.bytes ** 2);
   const factor = variance.bytes > 0 ? 1 + more / variance.bytes : 1;
   return { bytes: variance.bytes + more, count: variance.count * factor + 0.6 * first.count ** 2 };
 }

@@ -2,8 +2,7 @@
 //!
 //! The differences have signs and add up as sums do: what one call stack had less there, another one had more, and the sum of both
 //! may have been the same at all of the moments. The square of the largest of them is what the choice of the moment adds to the
-//! variance of a sum, without what samples alone make of it: two moments have different samples, and the largest of several such
-//! differences is half as much again as one of them.
+//! variance of a sum, without what samples alone make of it: two moments have different samples.
 //!
 //! Invariant: what is exact at every moment, and the same at all of them, has none.
 
@@ -11,8 +10,6 @@ use std::ops::{AddAssign, SubAssign};
 
 /// How many moments of halves of the samples are kept.
 pub(super) const MOMENTS: usize = 3;
-/// The largest of several squares of differences that are chance alone, in variances of one difference; found by simulation.
-const OF_CHANCE: f64 = 1.5;
 /// What part of the square of a difference there is in the variance, where samples have no part in it; found by simulation.
 const OF_KNOWN: f64 = 0.6;
 
@@ -36,7 +33,7 @@ impl PeakMoves {
     pub(super) fn of_bytes(self) -> f64 {
         let square = |number: f32| f64::from(number).powi(2);
         let largest = self.halves.into_iter().map(square).fold(0.0, f64::max);
-        (largest - OF_CHANCE * f64::from(self.of_chance)).max(OF_KNOWN * square(self.known))
+        (largest - f64::from(self.of_chance)).max(OF_KNOWN * square(self.known))
     }
 
     /// By how much that of the number is, of what is known exactly.
@@ -88,13 +85,13 @@ impl SubAssign for PeakMoves {
 
 #[cfg(test)]
 mod tests {
-    use super::{OF_CHANCE, PeakMoves};
+    use super::PeakMoves;
 
     #[test]
     fn what_two_have_in_turn_is_no_move_of_both() {
         let one = PeakMoves { halves: [3000.0, -100.0, 0.0], of_chance: 100.0, ..PeakMoves::NONE };
         let other = PeakMoves { halves: [-3000.0, 100.0, 0.0], of_chance: 100.0, ..PeakMoves::NONE };
-        assert!((one.of_bytes() - (9e6 - 100.0 * OF_CHANCE)).abs() < 1.0);
+        assert!((one.of_bytes() - (9e6 - 100.0)).abs() < 1.0);
         let mut both = one;
         both += other;
         assert!(both.of_bytes() == 0.0);
@@ -104,7 +101,7 @@ mod tests {
 
     #[test]
     fn differences_by_chance_are_none() {
-        let chance = PeakMoves { halves: [100.0, -120.0, 0.0], of_chance: 10_000.0, ..PeakMoves::NONE };
+        let chance = PeakMoves { halves: [100.0, -90.0, 0.0], of_chance: 10_000.0, ..PeakMoves::NONE };
         assert!(chance.of_bytes() == 0.0 && chance.scaled(7.0).of_bytes() == 0.0);
         let known = PeakMoves { known: 100.0, known_count: 2.0, ..chance };
         assert!(known.of_bytes() > 5000.0 && known.of_count() > 2.0);

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import flat
+from conftest import PATIENCE, flat, state_of, until
 
 PROGRAM = """
 import sys, time
@@ -49,7 +49,7 @@ class Target:
 
     def end(self):
         self.process.stdin.close()
-        assert self.process.wait(20) == 0
+        assert self.process.wait(PATIENCE) == 0
 
 
 class Attached:
@@ -64,7 +64,7 @@ class Attached:
         if by:
             self.process.send_signal(by)
         text = self.process.stderr.read()
-        assert self.process.wait(60) == 0, text
+        assert self.process.wait(PATIENCE) == 0, text
         return text
 
 
@@ -136,15 +136,15 @@ def test_a_duration_and_a_second_terminal_end_it_too(executable, target, tmp_pat
 
 def test_in_the_background(executable, target, tmp_path):
     command = [executable, "attach", str(target.pid), "--detached", "-o", tmp_path / "a.bin"]
-    begun = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    begun = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert begun.returncode == 0 and "in the background" in begun.stderr, begun.stderr
     target.grow(7)
-    assert subprocess.run([executable, "detach", str(target.pid)], capture_output=True, timeout=60).returncode == 0
+    assert subprocess.run([executable, "detach", str(target.pid)], capture_output=True, timeout=PATIENCE).returncode == 0
     assert figures(executable, tmp_path / "a.bin")["capture"]["complete"] is True
     for again in ([*command, "-f", "-q"], [executable, "detach", "-q", str(target.pid)]) * 8:
         # Who begins at once is not taken for the one that is just ending.
-        assert subprocess.run(again, timeout=60).returncode == 0
-    refused = subprocess.run([executable, "attach", "999999999", "--detached"], capture_output=True, text=True, timeout=60)
+        assert subprocess.run(again, timeout=PATIENCE).returncode == 0
+    refused = subprocess.run([executable, "attach", "999999999", "--detached"], capture_output=True, text=True, timeout=PATIENCE)
     assert refused.returncode == 1 and "no process has this id" in refused.stderr
     target.end()
 
@@ -198,7 +198,7 @@ def test_refusals_name_the_reason(executable, target, tmp_path):
         assert run.returncode == 1 and re.search(reason, " ".join(run.stderr.split())), run.stderr
 
     os.kill(target.pid, signal.SIGSTOP)
-    time.sleep(0.1)
+    until("it is stopped", lambda: state_of(target.pid) == "T")
     refused(target.pid, "is stopped .* kill -CONT")
     os.kill(target.pid, signal.SIGCONT)
     refused(2**30, "no process has this id")
@@ -212,14 +212,13 @@ def test_refusals_name_the_reason(executable, target, tmp_path):
 
 def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
     target = Target(tmp_path, executable, "run", "--dormant", sys.executable)
-    listed = subprocess.run([executable, "ps", "--json"], capture_output=True, text=True, check=True)
-    known = {process["pid"]: process["state"] for process in json.loads(listed.stdout)["processes"]}
     children = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
-    (pid,) = (int(child) for child in children if int(child) in known)
-    assert known[pid] == "dormant"
+    listed = lambda: json.loads(subprocess.run([executable, "ps", "--json"], capture_output=True, check=True).stdout)["processes"]
+    ((pid, state),) = until("it is known", lambda: [(one["pid"], one["state"]) for one in listed() if str(one["pid"]) in children])
+    assert state == "dormant"
 
     def command(name, *options):
-        return subprocess.run([executable, name, str(pid), *options], capture_output=True, text=True, timeout=60)
+        return subprocess.run([executable, name, str(pid), *options], capture_output=True, text=True, timeout=PATIENCE)
 
     assert "nothing is being recorded" in command("stop").stderr
     target.grow(20)
@@ -289,19 +288,18 @@ def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_star
     first, second, parent = (int(pid) for pid in target.stdout.readline().split())
 
     def asked(name, *options):
-        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=60)
+        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=PATIENCE)
 
     def states():
         return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
 
+    until("they are known", lambda: {first, second, parent} <= states().keys())
     for pid in (first, parent):
         assert asked("start", pid, "-o", tmp_path / f"{pid}.bin").returncode == 0
     target.stdin.write("\n")
     target.stdin.flush()
     assert target.stdout.readline() == "ended\n"
-    deadline = time.monotonic() + 60
-    while states()[first] != "ended" and time.monotonic() < deadline:
-        pass
+    until("it has ended", lambda: states()[first] == "ended")
     marked = asked("mark", parent, "middle")
     assert marked.returncode == 0, marked.stderr
     assert asked("start", second, "-o", tmp_path / f"{second}.bin").returncode == 0
@@ -324,11 +322,12 @@ def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(exe
         assert target.stdout.readline() == "done\n"
 
     def asked(name, *options):
-        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=60)
+        return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=PATIENCE)
 
     def states():
         return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
 
+    until("they are known", lambda: {parent, child} <= states().keys())
     assert (states()[parent], states()[child]) == ("dormant", "dormant")
     grow(20)
     captures = [tmp_path / f"{cycle}.bin" for cycle in (1, 2)]
@@ -401,7 +400,7 @@ def test_each_recording_of_a_process_has_all_names(executable, tmp_path):
         attached.end()
         assert nameless(executable, capture) == [], number
     program.stdin.close()
-    assert program.wait(20) == 0
+    assert program.wait(PATIENCE) == 0
 
 
 def test_a_forked_child_has_all_names(executable, tmp_path):
@@ -520,7 +519,7 @@ def objects_recorded(executable, path, *options, fork=False):
     assert program.stdout.readline() == "done\n"
     attached.end()
     program.stdin.close()
-    assert program.wait(20) == 0
+    assert program.wait(PATIENCE) == 0
     return sorted(path.glob("a*.bin"), key=lambda capture: len(capture.name))
 
 
@@ -580,7 +579,7 @@ def test_a_child_that_inherits_a_recording_can_be_attached(executable, interpret
         blocks = json.loads(subprocess.run(blocks, capture_output=True, text=True, check=True).stdout)
         assert len(blocks["rows"]) == 20 + number
     program.stdin.close()
-    assert program.wait(20) == 7
+    assert program.wait(PATIENCE) == 7
     parent.end(by=None)
 
 

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from conftest import PATIENCE
+
 LIBRARY = """
 #include <stdlib.h>
 void *NAME(size_t size) { void *volatile block = malloc(size); return block; }
@@ -48,7 +50,7 @@ def test_a_library_without_a_build_id_has_no_names_of_another_file(executable, t
     assert program.stdout.readline() == "done\n"
     program.stdin.close()
     recorder.communicate()
-    assert program.wait(20) == 0
+    assert program.wait(PATIENCE) == 0
     table = subprocess.run([executable, "table", "--leaks", tmp_path / "a.bin"], capture_output=True, text=True, check=True).stdout
     if is_replaced:
         assert "another_one" not in table and "plain.so (deleted)+0x" in table, table

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PATIENCE, PROGRAMS
+from conftest import PATIENCE, PROGRAMS, until
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only")
 
@@ -49,14 +49,6 @@ def compiled(tmp_path_factory):
 
 def started(*command, **how):
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **how)
-
-
-def until(what, holds):
-    """Waits until it holds."""
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() - begun < PATIENCE, what
-        time.sleep(0.005)
 
 
 def step(program):
@@ -201,9 +193,8 @@ def test_what_stop_completes_is_complete_although_the_program_ends(executable, t
     recorder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert recorder.stdout.readline() == "ready\n"
     children = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
-    for pid in children:
-        if subprocess.run([executable, "start", "-q", pid], capture_output=True).returncode == 0:
-            break
+    started = lambda pid: subprocess.run([executable, "start", "-q", pid], capture_output=True).returncode == 0
+    pid = until("one is recorded", lambda: next(filter(started, children), None))
     print(400_000, file=recorder.stdin, flush=True)
     assert recorder.stdout.readline() == "done\n"
     stop = subprocess.Popen([executable, "stop", pid], stderr=subprocess.PIPE, text=True)
@@ -211,8 +202,8 @@ def test_what_stop_completes_is_complete_although_the_program_ends(executable, t
     while len(list(capture.parent.iterdir())) < 2 and stop.poll() is None:
         time.sleep(0.001)
     recorder.stdin.close()
-    assert recorder.wait(120) == 0
-    told = stop.communicate(timeout=120)[1]
+    assert recorder.wait(PATIENCE) == 0
+    told = stop.communicate(timeout=PATIENCE)[1]
     assert stop.returncode == 0 and str(capture) in told, told
     assert [path.name for path in capture.parent.iterdir()] == ["a.bin"]
     stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, check=True)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import PATIENCE
+
 PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,7 +52,7 @@ def inside(tmp_path):
     pid = int(Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text())
     yield starter, pid, root
     starter.stdin.close()
-    starter.wait(20)
+    starter.wait(PATIENCE)
 
 
 def attach(executable, pid, capture, *options):
@@ -146,7 +148,7 @@ def application(tmp_path):
         pytest.skip("no name spaces may be made")
     yield starter, int(Path(f"/proc/{starter.pid}/task/{starter.pid}/children").read_text())
     starter.stdin.close()
-    starter.wait(20)
+    starter.wait(PATIENCE)
 
 
 def test_an_installed_application_in_a_container_is_own_code(executable, application, tmp_path):
@@ -203,7 +205,7 @@ def test_threads_of_another_pid_namespace_have_their_names(executable, tmp_path)
     grow(starter)
     starter.stdin.close()
     recorder.communicate()
-    starter.wait(20)
+    starter.wait(PATIENCE)
     command = [executable, "stats", "--json", tmp_path / "a.bin"]
     stats = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     held = {thread["name"]: thread["bytes"] for thread in stats["threads"]}

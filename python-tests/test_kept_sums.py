@@ -7,12 +7,10 @@ import time
 
 import pytest
 
-from conftest import PROGRAMS, REPOSITORY
+from conftest import PATIENCE, PROGRAMS, REPOSITORY
 
 # Enough for captures to have more than 2 MiB of records.
 BLOCKS = 250_000
-# Far more than what is waited for takes on a busy machine, in seconds.
-PATIENCE = 120
 RECORDINGS = {
     "objects": (["--trace-python-allocators"], []),
     "threads": (["--trace-python-allocators"], ["3"]),

@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from conftest import Capture, flat
+from conftest import PATIENCE, Capture, flat
 from test_attach import Attached
 
 # Each allocation has a size of its own; with it the program prints the stack that Python has.
@@ -99,7 +99,7 @@ def test_stacks_are_those_of_traceback(memtrack, interpreter, tmp_path):
             assert recorded(capture, script) == told
     finally:
         program.stdin.close()
-        assert program.wait(20) == 0
+        assert program.wait(PATIENCE) == 0
 
 
 def recorded(capture, script):

@@ -7,12 +7,10 @@ import sys
 
 import pytest
 
-from conftest import PROGRAMS
+from conftest import PATIENCE, PROGRAMS
 
 mcp = pytest.importorskip("mcp")
 from mcp.client.stdio import stdio_client  # noqa: E402
-
-PATIENCE = 60
 
 
 @pytest.fixture(scope="module")

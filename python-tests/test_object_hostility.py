@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, flat, interpreter_path
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, flat, interpreter_path
 
 BEGIN = """
 import ctypes, sys, sysconfig, resource
@@ -134,9 +134,9 @@ def without_lists(request, name):
 
 
 def limited(executable, *words):
-    """Within 1 GB of memory and 20 s."""
-    command = ["prlimit", "--as=2000000000", str(executable), "objects", "--json", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+    """Within 2 GB of memory and 20 s of a processor."""
+    command = ["prlimit", "--as=2000000000", "--cpu=20", str(executable), "objects", "--json", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("name", DAMAGE)

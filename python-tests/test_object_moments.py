@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, flat, interpreter_path
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, flat, interpreter_path
 
 COLLECTING = """
 import gc, json, os, sys, threading
@@ -125,7 +125,7 @@ def test_large_objects_that_c_code_holds_are_found_or_said_to_be_missing(executa
             assert ("of more than 512 bytes that only C code holds are not found" in said) == found[-1][1]
             process.stdin.write("\n")
             process.stdin.flush()
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
         return [after - before for before, after in zip(found[0][0], found[1][0])], found[1][1]
 
     size = sum(33 + 1000 + number * number * 777 for number in range(40))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import OBJECT_VERSIONS, flat, interpreter_path
+from conftest import OBJECT_VERSIONS, PATIENCE, flat, interpreter_path
 
 #: Each holder is a global variable of its own, and what it holds is held by nothing else.
 HOLDERS = """
@@ -289,8 +289,8 @@ def test_data_types_that_lie_are_read_within_bounds(executable, tmp_path):
     (tmp_path / "app.py").write_text(LYING)
     with subprocess.Popen([sys.executable, tmp_path / "app.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         count = int(process.stdout.readline())
-        command = ["prlimit", "--as=2000000000", str(executable), "objects", "--json", "--why", "Leak", str(process.pid)]
-        told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=20).stdout)
+        command = ["prlimit", "--as=2000000000", "--cpu=20", str(executable), "objects", "--json", "--why", "Leak", str(process.pid)]
+        told = json.loads(subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE).stdout)
         process.stdin.write("\n")
     assert [row["path"] for row in told["why"]] == ["__main__.HELD[0]"]
     assert told["unreadable"] == count

@@ -8,11 +8,10 @@ import ast
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 
-from conftest import OBJECT_VERSIONS, flat, interpreter_path
+from conftest import OBJECT_VERSIONS, flat, interpreter_path, until_it_waits
 
 PROGRAM = r"""
 import gc, importlib, io, json, os, sys, tempfile
@@ -257,8 +256,7 @@ def measured(executable, process):
     """What the program says next, and then the tracked objects, all, and their bytes, by type, as the picture has them."""
     assert [process.stdout.readline() for attempt in range(2)] == ["0\n", "1\n"]
     counts, sizes = json.loads(process.stdout.readline())
-    # Until it waits.
-    time.sleep(0.1)
+    until_it_waits(process.pid)
     done = subprocess.run([str(executable), "objects", str(process.pid), "--json"], capture_output=True, text=True, check=True)
     picture = json.loads(done.stdout)
     process.stdin.write("\n")
@@ -361,8 +359,7 @@ def test_what_an_object_has_for_itself_is_counted_once(executable, tmp_path, ver
         pictures = []
         for _ in range(2):
             process.stdout.readline()
-            # Until it waits.
-            time.sleep(0.1)
+            until_it_waits(process.pid)
             words = [str(executable), "objects", "--retained", str(process.pid), "--json"]
             done = subprocess.run(words, capture_output=True, text=True, check=True)
             pictures.append({row["type"].rpartition(".")[2]: row for row in json.loads(done.stdout)["types"]})

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, flat, interpreter_path
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, flat, in_one_of, interpreter_path, until_it_waits
 
 PROGRAM = """
 import gc, sys, types
@@ -70,12 +70,12 @@ def program(request, tmp_path):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert [process.stdout.readline() for attempt in range(2)] == ["0\n", "1\n"]
         counts = json.loads(process.stdout.readline())
-        time.sleep(0.1)
+        until_it_waits(process.pid)
         yield process, counts
         # The program goes on, and has no child that it did not start.
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def objects(executable, process, *options):
@@ -89,7 +89,7 @@ def test_counts_and_sizes_are_those_of_the_program(executable, program):
     process, expected = program
     told = objects(executable, process)
     assert told["unreadable"] == 0 and told["consistent"]
-    assert told["pause_ns"] < 1_000_000_000
+    in_one_of(10, lambda: "" if objects(executable, process)["pause_ns"] < 1_000_000_000 else "it stood still for longer")
     found = {}
     for row in told["types"]:
         known = found.get(row["type"], (0, 0, 0))
@@ -365,13 +365,14 @@ def test_what_greenlets_that_wait_hold_is_called_by_their_frames(executable, pyt
     script.write_text(GREENLETS)
     with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         sizes = json.loads(process.stdout.readline())
+        until_it_waits(process.pid)
         found = {}
         for name in ("Held", "Inner", "InMain"):
             found[name] = {row["pattern"]: row["count"] for row in objects(executable, process, "--why", f"__main__.{name}")["why"]}
         told = objects(executable, process)
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert told["unreadable"] == 0
     assert next(row for row in told["types"] if row["type"].endswith("greenlet.Greenlet"))["own_bytes"] == sizes
     assert found["Held"] == {"__main__.JOBS[…].<frame of work in app.py>.held": 1000}
@@ -495,4 +496,4 @@ def test_threads_that_allocate_at_once_leave_nothing_out(executable, tmp_path, v
             assert rows["builtins.tuple"]["own_bytes"] > 2_200_000 * 8
         process.stdin.write("\n")
         process.stdin.close()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, interpreter_path
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, in_one_of, interpreter_path, until_it_waits
 from test_schemas import validator
 
 END = """
@@ -27,7 +27,7 @@ gone = [Gone() for number in range(100)]
 del gone
 """
 STEPS = """
-import os, sys
+import os, sys, time
 class Item:
     def __init__(self, number):
         self.text = "item %d" % (number + 1000000)
@@ -41,9 +41,10 @@ sys.stdin.readline()
 grow(250)
 print(os.getpid(), flush=True)
 sys.stdin.readline()
+begun = time.monotonic()
 large = [bytes(2000 + number) for number in range(20000)]
-import time
-time.sleep(0.5)
+# Whoever reads pictures of it is given as little of the machine as this process.
+time.sleep(max(0.5, 6 * (time.monotonic() - begun)))
 del large
 """
 THREADS = """
@@ -157,17 +158,22 @@ def test_types_stand_below_the_stacks_that_made_their_objects(memtrack, objects,
 
 def test_threads_and_ages_of_objects(recorded, objects):
     """A class's objects are made in two threads, one a second after the other."""
-    told = objects(recorded(THREADS, "--trace-python-allocators", "--objects-at", "end"))
-    item = row(told, "__main__.Item")
-    assert [(thread["name"], thread["count"]) for thread in item["threads"]] == [("second", 200), ("first", 100)]
-    assert len({thread["thread"] for thread in item["threads"]}) == 2
-    ages = {(age["min_ms"], age["max_ms"]): age["count"] for age in item["ages"]}
-    assert ages[1000, 10_000] == 100 and sum(ages.values()) == 300
-    assert all(low < 1000 for low, _ in ages if (low, _) != (1000, 10_000))
-    for parts in ("threads", "ages"):
-        for of in told["types"]:
-            assert sum(part["count"] for part in of[parts]) <= of["count"]
-            assert sum(part["own_bytes"] for part in of[parts]) <= of["own_bytes"]
+
+    def attempt():
+        told = objects(recorded(THREADS, "--trace-python-allocators", "--objects-at", "end"))
+        item = row(told, "__main__.Item")
+        assert [(thread["name"], thread["count"]) for thread in item["threads"]] == [("second", 200), ("first", 100)]
+        assert len({thread["thread"] for thread in item["threads"]}) == 2
+        for parts in ("threads", "ages"):
+            for of in told["types"]:
+                assert sum(part["count"] for part in of[parts]) <= of["count"]
+                assert sum(part["own_bytes"] for part in of[parts]) <= of["own_bytes"]
+        ages = {age["min_ms"]: age["count"] for age in item["ages"]}
+        assert sum(ages.values()) == 300 and all(age["max_ms"] == 10_000 for age in item["ages"] if age["min_ms"] == 1000)
+        # The younger ones are less than a second old, unless the end of the program is that slow.
+        return "" if ages.get(1000) == 100 and all(low <= 1000 for low in ages) else str(ages)
+
+    in_one_of(5, attempt)
 
 
 def test_without_python_allocators_only_blocks_of_malloc_have_places(recorded, objects):
@@ -283,10 +289,10 @@ def marked(memtrack, executable, tmp_path, *options):
     with subprocess.Popen(command, **pipes) as process:
         for name in ("one", "two"):
             pid = process.stdout.readline().strip()
-            subprocess.run([str(executable), "mark", "-q", pid, name], check=True, timeout=30)
+            subprocess.run([str(executable), "mark", "-q", pid, name], check=True, timeout=PATIENCE)
             process.stdin.write("\n")
             process.stdin.flush()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     return tmp_path / "steps.bin"
 
 
@@ -322,12 +328,14 @@ def test_a_program_that_is_being_recorded_has_places(memtrack, executable, objec
             assert (place["line"], place["count"]) == (ITEM_LINE, count)
             process.stdin.write("\n")
             process.stdin.flush()
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_program_that_is_not_recorded_has_no_places(objects):
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        time.sleep(0.2)
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "\n"
+        until_it_waits(process.pid)
         told = objects(process.pid)
         assert told["placed"] is None and all(of["places"] == [] for of in told["types"])
         for option in ("--places", "--threads", "--ages"):
@@ -416,85 +424,17 @@ def test_a_picture_with_damage_is_none(recorded, objects, tmp_path):
 @pytest.mark.parametrize("end", ["", "import os; os._exit(0)"], ids=["finalizes", "at_once"])
 def test_a_peak_shortly_before_the_end_is_found_and_costs_no_wait(recorded, objects, end):
     text = "class Row:\n    def __init__(self): self.text = bytearray(500)\nkept = []\nfor number in range(100000): kept.append(Row())\n"
-    begun = time.monotonic()
-    capture = recorded(text + end, "--objects-at", "peak,end")
-    assert time.monotonic() - begun < 9
-    for at in ("peak", "end"):
-        found = row(objects(capture, "--at", at), "__main__.Row")["count"]
-        assert found == 100000 if at == "end" else found > 80000, at
 
+    def attempt():
+        begun = time.monotonic()
+        recorded(text + end, "--objects-at", "end")
+        between = time.monotonic()
+        capture = recorded(text + end, "--objects-at", "peak,end")
+        reference, took = between - begun, time.monotonic() - between
+        for at in ("peak", "end"):
+            found = row(objects(capture, "--at", at), "__main__.Row")["count"]
+            assert found == 100000 if at == "end" else found > 80000, at
+        # The wait would be one of 10 s and more.
+        return "" if took < max(9, 4 * reference) else f"{took} s, without a peak {reference} s"
 
-LEAKS = """
-import os, sys
-class Session:
-    def __init__(self, number):
-        self.number = number
-        self.payload = [number, "payload %d" % number]
-class Cached:
-    pass
-SESSIONS, cache = {}, []
-for step in range(3):
-    for number in range(3000):
-        SESSIONS[step, number] = Session(number)
-    cache[:] = [Cached() for number in range(5000)]
-    print(os.getpid(), flush=True)
-    sys.stdin.readline()
-"""
-
-
-def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_programs(
-    recorded, objects, executable, tmp_path
-):
-    (tmp_path / "app.py").write_text(LEAKS)
-    command = [str(executable), "run", "-q", "-o", "leaks.bin", "--objects-at", "mark:step,end", "--python", sys.executable, "app.py"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        for _ in range(3):
-            pid = process.stdout.readline().strip()
-            subprocess.run([str(executable), "mark", "-q", pid, "step"], check=True, timeout=30)
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert process.wait(30) == 0
-    explained = subprocess.run(
-        [str(executable), "explain", "--json", "leaks.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    with_end = json.loads(explained.stdout)
-    validator("memtrack-explain-1").validate(with_end)
-    counts = [row(objects("leaks.bin", "--at", f"mark:step#{number}"), "__main__.Session")["count"] for number in (1, 2, 3)]
-    assert counts == [3000, 6000, 9000]
-    assert row(objects("leaks.bin", "--at", "mark:step"), "__main__.Session")["count"] == 9000
-    grown = objects("--diff", "leaks.bin", "leaks.bin", "--at", "mark:step#1", "--at", "mark:step#2")
-    assert row(grown, "__main__.Session")["count"] == 3000
-    missing = objects("leaks.bin", "--at", "mark:step#4", status=1)
-    assert "there are: mark:step#1, mark:step#2, mark:step#3, end" in missing
-
-    command[command.index("mark:step,end")] = "mark:step"
-    command[command.index("leaks.bin")] = "marks.bin"
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
-        for step in range(3):
-            pid = process.stdout.readline().strip()
-            if step == 0:
-                # From a capture to the program as it is now: other sessions of another run, as many as before.
-                grown = objects("--diff", "leaks.bin", pid, "--at", "end")
-                assert row(grown, "__main__.Session")["count"] == -6000
-                assert not [of for of in grown["types"] if of["type"] == "__main__.Cached"]
-            subprocess.run([str(executable), "mark", "-q", pid, "step"], check=True, timeout=30)
-            process.stdin.write("\n")
-            process.stdin.flush()
-        assert process.wait(30) == 0
-    explained = subprocess.run(
-        [str(executable), "explain", "--json", "marks.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    # The end is one more picture, in which nothing has grown since the third mark: those at the mark are compared.
-    for told in (with_end, json.loads(explained.stdout)):
-        found = [of for of in told["findings"] if "from picture to picture" in of["title"]]
-        assert_sessions_leak(found)
-
-
-def assert_sessions_leak(found):
-    assert found[0]["title"].startswith("objects of __main__.Session become more") and found[0]["id"] == "growth"
-    texts = [evidence["text"] for evidence in found[0]["evidence"]]
-    assert texts[0].startswith("3,000, 6,000 and 9,000 objects in the last three pictures at the mark 'step'")
-    assert any(text.startswith("9,000 objects held by __main__.SESSIONS[") for text in texts)
-    assert any(text.endswith("more of list in them") for text in texts)
-    assert not [of for of in found if "Cached" in of["title"]]
-    assert found[0]["command"].endswith("--at mark:step --why __main__.Session")
+    in_one_of(3, attempt)

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from conftest import PATIENCE
+
 ALLOCATOR = r"""
 #include <stdlib.h>
 #include <string.h>
@@ -35,9 +37,9 @@ def built(path, *sources, options=()):
 
 def told(executable, capture, *program, **environment):
     run = subprocess.run(
-        [executable, "run", "-f", "-o", capture, *program], capture_output=True, text=True, timeout=60, env=environment or None
+        [executable, "run", "-f", "-o", capture, *program], capture_output=True, text=True, timeout=PATIENCE, env=environment or None
     )
-    stats = subprocess.run([executable, "stats", capture], capture_output=True, text=True, timeout=60, check=True)
+    stats = subprocess.run([executable, "stats", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [run.stderr.count(SAID), stats.stderr.count(SAID)]
 
 

@@ -9,10 +9,11 @@ import subprocess
 
 import pytest
 
-from conftest import PATIENCE
+from conftest import PATIENCE, until, until_it_waits
 
 PROGRAM = """
 import sys
+print("ready", flush=True)
 sys.stdin.readline()
 kept = [bytearray(3_000_000 + number) for number in range(20)]
 del kept[:10]
@@ -69,14 +70,11 @@ def test_a_tracer_sees_samples_and_their_frees(memtrack, python, tracer):
     command = memtrack.command("run", "-q", "--sample=1MB", "-o", capture, python, "-c", PROGRAM)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=memtrack.directory, **pipes) as process:
-        pid = 0
-        while not pid or not os.path.exists(capture):
-            with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as children:
-                pid = int((children.read().split() or ["0"])[0])
-            assert process.poll() is None
-        # The interpreter waits for a line.
-        while "read" not in open(f"/proc/{pid}/syscall").read() and not waits(pid):
-            assert process.poll() is None
+        assert process.stdout.readline() == "ready\n"
+        until("the capture is there", capture.exists)
+        with open(f"/proc/{process.pid}/task/{process.pid}/children", encoding="ascii") as children:
+            pid = int(children.read().split()[0])
+        until_it_waits(pid)
         path, base = library(pid)
         known = probes(path)
         assert {name: of for name, (_, _, of) in known.items()} == {"alloc": "8@%rdi 8@%rsi 8@%rdx", "free": "8@%rdi"}
@@ -96,11 +94,6 @@ def test_a_tracer_sees_samples_and_their_frees(memtrack, python, tracer):
     assert all(abs(weight - size / (1 - 2.718281828 ** (-size / 1e6))) < size / 1e4 for size, weight in large.values())
     frees = {address for name, address, _, _ in seen if name == "free"}
     assert len(frees & large.keys()) == len(large)
-
-
-def waits(pid):
-    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
-        return stat.read().rsplit(")", 1)[1].split()[0] == "S" and "pipe" in open(f"/proc/{pid}/wchan").read()
 
 
 def hits(tracer, pid, places):

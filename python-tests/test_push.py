@@ -18,6 +18,8 @@ import urllib.parse
 
 import pytest
 
+from conftest import PATIENCE
+
 GROWING = """
 import time
 kept = []
@@ -315,7 +317,7 @@ def test_what_a_killed_memtrack_has_left_is_sent_by_the_next_one(executable, pyt
     with Server(lambda number: statuses[0]) as server:
         command = [executable, "run", "-f", "-o", tmp_path / "killed.bin", "--push", server.url, "--push-every", "100ms", python, script]
         killed = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while len(list(tmp_path.glob("memtrack-push-*/[0-9]*"))) < 4 and time.monotonic() < deadline:
             killed.stdin.write(b"\n")
             killed.stdin.flush()
@@ -338,7 +340,7 @@ def test_what_a_killed_memtrack_has_left_is_sent_by_the_next_one(executable, pyt
         torn.write_bytes(left[0].read_bytes()[:-1])
         os.mkfifo(pipe)
         push = [*run, "--push", server.url, python, script]
-        gone = subprocess.run(push, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=60)
+        gone = subprocess.run(push, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=True, timeout=PATIENCE)
         assert f"{len(left)} of a recording that was killed wait for the next one" in gone.stderr
         pipe.unlink()
         assert set(tmp_path.glob("memtrack-push-*/[0-9]*")) == set(left)

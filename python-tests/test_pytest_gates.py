@@ -56,10 +56,10 @@ import signal
 def recorders():
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/cmdline") as file:
-                is_one = file.read().split(chr(0))[1:2] == ["recorder"]
-            with open(f"/proc/{pid}/environ") as file:
-                if is_one and f"PYTEST_CURRENT_OWNER={os.getpid()}" in file.read().split(chr(0)):
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                is_one = file.read().split(bytes(1))[1:2] == [b"recorder"]
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if is_one and f"PYTEST_CURRENT_OWNER={os.getpid()}".encode() in file.read().split(bytes(1)):
                     yield int(pid)
         except OSError:
             pass

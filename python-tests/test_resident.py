@@ -12,9 +12,8 @@ import time
 
 import pytest
 
-from conftest import PROGRAMS, interpreter_path
+from conftest import PATIENCE, PROGRAMS, interpreter_path
 
-PATIENCE = 60
 # Blocks of which one in 97 stays; and modules, which the loader allocates for.
 PROGRAM = """
 import ctypes, decimal, json, sqlite3, ssl, xml.etree.ElementTree

@@ -14,7 +14,8 @@ import time
 
 import pytest
 
-PATIENCE = 60
+from conftest import PATIENCE
+
 LEAVES, ENTERS = b"\x1b[?1049l", b"\x1b[?1049h"
 BACK, INTERRUPT = b"\x1d", b"\x03"
 

@@ -356,8 +356,8 @@ def test_windows_have_the_ends_of_intervals(executable, tmp_path):
     script, capture = tmp_path / "loop.py", tmp_path / "loop.bin"
     script.write_text(LOOP)
     with subprocess.Popen([executable, "run", "-q", "--sample=64KiB", "-o", capture, sys.executable, script]) as run:
-        deadline = time.monotonic() + 20
-        while not capture.exists() and time.monotonic() < deadline:
+        deadline = time.monotonic() + 600
+        while not (capture.exists() and capture.stat().st_size) and time.monotonic() < deadline:
             time.sleep(0.05)
         live = [executable, "live", "--jsonl", "--every=500ms", capture]
         live = subprocess.run(live, capture_output=True, text=True, timeout=60, check=True)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from conftest import PROGRAMS, REPOSITORY
+from conftest import PROGRAMS, REPOSITORY, until
 
 jsonschema = pytest.importorskip("jsonschema")
 SCHEMAS = REPOSITORY / "docs" / "schemas"
@@ -151,9 +151,14 @@ def test_ps_and_the_control_socket(executable, tmp_path):
     running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert running.stdout.readline() == b"started\n"
-        listed = json.loads(subprocess.check_output([executable, "ps", "--json"]))
-        validator("memtrack-ps-1").validate(listed)
-        pid = next(process["pid"] for process in listed["processes"] if process["capture"] == str((tmp_path / "c.bin").resolve()))
+        path = str((tmp_path / "c.bin").resolve())
+
+        def own():
+            listed = json.loads(subprocess.check_output([executable, "ps", "--json"]))
+            validator("memtrack-ps-1").validate(listed)
+            return [process["pid"] for process in listed["processes"] if process["capture"] == path]
+
+        (pid,) = until("it is known", own)
         check = validator("memtrack-control-1")
         requests = [{"id": 1, "command": "status"}, {"id": 2, "command": "mark", "name": "here"}, {"id": 3, "command": "snapshot"}, {"id": 4, "command": "fly"}]
         span, copy = str(tmp_path / "span.bin"), str(tmp_path / "copy.bin")

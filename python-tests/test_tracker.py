@@ -7,11 +7,10 @@ import json
 import os
 import shutil
 import sys
-import time
 
 import pytest
 
-from conftest import KEEP, REPOSITORY, execute
+from conftest import KEEP, REPOSITORY, execute, until
 
 
 @pytest.fixture
@@ -248,10 +247,7 @@ def test_a_connection_that_goes_at_the_end_makes_no_warning(any_interpreter, exe
 
 
 def wait_until_complete(figures, name):
-    deadline = time.monotonic() + 20
-    while not figures(name)["capture"]["complete"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(f"{name} is complete", lambda: figures(name)["capture"]["complete"])
 
 
 def test_a_fork_child(program, any_interpreter, figures):
@@ -457,8 +453,8 @@ with memtrack.Tracker("b.bin"):
             """
 def is_recorder(pid):
     try:
-        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
-        return words[1:2] == ["recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+        words = open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1))
+        return words[1:2] == [b"recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
     except OSError:
         return False
 tracker = memtrack""",
@@ -728,10 +724,7 @@ os.kill(os.getpid(), 9)
 """,
         status=128 + 9,
     )
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "c.bin").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until("c.bin is there", (tmp_path / "c.bin").exists)
     assert [large_blocks(figures(name)) for name in ("b.bin", "c.bin")] == [30, 11]
     assert sorted(path.name for path in tmp_path.glob("*")) == ["b.bin", "c.bin"]
 
@@ -798,7 +791,6 @@ def test_the_recorder_sums_up_as_another_process_does(program, any_interpreter):
     said = program(
         any_interpreter,
         """
-import time
 from memtrack._spans import captures_at, span_sums, sums_of_small
 times = [0]
 with memtrack.Tracker("a.bin", allocation_timestamps=True):

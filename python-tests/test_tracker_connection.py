@@ -7,11 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from conftest import KEEP, REPOSITORY
+from conftest import KEEP, PATIENCE, REPOSITORY, until
 from test_tracker import figures, program  # noqa: F401
 
 
@@ -107,8 +106,8 @@ except BaseException:
 KILLED = """
 def is_recorder(pid):
     try:
-        words = open(f"/proc/{pid}/cmdline").read().split(chr(0))
-        return words[1:2] == ["recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
+        words = open(f"/proc/{pid}/cmdline", "rb").read().split(bytes(1))
+        return words[1:2] == [b"recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd()
     except OSError:
         return False
 
@@ -140,8 +139,7 @@ def stopped(executable, tmp_path, environment):
     other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
     assert other.stdout.readline() == b"1\n"
     directory = os.path.join(environment["XDG_RUNTIME_DIR"], "memtrack")
-    while not any(name.endswith(".sock") for name in os.listdir(directory)):
-        time.sleep(0.001)
+    until("it has a socket", lambda: os.path.isdir(directory) and any(name.endswith(".sock") for name in os.listdir(directory)))
     other.send_signal(signal.SIGSTOP)
     return other
 
@@ -171,7 +169,7 @@ else:
         outcome, capture = memtrack.run(python, "-c", code, options=["--follow"], env=environment)
     finally:
         other.send_signal(signal.SIGCONT)
-        other.communicate(b"\n", timeout=60)
+        other.communicate(b"\n", timeout=PATIENCE)
     assert outcome.status == 0 and not outcome.stderr, outcome.stderr.decode()
     assert [mark["name"] for mark in capture.stats()["capture"]["marks"]] == ["in the child"]
 
@@ -242,8 +240,8 @@ def test_an_attach_that_is_refused_overwrites_nothing(executable, memtrack, pyth
         assert (tmp_path / "old.bin").read_bytes() == b"precious"
         assert sorted(os.listdir(tmp_path)) == ["first.bin", "old.bin"]
     finally:
-        target.communicate(b"\n", timeout=60)
-        first.communicate(timeout=60)
+        target.communicate(b"\n", timeout=PATIENCE)
+        first.communicate(timeout=PATIENCE)
 
 
 def test_a_program_that_cannot_be_started_overwrites_nothing(memtrack, tmp_path):

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import PATIENCE, REPOSITORY
 
 BEGINNING = """
 import os, signal, sys, memtrack, memtrack._tracker
@@ -179,7 +179,7 @@ assert memtrack.Capture("first.bin").stats()["peak"]["bytes"] >= 2_000_000
 
 def run(python, program, executable, directory, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable)}
-    done = subprocess.run([*([python] if isinstance(python, str) else python), "-c", program, *arguments], cwd=directory, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*([python] if isinstance(python, str) else python), "-c", program, *arguments], cwd=directory, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import REPOSITORY, in_one_of
 
 REPEATED = 20_000
 # One line over and over, then two functions in turn.
@@ -28,15 +28,18 @@ print(time.process_time_ns())
 
 @pytest.fixture(scope="module", params=["", "--allocation-timestamps", "--aggregate", "--native"], ids=lambda option: option or "plain")
 def recorded(module_memtrack, request):
-    """The Outcome of a run, its Capture, and what `stats` says of it."""
-    options = request.param.split()
-    outcome, capture = module_memtrack.run(sys.executable, "-c", PROGRAM, options=options)
-    assert outcome.status == 0, outcome
-    return outcome, capture, capture.stats()
+    """The Outcome of a run, its Capture, and what `stats` says of it; and what makes them once more."""
+
+    def record():
+        outcome, capture = module_memtrack.run(sys.executable, "-c", PROGRAM, options=request.param.split())
+        assert outcome.status == 0, outcome
+        return outcome, capture, capture.stats()
+
+    return *record(), record
 
 
 def test_events_and_bytes(recorded):
-    _, capture, stats = recorded
+    _, capture, stats, _ = recorded
     account = stats["account"]
     if not stats["capture"]["aggregated"]:
         assert account["events"] == len(capture.records.events)
@@ -69,22 +72,29 @@ def test_nothing_is_lost(recorded):
 
 
 def test_times_are_measured(recorded):
-    outcome, _, stats = recorded
-    account = stats["account"]
-    # The program has looked at its own clock just before its end.
-    assert account["cpu_ns"] >= int(outcome.stdout)
-    assert 0 < account["start_ns"] and 0 < account["collector_cpu_ns"] < 10**10
-    # Two functions in turn: each call is looked at closer, which takes from some nanoseconds to some microseconds.
-    looks = account["python_stacks"]["whole"] + account["python_stacks"]["changed"]
-    assert 5 * looks < account["python_changes_ns"] < 20_000 * looks
-    native = account["native_frames"]
-    assert (account["native_changes_ns"] is not None) == (native is not None)
-    assert native is None or 0 < account["native_changes_ns"] < account["cpu_ns"]
+    *_, record = recorded
+    runs = iter([recorded[:3]])
+
+    def attempt():
+        outcome, _, stats = next(runs, None) or record()
+        account = stats["account"]
+        # The program has looked at its own clock just before its end.
+        assert account["cpu_ns"] >= int(outcome.stdout)
+        assert 0 < account["start_ns"] and 0 < account["collector_cpu_ns"] < 10**10
+        # Two functions in turn: each call is looked at closer, which takes from some nanoseconds to some microseconds.
+        looks = account["python_stacks"]["whole"] + account["python_stacks"]["changed"]
+        python, native = account["python_changes_ns"], account["native_changes_ns"]
+        assert python > 5 * looks and (native is not None) == (account["native_frames"] is not None)
+        assert native is None or native > 0
+        # Some of the looks are timed, for all: one that had to wait for a processor counts many times.
+        return "" if python < 20_000 * looks and (native is None or native < account["cpu_ns"]) else str(account)
+
+    in_one_of(10, attempt)
 
 
 def test_allocated_is_freed_and_live(recorded):
     """Also under a filter, and of a capture of sums."""
-    _, capture, stats = recorded
+    _, capture, stats, _ = recorded
     for report in (stats, json.loads(capture.reading("stats", "--json", "--function", "one", capture.path))):
         for key in ("count", "bytes"):
             assert report["allocations"][key] == report["freed"][key] + report["live_at_exit"][key], key
@@ -96,7 +106,7 @@ def test_allocated_is_freed_and_live(recorded):
 
 
 def test_the_account_is_shown_on_request(recorded):
-    _, capture, stats = recorded
+    _, capture, stats, _ = recorded
     assert "\nRecording\n" not in capture.reading("stats", capture.path)
     text = capture.reading("stats", "--recording", capture.path)
     rows = dict(re.findall(r"^  (\w[\w ]+?)  +(.+)$", text.split("\nRecording\n")[1], re.MULTILINE))
@@ -116,7 +126,7 @@ def test_one_warning_for_what_several_captures_have_in_common(memtrack, python):
 
 
 def test_filters_leave_the_account_alone(recorded):
-    _, capture, stats = recorded
+    _, capture, stats, _ = recorded
     filtered = json.loads(capture.reading("stats", "--json", "--function", "nothing", capture.path))
     assert filtered["account"] == stats["account"]
     assert filtered["allocations"]["count"] == 0

@@ -1,0 +1,158 @@
+"""`live --jsonl` of recordings with several processes: each, all together, and what is left when they end."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from conftest import PATIENCE, until
+from test_live_windows import pid_of, start, watched, windows_of
+
+LAST_CHILD = """
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    kept = [bytearray(3000 + number) for number in range(500)]
+    os._exit(0)
+os.waitpid(pid, 0)
+"""
+
+
+WAITING_CHILD = """
+import os, sys, time
+def wait_for(path):
+    while not os.path.exists(path):
+        time.sleep(0.01)
+pid = os.fork()
+if pid == 0:
+    kept = [bytearray(3000 + number) for number in range(500)]
+    wait_for(sys.argv[1])
+    os._exit(0)
+os.waitpid(pid, 0)
+wait_for(sys.argv[2])
+"""
+
+
+def recorded(memtrack):
+    """Captures below the test's directory that are written, with their processes."""
+    known = [(str(one["capture"]), one["pid"]) for one in json.loads(memtrack("ps", "--json").stdout)["processes"]]
+    return [(capture, pid) for capture, pid in known if capture.startswith(f"{memtrack.directory}/")]
+
+
+def test_nothing_is_replayed_any_more_when_the_child_has_ended_that_was_watched(memtrack):
+    path, seen, end = (memtrack.directory / name for name in ("waiting.bin", "seen", "end"))
+    process = start(memtrack, [sys.executable, "-c", WAITING_CHILD, str(seen), str(end)], path, "--follow")
+    others = lambda: [pid for capture, pid in recorded(memtrack) if "/waiting." in capture and capture != str(path)]
+    (child,) = until("the child is recorded", others)
+    windows, _ = windows_of(watched(memtrack, seen, child))
+    assert windows and process.poll() is None
+
+    def replays():
+        return "memtrack-live\n" in [name_of(thread) for thread in os.listdir(f"/proc/{process.pid}/task")]
+
+    def name_of(thread):
+        try:
+            return Path(f"/proc/{process.pid}/task/{thread}/comm").read_text()
+        except OSError:  # It has ended.
+            return ""
+
+    # For a while the recording waits for those who come again.
+    until("nothing is replayed", lambda: process.poll() is not None or not replays())
+    assert process.poll() is None
+    end.touch()
+    assert process.wait(PATIENCE) == 0
+
+
+def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
+    """The viewer is told of it too late to watch it, or not at all, and reads its capture."""
+    path, seen = memtrack.directory / "last.bin", memtrack.directory / "seen"
+    process = start(memtrack, [sys.executable, "-c", LAST_CHILD, str(seen)], path, "--follow")
+    lines = watched(memtrack, seen, "--all", pid_of(memtrack, path))
+    assert process.wait(PATIENCE) == 0
+    windows, _ = windows_of(lines)
+    captures = sorted(memtrack.directory.glob("last*.bin"))
+    assert len(captures) == 2
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    for what in ("bytes", "count"):
+        assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
+
+
+FAMILY = """
+import os, sys, time
+def hold(number):
+    return [bytearray(1000 + at % 7) for at in range(number)]
+workers = []
+for number in range(2):
+    pid = os.fork()
+    if pid == 0:
+        kept, end = [], time.monotonic() + 3
+        while time.monotonic() < end or not os.path.exists(sys.argv[1]):
+            kept += hold(50)
+            del kept[:20]
+            time.sleep(0.01)
+        os._exit(0)
+    workers.append(pid)
+# Processes that nobody can have watched while they ran.
+for number in range(8):
+    pid = os.fork()
+    if pid == 0:
+        hold(10)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    time.sleep(0.1)
+[os.waitpid(pid, 0) for pid in workers]
+"""
+
+
+CROWD = """
+import os, sys, time
+children = []
+for number in range(40):
+    pid = os.fork()
+    if pid == 0:
+        kept = [bytearray(3000 + number) for _ in range(20)]
+        while not os.path.exists(sys.argv[1]):
+            time.sleep(0.02)
+        os._exit(0)
+    children.append(pid)
+[os.waitpid(pid, 0) for pid in children]
+"""
+
+
+def test_more_processes_than_the_recording_serves_are_added_up(memtrack):
+    path, seen = memtrack.directory / "crowd.bin", memtrack.directory / "seen"
+    process = start(memtrack, [sys.executable, "-c", CROWD, str(seen)], path, "--follow")
+    enough = lambda windows: windows[-1]["processes"] == 41
+    lines = watched(memtrack, seen, "--all", pid_of(memtrack, path), every="500ms", enough=enough)
+    assert process.wait(PATIENCE) == 0
+    windows, _ = windows_of(lines)
+    assert max(window["processes"] for window, _ in windows) == 41
+    assert windows[-1][0]["missing_processes"] == 0
+    captures = sorted(memtrack.directory.glob("crowd*.bin"))
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    for what in ("bytes", "count"):
+        assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
+
+
+def test_all_processes_of_a_recording_are_added_up(memtrack):
+    path, seen = memtrack.directory / "family.bin", memtrack.directory / "seen"
+    process = start(memtrack, [sys.executable, "-c", FAMILY, str(seen)], path, "--follow")
+    enough = lambda windows: windows[-1]["processes"] >= 3
+    lines = watched(memtrack, seen, "--all", pid_of(memtrack, path), every="500ms", enough=enough)
+    assert process.wait(PATIENCE) == 0
+    windows, records = windows_of(lines)
+    captures = sorted(memtrack.directory.glob("family*.bin"))
+    assert len(captures) == 11
+    stats = json.loads(memtrack("stats", "--json", *captures).stdout)
+    sums = [sum(window[of][what] for window, _ in windows) for of in ("allocated", "freed") for what in ("bytes", "count")]
+    assert [sums[0], sums[1]] == [stats["allocations"][what] for what in ("bytes", "count")]
+    assert sums[3] == stats["deallocations"]["count"] and max(window["processes"] for window, _ in windows) >= 3
+    last = windows[-1][0]
+    assert last["live"] == {"bytes": 0, "count": 0} and last["processes"] == 0 and records[-1]["type"] == "end"
+    assert all(one["t1_ms"] == other["t0_ms"] for (one, _), (other, _) in zip(windows, windows[1:]))
+    # Of stacks, too: what two processes have live at one line is one sum.
+    assert any("hold" in str(stack) and sums["live"][1] > 100 for _, stacks in windows for stack, sums in stacks.items())
+    refused = memtrack("live", "--jsonl", "--all", path)
+    assert refused.status == 1 and b"no recording writes" in refused.stderr

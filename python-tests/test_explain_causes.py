@@ -224,8 +224,10 @@ PLANTED = {
                 sessions.append(session())
             for block in scratch:
                 free(block)
+        begun = time.monotonic()
         work()
-        time.sleep(0.3)
+        # Most of the run, on a busy machine, too.
+        time.sleep(max(0.3, 4 * (time.monotonic() - begun)))
     """,
     # The last one of many blocks stays, behind all that is free.
     "retained": C_FUNCTIONS + """
@@ -234,20 +236,20 @@ PLANTED = {
             scratch.pop()
             for block in scratch:
                 free(block)
+        begun = time.monotonic()
         work()
-        # Most of the run, on a busy machine, too.
-        time.sleep(3)
+        time.sleep(max(3, 4 * (time.monotonic() - begun)))
     """,
     "retained-arenas": C_FUNCTIONS + """
         import threading
-        ready = threading.Barrier(8)
+        ready, begun = threading.Barrier(8), time.monotonic()
         def work():
             blocks = [touched(60_000) for _ in range(200)]
             ready.wait()
             blocks.pop()
             for block in blocks:
                 free(block)
-            time.sleep(3)
+            time.sleep(max(3, 4 * (time.monotonic() - begun)))
         threads = [threading.Thread(target=work) for _ in range(8)]
         for thread in threads:
             thread.start()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import PATIENCE, REPOSITORY
 
 nbformat = pytest.importorskip("nbformat")
 nbclient = pytest.importorskip("nbclient")
@@ -25,7 +25,7 @@ def notebook(executable, tmp_path, monkeypatch):
         content = nbformat.v4.new_notebook()
         content.cells = [nbformat.v4.new_code_cell(cell) for cell in ("%load_ext memtrack", *cells)]
         content.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-        options = {"timeout": 60, "allow_errors": True, "resources": {"metadata": {"path": str(tmp_path)}}}
+        options = {"timeout": PATIENCE, "startup_timeout": PATIENCE, "allow_errors": True, "resources": {"metadata": {"path": str(tmp_path)}}}
         nbclient.NotebookClient(content, **options).execute()
         outputs = [cell.outputs for cell in content.cells]
         assert outputs[0] == []

@@ -9,7 +9,7 @@ import json
 import subprocess
 
 import pytest
-from conftest import REPOSITORY, interpreter_path
+from conftest import REPOSITORY, in_one_of, interpreter_path
 
 FIRST_SIZE = 3_000_000  # nothing else in the programs comes near
 LONGEST_PAUSE = 700_000_000
@@ -57,18 +57,25 @@ def disagreement(expected, found):
 @pytest.mark.parametrize("threads", [0, 4])
 @pytest.mark.parametrize("options", [(), ("--allocation-timestamps",)], ids=["", "exact"])
 def test_events_after_pauses_have_the_time_at_which_they_happened(memtrack, pausing, threads, options):
-    outcome, capture = memtrack.run(*pausing, threads, options=options)
-    assert outcome.status == 0, outcome.stderr
-    uncertainty = capture.stats()["capture"]["time_uncertainty_ns"]
-    assert (uncertainty == 0) == bool(options)
-    assert f" time_uncertainty_ns={uncertainty} " in capture.text.splitlines()[0]
-    # A machine that does not let the collector run for long may make it more than a millisecond or two; a pause does not.
-    assert uncertainty < LONGEST_PAUSE / 4
-    apart = disagreement(moments(outcome), recorded(capture))
-    assert apart <= uncertainty + (LONGEST_PAUSE / 1000 if options else ROUNDING)
+    def attempt():
+        outcome, capture = memtrack.run(*pausing, threads, options=options)
+        assert outcome.status == 0, outcome.stderr
+        uncertainty = capture.stats()["capture"]["time_uncertainty_ns"]
+        assert (uncertainty == 0) == bool(options)
+        assert f" time_uncertainty_ns={uncertainty} " in capture.text.splitlines()[0]
+        apart = disagreement(moments(outcome), recorded(capture))
+        assert apart <= uncertainty + (LONGEST_PAUSE / 1000 if options else ROUNDING)
+        # A machine that does not let the collector run for long may make it more than a millisecond or two; a pause does not.
+        return "" if uncertainty < LONGEST_PAUSE / 4 else f"{uncertainty} ns"
+
+    in_one_of(8, attempt)
 
 
 def test_reports_after_a_pause(memtrack, python):
+    in_one_of(8, lambda: reports_after_a_pause(memtrack, python))
+
+
+def reports_after_a_pause(memtrack, python):
     code = "import time; time.sleep(1.2); block = bytearray(50_000_000); time.sleep(1.1); block = None; time.sleep(0.5)"
     outcome, capture = memtrack.run("-c", code, options=("--python", python))
     assert outcome.status == 0, outcome.stderr
@@ -82,16 +89,21 @@ def test_reports_after_a_pause(memtrack, python):
     assert "times are accurate to" in told and "exact to a millisecond" not in told
     assert "accurate to" in memtrack("table", "--from", "1s", capture.path).stderr.decode()
     assert "accurate to" in capture.reading("stats", capture.path)
-    assert uncertainty < 300_000_000
+    return "" if uncertainty < 300_000_000 else f"{uncertainty} ns"
 
 
 def test_sums_have_right_times_after_a_pause(memtrack, python):
     code = "import time; time.sleep(1.2); block = bytearray(50_000_000); block = None; time.sleep(0.5)"
-    outcome, capture = memtrack.run("-c", code, options=("--python", python, "--aggregate"))
-    assert outcome.status == 0, outcome.stderr
-    stats = capture.stats()
-    assert stats["peak"]["time_ms"] >= 1200
-    assert 0 < stats["capture"]["time_uncertainty_ns"] < 300_000_000
+
+    def attempt():
+        outcome, capture = memtrack.run("-c", code, options=("--python", python, "--aggregate"))
+        assert outcome.status == 0, outcome.stderr
+        stats = capture.stats()
+        uncertainty = stats["capture"]["time_uncertainty_ns"]
+        assert stats["peak"]["time_ms"] >= 1200 and uncertainty > 0
+        return "" if uncertainty < 300_000_000 else f"{uncertainty} ns"
+
+    in_one_of(8, attempt)
 
 
 def test_a_child_of_a_fork_that_waits(memtrack, python):

@@ -3,8 +3,8 @@
  * nothing but malloc and free.
  *
  * A filter of system calls, set without the C library so that nobody notices, turns every system call into a signal. Its
- * handler counts it and lets it be: a futex that is waited for is slept upon a little, and one that is woken wakes up by
- * itself. So what is counted is not done, and what cannot be left out is allowed: to sleep, to say the counts, to end. */
+ * handler counts it and lets it be: a futex that is waited for is looked at until it has changed, at most for as long as
+ * memtrack waits, and one that is woken wakes up by itself. So what is counted is not done, and what cannot be left out is allowed: to sleep, to say the counts, to end. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,6 +28,14 @@ static volatile int counting;
 static volatile long futexes, others, other_number = -1;
 static unsigned long arena_before;
 
+/* As the futex would: a thread that is told too early that nothing has changed asks again, many times on a busy machine. */
+static void wait_for_change(volatile const int *word, int value) {
+    for (int looks = 0; looks < 50 && *word == value; looks++) {
+        struct timespec nap = {0, 1000000};
+        nanosleep(&nap, NULL);
+    }
+}
+
 static void count(int signal, siginfo_t *info, void *context) {
     (void)signal;
     ucontext_t *user = context;
@@ -36,8 +44,7 @@ static void count(int signal, siginfo_t *info, void *context) {
     if (info->si_syscall == SYS_futex) {
         futexes += counting;
         if ((registers[REG_RSI] & FUTEX_CMD_MASK) == FUTEX_WAIT) {
-            struct timespec nap = {0, 1000000};
-            nanosleep(&nap, NULL);
+            wait_for_change((volatile const int *)registers[REG_RDI], (int)registers[REG_RDX]);
         }
     } else if (counting) {
         others += 1;

@@ -10,11 +10,13 @@ PR_SET_NAME = 15
 FIRST_SIZE = 2_000_003
 blocks, printed = [], []
 end = threading.Event()
+one_by_one = threading.Lock()
 
 
 def allocate(name):
-    size = FIRST_SIZE + 64 * len(printed)
-    printed.append(f"{size + bytearray(1000).__sizeof__() - bytearray().__sizeof__() - 1000} {name}")
+    with one_by_one:
+        size = FIRST_SIZE + 64 * len(printed)
+        printed.append(f"{size + bytearray(1000).__sizeof__() - bytearray().__sizeof__() - 1000} {name}")
     blocks.append(bytearray(size))
 
 

@@ -1,6 +1,7 @@
-"""Many short-lived threads, WIDTH at a time. Usage: pool.py TOTAL. Prints its memory in kB after a tenth and at the end:
+"""Many short-lived threads, WIDTH at a time. Usage: pool.py TOTAL. Prints its memory in kB after a tenth and at the end,
+and how many ids its threads had:
 
-    anonymous shared anonymous shared
+    anonymous shared anonymous shared threads
 """
 
 import sys
@@ -8,6 +9,9 @@ import threading
 
 WIDTH = 200
 TOTAL = int(sys.argv[1])
+
+
+ids = bytearray(1 << 22)  # of each id that the system can give, whether a thread had it
 
 
 def work(number):
@@ -26,6 +30,7 @@ def wave(number):
         thread.start()
     for thread in threads:
         thread.join()
+        ids[thread.native_id] = 1
 
 
 early = None
@@ -33,4 +38,4 @@ for number in range(0, TOTAL, WIDTH):
     wave(number)
     if early is None and number >= TOTAL // 10:
         early = memory()
-print(*early, *memory())
+print(*early, *memory(), ids.count(1))

@@ -237,11 +237,13 @@ def test_an_iterator_that_is_dropped_ends_its_program(recorded):
         listed = subprocess.run(["ps", "-o", "pid=,comm=", "--ppid", str(os.getpid())], capture_output=True, text=True)
         return [line for line in listed.stdout.splitlines() if "memtrack" in line]
 
+    before = set(children())  # of other tests of this process
     events = api.Capture(recorded.path).events()
     next(events)
+    assert set(children()) - before
     del events
     gc.collect()
-    assert not children()
+    assert not set(children()) - before
 
 
 def test_events_of_any_number_need_little_memory(large):

@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from conftest import in_one_of
+
 # Lines that come again and again with other numbers: something to be found by a compressor, and not too easily.
 PROGRAM = """
 import json
@@ -35,6 +37,17 @@ def whole(stats):
 
 @pytest.mark.parametrize("options", [[], ["--aggregate"], ["--allocation-timestamps"]], ids=lambda options: "".join(options) or "plain")
 def test_each_way_is_read(memtrack, options):
+    def attempt():
+        sizes = each_way(memtrack, options)
+        # Each recording has times of its own, which on a busy machine make more difference than the level does; and blocks end by the
+        # clock, too, which makes a few percent.
+        return "" if sizes["zstd"] > sizes["zstd:19"] or "--allocation-timestamps" in options else str(sizes)
+
+    in_one_of(3, attempt)
+
+
+def each_way(memtrack, options):
+    """The sizes of captures, in parts of their records, by the way in which they are packed."""
     sizes, held = {}, set()
     for how, wanted in CODECS.items():
         options_too = ["--trace-python-allocators", "--compress", how, *options]
@@ -48,8 +61,7 @@ def test_each_way_is_read(memtrack, options):
     # What the program holds is the same in all of them; and so is their order by size.
     assert len(held) == 1 and held.pop() > 1000
     assert sizes["none"] > sizes["lz4"] > max(sizes["zstd"], sizes["zstd:19"]), sizes
-    # Each recording has times of its own, which on a busy machine make more difference than the level does.
-    assert sizes["zstd"] > sizes["zstd:19"] or "--allocation-timestamps" in options, sizes
+    return sizes
 
 
 def test_the_captures_of_a_tree_are_compressed_too(memtrack, python, programs):

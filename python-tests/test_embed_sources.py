@@ -3,28 +3,33 @@
 import base64
 import json
 import re
+import subprocess
 import sys
 import zlib
 
 import pytest
 
-from conftest import Capture
+from conftest import PATIENCE, Capture, until
 
 KEPT = "KEPT.append(bytearray(3_000_000))  # stays"
 PROGRAM = """\
-import os, time
+import os, sys
 KEPT = []
 
 def keep():
     KEPT.append(bytearray(3_000_000))  # stays
 
+def wait():
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+
 keep()
 if os.fork() == 0:
     keep()
-    time.sleep(1)
+    wait()
     os._exit(0)
 os.wait()
-time.sleep(1)  # whoever reads the file has no claim on the processor
+wait()
 os.remove(__file__)
 """
 
@@ -33,7 +38,19 @@ def recorded(memtrack, *options):
     """A capture of a program that removes its own file."""
     path = memtrack.directory / "vanishing.py"
     path.write_text(PROGRAM)
-    capture = memtrack.record(sys.executable, path, options=options)
+    capture = Capture(memtrack, memtrack.directory / "vanishing.bin")
+    command = memtrack.command("run", "--no-native", "-q", "-o", capture.path, *options, "--", sys.executable, path)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=memtrack.directory, **pipes) as process:
+        for is_recorded in ("--follow" in options, True):
+            pid = int(process.stdout.readline())
+            # Whoever reads the file has no claim on the processor, and answers to a mark behind it.
+            if is_recorded:
+                until("a mark is set", lambda: memtrack("mark", pid, "read").status == 0)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        complaints = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 0, complaints.decode()
     assert not path.exists()
     return capture
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from conftest import REPOSITORY, execute
+from conftest import REPOSITORY, execute, until
 from test_explain_causes import PLANTED, explained, source
 
 # Programs of others, which do what they are for.
@@ -23,7 +23,7 @@ HEALTHY_PROGRAMS = {
     "pytest": [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "app.py"],
     "pygments": [sys.executable, "-m", "pygments", "-l", "python", "-f", "html", json.decoder.__file__],
     "pandas": [sys.executable, "-c", "import pandas; print(pandas.DataFrame({'a': range(100_000)}).describe())"],
-    "git": ["git", "log", "--stat", "-100"],
+    "git": ["git", "-c", "safe.directory=*", "log", "--stat", "-100"],
     "sqlite3": [
         "sqlite3",
         ":memory:",
@@ -99,6 +99,15 @@ def test_sums_have_findings_too(memtrack, tmp_path):
     assert any("without --aggregate" in text for text in report["not_seen"])
 
 
+def is_removed(group):
+    """A process that was killed is in its group until all of it is gone."""
+    try:
+        group.rmdir()
+    except OSError:
+        return False
+    return True
+
+
 @pytest.fixture
 def limited_group():
     """A control group with a memory limit, of whichever version the machine lets us make."""
@@ -111,7 +120,7 @@ def limited_group():
         if (group / limit).exists():
             (group / limit).write_text("120000000")
             yield group
-            group.rmdir()
+            until("its process is gone", lambda: is_removed(group))
             return
         group.rmdir()
     pytest.skip("no control group can be made here")

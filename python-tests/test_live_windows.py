@@ -331,7 +331,7 @@ while not os.path.exists({str(enough)!r}) and time.monotonic() < end:
 def test_a_capture_whose_recorder_was_killed_is_read_to_its_last_block(memtrack, program, seen):
     path = memtrack.directory / "c.bin"
     process = start(memtrack, program, path)
-    until("something is written", lambda: path.stat().st_size > 100_000)
+    until("something is written", lambda: Capture(memtrack, path).stats()["allocations"]["bytes"])
     process.kill()
     process.wait()
     seen.touch()

@@ -1,5 +1,6 @@
 """`resident`: what it says to be kept by glibc is what malloc_trim(0) gives back, in Python programs, too; of jemalloc likewise."""
 
+import contextlib
 import ctypes.util
 import json
 import os
@@ -12,7 +13,7 @@ import time
 
 import pytest
 
-from conftest import PATIENCE, PROGRAMS, interpreter_path
+from conftest import PATIENCE, PROGRAMS, interpreter_path, until
 
 # Blocks of which one in 97 stays; and modules, which the loader allocates for.
 PROGRAM = """
@@ -39,8 +40,9 @@ def anonymous(pid):
 def child(pid):
     for thread in os.listdir(f"/proc/{pid}/task"):
         for one in open(f"/proc/{pid}/task/{thread}/children").read().split():
-            if not os.readlink(f"/proc/{one}/exe").endswith("/memtrack"):
-                return int(one)
+            with contextlib.suppress(OSError):  # It has ended.
+                if not os.readlink(f"/proc/{one}/exe").endswith("/memtrack"):
+                    return int(one)
     raise AssertionError("no program")
 
 
@@ -51,14 +53,16 @@ def given_back(memtrack, tmp_path, options, environment):
     subprocess.run([compiler, "-shared", "-fPIC", "-o", library, PROGRAMS / "trimmed.c"], check=True)
     capture = tmp_path / "capture.bin"
     command = memtrack.command("run", "-q", *options, "-o", capture, sys.executable, "-c", PROGRAM)
+    is_glibc = "LD_PRELOAD" not in environment
     preload = f"{library} {environment.pop('LD_PRELOAD', '')}"
     process = subprocess.Popen(command, env={**os.environ, **environment, "LD_PRELOAD": preload, "PROBE": str(tmp_path)})
     wait_for(tmp_path / "ready", process)
     pid = child(process.pid)
-    # It allocates now, so that its allocator is asked.
-    time.sleep(0.5)
-    assert memtrack("mark", pid, "here").status == 0
-    time.sleep(0.5)
+    # It allocates now, so that its allocator is asked; of glibc, the account is what was read from outside.
+    until("its allocator has answered", lambda: is_glibc or has_answered(memtrack, tmp_path / "asked.bin", pid))
+    until("a mark is set", lambda: memtrack("mark", pid, "here").status == 0)
+    # The mark's account has come when a later snapshot is complete.
+    assert memtrack("snapshot", "-o", tmp_path / "after.bin", pid).status == 0
     before = anonymous(pid)
     (tmp_path / "go").touch()
     wait_for(tmp_path / "trimmed", process)
@@ -66,6 +70,11 @@ def given_back(memtrack, tmp_path, options, environment):
     (tmp_path / "end").touch()
     assert process.wait(PATIENCE) == 0
     return bytes, capture
+
+
+def has_answered(memtrack, snapshot, pid):
+    taken = memtrack("snapshot", "-f", "-o", snapshot, pid)
+    return taken.status == 0 and json.loads(memtrack("resident", "--json", snapshot).stdout)["allocator_statistics"]
 
 
 # Objects of which one in 61 stays.

@@ -27,14 +27,19 @@ class Terminal:
     """A program on a terminal: what it writes, and keys for it."""
 
     def __init__(self, command, columns=80, rows=24, kind="xterm-256color"):
+        ready, begin = os.pipe()
         self.program, self.master = pty.fork()
         if self.program == 0:
             environment = {**os.environ, "TERM": kind}
+            os.read(ready, 1)
             os.execvpe(command[0], [str(word) for word in command], environment)
         self.resize(columns, rows)
         self.written = b""
         self.seen = 0
+        # The program changes it.
         self.before = termios.tcgetattr(self.master)
+        os.write(begin, b"1")
+        [os.close(end) for end in (ready, begin)]
 
     def resize(self, columns, rows):
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))

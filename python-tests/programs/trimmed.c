@@ -29,14 +29,14 @@ static void make(const char *name)
 
 static void await(const char *name)
 {
-    for (int turn = 0; turn < 30000 && access(path(name), F_OK); turn++)
+    for (int turn = 0; turn < 600000 && access(path(name), F_OK); turn++)
         usleep(1000);
 }
 
 /* The same; the program allocates meanwhile. */
 static void await_allocating(const char *name)
 {
-    for (int turn = 0; turn < 30000 && access(path(name), F_OK); turn++) {
+    for (int turn = 0; turn < 600000 && access(path(name), F_OK); turn++) {
         void *volatile block = malloc(1);
         free(block);
         usleep(1000);

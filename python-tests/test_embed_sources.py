@@ -38,20 +38,27 @@ def recorded(memtrack, *options):
     """A capture of a program that removes its own file."""
     path = memtrack.directory / "vanishing.py"
     path.write_text(PROGRAM)
-    capture = Capture(memtrack, memtrack.directory / "vanishing.bin")
+    capture = waited_for(memtrack, path, options, ["--follow" in options, True])
+    assert not path.exists()
+    return capture
+
+
+def waited_for(memtrack, path, options, are_recorded):
+    """A capture of a program whose processes, recorded or not, one after another print their ids and wait until their files were read."""
+    capture = Capture(memtrack, path.with_suffix(".bin"))
     command = memtrack.command("run", "--no-native", "-q", "-o", capture.path, *options, "--", sys.executable, path)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=memtrack.directory, **pipes) as process:
-        for is_recorded in ("--follow" in options, True):
+        for is_recorded in are_recorded:
             pid = int(process.stdout.readline())
-            # Whoever reads the file has no claim on the processor, and answers to a mark behind it.
+            # Whoever reads them has no claim on the processor, and answers behind it.
             if is_recorded:
                 until("a mark is set", lambda: memtrack("mark", pid, "read").status == 0)
+                assert memtrack("snapshot", "-f", "-o", "read.bin", pid).status == 0
             process.stdin.write(b"\n")
             process.stdin.flush()
         complaints = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, complaints.decode()
-    assert not path.exists()
     return capture
 
 
@@ -79,9 +86,9 @@ def test_lines_are_there_when_the_file_is_gone(memtrack, how):
 def test_a_module_is_read_while_the_program_runs(memtrack, how):
     (memtrack.directory / "late.py").write_text("KEPT = [bytearray(1_000_000)]  # late\n")
     (memtrack.directory / "main.py").write_text(
-        "import late, os, time\ntime.sleep(2)\nlate.KEPT.append(b'')\nos.remove(late.__file__)\n"
+        "import late, os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.readline()\nlate.KEPT.append(b'')\nos.remove(late.__file__)\n"
     )
-    capture = memtrack.record(sys.executable, "main.py", options=["--embed-sources", *how])
+    capture = waited_for(memtrack, memtrack.directory / "main.py", ["--embed-sources", *how], [True])
     assert not (memtrack.directory / "late.py").exists()
     assert any("# late" in text for text in page(capture, "--embed-sources")[0])
 

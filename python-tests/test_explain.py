@@ -75,6 +75,8 @@ def test_programs_of_others_get_no_warning(memtrack, tmp_path, name):
         shutil.which(command[0]) or pytest.skip(f"no {command[0]}")
     (tmp_path / "app.py").write_text("import json\n\n\ndef test_app() -> None:\n    assert json.dumps({}) == '{}'\n")
     (tmp_path / "settings.py").write_text("SECRET_KEY = 'x'\nINSTALLED_APPS = ['django.contrib.contenttypes', 'django.contrib.auth']\n")
+    if name == "git" and not (REPOSITORY / ".git").exists():
+        pytest.skip("this is no repository")
     directory = REPOSITORY if name == "git" else tmp_path
     outcome, capture = memtrack.run(*command, cwd=directory, env={**os.environ, "PYTHONPATH": str(tmp_path)})
     assert outcome.status == 0, outcome.stderr.decode()

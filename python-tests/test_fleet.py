@@ -63,12 +63,18 @@ def rows(outcome):
     return json.loads(outcome.stdout)["rows"]
 
 
-def test_the_line_that_grows_is_first(fleet):
+def test_the_line_that_grows_is_first(fleet, tables):
+    import duckdb
+
     first, *_ = rows(fleet("growth", "--json"))
     assert (first["function"], first["line"], first["hosts"], first["processes"], first["service"]) == ("remember", 5, 2, 4, "server.py")
     # Of 40 requests those between the ends of the first and the last whole window.
     assert 2 * 25 * 70_000 <= first["grown_bytes"] <= 2 * 40 * 70_057
-    assert first["file"].endswith("/server.py") and first["bytes_per_hour_and_process"] > 1e9
+    windows, processes = (f"read_parquet('{tables}/{name}/**/*.parquet')" for name in ("windows", "processes"))
+    whole = f"from {windows} w join {processes} p using (process, host) where w.end_ns <= coalesce(p.finalizing_ns, p.duration_ns)"
+    ((lasted_ns,),) = duckdb.sql(f"select sum(lasted) from (select max(w.end_ns) - min(w.end_ns) as lasted {whole} group by process, host)").fetchall()
+    assert first["bytes_per_hour_and_process"] == pytest.approx(first["grown_bytes"] / lasted_ns * 3.6e12)
+    assert first["file"].endswith("/server.py")
     text = fleet().stdout
     assert "Grown" in text and "remember at " in text.splitlines()[1]
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 from conftest import PATIENCE
-from test_objects_recorded import objects, recorded, row  # noqa: F401
+from test_objects_recorded import mark, objects, recorded, row  # noqa: F401
 from test_schemas import validator
 
 
@@ -35,7 +35,7 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
         for _ in range(3):
             pid = process.stdout.readline().strip()
-            subprocess.run([str(executable), "mark", "-q", pid, "step"], check=True, timeout=PATIENCE)
+            mark(executable, pid, "step")
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0
@@ -62,7 +62,7 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
                 grown = objects("--diff", "leaks.bin", pid, "--at", "end")
                 assert row(grown, "__main__.Session")["count"] == -6000
                 assert not [of for of in grown["types"] if of["type"] == "__main__.Cached"]
-            subprocess.run([str(executable), "mark", "-q", pid, "step"], check=True, timeout=PATIENCE)
+            mark(executable, pid, "step")
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0

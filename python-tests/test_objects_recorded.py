@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, in_one_of, interpreter_path, until_it_waits
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, in_one_of, interpreter_path, until, until_it_waits
 from test_schemas import validator
 
 END = """
@@ -282,6 +282,12 @@ def test_explain_names_who_holds_the_objects_of_the_lines_that_it_names(memtrack
     assert "__init__" in held["evidence"][line]["text"] and objects["text"].startswith("in its blocks at the end")
 
 
+def mark(executable, pid, name):
+    """Sets a mark, as soon as the program, which runs already, can be reached."""
+    command = [str(executable), "mark", "-q", pid, name]
+    until(f"the mark {name} is set", lambda: subprocess.run(command, timeout=PATIENCE).returncode == 0)
+
+
 def marked(memtrack, executable, tmp_path, *options):
     (tmp_path / "app.py").write_text(STEPS)
     command = [str(executable), "run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py"]
@@ -289,7 +295,7 @@ def marked(memtrack, executable, tmp_path, *options):
     with subprocess.Popen(command, **pipes) as process:
         for name in ("one", "two"):
             pid = process.stdout.readline().strip()
-            subprocess.run([str(executable), "mark", "-q", pid, name], check=True, timeout=PATIENCE)
+            mark(executable, pid, name)
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0

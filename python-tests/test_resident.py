@@ -114,7 +114,7 @@ def test_pools_by_size_class_are_those_of_the_allocator(memtrack, tmp_path, vers
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     pid = child(process.pid)
-    assert memtrack("mark", pid, "here").status == 0
+    until("a mark is set", lambda: memtrack("mark", pid, "here").status == 0)
     # The mark's account has come when a later snapshot is complete.
     assert memtrack("snapshot", "-o", tmp_path / "snapshot.bin", pid).status == 0
     found = json.loads(memtrack("resident", "--json", "--at", "mark:here", tmp_path / "snapshot.bin").stdout)

@@ -16,7 +16,10 @@ import pytest
 
 from conftest import PATIENCE, PROGRAMS, until
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only")
+pytestmark = [
+    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only"),
+    pytest.mark.skipif(not os.path.exists("/proc/self/syscall"), reason="this kernel does not show what is waited for"),
+]
 
 # Of x86-64.
 CALLS = {

@@ -72,11 +72,14 @@ class Library:
         try:
             self.attach: Callable[[int, int], int] = loaded.memtrack_attach
             self.detach: Callable[[], int] = loaded.memtrack_detach
+            self.rest: Callable[[], int] = loaded.memtrack_rest
+            self.go_on: Callable[[], int] = loaded.memtrack_go_on
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
             raise Error(status_text(-3)) from error
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
-        loaded.memtrack_detach.argtypes = []
+        for function in (loaded.memtrack_detach, loaded.memtrack_rest, loaded.memtrack_go_on):
+            function.argtypes = []
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 

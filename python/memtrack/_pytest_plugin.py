@@ -23,6 +23,7 @@ from memtrack._program import keep_program
 
 if TYPE_CHECKING:
     from memtrack._junit import JunitProperties
+    from memtrack._rest import RestingRecording
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit, RecordedCall
 
@@ -146,13 +147,14 @@ class MemtrackPlugin:
         self._directory: Optional[str] = None
         self._numbers: Dict[str, int] = {}
         self._paths: Set[str] = set()
+        self._resting: "Optional[RestingRecording]" = None
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
         if not self.config.option.collectonly and any(map(self.has_limits, items)):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _control, _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
+            from memtrack import _control, _rest, _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
 
             _unpatched.keep_modules()
 
@@ -239,12 +241,28 @@ class MemtrackPlugin:
         }
         root = str(self.config.rootpath)
         with undisturbed():
-            test = RecordedCall(self._capture_path(item.nodeid), limits, root, _own_fixtures(item, root), options)
+            path, fixtures = self._capture_path(item.nodeid), _own_fixtures(item, root)
+            test = RecordedCall(path, limits, root, fixtures, options, resting=self._common(options))
             try:
                 return test.started()
             except Error as error:
                 reason = str(error)
         pytest.fail(_unchecked(reason), pytrace=False)
+
+    def _common(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
+        """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own."""
+        if self._resting is None and self.options.directory is None:
+            from memtrack._rest import RestingRecording
+
+            self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)
+        return self._resting
+
+    def _end_common(self) -> None:
+        from memtrack._unpatched import undisturbed
+
+        if self._resting is not None:
+            with undisturbed():
+                self._resting.end()
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
@@ -324,6 +342,7 @@ class MemtrackPlugin:
         distributed = self.config.pluginmanager.hasplugin("dsession")
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
+            self._end_common()
             return
         from memtrack import Error, _control, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
@@ -341,6 +360,7 @@ class MemtrackPlugin:
         self.session = recorded
         yield
         self.session = None
+        self._end_common()
         try:
             self.figures = recorded.end()
         except Error as error:

@@ -15,20 +15,20 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from memtrack._capture import Allocation, Capture
-from memtrack._errors import quietly
+from memtrack._errors import Error, quietly
 from memtrack._holders import Holding, holders_text
 from memtrack._records import Stack
+from memtrack._rest import spans_between
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import at_their_peak, captures_of, live_at_ends, now_ns, sums_of_small
+from memtrack._spans import SpanSum, at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
 from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
+    from memtrack._rest import RestingRecording
     from memtrack._tracker import Tracker
 
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
-#: A time after every recording, in nanoseconds.
-_END = 2**63 - 1
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -81,10 +81,14 @@ class LeakLimit:
 
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
+        most = parse_size(self.limit)
+        if test.kept_since(self.first(len(test.runs))) <= most:
+            # What grows is a part of that.
+            return None
         growing, apart = self.growing(test)
         if self.filter_fn:
             growing = [holding for holding in growing if self.filter_fn(StackOfLeak(holding.stack))]
-        grown, most = sum(holding.bytes for holding in growing), parse_size(self.limit)
+        grown = sum(holding.bytes for holding in growing)
         if grown <= most:
             return None
         each = f"grows by {size_text(grown)} with each of {len(test.runs)} runs" if len(test.runs) > 1 else (
@@ -93,11 +97,15 @@ class LeakLimit:
         title = f"limit_leaks({self.limit!r}): what the test leaves {each}, {size_text(grown - most)} more than its limit"
         return test.report(title, growing, apart)
 
+    @staticmethod
+    def first(runs: int) -> int:
+        """The first run of so many that counts: before it is the warm-up, if there are enough."""
+        return min(runs - 1, 2)
+
     def growing(self, test: "RecordedCall") -> Tuple[List[Holding], Dict[str, int]]:
         """What grows with each run: of each stack the median of its growth.
 
-        A cache is filled by the first run, or once by another; what goes on growing does so with most of them. The first
-        run is the warm-up that is not counted, if there are enough.
+        A cache is filled by the first run, or once by another; what goes on growing does so with most of them.
         """
         runs = len(test.runs)
         at_ends: List[List[Allocation]] = [[] for _ in test.runs]
@@ -111,7 +119,7 @@ class LeakLimit:
                 sums = held.setdefault((holding.stack, holding.allocator), [(0, 0)] * runs)
                 size, count = sums[number]
                 sums[number] = (size + holding.bytes, count + holding.count)
-        first = 2 if runs > 2 else 1 if runs == 2 else 0
+        first = self.first(runs)
         growing = []
         for (stack, allocator), sums in held.items():
             before = [(0, 0), *sums]
@@ -149,6 +157,7 @@ class RecordedCall:
         fixtures: List[str],
         options: Dict[str, Any],
         others: FrozenSet[int] = frozenset(),
+        resting: "Optional[RestingRecording]" = None,
     ) -> None:
         self.path = path
         self.others = others
@@ -161,6 +170,12 @@ class RecordedCall:
         """The span of each run."""
         self.held_bound: Optional[int] = None
         """An upper bound, in bytes, of what everything that was recorded held at once; None until figures() was called."""
+        self._kept: List[int] = []
+        """What was left of each run, and of what is before, between and after them."""
+        self._resting = resting
+        """The recording that goes on for this call, unless there is none."""
+        self._sums: Optional[List[SpanSum]] = None
+        """What that says of the call."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
@@ -169,6 +184,9 @@ class RecordedCall:
         from memtrack._tracker import Tracker
 
         with undisturbed():
+            if self._resting is not None and self._resting.go_on():
+                return self
+            self._resting = None
             # Exact times tell the runs apart.
             tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
             # Of one test they say little.
@@ -181,10 +199,27 @@ class RecordedCall:
         return self
 
     def __exit__(self, *exception: Any) -> None:
-        assert self._tracker is not None
         # What that needs it has by name; to look at all modules would be recorded.
         with quietly():
-            self._tracker.__exit__(*exception)
+            if self._resting is None:
+                assert self._tracker is not None
+                self._tracker.__exit__(*exception)
+                return
+            try:
+                sums = self._resting.rest(self.runs)
+                self._sums = None if sums is None else [SpanSum(*each) for each in sums]
+                if sums is None or exception[0] is not None:
+                    self._keep(self._resting)
+            except Error:
+                # The test's own exception is what matters.
+                if exception[0] is None:
+                    raise
+
+    def _keep(self, resting: "RestingRecording") -> None:
+        """Writes its captures."""
+        with undisturbed():
+            resting.keep(self.path)
+            self._captures = Capture(*captures_at(self.path))
 
     def numbers(self) -> Iterator[int]:
         """The numbers of its runs, from 0."""
@@ -199,6 +234,8 @@ class RecordedCall:
     @property
     def capture(self) -> Capture:
         """The captures of its process and of the children that it has begun."""
+        if self._captures is None and self._resting is not None:
+            self._keep(self._resting)
         if self._captures is None:
             assert self._tracker is not None
             self._captures = Capture(*captures_of(self._tracker))
@@ -213,9 +250,9 @@ class RecordedCall:
 
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run."""
-        times = [0, *(time for run in self.runs for time in run), _END]
         with undisturbed():
-            all_sums = sums_of_small(self.capture.files, list(zip(times, times[1:])))
+            all_sums = self._sums or sums_of_small(self.capture.files, spans_between(self.runs))
+        self._kept = [each.kept_bytes for each in all_sums]
         # What is held at a moment was allocated in one of the spans up to it, of each at most its peak.
         self.held_bound = sum(each.peak_bytes for each in all_sums)
         sums = all_sums[1::2]  # between them is what lies before, between and after the runs
@@ -225,9 +262,13 @@ class RecordedCall:
             "allocations": max((each.allocations for each in sums), default=0),
         }
 
+    def kept_since(self, run: int) -> int:
+        """An upper bound, in bytes, of what this and the later runs have left. It needs figures()."""
+        return sum(self._kept[2 * run : 2 * len(self.runs)])
+
     def remove(self) -> None:
-        """Removes its captures."""
-        for path in self.capture.files:
+        """Removes its captures, if there are any."""
+        for path in self.capture.files if self._resting is None or self._captures is not None else ():
             if exists(path):
                 unlink(path)
 

@@ -36,7 +36,7 @@ from memtrack._recorder import Recorder, memory_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
+    from typing import Any, Callable, List, Optional, Tuple, Type, Union
 
 _lock = threading.RLock()
 _library: Optional[Library] = None
@@ -47,6 +47,8 @@ _active: Optional["Tracker"] = None
 _other: Optional[Connection] = None
 #: Trackers that began while this process was recorded, and have not stopped: each is a span of that recording.
 _spans: List["Tracker"] = []
+#: Ends the recording that rests, if one does (`_rest`): it gives way to any that begins.
+_end_resting: Optional[Callable[[], None]] = None
 #: Ends the capture of the active Tracker, and not the recording.
 _CUT = b'"cut"\n'
 _watches_forks = False
@@ -74,24 +76,6 @@ def mark(name: str) -> None:
         if recording is not None:
             recording.mark(name)
             _leave_other()
-
-
-def sums_by_recorder(captures: Sequence[str], spans: Sequence[Tuple[int, int]]) -> Optional[List[List[Tuple[int, ...]]]]:
-    """For each capture, and each span, four sums, by the recorder that a Tracker has started; None without one.
-
-    Another process would take as long to start as all that a small recording costs.
-    """
-    with _lock:
-        try:
-            if _recorder is None or not _recorder.is_alive():
-                return None
-            request = {"captures": list(captures), "spans": [list(span) for span in spans]}
-            # Not an object, as other answers are.
-            sums: Any = _recorder.ask({"sums": request})
-        except Error:
-            # Whoever reads them then says why.
-            return None
-    return [[tuple(sum_) for sum_ in of_spans] for of_spans in sums]
 
 
 class Tracker:
@@ -467,6 +451,8 @@ def _leave_other() -> None:
 def _connect() -> Tuple[Library, Recorder]:
     """The library and the recorder, started if there is none."""
     global _library, _recorder
+    if _end_resting is not None:
+        _end_resting()
     if _library is None:
         _library = load_library()
     _watch_forks()
@@ -484,12 +470,12 @@ def _watch_forks() -> None:
 
 def _forget_in_child() -> None:
     """The recorder and the recording are the parent's."""
-    global _lock, _recorder, _other, _active, _spans
+    global _lock, _recorder, _other, _active, _spans, _end_resting
     _lock = threading.RLock()
     for connection in (_recorder, _other):
         if connection is not None:
             connection.close()
     for tracker in _spans:
         tracker._within = None
-    _recorder = _other = _active = None
+    _recorder = _other = _active = _end_resting = None
     _spans = []

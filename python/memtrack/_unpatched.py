@@ -6,9 +6,9 @@ Invariant: what a test has replaced is in its place while its function runs.
 
 import os
 import sys
-from operator import is_not
+from operator import itemgetter
 from types import ModuleType
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from memtrack._errors import quietly
 
@@ -19,8 +19,18 @@ _USED = (
 ).split()
 _MISSING = object()
 
-#: Each namespace, and what stands in it.
-_known: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+
+class _Namespace(NamedTuple):
+    """A namespace, and what stands in it."""
+
+    names: Dict[str, Any]
+    known: Dict[str, Any]
+    get: Callable[[Dict[str, Any]], Any]
+    """Gives what of a namespace is known."""
+    gave: Any
+
+
+_known: List[_Namespace] = []
 #: How many blocks are within one.
 _depth = 0
 
@@ -29,8 +39,12 @@ def keep_modules() -> None:
     """From now on what stands in the modules is what memtrack uses."""
     modules = {name: module for name in _USED for module in [sys.modules.get(name)] if module is not None}
     own = [module for name, module in sys.modules.items() if name.split(".")[0] == "memtrack"]
-    _known[:] = [(vars(module), _replaceable(vars(module))) for module in [*modules.values(), *own]]
-    _known.append((sys.modules, dict(modules)))
+    namespaces: List[Tuple[Dict[str, Any], Dict[str, Any]]] = [
+        (vars(module), _replaceable(vars(module))) for module in [*modules.values(), *own]
+    ]
+    namespaces.append((sys.modules, dict(modules)))
+    getters = [(names, known, itemgetter(*known)) for names, known in namespaces if known]
+    _known[:] = [_Namespace(names, known, get, get(known)) for names, known, get in getters]
 
 
 def _replaceable(names: Dict[str, Any]) -> Dict[str, Any]:
@@ -54,9 +68,14 @@ class undisturbed(quietly):
         global _depth
         self._replaced: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
         _depth += 1
-        for names, known in _known if _depth == 1 else ():
-            # Mostly nothing is: that is found out at the speed of C.
-            if any(map(is_not, map(names.get, known), known.values())):
+        for names, known, get, gave in _known if _depth == 1 else ():
+            # Mostly nothing is replaced: that is found out at the speed of C. What equals the original does for it.
+            try:
+                is_as_known = get(names) == gave
+            except Exception:
+                # One is missing, or cannot be compared.
+                is_as_known = False
+            if not is_as_known:
                 changed = {name: names.get(name, _MISSING) for name in known if names.get(name) is not known[name]}
                 self._replaced.append((names, changed))
                 names.update((name, known[name]) for name in changed)

@@ -124,7 +124,7 @@ impl RecordingCommands {
 
     /// The recording is complete: spans that were not ended get their files.
     pub(crate) fn close_spans(&self) {
-        self.spans.close();
+        self.spans.close(&[]);
     }
 
     /// The captures are complete: viewers get the last windows.

@@ -58,6 +58,23 @@ impl Forking {
         Ok(children)
     }
 
+    /// The captures of the children of a recording that is complete, which has had processes with these numbers, in their order.
+    ///
+    /// # Errors
+    /// One cannot be read.
+    pub(super) fn complete_children(&self, numbers: &[u32], captures: &CapturePaths) -> Result<Vec<SpanChild>> {
+        let mut children: Vec<SpanChild> = Vec::new();
+        for &number in numbers {
+            let Some(path) = captures(number).filter(|path| path.is_file()) else { continue };
+            let first = first_process(&path)?;
+            if let Some(pid) = self.pid_of_child(&first, &children) {
+                let capture = up_to_exec(CopyableCapture::complete(&path)?, &path)?;
+                children.push(SpanChild { pid, number, run: first.tree.recording, capture });
+            }
+        }
+        Ok(children)
+    }
+
     /// The id of a process with this metadata at its begin, if it is a child of the span. `known`: those that began before it.
     fn pid_of_child(&self, first: &Process, known: &[SpanChild]) -> Option<u32> {
         let (ticket, parent) = (first.fork_ticket?, u32::try_from(first.tree.parent?).ok()?);

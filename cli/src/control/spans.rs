@@ -87,6 +87,19 @@ impl OpenSpans {
     /// # Errors
     /// Why there will be no such file.
     pub(crate) fn begin(&self, number: u32, span: SpanRequest) -> Result<()> {
+        self.begin_at(number, span, || self.recording.position(number))
+    }
+
+    /// Begins a span; what the process has recorded since this moment belongs to it.
+    ///
+    /// # Errors
+    /// Why there will be no such file.
+    pub(crate) fn begin_at(
+        &self,
+        number: u32,
+        span: SpanRequest,
+        moment: impl FnOnce() -> Option<RecordingMoment>,
+    ) -> Result<()> {
         let SpanRequest { output, force, needs, sample, .. } = span;
         if let Some(sample) = sample {
             (self.has.check_sample)(&sample).map_err(anyhow::Error::msg)?;
@@ -97,7 +110,7 @@ impl OpenSpans {
             bail!("{}: another span of this recording is being written there", output.display());
         }
         let follows = needs.iter().any(|need| need == FOLLOW);
-        let begin = self.recording.position(number).context("the process has not begun to record")?;
+        let begin = moment().context("the process has not begun to record")?;
         if force && follows {
             remove_children(&output, ChildrenOf::Span);
         }
@@ -183,28 +196,37 @@ impl OpenSpans {
     }
 
     fn write_children(&self, open: &OpenSpan, end: Option<RecordingMoment>) -> Result<()> {
-        let children = self.children(open, end)?;
-        let paths = span_children::paths(&open.output, &children);
-        let write = |(child, path): (SpanChild, PathBuf)| write_files(&mut [child.capture], &path);
-        children.into_iter().zip(paths).try_for_each(write)
+        write_children(&open.output, self.children(open, end)?)
     }
 
-    /// Writes the files of all spans that were not ended; the recording is complete.
-    pub(crate) fn close(&self) {
+    /// Writes the files of all spans that were not ended; the recording is complete. `children`: the numbers of
+    /// those that it has had, where it does not tell of them itself any more.
+    pub(crate) fn close(&self, children: &[u32]) {
         for open in std::mem::take(&mut *self.lock()) {
-            if let Err(error) = self.write_from_complete(&open) {
+            if let Err(error) = self.write_from_complete(&open, children) {
                 message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
             }
         }
     }
 
     /// Writes the span up to the end of its process, whose capture is complete.
-    fn write_from_complete(&self, open: &OpenSpan) -> Result<()> {
+    fn write_from_complete(&self, open: &OpenSpan, numbers: &[u32]) -> Result<()> {
         let capture = (self.captures)(open.number).context("its recording has no capture")?;
         let capture = CopyableCapture::with_metadata(&capture, |known| open.until(None).metadata(known))?;
         write_files(&mut [capture], &open.output)?;
-        self.write_children(open, None)
+        if numbers.is_empty() || !open.follows {
+            return self.write_children(open, None);
+        }
+        let forking = Forking { number: open.number, begin: open.begin, end: None };
+        write_children(&open.output, forking.complete_children(numbers, &self.captures)?)
     }
+}
+
+/// Writes the captures of children of a span beside its file.
+fn write_children(output: &Path, children: Vec<SpanChild>) -> Result<()> {
+    let paths = span_children::paths(output, &children);
+    let write = |(child, path): (SpanChild, PathBuf)| write_files(&mut [child.capture], &path);
+    children.into_iter().zip(paths).try_for_each(write)
 }
 
 /// Writes captures that were taken out of a recording into a file.

@@ -14,6 +14,9 @@ use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAc
 use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
 
+/// How long is waited until everything is written when the process rests.
+const LONGEST_REST: Duration = Duration::from_secs(10);
+
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]
 pub struct RecordingHandle {
@@ -108,6 +111,17 @@ impl RecordingHandle {
     pub fn position(&self, number: u32) -> Option<RecordingMoment> {
         let (_, access) = self.all().into_iter().find(|(known, _)| *known == number)?;
         access.commands.ask(DrainCommand::Position).ok().flatten()
+    }
+
+    /// Takes the present moment of the first process, of which no thread records, and writes out what it has recorded until now, so
+    /// that who follows its capture can read it. `None`: it does not record, or that takes very long.
+    #[must_use]
+    pub fn rest(&self) -> Option<RecordingMoment> {
+        let (deadline, commands) = (Instant::now() + LONGEST_REST, &self.first.commands);
+        let moment = commands.begin(deadline, DrainCommand::Position)?;
+        let written = commands.begin(deadline, DrainCommand::WriteOut)?;
+        let moment = moment.recv_deadline(deadline).ok().flatten()?;
+        written.recv_deadline(deadline).ok().map(|()| moment)
     }
 
     /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the

@@ -44,10 +44,12 @@ impl Session {
     /// and what it records from now on has later ones.
     pub(crate) fn position(&mut self, queue: &SinkQueue) -> RecordingMoment {
         self.counts.note_changes(&self.area, &mut self.observer);
-        let (tick, ticks) = self.observer.moment(&self.area);
+        let ticket = self.observer.moment(&self.area);
         self.observer.hand_over(queue);
         self.dirty = true;
-        RecordingMoment { ticket: tick.ticket, ticks, monotonic_ns: tick.time_ns }
+        // Of the tick the clocks are read once, perhaps with a pause between; by this the times of short spans are told.
+        let ClockPairing { ticks, monotonic_ns, .. } = ClockPairing::measure(self.clock);
+        RecordingMoment { ticket, ticks, monotonic_ns }
     }
 
     /// Hands over everything up to now, and asks the sink for a snapshot. Records with later tickets than the one that is

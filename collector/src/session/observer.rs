@@ -95,7 +95,7 @@ impl Observer {
     /// Takes a ticket, as part of a snapshot where one is due, else as a tick. Returns its sequence number.
     pub(crate) fn observe(&mut self, area: &Area, now_ns: u64) -> u64 {
         match if self.due(now_ns) { self.read(area, now_ns) } else { None } {
-            Some(rss) => self.snapshot(area, rss).0.ticket,
+            Some(rss) => self.snapshot(area, rss).ticket,
             None => self.tick(area).ticket,
         }
     }
@@ -239,24 +239,21 @@ impl Observer {
         tick
     }
 
-    /// Takes a tick at which a span begins or ends, with a snapshot if resident memory is known: the tick, and the stamping
-    /// clock at it.
-    pub(crate) fn moment(&mut self, area: &Area) -> (Tick, u64) {
-        if let Some(rss) = self.rss(area) {
-            return self.snapshot(area, rss);
+    /// Takes a tick at which a span begins or ends, with a snapshot if resident memory is known; its ticket.
+    pub(crate) fn moment(&mut self, area: &Area) -> u64 {
+        match self.rss(area) {
+            Some(rss) => self.snapshot(area, rss).ticket,
+            None => self.tick(area).ticket,
         }
-        let (tick, ticks) = self.take(area);
-        self.writer.add(&Observation::Tick(tick));
-        (tick, ticks)
     }
 
-    fn snapshot(&mut self, area: &Area, rss: u64) -> (Tick, u64) {
+    fn snapshot(&mut self, area: &Area, rss: u64) -> Tick {
         let (tick, ticks) = self.take(area);
         self.writer.add(&Observation::Snapshot { tick, ticks, rss });
         (self.last_rss, self.known_rss) = (rss, rss);
         self.last_snapshot_ns = tick.time_ns;
         self.next_snapshot_ns = tick.time_ns.saturating_add(self.interval_ns);
-        (tick, ticks)
+        tick
     }
 
     /// Takes a ticket with its time, which is later than the last one: the tick, and the stamping clock at it.

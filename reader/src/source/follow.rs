@@ -18,6 +18,7 @@ use rustc_hash::FxHashMap;
 
 use super::file::{OpenCaptureFile, StoredPiece};
 use super::group_end::GroupEnd;
+use super::timeline::{ClockPair, ClockScale};
 use super::{Consumer, DataLoss, Online, members};
 use crate::error::Error;
 use crate::event::Thread;
@@ -78,6 +79,15 @@ impl FollowedCapture {
     /// The metadata of the process so far.
     pub(crate) fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// A moment on the stamping clock and on CLOCK_MONOTONIC, after everything that is read next: with it the times of these events
+    /// are exact, where they were recorded. It needs the process's block.
+    pub(crate) fn measure(&mut self, (ticks, monotonic_ns): (u64, u64)) {
+        let scale = ClockScale::new(&self.process, Some(ClockPair { ticks, monotonic_ns }));
+        if let (Some(scale), Some(online)) = (scale, &mut self.online) {
+            online.set_scale(scale);
+        }
     }
 
     /// What the stacks of the events so far are.

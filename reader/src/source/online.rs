@@ -17,7 +17,7 @@ use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use super::short_lived::{ReplayPlace, ShortLivedMarker};
-use super::timeline::Timeline;
+use super::timeline::{ClockScale, Timeline};
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::Thread;
@@ -132,6 +132,11 @@ impl Online {
     pub(super) fn marking(mut self, threshold: Option<u32>) -> Self {
         self.decoding.marker = Some(ShortLivedMarker::new(threshold, ReplayPlace::ThisThread));
         self
+    }
+
+    /// The times of the events that come are exact, where they were recorded.
+    pub(super) fn set_scale(&mut self, scale: ClockScale) {
+        self.merger.timeline.set_scale(scale);
     }
 
     /// Adds bytes of a stream: those from `offset` on of this segment, which begin and end between two records. Bytes

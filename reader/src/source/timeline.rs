@@ -103,6 +103,11 @@ impl Timeline {
         Self { start_ns, scale, ..Self::default() }
     }
 
+    /// From now on times of events are converted so.
+    pub(super) fn set_scale(&mut self, scale: ClockScale) {
+        self.scale = Some(scale);
+    }
+
     /// The ticket of the last mark that was added.
     pub(super) fn last_ticket(&self) -> u64 {
         self.last.ticket

@@ -5,6 +5,7 @@
 //! with the events. Invariant: a span counts only what was allocated in it, each allocation counts in at most one span, and
 //! spans do not overlap.
 
+mod followed;
 mod live;
 mod sums;
 
@@ -19,6 +20,7 @@ use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
 
+pub use followed::FollowedSpans;
 pub use live::{LiveAtEnds, LiveGroup, LiveRow};
 pub use sums::{SpanSum, SpanSums};
 

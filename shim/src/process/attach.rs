@@ -27,7 +27,7 @@ use crate::recording::thread;
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_attach(memory: c_int, slots: u32) -> i32 {
     let _errno = Errno::keep();
-    exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done)) as i32
+    exclusively(|| attach(memory, slots).err().unwrap_or(AttachStatus::Done) as i32)
 }
 
 /// Before recording begins in a process that has filters of system calls already: those of [`OwnCall`] that they do not allow,
@@ -45,7 +45,7 @@ extern "C" fn memtrack_restrict(calls: u32) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_detach() -> i32 {
     let _errno = Errno::keep();
-    exclusively(detach) as i32
+    exclusively(|| detach() as i32)
 }
 
 /// The same where no collector answers any more; else recording goes on.
@@ -53,7 +53,7 @@ extern "C" fn memtrack_detach() -> i32 {
 extern "C" fn memtrack_detach_abandoned() -> i32 {
     let _errno = Errno::keep();
     let is_recorded = || recorded_process::is_this() && recording_switch::is_on() && collector_socket::answers();
-    exclusively(|| if is_recorded() { AttachStatus::AlreadyRecorded } else { detach() }) as i32
+    exclusively(|| if is_recorded() { AttachStatus::AlreadyRecorded } else { detach() } as i32)
 }
 
 fn detach() -> AttachStatus {
@@ -70,12 +70,12 @@ fn detach() -> AttachStatus {
 }
 
 /// One call at a time, from outside of hooks. What a forked child has inherited is the call of a thread that is not there.
-fn exclusively(call: impl FnOnce() -> AttachStatus) -> AttachStatus {
+pub(super) fn exclusively(call: impl FnOnce() -> i32) -> i32 {
     /// The process in which a call is under way.
     static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
     let process = std::process::id();
     if thread::is_inside() || UNDER_WAY.swap(process, AcqRel) == process {
-        return AttachStatus::Busy;
+        return AttachStatus::Busy as i32;
     }
     // What is allocated and looked up here is not the program's.
     let word = thread::suspend();

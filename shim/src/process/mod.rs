@@ -15,5 +15,6 @@ pub(crate) mod preload_check;
 mod recorded_process;
 mod recorder_start;
 mod recording_span;
+mod rest;
 pub(crate) mod spawn;
 pub(crate) mod startup;

@@ -15,7 +15,7 @@ use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::layout::{state, stop_reason};
 
-use super::{child_environment, fork, hook_table, recorded_process};
+use super::{child_environment, fork, hook_table, recorded_process, rest};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
 use crate::platform::{allocator_statistics, barrier_registration, recording_switch};
@@ -85,6 +85,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if control.follow.load(Relaxed) != 0 && !given.socket.is_empty() {
         fork::follow();
     }
+    rest::forget();
     recorded_process::note();
     IS_INSTALLED.store(true, Relaxed);
     let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };
@@ -110,6 +111,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
 /// Ends recording, and puts back everything that was changed in the process.
 pub(super) fn end(area: &'static Area) -> AttachStatus {
     recording_switch::off();
+    rest::forget();
     fork::unfollow();
     barrier_registration::wait();
     let are_outside = thread::wait_until_outside(area);

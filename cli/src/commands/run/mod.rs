@@ -19,6 +19,7 @@ mod private_directory;
 mod process_replay;
 pub(crate) mod recorder;
 mod repack;
+mod rests;
 mod sums;
 mod termination;
 

@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
-use memtrack_collector::{MEMORY_LINK, RecordingEnd, RecordingOptions, TicketSpan};
+use memtrack_collector::{MEMORY_LINK, RecordingEnd, RecordingOptions, RecordingSummary, TicketSpan};
 use memtrack_reader::source::CaptureReader;
 use memtrack_reader::spans::TimeSpan;
 use serde::Deserialize;
@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use super::attached::{AttachedRecording, EndedRecording};
 use super::keep_sums::{self, SumsKeeper};
 use super::private_directory::PrivateDirectory;
+use super::rests::{RecordingRests, of_span};
 use super::termination::Termination;
 use super::{final_summary, repack, room, wait_for_nothing};
 use crate::args::{self, running::AttachArgs};
@@ -67,6 +68,10 @@ enum ProgramRequest {
     Cut,
     /// Sums of spans of time in each of these captures, which are complete: here it costs no process of its own.
     Sums { captures: Vec<PathBuf>, spans: Vec<(u64, u64)> },
+    /// The process records nothing until it says so. Sums of spans since the last such request; everything up to now is written.
+    Rest { spans: Vec<(u64, u64)> },
+    /// A span from the last rest but one on, which is written when the recording ends.
+    Since(SpanRequest),
     /// Nothing; the number is answered. By it the process finds out which answers are of earlier requests, after an exception
     /// of a signal handler amid one.
     Sync(u64),
@@ -137,6 +142,7 @@ struct OwnRecording {
     paths: CapturePaths,
     server: Option<RecordingServer>,
     spans: OpenSpans,
+    rests: RecordingRests,
     /// The file of the recording after its capture has ended and has taken the name: it has no name then, so that no file is found
     /// that nobody has named, and the directory may be removed.
     unnamed: Arc<OnceLock<File>>,
@@ -221,6 +227,14 @@ impl PeerRecorder {
             ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
             ProgramRequest::Cut => nothing(self.cut()?),
             ProgramRequest::Sums { captures, spans } => sums(&captures, &spans)?,
+            ProgramRequest::Rest { spans } => {
+                let active = self.active.as_mut().context("nothing is being recorded")?;
+                active.rests.rest(&active.recording.handle(), active.recording.capture(), &spans)?
+            }
+            ProgramRequest::Since(span) => {
+                let active = self.active()?;
+                nothing(active.rests.begin_span(&active.spans, span)?)
+            }
             ProgramRequest::Sync(number) => json!({ "sync": number }),
         })
     }
@@ -264,6 +278,7 @@ impl PeerRecorder {
             paths,
             server: None,
             spans,
+            rests: RecordingRests::default(),
             unnamed,
             is_for_reports: accounts,
             is_beginning: true,
@@ -339,7 +354,9 @@ impl PeerRecorder {
         let OwnRecording { recording, options, server, spans, unnamed, is_for_reports, .. } =
             self.active.take().context("nothing is being recorded")?;
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
-        spans.close();
+        let of_summary = |summary: &RecordingSummary| summary.followed.iter().map(|child| child.number).collect();
+        let children_of_spans: Vec<u32> = summary.as_ref().map(of_summary).unwrap_or_default();
+        spans.close(&children_of_spans);
         if let Some(server) = server {
             server.close_spans();
             server.end_views();
@@ -381,7 +398,7 @@ fn sums(captures: &[PathBuf], spans: &[(u64, u64)]) -> Result<Value> {
         let file = CaptureReader::open(path)?;
         refuse_samples(&file)?;
         let sums = span_sums::of_capture(&file, &spans)?.spans.into_iter();
-        Ok(sums.map(|(_, sum)| (sum.count, sum.bytes, sum.peak_bytes, sum.kept_bytes)).collect())
+        Ok(sums.map(|(_, sum)| of_span(&sum)).collect())
     };
     let sums: Vec<Vec<_>> = of_one_recording(captures)?.iter().map(of_capture).collect::<Result<_>>()?;
     Ok(json!(sums))

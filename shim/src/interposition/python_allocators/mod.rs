@@ -20,7 +20,7 @@ mod wrappers;
 use std::ffi::{CStr, c_int};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicPtr};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize};
 
 use libc::c_void;
 use libloading::os::unix::Library;
@@ -201,6 +201,24 @@ pub(crate) fn stop() {
     {
         DOMAINS.iter().for_each(|number| interface.unwrap(*number));
     }
+}
+
+/// What the domains have when a recording begins to rest.
+static NOTED: [AtomicUsize; DOMAINS.len()] = [const { AtomicUsize::new(0) }; DOMAINS.len()];
+
+/// The first function of each domain.
+fn first_functions() -> [usize; DOMAINS.len()] {
+    interface().map_or_else(Default::default, |interface| DOMAINS.map(|number| interface.domain(number).functions[0]))
+}
+
+/// Notes what the domains have; recording is off. Call it outside of hooks.
+pub(crate) fn note() {
+    NOTED.iter().zip(first_functions()).for_each(|(noted, function)| noted.store(function, Release));
+}
+
+/// Whether they have what was noted. Call it outside of hooks.
+pub(crate) fn are_as_noted() -> bool {
+    NOTED.each_ref().map(|noted| noted.load(Acquire)) == first_functions()
 }
 
 /// Whether there are wrappers to look after.

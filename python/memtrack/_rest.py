@@ -1,0 +1,149 @@
+"""A recording that rests between the calls that are wanted of it: to begin and end one for each takes far longer.
+
+While it rests, this process is not recorded: it forks as if it were not, and any other recording may begin, to which this one gives
+way. Invariant: what is given of a call is what a recording of its own would have, sums or a file.
+"""
+
+from __future__ import annotations
+
+# By name: a test may replace them in their modules while it is recorded.
+from os import getpid, unlink
+
+from memtrack import _tracker
+from memtrack._errors import Error
+from memtrack._library import DONE
+from memtrack._spans import captures_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+    from memtrack._tracker import Tracker
+
+#: The size of its file, in bytes, from which on another one is begun: the file of a call has what was recorded before it, too.
+_LARGE = 1 << 20
+#: A time after every recording, in nanoseconds.
+_END = 2**63 - 1
+
+
+def spans_between(runs: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
+    """The spans of these runs, and those before, between and after them."""
+    times = [0, *(time for run in runs for time in run), _END]
+    return list(zip(times, times[1:]))
+
+
+class RestingRecording:
+    """A recording of this process, which goes on for one call after the other. Calls are made by one thread at a time."""
+
+    def __init__(self, path: Callable[[], str], options: Dict[str, Any]) -> None:
+        self._path = path
+        self._options = options
+        self._tracker: "Optional[Tracker]" = None
+        self._process = getpid()
+        self._is_large = False
+
+    def go_on(self) -> bool:
+        """Records from now on, as the last thing. False: this is no process or moment for it."""
+        if getpid() != self._process:
+            return False
+        with _tracker._lock:
+            if self._resume():
+                return True
+            self.end()
+            return not _tracker.is_recording() and self._begin() and self._resume()
+
+    def _begin(self) -> bool:
+        tracker = _tracker.Tracker(self._path(), allocation_timestamps=True, follow_fork=True, **self._options)
+        # Of one call they say little.
+        tracker._has_accounts = False
+        tracker.__enter__()
+        self._tracker = tracker
+        # A call begins where the one before it ended.
+        return self.rest(()) is not None
+
+    def _rests(self) -> bool:
+        return _tracker._end_resting == self.end
+
+    def _resume(self) -> bool:
+        tracker, recorder = self._tracker, _tracker._recorder
+        if tracker is None or not self._rests() or self._is_large or recorder is None or not recorder.is_alive():
+            return False
+        assert tracker._library is not None
+        _tracker._active, _tracker._end_resting = tracker, None
+        if tracker._library.go_on() == DONE:
+            return True
+        # It is to be ended.
+        _tracker._active, _tracker._end_resting = None, self.end
+        return False
+
+    def rest(self, runs: Sequence[Tuple[int, int]]) -> "Optional[List[Tuple[int, ...]]]":
+        """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them; None where only
+        the file of the call says them, for which `keep` has to be called."""
+        tracker = self._tracker
+        if tracker is None or tracker._library is None or getpid() != self._process:
+            return []
+        # What a Tracker inside goes on to record cannot rest.
+        children = -1 if _tracker._spans else tracker._library.rest()
+        with _tracker._lock:
+            if children >= 0:
+                _tracker._active, _tracker._end_resting = None, self.end
+            assert _tracker._recorder is not None
+            answer = _tracker._recorder.ask({"rest": {"spans": spans_between(runs)}})
+        self._is_large = answer["bytes"] >= _LARGE
+        return [tuple(sums) for sums in answer["sums"]] if children == 0 else None
+
+    def keep(self, path: str) -> None:
+        """Writes the file of the last call; ends the recording."""
+        tracker = self._tracker
+        if tracker is None or getpid() != self._process:
+            return
+        with _tracker._lock:
+            assert _tracker._recorder is not None
+            _tracker._recorder.ask({"since": {"output": path, "force": False, "needs": tracker._needs}})
+            if _tracker._spans:
+                _tracker._recorder.ask({"span_end": {"span": path}})
+            self._complete()
+
+    def end(self) -> None:
+        """Ends the recording, if there is one."""
+        with _tracker._lock:
+            try:
+                self._complete()
+            except Error:
+                # It has no more calls, so nothing is lost by it.
+                pass
+
+    def _complete(self) -> None:
+        """Ends the recording; its own file is removed."""
+        tracker, self._tracker, self._is_large = self._tracker, None, False
+        if tracker is None or getpid() != self._process:
+            return
+        if _tracker._end_resting == self.end:
+            _tracker._active, _tracker._end_resting = tracker, None
+        try:
+            tracker.__exit__(None, None, None)
+        finally:
+            for path in captures_of(tracker):
+                try:
+                    unlink(path)
+                except OSError:
+                    # It was never written.
+                    pass
+
+
+def sums_by_recorder(captures: Sequence[str], spans: Sequence[Tuple[int, int]]) -> Optional[List[List[Tuple[int, ...]]]]:
+    """For each capture, and each span, four sums, by the recorder that a Tracker has started; None without one.
+
+    Another process would take as long to start as all that a small recording costs.
+    """
+    with _tracker._lock:
+        try:
+            if _tracker._recorder is None or not _tracker._recorder.is_alive():
+                return None
+            request = {"captures": list(captures), "spans": [list(span) for span in spans]}
+            # Not an object, as other answers are.
+            sums: Any = _tracker._recorder.ask({"sums": request})
+        except Error:
+            # Whoever reads them then says why.
+            return None
+    return [[tuple(sum_) for sum_ in of_spans] for of_spans in sums]

@@ -1,0 +1,74 @@
+//! A recording that rests: everything that was changed in the process stays in its place, and nothing is recorded. To begin and
+//! end a recording takes a hundred times as long as to rest and go on.
+//!
+//! To others the process is not recorded meanwhile: it forks and executes as if it were not, and a recording that begins ends the
+//! one that rests. Invariant: a recording goes on only if the process is as a recording that began then would make it.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use memtrack_transport::attach::AttachStatus;
+use memtrack_transport::layout::state;
+
+use super::attach::exclusively;
+use super::{fork, recorded_process};
+use crate::interposition::{got, python_allocators};
+use crate::platform::errno::Errno;
+use crate::platform::{recording_switch, shared_area};
+use crate::recording::thread;
+
+/// A recording rests in this process, or in the one from which it was forked.
+static RESTS: AtomicBool = AtomicBool::new(false);
+/// Its children are recorded.
+static FOLLOWED: AtomicBool = AtomicBool::new(false);
+
+/// No recording rests any more: it has ended.
+pub(super) fn forget() {
+    RESTS.store(false, Relaxed);
+}
+
+/// Lets the recording of this process rest: when this returns, no thread records. The result is the number of children that it has
+/// announced so far, or an [`AttachStatus`] below 0: then it rests not, and is to be ended.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_rest() -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| rest().unwrap_or_else(|status| status as i32))
+}
+
+/// Lets the recording that rests go on. The result is an [`AttachStatus`]; where it cannot go on, it is to be ended.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_go_on() -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| go_on().err().unwrap_or(AttachStatus::Done) as i32)
+}
+
+fn rest() -> Result<i32, AttachStatus> {
+    let area = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on());
+    let area = area.ok_or(AttachStatus::NotRecorded)?;
+    recording_switch::off();
+    FOLLOWED.store(fork::is_followed(), Relaxed);
+    fork::unfollow();
+    if !thread::wait_until_outside(area) {
+        return Err(AttachStatus::ThreadInHook);
+    }
+    python_allocators::note();
+    RESTS.store(true, Release);
+    Ok(i32::try_from(area.control().children.load(Acquire)).unwrap_or(i32::MAX))
+}
+
+fn go_on() -> Result<(), AttachStatus> {
+    let rests = RESTS.swap(false, Acquire) && recorded_process::is_this() && !recording_switch::is_on();
+    let area = shared_area::area().filter(|_| rests).ok_or(AttachStatus::NotRecorded)?;
+    if area.control().state.load(Relaxed) != state::RECORDING {
+        return Err(AttachStatus::Closed);
+    }
+    // What was loaded or replaced meanwhile, a recording that begins finds.
+    if got::is_there_news() || !python_allocators::are_as_noted() {
+        return Err(AttachStatus::NotRecorded);
+    }
+    if FOLLOWED.load(Relaxed) {
+        fork::follow();
+    }
+    recording_switch::on();
+    Ok(())
+}

@@ -147,6 +147,7 @@ class MemtrackPlugin:
         self._directory: Optional[str] = None
         self._numbers: Dict[str, int] = {}
         self._paths: Set[str] = set()
+        self._process = os.getpid()
         self._resting: "Optional[RestingRecording]" = None
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
@@ -250,8 +251,11 @@ class MemtrackPlugin:
         pytest.fail(_unchecked(reason), pytrace=False)
 
     def _common(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
-        """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own."""
-        if self._resting is None and self.options.directory is None:
+        """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own,
+        and in the process of a single test, which nobody would end it for."""
+        if os.getpid() != self._process or self.options.directory is not None:
+            return None
+        if self._resting is None:
             from memtrack._rest import RestingRecording
 
             self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)

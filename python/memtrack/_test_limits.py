@@ -251,7 +251,9 @@ class RecordedCall:
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run."""
         with undisturbed():
-            all_sums = self._sums or sums_of_small(self.capture.files, spans_between(self.runs))
+            all_sums = self._sums
+            if all_sums is None:
+                all_sums = sums_of_small(self.capture.files, spans_between(self.runs))
         self._kept = [each.kept_bytes for each in all_sums]
         # What is held at a moment was allocated in one of the spans up to it, of each at most its peak.
         self.held_bound = sum(each.peak_bytes for each in all_sums)

@@ -9,13 +9,12 @@
 use std::ffi::c_int;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{AcqRel, Release};
 
 use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
 
+use super::exclusive_call::exclusively;
 use super::recorded_process;
 use super::recording_span::{self, Given, Start};
 use crate::platform::errno::Errno;
@@ -67,22 +66,6 @@ fn detach() -> AttachStatus {
             AttachStatus::NotRecorded
         }
     }
-}
-
-/// One call at a time, from outside of hooks. What a forked child has inherited is the call of a thread that is not there.
-pub(super) fn exclusively(call: impl FnOnce() -> i32) -> i32 {
-    /// The process in which a call is under way.
-    static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
-    let process = std::process::id();
-    if thread::is_inside() || UNDER_WAY.swap(process, AcqRel) == process {
-        return AttachStatus::Busy as i32;
-    }
-    // What is allocated and looked up here is not the program's.
-    let word = thread::suspend();
-    let status = call();
-    thread::resume(word);
-    UNDER_WAY.store(0, Release);
-    status
 }
 
 fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {

@@ -4,6 +4,7 @@
 
 mod attach;
 pub(crate) mod child_environment;
+mod exclusive_call;
 pub(crate) mod exec;
 mod exit;
 pub(crate) mod fork;

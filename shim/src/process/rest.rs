@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::layout::state;
 
-use super::attach::exclusively;
+use super::exclusive_call::exclusively;
 use super::{fork, recorded_process};
 use crate::interposition::{got, python_allocators};
 use crate::platform::errno::Errno;

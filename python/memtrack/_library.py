@@ -74,24 +74,23 @@ class Library:
             self.detach: Callable[[], int] = loaded.memtrack_detach
             self.rest: Callable[[], int] = loaded.memtrack_rest
             self.go_on: Callable[[], int] = loaded.memtrack_go_on
+            self._end_resting: Callable[[], int] = loaded.memtrack_end_resting
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
             raise Error(status_text(-3)) from error
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
-        for function in (loaded.memtrack_detach, loaded.memtrack_rest, loaded.memtrack_go_on):
+        for function in (loaded.memtrack_detach, loaded.memtrack_rest, loaded.memtrack_go_on, loaded.memtrack_end_resting):
             function.argtypes = []
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 
     def end_recording(self) -> int:
         """Ends the recording of this process, as `detach`, when the library is not busy any more."""
-        status = BUSY
-        for _ in range(TRIES):
-            status = self.detach()
-            if status != BUSY:
-                break
-            sleep(0.001)
-        return status
+        return _when_not_busy(self.detach)
+
+    def end_resting(self) -> int:
+        """Ends the recording that rests, and none that has begun since."""
+        return _when_not_busy(self._end_resting)
 
     def start_recorder(self, program: str, arguments: List[str], environment: List[bytes], socket: int) -> None:
         """Starts a process that is no child of this one, with the socket as its standard input."""
@@ -99,6 +98,16 @@ class Library:
         error = self._start_recorder(os.fsencode(program), _texts(words), _texts(environment), socket)
         if error:
             raise Error(f"{program}: the recorder cannot be started: {os.strerror(error)}")
+
+
+def _when_not_busy(call: Callable[[], int]) -> int:
+    status = BUSY
+    for _ in range(TRIES):
+        status = call()
+        if status != BUSY:
+            break
+        sleep(0.001)
+    return status
 
 
 def _texts(texts: List[bytes]) -> "ctypes.Array[ctypes.c_char_p]":

@@ -11,7 +11,7 @@ from os import getpid, unlink
 
 from memtrack import _tracker
 from memtrack._errors import Error
-from memtrack._library import DONE
+from memtrack._library import BUSY, DONE, NOT_RECORDED
 from memtrack._spans import captures_of
 
 TYPE_CHECKING = False
@@ -118,10 +118,15 @@ class RestingRecording:
         tracker, self._tracker, self._is_large = self._tracker, None, False
         if tracker is None or getpid() != self._process:
             return
-        if _tracker._end_resting == self.end:
-            _tracker._active, _tracker._end_resting = tracker, None
         try:
-            tracker.__exit__(None, None, None)
+            if self._rests():
+                # Where another recording has begun, which ends one that rests, that is not touched.
+                assert tracker._library is not None
+                status = tracker._library.end_resting()
+                _tracker._active, _tracker._end_resting = tracker, None
+                tracker._end(NOT_RECORDED if status == BUSY else status)
+            else:
+                tracker.__exit__(None, None, None)
         finally:
             for path in captures_of(tracker):
                 try:

@@ -7,11 +7,12 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
+use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::layout::state;
 
 use super::exclusive_call::exclusively;
-use super::{fork, recorded_process};
+use super::{fork, recorded_process, recording_span};
 use crate::interposition::{got, python_allocators};
 use crate::platform::errno::Errno;
 use crate::platform::{recording_switch, shared_area};
@@ -35,11 +36,24 @@ extern "C" fn memtrack_rest() -> i32 {
     exclusively(|| rest().unwrap_or_else(|status| status as i32))
 }
 
-/// Lets the recording that rests go on. The result is an [`AttachStatus`]; where it cannot go on, it is to be ended.
+/// Lets the recording that rests go on. The result is an [`AttachStatus`]; where it cannot go on, it rests, and is to be ended.
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_go_on() -> i32 {
     let _errno = Errno::keep();
     exclusively(|| go_on().err().unwrap_or(AttachStatus::Done) as i32)
+}
+
+/// Ends the recording that rests, and none that has begun since. The result is an [`AttachStatus`].
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_end_resting() -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
+}
+
+/// The memory of the recording that rests in this process.
+fn resting_area() -> Option<&'static Area> {
+    let rests = RESTS.load(Acquire) && recorded_process::is_this() && !recording_switch::is_on();
+    shared_area::area().filter(|_| rests)
 }
 
 fn rest() -> Result<i32, AttachStatus> {
@@ -51,21 +65,20 @@ fn rest() -> Result<i32, AttachStatus> {
     if !thread::wait_until_outside(area) {
         return Err(AttachStatus::ThreadInHook);
     }
-    python_allocators::note();
     RESTS.store(true, Release);
     Ok(i32::try_from(area.control().children.load(Acquire)).unwrap_or(i32::MAX))
 }
 
 fn go_on() -> Result<(), AttachStatus> {
-    let rests = RESTS.swap(false, Acquire) && recorded_process::is_this() && !recording_switch::is_on();
-    let area = shared_area::area().filter(|_| rests).ok_or(AttachStatus::NotRecorded)?;
+    let area = resting_area().ok_or(AttachStatus::NotRecorded)?;
     if area.control().state.load(Relaxed) != state::RECORDING {
         return Err(AttachStatus::Closed);
     }
     // What was loaded or replaced meanwhile, a recording that begins finds.
-    if got::is_there_news() || !python_allocators::are_as_noted() {
+    if got::is_there_news() || !python_allocators::are_as_wrapped() {
         return Err(AttachStatus::NotRecorded);
     }
+    forget();
     if FOLLOWED.load(Relaxed) {
         fork::follow();
     }

@@ -140,6 +140,11 @@ impl Interface {
         wrappers::is_ours(malloc) || watchers::is_ours(malloc)
     }
 
+    /// The first function of each domain.
+    fn first_functions(&self) -> [usize; DOMAINS.len()] {
+        DOMAINS.map(|number| self.domain(number).functions[0])
+    }
+
     fn wrap_all(&self) {
         if are_wanted() {
             DOMAINS.iter().for_each(|number| self.wrap(*number));
@@ -186,6 +191,7 @@ fn interface() -> Option<&'static Interface> {
 pub(crate) fn start() {
     let Some(interface) = interface().filter(|_| are_wanted() || are_watched()) else { return };
     interface.wrap_all();
+    note(interface);
     TRACING.store(true, Release);
     if let Some(area) = shared_area::area().filter(|_| are_wanted()) {
         area.control().python_allocators.store(TRACED, Release);
@@ -203,22 +209,19 @@ pub(crate) fn stop() {
     }
 }
 
-/// What the domains have when a recording begins to rest.
-static NOTED: [AtomicUsize; DOMAINS.len()] = [const { AtomicUsize::new(0) }; DOMAINS.len()];
+/// The first function of each domain, as they were when the wrappers had been put in.
+static WRAPPED: [AtomicUsize; DOMAINS.len()] = [const { AtomicUsize::new(0) }; DOMAINS.len()];
 
-/// The first function of each domain.
-fn first_functions() -> [usize; DOMAINS.len()] {
-    interface().map_or_else(Default::default, |interface| DOMAINS.map(|number| interface.domain(number).functions[0]))
+/// Notes what the domains have now.
+fn note(interface: &Interface) {
+    WRAPPED.iter().zip(interface.first_functions()).for_each(|(noted, function)| noted.store(function, Release));
 }
 
-/// Notes what the domains have; recording is off. Call it outside of hooks.
-pub(crate) fn note() {
-    NOTED.iter().zip(first_functions()).for_each(|(noted, function)| noted.store(function, Release));
-}
-
-/// Whether they have what was noted. Call it outside of hooks.
-pub(crate) fn are_as_noted() -> bool {
-    NOTED.each_ref().map(|noted| noted.load(Acquire)) == first_functions()
+/// Whether the domains are as they were when the wrappers had been put in: nobody has thrown them out or wrapped them. Call it
+/// outside of hooks.
+pub(crate) fn are_as_wrapped() -> bool {
+    let wrapped = || WRAPPED.each_ref().map(|noted| noted.load(Acquire));
+    interface().filter(|_| are_traced()).is_none_or(|interface| interface.first_functions() == wrapped())
 }
 
 /// Whether there are wrappers to look after.
@@ -237,6 +240,7 @@ fn watch() -> bool {
     let were_out = !interface.has_ours() && !LOOKING.swap(true, AcqRel);
     if were_out {
         interface.wrap_all();
+        note(interface);
         LOOKING.store(false, Release);
     }
     were_out

@@ -6,8 +6,12 @@ Each test runs pytest in a process of its own, as in test_pytest_plugin.py.
 import json
 import re
 import subprocess
+import sys
 
-from test_pytest_plugin import outcomes, tests  # noqa: F401
+import pytest
+
+from conftest import execute
+from test_pytest_plugin import PLUGIN, SHOP, outcomes, tests  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
@@ -98,20 +102,28 @@ _rest._LARGE = 20_000
 def test_within(number):
     assert recording() == "memtrack-limits.bin"
 
-def test_without():
-    assert recording() is None and not memtrack.is_recording()
+@pytest.fixture
+def rests():
+    assert recording() is None and not memtrack.is_recording() and _tracker._end_resting is not None
 
 @pytest.mark.limit_memory("80 MB")
-def test_goes_on():
+def test_goes_on(rests):
     assert recording() == "memtrack-limits.bin"
     kept = [bytes(number % 1000) for number in range(20_000)]
 
 @pytest.mark.limit_memory("8 MB")
 def test_after_much():
     assert recording() == "memtrack-limits-2.bin"
+
+def test_without():
+    assert recording() is None and not memtrack.is_recording() and _tracker._end_resting is None
+
+@pytest.mark.limit_memory("8 MB")
+def test_after_one_without():
+    assert recording() == "memtrack-limits-3.bin"
 """
     )
-    assert outcomes(result) == {"passed": 8}, result.stdout.str()
+    assert outcomes(result) == {"passed": 9}, result.stdout.str()
     assert [name for name in rest_of(pytester)] == []
 
 
@@ -209,3 +221,180 @@ def test_last():
         "test_shop.py-test_objects_count_still.bin",
         "test_shop.py-test_tracker_that_goes_on.bin",
     ]
+
+
+ATTACHED = """
+import subprocess
+import memtrack
+kept = []
+
+@pytest.mark.limit_memory("2 MB")
+def test_before():
+    pass
+
+@pytest.fixture
+def attached():
+    needs = ["--allocation-timestamps", "--trace-python-allocators", "--follow"][:ALL]
+    begin = ["memtrack", "attach", "--detached", "-f", "-o", "by_a_test.bin", str(os.getpid()), *needs]
+    subprocess.run(begin, check=True, timeout=60)
+    yield
+    assert memtrack.is_recording()
+    kept.append(bytearray(5_000_000))
+    subprocess.run(["memtrack", "detach", str(os.getpid())], check=True, timeout=60)
+
+@pytest.mark.limit_memory("2 MB")
+def test_attached(attached):
+    kept.extend(load(3))
+
+@pytest.mark.limit_memory("2 MB")
+def test_after():
+    kept.extend(load(1))
+"""
+
+
+@pytest.mark.parametrize("needs", [0, 3])
+def test_an_attach_between_tests_goes_on(tests, pytester, executable, needs):
+    """It ends the recording that rests, and nothing of that ends the attach."""
+    result = tests(ATTACHED.replace("ALL", str(needs)))
+    assert outcomes(result) == {"passed": 2, "failed": 1}, result.stdout.str()
+    expected = "*the test held 3.0? MB at its high-water mark*" if needs else "*cannot be checked: this process is being recorded already*"
+    result.stdout.fnmatch_lines([expected])
+    capture = next(pytester.path.rglob("by_a_test.bin"))
+    stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, check=True).stdout)
+    # A test that cannot be checked is not called.
+    assert stats["live_at_exit"]["bytes"] // 1_000_000 == (8 if needs else 5), stats
+    assert rest_of(pytester) == (["test_shop.py-test_attached.bin"] if needs else [])
+
+
+def test_wrappers_that_a_test_throws_out_are_put_in_again(tests):
+    result = tests(
+        """
+import tracemalloc
+
+@pytest.fixture
+def traced():
+    tracemalloc.start()
+
+@pytest.mark.limit_memory("1 MB")
+def test_stops_within(traced):
+    tracemalloc.stop()
+
+@pytest.fixture
+def fragments():
+    return [float(number) for number in range(400_000)][::20]
+
+@pytest.mark.limit_memory("1 MB")
+def test_objects(fragments):
+    kept = [float(number) for number in range(100_000)]
+
+@pytest.mark.limit_memory("9 MB")
+def test_few():
+    kept = load(8)
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["*the test held 3.2? MB at its high-water mark*"])
+
+
+def test_calls_amid_others_and_threads_and_signals(tests, pytester):
+    result = tests(
+        RECORDED
+        + """
+import pathlib
+
+def library():
+    return _tracker._active._library
+
+@pytest.mark.limit_memory("2 MB")
+def test_no_tracker_of_a_thread_begins_meanwhile(monkeypatch):
+    known, rest = library(), library().rest
+    taken = []
+
+    def resting():
+        known.rest = rest
+        thread = threading.Thread(target=lambda: taken.append(_tracker._lock.acquire(blocking=False)))
+        thread.start()
+        thread.join()
+        assert taken == [False]
+        return rest()
+
+    known.rest = resting
+
+@pytest.mark.limit_memory("2 MB")
+def test_call_amid_this_one(request):
+    name = recording()
+    assert not request.config.pluginmanager.get_plugin("memtrack_tests")._resting.go_on()
+    assert recording() == name
+    kept = load(3)
+
+@pytest.mark.limit_memory("2 MB")
+def test_signal_at_the_end():
+    known, rest = library(), library().rest
+
+    def resting():
+        known.rest = rest
+        rest()
+        raise TimeoutError("of a handler")
+
+    known.rest = resting
+
+@pytest.fixture
+def nothing_recorded():
+    assert recording() is None and not memtrack.is_recording()
+
+@pytest.mark.limit_memory("2 MB")
+def test_after(nothing_recorded):
+    kept = load(1)
+
+@pytest.mark.limit_memory("2 MB")
+def test_over(nothing_recorded):
+    kept = load(4)
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 3}, result.stdout.str()
+    result.stdout.fnmatch_lines(["*the test held 3.0? MB at*", "*TimeoutError: of a handler", "*the test held 4.0? MB at*"])
+    assert rest_of(pytester) == ["test_shop.py-test_call_amid_this_one.bin", "test_shop.py-test_over.bin"]
+
+
+def test_full_disk_is_told(tests, pytester):
+    """Where this user may mount a small disk: the test says so, and the next that has room is checked."""
+    code = """
+@pytest.mark.limit_memory("50 MB")
+def test_before():
+    pass
+
+@pytest.fixture
+def full():
+    with open("small/filler", "wb", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4096))
+        except OSError:
+            pass
+    yield
+    os.unlink("small/filler")
+
+def work():
+    return [str(number) * (number % 7) for number in range(30_000)]
+
+@pytest.mark.limit_memory("50 MB")
+def test_full(full):
+    kept = [work() for _ in range(3)]
+
+@pytest.mark.limit_memory("50 MB")
+def test_room():
+    kept = work()
+
+@pytest.mark.limit_memory("1 MB")
+def test_over():
+    kept = load(2)
+"""
+    pytester.mkdir("small")
+    mounted = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1m none small && exec "$0" "$@" || exit 77', sys.executable]
+    if execute([*mounted, "-c", ""], cwd=pytester.path).status:
+        pytest.skip("no mount name space")
+    pytester.makepyfile(test_shop=SHOP + code)
+    result = pytester.run(*mounted, "-m", "pytest", "--basetemp=small/tests", *PLUGIN)
+    assert outcomes(result) == {"passed": 2, "failed": 2}, result.stdout.str()
+    lines = ["*the limits of this test cannot be checked: *memtrack-limits.bin: *No space left*", "*the test held 2.0? MB at*"]
+    result.stdout.fnmatch_lines(lines)

@@ -198,12 +198,15 @@ class MemtrackPlugin:
         return found
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, None]:
-        """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's."""
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
+        """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's.
+        One without limits runs as fast as without any before it: allocations are a third slower where a recording rests."""
         is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
         if self.session is not None and is_forked:
             (self.session.pause if self.has_limits(item) else self.session.begin)()
         yield
+        if nextitem is None or not self.has_limits(nextitem):
+            self._end_common()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -264,9 +267,10 @@ class MemtrackPlugin:
     def _end_common(self) -> None:
         from memtrack._unpatched import undisturbed
 
-        if self._resting is not None:
+        resting, self._resting = self._resting, None
+        if resting is not None:
             with undisturbed():
-                self._resting.end()
+                resting.end()
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""

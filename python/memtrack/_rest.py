@@ -11,6 +11,7 @@ from os import getpid, unlink
 
 from memtrack import _tracker
 from memtrack._errors import Error
+from memtrack._interrupts import release, surely
 from memtrack._library import BUSY, DONE, NOT_RECORDED
 from memtrack._spans import captures_of
 
@@ -46,18 +47,25 @@ class RestingRecording:
         """Records from now on, as the last thing. False: this is no process or moment for it."""
         if getpid() != self._process:
             return False
-        with _tracker._lock:
-            if self._resume():
-                return True
-            self.end()
-            return not _tracker.is_recording() and self._begin() and self._resume()
+        try:
+            with _tracker._lock:
+                if self._tracker is not None and _tracker._active is self._tracker:
+                    # Another call has not ended.
+                    return False
+                if self._resume():
+                    return True
+                self.end()
+                return not _tracker.is_recording() and self._begin() and self._resume()
+        except BaseException:
+            surely(self.end)
+            raise
 
     def _begin(self) -> bool:
         tracker = _tracker.Tracker(self._path(), allocation_timestamps=True, follow_fork=True, **self._options)
         # Of one call they say little.
         tracker._has_accounts = False
-        tracker.__enter__()
         self._tracker = tracker
+        tracker.__enter__()
         # A call begins where the one before it ended.
         return self.rest(()) is not None
 
@@ -78,17 +86,26 @@ class RestingRecording:
 
     def rest(self, runs: Sequence[Tuple[int, int]]) -> "Optional[List[Tuple[int, ...]]]":
         """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them; None where only
-        the file of the call says them, for which `keep` has to be called."""
+        the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended."""
         tracker = self._tracker
         if tracker is None or tracker._library is None or getpid() != self._process:
             return []
-        # What a Tracker inside goes on to record cannot rest.
-        children = -1 if _tracker._spans else tracker._library.rest()
-        with _tracker._lock:
+        # Nothing before the call of the library allocates; `with` would make two methods.
+        try:
+            # A Tracker that another thread begins meanwhile is a part of the recording, or comes after it.
+            _tracker._lock.acquire()
+            # What a Tracker inside goes on to record cannot rest.
+            children = -1 if _tracker._spans else tracker._library.rest()
             if children >= 0:
                 _tracker._active, _tracker._end_resting = None, self.end
             assert _tracker._recorder is not None
             answer = _tracker._recorder.ask({"rest": {"spans": spans_between(runs)}})
+        except BaseException:
+            # Of a signal handler, or of a recorder that has nothing to go on with.
+            surely(self.end)
+            raise
+        finally:
+            release(_tracker._lock)
         self._is_large = answer["bytes"] >= _LARGE
         return [tuple(sums) for sums in answer["sums"]] if children == 0 else None
 
@@ -99,9 +116,13 @@ class RestingRecording:
             return
         with _tracker._lock:
             assert _tracker._recorder is not None
-            _tracker._recorder.ask({"since": {"output": path, "force": False, "needs": tracker._needs}})
-            if _tracker._spans:
-                _tracker._recorder.ask({"span_end": {"span": path}})
+            try:
+                _tracker._recorder.ask({"since": {"output": path, "force": False, "needs": tracker._needs}})
+                if _tracker._spans:
+                    _tracker._recorder.ask({"span_end": {"span": path}})
+            except BaseException:
+                surely(self.end)
+                raise
             self._complete()
 
     def end(self) -> None:
@@ -120,11 +141,7 @@ class RestingRecording:
             return
         try:
             if self._rests():
-                # Where another recording has begun, which ends one that rests, that is not touched.
-                assert tracker._library is not None
-                status = tracker._library.end_resting()
-                _tracker._active, _tracker._end_resting = tracker, None
-                tracker._end(NOT_RECORDED if status == BUSY else status)
+                self._end_rest(tracker)
             else:
                 tracker.__exit__(None, None, None)
         finally:
@@ -135,20 +152,25 @@ class RestingRecording:
                     # It was never written.
                     pass
 
-
-def sums_by_recorder(captures: Sequence[str], spans: Sequence[Tuple[int, int]]) -> Optional[List[List[Tuple[int, ...]]]]:
-    """For each capture, and each span, four sums, by the recorder that a Tracker has started; None without one.
-
-    Another process would take as long to start as all that a small recording costs.
-    """
-    with _tracker._lock:
+    def _end_rest(self, tracker: "Tracker") -> None:
+        """Ends the recording while it rests. Where another has begun, which has ended this one, that is not touched."""
+        assert tracker._library is not None
         try:
-            if _tracker._recorder is None or not _tracker._recorder.is_alive():
-                return None
-            request = {"captures": list(captures), "spans": [list(span) for span in spans]}
-            # Not an object, as other answers are.
-            sums: Any = _tracker._recorder.ask({"sums": request})
+            status = tracker._library.end_resting()
+            _tracker._active, _tracker._end_resting = tracker, None
+            tracker._end(NOT_RECORDED if status == BUSY else status)
         except Error:
-            # Whoever reads them then says why.
-            return None
-    return [[tuple(sum_) for sum_ in of_spans] for of_spans in sums]
+            raise
+        except BaseException:
+            # Of a signal handler.
+            surely(lambda: self._end_rest_anyway(tracker))
+            raise
+
+    def _end_rest_anyway(self, tracker: "Tracker") -> None:
+        """The same after an exception amid that. May be called again."""
+        assert tracker._library is not None
+        tracker._library.end_resting()
+        _tracker._active = _tracker._end_resting = None
+        if _tracker._recorder is not None:
+            # It may have been told before.
+            _tracker._recorder.exchange(b'"end"\n')

@@ -67,7 +67,7 @@ def span_sums(files: Sequence[str], spans: Sequence[Span]) -> List[SpanSum]:
 
 def sums_of_small(files: Sequence[str], spans: Sequence[Span]) -> List[SpanSum]:
     """The same, at once where a recorder runs that has little else to do."""
-    from memtrack._rest import sums_by_recorder
+    from memtrack._tracker import sums_by_recorder
 
     known = sums_by_recorder(files, spans)
     if known is None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Ite
 from memtrack._capture import Allocation, Capture
 from memtrack._errors import Error, quietly
 from memtrack._holders import Holding, holders_text
+from memtrack._interrupts import surely
 from memtrack._records import Stack
 from memtrack._rest import spans_between
 from memtrack._sizes import parse_size, size_text
@@ -176,6 +177,8 @@ class RecordedCall:
         """The recording that goes on for this call, unless there is none."""
         self._sums: Optional[List[SpanSum]] = None
         """What that says of the call."""
+        self._failure: Optional[Error] = None
+        """Why it says nothing."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
@@ -210,10 +213,12 @@ class RecordedCall:
                 self._sums = None if sums is None else [SpanSum(*each) for each in sums]
                 if sums is None or exception[0] is not None:
                     self._keep(self._resting)
-            except Error:
-                # The test's own exception is what matters.
-                if exception[0] is None:
-                    raise
+            except Error as error:
+                # Who judges the test says so; where it has failed by itself, that is what matters.
+                self._failure = error
+            except BaseException:
+                surely(self._resting.end)
+                raise
 
     def _keep(self, resting: "RestingRecording") -> None:
         """Writes its captures."""
@@ -249,7 +254,9 @@ class RecordedCall:
             raise LimitExceeded("\n\n".join(wrong))
 
     def figures(self) -> Dict[str, int]:
-        """Peak and sum of everything, of its largest run."""
+        """Peak and sum of everything, of its largest run. Raises Error where they are not known."""
+        if self._failure is not None:
+            raise self._failure
         with undisturbed():
             all_sums = self._sums
             if all_sums is None:

@@ -51,12 +51,12 @@ impl RecordingHandle {
             (number, access, answer)
         };
         let asked: Vec<_> = self.all().into_iter().map(ask).collect();
-        let is_written = |(_, access, answer): &(u32, RecordingAccess, Option<Receiver<()>>)| {
+        let is_written = |(_, access, answer): &(u32, RecordingAccess, Option<Receiver<io::Result<()>>>)| {
             match answer.as_ref().map(|answer| answer.recv_deadline(deadline)) {
-                Some(Ok(())) => true,
+                Some(Ok(Ok(()))) => true,
                 Some(Err(RecvTimeoutError::Timeout)) => false,
                 // The thread of a process that has ended is gone when everything is written.
-                Some(Err(RecvTimeoutError::Disconnected)) | None => access.progress.has_ended(),
+                Some(Ok(Err(_)) | Err(RecvTimeoutError::Disconnected)) | None => access.progress.has_ended(),
             }
         };
         asked.into_iter().filter(is_written).map(|(number, ..)| number).collect()
@@ -114,14 +114,22 @@ impl RecordingHandle {
     }
 
     /// Takes the present moment of the first process, of which no thread records, and writes out what it has recorded until now, so
-    /// that who follows its capture can read it. `None`: it does not record, or that takes very long.
-    #[must_use]
-    pub fn rest(&self) -> Option<RecordingMoment> {
+    /// that who follows its capture can read it.
+    ///
+    /// # Errors
+    /// Why that cannot be done, for the user.
+    pub fn rest(&self) -> Result<RecordingMoment, String> {
+        const ENDED: &str = "the recording has ended";
         let (deadline, commands) = (Instant::now() + LONGEST_REST, &self.first.commands);
-        let moment = commands.begin(deadline, DrainCommand::Position)?;
-        let written = commands.begin(deadline, DrainCommand::WriteOut)?;
-        let moment = moment.recv_deadline(deadline).ok().flatten()?;
-        written.recv_deadline(deadline).ok().map(|()| moment)
+        let moment = commands.begin(deadline, DrainCommand::Position).ok_or(ENDED)?;
+        let written = commands.begin(deadline, DrainCommand::WriteOut).ok_or(ENDED)?;
+        match written.recv_deadline(deadline) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(format!("the capture cannot be written: {error}")),
+            Err(RecvTimeoutError::Timeout) => return Err("the recording is too busy to answer".into()),
+            Err(RecvTimeoutError::Disconnected) => return Err(ENDED.into()),
+        }
+        moment.recv_deadline(deadline).ok().flatten().ok_or_else(|| ENDED.into())
     }
 
     /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the

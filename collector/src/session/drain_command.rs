@@ -38,8 +38,8 @@ pub(crate) enum DrainCommand {
     PictureOfEnd(Sender<()>),
     /// Write out everything up to now, of which this span is wanted; the answer says where it is.
     Snapshot(TicketSpan, Sender<io::Result<SnapshotCopy>>),
-    /// Write out everything up to now; the answer comes when who follows the capture can read it.
-    WriteOut(Sender<()>),
+    /// Write out everything up to now; the answer comes when who follows the capture can read it, or says why it cannot be written.
+    WriteOut(Sender<io::Result<()>>),
     /// End the recording.
     Finish(RecordingEnd),
 }

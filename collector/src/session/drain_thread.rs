@@ -117,7 +117,7 @@ impl DrainThread {
             DrainCommand::WriteOut(answer) => match &mut self.session {
                 Some(session) => session.write_out(answer, &mut self.queue),
                 // Nothing was recorded.
-                None => _ = answer.send(()),
+                None => _ = answer.send(Ok(())),
             },
             DrainCommand::Finish(_) => {}
         }

@@ -86,8 +86,8 @@ impl Session {
     }
 
     /// Writes out everything up to now, so that who follows the capture has it: its last watermark is this moment's. Answers when
-    /// it is written; not at all if it cannot be.
-    pub(crate) fn write_out(&mut self, answer: Sender<()>, queue: &mut SinkQueue) {
+    /// it is written, or cannot be.
+    pub(crate) fn write_out(&mut self, answer: Sender<io::Result<()>>, queue: &mut SinkQueue) {
         // Of a process that has ended, everything was handed over.
         if !self.ended {
             let now = monotonic_ns();

@@ -37,7 +37,7 @@ enum SinkMessage {
     Watermark { ticket: u64, busy: Vec<u32> },
     Replaced { ticket: u64 },
     Checkpoint,
-    WriteOut(Sender<()>),
+    WriteOut(Sender<io::Result<()>>),
     Snapshot { process: Box<Process>, answer: Sender<io::Result<SnapshotCopy>> },
     Finish { complete: bool },
 }
@@ -150,8 +150,8 @@ impl SinkQueue {
         self.send(SinkMessage::Checkpoint);
     }
 
-    /// Asks the sink to write out everything that was handed over, and to answer then.
-    pub(crate) fn write_out(&self, answer: Sender<()>) {
+    /// Asks the sink to write out everything that was handed over, and to answer then, or why it cannot.
+    pub(crate) fn write_out(&self, answer: Sender<io::Result<()>>) {
         self.hurry.store(true, Relaxed);
         self.send(SinkMessage::WriteOut(answer));
     }
@@ -197,11 +197,15 @@ fn feed(
         if matches!(message, SinkMessage::Snapshot { .. } | SinkMessage::WriteOut(_)) {
             hurry.store(false, Relaxed);
         }
-        if let (Err(error), SinkMessage::Snapshot { answer, .. }) = (&result, &message) {
-            let _ = answer.send(Err(io::Error::new(error.kind(), error.to_string())));
-        } else if result.is_ok() {
-            result = call(sink, &message);
-            failed.store(result.is_err(), Relaxed);
+        match (&result, &message) {
+            (Ok(()), _) => {
+                result = call(sink, &message);
+                failed.store(result.is_err(), Relaxed);
+            }
+            // The one who asked may have lost patience.
+            (Err(error), SinkMessage::Snapshot { answer, .. }) => _ = answer.send(Err(copy_of(error))),
+            (Err(error), SinkMessage::WriteOut(answer)) => _ = answer.send(Err(copy_of(error))),
+            (Err(_), _) => {}
         }
         if let SinkMessage::Records { mut bytes, .. } = message {
             bytes.clear();
@@ -210,6 +214,11 @@ fn feed(
         }
     }
     result
+}
+
+/// The same error, for one more who asks.
+fn copy_of(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), error.to_string())
 }
 
 fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
@@ -233,17 +242,17 @@ fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
         SinkMessage::Replaced { ticket } => sink.replaced(*ticket),
         SinkMessage::Checkpoint => sink.checkpoint(),
         SinkMessage::WriteOut(answer) => {
-            sink.write_out()?;
+            let written = sink.write_out();
             // The one who asked may have lost patience.
-            let _ = answer.send(());
-            Ok(())
+            let _ = answer.send(written.as_ref().map_err(copy_of).copied());
+            written
         }
         SinkMessage::Snapshot { process, answer } => {
             // Behind a block that was written in part nothing can be read.
             let written = sink.checkpoint();
             let copy = match &written {
                 Ok(()) => sink.snapshot(process),
-                Err(error) => Err(io::Error::new(error.kind(), error.to_string())),
+                Err(error) => Err(copy_of(error)),
             };
             // The one who asked may have lost patience.
             let _ = answer.send(copy);

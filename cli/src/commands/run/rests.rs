@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, anyhow, bail};
 use memtrack_collector::control::protocol::SpanRequest;
 use memtrack_collector::{RecordingHandle, RecordingMoment};
 use memtrack_reader::spans::{FollowedSpans, SpanSum, TimeSpan};
@@ -32,7 +32,7 @@ impl RecordingRests {
     /// It is not written, or cannot be read.
     pub(super) fn rest(&mut self, recording: &RecordingHandle, capture: &Path, spans: &[(u64, u64)]) -> Result<Value> {
         self.before = self.last.take();
-        let moment = recording.rest().context("the recording is too busy to answer")?;
+        let moment = recording.rest().map_err(|reason| anyhow!("{}: {reason}", capture.display()))?;
         self.last = Some(moment);
         let reader = match &mut self.spans {
             Some(reader) => reader,

@@ -118,12 +118,20 @@ def test_after_much():
 def test_without():
     assert recording() is None and not memtrack.is_recording() and _tracker._end_resting is None
 
+@pytest.mark.parametrize("number", range(2))
 @pytest.mark.limit_memory("8 MB")
-def test_after_one_without():
+def test_after_one_without(number):
     assert recording() == "memtrack-limits-3.bin"
+
+def test_without_again():
+    pass
+
+@pytest.mark.limit_memory("8 MB")
+def test_alone():
+    assert recording() == "test_shop.py-test_alone.bin"
 """
     )
-    assert outcomes(result) == {"passed": 9}, result.stdout.str()
+    assert outcomes(result) == {"passed": 12}, result.stdout.str()
     assert [name for name in rest_of(pytester)] == []
 
 
@@ -310,9 +318,14 @@ def test_no_tracker_of_a_thread_begins_meanwhile(monkeypatch):
     known, rest = library(), library().rest
     taken = []
 
+    def take():
+        taken.append(_tracker._lock.acquire(blocking=False))
+        if taken[0]:
+            _tracker._lock.release()
+
     def resting():
         known.rest = rest
-        thread = threading.Thread(target=lambda: taken.append(_tracker._lock.acquire(blocking=False)))
+        thread = threading.Thread(target=take)
         thread.start()
         thread.join()
         assert taken == [False]

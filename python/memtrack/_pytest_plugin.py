@@ -149,6 +149,8 @@ class MemtrackPlugin:
         self._paths: Set[str] = set()
         self._process = os.getpid()
         self._resting: "Optional[RestingRecording]" = None
+        #: The next test has limits, too.
+        self._goes_on = False
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
@@ -204,8 +206,9 @@ class MemtrackPlugin:
         is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
         if self.session is not None and is_forked:
             (self.session.pause if self.has_limits(item) else self.session.begin)()
+        self._goes_on = nextitem is not None and self.has_limits(nextitem)
         yield
-        if nextitem is None or not self.has_limits(nextitem):
+        if not self._goes_on:
             self._end_common()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -255,10 +258,10 @@ class MemtrackPlugin:
 
     def _common(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
         """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own,
-        and in the process of a single test, which nobody would end it for."""
+        in the process of a single test, which nobody would end it for, and for one that stands alone, which has more work with it."""
         if os.getpid() != self._process or self.options.directory is not None:
             return None
-        if self._resting is None:
+        if self._resting is None and self._goes_on:
             from memtrack._rest import RestingRecording
 
             self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)

@@ -55,7 +55,12 @@ class RestingRecording:
                 if self._resume():
                     return True
                 self.end()
-                return not _tracker.is_recording() and self._begin() and self._resume()
+                if _tracker.is_recording():
+                    return False
+                if self._begin() and self._resume():
+                    return True
+                self.end()
+                return False
         except BaseException:
             surely(self.end)
             raise

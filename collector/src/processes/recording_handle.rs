@@ -2,6 +2,7 @@
 //!
 //! Invariant: it keeps no recording alive, and no draining thread waits for its user.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -14,8 +15,8 @@ use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAc
 use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
 
-/// How long is waited until everything is written when the process rests.
-const LONGEST_REST: Duration = Duration::from_secs(10);
+/// How long is waited until everything is written when the process rests: a slow disk is waited for, as at the end of a recording.
+const LONGEST_REST: Duration = Duration::from_secs(3600);
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]

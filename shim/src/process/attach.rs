@@ -15,8 +15,8 @@ use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
 
 use super::exclusive_call::exclusively;
-use super::recorded_process;
 use super::recording_span::{self, Given, Start};
+use super::{recorded_process, rest};
 use crate::platform::errno::Errno;
 use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
@@ -53,6 +53,13 @@ extern "C" fn memtrack_detach_abandoned() -> i32 {
     let _errno = Errno::keep();
     let is_recorded = || recorded_process::is_this() && recording_switch::is_on() && collector_socket::answers();
     exclusively(|| if is_recorded() { AttachStatus::AlreadyRecorded } else { detach() } as i32)
+}
+
+/// Ends the recording that rests, and none that has begun since. The result is an [`AttachStatus`].
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_end_resting() -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| rest::resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
 }
 
 fn detach() -> AttachStatus {

@@ -12,7 +12,7 @@ use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::layout::state;
 
 use super::exclusive_call::exclusively;
-use super::{fork, recorded_process, recording_span};
+use super::{fork, recorded_process};
 use crate::interposition::{got, python_allocators};
 use crate::platform::errno::Errno;
 use crate::platform::{recording_switch, shared_area};
@@ -43,15 +43,8 @@ extern "C" fn memtrack_go_on() -> i32 {
     exclusively(|| go_on().err().unwrap_or(AttachStatus::Done) as i32)
 }
 
-/// Ends the recording that rests, and none that has begun since. The result is an [`AttachStatus`].
-#[unsafe(no_mangle)]
-extern "C" fn memtrack_end_resting() -> i32 {
-    let _errno = Errno::keep();
-    exclusively(|| resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
-}
-
 /// The memory of the recording that rests in this process.
-fn resting_area() -> Option<&'static Area> {
+pub(super) fn resting_area() -> Option<&'static Area> {
     let rests = RESTS.load(Acquire) && recorded_process::is_this() && !recording_switch::is_on();
     shared_area::area().filter(|_| rests)
 }

@@ -15,7 +15,7 @@ use crate::stop::{Halt, STOP_LIMIT, halt, is_in_sequence};
 use crate::stop_all::stop_all;
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::{Tracee, is_uninterruptible};
+use crate::tracee::Tracee;
 use crate::view::ProcessView;
 
 /// How long a moment is searched in which the process may be frozen.
@@ -106,7 +106,7 @@ fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refu
             if searched.elapsed() > END_LIMIT {
                 return Err(Refusal::Busy { seconds: END_LIMIT.as_secs(), reason });
             }
-            if late.contains(tid) || is_uninterruptible(target.pid, tid) {
+            if late.contains(tid) {
                 continue;
             }
             match halt(target, tid, limit, &mut late)? {

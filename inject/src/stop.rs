@@ -14,7 +14,7 @@ use crate::refusal::{Busy, Refusal};
 use crate::safe_point::{SafetyJudge, StoppedState};
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::{Pauses, StopReason, Tracee, is_alive, is_uninterruptible, release_ended};
+use crate::tracee::{Pauses, StopReason, Tracee, is_alive, release_ended};
 use crate::waiting::{self, ThreadRank};
 
 /// How long a safe point is searched.
@@ -41,8 +41,7 @@ pub(crate) fn stop_safely(target: &TargetProcess) -> Result<(StoppedThread, Late
         let spares = begun.elapsed() < SPARED && !threads.iter().all(|(rank, _)| rank.may_lose_its_call());
         for tid in candidates.next_round(threads, spares) {
             late.release_stopped();
-            // One that does not stop now would only be stopped in vain later.
-            if late.contains(tid) || is_uninterruptible(target.pid, tid) {
+            if late.contains(tid) {
                 continue;
             }
             // Asked again: it may have begun to wait since.

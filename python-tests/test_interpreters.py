@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import FREE_THREADED, Records, execute, interpreter_path, pyenv_versions
+from conftest import FREE_THREADED, Records, execute, in_one_of, interpreter_path, pyenv_versions
 
 WITHOUT_GIL = 4_000_000  # as in interpreters.py
 SMALLEST = 2_999_000  # bytes; nothing else in the programs comes near
@@ -32,19 +32,29 @@ def stacks_by_size(capture):
 )
 def test_interpreters_in_the_interpreter(memtrack, version, programs):
     options = ("--trace-python-allocators",) if version in FREE_THREADED else ()
-    outcome, capture = memtrack.run(interpreter_path(version), programs / "interpreters.py", options=options)
-    assert outcome.status == 0, outcome.stderr
-    expected = {
-        int(size): {tuple((name, line) for name, line in stack)} for size, stack in json.loads(outcome.stdout).items()
-    }
-    found = stacks_by_size(capture)
-    number = tuple(map(int, capture.stats()["capture"]["python_version"].split(".")[:2]))
-    if number < PROOF_SINCE:
-        for size in [size for size in expected if size in CONTENDED]:
-            assert found.pop(size) - {()} <= expected.pop(size)
-    if number < OWN_SLOT_SINCE:
-        assert found.pop(WITHOUT_GIL) - {()} <= expected.pop(WITHOUT_GIL)
-    assert found == expected
+
+    def attempt():
+        outcome, capture = memtrack.run(interpreter_path(version), programs / "interpreters.py", options=options)
+        assert outcome.status == 0, outcome.stderr
+        expected = {
+            int(size): {tuple((name, line) for name, line in stack)} for size, stack in json.loads(outcome.stdout).items()
+        }
+        found = stacks_by_size(capture)
+        number = tuple(map(int, capture.stats()["capture"]["python_version"].split(".")[:2]))
+        if number < PROOF_SINCE:
+            for size in [size for size in expected if size in CONTENDED]:
+                assert found.pop(size) - {()} <= expected.pop(size)
+            # Its thread has the GIL to itself, but on a busy machine may lose it as it begins.
+            thread = max(expected)
+            assert found[thread] - {()} <= expected[thread]
+            if found.pop(thread) != expected.pop(thread):
+                return "a thread that has the GIL to itself has no frames"
+        if number < OWN_SLOT_SINCE:
+            assert found.pop(WITHOUT_GIL) - {()} <= expected.pop(WITHOUT_GIL)
+        assert found == expected
+        return ""
+
+    in_one_of(5, attempt)
 
 
 def compiled(source, directory, *options):

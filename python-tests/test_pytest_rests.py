@@ -4,7 +4,9 @@ Each test runs pytest in a process of its own, as in test_pytest_plugin.py.
 """
 
 import json
+import platform
 import re
+import shutil
 import subprocess
 import sys
 
@@ -18,6 +20,7 @@ pytest_plugins = ["pytester"]
 #: Writes the figures of all tests beside them.
 FIGURES = """
 import json
+import platform
 known = {}
 
 def pytest_runtest_logreport(report):
@@ -411,3 +414,69 @@ def test_over():
     assert outcomes(result) == {"passed": 2, "failed": 2}, result.stdout.str()
     lines = ["*the limits of this test cannot be checked: *memtrack-limits.bin: *No space left*", "*the test held 2.0? MB at*"]
     result.stdout.fnmatch_lines(lines)
+
+
+CHURN = """
+#include <stdlib.h>
+volatile long rounds;
+volatile int ended;
+void churn(void) {
+    for (unsigned n = 0; !ended; n++, rounds++) free(malloc(16 + n * 7919u % 4000));
+}
+"""
+#: Lets the recorder go on when the thread has not waited for some time.
+LETS_GO_ON = """
+import os, sys
+pid, tid, recorder = map(int, sys.argv[1:])
+looks = 0
+while looks < 300:
+    with open(f"/proc/{pid}/task/{tid}/syscall") as call:
+        looks = 0 if call.read().startswith("202 ") else looks + 1
+os.kill(recorder, 18)
+"""
+
+
+@pytest.mark.skipif(not shutil.which("cc") or platform.machine() != "x86_64", reason="no C compiler, or other numbers of calls")
+def test_a_thread_that_waits_for_room_when_a_test_ends_goes_on(tests, pytester):
+    """The recorder stands still at the end of the first test, and a thread waits for it: what it records next, nobody would read."""
+    (pytester.path / "churn.c").write_text(CHURN)
+    (pytester.path / "go_on.py").write_text(LETS_GO_ON)
+    subprocess.run(["cc", "-O1", "-fno-builtin", "-shared", "-fPIC", "-o", "churn.so", "churn.c"], cwd=pytester.path, check=True)
+    code = """
+import ctypes, memtrack, os, signal, subprocess, sys, threading
+CHURN = ctypes.CDLL(os.path.abspath("churn.so"))
+ROUNDS = ctypes.c_long.in_dll(CHURN, "rounds")
+ENDED = ctypes.c_int.in_dll(CHURN, "ended")
+thread = threading.Thread(target=CHURN.churn, daemon=True)
+
+def recorder():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\\0")
+            if words[1:2] == [b"recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd():
+                return int(pid)
+        except OSError:
+            pass
+
+@pytest.mark.limit_memory("100 MB")
+def test_waits():
+    thread.start()
+    stopped = recorder()
+    os.kill(stopped, signal.SIGSTOP)
+    call = f"/proc/self/task/{thread.native_id}/syscall"
+    while not open(call).read().startswith("202 "):
+        pass
+    subprocess.Popen([sys.executable, "go_on.py", str(os.getpid()), str(thread.native_id), str(stopped)])
+
+@pytest.mark.limit_memory("100 MB")
+def test_goes_on():
+    begun = ROUNDS.value
+    while ROUNDS.value < begun + 20_000_000:
+        assert thread.is_alive()
+    ENDED.value = 1
+    thread.join()
+    # It has not been given up, for a thread for which there is no room.
+    assert memtrack.is_recording()
+"""
+    assert outcomes(tests(code)) == {"passed": 2}

@@ -258,8 +258,9 @@ class MemtrackPlugin:
 
     def _common(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
         """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own,
-        in the process of a single test, which nobody would end it for, and for one that stands alone, which has more work with it."""
-        if os.getpid() != self._process or self.options.directory is not None:
+        in the process of a single test, which nobody would end it for, and for one that stands alone, which has more work with it;
+        nor with native stacks, since a library may be unloaded, and another one loaded there, while nothing is recorded."""
+        if os.getpid() != self._process or self.options.directory is not None or self.options.native:
             return None
         if self._resting is None and self._goes_on:
             from memtrack._rest import RestingRecording

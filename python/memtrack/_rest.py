@@ -10,7 +10,7 @@ from __future__ import annotations
 from os import getpid, unlink
 
 from memtrack import _tracker
-from memtrack._errors import Error
+from memtrack._errors import Error, quietly
 from memtrack._interrupts import release, surely
 from memtrack._library import BUSY, DONE, NOT_RECORDED
 from memtrack._spans import captures_of
@@ -132,7 +132,8 @@ class RestingRecording:
 
     def end(self) -> None:
         """Ends the recording, if there is one."""
-        with _tracker._lock:
+        # What is said of its capture is of no use to anybody.
+        with quietly(), _tracker._lock:
             try:
                 self._complete()
             except Error:

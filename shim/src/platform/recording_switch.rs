@@ -44,6 +44,8 @@ static COUNTERS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Whether a handler turns the switch off in children.
 static HAS_HANDLER: AtomicBool = AtomicBool::new(false);
+/// A thread that waited for room found recording off.
+static HAS_ENDED_STREAMS: AtomicBool = AtomicBool::new(false);
 
 /// Whether hooks record.
 pub(crate) fn is_on() -> bool {
@@ -112,6 +114,21 @@ pub(crate) fn forget_children() {
     let page = (&raw const PAGE).cast_mut().cast();
     // SAFETY: as in `protect_children`. Failure changes nothing: the switch is off.
     unsafe { libc::madvise(page, size_of::<SwitchPage>(), libc::MADV_KEEPONFORK) };
+}
+
+/// A thread that waited for room has found recording off: what it records from now on, nobody reads.
+pub(crate) fn note_ended_stream() {
+    HAS_ENDED_STREAMS.store(true, Release);
+}
+
+/// Whether the records of a thread have ended before the recording.
+pub(crate) fn has_ended_streams() -> bool {
+    HAS_ENDED_STREAMS.load(Acquire)
+}
+
+/// A recording begins, with new streams of all threads.
+pub(crate) fn forget_ended_streams() {
+    HAS_ENDED_STREAMS.store(false, Release);
 }
 
 /// Recording begins.

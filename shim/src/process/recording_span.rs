@@ -86,6 +86,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         fork::follow();
     }
     rest::forget();
+    recording_switch::forget_ended_streams();
     recorded_process::note();
     IS_INSTALLED.store(true, Relaxed);
     let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };

@@ -55,7 +55,8 @@ fn rest() -> Result<i32, AttachStatus> {
     recording_switch::off();
     FOLLOWED.store(fork::is_followed(), Relaxed);
     fork::unfollow();
-    if !thread::wait_until_outside(area) {
+    // One that waited for room in its ring has left the hook, and can record no more when the recording goes on.
+    if !thread::wait_until_outside(area) || recording_switch::has_ended_streams() {
         return Err(AttachStatus::ThreadInHook);
     }
     RESTS.store(true, Release);

@@ -75,8 +75,11 @@ impl Ring {
         self.home.slot.waiting.store(0, Relaxed);
         control.waits.fetch_add(1, Relaxed);
         control.wait_ns.fetch_add(monotonic_ns().wrapping_sub(begun), Relaxed);
-        if got.is_none() && recording_switch::is_on() {
-            self.stop(stop_reason::COLLECTOR_STUCK);
+        if got.is_none() {
+            if recording_switch::is_on() {
+                self.stop(stop_reason::COLLECTOR_STUCK);
+            }
+            recording_switch::note_ended_stream();
         }
         got
     }

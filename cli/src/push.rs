@@ -187,7 +187,7 @@ impl Pushes {
         }
         outlets.iter().for_each(|(_, queue)| queue.close(ended + END_LIMIT));
         senders.into_iter().for_each(|sender| drop(sender.join()));
-        // A thread that was left behind has them, too.
+        // The thread that makes windows may have been left behind, and still has the queues.
         outlets.iter().for_each(|(_, queue)| queue.remove());
     }
 }

@@ -74,7 +74,7 @@ const LIBRARY_IN_USE_NS: u64 = 8_000_000;
 /// Interval of checkpoints while somebody follows the capture, in nanoseconds.
 const FOLLOWED_CHECKPOINT_NS: u64 = 100_000_000;
 /// The longest sleep while the process is idle.
-const LONGEST_REST: Duration = Duration::from_millis(100);
+const LONGEST_SLEEP: Duration = Duration::from_millis(100);
 /// Maximum number of rounds at the end of a process, in case a target goes on writing after its end.
 const LAST_ROUNDS: u32 = 1000;
 
@@ -108,7 +108,7 @@ pub(crate) struct Session {
     memory_limit: MemoryLimitWatch,
     end_watch: EndWatch,
     end_reason: fn(&ProcessEnd) -> Option<String>,
-    rest: Duration,
+    sleep: Duration,
     checkpoint_ns: u64,
     changed: bool,
     dirty: bool,
@@ -210,7 +210,7 @@ impl Session {
             memory_limit: if has_ended { MemoryLimitWatch::default() } else { MemoryLimitWatch::of(pid) },
             end_watch: if has_ended { EndWatch::default() } else { EndWatch::of(pid) },
             end_reason: options.end_reason,
-            rest: Duration::from_nanos(interval).min(LONGEST_REST),
+            sleep: Duration::from_nanos(interval).min(LONGEST_SLEEP),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
             dirty: false,
@@ -276,7 +276,7 @@ impl Session {
     }
 
     /// Sleeps until the target records again, a command comes, or a snapshot is due. `pending`: whether a command waits.
-    pub(crate) fn rest(&mut self, queue: &mut SinkQueue, pending: impl Fn() -> bool) {
+    pub(crate) fn sleep(&mut self, queue: &mut SinkQueue, pending: impl Fn() -> bool) {
         // The Arc keeps the word while self is used.
         let area = Arc::clone(&self.area);
         let control = area.control();
@@ -292,9 +292,9 @@ impl Session {
             }
         }
         // A program that is not recorded, after an exec, may run for long.
-        let rest = if control.image.load(Acquire) == image::IN_EXEC { LONGEST_REST } else { self.rest };
+        let sleep = if control.image.load(Acquire) == image::IN_EXEC { LONGEST_SLEEP } else { self.sleep };
         if !pending() {
-            futex::wait(&control.sleeping.0, 1, rest);
+            futex::wait(&control.sleeping.0, 1, sleep);
         }
         if control.sleeping.0.load(SeqCst) != 0 {
             let now = monotonic_ns();

@@ -44,6 +44,7 @@ impl Surroundings {
             _ if own.may_trace() => self.why_in_spite_of_right(),
             _ if user == Some(0) && own.could_trace() => Refusal::CapabilityUnused,
             _ if user == Some(0) => Refusal::CapabilityDropped,
+            _ if self.is_filtered => Refusal::OwnSeccomp,
             (Some(2), _) => Refusal::YamaPrivileged,
             (_, Some(other)) => Refusal::AnotherUser(other),
             (Some(1), None) => Refusal::YamaParent,
@@ -113,6 +114,8 @@ mod tests {
         assert!(matches!(why(1000, 0, Some(1)), Refusal::YamaParent));
         assert!(matches!(why(1000, 0, Some(0)), Refusal::NotDumpable));
         assert!(matches!(why(1000, 0, None), Refusal::NotDumpable));
+        let filtered = Surroundings { is_filtered: true, yama_scope: Some(1), ..Surroundings::default() };
+        assert!(matches!(filtered.why(&target, &facts(1000, 0, 0)), Refusal::OwnSeccomp));
     }
 
     #[test]

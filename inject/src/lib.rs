@@ -1,10 +1,12 @@
 //! Loads a library into a running process and calls functions of it, by ptrace, without a debugger and without a path in
 //! the target's file system.
 //!
-//! [`refusal`] names every reason not to do it, and [`denial`] finds that of a missing right; [`target`] and [`process_facts`] look for them before the target is touched.
+//! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched,
+//! and [`denial`] finds out why the kernel did not permit it.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
-//! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
+//! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
+//! thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
 //! a process at one moment.
 //!

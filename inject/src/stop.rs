@@ -21,6 +21,8 @@ use crate::waiting::{self, ThreadRank};
 const LIMIT: Duration = Duration::from_secs(10);
 /// How long a thread may take to stop.
 pub(crate) const STOP_LIMIT: Duration = Duration::from_millis(100);
+/// Looks at threads that run, until files of them are read, too: whether they still exist.
+pub(crate) const LOOKS: u32 = 64;
 /// Pauses between tries, in microseconds: they vary, so as not to meet a loop at the same place again and again.
 const PAUSES: [u64; 7] = [50, 310, 130, 730, 90, 1730, 410];
 /// How long threads are spared whose system call a stop may end, where there are others.
@@ -96,11 +98,11 @@ fn attempt(
     Ok(Attempt::Safe(stopped))
 }
 
-/// Stops a thread wherever it is, if it does so within `limit`. Late ones that stop meanwhile go on at once.
+/// Stops a thread wherever it is, if it does so within `limit`. Late ones that stop meanwhile go on some milliseconds later.
 pub(crate) fn halt(target: &TargetProcess, tid: i32, limit: Duration, late: &mut LateThreads) -> Result<Halt, Refusal> {
     let Some(tracee) = ask_to_stop(target, tid)? else { return Ok(Halt::Ended) };
     let (asked, mut pauses) = (Instant::now(), Pauses::default());
-    loop {
+    for look in 1_u32.. {
         match progress(target, &tracee)? {
             StopProgress::Stopped(registers) => {
                 return Ok(Halt::Halted(StoppedThread { tracee, registers: *registers }));
@@ -113,9 +115,12 @@ pub(crate) fn halt(target: &TargetProcess, tid: i32, limit: Duration, late: &mut
                 return Ok(Halt::Ended);
             }
         }
-        late.release_stopped();
+        if look % LOOKS == 0 {
+            late.release_stopped();
+        }
         pauses.pause();
     }
+    Ok(Halt::Late(tracee))
 }
 
 /// Requests that a thread stops; `None`: it has ended.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::late_threads::LateThreads;
 use crate::refusal::{Busy, Refusal};
-use crate::stop::{STOP_LIMIT, StopProgress, ask_to_stop, progress};
+use crate::stop::{LOOKS, STOP_LIMIT, StopProgress, ask_to_stop, progress};
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
 use crate::tracee::{Pauses, Tracee, is_alive, is_uninterruptible, release_ended};
@@ -17,8 +17,6 @@ use crate::tracee::{Pauses, Tracee, is_alive, is_uninterruptible, release_ended}
 const LIMIT: Duration = Duration::from_secs(2);
 /// Pause between tries, while all threads run.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Looks at threads that run, until it is looked whether they still exist.
-const LOOKS: u32 = 64;
 
 /// Stops all threads, those included that are started meanwhile; also since when some stand still.
 pub(crate) fn stop_all(target: &TargetProcess) -> Result<(Vec<StoppedThread>, Instant), Refusal> {

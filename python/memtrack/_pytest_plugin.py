@@ -202,14 +202,14 @@ class MemtrackPlugin:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
         """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's.
-        One without limits runs as fast as without any before it: allocations are a third slower where a recording rests."""
+        One without limits runs at its own speed, without a recording that rests: that makes allocations a third to a half slower."""
         is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
         if self.session is not None and is_forked:
             (self.session.pause if self.has_limits(item) else self.session.begin)()
         self._goes_on = nextitem is not None and self.has_limits(nextitem)
         yield
         if not self._goes_on:
-            self._end_common()
+            self._end_shared()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -249,17 +249,17 @@ class MemtrackPlugin:
         root = str(self.config.rootpath)
         with undisturbed():
             path, fixtures = self._capture_path(item.nodeid), _own_fixtures(item, root)
-            test = RecordedCall(path, limits, root, fixtures, options, resting=self._common(options))
+            test = RecordedCall(path, limits, root, fixtures, options, resting=self._shared(options))
             try:
                 return test.started()
             except Error as error:
                 reason = str(error)
         pytest.fail(_unchecked(reason), pytrace=False)
 
-    def _common(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
-        """The recording that goes on for all tests with limits; None where each is to have a file, so a recording of its own,
-        in the process of a single test, which nobody would end it for, and for one that stands alone, which has more work with it;
-        nor with native stacks, since a library may be unloaded, and another one loaded there, while nothing is recorded."""
+    def _shared(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
+        """The recording that tests with limits share. None where the test has a recording of its own: where each is to have a file; in
+        the process of a single test, where nobody would end a shared one; for a test that stands alone, for which a shared one is more
+        work; and with native stacks, since while nothing is recorded another library may come to the place of one that was unloaded."""
         if os.getpid() != self._process or self.options.directory is not None or self.options.native:
             return None
         if self._resting is None and self._goes_on:
@@ -268,7 +268,7 @@ class MemtrackPlugin:
             self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)
         return self._resting
 
-    def _end_common(self) -> None:
+    def _end_shared(self) -> None:
         from memtrack._unpatched import undisturbed
 
         resting, self._resting = self._resting, None
@@ -354,7 +354,7 @@ class MemtrackPlugin:
         distributed = self.config.pluginmanager.hasplugin("dsession")
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
-            self._end_common()
+            self._end_shared()
             return
         from memtrack import Error, _control, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
@@ -372,7 +372,7 @@ class MemtrackPlugin:
         self.session = recorded
         yield
         self.session = None
-        self._end_common()
+        self._end_shared()
         try:
             self.figures = recorded.end()
         except Error as error:

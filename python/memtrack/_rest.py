@@ -1,4 +1,4 @@
-"""A recording that rests between the calls that are wanted of it: to begin and end one for each takes far longer.
+"""A recording that rests between the calls that it records: to begin and end one for each takes far longer.
 
 While it rests, this process is not recorded: it forks as if it were not, and any other recording may begin, to which this one gives
 way. Invariant: what is given of a call is what a recording of its own would have, sums or a file.
@@ -93,8 +93,10 @@ class RestingRecording:
         """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them; None where only
         the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended."""
         tracker = self._tracker
-        if tracker is None or tracker._library is None or getpid() != self._process:
+        if getpid() != self._process:
             return []
+        if tracker is None or tracker._library is None:
+            raise Error("the recording ended before the test did")
         # Nothing before the call of the library allocates; `with` would make two methods.
         try:
             # A Tracker that another thread begins meanwhile is a part of the recording, or comes after it.

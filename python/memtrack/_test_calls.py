@@ -41,7 +41,7 @@ def replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Cal
 def limited(
     plugin: "MemtrackPlugin", item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The function in a recording of its own, which is judged."""
+    """The function, recorded and judged."""
     from memtrack._test_limits import await_test, call_test
 
     if inspect.iscoroutinefunction(function):

@@ -148,7 +148,7 @@ def _median(values: Iterable[int]) -> int:
 
 
 class RecordedCall:
-    """One call of a test function, or its repeated runs, in a recording of its own."""
+    """One call of a test function, or its repeated runs: in a recording of its own, or in one that rests between calls."""
 
     def __init__(
         self,

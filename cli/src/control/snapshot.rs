@@ -178,7 +178,7 @@ pub(crate) struct OwnSnapshot {
     paths: CapturePaths,
     /// By the numbers of the processes.
     taken: BTreeMap<u32, CopyableCapture>,
-    /// Why the first process cannot be copied.
+    /// Why the first process, or one that has ended, cannot be copied.
     failed: Option<anyhow::Error>,
 }
 
@@ -228,7 +228,7 @@ impl OwnSnapshot {
 /// Takes a snapshot of all processes of a recording in this process.
 ///
 /// # Errors
-/// The first process cannot be copied.
+/// The first process, or one that has ended, cannot be copied.
 pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> Result<Vec<CopyableCapture>> {
     OwnSnapshot::ask(recording, captures).finish()
 }

@@ -199,11 +199,11 @@ impl OpenSpans {
         write_children(&open.output, self.children(open, end)?)
     }
 
-    /// Writes the files of all spans that were not ended; the recording is complete. `children`: the numbers of
-    /// those that it has had, where it does not tell of them itself any more.
-    pub(crate) fn close(&self, children: &[u32]) {
+    /// Writes the files of all spans that were not ended; the recording is complete. `numbers`: of the processes
+    /// that the recording has had, where it is over and cannot be asked.
+    pub(crate) fn close(&self, numbers: &[u32]) {
         for open in std::mem::take(&mut *self.lock()) {
-            if let Err(error) = self.write_from_complete(&open, children) {
+            if let Err(error) = self.write_from_complete(&open, numbers) {
                 message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
             }
         }

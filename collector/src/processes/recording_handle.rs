@@ -16,7 +16,7 @@ use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, Tic
 use crate::sink::SnapshotCopy;
 
 /// How long is waited until everything is written when the process rests: a slow disk is waited for, as at the end of a recording.
-const LONGEST_REST: Duration = Duration::from_secs(3600);
+const WRITING_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]
@@ -119,9 +119,9 @@ impl RecordingHandle {
     ///
     /// # Errors
     /// Why that cannot be done, for the user.
-    pub fn rest(&self) -> Result<RecordingMoment, String> {
+    pub fn written_position(&self) -> Result<RecordingMoment, String> {
         const ENDED: &str = "the recording has ended";
-        let (deadline, commands) = (Instant::now() + LONGEST_REST, &self.first.commands);
+        let (deadline, commands) = (Instant::now() + WRITING_LIMIT, &self.first.commands);
         let moment = commands.begin(deadline, DrainCommand::Position).ok_or(ENDED)?;
         let written = commands.begin(deadline, DrainCommand::WriteOut).ok_or(ENDED)?;
         match written.recv_deadline(deadline) {

@@ -144,7 +144,7 @@ impl DrainThread {
         match pace {
             DrainPace::Fast => self.waker.sleep(FAST),
             DrainPace::Steady => self.waker.sleep(STEADY),
-            DrainPace::Idle => session.rest(&mut self.queue, || !self.commands.is_empty()),
+            DrainPace::Idle => session.sleep(&mut self.queue, || !self.commands.is_empty()),
             DrainPace::Over => self.end(),
         }
     }

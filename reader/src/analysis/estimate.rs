@@ -34,7 +34,8 @@ pub struct Variance {
     /// How many allocations have no sample, of which any may be among these, and of which threads they are: a bit for each.
     pub(super) missing: f32,
     pub(super) missing_of: u32,
-    /// Of a sum of the peak, how it differs at other moments that may have been it.
+    /// Of a sum of the peak, how it differs at other moments that may have been it. Nothing in all other sums, which are added up
+    /// by the same code.
     pub(super) moves: PeakMoves,
 }
 

@@ -30,7 +30,8 @@ pub struct FlowMark {
 /// A sum that grows.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunningTally {
-    sum: Tally,
+    bytes: u64,
+    count: u64,
     variances: VarianceSum,
     is_single: bool,
 }
@@ -38,23 +39,24 @@ struct RunningTally {
 impl RunningTally {
     /// What came since it was that.
     fn since(self, before: Self) -> Tally {
-        let sum = self.sum.less(before.sum);
-        if (sum.bytes, sum.count) == (0, 0) {
+        let (bytes, count) = (self.bytes.saturating_sub(before.bytes), self.count.saturating_sub(before.count));
+        if (bytes, count) == (0, 0) {
             return Tally::default();
         }
-        let mut variances = self.variances.less(before.variances);
-        let part = sum.bytes as f64 / self.sum.bytes.max(1) as f64;
-        if self.is_single && part < LEAST_PART {
-            variances = self.variances.scaled(part);
-        }
-        Tally { variance: variances.into(), ..sum }
+        let part = bytes as f64 / self.bytes.max(1) as f64;
+        let variances = if self.is_single && part < LEAST_PART {
+            self.variances.scaled(part)
+        } else {
+            self.variances.less(before.variances)
+        };
+        Tally { bytes, count, variance: variances.into() }
     }
 }
 
 impl RunningFlow {
     /// Of sums with their variances in double precision.
     pub(super) fn new(flow: GroupFlow, [allocated, freed]: [VarianceSum; 2]) -> Self {
-        let of = |sum, variances| RunningTally { sum, variances, is_single: false };
+        let of = |Tally { bytes, count, .. }, variances| RunningTally { bytes, count, variances, is_single: false };
         Self { flow, mark: FlowMark { allocated: of(flow.allocated, allocated), freed: of(flow.freed, freed) } }
     }
 
@@ -63,7 +65,7 @@ impl RunningFlow {
         let of = |sum: Tally| {
             let mut variances = VarianceSum::default();
             variances += sum.variance;
-            RunningTally { sum, variances, is_single: true }
+            RunningTally { bytes: sum.bytes, count: sum.count, variances, is_single: true }
         };
         Self { flow, mark: FlowMark { allocated: of(flow.allocated), freed: of(flow.freed) } }
     }

@@ -260,6 +260,7 @@ impl OtherMoments {
         let below: f64 = sums.iter().map(|sum| sum.bytes as f64 - sum.end.0 as f64).sum();
         // Two estimates that are as exact may differ by so much. What grows has its peak there.
         let may_be_end = below <= (2.0 * all).sqrt();
+        // Of several processes the same halves, one of each way: their differences are added up.
         let moments = if least.is_some() { self.farthest(sums) } else { std::array::from_fn(|at| 2 * at) };
         for (group, ((sum, row), part)) in sums.iter_mut().zip(&self.rows).zip(parts).enumerate() {
             let own = *sum;

@@ -168,10 +168,10 @@ impl DebugFileSearch {
 
     /// Searches on this machine only, for this long with lines and inlined functions, and for this long at all: what is not
     /// found by then has no name. Clones share the limits. They are of the time that this process has a processor, of which a
-    /// fourth of what passes counts at least: so a machine with much else to do leaves no names out.
+    /// fourth of what passes counts at least: so a machine with much else to do leaves no names out. `None`: all that passes counts.
     #[must_use]
-    pub fn limited(whole: Duration, most: Duration, processor_time: ProcessorTime) -> Self {
-        let work = Some(WorkClock { processor_time, begun: OnceLock::new() });
+    pub fn limited(whole: Duration, most: Duration, processor_time: Option<ProcessorTime>) -> Self {
+        let work = processor_time.map(|processor_time| WorkClock { processor_time, begun: OnceLock::new() });
         let limit = TimeLimit { work, ..TimeLimit::new([whole, most], None) };
         Self { limit: Some(Arc::new(limit)), ..Self::new(&[], None) }
     }

@@ -103,14 +103,14 @@ fn without_time_there_are_no_names_and_it_says_so() {
     let program = fixture.inlined(&[]);
     let (module, offset) = (module(&program), address(&program, "mark"));
     let long = Duration::from_secs(600);
-    let plenty = DebugFileSearch::limited(long, long, || None);
+    let plenty = DebugFileSearch::limited(long, long, None);
     assert_eq!(frames(&mut Symbolizer::new(plenty.clone()), &module, offset), expected());
     assert!(!plenty.is_over() && !plenty.is_brief());
-    let brief = DebugFileSearch::limited(Duration::ZERO, long, || None);
+    let brief = DebugFileSearch::limited(Duration::ZERO, long, None);
     let function = frames(&mut Symbolizer::new(brief.clone()), &module, offset);
     assert_eq!(function, [(expected().last().unwrap().0.clone(), 0)]);
     assert!(!brief.is_over() && brief.is_brief());
-    let none = DebugFileSearch::limited(Duration::ZERO, Duration::ZERO, || None);
+    let none = DebugFileSearch::limited(Duration::ZERO, Duration::ZERO, None);
     let unnamed = frames(&mut Symbolizer::new(none.clone()), &module, offset);
     assert_eq!(unnamed, [(module.place(offset), 0)]);
     assert!(none.is_over() && !none.is_too_large());
@@ -123,7 +123,7 @@ fn a_busy_machine_leaves_no_names_out() {
     let program = fixture.inlined(&[]);
     let (module, offset) = (module(&program), address(&program, "mark"));
     let limit = Duration::from_millis(100);
-    let idle = DebugFileSearch::limited(limit, limit, || Some(Duration::ZERO));
+    let idle = DebugFileSearch::limited(limit, limit, Some(|| Some(Duration::ZERO)));
     let mut symbolizer = Symbolizer::new(idle.clone());
     let begun = Instant::now();
     let names = frames(&mut symbolizer, &module, offset);

@@ -2,8 +2,8 @@
 //!
 //! A filter is read and executed when the program installs it, or by whoever begins to record a program that has one, for each
 //! call that memtrack may make later. Those that it does not plainly allow are not made any more: a thread that would wait
-//! for the collector spins, what is not known without a call is not recorded. What takes many calls is not done at all under a filter: children are not connected
-//! to the collector, and programs that replace this one are not given this library.
+//! for the collector spins, what is not known without a call is not recorded. What takes many calls is not done at all under
+//! a filter: children are not connected to the collector, and programs that replace this one are not given this library.
 //!
 //! Invariant: what the program still may do is recorded as before; while a filter is being installed, no call is made.
 

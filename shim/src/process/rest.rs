@@ -29,7 +29,7 @@ pub(super) fn forget() {
 }
 
 /// Lets the recording of this process rest: when this returns, no thread records. The result is the number of children that it has
-/// announced so far, or an [`AttachStatus`] below 0: then it rests not, and is to be ended.
+/// announced so far, or an [`AttachStatus`] below 0: then it does not rest, and is to be ended.
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_rest() -> i32 {
     let _errno = Errno::keep();
@@ -68,7 +68,7 @@ fn go_on() -> Result<(), AttachStatus> {
     if area.control().state.load(Relaxed) != state::RECORDING {
         return Err(AttachStatus::Closed);
     }
-    // What was loaded or replaced meanwhile, a recording that begins finds.
+    // What went, came past the hooks or was replaced meanwhile, only a recording that begins finds.
     if got::is_there_news() || !python_allocators::are_as_wrapped() {
         return Err(AttachStatus::NotRecorded);
     }

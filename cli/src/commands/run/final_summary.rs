@@ -43,8 +43,8 @@ const STACKLESS: &str = "none recorded: the program does not run Python; use --n
 /// Native call stacks are on by default for programs without Python.
 const NATIVE: &str = "native, because the program does not run Python; --no-native disables them and is faster";
 
-/// Time limits for symbolization in the final summary, in time that memtrack has a processor: with lines and inlined functions, and for function names alone.
-/// Larger in debug builds, which are about ten times slower.
+/// Limits of symbolization in the final summary, in processor time of memtrack: with lines and inlined functions, and for function
+/// names alone. Larger in debug builds, which are about ten times slower.
 const LINES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 20_000 } else { 450 });
 const NAMES_TAKE: Duration = Duration::from_millis(if cfg!(debug_assertions) { 30_000 } else { 800 });
 /// Notes for when the first time limit was exceeded, when both were, whatever took the time, and for a binary that is too
@@ -200,7 +200,7 @@ fn recorded(
     let has_memory = memory_limit().is_none_or(|limit| limit >= MEMORY_FOR_NAMES);
     let followed = summary.followed.iter().filter_map(|child| child.summary.as_ref().ok()?.process.as_ref());
     let native = has_memory && summary.process.iter().chain(followed).any(is_native);
-    let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE, processor_time);
+    let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE, Some(processor_time));
     let read = read.then(|| read_back(&all, (!native, names.clone())));
     let took = match &read {
         Some(Ok((capture, _))) => capture.info.duration_ns(&capture.analysis),

@@ -36,7 +36,7 @@ pub(super) struct StoppedByLimit {
     after: Duration,
     /// Recorded children that were told, too.
     children: usize,
-    /// What was live before the program was told to end: it may free that first.
+    /// What was live when the program was told to end, or soon after (`is_late`): it may free that.
     snapshot: Option<PathBuf>,
     /// It was told before that was settled.
     is_late: bool,
@@ -282,15 +282,14 @@ impl WatchedProgram {
         }
     }
 
-    /// Writes a snapshot of now.
+    /// Writes a snapshot of now. The limit at which the program is ended is watched while processes have not answered.
     fn write_snapshot(&mut self) {
-        let captures = self.take_snapshot();
-        self.keep_snapshot(captures);
-    }
-
-    /// Settles what a snapshot of now consists of.
-    fn take_snapshot(&self) -> Result<Vec<CopyableCapture>> {
-        snapshot::take_own(&self.recording, &self.captures)
+        let mut snapshot = OwnSnapshot::ask(&self.recording, &self.captures);
+        while snapshot.wait_until(Instant::now() + LOOK) {
+            let used = self.used();
+            self.stop_above(used);
+        }
+        self.keep_snapshot(snapshot.finish());
     }
 
     /// Writes a snapshot, and removes the oldest if there are too many; gives its path.

@@ -43,7 +43,7 @@ impl OtherRoot {
         }
         let root: Arc<dyn FileRoot> = Arc::<SymbolRoot>::clone(&self.0);
         // Of all that passes: on a busy machine, too, it ends soon.
-        let search = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE, || None).with_root(root);
+        let search = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE, None).with_root(root);
         for path in captures.iter().filter(|path| path.is_file()) {
             if search.is_over() {
                 break;

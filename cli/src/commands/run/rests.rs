@@ -32,7 +32,7 @@ impl RecordingRests {
     /// It is not written, or cannot be read.
     pub(super) fn rest(&mut self, recording: &RecordingHandle, capture: &Path, spans: &[(u64, u64)]) -> Result<Value> {
         self.before = self.last.take();
-        let moment = recording.rest().map_err(|reason| anyhow!("{}: {reason}", capture.display()))?;
+        let moment = recording.written_position().map_err(|reason| anyhow!("{}: {reason}", capture.display()))?;
         self.last = Some(moment);
         let reader = match &mut self.spans {
             Some(reader) => reader,

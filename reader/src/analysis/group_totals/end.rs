@@ -143,7 +143,8 @@ impl GroupTotals {
     }
 }
 
-/// Corrects the sums of the peak, and says how they differ at other moments that may have been it; of a common peak of several processes, by how much it is too high is known later.
+/// Corrects the sums of the peak, and says how they differ at other moments that may have been it. Of a common peak of several
+/// processes it is known later by how much it is too high.
 fn correct_peak(
     groups: &mut Groups,
     variances: &[ViewVarianceSums],

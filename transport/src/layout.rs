@@ -205,8 +205,9 @@ pub struct ControlPage {
     pub segment_room: AtomicU32,
     /// Number of questions asked so far; target, by addition.
     pub asked: AtomicU32,
-    /// How often the target has begun to unmap memory or to map over it, if native stacks are recorded; target, by addition.
-    pub unmaps: AtomicU32,
+    /// How often the target has begun to unmap memory or to map over it, or has mapped some, if native stacks are recorded;
+    /// target, by addition.
+    pub map_changes: AtomicU32,
     /// Only samples of allocations are recorded, this many bytes apart on the average; 0: all are; collector.
     pub sample_bytes: AtomicU64,
     /// The first distance, with which a forked child begins, too; collector.

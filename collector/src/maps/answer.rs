@@ -1,7 +1,7 @@
 //! Answers the pending questions of a process about pages of code, all from one reading of its maps.
 //!
 //! Invariant: a question is answered from a reading that was made while it was pending, or from an earlier one if
-//! nothing has been unmapped since.
+//! nothing has been mapped or unmapped since.
 
 use std::io;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(super) struct Answerer {
 /// A reading of the maps.
 struct MapsReading {
     maps: Maps,
-    /// How often the process had unmapped something before the reading.
-    unmaps: u32,
+    /// [`memtrack_transport::layout::ControlPage::map_changes`] before the reading.
+    map_changes: u32,
     /// The files that were opened since.
     files: FxHashMap<u64, MappingFile>,
 }
@@ -77,19 +77,23 @@ impl Answerer {
     fn read_with(&mut self, read: impl FnOnce() -> io::Result<Vec<u8>>) -> MapsAnswer {
         let area = Arc::clone(&self.area);
         let asked = standing(&area);
-        let unmaps = area.control().unmaps.load(SeqCst);
+        let map_changes = area.control().map_changes.load(SeqCst);
         let text = read();
         let mut error_text = None;
         match text.as_deref().map(parse) {
             Ok(maps) if self.is_of_image(&maps) => {
-                self.latest = Some(MapsReading { maps, unmaps, files: FxHashMap::default() });
+                self.latest = Some(MapsReading { maps, map_changes, files: FxHashMap::default() });
             }
             Err(error) if !self.is_over(error) => {
                 self.latest = None;
                 error_text = (!asked.is_empty()).then(|| self.error_text(error));
             }
-            // The image is gone. The last reading still holds, if nothing was unmapped.
-            _ => drop(self.latest.take_if(|latest| latest.unmaps != area.control().unmaps.load(SeqCst))),
+            // The image is gone. The last reading still holds, if nothing was mapped or unmapped. What the C library unmaps
+            // itself is not counted; but what the program then has at that place, it has mapped.
+            _ => {
+                let map_changes = area.control().map_changes.load(SeqCst);
+                drop(self.latest.take_if(|latest| latest.map_changes != map_changes));
+            }
         }
         // A question may have been withdrawn meanwhile, and its slot reused.
         let asked: Vec<_> = asked.iter().filter_map(PendingQuestion::take).collect();
@@ -293,15 +297,15 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_holds_for_a_process_that_has_ended_if_nothing_was_unmapped() {
-        for unmaps in [0, 1] {
+    fn what_was_there_holds_for_a_process_that_has_ended_if_no_mapping_changed() {
+        for changes in [0, 1] {
             let mut process = MappedProcess::new();
             assert!(process.answerer.read_maps().files.is_empty());
             process.end();
             process.ask(0, 7, 0);
-            process.area.control().unmaps.fetch_add(unmaps, SeqCst);
+            process.area.control().map_changes.fetch_add(changes, SeqCst);
             let answer = process.answerer.read_with(|| Ok(Vec::new()));
-            assert_eq!((answer.files.len(), answer.error_text), (1 - unmaps as usize, None));
+            assert_eq!((answer.files.len(), answer.error_text), (1 - changes as usize, None));
         }
         let mut process = MappedProcess::new();
         process.answerer.read_maps();

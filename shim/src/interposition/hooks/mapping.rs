@@ -62,9 +62,7 @@ macro_rules! maps {
             // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real(wish, length, protection, flags, file, offset) };
             if result != FAILED {
-                if protection & libc::PROT_EXEC != 0 {
-                    native::maps_code(result, length, flags & libc::MAP_ANONYMOUS == 0);
-                }
+                native::maps(result, length, protection & libc::PROT_EXEC != 0, flags & libc::MAP_ANONYMOUS == 0);
                 let class = class(protection, flags, || file_system::is_on_disk(file));
                 let allocator = match class {
                     MapClass::Heap => {
@@ -139,6 +137,7 @@ pub(crate) unsafe extern "C" fn mremap(old: usize, from: usize, to: usize, flags
         }
         return result;
     }
+    native::maps(result, to, false, false);
     recorder.map(Allocator::Mremap, result, to, MapClass::Inherited);
     if flags & MREMAP_DONTUNMAP != 0 {
         // Only private anonymous memory can be moved that way; its old range is such memory still.

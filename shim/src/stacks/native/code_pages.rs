@@ -2,7 +2,8 @@
 //!
 //! A hook cannot find out which file a page belongs to. So the page gets an id, and the shim asks the collector
 //! ([`Question`]), which reads it from the process's maps. Before the page is unmapped or mapped over, its id is
-//! dropped and the question withdrawn.
+//! dropped and the question withdrawn; the C library's own unmapping, which no hook sees, is noticed when the program
+//! maps something else there.
 //!
 //! Invariant: an id stands for one page while nothing else is mapped there. It is found without a lock, and nothing
 //! waits.
@@ -116,11 +117,11 @@ pub(crate) fn code_was_mapped() {
     }
 }
 
-/// Something is about to be unmapped, or mapped over.
+/// Something is about to be unmapped or mapped over, or was mapped.
 pub(crate) fn forget(address: usize, length: usize) {
     let Some(area) = shared_area::area().filter(|_| recording_switch::is_on()) else { return };
     let control = area.control();
-    control.unmaps.fetch_add(1, SeqCst);
+    control.map_changes.fetch_add(1, SeqCst);
     if COUNT.load(Relaxed) != 0 && forget_pages(address, length) {
         take_back(control, address, length);
         modules::changed();

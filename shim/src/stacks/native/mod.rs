@@ -91,10 +91,14 @@ pub(crate) fn unmaps(address: usize, length: usize) {
     }
 }
 
-/// A range was mapped as code; `is_file`: that of a file.
+/// A range was mapped. `is_code`: it can be executed. `is_file`: it is that of a file.
 #[inline]
-pub(crate) fn maps_code(address: usize, length: usize, is_file: bool) {
-    if is_on() {
+pub(crate) fn maps(address: usize, length: usize, is_code: bool, is_file: bool) {
+    if !is_on() {
+        return;
+    }
+    code_pages::forget(address, length);
+    if is_code {
         modules::forget_unloaded(&(address..address.saturating_add(length)));
         if is_file {
             code_pages::code_was_mapped();

@@ -22,6 +22,7 @@ mod pictures;
 mod resident;
 mod resident_peak;
 mod slots;
+mod watermarks;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -47,6 +48,7 @@ use crate::session::observer::Observer;
 use crate::session::sample_rate::SampleRate;
 use crate::session::slot_owners::SlotOwners;
 use crate::session::slot_reader::SlotReader;
+use crate::session::watermarks::Watermarks;
 use crate::sink::sink_queue::SinkQueue;
 use crate::system::memory_limit::MemoryLimitWatch;
 use crate::system::process_end::{EndWatch, ProcessEnd};
@@ -112,8 +114,7 @@ pub(crate) struct Session {
     checkpoint_ns: u64,
     changed: bool,
     dirty: bool,
-    /// Records or observations have come that no watermark is behind.
-    unmarked: bool,
+    watermarks: Watermarks,
     last_event_ns: u64,
     last_checkpoint_ns: u64,
     last_check_ns: u64,
@@ -214,7 +215,7 @@ impl Session {
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
             dirty: false,
-            unmarked: false,
+            watermarks: Watermarks::default(),
             last_event_ns: now,
             last_checkpoint_ns: now,
             last_check_ns: 0,
@@ -240,7 +241,7 @@ impl Session {
     pub(crate) fn round(&mut self, queue: &mut SinkQueue) -> DrainPace {
         // Where the order is followed, once more after the last record: it may be of a thread that had taken its ticket
         // before the last one that was taken here.
-        let followed = self.changed && queue.wants_watermarks();
+        let followed = (self.changed || self.watermarks.is_due()) && queue.wants_watermarks();
         self.round_with(followed || self.observer.is_behind(&self.area), queue)
     }
 
@@ -251,21 +252,17 @@ impl Session {
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
         // While the target is being registered, only a slow barrier reaches it, which would delay the drain.
         let waits = !self.over && !self.is_registration_over() && now.saturating_sub(self.begun_ns) < REGISTERED_NS;
-        let marks = checkpoint && !waits && (self.unmarked || self.observer.has_waiting());
+        let marks = checkpoint && !waits && (self.watermarks.is_due() || self.observer.has_waiting());
         let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
         let marked = ticket.filter(|_| marks || (!waits && queue.wants_watermarks()));
-        let busy = marked.map(|ticket| (ticket, self.busy()));
+        let watermark = marked.map(|ticket| self.watermark(ticket, now));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, queue.wants_watermarks(), queue);
         }
         let freed = self.drain(checkpoint || queue.wants_watermarks(), queue);
         // A thread may have recorded since the ticket was taken.
-        self.unmarked = self.changed || (self.unmarked && !marks);
-        if let Some((ticket, busy)) = busy {
-            self.dirty |= marks;
-            self.observer.hand_over(queue);
-            queue.watermark(ticket, busy);
-        }
+        self.watermarks.drained(self.changed, watermark.is_some());
+        self.pass_watermark(watermark, marks, now, queue);
         if self.changed {
             self.last_event_ns = now;
             self.read_processor_time();
@@ -330,7 +327,7 @@ impl Session {
         }
         self.counts.note_changes(&self.area, &mut self.observer);
         self.observer.hand_over(queue);
-        queue.watermark(last, Vec::new());
+        self.watermarks.skip_to(last, Vec::new(), queue);
         self.read_processor_time();
         self.note_early_end();
         let (cpu_ns, resident_peak) = (self.cpu_ns, self.resident_peak());

@@ -38,6 +38,8 @@ pub(crate) struct MapsScheduler {
     late: bool,
     /// [`memtrack_transport::layout::ControlPage::asked`] when the last reading was requested.
     asked: u32,
+    /// The same of the last one that has ended.
+    answered: u32,
     left: u32,
     next_refill_ns: u64,
     error_text: Option<String>,
@@ -59,6 +61,7 @@ impl MapsScheduler {
             outstanding: false,
             late: false,
             asked: 0,
+            answered: 0,
             left: BURST,
             next_refill_ns,
             error_text: None,
@@ -87,12 +90,24 @@ impl MapsScheduler {
 
     /// Answers the last questions of a process that has ended, or is no longer recorded.
     pub(crate) fn end(&mut self, area: &Area, queue: &SinkQueue) {
-        self.take(LAST_PATIENCE, queue);
+        self.late = false;
+        self.catch_up(area, LAST_PATIENCE, queue);
+    }
+
+    /// Answers the pending questions now; waits twice this time at most.
+    pub(crate) fn catch_up(&mut self, area: &Area, patience: Duration, queue: &SinkQueue) {
+        self.take(patience, queue);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && !self.outstanding {
             self.order(asked);
-            self.take(LAST_PATIENCE, queue);
+            self.take(patience, queue);
         }
+    }
+
+    /// Whether the questions are answered that were asked by then, as far as they can be: `asked` is
+    /// [`memtrack_transport::layout::ControlPage::asked`] of then.
+    pub(crate) fn has_answered(&self, asked: u32) -> bool {
+        self.answered.wrapping_sub(asked).cast_signed() >= 0
     }
 
     /// Why a question could not be answered, as a message; once.
@@ -118,6 +133,7 @@ impl MapsScheduler {
             return;
         };
         self.outstanding = false;
+        self.answered = self.asked;
         self.error_text = error_text.or(self.error_text.take());
         if !files.is_empty() {
             queue.mapped(files);
@@ -176,6 +192,7 @@ mod tests {
             outstanding,
             late,
             asked: 0,
+            answered: 0,
             left: 1,
             next_refill_ns: u64::MAX,
             error_text,
@@ -187,7 +204,9 @@ mod tests {
         }
         let told = Arc::new(Mutex::new(Vec::new()));
         let (queue, _) = SinkQueue::start(Box::new(FilePaths(Arc::clone(&told)))).unwrap();
+        assert!(scheduler.has_answered(0) && !scheduler.has_answered(1));
         scheduler.round(&area, 0, true, &queue);
+        assert!(scheduler.has_answered(1) && !scheduler.has_answered(2));
         queue.finish(true).unwrap();
         assert_eq!(orders.len(), 1);
         assert_eq!(*told.lock().unwrap(), [&b"earlier"[..], b"asked for"]);

@@ -3,6 +3,8 @@
 //! Invariant: each takes a ticket of its own, after everything that the process recorded before it was asked for.
 
 use std::io;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::Duration;
 
 use crossbeam_channel::Sender;
 use memtrack_format::marks::Mark;
@@ -13,6 +15,7 @@ use memtrack_transport::clock::{ClockPairing, monotonic_ns};
 use super::Session;
 use crate::recording::describe;
 use crate::session::drain_command::{RecordingMoment, TicketSpan};
+use crate::session::watermarks::Watermark;
 use crate::sink::SnapshotCopy;
 use crate::sink::sink_queue::SinkQueue;
 
@@ -20,6 +23,8 @@ use crate::sink::sink_queue::SinkQueue;
 /// the drain.
 const LOOKS: u32 = 16;
 const LOOKED_NS: u64 = 5_000_000;
+/// How long one waits here for the names of code, twice at most: the program may wait for the drain.
+const CODE_PATIENCE: Duration = Duration::from_millis(50);
 
 impl Session {
     /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
@@ -68,7 +73,8 @@ impl Session {
         self.drain(true, queue);
         self.observer.hand_over(queue);
         if queue.wants_watermarks() {
-            queue.watermark(last, busy);
+            self.name_code(queue);
+            self.watermarks.skip_to(last, busy, queue);
         }
         self.read_processor_time();
         let known = describe::at_end(&self.area, &self.process, ClockPairing::measure(self.clock), &self.earlier);
@@ -96,9 +102,35 @@ impl Session {
             let busy = self.still_busy(now);
             self.drain(true, queue);
             self.observer.hand_over(queue);
-            queue.watermark(last, busy);
+            self.name_code(queue);
+            self.watermarks.skip_to(last, busy, queue);
         }
         queue.write_out(answer);
+    }
+
+    /// Takes the watermark of the moment of this ticket.
+    pub(super) fn watermark(&mut self, ticket: u64, now: u64) -> Watermark {
+        let asked = self.area.control().asked.load(Acquire);
+        Watermark { ticket, busy: self.busy(), asked, time_ns: now }
+    }
+
+    /// Passes a watermark on that was taken before the last drain, if there is one, and one that was held back.
+    pub(super) fn pass_watermark(&mut self, watermark: Option<Watermark>, marks: bool, now: u64, queue: &SinkQueue) {
+        let Self { watermarks, maps, .. } = self;
+        let is_answered = |asked| maps.as_ref().is_none_or(|maps| maps.has_answered(asked));
+        self.dirty |= watermarks.release(now, is_answered, queue);
+        if let Some(watermark) = watermark {
+            self.dirty |= marks;
+            self.observer.hand_over(queue);
+            watermarks.add(watermark, is_answered, queue);
+        }
+    }
+
+    /// The code that runs outside of loaded objects gets its names, as far as they come soon.
+    fn name_code(&mut self, queue: &SinkQueue) {
+        if let Some(maps) = &mut self.maps {
+            maps.catch_up(&self.area, CODE_PATIENCE, queue);
+        }
     }
 
     /// The streams that may still add records with tickets before the one that was just taken, without those that leave their hook

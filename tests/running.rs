@@ -256,7 +256,8 @@ fn a_program_that_grows_is_ended_by_its_limit() {
     assert!(outcome.stderr.contains("--stop-above 40.0 MB") && outcome.stderr.contains("SIGTERM"), "{outcome:?}");
     let stats = Stats::of(&capture);
     stats.is_whole();
-    assert!((38_000_000..100_000_000).contains(&stats.peak().bytes), "{:?}", stats.peak());
+    // The limit is one of resident memory, which holds the pages of the program's files, too: 2 to 3 MB.
+    assert!((36_000_000..100_000_000).contains(&stats.peak().bytes), "{:?}", stats.peak());
     // What was live before the program was told, which may free it first.
     let snapshot = dir.path("capture.snapshot1.bin");
     assert!(outcome.stderr.contains(&format!("what it held then is in {}", snapshot.display())), "{outcome:?}");

@@ -77,9 +77,9 @@ mod tests {
     use crate::sink::{RecordPiece, Sink};
 
     /// Keeps the tickets of watermarks.
-    struct Tickets(Arc<Mutex<Vec<u64>>>);
+    struct WatermarkTickets(Arc<Mutex<Vec<u64>>>);
 
-    impl Sink for Tickets {
+    impl Sink for WatermarkTickets {
         fn process(&mut self, _: &Process) -> io::Result<()> {
             Ok(())
         }
@@ -105,7 +105,7 @@ mod tests {
     /// The tickets that the sink is given.
     fn passed(test: impl FnOnce(&mut Watermarks, &SinkQueue)) -> Vec<u64> {
         let passed = Arc::new(Mutex::new(Vec::new()));
-        let (queue, _) = SinkQueue::start(Box::new(Tickets(Arc::clone(&passed)))).unwrap();
+        let (queue, _) = SinkQueue::start(Box::new(WatermarkTickets(Arc::clone(&passed)))).unwrap();
         test(&mut Watermarks::default(), &queue);
         queue.finish(true).unwrap();
         let passed = passed.lock().unwrap();

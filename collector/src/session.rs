@@ -255,14 +255,14 @@ impl Session {
         let marks = checkpoint && !waits && (self.watermarks.is_due() || self.observer.has_waiting());
         let ticket = (observe || marks).then(|| self.observer.observe(&self.area, now));
         let marked = ticket.filter(|_| marks || (!waits && queue.wants_watermarks()));
-        let watermark = marked.map(|ticket| self.watermark(ticket, now));
+        let watermark = marked.map(|ticket| (ticket, self.busy()));
         if let Some(maps) = &mut self.maps {
             maps.round(&self.area, now, queue.wants_watermarks(), queue);
         }
         let freed = self.drain(checkpoint || queue.wants_watermarks(), queue);
         // A thread may have recorded since the ticket was taken.
         self.watermarks.drained(self.changed, watermark.is_some());
-        self.pass_watermark(watermark, marks, now, queue);
+        self.pass_watermark(watermark, now, queue);
         if self.changed {
             self.last_event_ns = now;
             self.read_processor_time();

@@ -2,7 +2,7 @@
 //!
 //! Reading maps can block, even on the recorded process, so it has a thread of its own; the draining thread waits for that
 //! only for a short time, and only where order matters. Invariant: however often a process asks,
-//! its maps are read [`BURST`] times, and then once in [`REFILL_NS`].
+//! its maps are read [`BURST`] times, and then once in [`REFILL_NS`]; besides for each snapshot, and at its end.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -90,12 +90,12 @@ impl MapsScheduler {
 
     /// Answers the last questions of a process that has ended, or is no longer recorded.
     pub(crate) fn end(&mut self, area: &Area, queue: &SinkQueue) {
-        self.late = false;
         self.catch_up(area, LAST_PATIENCE, queue);
     }
 
     /// Answers the pending questions now; waits twice this time at most.
     pub(crate) fn catch_up(&mut self, area: &Area, patience: Duration, queue: &SinkQueue) {
+        self.late = false;
         self.take(patience, queue);
         let asked = area.control().asked.load(Acquire);
         if asked != self.asked && !self.outstanding {

@@ -23,8 +23,9 @@ use crate::sink::sink_queue::SinkQueue;
 /// the drain.
 const LOOKS: u32 = 16;
 const LOOKED_NS: u64 = 5_000_000;
-/// How long one waits here for the names of code, twice at most: the program may wait for the drain.
-const CODE_PATIENCE: Duration = Duration::from_millis(50);
+/// How long one waits here for the names of code, and how long without draining.
+const CODE_PATIENCE_NS: u64 = 50_000_000;
+const CODE_LOOK: Duration = Duration::from_millis(2);
 
 impl Session {
     /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
@@ -72,8 +73,8 @@ impl Session {
         let busy = self.busy();
         self.drain(true, queue);
         self.observer.hand_over(queue);
+        self.name_code(queue);
         if queue.wants_watermarks() {
-            self.name_code(queue);
             self.watermarks.skip_to(last, busy, queue);
         }
         self.read_processor_time();
@@ -108,28 +109,29 @@ impl Session {
         queue.write_out(answer);
     }
 
-    /// Takes the watermark of the moment of this ticket.
-    pub(super) fn watermark(&mut self, ticket: u64, now: u64) -> Watermark {
+    /// Passes a watermark on (its ticket, and who was busy then) that was taken before the last drain, if there is one, and one
+    /// that was held back.
+    pub(super) fn pass_watermark(&mut self, taken: Option<(u64, Vec<u32>)>, now: u64, queue: &SinkQueue) {
         let asked = self.area.control().asked.load(Acquire);
-        Watermark { ticket, busy: self.busy(), asked, time_ns: now }
-    }
-
-    /// Passes a watermark on that was taken before the last drain, if there is one, and one that was held back.
-    pub(super) fn pass_watermark(&mut self, watermark: Option<Watermark>, marks: bool, now: u64, queue: &SinkQueue) {
         let Self { watermarks, maps, .. } = self;
         let is_answered = |asked| maps.as_ref().is_none_or(|maps| maps.has_answered(asked));
         self.dirty |= watermarks.release(now, is_answered, queue);
-        if let Some(watermark) = watermark {
-            self.dirty |= marks;
+        if let Some((ticket, busy)) = taken {
             self.observer.hand_over(queue);
-            watermarks.add(watermark, is_answered, queue);
+            self.dirty |= watermarks.add(Watermark { ticket, busy, asked, time_ns: now }, is_answered, queue);
         }
     }
 
-    /// The code that runs outside of loaded objects gets its names, as far as they come soon.
-    fn name_code(&mut self, queue: &SinkQueue) {
-        if let Some(maps) = &mut self.maps {
-            maps.catch_up(&self.area, CODE_PATIENCE, queue);
+    /// Code that has run outside of loaded objects gets its names, as far as they come soon. Drains meanwhile.
+    fn name_code(&mut self, queue: &mut SinkQueue) {
+        let asked = self.area.control().asked.load(Acquire);
+        let begun = monotonic_ns();
+        while let Some(maps) = &mut self.maps {
+            maps.catch_up(&self.area, CODE_LOOK, queue);
+            if maps.has_answered(asked) || monotonic_ns().saturating_sub(begun) > CODE_PATIENCE_NS {
+                break;
+            }
+            self.drain(true, queue);
         }
     }
 

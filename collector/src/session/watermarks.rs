@@ -9,13 +9,13 @@ use crate::sink::sink_queue::SinkQueue;
 /// How long a watermark is held back, in nanoseconds: maps may be unreadable for long, and the events are shown late meanwhile.
 const LONGEST_HOLD_NS: u64 = 1_000_000_000;
 
-/// What was taken before the records were drained.
+/// What was taken before its records were drained.
 #[derive(Debug)]
 pub(super) struct Watermark {
     pub(super) ticket: u64,
     /// Streams that may still add records with earlier tickets.
     pub(super) busy: Vec<u32>,
-    /// [`memtrack_transport::layout::ControlPage::asked`] at the ticket.
+    /// [`memtrack_transport::layout::ControlPage::asked`] when its records were drained.
     pub(super) asked: u32,
     pub(super) time_ns: u64,
 }
@@ -39,15 +39,20 @@ impl Watermarks {
         self.unmarked = changed || (self.unmarked && !marked);
     }
 
-    /// Passes a watermark on, or holds it back. While one is held, later ones are left out: [`Self::is_due`] stays.
-    pub(super) fn add(&mut self, watermark: Watermark, is_answered: impl Fn(u32) -> bool, queue: &SinkQueue) {
+    /// Passes a watermark on, or holds it back; tells whether it was passed on. While one is held, later ones are left out:
+    /// [`Self::is_due`] stays.
+    pub(super) fn add(&mut self, watermark: Watermark, is_answered: impl Fn(u32) -> bool, queue: &SinkQueue) -> bool {
         if self.held.is_some() {
             self.unmarked = true;
-        } else if is_answered(watermark.asked) {
+            return false;
+        }
+        let passes = is_answered(watermark.asked);
+        if passes {
             queue.watermark(watermark.ticket, watermark.busy);
         } else {
             self.held = Some(watermark);
         }
+        passes
     }
 
     /// Passes on what is held back, if it need not wait any longer; tells whether it did.
@@ -120,17 +125,17 @@ mod tests {
     fn one_waits_for_the_answers_to_what_was_asked_before_it() {
         let answered = |number| move |asked| asked <= number;
         let tickets = passed(|watermarks, queue| {
-            watermarks.add(taken(1, 0), answered(0), queue);
+            assert!(watermarks.add(taken(1, 0), answered(0), queue));
             watermarks.drained(true, true);
-            watermarks.add(taken(2, 5), answered(4), queue);
+            assert!(!watermarks.add(taken(2, 5), answered(4), queue));
             assert!(!watermarks.release(1, answered(4), queue));
             // Left out, so that another one is due.
             watermarks.drained(false, true);
-            watermarks.add(taken(3, 9), answered(4), queue);
+            assert!(!watermarks.add(taken(3, 9), answered(4), queue));
             assert!(watermarks.is_due());
             assert!(watermarks.release(2, answered(5), queue));
             assert!(!watermarks.release(3, answered(5), queue));
-            watermarks.add(taken(4, 9), answered(9), queue);
+            assert!(watermarks.add(taken(4, 9), answered(9), queue));
             watermarks.drained(false, true);
             assert!(!watermarks.is_due());
         });
@@ -140,10 +145,10 @@ mod tests {
     #[test]
     fn none_waits_for_long_or_comes_after_a_later_one() {
         let tickets = passed(|watermarks, queue| {
-            watermarks.add(taken(1, 1), |_| false, queue);
+            assert!(!watermarks.add(taken(1, 1), |_| false, queue));
             assert!(!watermarks.release(LONGEST_HOLD_NS - 1, |_| false, queue));
             assert!(watermarks.release(LONGEST_HOLD_NS, |_| false, queue));
-            watermarks.add(taken(2, 1), |_| false, queue);
+            assert!(!watermarks.add(taken(2, 1), |_| false, queue));
             watermarks.skip_to(3, Vec::new(), queue);
             assert!(!watermarks.release(u64::MAX, |_| true, queue));
         });

@@ -55,14 +55,16 @@ macro_rules! maps {
             if flags & libc::MAP_FIXED != 0 {
                 native::unmaps(wish, length);
             }
-            let Some(mut recorder) = thread::enter() else {
-                // SAFETY: the caller's arguments, for the function it meant.
-                return unsafe { real(wish, length, protection, flags, file, offset) };
-            };
+            let recorder = thread::enter();
             // SAFETY: the caller's arguments, for the function it meant.
             let result = unsafe { real(wish, length, protection, flags, file, offset) };
             if result != FAILED {
-                native::maps(result, length, protection & libc::PROT_EXEC != 0, flags & libc::MAP_ANONYMOUS == 0);
+                // Within another hook only what was known of the place is forgotten.
+                let is_code = protection & libc::PROT_EXEC != 0 && recorder.is_some();
+                native::maps(result, length, is_code, flags & libc::MAP_ANONYMOUS == 0);
+            }
+            let Some(mut recorder) = recorder else { return result };
+            if result != FAILED {
                 let class = class(protection, flags, || file_system::is_on_disk(file));
                 let allocator = match class {
                     MapClass::Heap => {

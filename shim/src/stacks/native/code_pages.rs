@@ -42,6 +42,9 @@ static PLACES_OF_PAGES: [PageEntry; PLACES] =
     [const { PageEntry { start: AtomicUsize::new(0), id: AtomicU32::new(0) } }; PLACES];
 /// Places that are taken.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
+/// The lowest and the highest page that was ever known.
+static LOWEST: AtomicUsize = AtomicUsize::new(usize::MAX);
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// A thread is taking a place.
 static TAKING: AtomicBool = AtomicBool::new(false);
 
@@ -100,6 +103,8 @@ fn take(start: usize, control: &ControlPage) -> Option<u32> {
     let id = new_id();
     let free = |question: &&Question| question.code.compare_exchange(0, Question::CLAIMED, AcqRel, Relaxed).is_ok();
     let question = control.questions.iter().find(free)?;
+    LOWEST.fetch_min(start, Relaxed);
+    HIGHEST.fetch_max(start, Relaxed);
     place.id.store(id, Relaxed);
     place.start.store(start, Release);
     COUNT.fetch_add(1, Relaxed);
@@ -132,6 +137,9 @@ pub(crate) fn forget(address: usize, length: usize) {
 #[cold]
 fn forget_pages(address: usize, length: usize) -> bool {
     let end = address.saturating_add(length);
+    if end <= LOWEST.load(Relaxed) || HIGHEST.load(Relaxed) < address {
+        return false;
+    }
     let forget = |place: &PageEntry| place.id.swap(0, AcqRel) != 0;
     let is_there = |place: &&PageEntry| (address..end).contains(&place.start.load(Acquire));
     if length / PAGE <= PLACES / PROBES {

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-from . import applications, measuring, pictures, pyperformance, reading, record_distributions, setup, synthetic, table, tools
+from . import applications, measuring, pictures, pyperformance, reading, record_distributions, running, setup, synthetic, table, tools
 from .loads import Missing, Workshop
 
 # The section of docs/benchmarks.md that has the tables.
@@ -56,7 +56,7 @@ def arguments(description):
     parser.add_argument("--python", help="the Python to measure with; without it that of --setup where there is one, else python3")
     parser.add_argument("--memtrack", default=str(ROOT / "target/release/memtrack"), help="the memtrack to measure")
     parser.add_argument("--before", metavar="PATH", help="another memtrack, measured in the same rounds")
-    parser.add_argument("--without", default="", metavar="TOOLS", help="memray, heaptrack, reading or pictures are left out, by commas")
+    parser.add_argument("--without", default="", metavar="TOOLS", help="memray, heaptrack, reading, pictures or running are left out, by commas")
     parser.add_argument("--json", metavar="FILE", help="write every run's figures there")
     parser.add_argument("--document", metavar="FILE", help=f"put the tables under the heading {SECTION!r} of this Markdown file")
     parser.add_argument("--setup", nargs="?", const=str(setup.default_directory()), metavar="DIRECTORY",
@@ -93,8 +93,8 @@ def report(options, loads, directory):
         except (Missing, measuring.Failed) as why:
             progress(f"skipped: {load.name}: {why}\n")
     texts.append(table.tables(rows, bool(options.before)))
-    timed = {"reading": [], "pictures": []}
-    for part in (reading, pictures):
+    timed = {"reading": [], "pictures": [], "running": []}
+    for part in (reading, pictures, running):
         kind = part.family.lower()
         if kind not in options.without and wanted(part, options.only):
             text, timed[kind] = part.measure(options, workshop, progress)

@@ -7,10 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, PersistError};
 
 use crate::output::{cannot_write, is_device, refuse_existing, temporary_in};
 use crate::set_aside::SetAside;
+
+/// How much of a program's name is in that of its capture, in bytes: a file's name has at most 255.
+const LONGEST_PROGRAM: usize = 200;
 
 /// The file of a capture while it is being recorded.
 #[derive(Debug)]
@@ -71,10 +74,11 @@ impl CaptureFile {
     /// Renames it to `memtrack-<program>.<pid>.bin`, with a number appended if that exists.
     ///
     /// # Errors
-    /// Renaming fails.
+    /// Renaming fails; the file keeps its temporary name then.
     pub(crate) fn name(&mut self, program: impl FnOnce() -> String, pid: i32) -> Result<()> {
         let Some(mut temporary) = self.unnamed.take() else { return Ok(()) };
-        let program = program();
+        let mut program = program();
+        program.truncate(program.floor_char_boundary(LONGEST_PROGRAM));
         for number in 1.. {
             let suffix = if number == 1 { String::new() } else { format!("-{number}") };
             let path = PathBuf::from(format!("memtrack-{program}.{pid}{suffix}.bin"));
@@ -84,9 +88,19 @@ impl CaptureFile {
                     break;
                 }
                 Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => temporary = error.file,
-                Err(error) => return Err(error.error).with_context(|| cannot_create(&path)),
+                Err(error) => return self.move_to(error, path),
             }
         }
+        Ok(())
+    }
+
+    /// Gives the file this name where the file system can neither rename without replacing nor link.
+    fn move_to(&mut self, error: PersistError, path: PathBuf) -> Result<()> {
+        let (_, kept) = error.file.keep().with_context(|| cannot_create(&path))?;
+        if path.exists() || fs::rename(&kept, &path).is_err() {
+            return Err(error.error).with_context(|| cannot_create(&path));
+        }
+        self.path = path;
         Ok(())
     }
 
@@ -160,6 +174,19 @@ mod tests {
         reader.try_lock_shared().unwrap();
         CaptureFile::named(&path, true).unwrap();
         assert!(fs::read(&path).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_program_of_any_name_has_a_capture() {
+        let (mut long, _) = CaptureFile::unnamed().unwrap();
+        long.name(|| "é".repeat(120), 1).unwrap();
+        assert!(long.path().exists() && long.path().to_str().unwrap().contains(&"é".repeat(100)));
+        long.discard();
+        // What cannot be renamed stays under the name that it has.
+        let (mut impossible, _) = CaptureFile::unnamed().unwrap();
+        let error = format!("{:#}", impossible.name(|| "no/such".into(), 1).unwrap_err());
+        assert!(error.contains("no directory memtrack-no") && impossible.path().exists(), "{error}");
+        impossible.discard();
     }
 
     #[test]

@@ -26,6 +26,14 @@ pub(crate) fn line(text: impl Display) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
+/// Prints a line unchanged.
+///
+/// # Errors
+/// Nobody reads it any more.
+pub(crate) fn try_line(text: impl Display) -> io::Result<()> {
+    writeln!(io::stderr(), "{text}")
+}
+
 /// Prints a sentence, wrapped to the terminal's width.
 pub(crate) fn note(text: impl Display) {
     paragraph(&text.to_string(), format()).iter().for_each(line);

@@ -37,6 +37,11 @@ pub(crate) use signal_cleanup::EndSignals;
 pub(crate) use signal_probe::stop as stop_signal_probe;
 pub(crate) use signals::{ChildrenWait, Signals};
 
+/// Sends SIGTERM to a process that this one has started and not waited for yet.
+pub(crate) fn terminate(pid: i32) {
+    kill(pid, libc::SIGTERM);
+}
+
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.
 fn kill(pid: i32, signal: i32) {
     // SAFETY: kill has no memory effects.

@@ -73,9 +73,14 @@ pub(crate) fn is_listening() -> bool {
     found
 }
 
-/// Whether a process certainly listens there. Does not wait.
-pub(crate) fn answers() -> bool {
-    matches!(try_connect(), Some(0 | libc::EAGAIN))
+/// Whether a process certainly listens there, or certainly none. `None`: the socket cannot be seen from here, as one in another user's
+/// directory or of another container. Does not wait.
+pub(crate) fn answers() -> Option<bool> {
+    match try_connect()? {
+        0 | libc::EAGAIN => Some(true),
+        libc::ECONNREFUSED => Some(false),
+        _ => None,
+    }
 }
 
 /// The error number of a connection, 0 for none; `None` where system calls are forbidden.

@@ -9,17 +9,27 @@
 use std::ffi::c_int;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::time::Duration;
 
 use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
 use memtrack_transport::clock::monotonic_ns;
+use memtrack_transport::futex;
+use memtrack_transport::layout::ControlPage;
 
 use super::exclusive_call::exclusively;
 use super::recording_span::{self, Given, Start};
 use super::{recorded_process, rest};
 use crate::platform::errno::Errno;
+use crate::platform::seccomp::OwnCall;
 use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
+
+/// For how many looks a collector is given time to react, and the time between two.
+const REACTION_LOOKS: u32 = 1000;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
 /// in its control page. The result is an [`AttachStatus`].
@@ -51,7 +61,6 @@ extern "C" fn memtrack_detach() -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_detach_abandoned() -> i32 {
     let _errno = Errno::keep();
-    let is_recorded = || recorded_process::is_this() && recording_switch::is_on() && collector_socket::answers();
     exclusively(|| if is_recorded() { AttachStatus::AlreadyRecorded } else { detach() } as i32)
 }
 
@@ -60,6 +69,30 @@ extern "C" fn memtrack_detach_abandoned() -> i32 {
 extern "C" fn memtrack_end_resting() -> i32 {
     let _errno = Errno::keep();
     exclusively(|| rest::resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
+}
+
+/// Whether a collector takes what this process records.
+fn is_recorded() -> bool {
+    let Some(area) = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on()) else {
+        return false;
+    };
+    collector_socket::answers().unwrap_or_else(|| collector_reacts(area.control()))
+}
+
+/// Whether the collector does something within a second: woken it goes to sleep again, and of a busy program it takes segments.
+fn collector_reacts(control: &ControlPage) -> bool {
+    if !seccomp::may(OwnCall::Futex) {
+        return false;
+    }
+    let mut undrained = control.undrained.0.load(Relaxed);
+    if control.sleeping.0.swap(0, SeqCst) != 0 {
+        futex::wake(&control.sleeping.0);
+    }
+    (0..REACTION_LOOKS).any(|_| {
+        futex::wait(&AtomicU32::new(0), 0, BETWEEN_LOOKS);
+        let before = std::mem::replace(&mut undrained, control.undrained.0.load(Relaxed));
+        control.sleeping.0.load(SeqCst) != 0 || undrained < before
+    })
 }
 
 fn detach() -> AttachStatus {

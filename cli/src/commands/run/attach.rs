@@ -8,6 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
@@ -48,14 +50,19 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let by_signal = ends.clone();
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
     let recording = AttachedRecording::begin(&run, options.pid)?;
-    let mut server = serve(options, (&recording, &run), ends);
+    let mut server = serve(options, (&recording, &run), ends.clone());
     let paths = recording.children().clone();
     let pushes = Pushes::start(&run, recording.handle(), Arc::new(move |number| paths.capture(number)));
     if options.background || !options.quiet {
         let capture = quoted_path(recording.capture());
         let end = if options.background { String::new() } else { ends_with(options) };
-        message::line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
+        let told = message::try_line(format_args!("{RECORDING}{} into {capture}{end}", options.pid));
+        if told.is_err() && options.background {
+            // Nobody has waited for this, so nobody knows that it records.
+            let _ = ends.send(EndRequest::default());
+        }
     }
+    drop(ends);
     let request = wait(&recording, options.duration, &requests);
     let EndedRecording { capture, summary, children, root, exited } = recording.end();
     server.iter_mut().for_each(handler::RecordingServer::withdraw);
@@ -148,11 +155,23 @@ fn in_background(quiet: bool) -> Result<u8> {
     let mut command = Command::new(program);
     // In a process group of its own, which Ctrl-C at the terminal does not reach.
     command.args(std::env::args_os().skip(1)).arg("--background").process_group(0);
+    let signals = DetachSignals::take()?;
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.context("cannot start memtrack in the background")?;
+    let is_interrupted = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::clone(&is_interrupted);
+    let pid = child.id().cast_signed();
+    signals.notify(move || {
+        interrupted.store(true, Relaxed);
+        crate::sys::terminate(pid);
+    })?;
     let Some(messages) = child.stderr.take() else { return Ok(0) };
     for line in BufReader::new(messages).lines() {
         let line = line.context("cannot read the messages of memtrack in the background")?;
+        if line.starts_with(RECORDING) && is_interrupted.load(Relaxed) {
+            // It detaches at once.
+            continue;
+        }
         if line.starts_with(RECORDING) {
             if !quiet {
                 message::line(format_args!("{line} in the background; 'memtrack detach' ends it"));

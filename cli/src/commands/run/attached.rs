@@ -163,6 +163,9 @@ impl AttachedRecording {
                 Some(AttachStatus::Done) => return Ok(()),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
                 Some(AttachStatus::AlreadyRecorded) if !was_put_back && self.put_back() => was_put_back = true,
+                Some(AttachStatus::AlreadyRecorded) if recordings::of(Some(self.pid.cast_unsigned())).is_err() => {
+                    bail!(recorded_by_others(self.pid))
+                }
                 Some(AttachStatus::AlreadyRecorded) => bail!(
                     "process {} is already being recorded: 'memtrack ps' shows it. 'memtrack detach' ends what 'memtrack attach' \
                      began, and 'memtrack stop' what 'memtrack start' did; a recording of 'memtrack run' ends with its program",
@@ -273,15 +276,19 @@ fn end_recording(pid: i32, detach: impl Fn(i32) -> Result<i32, Refusal>) -> Resu
             Ok(number) => match AttachStatus::from_number(number) {
                 Some(AttachStatus::Done | AttachStatus::NotRecorded) => return Ok(true),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),
-                Some(AttachStatus::AlreadyRecorded) => bail!(
-                    "process {pid} is being recorded, but 'memtrack ps' does not find its recorder: nothing was \
-                     changed; does another user record it, or with another XDG_RUNTIME_DIR?"
-                ),
+                Some(AttachStatus::AlreadyRecorded) => bail!(recorded_by_others(pid)),
                 status => bail!("process {pid} stopped recording, but was not put back wholly: {}", text(status)),
             },
         }
     }
     bail!("process {pid} stopped recording, but was not put back wholly: {}", AttachStatus::Busy.text())
+}
+
+fn recorded_by_others(pid: i32) -> String {
+    format!(
+        "process {pid} is being recorded, but 'memtrack ps' does not find its recorder: nothing was changed; does another user \
+         record it, one outside of this container, or one with another XDG_RUNTIME_DIR?"
+    )
 }
 
 fn text(status: Option<AttachStatus>) -> &'static str {

@@ -153,15 +153,21 @@ fn has_turns(memtrack: i32, name: &str) {
 
 /// How often the threads of this name have given up their processor to wait.
 fn rests(process: i32, name: &str) -> u64 {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads");
-    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
-    let texts =
-        tasks.filter_map(|task| status(task.ok()?)).filter(|text| text.starts_with(&format!("Name:\t{name}\n")));
-    let number = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        line.trim().parse::<u64>().ok()
-    };
-    texts.filter_map(number).sum()
+    sum_of_threads(process, name, "status", "voluntary_ctxt_switches:")
+}
+
+/// How often they have written to a file.
+fn writes(process: i32, name: &str) -> u64 {
+    sum_of_threads(process, name, "io", "syscw:")
+}
+
+/// The sum of what is told in a line of this file of the threads of this name.
+fn sum_of_threads(process: i32, name: &str, file: &str, line: &str) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads").flatten();
+    let text = |task: &std::fs::DirEntry, file: &str| std::fs::read_to_string(task.path().join(file)).ok();
+    let threads = tasks.filter(|task| text(task, "comm").is_some_and(|comm| comm.trim_end() == name));
+    let number = |task| text(&task, file)?.lines().find_map(|text| text.strip_prefix(line))?.trim().parse::<u64>().ok();
+    threads.filter_map(number).sum()
 }
 
 /// Near the limit, where the kernel may kill the whole group, blocks are written at once: memtrack and the program are killed
@@ -184,6 +190,11 @@ fn a_group_that_is_killed_near_its_limit_loses_no_more_than_the_last_moment() {
         command.arg(control.path()).arg(used).arg((LIMIT / 100 * 93).to_string());
         let running = RunningProcess::start(&mut command);
         wait_until("the program is near the limit", || control.phase() == 2 && control.count() > 60 + round * 40);
+        // Each round is written, some milliseconds after the last: checkpoints write a few times in a second.
+        let (counted, written) = (control.count(), writes(running.pid(), "memtrack-write"));
+        let more = || writes(running.pid(), "memtrack-write") - written;
+        wait_until("200 writes, or 4000 blocks", || more() >= 200 || control.count() >= counted + 4000);
+        assert!(more() >= 200, "round {round}: written {} times while 4000 blocks were allocated", more());
         let counted = control.count();
         let begun = Instant::now();
         has_turns(running.pid(), "memtrack-drain");

@@ -87,10 +87,18 @@ fn counted_at_once(send: impl Fn(i32)) -> String {
     }
 }
 
-/// Sends a signal to a process of memtrack's, which may have ended where the machine lets it wait.
+/// A signal was sent to a process or group of memtrack's, or that has ended, where the machine let the test wait.
+#[track_caller]
+fn is_sent_or_gone(result: i32) {
+    let error = std::io::Error::last_os_error();
+    assert!(result == 0 || error.raw_os_error() == Some(libc::ESRCH), "{error}");
+}
+
+/// Sends a signal to a process that may have ended.
+#[track_caller]
 fn kill_what_is_there(process: i32, signal: i32) {
     // SAFETY: takes numbers only; the process was a moment ago one that the test started.
-    unsafe { libc::kill(process, signal) };
+    is_sent_or_gone(unsafe { libc::kill(process, signal) });
 }
 
 /// The same with a command that is prepared.
@@ -154,7 +162,7 @@ fn a_signal_to_memtrack_and_to_its_group_reaches_the_program_once() {
         // Two that are pending at once would be one.
         std::thread::sleep(Duration::from_millis(5));
         // SAFETY: takes numbers only; the group is memtrack's own, and may have ended by now.
-        unsafe { libc::killpg(memtrack, libc::SIGINT) };
+        is_sent_or_gone(unsafe { libc::killpg(memtrack, libc::SIGINT) });
     };
     assert_eq!(counted_at_once(to_both), "1\n");
 }

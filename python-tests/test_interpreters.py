@@ -44,11 +44,11 @@ def test_interpreters_in_the_interpreter(memtrack, version, programs):
         if number < PROOF_SINCE:
             for size in [size for size in expected if size in CONTENDED]:
                 assert found.pop(size) - {()} <= expected.pop(size)
-            # Its thread has the GIL to itself, but on a busy machine may lose it as it begins.
-            thread = max(expected)
-            assert found[thread] - {()} <= expected[thread]
-            if found.pop(thread) != expected.pop(thread):
-                return "a thread that has the GIL to itself has no frames"
+            # It has the GIL to itself, but on a busy machine may lose it as it begins: then it has no frames at all.
+            alone = max(expected)
+            assert found[alone] in ({()}, expected[alone])
+            if found.pop(alone) != expected.pop(alone):
+                return "the thread that has the GIL to itself has no frames"
         if number < OWN_SLOT_SINCE:
             assert found.pop(WITHOUT_GIL) - {()} <= expected.pop(WITHOUT_GIL)
         assert found == expected

@@ -121,7 +121,7 @@ def test_they_are_those_of_a_capture_of_events(executable, tmp_path):
 
 def test_windows_of_samples_say_how_exact_they_are(executable, tmp_path):
     # Blocks are sampled at random: of ten, two are missing in one run of 200, which is further off than the margin.
-    in_one_of(4, lambda: samples_of_windows(executable, tmp_path))
+    in_one_of(2, lambda: samples_of_windows(executable, tmp_path))
     (tmp_path / "all").mkdir()
     ask = windows_of(executable, recorded(executable, tmp_path / "all", "--window", "200ms"))
     assert ask("select count(live_bytes_variance) from $windows") == [(0,)]
@@ -139,6 +139,7 @@ def samples_of_windows(executable, tmp_path):
         ), key=lambda row: row[0])
         # Blocks that are several times the distance are sampled nearly always.
         assert 0 < variance < (held / 4) ** 2
+        assert abs(live - held) <= 0.4 * held + 1000, function
         if abs(live - held) > 5 * variance**0.5 + 1000:
             wrong += f"{function}: {live}, variance {variance}; "
     # Samples are independent: the variances of all windows add up to that of the whole.
@@ -184,7 +185,7 @@ while time.monotonic() - begin < length:
 def test_what_goes_on_growing_is_told_from_a_cache_that_is_full(executable, tmp_path):
     (tmp_path / "growing.py").write_text(GROWING)
     explained = {}
-    for length, window in (("3", "100ms"), ("0.3", "10s")):
+    for length, window in (("3", "100ms"), ("2.5", "1s")):
         capture = tmp_path / f"{length}.bin"
         begun = time.monotonic() if length == "3" else float("inf")
         command = [executable, "run", "-q", "--window", window, "-o", capture, tmp_path / "growing.py", length, str(begun)]
@@ -197,8 +198,8 @@ def test_what_goes_on_growing_is_told_from_a_cache_that_is_full(executable, tmp_
     # After the start-up, a quarter, and up to the last slice of eight.
     assert known * 0.4 < growing[0]["bytes"] < known * 0.8 and growing[0]["evidence"][0]["bytes"] == known
     assert not any("growth" in text for text in explained["3"]["not_seen"])
-    assert not any(finding["id"] == "growth" for finding in explained["0.3"]["findings"])
-    assert any(text.startswith("growth over time: there are too few windows") for text in explained["0.3"]["not_seen"])
+    assert not any(finding["id"] == "growth" for finding in explained["2.5"]["findings"])
+    assert any(text.startswith("growth over time: there are too few windows") for text in explained["2.5"]["not_seen"])
 
 
 def table(executable, capture):

@@ -3,6 +3,7 @@
 Every test works on real processes. MEMTRACK names the executable; without it, the release build of this checkout.
 """
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -11,8 +12,10 @@ import pathlib
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 import typing
 
@@ -216,7 +219,31 @@ def state_of(pid):
 
 def until_it_waits(pid):
     """Until the first thread of a process sleeps. Behind a print into a pipe, it is its next read that makes it sleep."""
-    until(f"process {pid} waits", lambda: state_of(pid) == "S")
+    state = until(f"process {pid} waits", lambda: (now := state_of(pid)) in "SZX" and now)
+    assert state == "S", f"process {pid} has ended: {state}"
+
+
+def kill_in_time(process):
+    """One that hangs, and what it has started, so that whoever reads what they write goes on."""
+
+    def kill():
+        if process.poll() is None:
+            for pid in [process.pid, *started_by(process.pid)]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    timer = threading.Timer(PATIENCE, kill)
+    timer.daemon = True
+    timer.start()
+
+
+def started_by(pid):
+    """The processes that run below this one."""
+    with contextlib.suppress(OSError):  # It has ended.
+        for children in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, children.read_text().split()):
+                yield child
+                yield from started_by(child)
 
 
 def in_one_of(tries, attempt):
@@ -227,9 +254,23 @@ def in_one_of(tries, attempt):
     said = []
     for _ in range(tries):
         said.append(attempt())
-        if not said[-1]:
+        if said[-1] == "":
             return
     raise AssertionError(said)
+
+
+def with_names(record):
+    """What a run that succeeds says at its end where it has names: it gives them half a second, too little on a busy machine."""
+    for _ in range(5):
+        outcome = record()
+        assert outcome.status == 0, outcome
+        if b"there was no time" not in outcome.stderr:
+            return outcome.stderr.decode()
+    raise AssertionError(outcome)
+
+
+#: For what waits until a thread is in a certain call.
+shows_calls = pytest.mark.skipif(not os.path.exists("/proc/self/syscall"), reason="this kernel does not show what is waited for")
 
 
 class Memtrack:
@@ -259,6 +300,16 @@ class Memtrack:
         outcome, capture = self.run(*target, options=options, **process)
         assert outcome.status == 0, outcome.stderr.decode(errors="replace")
         return capture
+
+    def processes(self):
+        """What `ps` lists."""
+        outcome = self("ps", "--json")
+        assert outcome.status == 0, outcome.stderr.decode(errors="replace")
+        return json.loads(outcome.stdout)["processes"]
+
+    def mark(self, pid, name):
+        """Sets a mark, as soon as the program, which runs already, can be reached."""
+        until(f"the mark {name} is set", lambda: self("mark", "-q", pid, name).status == 0)
 
 
 @dataclasses.dataclass
@@ -418,6 +469,13 @@ def module_memtrack(executable, tmp_path_factory):
 def plain(tmp_path):
     """Runs a command without memtrack, in the same directory."""
     return lambda *command, **options: execute(command, **{"cwd": tmp_path, **options})
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """Is made by the test when it has seen what it wants, and at its end for programs that are left."""
+    yield tmp_path / "seen"
+    (tmp_path / "seen").touch()
 
 
 @pytest.fixture

@@ -14,12 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PATIENCE, PROGRAMS, until
+from conftest import PATIENCE, PROGRAMS, shows_calls, until
 
-pytestmark = [
-    pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only"),
-    pytest.mark.skipif(not os.path.exists("/proc/self/syscall"), reason="this kernel does not show what is waited for"),
-]
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only")
 
 # Of x86-64.
 CALLS = {
@@ -78,6 +75,7 @@ def test_a_filter_ends_no_program_that_is_attached_to(executable, compiled, tmp_
     assert program.returncode == 0
 
 
+@shows_calls
 def test_no_wait_of_a_refused_program_is_interrupted(executable, compiled, tmp_path):
     program = started(compiled("attach_filter"), str(CALLS["mprotect"]), "wait")
     assert program.stdout.readline() == "ready\n"
@@ -96,6 +94,7 @@ def is_traced(pid, tid):
     return "TracerPid:\t0\n" not in Path(f"/proc/{pid}/task/{tid}/status").read_text()
 
 
+@shows_calls
 def test_a_thread_that_stops_late_goes_on_with_the_lock_that_is_waited_for(executable, compiled, tmp_path):
     ours, theirs = os.pipe()
     program = started(compiled("late_lock"), str(ours), pass_fds=[ours])
@@ -114,6 +113,7 @@ def test_a_thread_that_stops_late_goes_on_with_the_lock_that_is_waited_for(execu
     os.close(ours), os.close(theirs)
 
 
+@shows_calls
 def test_many_threads_at_unsafe_places_do_not_hide_the_others(executable, compiled, tmp_path):
     number = 20
     program = started(compiled("unusable_threads"), str(number))
@@ -196,8 +196,8 @@ def test_what_stop_completes_is_complete_although_the_program_ends(executable, t
     recorder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert recorder.stdout.readline() == "ready\n"
     children = Path(f"/proc/{recorder.pid}/task/{recorder.pid}/children").read_text().split()
-    started = lambda pid: subprocess.run([executable, "start", "-q", pid], capture_output=True).returncode == 0
-    pid = until("one is recorded", lambda: next(filter(started, children), None))
+    is_recorded_now = lambda pid: subprocess.run([executable, "start", "-q", pid], capture_output=True).returncode == 0
+    pid = until("one is recorded", lambda: next(filter(is_recorded_now, children), None))
     print(400_000, file=recorder.stdin, flush=True)
     assert recorder.stdout.readline() == "done\n"
     stop = subprocess.Popen([executable, "stop", pid], stderr=subprocess.PIPE, text=True)

@@ -9,7 +9,7 @@ import zlib
 
 import pytest
 
-from conftest import PATIENCE, Capture, until
+from conftest import PATIENCE, Capture, kill_in_time
 
 KEPT = "KEPT.append(bytearray(3_000_000))  # stays"
 PROGRAM = """\
@@ -49,11 +49,12 @@ def waited_for(memtrack, path, options, are_recorded):
     command = memtrack.command("run", "--no-native", "-q", "-o", capture.path, *options, "--", sys.executable, path)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, cwd=memtrack.directory, **pipes) as process:
+        kill_in_time(process)
         for is_recorded in are_recorded:
             pid = int(process.stdout.readline())
             # Whoever reads them has no claim on the processor, and answers behind it.
             if is_recorded:
-                until("a mark is set", lambda: memtrack("mark", pid, "read").status == 0)
+                memtrack.mark(pid, "read")
                 assert memtrack("snapshot", "-f", "-o", "read.bin", pid).status == 0
             process.stdin.write(b"\n")
             process.stdin.flush()

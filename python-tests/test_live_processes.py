@@ -8,23 +8,25 @@ from pathlib import Path
 from conftest import PATIENCE, until
 from test_live_windows import pid_of, start, watched, windows_of
 
-LAST_CHILD = """
+#: They wait for the test, and not for ever where it failed.
+WAITS = f"""
 import os, sys, time
-while not os.path.exists(sys.argv[1]):
-    time.sleep(0.01)
+limit = time.monotonic() + {PATIENCE}
+def awaited(path):
+    return os.path.exists(path) or time.monotonic() > limit
+def wait_for(path):
+    while not awaited(path):
+        time.sleep(0.02)
+"""
+LAST_CHILD = """
+wait_for(sys.argv[1])
 pid = os.fork()
 if pid == 0:
     kept = [bytearray(3000 + number) for number in range(500)]
     os._exit(0)
 os.waitpid(pid, 0)
 """
-
-
 WAITING_CHILD = """
-import os, sys, time
-def wait_for(path):
-    while not os.path.exists(path):
-        time.sleep(0.01)
 pid = os.fork()
 if pid == 0:
     kept = [bytearray(3000 + number) for number in range(500)]
@@ -37,13 +39,22 @@ wait_for(sys.argv[2])
 
 def recorded(memtrack):
     """Captures below the test's directory that are written, with their processes."""
-    known = [(str(one["capture"]), one["pid"]) for one in json.loads(memtrack("ps", "--json").stdout)["processes"]]
+    known = [(str(one["capture"]), one["pid"]) for one in memtrack.processes()]
     return [(capture, pid) for capture, pid in known if capture.startswith(f"{memtrack.directory}/")]
 
 
-def test_nothing_is_replayed_any_more_when_the_child_has_ended_that_was_watched(memtrack):
-    path, seen, end = (memtrack.directory / name for name in ("waiting.bin", "seen", "end"))
-    process = start(memtrack, [sys.executable, "-c", WAITING_CHILD, str(seen), str(end)], path, "--follow")
+def test_nothing_is_replayed_any_more_when_the_child_has_ended_that_was_watched(memtrack, seen):
+    path, end = memtrack.directory / "waiting.bin", memtrack.directory / "end"
+    process = start(memtrack, [sys.executable, "-c", WAITS + WAITING_CHILD, str(seen), str(end)], path, "--follow")
+    try:
+        nothing_is_replayed(memtrack, process, path, seen)
+    finally:
+        end.touch()
+    assert process.wait(PATIENCE) == 0
+
+
+def nothing_is_replayed(memtrack, process, path, seen):
+    """Once the child that was watched has ended, although the program goes on."""
     others = lambda: [pid for capture, pid in recorded(memtrack) if "/waiting." in capture and capture != str(path)]
     (child,) = until("the child is recorded", others)
     windows, _ = windows_of(watched(memtrack, seen, child))
@@ -61,14 +72,12 @@ def test_nothing_is_replayed_any_more_when_the_child_has_ended_that_was_watched(
     # For a while the recording waits for those who come again.
     until("nothing is replayed", lambda: process.poll() is not None or not replays())
     assert process.poll() is None
-    end.touch()
-    assert process.wait(PATIENCE) == 0
 
 
-def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
+def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack, seen):
     """The viewer is told of it too late to watch it, or not at all, and reads its capture."""
-    path, seen = memtrack.directory / "last.bin", memtrack.directory / "seen"
-    process = start(memtrack, [sys.executable, "-c", LAST_CHILD, str(seen)], path, "--follow")
+    path = memtrack.directory / "last.bin"
+    process = start(memtrack, [sys.executable, "-c", WAITS + LAST_CHILD, str(seen)], path, "--follow")
     lines = watched(memtrack, seen, "--all", pid_of(memtrack, path))
     assert process.wait(PATIENCE) == 0
     windows, _ = windows_of(lines)
@@ -79,8 +88,8 @@ def test_a_child_that_ends_with_the_program_is_in_the_sum_of_all(memtrack):
         assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
 
 
+#: The workers grow for three seconds, and then hold what they have.
 FAMILY = """
-import os, sys, time
 def hold(number):
     return [bytearray(1000 + at % 7) for at in range(number)]
 workers = []
@@ -88,9 +97,9 @@ for number in range(2):
     pid = os.fork()
     if pid == 0:
         kept, end = [], time.monotonic() + 3
-        while time.monotonic() < end or not os.path.exists(sys.argv[1]):
+        while time.monotonic() < end or not awaited(sys.argv[1]):
             kept += hold(50)
-            del kept[:20]
+            del kept[: 20 if time.monotonic() < end else 50]
             time.sleep(0.01)
         os._exit(0)
     workers.append(pid)
@@ -107,23 +116,21 @@ for number in range(8):
 
 
 CROWD = """
-import os, sys, time
 children = []
 for number in range(40):
     pid = os.fork()
     if pid == 0:
         kept = [bytearray(3000 + number) for _ in range(20)]
-        while not os.path.exists(sys.argv[1]):
-            time.sleep(0.02)
+        wait_for(sys.argv[1])
         os._exit(0)
     children.append(pid)
 [os.waitpid(pid, 0) for pid in children]
 """
 
 
-def test_more_processes_than_the_recording_serves_are_added_up(memtrack):
-    path, seen = memtrack.directory / "crowd.bin", memtrack.directory / "seen"
-    process = start(memtrack, [sys.executable, "-c", CROWD, str(seen)], path, "--follow")
+def test_more_processes_than_the_recording_serves_are_added_up(memtrack, seen):
+    path = memtrack.directory / "crowd.bin"
+    process = start(memtrack, [sys.executable, "-c", WAITS + CROWD, str(seen)], path, "--follow")
     enough = lambda windows: windows[-1]["processes"] == 41
     lines = watched(memtrack, seen, "--all", pid_of(memtrack, path), every="500ms", enough=enough)
     assert process.wait(PATIENCE) == 0
@@ -136,9 +143,9 @@ def test_more_processes_than_the_recording_serves_are_added_up(memtrack):
         assert sum(window["allocated"][what] for window, _ in windows) == stats["allocations"][what]
 
 
-def test_all_processes_of_a_recording_are_added_up(memtrack):
-    path, seen = memtrack.directory / "family.bin", memtrack.directory / "seen"
-    process = start(memtrack, [sys.executable, "-c", FAMILY, str(seen)], path, "--follow")
+def test_all_processes_of_a_recording_are_added_up(memtrack, seen):
+    path = memtrack.directory / "family.bin"
+    process = start(memtrack, [sys.executable, "-c", WAITS + FAMILY, str(seen)], path, "--follow")
     enough = lambda windows: windows[-1]["processes"] >= 3
     lines = watched(memtrack, seen, "--all", pid_of(memtrack, path), every="500ms", enough=enough)
     assert process.wait(PATIENCE) == 0

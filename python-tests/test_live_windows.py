@@ -7,26 +7,25 @@ import re
 import socket
 import subprocess
 import sys
-import threading
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from conftest import PATIENCE, REPOSITORY, Capture, in_one_of, until
+from conftest import PATIENCE, REPOSITORY, Capture, in_one_of, kill_in_time, until
 
-PYTHON = """
+#: Both end by themselves where nobody ever sees them.
+PYTHON = f"""
 import os, sys, threading, time
-cache = []
+cache, end = [], time.monotonic() + {PATIENCE}
 def load(number):
     cache.append(bytearray(2000 + number % 50))
 def churn():
     return sum(len(str(number) * 40) for number in range(300))
 def work():
     number = 0
-    while number % 10 or not os.path.exists(sys.argv[1]):
+    while number % 10 or not os.path.exists(sys.argv[1]) and time.monotonic() < end:
         churn()
         load(number)
         number += 1
@@ -62,18 +61,12 @@ static void *work(void *argument) {
 }
 int main(int argc, char **argv) {
     pthread_t threads[3];
+    alarm(PATIENCE);
     seen = argv[argc - 1];
     for (long i = 0; i < 3; i++) pthread_create(&threads[i], 0, work, (void *)(i + 1));
     for (int i = 0; i < 3; i++) pthread_join(threads[i], 0);
 }
 """
-
-
-@pytest.fixture
-def seen(tmp_path):
-    """Is made by the test when it has seen what it wants, and at its end for programs that are left."""
-    yield tmp_path / "seen"
-    (tmp_path / "seen").touch()
 
 
 @pytest.fixture(params=["python", "c"])
@@ -82,7 +75,7 @@ def program(request, tmp_path, seen):
     if request.param == "python":
         return [sys.executable, "-c", PYTHON, str(seen)]
     (tmp_path / "threads.c").write_text(C)
-    subprocess.run(["gcc", "-g", "-O1", "-pthread", "-o", tmp_path / "threads", tmp_path / "threads.c"], check=True)
+    subprocess.run(["gcc", "-g", "-O1", "-pthread", f"-DPATIENCE={PATIENCE}", "-o", tmp_path / "threads", tmp_path / "threads.c"], check=True)
     return [str(tmp_path / "threads"), str(seen)]
 
 
@@ -95,17 +88,9 @@ def start(memtrack, program, capture, *options):
     return process
 
 
-def kill_in_time(process):
-    """One that hangs."""
-    timer = threading.Timer(PATIENCE, process.kill)
-    timer.daemon = True
-    timer.start()
-
-
 def pid_of(memtrack, capture):
     """The process whose recording is in this file, as soon as `ps` knows it."""
-    listed = lambda: json.loads(memtrack("ps", "--json").stdout)["processes"]
-    return until(f"{capture} is recorded", lambda: [one["pid"] for one in listed() if one["capture"] == str(capture)])[0]
+    return until(f"{capture} is recorded", lambda: [one["pid"] for one in memtrack.processes() if one["capture"] == str(capture)])[0]
 
 
 def watched(memtrack, seen, *options, every="200ms", enough=len):
@@ -388,14 +373,16 @@ def test_a_scraper_gets_the_figures(memtrack):
     )
     try:
         url = next(re.search(r"http://\S+/metrics", line)[0] for line in process.stderr if "http" in line)
-        for _ in range(PATIENCE):
+
+        def answer():
             try:
-                with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
-                    text = answer.read().decode()
-                break
+                with urllib.request.urlopen(url, timeout=PATIENCE) as found:
+                    return found.read().decode()
             except urllib.error.HTTPError as error:
                 assert error.code == 503
-                time.sleep(0.1)
+                return None
+
+        text = until("there are figures", answer)
         with pytest.raises(urllib.error.HTTPError):
             urllib.request.urlopen(url.replace("/metrics", "/other"), timeout=PATIENCE)
         address = "127.0.0.1", int(url.split(":")[2].split("/")[0])

@@ -4,8 +4,8 @@ import json
 import subprocess
 import sys
 
-from conftest import PATIENCE
-from test_objects_recorded import mark, objects, recorded, row  # noqa: F401
+from conftest import PATIENCE, kill_in_time
+from test_objects_recorded import objects, recorded, row  # noqa: F401
 from test_schemas import validator
 
 
@@ -28,14 +28,15 @@ for step in range(3):
 
 
 def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_programs(
-    recorded, objects, executable, tmp_path
+    recorded, objects, memtrack, executable, tmp_path
 ):
     (tmp_path / "app.py").write_text(LEAKS)
     command = [str(executable), "run", "-q", "-o", "leaks.bin", "--objects-at", "mark:step,end", "--python", sys.executable, "app.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        kill_in_time(process)
         for _ in range(3):
             pid = process.stdout.readline().strip()
-            mark(executable, pid, "step")
+            memtrack.mark(pid, "step")
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0
@@ -55,6 +56,7 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
     command[command.index("mark:step,end")] = "mark:step"
     command[command.index("leaks.bin")] = "marks.bin"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        kill_in_time(process)
         for step in range(3):
             pid = process.stdout.readline().strip()
             if step == 0:
@@ -62,7 +64,7 @@ def test_explain_names_types_that_grow_in_three_pictures_and_diff_takes_running_
                 grown = objects("--diff", "leaks.bin", pid, "--at", "end")
                 assert row(grown, "__main__.Session")["count"] == -6000
                 assert not [of for of in grown["types"] if of["type"] == "__main__.Cached"]
-            mark(executable, pid, "step")
+            memtrack.mark(pid, "step")
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0

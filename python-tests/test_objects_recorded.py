@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, in_one_of, interpreter_path, until, until_it_waits
+from conftest import FREE_THREADED, OBJECT_VERSIONS, PATIENCE, in_one_of, interpreter_path, kill_in_time, until_it_waits
 from test_schemas import validator
 
 END = """
@@ -282,29 +282,24 @@ def test_explain_names_who_holds_the_objects_of_the_lines_that_it_names(memtrack
     assert "__init__" in held["evidence"][line]["text"] and objects["text"].startswith("in its blocks at the end")
 
 
-def mark(executable, pid, name):
-    """Sets a mark, as soon as the program, which runs already, can be reached."""
-    command = [str(executable), "mark", "-q", pid, name]
-    until(f"the mark {name} is set", lambda: subprocess.run(command, timeout=PATIENCE).returncode == 0)
-
-
-def marked(memtrack, executable, tmp_path, *options):
-    (tmp_path / "app.py").write_text(STEPS)
-    command = [str(executable), "run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py"]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": tmp_path}
+def marked(memtrack, *options):
+    (memtrack.directory / "app.py").write_text(STEPS)
+    command = memtrack.command("run", "-q", "-o", "steps.bin", *options, "--python", sys.executable, "app.py")
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": memtrack.directory}
     with subprocess.Popen(command, **pipes) as process:
+        kill_in_time(process)
         for name in ("one", "two"):
             pid = process.stdout.readline().strip()
-            mark(executable, pid, name)
+            memtrack.mark(pid, name)
             process.stdin.write("\n")
             process.stdin.flush()
         assert process.wait(PATIENCE) == 0
-    return tmp_path / "steps.bin"
+    return memtrack.directory / "steps.bin"
 
 
 def test_marks_and_the_peak_have_pictures_and_what_grew_between_two_is_told(memtrack, executable, objects, tmp_path):
     moments = "mark:one,mark:two,peak,end"
-    capture = marked(memtrack, executable, tmp_path, "--trace-python-allocators", "--objects-at", moments)
+    capture = marked(memtrack, "--trace-python-allocators", "--objects-at", moments)
     counts = {at: row(objects(capture, "--at", at), "__main__.Item")["count"] for at in moments.split(",")}
     assert counts == {"mark:one": 100, "mark:two": 350, "peak": 350, "end": 350}
     large = [of for of in objects(capture, "--at", "peak")["types"] if of["type"] == "builtins.bytes"]

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as Tree
 
 import pytest
 
-from conftest import PROGRAMS, REPOSITORY, WHOLE, execute, interpreter_path
+from conftest import PATIENCE, PROGRAMS, REPOSITORY, WHOLE, execute, interpreter_path
 
 pytest_plugins = ["pytester"]
 PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider")
@@ -36,7 +36,7 @@ def tests(pytester, executable, monkeypatch):
 
     def run(code, *options):
         pytester.makepyfile(test_shop=SHOP + code)
-        return pytester.runpytest_subprocess(*PLUGIN, *options)
+        return pytester.runpytest_subprocess(*PLUGIN, *options, timeout=PATIENCE)
 
     return run
 
@@ -478,7 +478,7 @@ def test_forked_children_count_as_well_where_memtrack_run_records(tests, pyteste
     pytester.makepyfile(test_shop=SHOP + CHILDREN)
     recorder = [executable, "run", "-q", "-o", "session.bin", "--allocation-timestamps", "--trace-python-allocators", "--follow"]
     pytest_itself = [sys.executable, "-m", "pytest", *PLUGIN, "--memtrack"]
-    result = pytester.run(*(recorder if under_run else []), *pytest_itself)
+    result = pytester.run(*(recorder if under_run else []), *pytest_itself, timeout=PATIENCE)
     result.assert_outcomes(passed=4, failed=2)
     result.stdout.fnmatch_lines(["FAILED *test_child_over*", "FAILED *test_grandchild_over*"])
     peaks = re.findall(r"^ *(\d+\.\d+) MB .* test_shop.py::(\w+)$", result.stdout.str(), re.MULTILINE)

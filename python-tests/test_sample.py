@@ -5,12 +5,11 @@ import gzip
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import PATIENCE, REPOSITORY, until
 
 PROGRAM = r"""
 #include <stdint.h>
@@ -42,9 +41,9 @@ def sampled(executable, tmp_path, *options):
         source.write_text(PROGRAM)
         subprocess.run(["gcc", "-O1", "-g", "-o", program, source], check=True)
     run = subprocess.run(
-        [executable, "run", "-q", "-f", *options, "-o", capture, program], capture_output=True, text=True, timeout=60, check=True
+        [executable, "run", "-q", "-f", *options, "-o", capture, program], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
-    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     return [int(word) for word in run.stderr.split()], json.loads(stats.stdout), capture
 
 
@@ -83,11 +82,11 @@ def test_small_blocks_without_samples_beside_large_ones_are_in_the_intervals(exe
     covered, rounds = 0, 12
 
     def report(*words):
-        return json.loads(subprocess.run([executable, *words], capture_output=True, timeout=60, check=True).stdout)
+        return json.loads(subprocess.run([executable, *words], capture_output=True, timeout=PATIENCE, check=True).stdout)
 
     for number in range(rounds):
         capture = tmp_path / f"{number}.bin"
-        subprocess.run([executable, "run", "-q", "--sample=64KiB", "-o", capture, program], timeout=60, check=True)
+        subprocess.run([executable, "run", "-q", "--sample=64KiB", "-o", capture, program], timeout=PATIENCE, check=True)
         stats = report("stats", "--json", capture)
         [site] = [row for row in report("table", "--allocated", "--json", capture)["rows"] if row["function"] == "main"]
         covered += site["count_low"] <= 10_200 <= site["count_high"]
@@ -103,11 +102,11 @@ def test_what_was_counted_is_added_to_what_another_process_recorded_whole(execut
     subprocess.run(["gcc", "-O0", "-o", program, source], check=True)
     names = [tmp_path / name for name in ("samples.bin", "all.bin", "both.bin")]
     for options, name in ((["--sample=64KiB"], names[0]), ([], names[1])):
-        subprocess.run([executable, "run", "-q", *options, "-o", name, program], timeout=60, check=True)
-    subprocess.run([executable, "merge", "-o", names[2], *names[:2]], timeout=60, check=True, capture_output=True)
+        subprocess.run([executable, "run", "-q", *options, "-o", name, program], timeout=PATIENCE, check=True)
+    subprocess.run([executable, "merge", "-o", names[2], *names[:2]], timeout=PATIENCE, check=True, capture_output=True)
     figures = []
     for name in names:
-        stats = subprocess.run([executable, "stats", "--json", name], capture_output=True, timeout=60, check=True)
+        stats = subprocess.run([executable, "stats", "--json", name], capture_output=True, timeout=PATIENCE, check=True)
         figures.append(json.loads(stats.stdout))
     one, other, both = [known["allocations"] for known in figures]
     assert both == {name: one[name] + other[name] for name in ("count", "bytes")}
@@ -151,8 +150,8 @@ def sampled_cxx(executable, tmp_path, text, option):
     source.write_text(text)
     subprocess.run(["g++", "-O1", "-fno-builtin", "-pthread", "-o", program, source], check=True)
     command = [executable, "run", "-q", option, "-o", capture, program]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     return run.stderr, json.loads(stats.stdout)
 
 
@@ -232,7 +231,7 @@ def test_what_fails_is_not_counted(executable, tmp_path):
 def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     _, _, capture = sampled(executable, tmp_path, "--sample")
     for command in (["parse"], ["transform", "heaptrack"], ["query", "size > 1"]):
-        run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([executable, command[0], *command[1:], capture], capture_output=True, text=True, timeout=PATIENCE)
         assert run.returncode != 0, command
     # Several processes are no exception.
     (tmp_path / "other").mkdir()
@@ -240,12 +239,12 @@ def test_what_needs_every_allocation_is_refused(executable, tmp_path):
     both = tmp_path / "both.bin"
     subprocess.run([executable, "merge", "-o", both, capture, other], capture_output=True, check=True)
     # What all captures of a report share is said once.
-    table = subprocess.run([executable, "table", both], capture_output=True, text=True, timeout=60, check=True)
+    table = subprocess.run([executable, "table", both], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert table.stderr.count("estimates from samples") == 1, table.stderr
-    table = subprocess.run([executable, "table", capture], capture_output=True, text=True, timeout=60, check=True)
+    table = subprocess.run([executable, "table", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert "estimates from samples" in table.stderr
     for options in (["--sample=0"], ["--sample=x"], ["--sample=auto:0"], ["--sample=auto:"]):
-        run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True, timeout=PATIENCE)
         assert run.returncode == 2, options
 
 
@@ -253,9 +252,9 @@ def test_tables_have_the_figures_of_stats_with_their_variances(executable, tmp_p
     duckdb = pytest.importorskip("duckdb")
     _, _, capture = sampled(executable, tmp_path, "--sample=16KiB")
     tables = tmp_path / "tables"
-    subprocess.run([executable, "transform", "parquet", "-o", tables, capture], capture_output=True, timeout=60, check=True)
+    subprocess.run([executable, "transform", "parquet", "-o", tables, capture], capture_output=True, timeout=PATIENCE, check=True)
     assert not (tables / "events").exists()
-    stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, timeout=60, check=True).stdout)
+    stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, timeout=PATIENCE, check=True).stdout)
     sums = duckdb.connect().execute(
         f"select sum(peak_bytes), sqrt(sum(peak_bytes_variance)), sum(peak_count) from read_parquet('{tables}/sites/**/*.parquet')"
     )
@@ -288,8 +287,8 @@ def test_explain_names_what_grows_by_samples_with_intervals(executable, tmp_path
     jsonschema = pytest.importorskip("jsonschema")
     (tmp_path / "server.py").write_text(GROWING)
     capture = tmp_path / "s.bin"
-    subprocess.run([executable, "run", "-q", *options, "-o", capture, sys.executable, tmp_path / "server.py"], timeout=60, check=True)
-    run = subprocess.run([executable, "explain", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+    subprocess.run([executable, "run", "-q", *options, "-o", capture, sys.executable, tmp_path / "server.py"], timeout=PATIENCE, check=True)
+    run = subprocess.run([executable, "explain", "--json", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     report = json.loads(run.stdout)
     schema = json.loads((REPOSITORY / "docs/schemas/memtrack-explain-1.schema.json").read_text())
     jsonschema.Draft202012Validator(schema).validate(report)
@@ -299,7 +298,7 @@ def test_explain_names_what_grows_by_samples_with_intervals(executable, tmp_path
     noise = max(evidence["bytes_high"] - evidence["bytes"], evidence["bytes"] - evidence["bytes_low"])
     # Three times the interval.
     assert 0 < noise < 2_000_000 and abs(evidence["bytes"] - 400 * 20_000) < 3 * noise + 100_000
-    text = subprocess.run([executable, "explain", capture], capture_output=True, text=True, timeout=60, check=True).stdout
+    text = subprocess.run([executable, "explain", capture], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
     assert "what is too small for samples" in text and "return [bytes" not in text
 
 
@@ -308,15 +307,15 @@ def test_a_difference_within_its_interval_is_unchanged_and_fails_no_limit(execut
     for number in range(2):
         _, _, capture = sampled(executable, tmp_path, "--sample=64KiB")
         captures.append(capture.rename(tmp_path / f"{number}.bin"))
-    run = subprocess.run([executable, "diff", "--json", "--leaks", *captures], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([executable, "diff", "--json", "--leaks", *captures], capture_output=True, text=True, timeout=PATIENCE, check=True)
     report = json.loads(run.stdout)
     [main] = [row for row in report["rows"] if row["function"] in ("main", "<no stack>")][:1]
     assert main["base"]["own_bytes_low"] < main["base"]["own_bytes"] < main["base"]["own_bytes_high"]
     if report["change_low"] <= 0 <= report["change_high"]:
         assert all(row["status"] == "unchanged" for row in report["rows"])
-        run = subprocess.run([executable, "diff", "--leaks", "--fail-over=0", *captures], capture_output=True, timeout=60)
+        run = subprocess.run([executable, "diff", "--leaks", "--fail-over=0", *captures], capture_output=True, timeout=PATIENCE)
         assert run.returncode == 0
-    run = subprocess.run([executable, "diff", "--metric=temporary", *captures], capture_output=True, text=True, timeout=60)
+    run = subprocess.run([executable, "diff", "--metric=temporary", *captures], capture_output=True, text=True, timeout=PATIENCE)
     assert run.returncode == 1 and "samples" in run.stderr
 
 
@@ -325,7 +324,7 @@ def test_exports_have_the_ends_of_intervals(executable, tmp_path):
 
     def transform(name):
         output = tmp_path / f"out.{name}"
-        subprocess.run([executable, "transform", name, "-f", capture, "-o", output], capture_output=True, timeout=60, check=True)
+        subprocess.run([executable, "transform", name, "-f", capture, "-o", output], capture_output=True, timeout=PATIENCE, check=True)
         return output
 
     rows = list(csv.DictReader(transform("csv").open()))
@@ -356,13 +355,11 @@ def test_windows_have_the_ends_of_intervals(executable, tmp_path):
     script, capture = tmp_path / "loop.py", tmp_path / "loop.bin"
     script.write_text(LOOP)
     with subprocess.Popen([executable, "run", "-q", "--sample=64KiB", "-o", capture, sys.executable, script]) as run:
-        deadline = time.monotonic() + 600
-        while not (capture.exists() and capture.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until("the recording begins", lambda: capture.exists() and capture.stat().st_size)
         live = [executable, "live", "--jsonl", "--every=500ms", capture]
-        live = subprocess.run(live, capture_output=True, text=True, timeout=60, check=True)
-        assert run.wait(timeout=60) == 0
-    after = subprocess.run([executable, "live", "--jsonl", "--every=500ms", capture], capture_output=True, text=True, timeout=60, check=True)
+        live = subprocess.run(live, capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert run.wait(timeout=PATIENCE) == 0
+    after = subprocess.run([executable, "live", "--jsonl", "--every=500ms", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
     for output in (live.stdout, after.stdout):
         records = [json.loads(line) for line in output.splitlines()]
         assert records[0]["sample_bytes"] == 65536 and records[0]["unseen_bytes"] == 3 * 65536
@@ -411,8 +408,8 @@ def test_each_sample_has_the_weight_of_its_rate(executable, tmp_path):
     covered, distances = 0, set()
     for _ in range(12):
         run = [executable, "run", "-q", "-f", "--sample=auto:5000", "-o", capture, program]
-        truth = int(subprocess.run(run, capture_output=True, text=True, timeout=60, check=True).stderr)
-        stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=60, check=True)
+        truth = int(subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE, check=True).stderr)
+        stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, timeout=PATIENCE, check=True)
         stats = json.loads(stats.stdout)
         assert stats["capture"]["sample_rate"] == 5000
         distances.add(stats["capture"]["sample_bytes"])
@@ -450,7 +447,7 @@ def test_start_of_a_dormant_program_takes_it_for_this_recording(executable, tmp_
         grow()
         children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
         control = lambda name, *options: subprocess.run(
-            [executable, name, *options, children[0]], capture_output=True, text=True, timeout=60
+            [executable, name, *options, children[0]], capture_output=True, text=True, timeout=PATIENCE
         )
         for name, options in (("s", ["--sample"]), ("all", []), ("auto", ["--sample=auto:7"]), ("own", ["--sample=64KiB"])):
             started = control("start", "-o", tmp_path / f"{name}.bin", *options)
@@ -518,12 +515,12 @@ def test_windows_of_sums_have_the_ends_of_intervals(executable, tmp_path):
     script, capture = tmp_path / "held.py", tmp_path / "held.bin"
     script.write_text("held = [bytearray(100_000) for _ in range(200)]\n")
     run = [executable, "run", "-q", "--sample=64KiB", "--aggregate", "-o", capture, sys.executable, script]
-    subprocess.run(run, timeout=60, check=True)
+    subprocess.run(run, timeout=PATIENCE, check=True)
     live = [executable, "live", "--jsonl", capture]
-    live = subprocess.run(live, capture_output=True, text=True, timeout=60, check=True)
+    live = subprocess.run(live, capture_output=True, text=True, timeout=PATIENCE, check=True)
     window = [record for record in map(json.loads, live.stdout.splitlines()) if record["type"] == "window"][-1]
     allocated = window["allocated"]
     assert allocated["bytes_low"] < allocated["bytes"] < allocated["bytes_high"]
     table = [executable, "table", "--allocated", "--json", capture]
-    rows = json.loads(subprocess.run(table, capture_output=True, text=True, timeout=60, check=True).stdout)["rows"]
+    rows = json.loads(subprocess.run(table, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout)["rows"]
     assert allocated["bytes"] == sum(row["bytes"] for row in rows)

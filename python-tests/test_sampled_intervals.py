@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+from conftest import PATIENCE
+
 # Each function has one block; most have no sample, and no row.
 MANY_FUNCTIONS = "#include <stdlib.h>\nvoid *volatile kept[2000];\n" + "".join(
     f"__attribute__((noinline)) void hold_{number}(void) {{ kept[{number}] = malloc(64); }}\n" for number in range(2000)
@@ -67,14 +69,14 @@ def built(tmp_path, text):
 
 
 def told(executable, *words):
-    return subprocess.run([executable, *words], capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run([executable, *words], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
 
 
 def test_rows_that_are_shown_for_one_sample_hold_the_truth(executable, tmp_path):
     program, rows, covered = built(tmp_path, MANY_FUNCTIONS), 0, 0
     for number in range(4):
         capture = tmp_path / f"{number}.bin"
-        subprocess.run([executable, "run", "-q", "--sample=4096", "-o", capture, program], timeout=60, check=True)
+        subprocess.run([executable, "run", "-q", "--sample=4096", "-o", capture, program], timeout=PATIENCE, check=True)
         for row in json.loads(told(executable, "table", "--leaks", "--json", capture))["rows"]:
             if row["function"].startswith("hold_"):
                 rows += 1
@@ -86,7 +88,7 @@ def test_rows_that_are_shown_for_one_sample_hold_the_truth(executable, tmp_path)
 def test_numbers_of_text_have_the_intervals_of_json(executable, tmp_path):
     capture = tmp_path / "c.bin"
     program = built(tmp_path, MANY_FUNCTIONS)
-    subprocess.run([executable, "run", "-q", "--sample=4096", "-o", capture, program], timeout=60, check=True)
+    subprocess.run([executable, "run", "-q", "--sample=4096", "-o", capture, program], timeout=PATIENCE, check=True)
     rows = json.loads(told(executable, "table", "--leaks", "--json", capture))["rows"]
     text = told(executable, "table", "--leaks", capture).splitlines()
     for row in [row for row in rows if row["function"].startswith("hold_")][:20]:
@@ -101,7 +103,7 @@ def test_the_joint_peak_of_sampled_processes_is_not_what_chance_has_raised(execu
         captures.mkdir()
         run = subprocess.run(
             [executable, "run", "-q", "--follow", "--sample=8192", "-o", captures / "c.bin", program, str(number)],
-            capture_output=True, text=True, timeout=60, check=True,
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
         )
         [truth] = [int(line) for line in run.stderr.split() if line.isdigit()]
         peak = json.loads(told(executable, "stats", "--json", *captures.iterdir()))["peak"]

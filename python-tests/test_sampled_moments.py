@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from conftest import REPOSITORY
+from conftest import PATIENCE, REPOSITORY
 
 SPANS = """
 import memtrack, os, subprocess, sys, threading
@@ -51,7 +51,7 @@ def recorded(executable, tmp_path):
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python"), "MEMTRACK": str(executable), "MEMTRACK_CACHE": "none"}
         (tmp_path / "program.py").write_text(code)
         command = [executable, "run", "-q", "-f", "-o", "whole.bin", *options, sys.executable, "program.py"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr
         counts = []
         for name in "abc":

@@ -116,13 +116,12 @@ def test_the_end_of_the_program_ends_the_recording(executable, target, tmp_path)
     assert "has ended" in text and stats["capture"]["complete"] is True and stats["leaked"]["moment"] == "finalization"
 
 
-def test_a_duration_and_a_second_terminal_end_it_too(executable, target, tmp_path):
+def test_a_duration_and_a_second_terminal_end_it_too(executable, memtrack, target, tmp_path):
     begun = time.monotonic()
     Attached(executable, target.pid, "-o", tmp_path / "a.bin", "--duration", "300ms").end(by=None)
     assert time.monotonic() - begun > 0.3
     attached = Attached(executable, target.pid, "-o", tmp_path / "b.bin")
-    listed = subprocess.run([executable, "ps", "--json"], capture_output=True, text=True, check=True)
-    assert target.pid in [process["pid"] for process in json.loads(listed.stdout)["processes"]]
+    assert target.pid in [process["pid"] for process in memtrack.processes()]
     again = subprocess.run([executable, "attach", str(target.pid)], capture_output=True, text=True, cwd=tmp_path)
     assert again.returncode == 1 and "already being recorded" in again.stderr
     target.grow(4)
@@ -210,11 +209,10 @@ def test_refusals_name_the_reason(executable, target, tmp_path):
     target.end()
 
 
-def test_a_dormant_program_is_recorded_from_start_to_stop(executable, tmp_path):
+def test_a_dormant_program_is_recorded_from_start_to_stop(executable, memtrack, tmp_path):
     target = Target(tmp_path, executable, "run", "--dormant", sys.executable)
     children = Path(f"/proc/{target.pid}/task/{target.pid}/children").read_text().split()
-    listed = lambda: json.loads(subprocess.run([executable, "ps", "--json"], capture_output=True, check=True).stdout)["processes"]
-    ((pid, state),) = until("it is known", lambda: [(one["pid"], one["state"]) for one in listed() if str(one["pid"]) in children])
+    ((pid, state),) = until("it is known", lambda: [(one["pid"], one["state"]) for one in memtrack.processes() if str(one["pid"]) in children])
     assert state == "dormant"
 
     def command(name, *options):
@@ -280,7 +278,7 @@ sys.stdin.read()
 """
 
 
-def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_start(executable, tmp_path):
+def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_start(executable, memtrack, tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(ENDED_CHILDREN)
     command = [executable, "run", "--dormant", "--follow", "-q", sys.executable, script]
@@ -291,7 +289,7 @@ def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_star
         return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=PATIENCE)
 
     def states():
-        return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
+        return {process["pid"]: process["state"] for process in memtrack.processes()}
 
     until("they are known", lambda: {first, second, parent} <= states().keys())
     for pid in (first, parent):
@@ -309,7 +307,7 @@ def test_a_child_that_has_ended_refuses_no_mark_and_is_complete_at_the_next_star
     assert "middle" in asked("parse", tmp_path / f"{parent}.bin").stdout
 
 
-def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(executable, tmp_path):
+def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(executable, memtrack, tmp_path):
     script = tmp_path / "forks.py"
     script.write_text(FORKED_READER)
     command = [executable, "run", "--dormant", "--follow", "-q", sys.executable, script]
@@ -325,7 +323,7 @@ def test_children_of_a_dormant_program_are_dormant_and_recorded_by_their_ids(exe
         return subprocess.run([executable, name, *map(str, options)], capture_output=True, text=True, timeout=PATIENCE)
 
     def states():
-        return {process["pid"]: process["state"] for process in json.loads(asked("ps", "--json").stdout)["processes"]}
+        return {process["pid"]: process["state"] for process in memtrack.processes()}
 
     until("they are known", lambda: {parent, child} <= states().keys())
     assert (states()[parent], states()[child]) == ("dormant", "dormant")

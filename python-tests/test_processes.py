@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from conftest import Capture, execute
+from conftest import Capture, execute, with_names
 
 FOLLOW = ("--follow",)
 
@@ -299,13 +299,8 @@ def test_the_end_of_run_names_lines_of_native_children(memtrack, tmp_path):
     source.write_text("#include <stdlib.h>\nint main(void) {\n    return !malloc(7000000);\n}\n")
     subprocess.run(["gcc", "-g", "-O0", "-o", program, source], check=True)
     code = f"import subprocess; subprocess.run([{str(program)!r}], check=True)"
-    command = memtrack.command("run", "--follow", "-f", "-o", tmp_path / "c.bin", sys.executable, "-c", code)
-    # The closing lines give names half a second.
-    for _ in range(10):
-        ended = execute(command, cwd=tmp_path)
-        if b"there was no time" not in ended.stderr:
-            break
-    assert ended.status == 0 and b"main at child.c:3" in ended.stderr, ended
+    text = with_names(lambda: memtrack("run", "--follow", "-f", "-o", "c.bin", sys.executable, "-c", code))
+    assert "main at child.c:3" in text, text
 
 
 @pytest.mark.parametrize("options", [FOLLOW, (*FOLLOW, "--allocation-timestamps")])

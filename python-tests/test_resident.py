@@ -9,7 +9,6 @@ import shutil
 import struct
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -25,10 +24,8 @@ del blocks
 
 
 def wait_for(path, process):
-    end = time.monotonic() + PATIENCE
-    while not path.exists():
-        assert process.poll() is None and time.monotonic() < end, path
-        time.sleep(0.01)
+    until(path, lambda: path.exists() or process.poll() is not None)
+    assert path.exists(), path
 
 
 def anonymous(pid):
@@ -60,7 +57,7 @@ def given_back(memtrack, tmp_path, options, environment):
     pid = child(process.pid)
     # It allocates now, so that its allocator is asked; of glibc, the account is what was read from outside.
     until("its allocator has answered", lambda: is_glibc or has_answered(memtrack, tmp_path / "asked.bin", pid))
-    until("a mark is set", lambda: memtrack("mark", pid, "here").status == 0)
+    memtrack.mark(pid, "here")
     # The mark's account has come when a later snapshot is complete.
     assert memtrack("snapshot", "-o", tmp_path / "after.bin", pid).status == 0
     before = anonymous(pid)
@@ -114,7 +111,7 @@ def test_pools_by_size_class_are_those_of_the_allocator(memtrack, tmp_path, vers
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"ready\n"
     pid = child(process.pid)
-    until("a mark is set", lambda: memtrack("mark", pid, "here").status == 0)
+    memtrack.mark(pid, "here")
     # The mark's account has come when a later snapshot is complete.
     assert memtrack("snapshot", "-o", tmp_path / "snapshot.bin", pid).status == 0
     found = json.loads(memtrack("resident", "--json", "--at", "mark:here", tmp_path / "snapshot.bin").stdout)

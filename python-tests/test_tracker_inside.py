@@ -253,8 +253,7 @@ def runs_in(pid, directory):
 def test_in_a_program_that_was_started_dormant(executable, memtrack, python, environment, figures, tmp_path):
     words = [executable, "run", "-q", "--dormant", python, "-c", WAITING + SPANS]
     process = started(words, tmp_path, environment)
-    listed = lambda: json.loads(memtrack("ps", "--json").stdout)["processes"]
-    own = until("it is known", lambda: [one["pid"] for one in listed() if one["command_line"][1:2] == ["-c"] and runs_in(one["pid"], tmp_path)])
+    own = until("it is known", lambda: [one["pid"] for one in memtrack.processes() if one["command_line"][1:2] == ["-c"] and runs_in(one["pid"], tmp_path)])
     memtrack("start", str(own[0]), "-o", tmp_path / "whole.bin")
     said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said

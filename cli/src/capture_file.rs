@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::{NamedTempFile, PersistError};
 
-use crate::output::{cannot_write, is_device, refuse_existing, temporary_in};
+use crate::output::{cannot_write, is_device, refuse_existing};
 use crate::set_aside::SetAside;
+use crate::temporary_file::hidden;
 
 /// How much of a program's name is in that of its capture, in bytes: a file's name has at most 255.
 const LONGEST_PROGRAM: usize = 200;
@@ -62,7 +63,7 @@ impl CaptureFile {
     pub(crate) fn unnamed() -> Result<(Self, File)> {
         let directory =
             std::env::current_dir().context("the working directory no longer exists; name a file with -o")?;
-        let temporary = temporary_in(&directory, 0o666)
+        let temporary = hidden(&directory, 0o666)
             .with_context(|| format!("{}: directory is not writable; name a file with -o", directory.display()))?;
         let file = temporary.reopen()?;
         Ok((

@@ -48,6 +48,7 @@ mod sums_cache;
 #[allow(unsafe_code, reason = "the one place with system calls")]
 mod sys;
 mod target;
+mod temporary_file;
 mod terminal;
 mod text;
 mod units;

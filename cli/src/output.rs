@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -15,6 +15,7 @@ use tempfile::NamedTempFile;
 
 use crate::report_mark::ReportMark;
 use crate::sys::EndSignals;
+use crate::temporary_file::{TemporaryFile, hidden};
 
 /// The requested output of a report, and its captures.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +60,7 @@ pub(crate) enum ReportOutput {
     /// Standard output.
     Stdout(BufWriter<StdoutLock<'static>>),
     /// A temporary file, renamed to the path at the end and marked with its captures.
-    File(BufWriter<NamedTempFile>, PathBuf, Option<ReportMark>),
+    File(BufWriter<TemporaryFile>, PathBuf, Option<ReportMark>),
     /// A file that is not regular, such as a pipe or a device.
     Device(BufWriter<File>, PathBuf),
 }
@@ -117,7 +118,9 @@ impl ReportOutput {
         to.check(path)?;
         let signals = EndSignals::take().context("cannot install signal handlers")?;
         let file = temporary_beside(path, 0o666)?;
-        signals.remove(file.path().to_owned());
+        if let Some(hidden) = file.path() {
+            signals.remove(hidden.to_owned());
+        }
         Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
     }
 
@@ -141,7 +144,7 @@ impl ReportOutput {
                 if let Some(mark) = mark {
                     mark.put_on(file.as_file());
                 }
-                file.persist(&path).map_err(|error| error.error).with_context(|| cannot_write(&path))?;
+                file.persist(&path).with_context(|| cannot_write(&path))?;
                 Ok(Some(path))
             }
         }
@@ -243,38 +246,43 @@ pub(crate) fn check_writable(path: &Path, force: bool) -> Result<()> {
     temporary_beside(path, 0o666).map(drop)
 }
 
-/// A temporary file in the same directory, removed on drop unless it is persisted.
+/// A temporary file in the same directory.
 ///
 /// # Errors
 /// A missing or unwritable directory.
-pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
+pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<TemporaryFile> {
+    TemporaryFile::create(directory_of(path)?, mode).map_err(|error| cannot_create(path, &error))
+}
+
+/// A hidden file in the same directory, removed on drop unless it is persisted.
+///
+/// # Errors
+/// A missing or unwritable directory.
+pub(crate) fn hidden_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
+    hidden(directory_of(path)?, mode).map_err(|error| cannot_create(path, &error))
+}
+
+fn directory_of(path: &Path) -> Result<&Path> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.is_dir() {
         bail!("{}: cannot be created: there is no directory {}", path.display(), directory.display());
     }
-    temporary_in(directory, mode).map_err(|error| match error.kind() {
+    Ok(directory)
+}
+
+fn cannot_create(path: &Path, error: &io::Error) -> anyhow::Error {
+    match error.kind() {
         // Of the directory that is there: /proc and others are no place for files.
         io::ErrorKind::NotFound => {
+            let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             anyhow!(
                 "{}: cannot be created: {} takes no files; name another with -o",
                 path.display(),
                 directory.display()
             )
         }
-        _ => anyhow::Error::from(error).context(cannot_write(path)),
-    })
-}
-
-/// A temporary file in this directory, removed on drop unless it is persisted.
-///
-/// # Errors
-/// The directory is missing or unwritable.
-pub(crate) fn temporary_in(directory: &Path, mode: u32) -> io::Result<NamedTempFile> {
-    let named = tempfile::Builder::new()
-        .prefix(".memtrack-")
-        .permissions(fs::Permissions::from_mode(mode))
-        .tempfile_in(directory);
-    named.map_err(|error| without_path(&error))
+        _ => anyhow::Error::from(without_path(error)).context(cannot_write(path)),
+    }
 }
 
 /// What is said of a path that cannot be written.

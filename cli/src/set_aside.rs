@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempPath;
 
-use crate::output::temporary_beside;
+use crate::output::hidden_beside;
 
 /// A file that is set aside.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl SetAside {
     /// Moves a regular file aside, or that which a link leads to. `None`: there is none, or it cannot be moved.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let path = path.canonicalize().ok().filter(|path| path.is_file())?;
-        let aside = temporary_beside(&path, 0o600).ok()?.into_temp_path();
+        let aside = hidden_beside(&path, 0o600).ok()?.into_temp_path();
         fs::rename(&path, &aside).ok()?;
         Some(Self { path, aside })
     }

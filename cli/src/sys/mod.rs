@@ -21,7 +21,12 @@ mod signal_cleanup;
 mod signal_probe;
 mod signals;
 
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub(crate) use abort::{await_after_abort, end_with};
 pub(crate) use detach_signals::DetachSignals;
@@ -40,6 +45,19 @@ pub(crate) use signals::{ChildrenWait, Signals};
 /// Sends SIGTERM to a process that this one has started and not waited for yet.
 pub(crate) fn terminate(pid: i32) {
     kill(pid, libc::SIGTERM);
+}
+
+/// Gives an open file without a name this one.
+///
+/// # Errors
+/// It exists already, or cannot be made.
+pub(crate) fn link_to(file: &File, path: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: both are strings that live during the call.
+    let status =
+        unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) };
+    if status == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Sends a signal to a process that is known to exist, as [`Child`] guarantees by reaping under its lock.

@@ -70,6 +70,6 @@ fn keep(path: &Path, search: &DebugFileSearch) -> Result<()> {
     attach(&capture, &symbolizer.named(), &mut out, |_| ())?;
     out.flush()?;
     let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-    file.persist(&path).map_err(|error| error.error).with_context(|| format!("{}", path.display()))?;
+    file.persist(&path).with_context(|| format!("{}", path.display()))?;
     Ok(())
 }

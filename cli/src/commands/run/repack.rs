@@ -67,7 +67,7 @@ fn one(path: &Path, compression: Compression, waiting: &ChildrenWait) -> Result<
     if whole {
         out.flush()?;
         let file = out.into_inner().map_err(std::io::IntoInnerError::into_error)?;
-        file.persist(&path).map_err(|error| error.error).with_context(|| format!("{}", path.display()))?;
+        file.persist(&path).with_context(|| format!("{}", path.display()))?;
     }
     Ok(whole)
 }

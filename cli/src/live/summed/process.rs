@@ -180,8 +180,8 @@ impl ReceivedProcess {
                 FollowProgress::Behind | FollowProgress::Ended => still = 0,
             }
             while let Some(window) = follower.take_window() {
-                // What was received is not sent again.
-                if window.to_ns > from_ns {
+                // What was received is not sent again, nor sums that reach back to the beginning and hold it, too.
+                if window.from_ns >= from_ns {
                     self.send(WindowLine::of(&window, &mut follower)?)?;
                 }
             }

@@ -54,8 +54,9 @@ fn count_what_is_live(all: &mut [RunningRecording], deadline: Instant) {
     let mut processes = Vec::new();
     for (place, recording) in all.iter_mut().enumerate() {
         let recorder = recording.status.recorder;
-        let unknown = recording.status.processes.iter_mut().filter(|process| process.events.is_none());
-        processes.extend(unknown.map(|process| (place, recorder, process)));
+        let unknown = recording.status.processes.iter_mut().enumerate();
+        let unknown = unknown.filter(|(_, process)| process.events.is_none());
+        processes.extend(unknown.map(|(row, process)| ((place, row), recorder, process)));
     }
     processes.sort_by_key(|(_, _, process)| process.record_bytes);
     let mut too_large = Vec::new();
@@ -69,14 +70,14 @@ fn count_what_is_live(all: &mut [RunningRecording], deadline: Instant) {
                 process.live_bytes = Some(totals.live.bytes);
                 process.peak_bytes = Some(totals.peak_bytes);
             }
-            None if process.state == ProcessState::Recording => too_large.push((place, process.number)),
+            None if process.state == ProcessState::Recording => too_large.push(place),
             None => {}
         }
     }
     let mut any = false;
-    for (place, number) in too_large {
+    for (place, row) in too_large {
         let RunningRecording { client, status } = &mut all[place];
-        let Some(process) = status.processes.iter_mut().find(|process| process.number == number) else { continue };
+        let process = &mut status.processes[row];
         // What cannot be followed, as a capture that is no file, is refused.
         let is_counted = client.ask::<serde_json::Value>(ControlCommand::Count { pid: Some(process.pid) }).is_ok();
         process.counting |= is_counted;
@@ -133,6 +134,7 @@ mod tests {
     fn columns_fit_and_unknown_figures_are_dashes() {
         let process = ProcessStatus {
             pid: 4711,
+            recording: Some(1),
             number: 0,
             state: ProcessState::Recording,
             started: Some("2026-11-23T02:00:00.000Z".into()),

@@ -22,7 +22,7 @@ pub(crate) fn run(options: &SnapshotArgs) -> Result<u8> {
     let pid = options.pid.unwrap_or(recording.client.pid());
     let Some(process) = recording.process(options.pid) else { bail!("process {pid} has not begun to record yet") };
     // Beside the first process's captures those of children have other names, which snapshots must not have.
-    let first = recording.status.processes.iter().find(|process| process.number == 0);
+    let first = recording.status.of_recording(process.recording).find(|process| process.number == 0);
     let capture = first.filter(|first| first.number != process.number).map_or(process.capture.clone(), |first| {
         let path = first.capture.as_ref()?;
         Some(path.with_file_name(format!("{}.{pid}.bin", path.file_stem()?.to_string_lossy())))

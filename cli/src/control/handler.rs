@@ -89,6 +89,8 @@ pub(crate) struct RecordingCommands {
     recording: RecordingHandle,
     captures: CapturePaths,
     pid: u32,
+    /// Its number among those at its socket.
+    number: u32,
     spans: OpenSpans,
     engine: LiveEngine,
     /// Takes requests to detach, where that is possible.
@@ -102,7 +104,13 @@ impl RecordingCommands {
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, pid: i32, has: RecordedKinds) -> Self {
         let engine = LiveEngine::new(recording.clone());
         let spans = OpenSpans::new(recording.clone(), Arc::clone(&captures), has);
-        Self { recording, captures, pid: pid.cast_unsigned(), spans, engine, ends: None, refusal: BEGUN_BY_RUN }
+        let pid = pid.cast_unsigned();
+        Self { recording, captures, pid, number: 1, spans, engine, ends: None, refusal: BEGUN_BY_RUN }
+    }
+
+    /// Its number among those at its socket, if it is not the only one.
+    pub(crate) fn numbered(self, number: u32) -> Self {
+        Self { number, ..self }
     }
 
     /// Passes requests to detach to the thread that began the recording.
@@ -152,6 +160,7 @@ impl RecordingCommands {
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
+            recording: Some(self.number),
             number,
             state: if ended { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),

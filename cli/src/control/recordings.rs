@@ -23,13 +23,12 @@ pub(crate) struct RunningRecording {
 impl RunningRecording {
     /// Whether it is the recording of this process.
     pub(crate) fn has(&self, pid: u32) -> bool {
-        self.client.pid() == pid || self.status.processes.iter().any(|process| process.pid == pid)
+        self.client.pid() == pid || self.status.process(pid).is_some()
     }
 
     /// The process that a command is for: the one with this id, else the first.
     pub(crate) fn process(&self, pid: Option<u32>) -> Option<&ProcessStatus> {
-        let pid = pid.unwrap_or(self.client.pid());
-        self.status.processes.iter().rev().find(|process| process.pid == pid)
+        self.status.process(pid.unwrap_or(self.client.pid()))
     }
 }
 

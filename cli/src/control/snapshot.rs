@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Read, Write};
+use std::iter;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -145,21 +146,22 @@ fn open_of(other_user: Option<u32>, path: &Path) -> io::Result<File> {
     if is_permitted(&file.metadata()?) { Ok(file) } else { Err(denied()) }
 }
 
-/// Takes a snapshot of the process with this pid, each at its own moment; of the first process one of all its processes.
+/// Takes a snapshot of the process with this pid; of the first process of a recording one of all that it has, each at its own moment.
 ///
 /// # Errors
 /// The recording refuses it, or has ended.
 pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result<Vec<CopyableCapture>> {
     let wanted = pid.unwrap_or(recording.client.pid());
     let is_first = |number: u32| number == 0;
-    let all = recording.status.processes.clone();
-    let of_all = all.iter().any(|process| is_first(process.number) && process.pid == wanted);
-    let newest = all.iter().rev().find(|process| process.pid == wanted).map(|process| process.number);
+    let RunningRecording { client, status } = recording;
+    let found = status.process(wanted).context("the process has not begun to record yet")?;
+    let is_of_all = is_first(found.number) && found.state != ProcessState::Dormant;
+    let of_recording = is_of_all.then(|| status.of_recording(found.recording));
     let mut captures = Vec::new();
-    for process in all.iter().filter(|process| of_all || Some(process.number) == newest) {
-        let answer = recording.client.ask::<SnapshotAnswer>(ControlCommand::Snapshot { pid: Some(process.pid) });
+    for process in of_recording.into_iter().flatten().chain(iter::once(found).filter(|_| !is_of_all)) {
+        let answer = client.ask::<SnapshotAnswer>(ControlCommand::Snapshot { pid: Some(process.pid) });
         let opened = match answer {
-            Ok(answer) => CopyableCapture::open(&answer, &recording.client),
+            Ok(answer) => CopyableCapture::open(&answer, client),
             // It may have ended since.
             Err(_) if process.state == ProcessState::Ended || !is_first(process.number) => match &process.capture {
                 Some(path) => CopyableCapture::complete(path),

@@ -29,6 +29,8 @@ pub(crate) struct LiveSource {
     path: PathBuf,
     /// The process whose capture it is, if it was found by a recording.
     pid: Option<u32>,
+    /// Which of the recordings at its socket it is.
+    recording: Option<u32>,
     client: Option<ControlClient>,
     asked: Instant,
     len: u64,
@@ -57,18 +59,26 @@ impl LiveSource {
             }
             bail!("the recording of process {} has no capture yet: try again in a moment", process.pid)
         };
-        let (path, pid) = (recordings::as_seen_here(capture, recording.status.recorder), process.pid);
-        Ok(Self::new(path, Some(pid), Some(recording.client)))
+        let path = recordings::as_seen_here(capture, recording.status.recorder);
+        let of = (process.pid, process.recording);
+        Ok(Self::new(path, Some((of, recording.client))))
     }
 
     fn of_capture(path: &Path) -> Self {
-        let (pid, client) = recording_of(path).unzip();
-        Self::new(path.to_owned(), pid, client)
+        Self::new(path.to_owned(), recording_of(path))
     }
 
-    fn new(path: PathBuf, pid: Option<u32>, client: Option<ControlClient>) -> Self {
+    fn new(path: PathBuf, found: Option<FoundRecording>) -> Self {
         let now = Instant::now();
-        Self { path, pid, client, asked: now, len: 0, grown: now }
+        let mut made = Self { path, pid: None, recording: None, client: None, asked: now, len: 0, grown: now };
+        made.set(found);
+        made
+    }
+
+    fn set(&mut self, found: Option<FoundRecording>) {
+        let (of, client) = found.unzip();
+        (self.pid, self.recording) = (of.map(|(pid, _)| pid), of.and_then(|(_, recording)| recording));
+        self.client = client;
     }
 
     /// The windows that the recording makes for all viewers, if it can be reached and makes them.
@@ -90,7 +100,8 @@ impl LiveSource {
                 self.path.display()
             )
         };
-        Ok(WindowSubscription::of_all(recordings::of(Some(pid))?.client, self.path.clone(), every))
+        let recording = (recordings::of(Some(pid))?.client, self.recording);
+        Ok(WindowSubscription::of_all(recording, self.path.clone(), every))
     }
 
     /// The process that is watched, if it was found by a recording.
@@ -125,17 +136,17 @@ impl LiveSource {
         };
         let Some(pid) = self.pid else {
             // It may have been there before its recording could be asked.
-            (self.pid, self.client) = recording_of(&self.path).unzip();
+            self.set(recording_of(&self.path));
             return;
         };
         match status {
-            Some(status) => {
-                let is_running = |state| state != ProcessState::Ended;
-                if !status.processes.iter().any(|process| process.pid == pid && is_running(process.state)) {
-                    self.client = None;
-                }
+            Some(status) if is_recorded(&status, pid, self.recording) => {}
+            Some(_) => self.client = None,
+            None => {
+                let found = recordings::of(Some(pid)).ok();
+                let found = found.filter(|found| is_recorded(&found.status, pid, self.recording));
+                self.client = found.map(|found| found.client);
             }
-            None => self.client = recordings::of(Some(pid)).ok().map(|recording| recording.client),
         }
     }
 
@@ -155,17 +166,27 @@ impl LiveSource {
     }
 }
 
+/// Whether this recording has the process, and goes on.
+fn is_recorded(status: &RecordingStatus, pid: u32, recording: Option<u32>) -> bool {
+    let mut processes = status.of_recording(recording);
+    processes.any(|process| process.pid == pid && process.state == ProcessState::Recording)
+}
+
+/// A process with the number of its recording, and the recording process.
+type FoundRecording = ((u32, Option<u32>), ControlClient);
+
 /// The process whose capture this is, and its recording.
-fn recording_of(path: &Path) -> Option<(u32, ControlClient)> {
+fn recording_of(path: &Path) -> Option<FoundRecording> {
     let wanted = fs::canonicalize(path).ok()?;
     let process_of = |recording: &RunningRecording| {
         let RecordingStatus { recorder, processes } = &recording.status;
         let is_wanted = |capture: &PathBuf| {
             fs::canonicalize(recordings::as_seen_here(capture, *recorder)).is_ok_and(|found| found == wanted)
         };
-        processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted)).map(|process| process.pid)
+        let found = processes.iter().find(|process| process.capture.as_ref().is_some_and(is_wanted));
+        found.map(|process| (process.pid, process.recording))
     };
-    recordings::all().into_iter().find_map(|one| process_of(&one).map(|pid| (pid, one.client)))
+    recordings::all().into_iter().find_map(|one| process_of(&one).map(|of| (of, one.client)))
 }
 
 /// What has been recorded of a process so far, by its capture; `None`: that is not read before the deadline.

@@ -38,8 +38,8 @@ impl WindowSubscription {
         Some(Self { origin: WindowOrigin::Process(client), path, frames: Frames::new() })
     }
 
-    /// The windows of all processes of a recording, added up.
-    pub(crate) fn of_all(recording: ControlClient, path: PathBuf, every: Duration) -> Self {
+    /// The windows of all processes of a recording, added up: of the one with this number at its socket.
+    pub(crate) fn of_all(recording: (ControlClient, Option<u32>), path: PathBuf, every: Duration) -> Self {
         let origin = WindowOrigin::All(Box::new(SummedProcesses::begin(recording, every)));
         Self { origin, path, frames: Frames::new() }
     }

@@ -52,6 +52,8 @@ const MOST_POINTS: usize = 1024;
 pub(crate) struct SummedProcesses {
     /// `None`: it has ended.
     recording: Option<ControlClient>,
+    /// Its number among those at its socket.
+    recording_number: Option<u32>,
     every: Duration,
     asked: Option<Instant>,
     /// When the next sum is made.
@@ -85,15 +87,16 @@ pub(crate) struct SummedProcesses {
 }
 
 impl SummedProcesses {
-    /// Begins to receive the processes of a recording.
-    pub(crate) fn begin(recording: ControlClient, every: Duration) -> Self {
-        Self { recording: Some(recording), ..Self::without_recording(every) }
+    /// Begins to receive the processes of a recording, which has this number at its socket.
+    pub(crate) fn begin((client, recording_number): (ControlClient, Option<u32>), every: Duration) -> Self {
+        Self { recording: Some(client), recording_number, ..Self::without_recording(every) }
     }
 
     fn without_recording(every: Duration) -> Self {
         let (sender, receiver) = sync_channel(MOST_WAITING);
         Self {
             recording: None,
+            recording_number: None,
             every,
             asked: None,
             next: Instant::now() + every.min(SOON),
@@ -158,11 +161,11 @@ impl SummedProcesses {
             let pid = client.pid();
             let again = || recordings::of(Some(pid)).ok().map(|found| (found.client, found.status));
             match client.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None }) {
-                Ok(status) => self.note(status),
+                Ok(status) => self.note(&status),
                 Err(_) => match again() {
                     Some((client, status)) => {
                         self.recording = Some(client);
-                        self.note(status);
+                        self.note(&status);
                     }
                     None => self.lose(),
                 },
@@ -213,10 +216,11 @@ impl SummedProcesses {
         }
     }
 
-    fn note(&mut self, status: RecordingStatus) {
+    fn note(&mut self, status: &RecordingStatus) {
         let recorder = status.recorder;
-        let is_over = status.processes.iter().all(|process| process.state == ProcessState::Ended);
-        for mut process in status.processes {
+        let of_recording = || status.of_recording(self.recording_number);
+        let is_over = of_recording().all(|process| process.state == ProcessState::Ended);
+        for process in of_recording() {
             let capture = process.capture.as_deref().map(|capture| recordings::as_seen_here(capture, recorder));
             if process.number == 0 {
                 self.first = self.first.take().or_else(|| capture.clone());
@@ -226,8 +230,7 @@ impl SummedProcesses {
                 let known = self.known.entry(process.number).or_default();
                 known.runs.store(process.state != ProcessState::Ended, Relaxed);
                 if is_new {
-                    process.capture = capture;
-                    self.waiting.push_back(process);
+                    self.waiting.push_back(ProcessStatus { capture, ..process.clone() });
                 }
             }
         }

@@ -165,12 +165,31 @@ pub struct RecordingStatus {
     pub processes: Vec<ProcessStatus>,
 }
 
+impl RecordingStatus {
+    /// The process with this id. Of one that was used again it is the newest, and one that has not ended goes before.
+    #[must_use]
+    pub fn process(&self, pid: u32) -> Option<&ProcessStatus> {
+        let of_pid = self.processes.iter().filter(|process| process.pid == pid);
+        of_pid.max_by_key(|process| process.state != ProcessState::Ended)
+    }
+
+    /// The processes of one of the recordings at this socket.
+    pub fn of_recording(&self, recording: Option<u32>) -> impl Iterator<Item = &ProcessStatus> {
+        let is_recorded = |process: &&ProcessStatus| process.state != ProcessState::Dormant;
+        self.processes.iter().filter(is_recorded).filter(move |process| process.recording == recording)
+    }
+}
+
 /// A recorded process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessStatus {
     /// Its process id, as the recording process sees it.
     pub pid: u32,
-    /// Its number in the process tree; the first process has 0.
+    /// Which recording of this socket it belongs to, from 1 on: each [`ControlCommand::Start`] begins one with a process tree of its
+    /// own. `None`: it waits.
+    #[serde(default)]
+    pub recording: Option<u32>,
+    /// Its number in the process tree of its recording; the first process has 0.
     pub number: u32,
     /// What is done with it.
     pub state: ProcessState,
@@ -203,6 +222,7 @@ impl ProcessStatus {
     pub fn new(pid: u32, number: u32, state: ProcessState) -> Self {
         Self {
             pid,
+            recording: None,
             number,
             state,
             started: None,

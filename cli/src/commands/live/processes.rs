@@ -120,15 +120,18 @@ fn all_processes(SummedCounts { running, missing }: SummedCounts) -> String {
     }
 }
 
-/// Asks until the view has gone.
+/// Asks until the view has gone. Of a program whose processes were started one by one, each has a recording of its own.
 fn ask(pid: u32, running: &Weak<Mutex<Vec<u32>>>) {
     let mut client = None;
+    let mut recording = None;
     while running.strong_count() > 0 {
         let known = client.take().or_else(|| recordings::of(Some(pid)).ok().map(|found| found.client));
         if let Some(mut known) = known
             && let Ok(status) = known.ask::<RecordingStatus>(ControlCommand::Status { within_ms: None })
         {
-            let runs = status.processes.into_iter().filter(|process| process.state == ProcessState::Recording);
+            let of_pid = || status.process(pid).and_then(|process| process.recording);
+            recording = recording.or_else(of_pid);
+            let runs = status.of_recording(recording).filter(|process| process.state == ProcessState::Recording);
             let pids = runs.filter(|process| process.capture.is_some()).map(|process| process.pid).collect();
             let Some(running) = running.upgrade() else { return };
             *running.lock().unwrap_or_else(PoisonError::into_inner) = pids;

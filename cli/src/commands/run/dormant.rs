@@ -116,6 +116,8 @@ struct DormantRecordings {
     active: BTreeMap<i32, ActiveRecording>,
     /// Those that `stop` is completing.
     stopping: usize,
+    /// How many were begun: the number of the newest.
+    begun: u32,
     /// The program has ended: none begins any more.
     is_over: bool,
 }
@@ -336,10 +338,12 @@ impl CommandHandler for DormantCommands {
         let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));
-        let commands = RecordingCommands::new(recording.handle(), paths, pid, super::recorded_kinds(&options));
+        let kinds = super::recorded_kinds(&options);
+        all.begun += 1;
+        let commands = RecordingCommands::new(recording.handle(), paths, pid, kinds).numbered(all.begun);
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
-        active.insert(pid, ActiveRecording { recording, commands });
+        all.active.insert(pid, ActiveRecording { recording, commands });
         self.was_started.store(true, Relaxed);
         Ok(StartAnswer { capture })
     }

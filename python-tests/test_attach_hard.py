@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import PATIENCE, PROGRAMS, shows_calls, until
+from conftest import PATIENCE, PROGRAMS, shows_calls, state_of, until
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="programs are attached to on x86-64 only")
 
@@ -211,3 +211,49 @@ def test_what_stop_completes_is_complete_although_the_program_ends(executable, t
     assert [path.name for path in capture.parent.iterdir()] == ["a.bin"]
     stats = subprocess.run([executable, "stats", "--json", capture], capture_output=True, text=True, check=True)
     assert json.loads(stats.stdout)["capture"]["complete"] is True
+
+
+OUTLIVED = """
+import os, sys
+print("ready", flush=True)
+sys.stdin.readline()
+left, kept = os.pipe()[0], []
+if os.fork() == 0:
+    kept += [bytearray(100_000) for _ in range(6)]
+    print("child", os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("begun", ["attach", "start"])
+def test_the_capture_of_a_child_that_outlives_the_program_is_complete(executable, begun, tmp_path):
+    """It is put back as it was, and runs on."""
+    (tmp_path / "outlived.py").write_text(OUTLIVED)
+    capture = tmp_path / "c.bin"
+    recorded = [executable, "run", "--dormant", "--follow", "-q"] if begun == "start" else []
+    program = started(*recorded, sys.executable, "outlived.py", cwd=tmp_path)
+    assert program.stdout.readline() == "ready\n"
+    pid = str(program.pid)
+    if begun == "start":
+        listed = lambda: json.loads(subprocess.check_output([executable, "ps", "--json"]))["processes"]
+        runs_here = lambda one: Path(f"/proc/{one['pid']}/cwd").resolve() == tmp_path.resolve()
+        (pid,) = until("it is known", lambda: [str(one["pid"]) for one in listed() if runs_here(one)])
+        subprocess.run([executable, "start", pid, "-o", capture], check=True)
+    else:
+        attached = subprocess.Popen([executable, "attach", pid, "--follow", "-o", capture], stderr=subprocess.PIPE, text=True)
+        assert "recording process" in attached.stderr.readline()
+    child = int(step(program).split()[1])
+    program.stdin.write("x\n")
+    program.stdin.flush()
+    assert program.wait(PATIENCE) == 0
+    said = "" if begun == "start" else attached.communicate(timeout=PATIENCE)[1]
+    assert "interrupted" not in said
+    assert state_of(child) in "RS"
+    (of_child,) = tmp_path.glob("c.*-*.bin")
+    stats = json.loads(subprocess.check_output([executable, "stats", "--json", of_child]))
+    assert stats["capture"]["complete"] and stats["leaked"]["moment"] == "recording-end"
+    assert stats["leaked"]["bytes"] >= 6 * 100_000
+    program.stdin.close()

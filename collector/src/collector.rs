@@ -129,17 +129,29 @@ impl Collector {
         }
     }
 
-    /// Drains and writes the remaining records, and ends the recording. A target that still runs stops recording.
+    /// Drains and writes the remaining records, and ends the recording. A target that still runs stops recording. Children that
+    /// still record have been stopped, too, if the first process was, or are left without a collector.
     ///
     /// # Errors
     /// [`Error::Sink`] when writing failed, now or before.
     pub fn finish(self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
+        let of_children = if ended == RecordingEnd::Stopped { ended } else { RecordingEnd::Detached };
+        self.finish_each(ended, |_| of_children)
+    }
+
+    /// As [`Collector::finish`]. `of_child`: how the recording of the child with this number has ended, if it is not over by itself.
+    ///
+    /// # Errors
+    /// As [`Collector::finish`].
+    pub fn finish_each(
+        self,
+        ended: RecordingEnd,
+        of_child: impl Fn(u32) -> RecordingEnd,
+    ) -> Result<RecordingSummary, Error> {
         let _socket = self.server.stop();
         let result = self.first.finish(ended);
-        // Those that still record now have been stopped, too, or are left without a collector.
-        let of_children = if ended == RecordingEnd::Stopped { ended } else { RecordingEnd::Detached };
         let followed = |RecordedChild { pid, number, recording }| {
-            let summary = recording.finish(of_children);
+            let summary = recording.finish(of_child(number));
             ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
         let followed: Vec<ChildSummary> = self.children.take().into_iter().map(followed).collect();

@@ -2,7 +2,7 @@
 //!
 //! Invariant: however it ends, the process has been asked to restore everything before its capture is closed.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
@@ -212,42 +212,58 @@ impl AttachedRecording {
     pub(super) fn end(self) -> EndedRecording {
         self.handle().take_pictures_of_end();
         // First, so that it starts no more recorded children.
-        let first = detach(self.pid);
-        self.detach_children();
-        let end = match first {
-            Ok(true) => RecordingEnd::Stopped,
-            Ok(false) => RecordingEnd::Exited,
-            Err(error) => {
-                message::warning(format_args!("{error:#}"));
-                RecordingEnd::Detached
-            }
-        };
-        self.complete(end)
+        let first = detached(self.pid);
+        let ends = self.detach_children();
+        // One that was not seen still records.
+        let of_child = |number| ends.get(&number).copied().unwrap_or(RecordingEnd::Detached);
+        self.completed(first, |collector| collector.finish_each(first, of_child))
     }
 
-    /// Puts back all recorded children: those, too, that others of them start meanwhile.
-    fn detach_children(&self) {
-        let mut known = HashSet::new();
+    /// Puts back all recorded children: those, too, that others of them start meanwhile. Gives how the recording of each has ended,
+    /// by its number.
+    fn detach_children(&self) -> HashMap<u32, RecordingEnd> {
+        let mut ends = HashMap::new();
         loop {
             let processes = self.handle().processes();
-            let is_child = |process: &&RecordedProcess| process.number > 0 && !process.ended;
-            let new: Vec<_> =
-                processes.iter().filter(is_child).filter(|process| known.insert(process.number)).collect();
+            let is_new = |process: &&RecordedProcess| {
+                process.number > 0 && !process.ended && !ends.contains_key(&process.number)
+            };
+            let new: Vec<_> = processes.iter().filter(is_new).collect();
             if new.is_empty() {
-                return;
+                return ends;
             }
-            for pid in new.iter().filter_map(|process| process.process.as_ref()?.pid) {
-                if let Err(error) = detach(pid.cast_signed()) {
-                    message::warning(format_args!("{error:#}"));
-                }
+            for process in new {
+                let pid = process.process.as_ref().and_then(|process| process.pid);
+                let end = pid.map_or(RecordingEnd::Detached, |pid| detached(pid.cast_signed()));
+                ends.insert(process.number, end);
             }
         }
     }
 
     /// Completes the captures of processes that record no more.
     pub(super) fn complete(self, end: RecordingEnd) -> EndedRecording {
+        self.completed(end, |collector| collector.finish(end))
+    }
+
+    fn completed(
+        self,
+        end: RecordingEnd,
+        finish: impl FnOnce(Collector) -> Result<RecordingSummary, Error>,
+    ) -> EndedRecording {
         let Self { collector, capture, children, root, .. } = self;
-        EndedRecording { capture, summary: collector.finish(end), children, root, exited: end == RecordingEnd::Exited }
+        EndedRecording { capture, summary: finish(collector), children, root, exited: end == RecordingEnd::Exited }
+    }
+}
+
+/// Ends the recording in a process; returns how it has ended. Warns where it was not put back.
+fn detached(pid: i32) -> RecordingEnd {
+    match detach(pid) {
+        Ok(true) => RecordingEnd::Stopped,
+        Ok(false) => RecordingEnd::Exited,
+        Err(error) => {
+            message::warning(format_args!("{error:#}"));
+            RecordingEnd::Detached
+        }
     }
 }
 

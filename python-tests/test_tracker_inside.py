@@ -141,6 +141,27 @@ kept += keep(6)
     assert capture.stats()["leaked"]["bytes"] // SIZE >= 14
 
 
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)", "os.execv('/bin/true', ['true'])"])
+def test_children_of_open_spans_have_files_however_the_program_ends(memtrack, python, environment, figures, tmp_path, end):
+    code = f"""
+def forked(count):
+    child = os.fork()
+    if child == 0:
+        kept = keep(count)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+forked(2)
+memtrack.Tracker("a.bin", follow_fork=True).start()
+forked(7)
+memtrack.Tracker("b.bin", follow_fork=True).start()
+forked(5)
+{end}
+"""
+    memtrack.run(python, "-c", KEEP + code, options=["--follow"], env=environment)
+    children = lambda span: sorted(blocks(figures(path.name)) for path in tmp_path.glob(f"{span}.*-*.bin"))
+    assert (children("a"), children("b")) == ([5, 7], [5])
+
+
 def test_open_spans_of_a_killed_tracker_have_files(python, environment, figures, tmp_path):
     """The first Tracker's own recorder writes them, and its own file where it had stopped before."""
     code = KEEP + """

@@ -57,9 +57,9 @@ pub(crate) struct RecordingServer {
 }
 
 impl RecordingServer {
-    /// The recording is complete: writes the files of the spans that were not ended.
-    pub(crate) fn close_spans(&self) {
-        self.commands.close_spans();
+    /// The recording is complete, and has had children with these numbers: writes the files of the spans that were not ended.
+    pub(crate) fn close_spans(&self, children: &[u32]) {
+        self.commands.close_spans(children);
     }
 
     /// The process is recorded no more: nobody is to find this recording who looks for the one of the process, which may be
@@ -130,9 +130,9 @@ impl RecordingCommands {
         ControlServer::start(socket, pid, handler).ok().map(|server| RecordingServer { commands, server })
     }
 
-    /// The recording is complete: spans that were not ended get their files.
-    pub(crate) fn close_spans(&self) {
-        self.spans.close(&[]);
+    /// The recording is complete, and has had children with these numbers: spans that were not ended get their files.
+    pub(crate) fn close_spans(&self, children: &[u32]) {
+        self.spans.close(children);
     }
 
     /// The captures are complete: viewers get the last windows.

@@ -182,7 +182,7 @@ impl OpenSpans {
 
     fn write(&self, open: &OpenSpan, end: Option<RecordingMoment>, output: &Path) -> Result<()> {
         write_files(&mut [snapshot::take_span(&self.recording, open.number, open.until(end))?], output)?;
-        self.write_children(open, end)
+        write_children(output, self.children(open, end)?)
     }
 
     /// The children that were forked in a span, where it needs them.
@@ -195,30 +195,26 @@ impl OpenSpans {
         }
     }
 
-    fn write_children(&self, open: &OpenSpan, end: Option<RecordingMoment>) -> Result<()> {
-        write_children(&open.output, self.children(open, end)?)
-    }
-
-    /// Writes the files of all spans that were not ended; the recording is complete. `numbers`: of the processes
-    /// that the recording has had, where it is over and cannot be asked.
-    pub(crate) fn close(&self, numbers: &[u32]) {
+    /// Writes the files of all spans that were not ended; the recording is complete, and has had children with these numbers, in the
+    /// order in which they began. It cannot be asked for them any more.
+    pub(crate) fn close(&self, children: &[u32]) {
         for open in std::mem::take(&mut *self.lock()) {
-            if let Err(error) = self.write_from_complete(&open, numbers) {
+            if let Err(error) = self.write_from_complete(&open, children) {
                 message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
             }
         }
     }
 
     /// Writes the span up to the end of its process, whose capture is complete.
-    fn write_from_complete(&self, open: &OpenSpan, numbers: &[u32]) -> Result<()> {
+    fn write_from_complete(&self, open: &OpenSpan, children: &[u32]) -> Result<()> {
         let capture = (self.captures)(open.number).context("its recording has no capture")?;
         let capture = CopyableCapture::with_metadata(&capture, |known| open.until(None).metadata(known))?;
         write_files(&mut [capture], &open.output)?;
-        if numbers.is_empty() || !open.follows {
-            return self.write_children(open, None);
+        if !open.follows {
+            return Ok(());
         }
         let forking = Forking { number: open.number, begin: open.begin, end: None };
-        write_children(&open.output, forking.complete_children(numbers, &self.captures)?)
+        write_children(&open.output, forking.complete_children(children, &self.captures)?)
     }
 }
 

@@ -68,7 +68,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     server.iter_mut().for_each(handler::RecordingServer::withdraw);
     pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
-        server.close_spans();
+        server.close_spans(&children.numbers());
         server.end_views();
     });
     let path = capture.path().to_path_buf();

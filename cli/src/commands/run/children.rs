@@ -105,6 +105,13 @@ impl Children {
         Some(path.canonicalize().unwrap_or(path))
     }
 
+    /// The numbers of the children that have captures, in the order in which they began.
+    pub(super) fn numbers(&self) -> Vec<u32> {
+        let mut numbers: Vec<u32> = self.0.lock().captures.iter().map(|(number, _)| *number).collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
     /// Number of removed captures.
     pub(super) fn replaced(&self) -> usize {
         self.0.lock().replaced

@@ -168,7 +168,7 @@ impl DormantCommands {
     /// Completes the captures of a recording, and returns them.
     fn complete(&self, active: ActiveRecording, quiet: bool, termination: &Termination) -> Vec<PathBuf> {
         let EndedRecording { capture, summary, children, .. } = active.recording.end();
-        active.commands.close_spans();
+        active.commands.close_spans(&children.numbers());
         let options = args::RunArgs { quiet, ..self.options.clone() };
         let repack = |captures: &[PathBuf]| {
             if let Some(compression) = repack::plan(options.compress).1 {

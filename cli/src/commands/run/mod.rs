@@ -211,7 +211,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             let stopped = watch.and_then(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
             pushes.into_iter().for_each(Pushes::end);
-            server.iter().for_each(RecordingServer::close_spans);
+            server.iter().for_each(|server| server.close_spans(&children.numbers()));
             server.into_iter().for_each(RecordingServer::end);
             if let Err(error) = named {
                 message::error(format_args!("{error:#}; the capture is {}", capture.path().display()));

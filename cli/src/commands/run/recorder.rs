@@ -17,7 +17,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest, check_mark_name};
-use memtrack_collector::{MEMORY_LINK, RecordingEnd, RecordingOptions, RecordingSummary, TicketSpan};
+use memtrack_collector::{MEMORY_LINK, RecordingEnd, RecordingOptions, TicketSpan};
 use memtrack_reader::source::CaptureReader;
 use memtrack_reader::spans::TimeSpan;
 use serde::Deserialize;
@@ -354,11 +354,9 @@ impl PeerRecorder {
         let OwnRecording { recording, options, server, spans, unnamed, is_for_reports, .. } =
             self.active.take().context("nothing is being recorded")?;
         let EndedRecording { capture, summary, children, .. } = recording.complete(end);
-        let of_summary = |summary: &RecordingSummary| summary.followed.iter().map(|child| child.number).collect();
-        let children_of_spans: Vec<u32> = summary.as_ref().map(of_summary).unwrap_or_default();
-        spans.close(&children_of_spans);
+        spans.close(&children.numbers());
         if let Some(server) = server {
-            server.close_spans();
+            server.close_spans(&children.numbers());
             server.end_views();
         }
         let path = capture.path().to_path_buf();

@@ -162,6 +162,30 @@ forked(5)
     assert (children("a"), children("b")) == ([5, 7], [5])
 
 
+def test_a_span_that_cannot_be_written_when_it_ends_is_written_at_the_end(memtrack, python, environment, figures):
+    """It has what it had when it ended, and another span of that name takes its place."""
+    code = """
+os.mkdir("spans")
+lost, replaced = memtrack.Tracker("spans/a.bin"), memtrack.Tracker("spans/b.bin")
+lost.start(), replaced.start()
+kept = keep(8)
+os.rename("spans", "away")
+for tracker in (lost, replaced):
+    try:
+        tracker.stop()
+        raise SystemExit("no error")
+    except memtrack.Error as error:
+        assert "spans/" in str(error), error
+os.rename("away", "spans")
+kept += keep(30)
+with memtrack.Tracker("spans/b.bin"):
+    kept += keep(3)
+"""
+    outcome, _ = memtrack.run(python, "-c", KEEP + code, env=environment)
+    assert outcome.status == 0, outcome.stderr.decode()
+    assert (blocks(figures("spans/a.bin")), blocks(figures("spans/b.bin"))) == (8, 3)
+
+
 def test_open_spans_of_a_killed_tracker_have_files(python, environment, figures, tmp_path):
     """The first Tracker's own recorder writes them, and its own file where it had stopped before."""
     code = KEEP + """

@@ -13,7 +13,7 @@ use memtrack_collector::control::protocol::{
     MarkAnswer, ProcessState, ProcessStatus, RecordingStatus, SnapshotAnswer, SpanCopyRequest, SpanRequest, StopAnswer,
 };
 use memtrack_collector::control::{CommandHandler, ControlServer, ControlSocket, Subscriber};
-use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy, TicketSpan};
+use memtrack_collector::{RecordedProcess, RecordingHandle, SnapshotCopy};
 use memtrack_reader::live::LiveTotals;
 
 use super::snapshot::CapturePaths;
@@ -215,7 +215,7 @@ impl CommandHandler for RecordingCommands {
     fn snapshot(&self, pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         let pid = pid.unwrap_or(self.pid);
         let number = self.number_of(pid)?;
-        let SnapshotCopy { descriptor, length, tail, .. } = self.recording.snapshot(number, TicketSpan::default())?;
+        let SnapshotCopy { descriptor, length, tail, .. } = self.recording.snapshot(number)?;
         let (tail, capture) = (STANDARD.encode(tail), (self.captures)(number));
         Ok(SnapshotAnswer { pid, descriptor, length, tail, capture })
     }

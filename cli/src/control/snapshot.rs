@@ -240,7 +240,7 @@ pub(crate) fn take_own(recording: &RecordingHandle, captures: &CapturePaths) -> 
 /// # Errors
 /// It cannot be copied.
 pub(crate) fn take_span(recording: &RecordingHandle, number: u32, span: TicketSpan) -> Result<CopyableCapture> {
-    Ok(CopyableCapture::own(recording.snapshot(number, span).map_err(anyhow::Error::msg)?))
+    Ok(CopyableCapture::own(recording.span(number, span).map_err(anyhow::Error::msg)?))
 }
 
 /// Writes the captures as one file; returns its length.

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest};
 use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
@@ -25,14 +25,21 @@ struct OpenSpan {
     number: u32,
     output: PathBuf,
     begin: RecordingMoment,
+    /// Its end, if it has ended and could not be written.
+    end: Option<RecordingMoment>,
     /// Its file has those of forked children beside it.
     follows: bool,
 }
 
 impl OpenSpan {
-    /// What was recorded from its begin up to a moment; `None`: up to now.
-    fn until(&self, end: Option<RecordingMoment>) -> TicketSpan {
-        TicketSpan { begin: Some(self.begin), end }
+    /// What was recorded from its begin up to its end, or up to now.
+    fn span(&self) -> TicketSpan {
+        TicketSpan { begin: Some(self.begin), end: self.end }
+    }
+
+    /// Its part of the process tree.
+    fn forking(&self) -> Forking {
+        Forking { number: self.number, begin: self.begin, end: self.end }
     }
 }
 
@@ -41,6 +48,8 @@ pub(crate) struct OpenSpans {
     recording: RecordingHandle,
     captures: CapturePaths,
     open: Mutex<Vec<OpenSpan>>,
+    /// Is held while a span that has ended is written, which is not among the open ones then.
+    writing: Mutex<()>,
     has: RecordedKinds,
 }
 
@@ -75,7 +84,7 @@ impl RecordedKinds {
 
 impl OpenSpans {
     pub(crate) fn new(recording: RecordingHandle, captures: CapturePaths, has: RecordedKinds) -> Self {
-        Self { recording, captures, open: Mutex::default(), has }
+        Self { recording, captures, open: Mutex::default(), writing: Mutex::default(), has }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<OpenSpan>> {
@@ -87,7 +96,7 @@ impl OpenSpans {
     /// # Errors
     /// Why there will be no such file.
     pub(crate) fn begin(&self, number: u32, span: SpanRequest) -> Result<()> {
-        self.begin_at(number, span, || self.recording.position(number))
+        self.open(number, span, || self.recording.position(number).map_err(Error::msg))
     }
 
     /// Begins a span; what the process has recorded since this moment belongs to it.
@@ -100,21 +109,33 @@ impl OpenSpans {
         span: SpanRequest,
         moment: impl FnOnce() -> Option<RecordingMoment>,
     ) -> Result<()> {
+        self.open(number, span, || Ok(moment()))
+    }
+
+    fn open(
+        &self,
+        number: u32,
+        span: SpanRequest,
+        moment: impl FnOnce() -> Result<Option<RecordingMoment>>,
+    ) -> Result<()> {
         let SpanRequest { output, force, needs, sample, .. } = span;
         if let Some(sample) = sample {
-            (self.has.check_sample)(&sample).map_err(anyhow::Error::msg)?;
+            (self.has.check_sample)(&sample).map_err(Error::msg)?;
         }
         self.check(number, &needs)?;
         check_writable(&output, force)?;
-        if self.lock().iter().any(|open| open.output == output) {
+        // One that has ended and could not be written gives way, as its file would.
+        if self.lock().iter().any(|open| open.output == output && open.end.is_none()) {
             bail!("{}: another span of this recording is being written there", output.display());
         }
         let follows = needs.iter().any(|need| need == FOLLOW);
-        let begin = moment().context("the process has not begun to record")?;
+        let begin = moment()?.context("the process has not begun to record")?;
         if force && follows {
             remove_children(&output, ChildrenOf::Span);
         }
-        self.lock().push(OpenSpan { number, output, begin, follows });
+        let mut open = self.lock();
+        open.retain(|known| known.output != output);
+        open.push(OpenSpan { number, output, begin, end: None, follows });
         Ok(())
     }
 
@@ -155,24 +176,31 @@ impl OpenSpans {
     pub(crate) fn copy(&self, copy: &SpanCopyRequest) -> Result<()> {
         let open = self.find(&copy.span)?;
         check_writable(&copy.output, copy.force)?;
-        let mut captures = vec![snapshot::take_span(&self.recording, open.number, open.until(None))?];
-        captures.extend(self.children(&open, None)?.into_iter().map(|child| child.capture));
+        let mut captures = vec![snapshot::take_span(&self.recording, open.number, open.span())?];
+        captures.extend(self.children(&open)?.into_iter().map(|child| child.capture));
         write_files(&mut captures, &copy.output)
     }
 
     /// Ends a span, and writes its file.
     ///
     /// # Errors
-    /// There is no such span, or its file cannot be written.
+    /// There is no such span, or its file cannot be written now. It is tried again when the recording is complete.
     pub(crate) fn end(&self, span: &Path) -> Result<()> {
-        let open = self.find(span)?;
-        let end = self.recording.position(open.number);
-        if end.is_none() {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.find(span)?;
+        if open.end.is_none() {
+            open.end = self.recording.position(open.number).map_err(Error::msg)?;
+        }
+        if open.end.is_none() {
             // It is written when the recording is complete, which has just ended.
             return Ok(());
         }
         self.lock().retain(|known| known.output != span);
-        self.write(&open, end, span)
+        let written = self.write(&open);
+        if written.is_err() {
+            self.lock().push(open);
+        }
+        written
     }
 
     fn find(&self, span: &Path) -> Result<OpenSpan> {
@@ -180,24 +208,20 @@ impl OpenSpans {
         found.with_context(|| format!("{}: no span of this recording is being written there", span.display()))
     }
 
-    fn write(&self, open: &OpenSpan, end: Option<RecordingMoment>, output: &Path) -> Result<()> {
-        write_files(&mut [snapshot::take_span(&self.recording, open.number, open.until(end))?], output)?;
-        write_children(output, self.children(open, end)?)
+    fn write(&self, open: &OpenSpan) -> Result<()> {
+        write_files(&mut [snapshot::take_span(&self.recording, open.number, open.span())?], &open.output)?;
+        write_children(&open.output, self.children(open)?)
     }
 
     /// The children that were forked in a span, where it needs them.
-    fn children(&self, open: &OpenSpan, end: Option<RecordingMoment>) -> Result<Vec<SpanChild>> {
-        let &OpenSpan { number, begin, follows, .. } = open;
-        if follows {
-            (Forking { number, begin, end }).children(&self.recording, &self.captures)
-        } else {
-            Ok(Vec::new())
-        }
+    fn children(&self, open: &OpenSpan) -> Result<Vec<SpanChild>> {
+        if open.follows { open.forking().children(&self.recording, &self.captures) } else { Ok(Vec::new()) }
     }
 
     /// Writes the files of all spans that were not ended; the recording is complete, and has had children with these numbers, in the
     /// order in which they began. It cannot be asked for them any more.
     pub(crate) fn close(&self, children: &[u32]) {
+        let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         for open in std::mem::take(&mut *self.lock()) {
             if let Err(error) = self.write_from_complete(&open, children) {
                 message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
@@ -205,16 +229,15 @@ impl OpenSpans {
         }
     }
 
-    /// Writes the span up to the end of its process, whose capture is complete.
+    /// Writes the span up to its end, or that of its process, whose capture is complete.
     fn write_from_complete(&self, open: &OpenSpan, children: &[u32]) -> Result<()> {
         let capture = (self.captures)(open.number).context("its recording has no capture")?;
-        let capture = CopyableCapture::with_metadata(&capture, |known| open.until(None).metadata(known))?;
+        let capture = CopyableCapture::with_metadata(&capture, |known| open.span().metadata(known))?;
         write_files(&mut [capture], &open.output)?;
         if !open.follows {
             return Ok(());
         }
-        let forking = Forking { number: open.number, begin: open.begin, end: None };
-        write_children(&open.output, forking.complete_children(children, &self.captures)?)
+        write_children(&open.output, open.forking().complete_children(children, &self.captures)?)
     }
 }
 

@@ -12,11 +12,13 @@ use crate::pictures::LAST_PATIENCE;
 use crate::processes::asked_snapshots::{AskedSnapshots, snapshot_of};
 use crate::processes::recorded_children::RecordedChildren;
 use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAccess, has_not_begun};
-use crate::session::drain_command::{DrainCommand, NoAnswer, RecordingMoment, TicketSpan};
+use crate::session::drain_command::{DrainCommand, NoAnswer, PATIENCE, RecordingMoment, TicketSpan};
 use crate::sink::SnapshotCopy;
 
 /// How long is waited until everything is written when the process rests: a slow disk is waited for, as at the end of a recording.
 const WRITING_LIMIT: Duration = Duration::from_secs(3600);
+/// The same for spans. The program, which waits meanwhile, gives an answer twice as long.
+const SPAN_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]
@@ -107,11 +109,18 @@ impl RecordingHandle {
         }
     }
 
-    /// The present moment of the process with this number in the tree, for a [`TicketSpan`]. `None`: it does not record.
-    #[must_use]
-    pub fn position(&self, number: u32) -> Option<RecordingMoment> {
-        let (_, access) = self.all().into_iter().find(|(known, _)| *known == number)?;
-        access.commands.ask(DrainCommand::Position).ok().flatten()
+    /// The present moment of the process with this number in the tree, for a [`TicketSpan`]. `None`: it does not record. Where the
+    /// disk holds up the recording, it is waited for.
+    ///
+    /// # Errors
+    /// There was no answer in all that time, in words for the user.
+    pub fn position(&self, number: u32) -> Result<Option<RecordingMoment>, String> {
+        let Some((_, access)) = self.all().into_iter().find(|(known, _)| *known == number) else { return Ok(None) };
+        match access.commands.ask_for(SPAN_PATIENCE, DrainCommand::Position) {
+            Ok(moment) => Ok(moment),
+            Err(NoAnswer::Ended) => Ok(None),
+            Err(NoAnswer::Late) => Err("the recording is too busy to answer: try it again".into()),
+        }
     }
 
     /// Takes the present moment of the first process, of which no thread records, and writes out what it has recorded until now, so
@@ -133,15 +142,27 @@ impl RecordingHandle {
         moment.recv_deadline(deadline).ok().flatten().ok_or_else(|| ENDED.into())
     }
 
-    /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where the
-    /// capture of a span of it is.
+    /// Makes everything up to now readable in the capture of the process with this number in the tree, and says where it is.
     ///
     /// # Errors
     /// Why it cannot be done, for the user.
-    pub fn snapshot(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
+    pub fn snapshot(&self, number: u32) -> Result<SnapshotCopy, String> {
+        self.snapshot_within(PATIENCE, number, TicketSpan::default())
+    }
+
+    /// The same of a span, which the process waits for: a slow disk is, too.
+    ///
+    /// # Errors
+    /// As for [`RecordingHandle::snapshot`].
+    pub fn span(&self, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
+        self.snapshot_within(SPAN_PATIENCE, number, span)
+    }
+
+    fn snapshot_within(&self, patience: Duration, number: u32, span: TicketSpan) -> Result<SnapshotCopy, String> {
         let found = self.all().into_iter().find(|(known, _)| *known == number);
         let (_, access) = found.ok_or("the process is not recorded any more")?;
-        snapshot_of(access.commands.ask(|answer| DrainCommand::Snapshot(span, answer)), &access)
+        let answered = access.commands.ask_for(patience, |answer| DrainCommand::Snapshot(span, answer));
+        snapshot_of(answered, &access)
     }
 
     /// Asks every process for the same of all that it has recorded, and waits for none.

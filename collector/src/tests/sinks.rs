@@ -11,7 +11,7 @@ use memtrack_format::meta::Process;
 
 use super::{directory, eventually, noise, start_with};
 use crate::fake_target::FakeTarget;
-use crate::{Error, RecordPiece, RecordingEnd, RecordingOptions, Sink, SnapshotCopy, TicketSpan};
+use crate::{Error, RecordPiece, RecordingEnd, RecordingOptions, Sink, SnapshotCopy};
 
 /// Blocks before the first record, then compares lengths and a checksum.
 struct Slow {
@@ -212,7 +212,7 @@ fn nothing_is_written_behind_a_snapshot_that_could_not_be() {
     target.writer().write(&noise(8, 1000));
     // With the first records.
     let refusal = loop {
-        match collector.handle().snapshot(0, TicketSpan::default()) {
+        match collector.handle().snapshot(0) {
             Err(refusal) if refusal.contains("regular file") => std::thread::yield_now(),
             other => break other.unwrap_err(),
         }

@@ -338,7 +338,8 @@ impl PeerRecorder {
     fn cut(&self) -> Result<()> {
         let active = self.active.as_ref().context("nothing is being recorded")?;
         let handle = active.recording.handle();
-        let end = handle.position(0).context("the process has not begun to record")?;
+        let end = handle.position(0).map_err(anyhow::Error::msg)?;
+        let end = end.context("the process has not begun to record")?;
         let output = active.recording.capture();
         // A link is kept, and leads to the file.
         let output = output.canonicalize().unwrap_or_else(|_| output.into());

@@ -116,10 +116,13 @@ impl ReportOutput {
             return Ok(Self::Device(BufWriter::new(file), path.into()));
         }
         to.check(path)?;
-        let signals = EndSignals::take().context("cannot install signal handlers")?;
-        let file = temporary_beside(path, 0o666)?;
-        if let Some(hidden) = file.path() {
-            signals.remove(hidden.to_owned());
+        // What has no name is gone by itself when a signal ends memtrack.
+        let mut signals = None;
+        let take = || signals = Some(EndSignals::take());
+        let file =
+            TemporaryFile::create(directory_of(path)?, 0o666, take).map_err(|error| cannot_create(path, &error))?;
+        if let (Some(hidden), Some(signals)) = (file.path(), signals) {
+            signals.context("cannot install signal handlers")?.remove(hidden.to_owned());
         }
         Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
     }
@@ -251,7 +254,7 @@ pub(crate) fn check_writable(path: &Path, force: bool) -> Result<()> {
 /// # Errors
 /// A missing or unwritable directory.
 pub(crate) fn temporary_beside(path: &Path, mode: u32) -> Result<TemporaryFile> {
-    TemporaryFile::create(directory_of(path)?, mode).map_err(|error| cannot_create(path, &error))
+    TemporaryFile::create(directory_of(path)?, mode, || ()).map_err(|error| cannot_create(path, &error))
 }
 
 /// A hidden file in the same directory, removed on drop unless it is persisted.

@@ -4,7 +4,7 @@
 //! ends; elsewhere a killed process leaves a hidden file.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -23,16 +23,19 @@ pub(crate) enum TemporaryFile {
 }
 
 impl TemporaryFile {
-    /// Creates it in a directory.
+    /// Creates it in a directory. `before_named` is called before one with a name is made.
     ///
     /// # Errors
     /// The directory is missing or unwritable.
-    pub(crate) fn create(directory: &Path, mode: u32) -> io::Result<Self> {
+    pub(crate) fn create(directory: &Path, mode: u32, before_named: impl FnOnce()) -> io::Result<Self> {
         let nameless =
             OpenOptions::new().read(true).write(true).mode(mode).custom_flags(libc::O_TMPFILE).open(directory);
         match nameless {
             Ok(file) if Path::new("/proc/self/fd").exists() => Ok(Self::Nameless(file, directory.into())),
-            _ => hidden(directory, mode).map(Self::Named),
+            _ => {
+                before_named();
+                hidden(directory, mode).map(Self::Named)
+            }
         }
     }
 
@@ -61,11 +64,24 @@ impl TemporaryFile {
             Self::Named(file) => file.persist(path).map(drop).map_err(|error| error.error),
             Self::Nameless(file, directory) => {
                 let linked =
-                    tempfile::Builder::new().prefix(PREFIX).make_in(directory, |hidden| link_to(&file, hidden))?;
-                linked.into_temp_path().persist(path).map_err(|error| error.error)
+                    tempfile::Builder::new().prefix(PREFIX).make_in(&directory, |hidden| link_to(&file, hidden));
+                match linked {
+                    Ok(linked) => linked.into_temp_path().persist(path).map_err(|error| error.error),
+                    // Where no links are permitted.
+                    Err(_) => copied(file, &directory)?.persist(path).map(drop).map_err(|error| error.error),
+                }
             }
         }
     }
+}
+
+/// A copy that has a name.
+fn copied(mut file: File, directory: &Path) -> io::Result<NamedTempFile> {
+    let mut named = hidden(directory, file.metadata()?.permissions().mode())?;
+    file.rewind()?;
+    io::copy(&mut file, named.as_file_mut())?;
+    named.as_file().set_permissions(file.metadata()?.permissions())?;
+    Ok(named)
 }
 
 impl Write for TemporaryFile {
@@ -100,16 +116,22 @@ mod tests {
         fs::write(&path, "old").unwrap();
         let names = || fs::read_dir(directory.path()).unwrap().count();
         let named = || TemporaryFile::Named(super::hidden(directory.path(), 0o666).unwrap());
-        let nameless = || TemporaryFile::create(directory.path(), 0o666).unwrap();
+        let nameless = || TemporaryFile::create(directory.path(), 0o666, || ()).unwrap();
         for (make, meanwhile) in [(&nameless as &dyn Fn() -> TemporaryFile, 1), (&named, 2)] {
             let mut file = make();
             file.write_all(b"new").unwrap();
-            if file.path().is_none() {
-                assert_eq!(names(), meanwhile);
-            }
+            // A file system without files that have no name has only the other.
+            assert_eq!(names(), if file.path().is_none() { meanwhile } else { 2 });
             drop(file);
             assert_eq!((names(), fs::read(&path).unwrap()), (1, b"old".to_vec()));
         }
+        let copy = || {
+            let mut file = nameless().as_file().try_clone().unwrap();
+            file.write_all(b"new").unwrap();
+            TemporaryFile::Named(super::copied(file, directory.path()).unwrap())
+        };
+        copy().persist(&path).unwrap();
+        assert_eq!((names(), fs::read(&path).unwrap()), (1, b"new".to_vec()));
         for make in [&nameless as &dyn Fn() -> TemporaryFile, &named] {
             fs::write(&path, "old").unwrap();
             let mut file = make();

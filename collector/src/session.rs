@@ -26,7 +26,7 @@ mod watermarks;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::Duration;
 
 use memtrack_format::meta::Process;
@@ -247,6 +247,7 @@ impl Session {
 
     fn round_with(&mut self, observe: bool, queue: &mut SinkQueue) -> DrainPace {
         let now = monotonic_ns();
+        self.area.control().rounds.0.fetch_add(1, Relaxed);
         self.account(now, queue);
         self.find_used_slots();
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);

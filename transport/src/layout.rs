@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 21;
+pub const LAYOUT_VERSION: u32 = 22;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -247,6 +247,8 @@ pub struct ControlPage {
     /// Only slots below this one have been claimed: the collector looks at no others, which have no memory yet; target, which
     /// raises it before the first record of a slot.
     pub claimed_slots: AtomicU32,
+    /// How many rounds the collector has begun, modulo 2^32: at least ten a second while it drains; collector.
+    pub rounds: CacheLine<AtomicU32>,
 }
 
 impl ControlPage {

@@ -18,7 +18,7 @@ use crate::sink::SnapshotCopy;
 /// How long is waited until everything is written when the process rests: a slow disk is waited for, as at the end of a recording.
 const WRITING_LIMIT: Duration = Duration::from_secs(3600);
 /// The same for spans. The program, which waits meanwhile, gives an answer twice as long.
-const SPAN_PATIENCE: Duration = Duration::from_secs(300);
+const SPAN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Looks at a running recording and steers it; clones are of the same recording.
 #[derive(Clone, Debug)]

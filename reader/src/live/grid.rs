@@ -51,6 +51,18 @@ pub struct LiveWindow {
     pub grid: u32,
 }
 
+impl LiveWindow {
+    /// The window from a later moment on, of which nobody knows any more what was allocated and freed in it: what is live at its end.
+    #[must_use]
+    pub fn levels_from(mut self, from_ns: u64) -> Self {
+        self.groups.retain(|group| group.live.count > 0);
+        for group in &mut self.groups {
+            (group.allocated, group.freed) = (Tally::default(), Tally::default());
+        }
+        Self { from_ns, events: 0, ..self }
+    }
+}
+
 /// Windows of one length.
 #[derive(Debug)]
 pub(super) struct WindowGrid {

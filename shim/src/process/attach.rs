@@ -7,10 +7,11 @@
 #![expect(clippy::disallowed_types, reason = "memtrack calls these outside of hooks")]
 
 use std::ffi::c_int;
+use std::hint::spin_loop;
 use std::io::Read;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use memtrack_transport::Area;
@@ -22,13 +23,14 @@ use memtrack_transport::layout::ControlPage;
 use super::exclusive_call::exclusively;
 use super::recording_span::{self, Given, Start};
 use super::{recorded_process, rest};
+use crate::events::ring::may_have_ended;
 use crate::platform::errno::Errno;
 use crate::platform::seccomp::OwnCall;
 use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
 
-/// For how many looks a collector is given time to react, and the time between two.
-const REACTION_LOOKS: u32 = 1000;
+/// Within which time a collector begins another round, ten times as long as it sleeps, and the time between two looks.
+const LONGEST_ROUND_NS: u64 = 1_000_000_000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
@@ -71,28 +73,36 @@ extern "C" fn memtrack_end_resting() -> i32 {
     exclusively(|| rest::resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
 }
 
-/// Whether a collector takes what this process records.
+/// Whether a collector takes what this process records. Where its socket cannot be seen from here, it is gone if its process is, as
+/// far as that can be seen, and if it drains no more.
 fn is_recorded() -> bool {
     let Some(area) = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on()) else {
         return false;
     };
-    collector_socket::answers().unwrap_or_else(|| collector_reacts(area.control()))
+    let control = area.control();
+    let cannot_be_seen = || !may_have_ended(control.collector_pid.load(Relaxed)) || drains(control);
+    collector_socket::answers().unwrap_or_else(cannot_be_seen)
 }
 
-/// Whether the collector does something within a second: woken it goes to sleep again, and of a busy program it takes segments.
-fn collector_reacts(control: &ControlPage) -> bool {
-    if !seccomp::may(OwnCall::Futex) {
-        return false;
+/// Whether the collector begins a round within a second.
+fn drains(control: &ControlPage) -> bool {
+    let begun = monotonic_ns();
+    let before = control.rounds.0.load(Relaxed);
+    let may_wait = seccomp::may(OwnCall::Futex);
+    loop {
+        if control.rounds.0.load(Relaxed) != before {
+            return true;
+        }
+        if monotonic_ns().saturating_sub(begun) > LONGEST_ROUND_NS {
+            return false;
+        }
+        if may_wait {
+            // See `finalize_barrier` for why it is no `nanosleep`.
+            futex::wait(&AtomicU32::new(0), 0, BETWEEN_LOOKS);
+        } else {
+            spin_loop();
+        }
     }
-    let mut undrained = control.undrained.0.load(Relaxed);
-    if control.sleeping.0.swap(0, SeqCst) != 0 {
-        futex::wake(&control.sleeping.0);
-    }
-    (0..REACTION_LOOKS).any(|_| {
-        futex::wait(&AtomicU32::new(0), 0, BETWEEN_LOOKS);
-        let before = std::mem::replace(&mut undrained, control.undrained.0.load(Relaxed));
-        control.sleeping.0.load(SeqCst) != 0 || undrained < before
-    })
 }
 
 fn detach() -> AttachStatus {

@@ -124,12 +124,16 @@ fn follow(
                 // It was written already.
                 continue;
             }
-            if window.from_ns < from_ns {
+            let last = window.last;
+            let reaches_back = window.from_ns < from_ns;
+            if reaches_back {
                 // Sums in a file reach back to the beginning; from their next window on it is known what is new.
                 skipped += 1;
+            }
+            if reaches_back && !last {
                 continue;
             }
-            let last = window.last;
+            let window = if reaches_back { window.levels_from(from_ns) } else { window };
             let totals = WindowTotals::of(&window, skipped, Lag::of(&mut follower)?);
             let picture = picture(&follower, window);
             let sent = if waits || last {

@@ -31,6 +31,8 @@ use crate::terminal::Color;
 const LOOK: Duration = Duration::from_millis(50);
 /// How long a client may take to read the last answer.
 const LAST_ANSWER: Duration = Duration::from_millis(100);
+/// The exit status of one that was interrupted before it recorded, as a shell has it for Ctrl-C.
+const INTERRUPTED: u8 = 130;
 /// What the process in the background prints when it records.
 const RECORDING: &str = "memtrack: recording process ";
 
@@ -181,5 +183,8 @@ fn in_background(quiet: bool) -> Result<u8> {
         message::line(line);
     }
     let status = child.wait().context("cannot wait for memtrack in the background")?;
+    if is_interrupted.load(Relaxed) {
+        return Ok(INTERRUPTED);
+    }
     Ok(crate::sys::shell_status(std::process::ExitStatus::from_raw(status.into_raw())))
 }

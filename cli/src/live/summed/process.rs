@@ -181,7 +181,9 @@ impl ReceivedProcess {
             }
             while let Some(window) = follower.take_window() {
                 // What was received is not sent again, nor sums that reach back to the beginning and hold it, too.
-                if window.from_ns >= from_ns {
+                let reaches_back = window.from_ns < from_ns;
+                if window.to_ns > from_ns && (window.last || !reaches_back) {
+                    let window = if reaches_back { window.levels_from(from_ns) } else { window };
                     self.send(WindowLine::of(&window, &mut follower)?)?;
                 }
             }

@@ -208,10 +208,13 @@ impl BlockHeader {
     }
 }
 
-/// The part of a group's earlier bytes that [`Codec::ZstdPrefix`] uses as its dictionary: the last 256 KiB at most.
+/// Bytes that [`prefix`] has at most.
+pub const PREFIX: usize = 256 << 10;
+
+/// The part of a group's earlier bytes that [`Codec::ZstdPrefix`] uses as its dictionary: the last [`PREFIX`] at most.
 #[must_use]
 pub fn prefix(before: &[u8]) -> &[u8] {
-    before.get(before.len().saturating_sub(256 << 10)..).unwrap_or_default()
+    before.get(before.len().saturating_sub(PREFIX)..).unwrap_or_default()
 }
 
 impl BlockKind {

@@ -1,10 +1,10 @@
 //! Follows a capture while it is written: reads the blocks that are new, and emits the events whose order is certain.
 //!
 //! The collector writes a [watermark] behind the records of each checkpoint; the events up to it
-//! are merged by [`Online`]. What stands behind the last watermark waits for the next one.
+//! are merged by [`Online`]. What stands behind the last watermark waits in the file for the next one.
 //!
 //! Invariant: each block is read and decoded once; the events come in the order in which [`CaptureReader`](super::CaptureReader)
-//! reads them from the whole file; and memory is bounded by what waits for a watermark, and by the tables.
+//! reads them from the whole file; and memory is bounded by a batch and a group's end of each stream, and by the tables.
 
 use std::path::Path;
 
@@ -14,10 +14,8 @@ use memtrack_format::observe::ObservationReader;
 use memtrack_format::sources::{self, FileLines};
 use memtrack_format::symbols::{self, ModuleSymbols};
 use memtrack_format::{header, mapped, watermark};
-use rustc_hash::FxHashMap;
 
 use super::file::{OpenCaptureFile, StoredPiece};
-use super::group_end::GroupEnd;
 use super::timeline::{ClockPair, ClockScale};
 use super::{Consumer, DataLoss, Online, members};
 use crate::error::Error;
@@ -30,7 +28,7 @@ const WINDOW: usize = 1 << 20;
 /// What a call of [`FollowedCapture::step`] has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FollowStep {
-    /// A block was read.
+    /// A block was read, or some of its events were emitted.
     Block,
     /// There is no further block yet.
     Waiting,
@@ -47,8 +45,6 @@ pub(crate) struct FollowedCapture {
     process: Process,
     /// `None` before the process is known, and at the end.
     online: Option<Online>,
-    /// The end of the bytes of each stream's group, with their length, as a dictionary of what follows.
-    groups: FxHashMap<u32, GroupEnd>,
     image_ticket: u64,
     symbols: Vec<ModuleSymbols>,
     sources: Vec<FileLines>,
@@ -66,7 +62,6 @@ impl FollowedCapture {
             at: header::LEN as u64,
             process: Process::default(),
             online: None,
-            groups: FxHashMap::default(),
             image_ticket: 0,
             symbols: Vec::new(),
             sources: Vec::new(),
@@ -112,24 +107,33 @@ impl FollowedCapture {
 
     /// What could not be read.
     pub(crate) fn lost(&self) -> DataLoss {
-        self.lost
+        let mut lost = self.lost;
+        if let Some(of_records) = self.online.as_ref().map(Online::lost) {
+            lost.add(of_records.blocks, of_records.bytes);
+        }
+        lost
     }
 
     /// Bytes of the file that were not read yet.
     pub(crate) fn unread(&mut self) -> Result<u64, Error> {
         self.file.grow()?;
-        Ok(self.file.len().saturating_sub(self.at))
+        Ok(self.file.len().saturating_sub(self.read_bytes()))
     }
 
-    /// Bytes of the file that were read.
+    /// Bytes of the file that were read, or wait for what is written next.
     pub(crate) fn read_bytes(&self) -> u64 {
-        self.at
+        self.at.saturating_sub(self.online.as_ref().map_or(0, Online::waiting_bytes))
     }
 
     /// Reads the next block, if it is there.
     pub(crate) fn step<C: Consumer>(&mut self, consumer: &mut C) -> Result<FollowStep, Error> {
         if self.ended {
             return Ok(FollowStep::Ended);
+        }
+        if let Some(online) = &mut self.online
+            && online.give_on(Some(&self.file), consumer)?
+        {
+            return Ok(FollowStep::Block);
         }
         let mut bytes = [0; HEADER_LEN];
         let mut len = self.file.read_at(self.at, &mut bytes)?;
@@ -160,9 +164,8 @@ impl FollowedCapture {
     /// Nobody writes the capture any more: emits what waits for a watermark.
     pub(crate) fn finish<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
         self.ended = true;
-        self.groups = FxHashMap::default();
         if let Some(online) = self.online.take() {
-            let read = online.finish(consumer)?;
+            let read = online.finish_in(Some(&self.file), consumer)?;
             self.lost.add(read.lost.blocks, read.lost.bytes);
             self.found = (read.frames, read.threads);
         }
@@ -188,7 +191,10 @@ impl FollowedCapture {
 
     fn block<C: Consumer>(&mut self, piece: &StoredPiece, consumer: &mut C) -> Result<(), Error> {
         match piece.header.kind {
-            BlockKind::Records => return self.records(piece),
+            BlockKind::Records => {
+                self.online.iter_mut().for_each(|online| online.stored(*piece));
+                return Ok(());
+            }
             BlockKind::Aggregate | BlockKind::Members => return Ok(()),
             // Of reports only, and it may refer to earlier ones.
             BlockKind::Resident => {
@@ -224,7 +230,7 @@ impl FollowedCapture {
             BlockKind::Sources => extend(&mut self.sources, sources::decode(&payload)),
             BlockKind::Watermark => match (watermark::decode(&payload), &mut self.online) {
                 (Some(busy), Some(online)) => {
-                    online.watermark(piece.header.first_ticket, &busy, consumer)?;
+                    online.begin_watermark(piece.header.first_ticket, &busy, Some(&self.file), consumer)?;
                     true
                 }
                 (busy, _) => busy.is_some(),
@@ -265,20 +271,6 @@ impl FollowedCapture {
             (self.image_ticket, self.process.ended_by_exec) = (first_ticket, false);
         }
         intact
-    }
-
-    fn records(&mut self, piece: &StoredPiece) -> Result<(), Error> {
-        let BlockHeader { stream, segment, offset, .. } = piece.header;
-        let group = self.groups.entry(stream).or_default();
-        let Some(bytes) = group.read(&self.file, piece)? else {
-            self.lost.add(1, piece.stored_bytes());
-            return Ok(());
-        };
-        if let Some(online) = &mut self.online {
-            online.records(stream, segment, offset, bytes);
-        }
-        group.trim();
-        Ok(())
     }
 }
 

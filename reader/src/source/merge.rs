@@ -110,6 +110,11 @@ impl Merger {
         Self { timeline, images, ..Self::default() }
     }
 
+    /// Events given out so far.
+    pub(super) fn given(&self) -> u64 {
+        self.events
+    }
+
     /// The process replaces its image: this ticket and later ones belong to the next image.
     pub(super) fn replaced(&mut self, ticket: u64) {
         let last = self.images.last().copied().unwrap_or(0);

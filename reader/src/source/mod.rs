@@ -13,6 +13,7 @@ mod brief;
 mod consumer;
 mod file;
 mod follow;
+mod followed_group;
 mod group_end;
 mod group_records;
 mod index;

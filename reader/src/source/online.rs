@@ -1,10 +1,11 @@
 //! Merges events during the recording: for aggregated captures and the live view.
 //!
-//! Pieces of segments come as the collector drains them. A run is emitted when no stream can add an earlier run, or
-//! more of the same run: see [`Online::watermark`].
+//! Pieces of segments come as the collector drains them, or as they stand in a file. A run is emitted when no stream can add an
+//! earlier run, or more of the same run: see [`Online::watermark`]. What stands in a file is decoded batch by batch when its turn
+//! comes: the events of a second take hundreds of megabytes, and those of a batch are still in the cache.
 //!
-//! Invariant: the order is that of reading a file with the same pieces; memory is bounded by the pieces that cannot be
-//! emitted yet, and by the tables.
+//! Invariant: the order is that of reading a file with the same pieces; memory is bounded by the pieces in memory that cannot be
+//! emitted yet, a batch of each stream, and the tables.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,6 +14,8 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
+use super::file::{OpenCaptureFile, StoredPiece};
+use super::followed_group::FollowedGroup;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
@@ -27,6 +30,8 @@ use crate::frames::Frames;
 const BATCH: usize = 16 << 10;
 /// Batches that are kept for what comes next.
 const MOST_SPARE: usize = 16;
+/// Events after which a caller may look at something else.
+const TOGETHER: u64 = 1 << 16;
 
 /// The position in one stream.
 #[derive(Debug, Default)]
@@ -40,29 +45,21 @@ struct OnlineStream {
     cursor: Cursor,
     /// All its further events have this ticket or a later one.
     past: u64,
+    /// Its pieces in the file, behind all batches.
+    stored: FollowedGroup,
 }
 
 impl OnlineStream {
     fn decode(&mut self, (segment, offset): (u32, u32), bytes: &[u8], decoding: &mut OnlineDecoding) {
-        if offset == 0 {
-            self.reader = SegmentReader::default();
-            self.at = Some((segment, 0));
-        }
-        if self.at != Some((segment, offset)) {
-            self.at = None;
+        if !self.begin((segment, offset), bytes.len()) {
             decoding.lost.add(1, bytes.len() as u64);
             return;
         }
-        self.at = u32::try_from(bytes.len()).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
         self.place.begin();
         loop {
             let mut batch = decoding.spare.pop().unwrap_or_default();
             let progress = self.reader.decode_rounds(bytes, &mut self.place, &mut batch, BATCH);
-            if let Some(marker) = &decoding.marker {
-                marker.mark(&mut batch);
-            }
-            self.past = self.past.max(batch.last_ticket);
-            self.batches.push_back(batch);
+            self.add(batch, decoding);
             match progress {
                 DecodeProgress::Full => {}
                 DecodeProgress::End => break,
@@ -75,22 +72,73 @@ impl OnlineStream {
         }
     }
 
+    /// A piece of so many bytes begins; `false`: what is before it is lost.
+    fn begin(&mut self, (segment, offset): (u32, u32), length: usize) -> bool {
+        if offset == 0 {
+            self.reader = SegmentReader::default();
+            self.at = Some((segment, 0));
+        }
+        if self.at != Some((segment, offset)) {
+            self.at = None;
+            return false;
+        }
+        self.at = u32::try_from(length).ok().and_then(|len| Some((segment, offset.checked_add(len)?)));
+        true
+    }
+
+    fn add(&mut self, mut batch: Batch, decoding: &OnlineDecoding) {
+        if let Some(marker) = &decoding.marker {
+            marker.mark(&mut batch);
+        }
+        self.past = self.past.max(batch.last_ticket);
+        self.batches.push_back(batch);
+    }
+
+    /// Decodes a batch of what stands in the file; `false`: there is nothing left.
+    fn decode_stored(&mut self, file: Option<&OpenCaptureFile>, decoding: &mut OnlineDecoding) -> Result<bool, Error> {
+        let Some(file) = file else { return Ok(false) };
+        while !self.stored.is_open() {
+            let Some(piece) = self.stored.next_piece() else { return Ok(false) };
+            let header = piece.header;
+            if !self.stored.open(file, &piece)? {
+                decoding.lost.add(1, piece.stored_bytes());
+            } else if !self.begin((header.segment, header.offset), header.raw_len as usize) {
+                self.stored.close();
+                decoding.lost.add(1, u64::from(header.raw_len));
+            }
+        }
+        let mut batch = decoding.spare.pop().unwrap_or_default();
+        let progress = self.stored.decode(&mut self.reader, &mut batch, BATCH);
+        self.add(batch, decoding);
+        if let DecodeProgress::Damaged { left } = progress {
+            decoding.lost.add(1, left as u64);
+            self.at = None;
+        }
+        Ok(true)
+    }
+
     /// The turn of the next run; loads the batch that contains it.
     fn next<C: Consumer>(
         &mut self,
         merger: &mut Merger,
-        spare: &mut Vec<Batch>,
+        file: Option<&OpenCaptureFile>,
+        decoding: &mut OnlineDecoding,
         consumer: &mut C,
     ) -> Result<Option<RunTurn>, Error> {
         loop {
             if let Some(turn) = self.cursor.next() {
                 return Ok(Some(turn));
             }
-            let Some(batch) = self.batches.pop_front() else { return Ok(None) };
+            let Some(batch) = self.batches.pop_front() else {
+                if self.decode_stored(file, decoding)? {
+                    continue;
+                }
+                return Ok(None);
+            };
             let mut used = merger.load(&mut self.cursor, batch, consumer)?;
-            if spare.len() < MOST_SPARE {
+            if decoding.spare.len() < MOST_SPARE {
                 used.clear();
-                spare.push(used);
+                decoding.spare.push(used);
             }
         }
     }
@@ -114,6 +162,19 @@ pub struct Online {
     decoding: OnlineDecoding,
     /// All events of streams that are not known yet have later tickets than this.
     floor: u64,
+    /// What is being emitted.
+    giving: Option<Giving>,
+}
+
+/// What a watermark allows to emit.
+#[derive(Debug)]
+struct Giving {
+    /// Up to this ticket.
+    bound: u64,
+    /// Streams that may add to the last run that they have shown.
+    busy: Vec<u32>,
+    /// The turns of the streams that have one.
+    heap: BinaryHeap<Reverse<(RunTurn, u32)>>,
 }
 
 impl Online {
@@ -165,6 +226,16 @@ impl Online {
         self.merger.replaced(ticket);
     }
 
+    /// Adds a piece that stands in the file that [`Online::begin_watermark`] belongs to.
+    pub(super) fn stored(&mut self, piece: StoredPiece) {
+        let floor = self.floor;
+        let stream = self
+            .streams
+            .entry(piece.header.stream)
+            .or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
+        stream.stored.push(piece);
+    }
+
     /// Emits every complete run. The caller guarantees that all records of runs before `before_ticket` have come,
     /// except those of the `busy` streams (ascending): a busy stream may still add to the last run that it has shown,
     /// which others may share; all other streams are past `before_ticket`.
@@ -172,11 +243,19 @@ impl Online {
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
     pub fn watermark<C: Consumer>(&mut self, before_ticket: u64, busy: &[u32], consumer: &mut C) -> Result<(), Error> {
-        let mut bound = before_ticket;
-        for stream in busy {
-            let at = self.streams.get(stream).map_or(self.floor, |stream| stream.past);
-            bound = bound.min(at.saturating_sub(1));
-        }
+        self.begin_watermark(before_ticket, busy, None, consumer)?;
+        while self.give_on(None, consumer)? {}
+        Ok(())
+    }
+
+    /// The same, but emits nothing yet: [`Online::give_on`] does.
+    pub(super) fn begin_watermark<C: Consumer>(
+        &mut self,
+        before_ticket: u64,
+        busy: &[u32],
+        file: Option<&OpenCaptureFile>,
+        consumer: &mut C,
+    ) -> Result<(), Error> {
         for (number, stream) in &mut self.streams {
             if busy.binary_search(number).is_err() {
                 stream.past = stream.past.max(before_ticket);
@@ -188,16 +267,38 @@ impl Online {
             self.streams.entry(number).or_insert_with(|| OnlineStream { past: floor, ..OnlineStream::default() });
         }
         self.floor = self.floor.max(before_ticket);
-        self.give(bound, consumer)
+        self.begin_giving(before_ticket, busy, file, consumer)
     }
 
     /// Emits everything that has come: all streams have ended.
     ///
     /// # Errors
     /// [`Error::TooMany`] when ids run out.
-    pub fn finish<C: Consumer>(mut self, consumer: &mut C) -> Result<ReadSummary, Error> {
-        self.give(u64::MAX, consumer)?;
+    pub fn finish<C: Consumer>(self, consumer: &mut C) -> Result<ReadSummary, Error> {
+        self.finish_in(None, consumer)
+    }
+
+    /// The same of a file's.
+    pub(super) fn finish_in<C: Consumer>(
+        mut self,
+        file: Option<&OpenCaptureFile>,
+        consumer: &mut C,
+    ) -> Result<ReadSummary, Error> {
+        while self.give_on(file, consumer)? {}
+        self.begin_giving(u64::MAX, &[], file, consumer)?;
+        while self.give_on(file, consumer)? {}
         Ok(self.merger.finish(self.decoding.lost))
+    }
+
+    /// What could not be read of records.
+    pub(super) fn lost(&self) -> DataLoss {
+        self.decoding.lost
+    }
+
+    /// Bytes in the file that are to be emitted and are not decoded yet.
+    pub(super) fn waiting_bytes(&self) -> u64 {
+        let waiting = || self.streams.values().map(|stream| stream.stored.waiting_bytes()).sum();
+        self.giving.as_ref().map_or(0, |_| waiting())
     }
 
     /// By how much the times of the events so far may be too early, in nanoseconds.
@@ -218,22 +319,61 @@ impl Online {
         &self.merger.tables.threads
     }
 
-    /// Emits all runs up to this ticket, which are complete, and the ticks and snapshots up to it.
-    fn give<C: Consumer>(&mut self, bound: u64, consumer: &mut C) -> Result<(), Error> {
+    /// All runs up to this ticket are complete, but for the last ones of these streams.
+    fn begin_giving<C: Consumer>(
+        &mut self,
+        bound: u64,
+        busy: &[u32],
+        file: Option<&OpenCaptureFile>,
+        consumer: &mut C,
+    ) -> Result<(), Error> {
         let mut heap = BinaryHeap::new();
         for (&number, stream) in &mut self.streams {
-            let next = stream.next(&mut self.merger, &mut self.decoding.spare, consumer)?;
+            let next = stream.next(&mut self.merger, file, &mut self.decoding, consumer)?;
             heap.extend(next.map(|turn| Reverse((turn, number))));
         }
-        while let Some(Reverse((turn, number))) = heap.pop().filter(|Reverse((turn, _))| turn.ticket <= bound) {
-            let until = turn.until(heap.peek().map(|&Reverse((next, _))| next));
+        self.giving = Some(Giving { bound, busy: busy.to_vec(), heap });
+        Ok(())
+    }
+
+    /// Emits some of the runs that are complete, with the ticks and snapshots between them; `false`: these were the last.
+    pub(super) fn give_on<C: Consumer>(
+        &mut self,
+        file: Option<&OpenCaptureFile>,
+        consumer: &mut C,
+    ) -> Result<bool, Error> {
+        let Some(mut giving) = self.giving.take() else { return Ok(false) };
+        let end = self.merger.given().saturating_add(TOGETHER);
+        while let Some(&Reverse((turn, number))) = giving.heap.peek() {
+            if turn.ticket > self.complete_up_to(turn.ticket, &giving, file)? {
+                break;
+            }
+            giving.heap.pop();
+            let until = turn.until(giving.heap.peek().map(|&Reverse((next, _))| next));
             let Some(stream) = self.streams.get_mut(&number) else { break };
             self.merger.give_run(&mut stream.cursor, until, consumer);
             // Tickets rise in a stream.
-            let next = stream.next(&mut self.merger, &mut self.decoding.spare, consumer)?;
-            heap.extend(next.map(|next| Reverse((next.not_before(turn), number))));
+            let next = stream.next(&mut self.merger, file, &mut self.decoding, consumer)?;
+            giving.heap.extend(next.map(|next| Reverse((next.not_before(turn), number))));
+            if self.merger.given() >= end {
+                self.giving = Some(giving);
+                return Ok(true);
+            }
         }
+        let bound = self.complete_up_to(giving.bound, &giving, file)?;
         self.merger.pass(bound, consumer);
-        Ok(())
+        Ok(false)
+    }
+
+    /// Up to which ticket runs are complete, or one that is not less than the wanted one. What a busy stream has shown is known
+    /// as far as it is decoded.
+    fn complete_up_to(&mut self, wanted: u64, giving: &Giving, file: Option<&OpenCaptureFile>) -> Result<u64, Error> {
+        let mut bound = giving.bound;
+        for number in &giving.busy {
+            let Some(stream) = self.streams.get_mut(number) else { continue };
+            while stream.past <= wanted && stream.decode_stored(file, &mut self.decoding)? {}
+            bound = bound.min(stream.past.saturating_sub(1));
+        }
+        Ok(bound)
     }
 }

@@ -79,6 +79,13 @@ impl StoredGroup {
         self.first_time_ns = self.first_time_ns.min(time_ns);
     }
 
+    /// The same, wherever in the order.
+    #[inline]
+    pub(super) fn count(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count_by = self.count_by.checked_add(ONE).unwrap_or(self.count_by);
+    }
+
     /// Whether this is the group with that key.
     #[inline]
     pub(super) fn is_of(&self, stack: StackId, thread: ThreadId, allocator: Allocator) -> bool {

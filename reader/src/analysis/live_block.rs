@@ -58,6 +58,12 @@ pub(crate) struct ReleasedBlock {
 }
 
 impl ReleasedBlock {
+    /// The block is ended by the event of this order, and nothing is told of it but that.
+    #[inline]
+    pub(crate) fn end_untold(&mut self, order: u64) {
+        (self.order, self.temporary) = (order, false);
+    }
+
     #[inline]
     pub(super) fn count(&mut self, block: &LiveBlock, (bytes, count): (u64, u64), sum: &mut Sum) {
         self.temporary = true;

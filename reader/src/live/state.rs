@@ -61,6 +61,12 @@ impl LiveState {
         state
     }
 
+    /// As [`Consumer::short_lived_threshold`], where other threads decode the records. In this one, to sum up short-lived blocks takes
+    /// more time than to replay them.
+    pub(super) fn short_lived_threshold(&self) -> Option<u32> {
+        self.replay.short_lived_threshold()
+    }
+
     /// Adds a grid of windows; returns its number. Its first window is from the beginning of the recording until now.
     pub(super) fn add_grid(&mut self, every: Duration) -> u32 {
         let number = self.numbered;
@@ -157,6 +163,15 @@ impl LiveState {
         self.history.add(self.time_ns, self.replay.live().bytes, self.rss_bytes);
     }
 
+    #[inline]
+    fn run(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone) {
+        if self.replay.is_sums_only() {
+            self.replay.flow_run(events);
+        } else {
+            self.replay.run_and(events, |_, _| ());
+        }
+    }
+
     /// Closes the windows of the grids for which there is an end, and whether it is the last one.
     fn close(&mut self, end: impl Fn(&WindowGrid, &LiveTotals) -> Option<(u64, bool)>) {
         if self.grids.is_empty() {
@@ -188,21 +203,17 @@ impl Consumer for LiveState {
 
     #[inline]
     fn event(&mut self, event: &Event, _frames: &Frames) {
-        self.replay.event(event);
+        self.run(std::iter::once(RunEvent::from(*event)));
     }
 
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {
-        self.replay.events(events);
+        self.run(events.map(RunEvent::from));
     }
 
     #[inline]
-    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, frames: &Frames) {
-        Consumer::run_events(&mut self.replay, events, frames);
-    }
-
-    fn short_lived_threshold(&self) -> Option<u32> {
-        self.replay.short_lived_threshold()
+    fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
+        self.run(events);
     }
 
     #[inline]

@@ -57,7 +57,7 @@ impl LiveHeap {
         if self.places.tidy() {
             self.ahead.forget();
         }
-        let is_large = self.row.len() >= FAR;
+        let is_large = self.is_large();
         loop {
             let (last, next) = self.ahead.advance(upcoming);
             let (addresses, bottoms) = last.lookups();
@@ -75,6 +75,24 @@ impl LiveHeap {
                 events => return events.unwrap_or(0),
             }
         }
+    }
+
+    /// Whether its list and its addresses exceed a cache.
+    #[inline]
+    pub(super) fn is_large(&self) -> bool {
+        self.row.len() >= FAR
+    }
+
+    /// Removes empty nodes of addresses, if that is due, for who looks nothing up ahead.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        self.places.tidy();
+    }
+
+    /// What was found of the addresses that are looked up, in their order.
+    #[inline(always)]
+    pub(super) fn found_all(&self) -> [Bottom; TOGETHER] {
+        self.ahead.found_all()
     }
 
     /// What was found of one of the addresses that are looked up.

@@ -7,6 +7,7 @@
 //! event that contradicts them changes as little as possible and is counted.
 
 mod addresses;
+mod flow_run;
 mod heap;
 mod kept_moment;
 mod look_ahead;

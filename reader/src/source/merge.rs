@@ -176,6 +176,7 @@ impl Merger {
         let (first, count) = (self.events, events.len() as u64);
         self.events += count * (1 + again);
         self.timeline.given(!events.is_empty() && times.is_empty());
+        let untimed = self.timeline.time(None);
         let event = |(i, compact): (usize, &Compact)| Event {
             kind: compact.kind,
             address: compact.address,
@@ -183,7 +184,7 @@ impl Merger {
             stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
             thread: cursor.thread,
             order: first + i as u64,
-            time_ns: self.timeline.time(times.get(i).copied()),
+            time_ns: times.get(i).map_or(untimed, |&ticks| self.timeline.time(Some(ticks))),
         };
         // Other threads' events may come between two parts of a run.
         if let Some(sums) = batch.sums.get(run).and_then(Option::as_ref).filter(|_| whole) {

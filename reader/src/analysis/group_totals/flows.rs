@@ -2,10 +2,14 @@
 //!
 //! Invariant: what a group has allocated is what it has freed and what is live of it.
 
-use super::{GroupFigures, GroupTotals};
+use memtrack_format::Allocator;
+
+use super::{GroupFigures, GroupKey, GroupTotals};
 use crate::analysis::estimate::Variance;
+use crate::analysis::live_block::LiveBlock;
 use crate::analysis::sampled_variances::VarianceSum;
 use crate::analysis::{Group, GroupFlow, RunningFlow, Tally};
+use crate::event::Event;
 
 impl GroupTotals {
     /// What each selected group has allocated and freed, in the order of their first allocations, if that is kept.
@@ -27,6 +31,26 @@ impl GroupTotals {
             let peak = self.figures.window_peaks.as_ref().map(|peaks| peaks.of(at));
             RunningFlow::new(GroupFlow { stack, thread, allocator, allocated, freed, live, peak }, variances)
         })
+    }
+
+    /// Counts an allocation where nothing but flows and the peak is asked for; fills in `block`.
+    #[inline(always)]
+    pub(crate) fn flow_in(&mut self, event: &Event, allocator: Allocator, block: &mut LiveBlock) {
+        let (stack, thread) = (event.stack, event.thread);
+        let group = self.group::<true>(GroupKey { stack, thread, allocator, selected: true });
+        self.figures.groups.row_mut(group).count(event.size);
+        self.live_bytes = self.live_bytes.wrapping_add(event.size);
+        self.live_count = self.live_count.wrapping_add(1);
+        *block = LiveBlock { size: event.size, order: event.order, time_ns: event.time_ns, group, nth: 0 };
+        self.raise_peak::<true>(event);
+    }
+
+    /// Counts the end of the block likewise.
+    #[inline(always)]
+    pub(crate) fn flow_out(&mut self, block: &LiveBlock) {
+        self.live_bytes = self.live_bytes.wrapping_sub(block.size);
+        self.live_count = self.live_count.wrapping_sub(1);
+        self.ended(block.group).into_iter().for_each(|ended| ended.add(block.size, 1));
     }
 
     /// The peaks of windows are from now on.

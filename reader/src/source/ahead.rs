@@ -18,7 +18,7 @@ use super::file::OpenCaptureFile;
 use super::group_records::GroupRecords;
 use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::short_lived::{ReplayPlace, ShortLivedMarker};
+use super::short_lived::ShortLivedMarker;
 use crate::decode_threads;
 use crate::error::Error;
 
@@ -115,7 +115,7 @@ impl DecodePool {
             index,
             room,
             used: Mutex::default(),
-            marker: ShortLivedMarker::new(threshold, ReplayPlace::OtherThread),
+            marker: ShortLivedMarker::new(threshold),
             open: AtomicUsize::new(0),
         }
     }

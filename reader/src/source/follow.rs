@@ -120,6 +120,12 @@ impl FollowedCapture {
         Ok(self.file.len().saturating_sub(self.read_bytes()))
     }
 
+    /// Events that are decoded, and were not all emitted.
+    #[cfg(test)]
+    pub(super) fn decoded_events(&self) -> usize {
+        self.online.as_ref().map_or(0, Online::decoded_events)
+    }
+
     /// Bytes of the file that were read, or wait for what is written next.
     pub(crate) fn read_bytes(&self) -> u64 {
         self.at.saturating_sub(self.online.as_ref().map_or(0, Online::waiting_bytes))
@@ -256,9 +262,8 @@ impl FollowedCapture {
         match &mut self.online {
             None => {
                 let online = Online::new(self.process.start.monotonic_ns.unwrap_or(0));
-                // What each event stands for decides whether sums suffice to the consumer.
                 consumer.process(&self.process);
-                self.online = Some(online.marking(consumer.short_lived_threshold()));
+                self.online = Some(online);
             }
             Some(online) if first_ticket > self.image_ticket => online.replaced(first_ticket),
             Some(_) => {}

@@ -19,7 +19,6 @@ use super::followed_group::FollowedGroup;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::short_lived::{ReplayPlace, ShortLivedMarker};
 use super::timeline::{ClockScale, Timeline};
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
@@ -27,11 +26,11 @@ use crate::event::Thread;
 use crate::frames::Frames;
 
 /// Events of a batch that is decoded: it fits into a processor's own cache.
-const BATCH: usize = 16 << 10;
+const BATCH: usize = if cfg!(test) { 64 } else { 16 << 10 };
 /// Batches that are kept for what comes next.
 const MOST_SPARE: usize = 16;
 /// Events after which a caller may look at something else.
-const TOGETHER: u64 = 1 << 16;
+const TOGETHER: u64 = if cfg!(test) { 8 } else { 1 << 16 };
 
 /// The position in one stream.
 #[derive(Debug, Default)]
@@ -59,7 +58,7 @@ impl OnlineStream {
         loop {
             let mut batch = decoding.spare.pop().unwrap_or_default();
             let progress = self.reader.decode_rounds(bytes, &mut self.place, &mut batch, BATCH);
-            self.add(batch, decoding);
+            self.add(batch);
             match progress {
                 DecodeProgress::Full => {}
                 DecodeProgress::End => break,
@@ -86,10 +85,7 @@ impl OnlineStream {
         true
     }
 
-    fn add(&mut self, mut batch: Batch, decoding: &OnlineDecoding) {
-        if let Some(marker) = &decoding.marker {
-            marker.mark(&mut batch);
-        }
+    fn add(&mut self, batch: Batch) {
         self.past = self.past.max(batch.last_ticket);
         self.batches.push_back(batch);
     }
@@ -109,7 +105,7 @@ impl OnlineStream {
         }
         let mut batch = decoding.spare.pop().unwrap_or_default();
         let progress = self.stored.decode(&mut self.reader, &mut batch, BATCH);
-        self.add(batch, decoding);
+        self.add(batch);
         if let DecodeProgress::Damaged { left } = progress {
             decoding.lost.add(1, left as u64);
             self.at = None;
@@ -149,8 +145,6 @@ impl OnlineStream {
 struct OnlineDecoding {
     /// Batches whose memory is used again.
     spare: Vec<Batch>,
-    /// Marks short-lived blocks, where the consumer looks at the marks.
-    marker: Option<ShortLivedMarker>,
     lost: DataLoss,
 }
 
@@ -186,13 +180,6 @@ impl Online {
         // The program waits for its recorder, so names are left to reports.
         merger.tables.without_names = true;
         Self { merger, ..Self::default() }
-    }
-
-    /// The same for a consumer that looks at marks of short-lived blocks; `threshold`: see
-    /// [`Consumer::short_lived_threshold`].
-    pub(super) fn marking(mut self, threshold: Option<u32>) -> Self {
-        self.decoding.marker = Some(ShortLivedMarker::new(threshold, ReplayPlace::ThisThread));
-        self
     }
 
     /// The times of the events that come are exact, where they were recorded.
@@ -293,6 +280,13 @@ impl Online {
     /// What could not be read of records.
     pub(super) fn lost(&self) -> DataLoss {
         self.decoding.lost
+    }
+
+    /// Events of batches that are decoded.
+    #[cfg(test)]
+    pub(super) fn decoded_events(&self) -> usize {
+        let batches = self.streams.values().flat_map(|stream| stream.batches.iter().chain([&stream.cursor.batch]));
+        batches.map(|batch| batch.events.len()).sum()
     }
 
     /// Bytes in the file that are to be emitted and are not decoded yet.

@@ -1,7 +1,8 @@
 //! Marks the blocks of a batch that end in the run in which they begin, at an address that had none.
 //!
 //! A small table has what became of recent addresses. Who replays the events need not look for the address of a marked
-//! block among those of all live blocks, which takes longer than everything else.
+//! block among those of all live blocks, which takes longer than everything else. To mark blocks takes about as long as it
+//! spares, so it is done where other threads decode than the one that replays.
 //!
 //! Invariant: a marked allocation and a marked free belong together; in between no thread has another event at the
 //! address, no other marked block has the same [`place`], and the free is not undone.
@@ -36,28 +37,18 @@ const LITTLE: usize = 8;
 /// Of so many events one may be of another block, else sums are not worth it: they stand for the few events between two others.
 const OTHERS: usize = if cfg!(test) { 1 } else { 5 };
 
-/// Where the marked events are replayed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ReplayPlace {
-    /// In another thread, which has the most to do: any mark spares it something.
-    OtherThread,
-    /// In this one: marks without sums take as long as they spare.
-    ThisThread,
-}
-
 /// Which batches are worth a look.
 #[derive(Debug)]
 pub(super) struct ShortLivedMarker {
     /// How many further allocations of its thread a temporary block may outlive; `None`: no sums are asked for.
     threshold: Option<u32>,
-    replayed_in: ReplayPlace,
     /// Batches that are passed over from now on.
     passed_over: AtomicU32,
 }
 
 impl ShortLivedMarker {
-    pub(super) const fn new(threshold: Option<u32>, replayed_in: ReplayPlace) -> Self {
-        Self { threshold, replayed_in, passed_over: AtomicU32::new(0) }
+    pub(super) const fn new(threshold: Option<u32>) -> Self {
+        Self { threshold, passed_over: AtomicU32::new(0) }
     }
 
     /// Marks the short-lived blocks of a batch, or none of them, and sums them up if asked and worth it. The batch is whole: what follows
@@ -71,7 +62,7 @@ impl ShortLivedMarker {
         let is_worth_it = marked > 0 && (events - marked) * OTHERS <= events && batch.times.is_empty();
         if let Some(threshold) = self.threshold.filter(|_| is_worth_it) {
             sum(batch, ShortLivedSummer::new(threshold));
-        } else if marked < events / LITTLE || self.replayed_in == ReplayPlace::ThisThread {
+        } else if marked < events / LITTLE {
             self.passed_over.store(PASSED_OVER, Relaxed);
         }
     }

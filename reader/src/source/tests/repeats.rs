@@ -63,8 +63,8 @@ fn followed<C: Consumer>(history: &History, every: usize, consumer: &mut C) {
     while followed.step(consumer).unwrap() == FollowStep::Block {}
 }
 
-fn given<C: Consumer>(history: &History, threshold: Option<u32>, consumer: &mut C) {
-    let mut online = Online::new(START_NS).marking(threshold);
+fn given<C: Consumer>(history: &History, consumer: &mut C) {
+    let mut online = Online::new(START_NS);
     history.observations.iter().for_each(|observation| online.observe(observation));
     for piece in &history.pieces {
         online.records(piece.stream, piece.segment, piece.offset, &piece.bytes);
@@ -79,7 +79,7 @@ proptest! {
     fn rounds_are_the_events_that_were_recorded(steps in steps(), times in prop::collection::vec(1usize..60, 1..9)) {
         let history = History::of(&looped(steps, &times), false);
         let mut notes = Notes::default();
-        given(&history, None, &mut notes);
+        given(&history, &mut notes);
         prop_assert_eq!(&notes.seen, &history.seen);
         let mut notes = Notes::default();
         followed(&history, 2, &mut notes);
@@ -115,7 +115,7 @@ fn nearly_all_rounds_are_passed_over() {
     let begin = [Act::Alloc(0x9000), Act::Push(5)];
     let history = History::of(&[HistoryStep::Run(0, [&begin[..], &round.repeat(1000)].concat())], false);
     let mut one_by_one = OneByOne { replay: Replay::new(&Options::default()), in_rounds: 0 };
-    given(&history, None, &mut one_by_one);
+    given(&history, &mut one_by_one);
     assert_eq!(one_by_one.replay.totals().events, 4001);
     assert!(one_by_one.in_rounds > 3800, "{}", one_by_one.in_rounds);
     let mut in_group = OneByOne { replay: Replay::new(&Options::default()), in_rounds: 0 };

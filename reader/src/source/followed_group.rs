@@ -1,8 +1,8 @@
 //! The pieces of a stream that is followed: from the file to the decoder, one after the other when their turn comes.
 //!
 //! A piece may refer to the bytes before it in its group. Columns are decoded as they are, and joined to bytes only for a piece that
-//! refers to them. The rounds of loops are found in bytes alone, so that pieces are joined where rounds are found, and now and then
-//! to see whether there are any.
+//! refers to them. The rounds of loops are found in bytes alone, so that repetitive columns are joined, ever more seldom where no
+//! rounds are found.
 //!
 //! Invariant: between two pieces it has no more bytes than a piece can refer to, and columns of no more than that and one piece.
 
@@ -16,8 +16,11 @@ use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use crate::error::Error;
 
-/// One of so many pieces of columns is joined to see whether it repeats itself.
-const LOOKED_AT: u32 = if cfg!(test) { 2 } else { 16 };
+/// Columns that are compressed by less than this factor have few rounds of loops, if any.
+const REPETITIVE: u32 = if cfg!(test) { 0 } else { 8 };
+/// Joined columns without rounds, one behind the other, for each of which one more is then decoded as it is; and how many at most.
+const IN_VAIN: u32 = if cfg!(test) { 1 } else { 4 };
+const MOST_PASSED: u32 = if cfg!(test) { 1 } else { 15 };
 
 /// The pieces that wait, and the group of the one that is decoded.
 #[derive(Debug, Default)]
@@ -33,9 +36,13 @@ pub(super) struct FollowedGroup {
     columns: Vec<RecordColumns>,
     open: Option<OpenPiece>,
     place: PiecePlace,
-    /// Pieces of columns so far, and whether the last one that was looked at had rounds.
-    pieces: u32,
+    /// Whether the piece that is decoded by its bytes has rounds, and whether it is of columns.
     has_rounds: bool,
+    is_joined: bool,
+    /// Joined columns without rounds, one behind the other.
+    in_vain: u32,
+    /// Repetitive columns that were decoded as they are since then.
+    passed: u32,
 }
 
 /// The piece that is decoded.
@@ -91,13 +98,16 @@ impl FollowedGroup {
     }
 
     fn open_columns(&mut self, file: &OpenCaptureFile, piece: &StoredPiece) -> Result<bool, Error> {
-        if !matches!(piece.header.codec, Codec::ZstdColumns | Codec::Lz4Columns) {
+        let BlockHeader { codec, raw_len, stored_len, .. } = piece.header;
+        self.is_joined = matches!(codec, Codec::ZstdColumns | Codec::Lz4Columns);
+        if !self.is_joined {
             return Ok(false);
         }
-        let number = self.pieces;
-        self.pieces = number.wrapping_add(1);
-        if self.has_rounds || number % LOOKED_AT == 0 {
-            return Ok(false);
+        if raw_len >= stored_len.saturating_mul(REPETITIVE) {
+            if self.passed >= (self.in_vain / IN_VAIN).min(MOST_PASSED) {
+                return Ok(false);
+            }
+            self.passed += 1;
         }
         let Some(columns) = file.columns(piece)? else { return Ok(false) };
         self.columns.push(columns);
@@ -174,6 +184,10 @@ impl FollowedGroup {
             (None, _) => DecodeProgress::End,
         };
         if progress != DecodeProgress::Full {
+            if matches!(self.open, Some(OpenPiece::Bytes { .. })) && self.is_joined {
+                self.in_vain = if self.has_rounds { 0 } else { self.in_vain.saturating_add(1) };
+                self.passed = 0;
+            }
             self.close();
         }
         progress

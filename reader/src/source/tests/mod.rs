@@ -2,6 +2,7 @@
 
 mod accounts;
 mod fixture;
+mod followed;
 pub(crate) mod make;
 mod repeats;
 mod short_lived;

@@ -91,6 +91,74 @@ def test_thread():
     assert together["test_repeated"]["memtrack_peak_bytes"] // 1_000_000 == 2
 
 
+def test_much_that_is_recorded_is_read_of_the_file(tests, pytester):
+    """More than is kept at hand: figures and judgements are as exact, and the next test begins another recording."""
+    code = RECORDED + """
+def many(blocks):
+    for _ in range(3):
+        kept = [bytes(1_000) for _ in range(blocks)]
+
+@pytest.mark.parametrize("blocks", [5, 30_000, 50, 30_000])
+@pytest.mark.limit_memory("70 MB")
+def test_many(blocks):
+    many(blocks)
+
+@pytest.mark.limit_memory("62 MB")
+def test_over():
+    many(30_000)
+
+@pytest.mark.limit_memory("1 MB")
+def test_after():
+    assert recording() == "memtrack-limits-4.bin" or DIRECTORY
+"""
+    pytester.makeconftest(FIGURES)
+    tests(code.replace("DIRECTORY", "True"), "--memtrack-dir=captures")
+    alone = known(pytester)
+    result = tests(code.replace("DIRECTORY", "False"))
+    assert outcomes(result) == {"passed": 5, "failed": 1}, result.stdout.str()
+    together = known(pytester)
+    assert {name: each["memtrack_peak_bytes"] // 50_000 for name, each in together.items()} == {
+        name: each["memtrack_peak_bytes"] // 50_000 for name, each in alone.items()
+    }
+    result.stdout.fnmatch_lines(["*the test held 62.? MB at its high-water mark*"])
+    assert rest_of(pytester)[-1:] == ["test_shop.py-test_over.bin"]
+
+
+def test_a_resting_recording_leaves_pythons_allocators_alone(tests):
+    result = tests(
+        """
+import ctypes
+
+class Allocator(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
+
+def allocators():
+    found = [Allocator() for _ in range(3)]
+    for domain, allocator in enumerate(found):
+        ctypes.pythonapi.PyMem_GetAllocator(domain, ctypes.byref(allocator))
+    return [(each.malloc, each.calloc, each.realloc, each.free) for each in found]
+
+WITHOUT = allocators()
+
+@pytest.fixture
+def rests():
+    assert allocators() == WITHOUT
+    yield
+    assert allocators() == WITHOUT
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.limit_memory("1 MB")
+def test_held(rests, number):
+    assert not any(with_ in WITHOUT for with_ in allocators())
+
+@pytest.mark.limit_memory("1 MB")
+def test_objects():
+    kept = [float(number) for number in range(100_000)]
+"""
+    )
+    assert outcomes(result) == {"passed": 3, "failed": 1}, result.stdout.str()
+
+
 def test_one_recording_goes_on_and_leaves_nothing(tests, pytester):
     result = tests(
         RECORDED

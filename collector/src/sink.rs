@@ -2,15 +2,19 @@
 //!
 //! Invariant: a sink is called from one thread; after an error it is not called again.
 
+pub(crate) mod follower;
 pub(crate) mod sink_queue;
 
 use std::fs::File;
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
+
+use follower::Follower;
 
 /// Consecutive records of one stream.
 #[derive(Clone, Copy, Debug)]
@@ -117,6 +121,11 @@ pub trait Sink: Send {
     /// new records. Else there is one before each checkpoint that follows new records.
     fn wants_watermarks(&self) -> bool {
         false
+    }
+
+    /// What looks at the data on the draining thread, too; asked once, at the start.
+    fn follower(&self) -> Option<Arc<dyn Follower>> {
+        None
     }
 
     /// Every record with a ticket up to `before_ticket` has been handed over, except that the streams in `busy` (ascending)

@@ -6,7 +6,7 @@ Invariant: there is one answer to each request, and nothing else is read.
 from __future__ import annotations
 
 # The module socket makes enumerations, which takes longer than to connect.
-from _socket import MSG_NOSIGNAL, MSG_PEEK, SOL_SOCKET, socket, timeout
+from _socket import MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, SOL_SOCKET, socket, timeout
 
 from memtrack._errors import Error
 from memtrack._interrupts import is_own_failure, pass_on
@@ -96,23 +96,31 @@ class Connection:
             return False
         patience = self._socket.gettimeout()
         try:
-            self._socket.settimeout(0)
-            self._socket.recv(1, MSG_PEEK)
+            if patience is not None:
+                # With one, Python waits whatever the flags say.
+                self._socket.settimeout(0)
+            self._socket.recv(1, MSG_PEEK | MSG_DONTWAIT)
         except OSError as error:
             pass_on(error)
             return isinstance(error, BlockingIOError)
         finally:
-            self._socket.settimeout(patience)
+            if patience is not None:
+                self._socket.settimeout(patience)
         # It has closed the connection, or said something unasked.
         return False
 
     def ask(self, request: Request) -> Dict[str, Any]:
         """Its answer to a request."""
+        answer: Dict[str, Any] = self.ask_line(to_line(request))
+        return answer
+
+    def ask_line(self, request: bytes) -> Any:
+        """The same to a request that is a line already."""
         if not self._socket.is_own():
             raise Error(_CLOSED)
         try:
             # A program may have the signal SIGPIPE end it.
-            self._socket.sendall(to_line(request), MSG_NOSIGNAL)
+            self._socket.sendall(request, MSG_NOSIGNAL)
             line = self._line()
         except BaseException as error:
             if is_own_failure(error):
@@ -223,12 +231,11 @@ def read_line(connected: socket) -> bytes:
     return line
 
 
-def _said(line: bytes) -> Dict[str, Any]:
+def _said(line: bytes) -> Any:
     """What an answer says."""
     if not line:
         raise Error(LOST)
     answer: Dict[str, Any] = to_object(line)
     if "ok" not in answer:
         raise Error(answer["error"])
-    said: Dict[str, Any] = answer["ok"]
-    return said
+    return answer["ok"]

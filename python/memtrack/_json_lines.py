@@ -12,8 +12,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, Optional
 
-#: The answer that a process waits for when it enters a Tracker, and its end.
+#: The answer that a process waits for when it enters a Tracker, and its end; and that at the end of each test with a limit.
 _SLOTS, _END = b'{"ok":{"slots":', b"}}\n"
+_NUMBERS, _NUMBERS_END = b'{"ok":[', b"]}\n"
+_DIGITS = b"0123456789,"
 
 _loads: "Optional[Callable[[bytes], Any]]" = getattr(sys.modules.get("json"), "loads", None)
 
@@ -28,6 +30,9 @@ def to_object(line: bytes) -> Dict[str, Any]:
     number = line[len(_SLOTS) : -len(_END)]
     if line.startswith(_SLOTS) and line.endswith(_END) and number.isdigit():
         return {"ok": {"slots": int(number)}}
+    numbers = line[len(_NUMBERS) : -len(_NUMBERS_END)]
+    if line.startswith(_NUMBERS) and line.endswith(_NUMBERS_END) and numbers and not numbers.strip(_DIGITS):
+        return {"ok": list(map(int, numbers.split(b",")))}
     import json
 
     # As it was when this was imported, if it was there: a test may replace it while it is recorded.

@@ -13,7 +13,7 @@ import re
 import tempfile
 
 # By name: a test may replace them in their modules while it is recorded.
-from os import unlink
+from os import getpid, unlink
 from os.path import exists
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, TypeVar
 
@@ -147,7 +147,7 @@ class MemtrackPlugin:
         self._directory: Optional[str] = None
         self._numbers: Dict[str, int] = {}
         self._paths: Set[str] = set()
-        self._process = os.getpid()
+        self._process = getpid()
         self._resting: "Optional[RestingRecording]" = None
         #: The next test has limits, too.
         self._goes_on = False
@@ -179,9 +179,9 @@ class MemtrackPlugin:
 
     def limits(self, item: pytest.Item) -> "List[Limit]":
         """The limits of a test: its markers', else that of --memtrack-limit."""
-        if not self.has_limits(item):
-            return []
         memory, leaks = (item.get_closest_marker(name) for name in _MARKERS)
+        if not (self.has_markers if memory or leaks else self.options.limit):
+            return []
         from memtrack._sizes import parse_size
         from memtrack._test_limits import LeakLimit, MemoryLimit
 
@@ -203,8 +203,7 @@ class MemtrackPlugin:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
         """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's.
         One without limits runs at its own speed, without a recording that rests: that makes allocations a third to a half slower."""
-        is_forked = self.config.getoption("forked", False) or item.get_closest_marker("forked")
-        if self.session is not None and is_forked:
+        if self.session is not None and (self.config.getoption("forked", False) or item.get_closest_marker("forked")):
             (self.session.pause if self.has_limits(item) else self.session.begin)()
         self._goes_on = nextitem is not None and self.has_limits(nextitem)
         yield
@@ -246,27 +245,36 @@ class MemtrackPlugin:
             "native_traces": self.options.native,
             "trace_python_allocators": self.options.python_allocators is not False,
         }
-        root = str(self.config.rootpath)
-        with undisturbed():
-            path, fixtures = self._capture_path(item.nodeid), _own_fixtures(item, root)
-            test = RecordedCall(path, limits, root, fixtures, options, resting=self._shared(options))
-            try:
-                return test.started()
-            except Error as error:
-                reason = str(error)
+        root, shared = str(self.config.rootpath), self._shared(options)
+        fixtures = functools.partial(_own_fixtures, item, root)
+        try:
+            if shared is not None:
+                path = functools.partial(self._path_of_own, item.nodeid)
+                return RecordedCall(path, limits, root, fixtures, options, resting=shared).started()
+            with undisturbed():
+                return RecordedCall(self._capture_path(item.nodeid), limits, root, fixtures, options).started()
+        except Error as error:
+            reason = str(error)
         pytest.fail(_unchecked(reason), pytrace=False)
 
     def _shared(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
         """The recording that tests with limits share. None where the test has a recording of its own: where each is to have a file; in
         the process of a single test, where nobody would end a shared one; for a test that stands alone, for which a shared one is more
         work; and with native stacks, since while nothing is recorded another library may come to the place of one that was unloaded."""
-        if os.getpid() != self._process or self.options.directory is not None or self.options.native:
+        if getpid() != self._process or self.options.directory is not None or self.options.native:
             return None
         if self._resting is None and self._goes_on:
             from memtrack._rest import RestingRecording
 
             self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)
         return self._resting
+
+    def _path_of_own(self, name: str) -> str:
+        """The name for the capture of a test, whatever it has replaced."""
+        from memtrack._unpatched import undisturbed
+
+        with undisturbed():
+            return self._capture_path(name)
 
     def _end_shared(self) -> None:
         from memtrack._unpatched import undisturbed
@@ -278,6 +286,11 @@ class MemtrackPlugin:
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
+        if test.has_figures():
+            # This uses nothing that a test replaces.
+            self._note_figures(item, test)
+            if test.is_surely_within():
+                return
         from memtrack._errors import Error
         from memtrack._unpatched import undisturbed
 
@@ -294,12 +307,7 @@ class MemtrackPlugin:
         """By what the test is over a limit; if it is not, its captures are removed unless they are kept."""
         from memtrack._test_limits import LimitExceeded
 
-        figures = test.figures()
-        if self.session is not None:
-            self.session.note_apart(item.nodeid, figures)
-        # Of an earlier run of the same test there are some.
-        own = {f"memtrack_{name}": value for name, value in figures.items()}
-        item.user_properties[:] = [*(known for known in item.user_properties if known[0] not in own), *own.items()]
+        self._note_figures(item, test)
         try:
             test.judge()
         except LimitExceeded as error:
@@ -307,6 +315,14 @@ class MemtrackPlugin:
         if self.options.directory is None:
             test.remove()
         return None
+
+    def _note_figures(self, item: pytest.Item, test: "RecordedCall") -> None:
+        figures = test.figures()
+        if self.session is not None:
+            self.session.note_apart(item.nodeid, figures)
+        # Of an earlier run of the same test there are some.
+        own = {f"memtrack_{name}": value for name, value in figures.items()}
+        item.user_properties[:] = [*(known for known in item.user_properties if known[0] not in own), *own.items()]
 
     def _capture_path(self, name: str) -> str:
         """A name for a capture, after the test's, which no other test of the session has."""

@@ -13,6 +13,7 @@ from memtrack import _tracker
 from memtrack._errors import Error, quietly
 from memtrack._interrupts import release, surely
 from memtrack._library import BUSY, DONE, NOT_RECORDED
+from memtrack._unpatched import undisturbed
 from memtrack._spans import captures_of
 
 TYPE_CHECKING = False
@@ -31,6 +32,11 @@ def spans_between(runs: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
     """The spans of these runs, and those before, between and after them."""
     times = [0, *(time for run in runs for time in run), _END]
     return list(zip(times, times[1:]))
+
+
+def _request(name: bytes, runs: Sequence[Tuple[int, int]]) -> bytes:
+    """Asks for the sums of these spans."""
+    return b'{"%s":%r}\n' % (name, [time for run in runs for time in run])
 
 
 class RestingRecording:
@@ -52,23 +58,30 @@ class RestingRecording:
                 if self._tracker is not None and _tracker._active is self._tracker:
                     # Another call has not ended.
                     return False
+                # That uses nothing that a test replaces.
                 if self._resume():
                     return True
-                self.end()
-                if _tracker.is_recording():
-                    return False
-                if self._begin() and self._resume():
-                    return True
-                self.end()
-                return False
+                with undisturbed():
+                    return self._go_on_anew()
         except BaseException:
             surely(self.end)
             raise
+
+    def _go_on_anew(self) -> bool:
+        """The same in another recording."""
+        self.end()
+        if _tracker.is_recording():
+            return False
+        if self._begin() and self._resume():
+            return True
+        self.end()
+        return False
 
     def _begin(self) -> bool:
         tracker = _tracker.Tracker(self._path(), allocation_timestamps=True, follow_fork=True, **self._options)
         # Of one call they say little.
         tracker._has_accounts = False
+        tracker._rests = True
         self._tracker = tracker
         tracker.__enter__()
         # A call begins where the one before it ended.
@@ -89,9 +102,9 @@ class RestingRecording:
         _tracker._active, _tracker._end_resting = None, self.end
         return False
 
-    def rest(self, runs: Sequence[Tuple[int, int]]) -> "Optional[List[Tuple[int, ...]]]":
-        """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them; None where only
-        the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended."""
+    def rest(self, runs: Sequence[Tuple[int, int]]) -> "Optional[List[int]]":
+        """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them, four numbers each;
+        None where only the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended."""
         tracker = self._tracker
         if getpid() != self._process:
             return []
@@ -106,15 +119,18 @@ class RestingRecording:
             if children >= 0:
                 _tracker._active, _tracker._end_resting = None, self.end
             assert _tracker._recorder is not None
-            answer = _tracker._recorder.ask({"rest": {"spans": spans_between(runs)}})
+            size, *sums = _tracker._recorder.ask_line(_request(b"rest", runs))
+            if not sums:
+                # More than is kept at hand, or what cannot be written.
+                size, *sums = _tracker._recorder.ask_line(_request(b"written", runs))
         except BaseException:
             # Of a signal handler, or of a recorder that has nothing to go on with.
             surely(self.end)
             raise
         finally:
             release(_tracker._lock)
-        self._is_large = answer["bytes"] >= _LARGE
-        return [tuple(sums) for sums in answer["sums"]] if children == 0 else None
+        self._is_large = size >= _LARGE
+        return sums if children == 0 else None
 
     def keep(self, path: str) -> None:
         """Writes the file of the last call; ends the recording."""

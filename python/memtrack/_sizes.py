@@ -1,5 +1,6 @@
 """Sizes as text, in both directions. Invariant: what is printed can be read again; MB is 10^6, MiB 2^20."""
 
+import functools
 import re
 from typing import Union
 
@@ -29,6 +30,7 @@ def parse_size(size: Union[str, int, float]) -> int:
     raise ValueError(f"{size!r} is no size; expected one such as 24 MB, 1.5GiB or 100kB")
 
 
+@functools.lru_cache(maxsize=64)
 def _parsed(size: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-zA-Z]*)\s*", size)
     unit = _UNITS.get(match[2].lower()) if match else None

@@ -21,7 +21,7 @@ from memtrack._interrupts import surely
 from memtrack._records import Stack
 from memtrack._rest import spans_between
 from memtrack._sizes import parse_size, size_text
-from memtrack._spans import SpanSum, at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
+from memtrack._spans import at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
 from memtrack._unpatched import undisturbed
 
 if TYPE_CHECKING:
@@ -51,11 +51,14 @@ class MemoryLimit:
     current_thread_only: bool = False
     marker: str = "limit_memory"
 
+    def is_surely_kept(self, test: "RecordedCall") -> bool:
+        """Whether all that was held is within it: what is judged is a part of that, so no further process need read the capture."""
+        return test.held_bound is not None and test.held_bound <= parse_size(self.limit)
+
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
         most = parse_size(self.limit)
-        if test.held_bound is not None and test.held_bound <= most:
-            # What is judged is a part of that, so no further process need read the capture.
+        if self.is_surely_kept(test):
             return None
         everything, _ = test.below_the_test(test.capture.allocations("allocated"), self.current_thread_only)
         if sum(holding.bytes for holding in everything) <= most:
@@ -80,11 +83,14 @@ class LeakLimit:
     filter_fn: Optional[Callable[[Any], bool]] = None
     current_thread_only: bool = False
 
+    def is_surely_kept(self, test: "RecordedCall") -> bool:
+        """Whether all that was left is within it: what grows is a part of that."""
+        return test.kept_since(self.first(len(test.runs))) <= parse_size(self.limit)
+
     def judge(self, test: "RecordedCall") -> Optional[str]:
         """What is wrong, if anything."""
         most = parse_size(self.limit)
-        if test.kept_since(self.first(len(test.runs))) <= most:
-            # What grows is a part of that.
+        if self.is_surely_kept(test):
             return None
         growing, apart = self.growing(test)
         if self.filter_fn:
@@ -152,15 +158,15 @@ class RecordedCall:
 
     def __init__(
         self,
-        path: str,
+        path: Union[str, Callable[[], str]],
         limits: List[Limit],
         root: str,
-        fixtures: List[str],
+        fixtures: Union[List[str], Callable[[], List[str]]],
         options: Dict[str, Any],
         others: FrozenSet[int] = frozenset(),
         resting: "Optional[RestingRecording]" = None,
     ) -> None:
-        self.path = path
+        self._path = path
         self.others = others
         """Threads that are not judged, such as those of the kernel of a notebook."""
         self.limits = limits
@@ -175,21 +181,28 @@ class RecordedCall:
         """What was left of each run, and of what is before, between and after them."""
         self._resting = resting
         """The recording that goes on for this call, unless there is none."""
-        self._sums: Optional[List[SpanSum]] = None
-        """What that says of the call."""
+        self._sums: Optional[List[int]] = None
+        """What that says of the call: the members of the sum of each span."""
         self._failure: Optional[Error] = None
         """Why it says nothing."""
         self._tracker: "Optional[Tracker]" = None
         self._captures: Optional[Capture] = None
 
+    @property
+    def path(self) -> str:
+        """Of its capture. Most calls have none, and need no name for it."""
+        if callable(self._path):
+            self._path = self._path()
+        return self._path
+
     def started(self) -> "RecordedCall":
         """Itself, with the recording begun; `with` ends it. Raises Error if the process cannot be recorded."""
-        from memtrack._tracker import Tracker
-
+        if self._resting is not None and self._resting.go_on():
+            return self
+        self._resting = None
         with undisturbed():
-            if self._resting is not None and self._resting.go_on():
-                return self
-            self._resting = None
+            from memtrack._tracker import Tracker
+
             # Exact times tell the runs apart.
             tracker = Tracker(self.path, allocation_timestamps=True, follow_fork=True, **self.options)
             # Of one test they say little.
@@ -203,22 +216,21 @@ class RecordedCall:
 
     def __exit__(self, *exception: Any) -> None:
         # What that needs it has by name; to look at all modules would be recorded.
-        with quietly():
-            if self._resting is None:
-                assert self._tracker is not None
+        if self._resting is None:
+            assert self._tracker is not None
+            with quietly():
                 self._tracker.__exit__(*exception)
-                return
-            try:
-                sums = self._resting.rest(self.runs)
-                self._sums = None if sums is None else [SpanSum(*each) for each in sums]
-                if sums is None or exception[0] is not None:
-                    self._keep(self._resting)
-            except Error as error:
-                # Who judges the test says so; where it has failed by itself, that is what matters.
-                self._failure = error
-            except BaseException:
-                surely(self._resting.end)
-                raise
+            return
+        try:
+            self._sums = self._resting.rest(self.runs)
+            if self._sums is None or exception[0] is not None:
+                self._keep(self._resting)
+        except Error as error:
+            # Who judges the test says so; where it has failed by itself, that is what matters.
+            self._failure = error
+        except BaseException:
+            surely(self._resting.end)
+            raise
 
     def _keep(self, resting: "RestingRecording") -> None:
         """Writes its captures."""
@@ -246,6 +258,10 @@ class RecordedCall:
             self._captures = Capture(*captures_of(self._tracker))
         return self._captures
 
+    def is_surely_within(self) -> bool:
+        """Whether its sums show that it is within all limits; no file has to be read then. It needs figures()."""
+        return all(limit.is_surely_kept(self) for limit in self.limits)
+
     def judge(self) -> None:
         """Raises LimitExceeded where a limit is."""
         with undisturbed():
@@ -253,22 +269,28 @@ class RecordedCall:
         if wrong:
             raise LimitExceeded("\n\n".join(wrong))
 
+    def has_figures(self) -> bool:
+        """Whether figures() knows them at once."""
+        return self._sums is not None and self._failure is None
+
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run. Raises Error where they are not known."""
         if self._failure is not None:
             raise self._failure
-        with undisturbed():
-            all_sums = self._sums
-            if all_sums is None:
-                all_sums = sums_of_small(self.capture.files, spans_between(self.runs))
-        self._kept = [each.kept_bytes for each in all_sums]
+        sums = self._sums
+        if sums is None:
+            with undisturbed():
+                read = sums_of_small(self.capture.files, spans_between(self.runs))
+            sums = [number for each in read for number in each]
+        # Four numbers of each span, and every other one is a run: between them is what lies before, between and after the runs.
+        peaks = sums[2::4]
+        self._kept = sums[3::4]
         # What is held at a moment was allocated in one of the spans up to it, of each at most its peak.
-        self.held_bound = sum(each.peak_bytes for each in all_sums)
-        sums = all_sums[1::2]  # between them is what lies before, between and after the runs
+        self.held_bound = sum(peaks)
         return {
-            "peak_bytes": max((each.peak_bytes for each in sums), default=0),
-            "allocated_bytes": max((each.bytes for each in sums), default=0),
-            "allocations": max((each.allocations for each in sums), default=0),
+            "peak_bytes": max(peaks[1::2], default=0),
+            "allocated_bytes": max(sums[5::8], default=0),
+            "allocations": max(sums[4::8], default=0),
         }
 
     def kept_since(self, run: int) -> int:
@@ -313,8 +335,9 @@ class RecordedCall:
     def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:
         """The text of a failure."""
         lines = [title, *holders_text(holdings, self.root)]
-        if self.fixtures or apart:
-            fixtures = {name: "" for name in self.fixtures}
+        own = self.fixtures() if callable(self.fixtures) else self.fixtures
+        if own or apart:
+            fixtures = {name: "" for name in own}
             fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})
             lines.append(f"fixtures, not judged: {', '.join(name + size for name, size in fixtures.items())}")
         lines.append(f"capture: {' '.join(self.capture.files)}")

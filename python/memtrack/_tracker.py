@@ -162,6 +162,8 @@ class Tracker:
         self._distance = {} if sample is None or isinstance(sample, bool) else {"sample": str(sample)}
         #: Whether the capture says at its end which pages of this process are in memory: to read takes 40 ms for a gigabyte.
         self._has_accounts = True
+        #: Whether its recording rests between calls.
+        self._rests = False
         self._library: Optional[Library] = None
         self._process: Optional[int] = None
         #: The memory file that is shared with the recorder, until the recording has begun.
@@ -289,7 +291,7 @@ class Tracker:
         check_file(self.file_name, self._overwrite)
         self._library, recorder = _connect()
         self._memory = memory_file()
-        begin = {"options": self._options, "memory": self._memory, "accounts": self._has_accounts}
+        begin = {"options": self._options, "memory": self._memory, "accounts": self._has_accounts, "rests": self._rests}
         slots = recorder.ask({"begin": begin})["slots"]
         if slots is None:
             raise Error(status_text(NOT_MAPPED))

@@ -7,6 +7,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use crc32fast::hash as crc32;
 use memtrack_format::block::{BlockHeader, BlockKind, Codec, HEADER_LEN};
@@ -23,6 +24,7 @@ use crate::file::pack::{Compression, Packer};
 use crate::file::segment_group::SegmentGroup;
 use crate::program::packages::Packages;
 use crate::program::source_recorder::SourceRecorder;
+use crate::sink::follower::{Followed, Follower};
 use crate::sink::{RecordPiece, Sink, SnapshotCopy};
 
 const BUFFER: usize = 256 * 1024;
@@ -47,6 +49,7 @@ pub struct FileSink<W: Write + Send> {
     packages: Packages,
     sources: Option<SourceRecorder>,
     accounts: AccountGroup,
+    follower: Followed,
 }
 
 impl<W: Write + Send> std::fmt::Debug for FileSink<W> {
@@ -85,6 +88,7 @@ impl<W: Write + Send> FileSink<W> {
             packages,
             sources: None,
             accounts: AccountGroup::default(),
+            follower: None,
         })
     }
 
@@ -92,6 +96,13 @@ impl<W: Write + Send> FileSink<W> {
     #[must_use]
     pub fn with_sources(mut self) -> Self {
         self.sources = Some(SourceRecorder::default());
+        self
+    }
+
+    /// Something looks at the data on the draining thread, too.
+    #[must_use]
+    pub fn with_follower(mut self, follower: Arc<dyn Follower>) -> Self {
+        self.follower = Some(follower);
         self
     }
 
@@ -193,6 +204,10 @@ fn length(bytes: &[u8]) -> io::Result<u32> {
 }
 
 impl<W: Write + Send> Sink for FileSink<W> {
+    fn follower(&self) -> Followed {
+        self.follower.clone()
+    }
+
     fn process(&mut self, process: &Process) -> io::Result<()> {
         self.sources.iter_mut().for_each(|sources| sources.process(process));
         let ticket = self.image_ticket;

@@ -12,7 +12,9 @@ use crate::pictures::LAST_PATIENCE;
 use crate::processes::asked_snapshots::{AskedSnapshots, snapshot_of};
 use crate::processes::recorded_children::RecordedChildren;
 use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAccess, has_not_begun};
-use crate::session::drain_command::{DrainCommand, NoAnswer, PATIENCE, RecordingMoment, TicketSpan};
+use crate::session::drain_command::{
+    DrainCommand, NoAnswer, PATIENCE, RecordingMoment, RestMoment, RestReply, TicketSpan,
+};
 use crate::sink::SnapshotCopy;
 
 /// How long is waited until everything is written when the process rests: a slow disk is waited for, as at the end of a recording.
@@ -121,6 +123,12 @@ impl RecordingHandle {
             Err(NoAnswer::Ended) => Ok(None),
             Err(NoAnswer::Late) => Err("the recording is too busy to answer: try it again".into()),
         }
+    }
+
+    /// Takes the present moment of the first process, of which no thread records, and tells it on the draining thread, when the
+    /// recording's follower has everything before it. `tell` is dropped where that thread has ended.
+    pub fn rest(&self, tell: impl FnOnce(Option<RestMoment>) + Send + 'static) {
+        self.first.commands.send(DrainCommand::Rest(RestReply(Box::new(tell))));
     }
 
     /// Takes the present moment of the first process, of which no thread records, and writes out what it has recorded until now, so

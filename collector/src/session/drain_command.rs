@@ -2,9 +2,9 @@
 //!
 //! Invariant: a sender does not wait for the execution of its command.
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
 use memtrack_format::meta::{EndTimes, Process, StartTimes};
@@ -33,6 +33,8 @@ pub(crate) enum DrainCommand {
     Mark(String, Sender<Option<u64>>),
     /// Take the ticket of the present moment.
     Position(Sender<Option<RecordingMoment>>),
+    /// Take the present moment, at which no thread of the process records, and tell it.
+    Rest(RestReply),
     /// Read the objects of the process, if they are to be read at the end of the recording, which comes although it runs on. The
     /// sender is dropped when it is done.
     PictureOfEnd(Sender<()>),
@@ -53,6 +55,25 @@ pub struct RecordingMoment {
     pub ticks: u64,
     /// CLOCK_MONOTONIC at it, in nanoseconds.
     pub monotonic_ns: u64,
+}
+
+/// The moment of a rest, of which the follower has everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestMoment {
+    /// The moment itself.
+    pub moment: RecordingMoment,
+    /// The streams (ascending) that may still add records with earlier tickets.
+    pub busy: Vec<u32>,
+}
+
+/// Who is told the moment of a rest, on the draining thread; `None`: it can write no more, or the process has ended. It is dropped
+/// where the thread has ended.
+pub(crate) struct RestReply(pub(crate) Box<dyn FnOnce(Option<RestMoment>) + Send>);
+
+impl fmt::Debug for RestReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RestReply")
+    }
 }
 
 /// The part of a recording between two moments.

@@ -12,7 +12,7 @@ use crate::recording::options::RecordingOptions;
 use crate::recording::process_tree::ProcessTree;
 use crate::recording::recording_progress::RecordingProgress;
 use crate::recording::summary::{Error, NothingRecorded, ProcessExit, RecordingEnd, RecordingSummary};
-use crate::session::drain_command::{Connection, DrainCommand};
+use crate::session::drain_command::{Connection, DrainCommand, RestReply};
 use crate::session::waker::Waker;
 use crate::session::{DrainPace, Session};
 use crate::sink::sink_queue::SinkQueue;
@@ -103,6 +103,13 @@ impl DrainThread {
                 let session = self.session.as_mut().filter(|_| !self.over);
                 // As above.
                 let _ = answer.send(session.map(|session| session.position(&self.queue)));
+            }
+            DrainCommand::Rest(RestReply(tell)) => {
+                let session = self.session.as_mut().filter(|_| !self.over && !self.queue.failed());
+                // The process waits for the answer, and not for the sink.
+                self.queue.hold();
+                tell(session.map(|session| session.rest(&mut self.queue)));
+                self.queue.release();
             }
             DrainCommand::PictureOfEnd(answer) => {
                 if let Some(session) = self.session.as_mut().filter(|_| !self.over) {

@@ -14,7 +14,7 @@ use memtrack_transport::clock::{ClockPairing, monotonic_ns};
 
 use super::Session;
 use crate::recording::describe;
-use crate::session::drain_command::{RecordingMoment, TicketSpan};
+use crate::session::drain_command::{RecordingMoment, RestMoment, TicketSpan};
 use crate::session::watermarks::Watermark;
 use crate::sink::SnapshotCopy;
 use crate::sink::sink_queue::SinkQueue;
@@ -56,6 +56,20 @@ impl Session {
         // Of the tick the clocks are read once, perhaps with a pause between; by this the times of short spans are told.
         let ClockPairing { ticks, monotonic_ns, .. } = ClockPairing::measure(self.clock);
         RecordingMoment { ticket, ticks, monotonic_ns }
+    }
+
+    /// Takes the ticket of the present moment, and hands over everything that was recorded before it.
+    pub(crate) fn rest(&mut self, queue: &mut SinkQueue) -> RestMoment {
+        self.counts.note_changes(&self.area, &mut self.observer);
+        let ticket = self.observer.moment(&self.area);
+        // As in `position`.
+        let ClockPairing { ticks, monotonic_ns: now, .. } = ClockPairing::measure(self.clock);
+        let busy = self.still_busy(now);
+        self.drain(true, queue);
+        self.unmarked |= self.changed;
+        self.observer.hand_over(queue);
+        self.dirty = true;
+        RestMoment { moment: RecordingMoment { ticket, ticks, monotonic_ns: now }, busy }
     }
 
     /// Hands over everything up to now, and asks the sink for a snapshot. Records with later tickets than the one that is

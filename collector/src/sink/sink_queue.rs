@@ -3,6 +3,7 @@
 //! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits.
 //! After an error of the sink all messages are discarded, so that no thread waits for a medium that has failed.
 
+use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -12,6 +13,7 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
+use crate::sink::follower::Followed;
 use crate::sink::{RecordPiece, Sink, SnapshotCopy};
 use crate::system::procfs;
 use crate::system::started_thread::BeginningThread;
@@ -53,6 +55,13 @@ pub(crate) struct PieceHead {
     pub(crate) has_code: bool,
 }
 
+impl PieceHead {
+    fn of(self, bytes: &[u8]) -> RecordPiece<'_> {
+        let Self { stream, segment, offset, first_ticket, last_ticket, has_code } = self;
+        RecordPiece { stream, segment, offset, first_ticket, last_ticket, has_code, bytes }
+    }
+}
+
 /// The draining thread's end.
 #[derive(Debug)]
 pub(crate) struct SinkQueue {
@@ -65,6 +74,9 @@ pub(crate) struct SinkQueue {
     /// Processor time of the draining thread before it drained.
     drained_from_ns: u64,
     wants_watermarks: bool,
+    follower: Followed,
+    /// What is handed over later: to wake the sink's thread takes time.
+    held: RefCell<Option<Vec<SinkMessage>>>,
     pub(crate) record_bytes: u64,
     pub(crate) pieces: u64,
 }
@@ -78,12 +90,23 @@ impl SinkQueue {
         let flag = Arc::clone(&failed);
         let hurry = Arc::new(AtomicBool::new(false));
         let hurried = Arc::clone(&hurry);
-        let wants_watermarks = sink.wants_watermarks();
+        let (wants_watermarks, follower) = (sink.wants_watermarks(), sink.follower());
         let work = move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried));
         let (work, begins) = WRITING.execute(work)?;
-        let (drained_from_ns, record_bytes, pieces) = (0, 0, 0);
-        let queue =
-            Self { messages, spare, failed, hurry, work, drained_from_ns, wants_watermarks, record_bytes, pieces };
+        let (held, drained_from_ns, record_bytes, pieces) = (RefCell::default(), 0, 0, 0);
+        let queue = Self {
+            messages,
+            spare,
+            failed,
+            hurry,
+            work,
+            drained_from_ns,
+            wants_watermarks,
+            follower,
+            held,
+            record_bytes,
+            pieces,
+        };
         Ok((queue, begins))
     }
 
@@ -108,17 +131,20 @@ impl SinkQueue {
     }
 
     pub(crate) fn process(&self, process: Process) {
+        self.follower.iter().for_each(|follower| follower.process(&process));
         self.send(SinkMessage::Process(Box::new(process)));
     }
 
     pub(crate) fn records(&mut self, place: PieceHead, bytes: Vec<u8>) {
         self.record_bytes += bytes.len() as u64;
         self.pieces += 1;
+        self.follower.iter().for_each(|follower| follower.records(&place.of(&bytes)));
         self.send(SinkMessage::Records { place, bytes });
     }
 
     /// Sends the result of [`memtrack_format::observe::ObservationWriter::take`].
     pub(crate) fn observations(&self, (payload, first, last): (Vec<u8>, u64, u64)) {
+        self.follower.iter().for_each(|follower| follower.observations(&payload));
         self.send(SinkMessage::Observations { payload, first, last });
     }
 
@@ -143,6 +169,7 @@ impl SinkQueue {
     }
 
     pub(crate) fn replaced(&self, ticket: u64) {
+        self.follower.iter().for_each(|follower| follower.replaced(ticket));
         self.send(SinkMessage::Replaced { ticket });
     }
 
@@ -175,7 +202,21 @@ impl SinkQueue {
         self.work.join().unwrap_or_else(|| Err(io::Error::other("the writing thread panicked")))
     }
 
+    /// From now on the sink gets nothing, until [`Self::release`]; the follower does.
+    pub(crate) fn hold(&mut self) {
+        self.held.get_mut().get_or_insert_default();
+    }
+
+    /// Hands over what was held.
+    pub(crate) fn release(&self) {
+        self.held.take().unwrap_or_default().into_iter().for_each(|message| self.send(message));
+    }
+
     fn send(&self, message: SinkMessage) {
+        if let Some(held) = &mut *self.held.borrow_mut() {
+            held.push(message);
+            return;
+        }
         if self.messages.send(message).is_err() {
             self.failed.store(true, Relaxed);
         }
@@ -224,15 +265,7 @@ fn copy_of(error: &io::Error) -> io::Error {
 fn call(sink: &mut dyn Sink, message: &SinkMessage) -> io::Result<()> {
     match message {
         SinkMessage::Process(process) => sink.process(process),
-        SinkMessage::Records { place, bytes } => sink.records(&RecordPiece {
-            stream: place.stream,
-            segment: place.segment,
-            offset: place.offset,
-            first_ticket: place.first_ticket,
-            last_ticket: place.last_ticket,
-            has_code: place.has_code,
-            bytes,
-        }),
+        SinkMessage::Records { place, bytes } => sink.records(&place.of(bytes)),
         SinkMessage::Observations { payload, first, last } => sink.observations(payload, *first, *last),
         SinkMessage::Mapped(files) => sink.mapped(files),
         SinkMessage::Mark { mark, ticket } => sink.mark(mark, *ticket),

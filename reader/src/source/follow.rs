@@ -16,7 +16,6 @@ use memtrack_format::symbols::{self, ModuleSymbols};
 use memtrack_format::{header, mapped, watermark};
 
 use super::file::{OpenCaptureFile, StoredPiece};
-use super::timeline::{ClockPair, ClockScale};
 use super::{Consumer, DataLoss, Online, members};
 use crate::error::Error;
 use crate::event::Thread;
@@ -78,10 +77,9 @@ impl FollowedCapture {
 
     /// A moment on the stamping clock and on CLOCK_MONOTONIC, after everything that is read next: with it the times of these events
     /// are exact, where they were recorded. It needs the process's block.
-    pub(crate) fn measure(&mut self, (ticks, monotonic_ns): (u64, u64)) {
-        let scale = ClockScale::new(&self.process, Some(ClockPair { ticks, monotonic_ns }));
-        if let (Some(scale), Some(online)) = (scale, &mut self.online) {
-            online.set_scale(scale);
+    pub(crate) fn measure(&mut self, now: (u64, u64)) {
+        if let Some(online) = &mut self.online {
+            online.measure(&self.process, now);
         }
     }
 

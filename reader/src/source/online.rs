@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use memtrack_format::mapped::MappedFile;
+use memtrack_format::meta::Process;
 use memtrack_format::observe::Observation;
 use rustc_hash::FxHashMap;
 
@@ -19,7 +20,7 @@ use super::followed_group::FollowedGroup;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::timeline::{ClockScale, Timeline};
+use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::Thread;
@@ -182,9 +183,12 @@ impl Online {
         Self { merger, ..Self::default() }
     }
 
-    /// The times of the events that come are exact, where they were recorded.
-    pub(super) fn set_scale(&mut self, scale: ClockScale) {
-        self.merger.timeline.set_scale(scale);
+    /// A moment on the stamping clock and on CLOCK_MONOTONIC, after everything that is emitted next: with it the times of these
+    /// events are exact, where they were recorded.
+    pub(crate) fn measure(&mut self, process: &Process, (ticks, monotonic_ns): (u64, u64)) {
+        if let Some(scale) = ClockScale::new(process, Some(ClockPair { ticks, monotonic_ns })) {
+            self.merger.timeline.set_scale(scale);
+        }
     }
 
     /// Adds bytes of a stream: those from `offset` on of this segment, which begin and end between two records. Bytes
@@ -278,7 +282,7 @@ impl Online {
     }
 
     /// What could not be read of records.
-    pub(super) fn lost(&self) -> DataLoss {
+    pub(crate) fn lost(&self) -> DataLoss {
         self.decoding.lost
     }
 

@@ -7,6 +7,7 @@
 
 mod followed;
 mod live;
+mod running;
 mod sums;
 
 use std::collections::hash_map::Entry;
@@ -22,6 +23,7 @@ use crate::source::Consumer;
 
 pub use followed::FollowedSpans;
 pub use live::{LiveAtEnds, LiveGroup, LiveRow};
+pub use running::RunningSpans;
 pub use sums::{SpanSum, SpanSums};
 
 /// A span of time, in nanoseconds since recording began.

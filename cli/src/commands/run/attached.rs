@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use memtrack_collector::{
-    AttachStatus, Collector, Error, ProcessExit, RecordedProcess, RecordingEnd, RecordingHandle, RecordingOptions,
-    RecordingSummary,
+    AttachStatus, Collector, Error, Follower, ProcessExit, RecordedProcess, RecordingEnd, RecordingHandle,
+    RecordingOptions, RecordingSummary,
 };
 use memtrack_inject::Refusal;
 
@@ -67,7 +67,7 @@ impl AttachedRecording {
         let image = library()?;
         room()?;
         let how = recording_options(options);
-        let mut made = Self::open(options, how, pid, Arc::new(PrivateDirectory::new()?))?;
+        let mut made = Self::open(options, how, pid, Arc::new(PrivateDirectory::new()?), None)?;
         if let Err(error) = made.attach(&image) {
             made.discard();
             return Err(error);
@@ -77,7 +77,8 @@ impl AttachedRecording {
         Ok(made)
     }
 
-    /// Opens the capture of a process, and waits for it to be given memory. In the directory there is no other recording.
+    /// Opens the capture of a process, and waits for it to be given memory. In the directory there is no other recording. `follower`:
+    /// what looks at the records of this process, too.
     ///
     /// # Errors
     /// There is no capture then.
@@ -86,12 +87,13 @@ impl AttachedRecording {
         how: RecordingOptions,
         pid: i32,
         private: Arc<PrivateDirectory>,
+        follower: Option<Arc<dyn Follower>>,
     ) -> Result<Self> {
         let children = Children::default();
         let (capture, file) = open(options, &children)?;
         let mode = CaptureMode::of(options);
         let unwritable = || format!("{}: the capture cannot be written", capture.path().display());
-        let started = sink(mode, file).with_context(unwritable).and_then(|sink| {
+        let started = sink(mode, file, follower).with_context(unwritable).and_then(|sink| {
             Ok(if options.follow {
                 Collector::start_following(private.path(), how, sink, children.opener(mode))?
             } else {

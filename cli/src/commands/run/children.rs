@@ -58,7 +58,7 @@ impl Children {
             let opened = CaptureFile::named(&path, true);
             let (mut capture, file) = opened.map_err(|error| io::Error::other(format!("{error:#}")))?;
             capture.has_begun();
-            let sink = sink(mode, file)?;
+            let sink = sink(mode, file, None)?;
             shared.lock().captures.push((child.number, capture));
             Ok(sink)
         })

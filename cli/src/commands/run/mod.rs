@@ -15,6 +15,7 @@ mod limits;
 mod live;
 mod other_root;
 mod page;
+mod peer_answer;
 mod private_directory;
 mod process_replay;
 pub(crate) mod recorder;
@@ -35,7 +36,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use memtrack_collector::control::ControlSocket;
 use memtrack_collector::control_groups::{memory_limit, oom_kills, refused_tasks};
-use memtrack_collector::{Collector, Compression, FileSink, ProcessExit, RecordingEnd, Sink, room_for_tasks};
+use memtrack_collector::{Collector, Compression, FileSink, Follower, ProcessExit, RecordingEnd, Sink, room_for_tasks};
 
 use self::children::Children;
 use self::final_summary::UnrecordedChildren;
@@ -319,7 +320,7 @@ fn launch(
     let (how, mode) = (recording_options(options), CaptureMode::of(options));
     // First, because exceeding the file size limit (shared memory included) raises SIGXFSZ.
     let signals = Signals::take()?;
-    let sink = sink(mode, file).context("cannot write the capture")?;
+    let sink = sink(mode, file, None).context("cannot write the capture")?;
     let collector = if options.follow {
         Collector::start_following(private.path(), how, sink, children.opener(mode))?
     } else {
@@ -400,13 +401,15 @@ impl CaptureMode {
     }
 }
 
-fn sink(mode: CaptureMode, file: File) -> io::Result<Box<dyn Sink>> {
+/// `follower`: what looks at the records of a capture with events, too.
+fn sink(mode: CaptureMode, file: File, follower: Option<Arc<dyn Follower>>) -> io::Result<Box<dyn Sink>> {
     let sink: Box<dyn Sink> = if mode.sums {
         Box::new(SumsSink::new(file, mode.compression, mode.sources, mode.window)?)
     } else {
         let descriptor = file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file.as_raw_fd());
         let sink = FileSink::compressed(file, mode.compression)?;
         let sink = if let Some(descriptor) = descriptor { sink.with_descriptor(descriptor) } else { sink };
+        let sink = if let Some(follower) = follower { sink.with_follower(follower) } else { sink };
         Box::new(if mode.sources { sink.with_sources() } else { sink })
     };
     Ok(if mode.live { Box::new(LiveSink::new(sink)) } else { sink })

@@ -5,7 +5,7 @@
 //! however it did, the capture is completed, and this ends.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::keep_sums::{self, SumsKeeper};
+use super::peer_answer::Answer;
 use super::private_directory::PrivateDirectory;
 use super::rests::{RecordingRests, of_span};
 use super::termination::Termination;
@@ -43,8 +44,8 @@ use crate::sys::{PeerProcess, standard_input_socket};
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum ProgramRequest {
     /// A recording: options of `memtrack attach`, the number of an empty memory file, and whether the process waits for
-    /// accounts of its resident memory. Answered by a number of slots.
-    Begin { options: Vec<String>, memory: i32, accounts: bool },
+    /// accounts of its resident memory, and whether it rests. Answered by a number of slots.
+    Begin { options: Vec<String>, memory: i32, accounts: bool, rests: bool },
     /// Another memory file, since that one was refused.
     Give { memory: i32 },
     /// The process does not record: no capture is made.
@@ -68,8 +69,11 @@ enum ProgramRequest {
     Cut,
     /// Sums of spans of time in each of these captures, which are complete: here it costs no process of its own.
     Sums { captures: Vec<PathBuf>, spans: Vec<(u64, u64)> },
-    /// The process records nothing until it says so. Sums of spans since the last such request; everything up to now is written.
-    Rest { spans: Vec<(u64, u64)> },
+    /// The process records nothing until it says so. Sums of the spans before, between and after these times since the last such
+    /// request.
+    Rest(Vec<u64>),
+    /// The same, for which everything up to the last rest is written and read. This, too, is asked for the times of each rest only.
+    Written(Vec<u64>),
     /// A span from the last rest but one on, which is written when the recording ends.
     Since(SpanRequest),
     /// Nothing; the number is answered. By it the process finds out which answers are of earlier requests, after an exception
@@ -99,7 +103,7 @@ pub(crate) fn run() -> Result<u8> {
     let process = PeerProcess::of(&socket)?;
     crate::sys::keep_reserve();
     let mut recorder = PeerRecorder::new(process.pid());
-    let (answers, mut lines) = (socket.try_clone()?, BufReader::new(socket));
+    let (answers, mut lines) = (Arc::new(socket.try_clone()?), BufReader::new(socket));
     let mut line = String::new();
     // A forked child may keep the socket open.
     while recorder.wait(&process, &lines) {
@@ -107,7 +111,7 @@ pub(crate) fn run() -> Result<u8> {
         if lines.read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
-        let mut answer = Answer { socket: &answers, is_sent: false };
+        let mut answer = Answer::to(&answers);
         match recorder.execute(&line, &mut answer) {
             Ok(_) if answer.is_sent => {}
             Ok(value) => answer.send(&json!({ "ok": value })),
@@ -118,21 +122,6 @@ pub(crate) fn run() -> Result<u8> {
         let _ = recorder.end(RecordingEnd::Exited);
     }
     Ok(0)
-}
-
-/// The answer to a request, which the process waits for.
-struct Answer<'a> {
-    socket: &'a UnixStream,
-    is_sent: bool,
-}
-
-impl Answer<'_> {
-    /// Sends it in one piece, so that the process needs one system call for it. A process that has ended reads none, and sends no
-    /// further request.
-    fn send(&mut self, answer: &Value) {
-        let _ = self.socket.write_all(format!("{answer}\n").as_bytes());
-        self.is_sent = true;
-    }
 }
 
 /// A recording that the process itself begins and ends.
@@ -185,9 +174,10 @@ impl PeerRecorder {
     }
 
     fn execute(&mut self, line: &str, answer: &mut Answer<'_>) -> Result<Value> {
+        self.active.iter_mut().for_each(|active| active.rests.wait());
         Ok(match serde_json::from_str(line).context("not a request")? {
-            ProgramRequest::Begin { options, memory, accounts } => {
-                self.begin(&options, accounts)?;
+            ProgramRequest::Begin { options, memory, accounts, rests } => {
+                self.begin(&options, accounts, rests)?;
                 // Before the answer, so that whatever the program starts then finds its recording.
                 let socket = handler::bind(false).and_then(|socket| handler::publish(socket, self.pid));
                 let slots = self.give(memory, answer);
@@ -227,9 +217,15 @@ impl PeerRecorder {
             ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
             ProgramRequest::Cut => nothing(self.cut()?),
             ProgramRequest::Sums { captures, spans } => sums(&captures, &spans)?,
-            ProgramRequest::Rest { spans } => {
+            ProgramRequest::Rest(times) => {
                 let active = self.active.as_mut().context("nothing is being recorded")?;
-                active.rests.rest(&active.recording.handle(), active.recording.capture(), &spans)?
+                active.rests.rest(&active.recording.handle(), times, answer.socket);
+                answer.is_sent = true;
+                Value::Null
+            }
+            ProgramRequest::Written(times) => {
+                let active = self.active.as_mut().context("nothing is being recorded")?;
+                active.rests.written(&active.recording.handle(), active.recording.capture(), &times)?
             }
             ProgramRequest::Since(span) => {
                 let active = self.active()?;
@@ -243,7 +239,7 @@ impl PeerRecorder {
         self.active.as_ref().context("nothing is being recorded")
     }
 
-    fn begin(&mut self, options: &[String], accounts: bool) -> Result<()> {
+    fn begin(&mut self, options: &[String], accounts: bool, rests: bool) -> Result<()> {
         if self.active.is_some() {
             bail!("the process is already being recorded");
         }
@@ -261,7 +257,9 @@ impl PeerRecorder {
         };
         let private = Arc::clone(self.private.insert(private));
         let how = RecordingOptions { accounts, ..super::recording_options(&options) };
-        let mut recording = AttachedRecording::open(&options, how, self.pid, private)?;
+        let of_rests = RecordingRests::default();
+        let follower = rests.then(|| of_rests.follower());
+        let mut recording = AttachedRecording::open(&options, how, self.pid, private, follower)?;
         recording.name();
         let children = recording.children().clone();
         let unnamed = Arc::<OnceLock<File>>::default();
@@ -278,7 +276,7 @@ impl PeerRecorder {
             paths,
             server: None,
             spans,
-            rests: RecordingRests::default(),
+            rests: of_rests,
             unnamed,
             is_for_reports: accounts,
             is_beginning: true,

@@ -202,7 +202,7 @@ class MemtrackPlugin:
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
         """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's.
-        One without limits runs at its own speed, without a recording that rests: that makes allocations a third to a half slower."""
+        One without limits runs at its own speed, without a recording that rests: that makes calls of malloc slower."""
         if self.session is not None and (self.config.getoption("forked", False) or item.get_closest_marker("forked")):
             (self.session.pause if self.has_limits(item) else self.session.begin)()
         self._goes_on = nextitem is not None and self.has_limits(nextitem)

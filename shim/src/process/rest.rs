@@ -1,5 +1,5 @@
-//! A recording that rests: everything that was changed in the process stays in its place, and nothing is recorded. To begin and
-//! end a recording takes a hundred times as long as to rest and go on.
+//! A recording that rests: everything that was changed in the process stays in its place but for the wrappers of Python's
+//! allocators, and nothing is recorded. To begin and end a recording takes a hundred times as long as to rest and go on.
 //!
 //! To others the process is not recorded meanwhile: it forks and executes as if it were not, and a recording that begins ends the
 //! one that rests. Invariant: a recording goes on only if the process is as a recording that began then would make it.
@@ -59,6 +59,7 @@ fn rest() -> Result<i32, AttachStatus> {
     if !thread::wait_until_outside(area) || recording_switch::has_ended_streams() {
         return Err(AttachStatus::ThreadInHook);
     }
+    python_allocators::rest();
     RESTS.store(true, Release);
     Ok(i32::try_from(area.control().children.load(Acquire)).unwrap_or(i32::MAX))
 }
@@ -69,7 +70,7 @@ fn go_on() -> Result<(), AttachStatus> {
         return Err(AttachStatus::Closed);
     }
     // What went, came past the hooks or was replaced meanwhile, only a recording that begins finds.
-    if got::is_there_news() || !python_allocators::are_as_wrapped() {
+    if got::is_there_news() || !python_allocators::go_on() {
         return Err(AttachStatus::NotRecorded);
     }
     forget();

@@ -202,6 +202,7 @@ pub(crate) fn start() {
 
 /// Takes the wrappers out; recording is off. Call it outside of hooks.
 pub(crate) fn stop() {
+    RESTS.store(false, Release);
     if TRACING.swap(false, AcqRel)
         && let Some(interface) = interface()
     {
@@ -209,19 +210,42 @@ pub(crate) fn stop() {
     }
 }
 
-/// The first function of each domain, as they were when the wrappers had been put in.
-static WRAPPED: [AtomicUsize; DOMAINS.len()] = [const { AtomicUsize::new(0) }; DOMAINS.len()];
+/// The first function of each domain, as they were when the wrappers had been put in, or were taken out for a rest.
+static NOTED: [AtomicUsize; DOMAINS.len()] = [const { AtomicUsize::new(0) }; DOMAINS.len()];
 
 /// Notes what the domains have now.
 fn note(interface: &Interface) {
-    WRAPPED.iter().zip(interface.first_functions()).for_each(|(noted, function)| noted.store(function, Release));
+    NOTED.iter().zip(interface.first_functions()).for_each(|(noted, function)| noted.store(function, Release));
 }
 
-/// Whether the domains are as they were when the wrappers had been put in: nobody has thrown them out or wrapped them. Call it
-/// outside of hooks.
-pub(crate) fn are_as_wrapped() -> bool {
-    let wrapped = || WRAPPED.each_ref().map(|noted| noted.load(Acquire));
-    interface().filter(|_| are_traced()).is_none_or(|interface| interface.first_functions() == wrapped())
+/// Whether the wrappers are out while the recording rests.
+static RESTS: AtomicBool = AtomicBool::new(false);
+
+/// The recording rests: takes the wrappers out, so that calls cost what they do without memtrack, unless somebody has wrapped them.
+/// Call it outside of hooks.
+pub(crate) fn rest() {
+    let Some(interface) = interface().filter(|interface| are_traced() && is_as_noted(interface)) else { return };
+    DOMAINS.iter().for_each(|number| interface.unwrap(*number));
+    note(interface);
+    RESTS.store(true, Release);
+}
+
+/// The recording goes on: puts the wrappers in again; `false`: the domains are not as they were left, so somebody has thrown the
+/// wrappers out, wrapped them, or replaced what they wrap. Call it outside of hooks.
+pub(crate) fn go_on() -> bool {
+    let Some(interface) = interface().filter(|_| are_traced()) else { return true };
+    if !is_as_noted(interface) {
+        return false;
+    }
+    if RESTS.swap(false, AcqRel) {
+        interface.wrap_all();
+        note(interface);
+    }
+    true
+}
+
+fn is_as_noted(interface: &Interface) -> bool {
+    interface.first_functions() == NOTED.each_ref().map(|noted| noted.load(Acquire))
 }
 
 /// Whether there are wrappers to look after.

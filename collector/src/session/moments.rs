@@ -66,7 +66,7 @@ impl Session {
         let ClockPairing { ticks, monotonic_ns: now, .. } = ClockPairing::measure(self.clock);
         let busy = self.still_busy(now);
         self.drain(true, queue);
-        self.unmarked |= self.changed;
+        self.watermarks.drained(self.changed, false);
         self.observer.hand_over(queue);
         self.dirty = true;
         RestMoment { moment: RecordingMoment { ticket, ticks, monotonic_ns: now }, busy }

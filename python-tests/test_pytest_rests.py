@@ -95,7 +95,7 @@ def test_much_that_is_recorded_is_read_of_the_file(tests, pytester):
     """More than is kept at hand: figures and judgements are as exact, and the next test begins another recording."""
     code = RECORDED + """
 def many(blocks):
-    for _ in range(3):
+    for _ in range(24):
         kept = [bytes(1_000) for _ in range(blocks)]
 
 @pytest.mark.parametrize("blocks", [5, 30_000, 50, 30_000])
@@ -114,14 +114,15 @@ def test_after():
     pytester.makeconftest(FIGURES)
     tests(code.replace("DIRECTORY", "True"), "--memtrack-dir=captures")
     alone = known(pytester)
+    shutil.rmtree(pytester.path / "captures")
     result = tests(code.replace("DIRECTORY", "False"))
     assert outcomes(result) == {"passed": 5, "failed": 1}, result.stdout.str()
     together = known(pytester)
-    assert {name: each["memtrack_peak_bytes"] // 50_000 for name, each in together.items()} == {
-        name: each["memtrack_peak_bytes"] // 50_000 for name, each in alone.items()
-    }
+    assert together.keys() == alone.keys()
+    for name, each in together.items():
+        assert abs(each["memtrack_peak_bytes"] - alone[name]["memtrack_peak_bytes"]) < 50_000, name
     result.stdout.fnmatch_lines(["*the test held 62.? MB at its high-water mark*"])
-    assert rest_of(pytester)[-1:] == ["test_shop.py-test_over.bin"]
+    assert rest_of(pytester) == ["test_shop.py-test_over.bin"]
 
 
 def test_a_resting_recording_leaves_pythons_allocators_alone(tests):
@@ -165,7 +166,7 @@ def test_one_recording_goes_on_and_leaves_nothing(tests, pytester):
         + """
 from memtrack import _rest
 
-_rest._LARGE = 20_000
+_rest._LARGE = 40_000
 
 @pytest.mark.parametrize("number", range(5))
 @pytest.mark.limit_memory("8 MB")

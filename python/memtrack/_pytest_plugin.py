@@ -286,13 +286,14 @@ class MemtrackPlugin:
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
-        if test.has_figures():
-            # This uses nothing that a test replaces.
+        from memtrack._errors import Error
+        from memtrack._unpatched import has_builtins, undisturbed
+
+        if test.has_figures() and has_builtins():
+            # This uses nothing else that a test replaces.
             self._note_figures(item, test)
             if test.is_surely_within():
                 return
-        from memtrack._errors import Error
-        from memtrack._unpatched import undisturbed
 
         wrong: Optional[str] = None
         with undisturbed():

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from memtrack._tracker import Tracker
 
-#: The size of its file, in bytes, from which on another one is begun: the file of a call has what was recorded before it, too.
-_LARGE = 1 << 20
+#: The size of its records, in bytes, from which on another one is begun: the file of a call has what was recorded before it, too. A file
+#: of them takes about a quarter.
+_LARGE = 4 << 20
 #: A time after every recording, in nanoseconds.
 _END = 2**63 - 1
 

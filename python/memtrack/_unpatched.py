@@ -4,6 +4,7 @@ That is before its function is called and after it has returned; other threads o
 Invariant: what a test has replaced is in its place while its function runs.
 """
 
+import builtins
 import os
 import sys
 from operator import itemgetter
@@ -18,6 +19,7 @@ _USED = (
     "tokenize"
 ).split()
 _MISSING = object()
+_BUILTINS = vars(builtins)
 
 
 class _Namespace(NamedTuple):
@@ -45,6 +47,11 @@ def keep_modules() -> None:
     namespaces.append((sys.modules, dict(modules)))
     getters = [(names, known, itemgetter(*known)) for names, known in namespaces if known]
     _known[:] = [_Namespace(names, known, get, get(known)) for names, known, get in getters]
+
+
+def has_builtins() -> bool:
+    """Whether what is built in stands as it did then."""
+    return not any(namespace.names is _BUILTINS and namespace.get(namespace.names) != namespace.gave for namespace in _known)
 
 
 def _replaceable(names: Dict[str, Any]) -> Dict[str, Any]:

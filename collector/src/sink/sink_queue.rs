@@ -1,6 +1,7 @@
 //! The queue from the draining thread to the sink: a bounded channel and the thread that calls the sink.
 //!
-//! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits.
+//! Invariant: at most [`QUEUE`] pieces of at most a segment each wait here, 64 MiB; then the draining thread waits. While
+//! a rest is answered, what was drained for it is held back, which is at most what the rings hold.
 //! After an error of the sink all messages are discarded, so that no thread waits for a medium that has failed.
 
 use std::cell::RefCell;

@@ -9,8 +9,8 @@ use memtrack_format::observe::ObservationReader;
 use super::{SpanReplay, SpanSum, SpanSums, TimeSpan};
 use crate::source::Online;
 
-/// The most bytes of records of which sums are kept ready.
-const MOST: usize = 256 << 10;
+/// The most bytes of records of which sums are kept ready: a million events, which take some tens of MB decoded.
+const MOST: usize = 2 << 20;
 
 /// A recording of which spans are wanted one after the other.
 #[derive(Debug, Default)]

@@ -114,6 +114,10 @@ impl KnownRests {
         let RestMoment { moment, busy } = moment?;
         rests.last = Some(moment);
         let now = (moment.ticks, moment.monotonic_ns);
+        // A thread that is in a hook still may add records, without which a sum is too small.
+        if !busy.is_empty() {
+            return None;
+        }
         let sums = rests.running.next(&spans_between(0, times), now, (moment.ticket, &busy))?;
         Some(numbers(rests.running.record_bytes(), &sums))
     }

@@ -1,6 +1,6 @@
 //! The draining thread of a recording: executes commands and alternates between draining rounds and sleeping.
 //!
-//! Invariant: it waits for nothing but the waker, the target's `sleeping` word a full sink queue, and a process that
+//! Invariant: it waits for nothing but the waker, the target's `sleeping` word, a full sink queue, and a process that
 //! does not read the answer to its rest.
 
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub fn encode(busy: &[u32]) -> Vec<u8> {
 pub fn decode(bytes: &[u8]) -> Option<Vec<u32>> {
     let mut input = FieldReader::new(bytes);
     let busy = input.rows(FieldReader::small)?;
-    (input.is_at_end() && busy.is_sorted()).then_some(busy)
+    (input.is_at_end() && busy.is_sorted_by(|one, next| one < next)).then_some(busy)
 }
 
 #[cfg(test)]

@@ -364,7 +364,6 @@ impl WatchedCapture {
             self.follower.hold_grid(*grid, sent.is_some_and(|sent| sent.elapsed() < pause));
         }
         let progress = self.follower.poll(BUDGET)?;
-        self.is_behind = progress == FollowProgress::Behind;
         let mut sent = Vec::new();
         while let Some(window) = self.follower.take_window() {
             let begun = Instant::now();
@@ -374,6 +373,10 @@ impl WatchedCapture {
             viewers.viewers.retain(|viewer| viewer.push(&line));
             (viewers.sent, viewers.took) = (Some(begun), begun.elapsed());
             sent.push(window.grid);
+        }
+        // One that stopped for a window tells nothing of what is left.
+        if progress != FollowProgress::Behind || sent.is_empty() {
+            self.is_behind = progress == FollowProgress::Behind;
         }
         // Only now: while windows are taken, the grids are as they are after the last of them.
         for number in sent {

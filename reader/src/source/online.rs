@@ -168,6 +168,8 @@ struct Giving {
     bound: u64,
     /// Streams that may add to the last run that they have shown.
     busy: Vec<u32>,
+    /// Runs up to this ticket are known to be complete.
+    complete: u64,
     /// The turns of the streams that have one.
     heap: BinaryHeap<Reverse<(RunTurn, u32)>>,
 }
@@ -330,7 +332,7 @@ impl Online {
             let next = stream.next(&mut self.merger, file, &mut self.decoding, consumer)?;
             heap.extend(next.map(|turn| Reverse((turn, number))));
         }
-        self.giving = Some(Giving { bound, busy: busy.to_vec(), heap });
+        self.giving = Some(Giving { bound, busy: busy.to_vec(), complete: 0, heap });
         Ok(())
     }
 
@@ -342,8 +344,12 @@ impl Online {
     ) -> Result<bool, Error> {
         let Some(mut giving) = self.giving.take() else { return Ok(false) };
         let end = self.merger.given().saturating_add(TOGETHER);
+        let mut runs = 0;
         while let Some(&Reverse((turn, number))) = giving.heap.peek() {
-            if turn.ticket > self.complete_up_to(turn.ticket, &giving, file)? {
+            if turn.ticket > giving.complete {
+                giving.complete = self.complete_up_to(turn.ticket, &giving, file)?;
+            }
+            if turn.ticket > giving.complete {
                 break;
             }
             giving.heap.pop();
@@ -353,7 +359,8 @@ impl Online {
             // Tickets rise in a stream.
             let next = stream.next(&mut self.merger, file, &mut self.decoding, consumer)?;
             giving.heap.extend(next.map(|next| Reverse((next.not_before(turn), number))));
-            if self.merger.given() >= end {
+            runs += 1;
+            if self.merger.given() >= end || runs >= TOGETHER {
                 self.giving = Some(giving);
                 return Ok(true);
             }
@@ -369,7 +376,8 @@ impl Online {
         let mut bound = giving.bound;
         for number in &giving.busy {
             let Some(stream) = self.streams.get_mut(number) else { continue };
-            while stream.past <= wanted && stream.decode_stored(file, &mut self.decoding)? {}
+            // Behind what another busy stream holds back, nothing is emitted.
+            while stream.past <= wanted.min(bound) && stream.decode_stored(file, &mut self.decoding)? {}
             bound = bound.min(stream.past.saturating_sub(1));
         }
         Ok(bound)

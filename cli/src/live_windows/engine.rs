@@ -219,7 +219,9 @@ impl Engine {
                 let progress = watched.poll();
                 is_done &= matches!(progress, Ok(FollowProgress::CaughtUp | FollowProgress::Ended));
                 if let Ok(FollowProgress::CaughtUp | FollowProgress::Ended) = progress {
-                    let totals = (asked, watched.follower.state().totals());
+                    // Sums are not looked at in each poll.
+                    let known = watched.follower.known().map_or(asked, |known| known.min(asked));
+                    let totals = (known, watched.follower.state().totals());
                     lock(&self.shared).totals.insert(watched.number, totals);
                 }
                 if let Err(error) = &progress {

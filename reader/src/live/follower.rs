@@ -85,6 +85,15 @@ impl LiveFollower {
         Ok(Self { path: path.to_owned(), input, state, ended: false })
     }
 
+    /// What was written by this moment is known when it has caught up. `None`: by the beginning of the last [`Self::poll`].
+    #[must_use]
+    pub fn known(&self) -> Option<Instant> {
+        match &self.input {
+            FollowInput::Sums(sums) => sums.known,
+            FollowInput::Growing(_) | FollowInput::Complete(_) => None,
+        }
+    }
+
     /// Reads on, for about this long, or until a window has closed.
     ///
     /// # Errors

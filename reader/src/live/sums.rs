@@ -45,13 +45,15 @@ pub(super) struct FollowedSums {
     pub(super) frames: Frames,
     pub(super) threads: Vec<Thread>,
     looked: Option<Instant>,
+    /// When it was looked at and could be read.
+    pub(super) known: Option<Instant>,
     /// Time and events of the last sums.
     last: Option<(u64, u64)>,
 }
 
 impl FollowedSums {
     pub(super) fn new(path: PathBuf, capture: CaptureReader) -> Self {
-        Self { path, capture, frames: Frames::new(), threads: Vec::new(), looked: None, last: None }
+        Self { path, capture, frames: Frames::new(), threads: Vec::new(), looked: None, known: None, last: None }
     }
 
     /// Reads the sums, if there are newer ones.
@@ -71,9 +73,11 @@ impl FollowedSums {
     /// # Errors
     /// Ids run out.
     pub(super) fn read(&mut self) -> Result<SumsStep, Error> {
+        let begun = Instant::now();
         let Ok(capture) = CaptureReader::open(&self.path) else { return Ok(SumsStep::Nothing) };
         let payload = capture.aggregate().ok().flatten();
         let Some(sums) = payload.and_then(|payload| Aggregate::decode(&payload)) else { return Ok(SumsStep::Nothing) };
+        self.known = Some(begun);
         let (analysis, threads) = restore_into(&mut self.frames, &sums)?;
         let is_complete = capture.complete();
         let now = (analysis.totals.end_time_ns, analysis.totals.events);

@@ -136,3 +136,28 @@ def test_a_sum_of_all_processes_is_of_one_recording_and_ends_with_it(executable,
     workers.end()
     assert viewers[1].process.communicate(timeout=PATIENCE) and viewers[1].process.returncode == 0
     assert workers.blocks("again.bin") == (1, [first])
+
+
+def test_a_second_recording_does_not_replace_the_first_unasked(executable, tmp_path):
+    capture = tmp_path / "a.bin"
+    capture.write_bytes(b"old")
+    code = "import os; print(os.getpid(), flush=True); input()"
+    command = [executable, "run", "--dormant", "-q", "-f", "-o", capture, sys.executable, "-c", code]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def says(word, *options):
+        outcome = subprocess.run([executable, word, str(pid), *options], capture_output=True, text=True, timeout=PATIENCE)
+        return outcome.returncode, outcome.stderr
+
+    try:
+        pid = int(program.stdout.readline())
+        until("it is known", lambda: says("stop")[1] != "" and "dormant" in says("stop")[1])
+        assert says("start")[0] == 0 and says("stop")[0] == 0
+        first = capture.read_bytes()
+        refused = says("start")
+        assert refused[0] == 1 and "file exists" in refused[1], refused
+        assert capture.read_bytes() == first and first != b"old"
+        assert says("start", "-f")[0] == 0 and says("stop")[0] == 0
+        assert capture.read_bytes() != first
+    finally:
+        program.communicate("\n", timeout=PATIENCE)

@@ -4,7 +4,7 @@
 //! With `--follow` the processes that it starts are dormant, too: each can be started by its id. Invariant: without a start, no
 //! allocation function of the program is redirected; and at most one recording of a process is active.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -118,6 +118,8 @@ struct DormantRecordings {
     stopping: usize,
     /// How many were begun: the number of the newest.
     begun: u32,
+    /// Files that recordings were written to.
+    written: HashSet<PathBuf>,
     /// The program has ended: none begins any more.
     is_over: bool,
 }
@@ -323,7 +325,7 @@ impl CommandHandler for DormantCommands {
         if all.is_over {
             return Err("the program has ended".into());
         }
-        let active = &mut all.active;
+        let DormantRecordings { active, written, .. } = &mut *all;
         self.complete_ended(active, pid);
         if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
             return Err("the program is being recorded already; 'memtrack stop' ends that".into());
@@ -331,11 +333,15 @@ impl CommandHandler for DormantCommands {
         if pid != self.pid && !(self.options.follow && descendants(self.pid).contains(&pid)) {
             return Err(format!("process {pid} is none that process {} has started", self.pid));
         }
-        let force = force || (output.is_none() && self.options.force);
+        let is_named = output.is_some();
         let output = output.or_else(|| self.output(pid));
+        // What the user permits to replace when the program begins is no recording of the program itself.
+        let is_own = output.as_ref().is_some_and(|output| written.contains(output));
+        let force = force || (!is_named && !is_own && self.options.force);
         let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
         let options = args::RunArgs { output, force, sample, ..self.options.clone() };
         let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
+        written.extend(options.output.clone());
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));
         let kinds = super::recorded_kinds(&options);

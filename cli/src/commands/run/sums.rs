@@ -33,6 +33,8 @@ const SNAPSHOT_STAYS: Duration = Duration::from_secs(60);
 /// Checkpoints take at most 1/n of a processor's time.
 const TIME_PART: u32 = 20;
 
+/// How many snapshots can be copied at once; one more takes the place of the oldest.
+const MOST_COPIES: usize = 16;
 /// Maximum number of snapshots kept; more than any chart has points.
 const MAX_SNAPSHOTS: usize = 1 << 19;
 
@@ -43,8 +45,8 @@ pub(super) struct SumsSink {
     windows: KeptWindows,
     sources: Option<SourceRecorder>,
     next_checkpoint: Instant,
-    /// The last snapshot, until it must have been copied.
-    snapshot: Option<(File, Instant)>,
+    /// The last snapshots, until they must have been copied.
+    snapshots: Vec<(File, Instant)>,
 }
 
 impl SumsSink {
@@ -76,7 +78,7 @@ impl SumsSink {
             sources: sources.then(SourceRecorder::default),
             // At once: who follows the capture sees that it is one with sums.
             next_checkpoint: Instant::now(),
-            snapshot: None,
+            snapshots: Vec::new(),
         })
     }
 }
@@ -128,7 +130,7 @@ impl Sink for SumsSink {
         if let Some(frames) = self.running.frames() {
             self.file.add_sources(self.sources.as_mut(), frames)?;
         }
-        self.snapshot.take_if(|(_, made)| made.elapsed() > SNAPSHOT_STAYS);
+        self.snapshots.retain(|(_, made)| made.elapsed() <= SNAPSHOT_STAYS);
         if Instant::now() < self.next_checkpoint {
             return Ok(());
         }
@@ -161,7 +163,11 @@ impl Sink for SumsSink {
         file.write_all(&header::encode())?;
         file.write_all(&bytes)?;
         let length = (header::LEN + bytes.len()) as u64;
-        let descriptor = self.snapshot.insert((file, Instant::now())).0.as_raw_fd();
+        let descriptor = file.as_raw_fd();
+        if self.snapshots.len() == MOST_COPIES {
+            self.snapshots.remove(0);
+        }
+        self.snapshots.push((file, Instant::now()));
         SnapshotCopy::of(descriptor, length, Vec::new())
     }
 

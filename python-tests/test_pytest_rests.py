@@ -160,6 +160,28 @@ def test_objects():
     assert outcomes(result) == {"passed": 3, "failed": 1}, result.stdout.str()
 
 
+def test_what_is_built_in_may_be_replaced(tests):
+    result = tests(
+        """
+@pytest.mark.limit_memory("8 MB")
+def test_first(monkeypatch):
+    monkeypatch.delattr("builtins.input")
+
+@pytest.mark.limit_memory("8 MB")
+def test_over(monkeypatch):
+    kept = load(9)
+    monkeypatch.setattr("builtins.sum", lambda numbers: 0)
+    monkeypatch.setattr("builtins.max", lambda numbers, default=0: 0)
+
+@pytest.mark.limit_memory("8 MB")
+def test_after():
+    kept = load(3)
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["*limit_memory('8 MB'): the test held 9.* MB*"])
+
+
 def test_one_recording_goes_on_and_leaves_nothing(tests, pytester):
     result = tests(
         RECORDED

@@ -286,14 +286,13 @@ class MemtrackPlugin:
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
-        from memtrack._errors import Error
-        from memtrack._unpatched import has_builtins, undisturbed
-
-        if test.has_figures() and has_builtins():
-            # This uses nothing else that a test replaces.
+        if test.has_figures():
+            # This uses nothing that the test has replaced.
             self._note_figures(item, test)
             if test.is_surely_within():
                 return
+        from memtrack._errors import Error
+        from memtrack._unpatched import undisturbed
 
         wrong: Optional[str] = None
         with undisturbed():

@@ -22,7 +22,7 @@ from memtrack._records import Stack
 from memtrack._rest import spans_between
 from memtrack._sizes import parse_size, size_text
 from memtrack._spans import at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
-from memtrack._unpatched import undisturbed
+from memtrack._unpatched import has_builtins, undisturbed
 
 if TYPE_CHECKING:
     from memtrack._rest import RestingRecording
@@ -270,8 +270,8 @@ class RecordedCall:
             raise LimitExceeded("\n\n".join(wrong))
 
     def has_figures(self) -> bool:
-        """Whether figures() knows them at once."""
-        return self._sums is not None and self._failure is None
+        """Whether figures() knows them at once, and what it uses was not replaced."""
+        return self._sums is not None and self._failure is None and has_builtins()
 
     def figures(self) -> Dict[str, int]:
         """Peak and sum of everything, of its largest run. Raises Error where they are not known."""

@@ -51,7 +51,14 @@ def keep_modules() -> None:
 
 def has_builtins() -> bool:
     """Whether what is built in stands as it did then."""
-    return not any(namespace.names is _BUILTINS and namespace.get(namespace.names) != namespace.gave for namespace in _known)
+    try:
+        for namespace in _known:
+            if namespace.names is _BUILTINS:
+                return namespace.get(namespace.names) == namespace.gave
+    except Exception:
+        # One is missing, or cannot be compared.
+        return False
+    return True
 
 
 def _replaceable(names: Dict[str, Any]) -> Dict[str, Any]:

@@ -51,6 +51,16 @@ pub(crate) struct LiveEngine {
     shared: Arc<Mutex<EngineState>>,
 }
 
+/// What is known of a process's sums.
+#[derive(Clone, Copy, Debug)]
+struct KnownTotals {
+    /// They hold everything that was written by then.
+    of: Instant,
+    /// When that was last found out.
+    told: Instant,
+    totals: LiveTotals,
+}
+
 /// What callers and the thread share.
 #[derive(Default)]
 struct EngineState {
@@ -58,7 +68,7 @@ struct EngineState {
     /// Processes whose totals were asked for, with their captures.
     counted: Vec<(u32, PathBuf)>,
     /// Totals of processes by their number, and the moment up to which all that was written of the capture was replayed.
-    totals: HashMap<u32, (Instant, LiveTotals)>,
+    totals: HashMap<u32, KnownTotals>,
     thread: Option<thread::JoinHandle<()>>,
     is_running: bool,
     /// When the recording ended.
@@ -105,7 +115,7 @@ impl LiveEngine {
     /// The totals of a process, if it is followed, and all that was recorded until now is replayed.
     pub(crate) fn totals(&self, number: u32) -> Option<LiveTotals> {
         let known = lock(&self.shared).totals.get(&number).copied();
-        known.filter(|(at, _)| at.elapsed() < FRESH).map(|(_, totals)| totals)
+        known.filter(|known| known.told.elapsed() < FRESH).map(|known| known.totals)
     }
 
     /// The same of all that was written until this moment: waits for it, if the process is followed, until the deadline.
@@ -119,7 +129,7 @@ impl LiveEngine {
                 state.totals.get(&number).copied()
             };
             // Of a process that nobody views, there are none, or they stay old.
-            let (at, totals) = known.filter(|(at, _)| at.elapsed() < FRESH)?;
+            let KnownTotals { of: at, totals, .. } = known.filter(|known| known.told.elapsed() < FRESH)?;
             if at >= since {
                 return Some(totals);
             }
@@ -219,9 +229,10 @@ impl Engine {
                 let progress = watched.poll();
                 is_done &= matches!(progress, Ok(FollowProgress::CaughtUp | FollowProgress::Ended));
                 if let Ok(FollowProgress::CaughtUp | FollowProgress::Ended) = progress {
-                    // Sums are not looked at in each poll.
-                    let known = watched.follower.known().map_or(asked, |known| known.min(asked));
-                    let totals = (known, watched.follower.state().totals());
+                    // Sums are not looked at in each poll; those of a process that has ended are the last ones.
+                    let looked = watched.follower.known().filter(|_| !watched.follower.has_ended());
+                    let of = looked.map_or(asked, |looked| looked.min(asked));
+                    let totals = KnownTotals { of, told: asked, totals: watched.follower.state().totals() };
                     lock(&self.shared).totals.insert(watched.number, totals);
                 }
                 if let Err(error) = &progress {

@@ -32,6 +32,8 @@ use crate::recording::thread;
 /// Within which time a collector begins another round, ten times as long as it sleeps, and the time between two looks.
 const LONGEST_ROUND_NS: u64 = 1_000_000_000;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
+/// The same where its process seems to be there, less than memtrack waits for a call.
+const HELD_UP_NS: u64 = 3_000_000_000;
 
 /// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
 /// in its control page. The result is an [`AttachStatus`].
@@ -73,19 +75,20 @@ extern "C" fn memtrack_end_resting() -> i32 {
     exclusively(|| rest::resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
 }
 
-/// Whether a collector takes what this process records. Where its socket cannot be seen from here, it is gone if its process is, as
-/// far as that can be seen, and if it drains no more.
+/// Whether a collector takes what this process records. Where its socket cannot be seen from here, it is gone if it drains no more;
+/// one whose process is there may be held up by its disk.
 fn is_recorded() -> bool {
     let Some(area) = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on()) else {
         return false;
     };
     let control = area.control();
-    let cannot_be_seen = || !may_have_ended(control.collector_pid.load(Relaxed)) || drains(control);
+    let patience = if may_have_ended(control.collector_pid.load(Relaxed)) { LONGEST_ROUND_NS } else { HELD_UP_NS };
+    let cannot_be_seen = || drains(control, patience);
     collector_socket::answers().unwrap_or_else(cannot_be_seen)
 }
 
-/// Whether the collector begins a round within a second.
-fn drains(control: &ControlPage) -> bool {
+/// Whether the collector begins a round within this time.
+fn drains(control: &ControlPage, patience_ns: u64) -> bool {
     let begun = monotonic_ns();
     let before = control.rounds.0.load(Relaxed);
     let may_wait = seccomp::may(OwnCall::Futex);
@@ -93,7 +96,7 @@ fn drains(control: &ControlPage) -> bool {
         if control.rounds.0.load(Relaxed) != before {
             return true;
         }
-        if monotonic_ns().saturating_sub(begun) > LONGEST_ROUND_NS {
+        if monotonic_ns().saturating_sub(begun) > patience_ns {
             return false;
         }
         if may_wait {

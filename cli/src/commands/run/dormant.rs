@@ -336,12 +336,12 @@ impl CommandHandler for DormantCommands {
         let is_named = output.is_some();
         let output = output.or_else(|| self.output(pid));
         // What the user permits to replace when the program begins is no recording of the program itself.
-        let is_own = output.as_ref().is_some_and(|output| written.contains(output));
+        let is_own =
+            output.as_ref().and_then(|output| output.canonicalize().ok()).is_some_and(|path| written.contains(&path));
         let force = force || (!is_named && !is_own && self.options.force);
         let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
         let options = args::RunArgs { output, force, sample, ..self.options.clone() };
         let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
-        written.extend(options.output.clone());
         let paths = recording.children().clone();
         let paths = Arc::new(move |number| paths.capture(number));
         let kinds = super::recorded_kinds(&options);
@@ -349,6 +349,7 @@ impl CommandHandler for DormantCommands {
         let commands = RecordingCommands::new(recording.handle(), paths, pid, kinds).numbered(all.begun);
         let capture = recording.capture();
         let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
+        all.written.insert(capture.clone());
         all.active.insert(pid, ActiveRecording { recording, commands });
         self.was_started.store(true, Relaxed);
         Ok(StartAnswer { capture })

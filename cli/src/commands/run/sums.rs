@@ -33,8 +33,9 @@ const SNAPSHOT_STAYS: Duration = Duration::from_secs(60);
 /// Checkpoints take at most 1/n of a processor's time.
 const TIME_PART: u32 = 20;
 
-/// How many snapshots can be copied at once; one more takes the place of the oldest.
+/// How many snapshots can be copied at once, and how large they are together; one more takes the place of the oldest.
 const MOST_COPIES: usize = 16;
+const MOST_COPIED: u64 = 256 << 20;
 /// Maximum number of snapshots kept; more than any chart has points.
 const MAX_SNAPSHOTS: usize = 1 << 19;
 
@@ -80,6 +81,17 @@ impl SumsSink {
             next_checkpoint: Instant::now(),
             snapshots: Vec::new(),
         })
+    }
+
+    /// Forgets the snapshots that must have been copied by now, and the oldest ones where there are too many or too large ones.
+    fn forget_copies(&mut self) {
+        self.snapshots.retain(|(_, made)| made.elapsed() <= SNAPSHOT_STAYS);
+        let bytes = |snapshots: &[(File, Instant)]| -> u64 {
+            snapshots.iter().filter_map(|(file, _)| Some(file.metadata().ok()?.len())).sum()
+        };
+        while self.snapshots.len() > 1 && (self.snapshots.len() > MOST_COPIES || bytes(&self.snapshots) > MOST_COPIED) {
+            self.snapshots.remove(0);
+        }
     }
 }
 
@@ -130,7 +142,7 @@ impl Sink for SumsSink {
         if let Some(frames) = self.running.frames() {
             self.file.add_sources(self.sources.as_mut(), frames)?;
         }
-        self.snapshots.retain(|(_, made)| made.elapsed() <= SNAPSHOT_STAYS);
+        self.forget_copies();
         if Instant::now() < self.next_checkpoint {
             return Ok(());
         }
@@ -164,10 +176,8 @@ impl Sink for SumsSink {
         file.write_all(&bytes)?;
         let length = (header::LEN + bytes.len()) as u64;
         let descriptor = file.as_raw_fd();
-        if self.snapshots.len() == MOST_COPIES {
-            self.snapshots.remove(0);
-        }
         self.snapshots.push((file, Instant::now()));
+        self.forget_copies();
         SnapshotCopy::of(descriptor, length, Vec::new())
     }
 

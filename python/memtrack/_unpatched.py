@@ -54,7 +54,7 @@ def has_builtins() -> bool:
     try:
         for namespace in _known:
             if namespace.names is _BUILTINS:
-                return namespace.get(namespace.names) == namespace.gave
+                return bool(namespace.get(namespace.names) == namespace.gave)
     except Exception:
         # One is missing, or cannot be compared.
         return False

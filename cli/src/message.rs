@@ -23,7 +23,7 @@ pub(crate) fn format() -> TextFormat {
 
 /// Prints a line unchanged.
 pub(crate) fn line(text: impl Display) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = try_line(text);
 }
 
 /// Prints a line unchanged.

@@ -29,11 +29,12 @@ use crate::platform::seccomp::OwnCall;
 use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
 
-/// Within which time a collector begins another round, ten times as long as it sleeps, and the time between two looks.
+/// How long a collector whose process cannot be seen may take to begin a round: ten times as long as it sleeps.
 const LONGEST_ROUND_NS: u64 = 1_000_000_000;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
-/// The same where its process seems to be there, less than memtrack waits for a call.
+/// The same of one whose process is there, which its disk may hold up: less than memtrack waits for a call.
 const HELD_UP_NS: u64 = 3_000_000_000;
+/// The time between two looks at its rounds.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// Begins recording into the memory behind a descriptor, which the caller closes, with so many slots. All settings are
 /// in its control page. The result is an [`AttachStatus`].
@@ -81,10 +82,11 @@ fn is_recorded() -> bool {
     let Some(area) = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on()) else {
         return false;
     };
-    let control = area.control();
-    let patience = if may_have_ended(control.collector_pid.load(Relaxed)) { LONGEST_ROUND_NS } else { HELD_UP_NS };
-    let cannot_be_seen = || drains(control, patience);
-    collector_socket::answers().unwrap_or_else(cannot_be_seen)
+    collector_socket::answers().unwrap_or_else(|| {
+        let control = area.control();
+        let is_gone = may_have_ended(control.collector_pid.load(Relaxed));
+        drains(control, if is_gone { LONGEST_ROUND_NS } else { HELD_UP_NS })
+    })
 }
 
 /// Whether the collector begins a round within this time.

@@ -30,6 +30,12 @@ sys.stdin.readline()
 """
 
 
+def assert_refused(command):
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+    said = " ".join(refused.stderr.split())
+    assert refused.returncode == 1 and "nothing was changed" in said, refused.stderr
+
+
 def test_a_recorder_that_cannot_be_seen_goes_on(executable, target, tmp_path):  # noqa: F811
     # As short as a socket's path must be.
     private = Path(tempfile.mkdtemp(prefix="mt"))
@@ -43,9 +49,13 @@ def test_a_recorder_that_cannot_be_seen_goes_on(executable, target, tmp_path):  
         # As in a container, or with the directory of another user.
         private.rename(hidden)
         for command in (["detach", str(target.pid)], ["attach", str(target.pid), "-o", tmp_path / "b.bin"]):
-            refused = subprocess.run([executable, *command], capture_output=True, text=True, timeout=PATIENCE)
-            said = " ".join(refused.stderr.split())
-            assert refused.returncode == 1 and "nothing was changed" in said, refused.stderr
+            assert_refused([executable, *command])
+        # Its process is there, and drains nothing.
+        attached.process.send_signal(signal.SIGSTOP)
+        try:
+            assert_refused([executable, "detach", str(target.pid)])
+        finally:
+            attached.process.send_signal(signal.SIGCONT)
         target.grow(4)
         hidden.rename(private)
         attached.end()

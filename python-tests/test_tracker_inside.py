@@ -162,28 +162,32 @@ forked(5)
     assert (children("a"), children("b")) == ([5, 7], [5])
 
 
-def test_a_span_that_cannot_be_written_when_it_ends_is_written_at_the_end(memtrack, python, environment, figures):
-    """It has what it had when it ended, and another span of that name takes its place."""
+def test_a_span_that_cannot_be_written_when_it_ends_is_written_at_the_end(memtrack, python, environment, figures, tmp_path):
+    """It has what it had when it ended. Another span of that name takes its place, and another file stays."""
     code = """
 os.mkdir("spans")
-lost, replaced = memtrack.Tracker("spans/a.bin"), memtrack.Tracker("spans/b.bin")
-lost.start(), replaced.start()
+lost, replaced, taken = (memtrack.Tracker(f"spans/{name}.bin") for name in "abc")
+lost.start(), replaced.start(), taken.start()
 kept = keep(8)
 os.rename("spans", "away")
-for tracker in (lost, replaced):
+for tracker in (lost, replaced, taken):
     try:
         tracker.stop()
         raise SystemExit("no error")
     except memtrack.Error as error:
-        assert "spans/" in str(error), error
+        assert "spans/" in str(error) and "tried again when the recording ends" in str(error), error
 os.rename("away", "spans")
+with open("spans/c.bin", "w") as other:
+    other.write("of the program")
 kept += keep(30)
 with memtrack.Tracker("spans/b.bin"):
     kept += keep(3)
 """
     outcome, _ = memtrack.run(python, "-c", KEEP + code, env=environment)
     assert outcome.status == 0, outcome.stderr.decode()
-    assert (blocks(figures("spans/a.bin")), blocks(figures("spans/b.bin"))) == (8, 3)
+    assert [blocks(figures(f"spans/{name}.bin")) for name in ("a", "b", "c-2")] == [8, 3, 8]
+    assert (tmp_path / "spans/c.bin").read_text() == "of the program"
+    assert "the span is written to" in " ".join(outcome.stderr.decode().split())
 
 
 def test_open_spans_of_a_killed_tracker_have_files(python, environment, figures, tmp_path):

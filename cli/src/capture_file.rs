@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use tempfile::{NamedTempFile, PersistError};
 
-use crate::output::{cannot_write, is_device, refuse_existing};
+use crate::output::{cannot_write, is_device, refuse_existing, without_path};
 use crate::set_aside::SetAside;
 use crate::temporary_file::hidden;
 
@@ -64,6 +64,7 @@ impl CaptureFile {
         let directory =
             std::env::current_dir().context("the working directory no longer exists; name a file with -o")?;
         let temporary = hidden(&directory, 0o666)
+            .map_err(|error| without_path(&error))
             .with_context(|| format!("{}: directory is not writable; name a file with -o", directory.display()))?;
         let file = temporary.reopen()?;
         Ok((

@@ -178,7 +178,7 @@ fn explained(what: impl fmt::Display, error: &io::Error) -> io::Error {
 }
 
 /// The error without the path of the temporary file, which `tempfile` adds to the text.
-fn without_path(error: &io::Error) -> io::Error {
+pub(crate) fn without_path(error: &io::Error) -> io::Error {
     error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }
 

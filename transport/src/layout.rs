@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 22;
+pub const LAYOUT_VERSION: u32 = 23;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -162,6 +162,8 @@ pub struct ControlPage {
     pub clock: AtomicU32,
     /// Process id of the collector, as the target sees it; collector.
     pub collector_pid: AtomicI32,
+    /// When its process was started, in the clock ticks of `/proc/PID/stat`; 0: unknown; collector.
+    pub collector_started: AtomicU64,
     /// One of [`state`]; target, but [`state::CLOSED`] is the collector's.
     pub state: AtomicU32,
     /// One of [`stop_reason`]; target.

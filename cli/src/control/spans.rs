@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
 use memtrack_collector::control::protocol::{SpanCopyRequest, SpanRequest};
 use memtrack_collector::{RecordingHandle, RecordingMoment, TicketSpan};
 
@@ -13,7 +13,7 @@ use super::snapshot::{self, CapturePaths, CopyableCapture};
 use super::span_children::{self, Forking, SpanChild};
 use crate::child_captures::{ChildrenOf, remove_children};
 use crate::message;
-use crate::output::{ReportOutput, check_writable};
+use crate::output::{ReportOutput, check_writable, refuse_existing};
 
 /// What a span needs whose forked children count.
 const FOLLOW: &str = "follow";
@@ -27,6 +27,8 @@ struct OpenSpan {
     begin: RecordingMoment,
     /// Its end, if it has ended and could not be written.
     end: Option<RecordingMoment>,
+    /// A file that exists may be replaced.
+    force: bool,
     /// Its file has those of forked children beside it.
     follows: bool,
 }
@@ -135,7 +137,7 @@ impl OpenSpans {
         }
         let mut open = self.lock();
         open.retain(|known| known.output != output);
-        open.push(OpenSpan { number, output, begin, end: None, follows });
+        open.push(OpenSpan { number, output, begin, end: None, force, follows });
         Ok(())
     }
 
@@ -196,11 +198,10 @@ impl OpenSpans {
             return Ok(());
         }
         self.lock().retain(|known| known.output != span);
-        let written = self.write(&open);
-        if written.is_err() {
+        self.write(&open).map_err(|error| {
             self.lock().push(open);
-        }
-        written
+            anyhow!("{error:#}; it is tried again when the recording ends")
+        })
     }
 
     fn find(&self, span: &Path) -> Result<OpenSpan> {
@@ -209,6 +210,7 @@ impl OpenSpans {
     }
 
     fn write(&self, open: &OpenSpan) -> Result<()> {
+        refuse_existing(&open.output, open.force)?;
         write_files(&mut [snapshot::take_span(&self.recording, open.number, open.span())?], &open.output)?;
         write_children(&open.output, self.children(open)?)
     }
@@ -222,7 +224,16 @@ impl OpenSpans {
     /// order in which they began. It cannot be asked for them any more.
     pub(crate) fn close(&self, children: &[u32]) {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
-        for open in std::mem::take(&mut *self.lock()) {
+        for mut open in std::mem::take(&mut *self.lock()) {
+            if !open.force && open.output.exists() {
+                let free = beside(&open.output);
+                message::warning(format_args!(
+                    "{}: another file is there by now; the span is written to {}",
+                    open.output.display(),
+                    free.display()
+                ));
+                open.output = free;
+            }
             if let Err(error) = self.write_from_complete(&open, children) {
                 message::warning(format_args!("{}: the span could not be written: {error:#}", open.output.display()));
             }
@@ -239,6 +250,14 @@ impl OpenSpans {
         }
         write_children(&open.output, open.forking().complete_children(children, &self.captures)?)
     }
+}
+
+/// A name beside this one that no file has: `span-2.bin`.
+fn beside(taken: &Path) -> PathBuf {
+    let [stem, suffix] = [taken.file_stem(), taken.extension()].map(|part| part.unwrap_or_default().to_string_lossy());
+    let dot = if suffix.is_empty() { "" } else { "." };
+    let names = (2..).map(|number: u32| taken.with_file_name(format!("{stem}-{number}{dot}{suffix}")));
+    names.into_iter().find(|name| !name.exists()).unwrap_or_else(|| taken.to_owned())
 }
 
 /// Writes the captures of children of a span beside its file.

@@ -31,6 +31,7 @@ use crate::session::drain_command::{CommandSender, Connection, DrainCommand};
 use crate::sink::{NewChild, OpenSink};
 use crate::system::limits::explained;
 use crate::system::process_handle::{ProcessHandle, peer};
+use crate::system::process_stat;
 use crate::system::procfs::{self, ResidentMemory};
 use crate::system::task_limits::room_for_tasks;
 
@@ -479,6 +480,7 @@ impl Admission {
         control.follow.store(self.openers.open.is_some().into(), Relaxed);
         control.clock.store(self.clock as u32, Relaxed);
         control.collector_pid.store(std::process::id().cast_signed(), Relaxed);
+        control.collector_started.store(process_stat::own_start().unwrap_or(0), Relaxed);
         let first = offer.replaces.unwrap_or(0) << 16 | ticket::COLLECTOR;
         control.ticket.0.store(first, SeqCst);
     }

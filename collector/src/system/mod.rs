@@ -9,7 +9,7 @@ pub(crate) mod memory_limit;
 pub(crate) mod pidfd_exit;
 pub(crate) mod process_end;
 pub(crate) mod process_handle;
-mod process_stat;
+pub(crate) mod process_stat;
 pub(crate) mod procfs;
 pub(crate) mod started_thread;
 pub(crate) mod task_limits;

@@ -4,6 +4,11 @@
 
 use std::fs;
 
+/// When this process was started, in clock ticks since the system was.
+pub(crate) fn own_start() -> Option<u64> {
+    ProcessStat::of(std::process::id().cast_signed())?.field(22)?.parse().ok()
+}
+
 /// The line of one process.
 #[derive(Debug)]
 pub(super) struct ProcessStat {

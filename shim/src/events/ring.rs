@@ -29,7 +29,7 @@ mod next_segment;
 mod stack_writer;
 mod wait;
 
-pub(crate) use self::wait::{collector_gone, may_have_ended};
+pub(crate) use self::wait::collector_gone;
 
 /// The writing end of one slot. What every record needs stands together at its start.
 #[repr(C)]

@@ -19,6 +19,7 @@ pub(crate) mod object_lookup;
 pub(crate) mod own_ids;
 pub(crate) mod own_resources;
 pub(crate) mod probes;
+pub(crate) mod process_start;
 pub(crate) mod readable;
 pub(crate) mod recording_switch;
 pub(crate) mod seccomp;

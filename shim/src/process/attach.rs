@@ -23,16 +23,13 @@ use memtrack_transport::layout::ControlPage;
 use super::exclusive_call::exclusively;
 use super::recording_span::{self, Given, Start};
 use super::{recorded_process, rest};
-use crate::events::ring::may_have_ended;
 use crate::platform::errno::Errno;
 use crate::platform::seccomp::OwnCall;
-use crate::platform::{collector_socket, dladdr, recording_switch, seccomp, shared_area};
+use crate::platform::{collector_socket, dladdr, process_start, recording_switch, seccomp, shared_area};
 use crate::recording::thread;
 
 /// How long a collector whose process cannot be seen may take to begin a round: ten times as long as it sleeps.
 const LONGEST_ROUND_NS: u64 = 1_000_000_000;
-/// The same of one whose process is there, which its disk may hold up: less than memtrack waits for a call.
-const HELD_UP_NS: u64 = 3_000_000_000;
 /// The time between two looks at its rounds.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
@@ -76,21 +73,21 @@ extern "C" fn memtrack_end_resting() -> i32 {
     exclusively(|| rest::resting_area().map_or(AttachStatus::NotRecorded, recording_span::end) as i32)
 }
 
-/// Whether a collector takes what this process records. Where its socket cannot be seen from here, it is gone if it drains no more;
-/// one whose process is there may be held up by its disk.
+/// Whether a collector takes what this process records. Where its socket cannot be seen from here, its process is looked at, which may be
+/// stopped or held up by its disk; where that cannot be seen either, as from another container, it is gone if it drains no more.
 fn is_recorded() -> bool {
     let Some(area) = shared_area::area().filter(|_| recorded_process::is_this() && recording_switch::is_on()) else {
         return false;
     };
     collector_socket::answers().unwrap_or_else(|| {
         let control = area.control();
-        let is_gone = may_have_ended(control.collector_pid.load(Relaxed));
-        drains(control, if is_gone { LONGEST_ROUND_NS } else { HELD_UP_NS })
+        let (pid, started) = (control.collector_pid.load(Relaxed), control.collector_started.load(Relaxed));
+        process_start::is_there(pid, started) || drains(control)
     })
 }
 
-/// Whether the collector begins a round within this time.
-fn drains(control: &ControlPage, patience_ns: u64) -> bool {
+/// Whether the collector begins a round within the time that one takes.
+fn drains(control: &ControlPage) -> bool {
     let begun = monotonic_ns();
     let before = control.rounds.0.load(Relaxed);
     let may_wait = seccomp::may(OwnCall::Futex);
@@ -98,7 +95,7 @@ fn drains(control: &ControlPage, patience_ns: u64) -> bool {
         if control.rounds.0.load(Relaxed) != before {
             return true;
         }
-        if monotonic_ns().saturating_sub(begun) > patience_ns {
+        if monotonic_ns().saturating_sub(begun) > LONGEST_ROUND_NS {
             return false;
         }
         if may_wait {

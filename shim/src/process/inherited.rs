@@ -41,6 +41,7 @@ pub(super) struct InheritedSettings {
     frame_marks: u32,
     clock: u32,
     collector: i32,
+    collector_started: u64,
     native: u32,
     follow: u32,
     first_sample_bytes: u64,
@@ -56,6 +57,7 @@ impl InheritedSettings {
             frame_marks: control.frame_marks.load(Relaxed),
             clock: control.clock.load(Relaxed),
             collector: control.collector_pid.load(Relaxed),
+            collector_started: control.collector_started.load(Relaxed),
             native: control.native.load(Relaxed),
             follow: control.follow.load(Relaxed),
             first_sample_bytes: control.first_sample_bytes.load(Relaxed),
@@ -70,6 +72,7 @@ impl InheritedSettings {
         control.frame_marks.store(self.frame_marks, Relaxed);
         control.clock.store(self.clock, Relaxed);
         control.collector_pid.store(self.collector, Relaxed);
+        control.collector_started.store(self.collector_started, Relaxed);
         control.native.store(self.native, Relaxed);
         control.follow.store(self.follow, Relaxed);
         control.first_sample_bytes.store(self.first_sample_bytes, Relaxed);

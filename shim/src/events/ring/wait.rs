@@ -121,11 +121,6 @@ pub(crate) fn collector_gone(collector: i32, target: i32) -> bool {
     parent != collector && has_ended(collector)
 }
 
-/// Whether a collector's process is not there any more, as far as that can be seen from here: not in another container.
-pub(crate) fn may_have_ended(collector: i32) -> bool {
-    !seccomp::may(OwnCall::CollectorLife) || has_ended(collector)
-}
-
 /// Whether a process, if it can be seen from here, is not there any more.
 fn has_ended(process: i32) -> bool {
     // SAFETY: signal 0 sends nothing.

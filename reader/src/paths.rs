@@ -15,16 +15,21 @@ pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
     if let Some(frozen) = path.strip_prefix("<frozen ").and_then(|rest| rest.strip_suffix('>')) {
         return format!("{}.py", frozen.replace('.', "/")).into();
     }
-    if let Cow::Owned(plain) = &without_dots(path) {
-        return short(frames, plain).into_owned().into();
+    match without_dots(path) {
+        Cow::Borrowed(plain) => short_plain(frames, plain).into(),
+        Cow::Owned(plain) => short_plain(frames, &plain).to_owned().into(),
     }
+}
+
+/// The same of a path without `.` and `..`, but for what leads above the directory that it is relative to.
+fn short_plain<'p>(frames: &Frames, path: &'p str) -> &'p str {
     let own = || frames.programs().iter().find_map(|program| program.below_own(path));
     let is_executable = frames.programs().iter().any(|program| program.is_executable(path));
     if let Some((_, name)) = path.rsplit_once('/').filter(|_| is_executable) {
-        return name.into();
+        return name;
     }
     let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(own);
-    known.or_else(|| below_native(path)).unwrap_or(path).into()
+    known.or_else(|| below_native(path)).unwrap_or(path)
 }
 
 /// The path below the directory of Rust or C++ libraries.
@@ -63,6 +68,10 @@ mod tests {
             ("/usr/bin/redis-server", "redis-server"),
             ("/usr/bin/redis-cli", "/usr/bin/redis-cli"),
             ("/opt/tools/x.py", "/opt/tools/x.py"),
+            ("../x.py", "../x.py"),
+            ("./../tools/./x.py", "../tools/x.py"),
+            ("a/../../x.py", "../x.py"),
+            ("..", ".."),
             ("<string>", "<string>"),
             ("", ""),
         ] {

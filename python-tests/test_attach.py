@@ -590,6 +590,39 @@ def test_children_that_are_forked_later_are_followed(executable, tmp_path):
     assert child["forked"] and child["complete"] and child["unmatched_frees"] == 0
 
 
+PREFORKED = """
+import os, sys, time
+workers = []
+while len(workers) < 2:
+    workers.append(os.fork())
+    if workers[-1] == 0:
+        time.sleep(600)
+print(*workers, flush=True)
+sys.stdin.readline()
+for worker in workers:
+    os.kill(worker, 9)
+"""
+
+
+@pytest.mark.parametrize("options", [["--follow"], ["--detached"]], ids=" ".join)
+def test_children_that_run_already_are_named(executable, python, tmp_path, options):
+    """As the workers of a server: who attaches to it may want these."""
+    program = subprocess.Popen([python, "-c", PREFORKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workers = sorted(program.stdout.readline().split(), key=int)
+    command = [executable, "attach", str(program.pid), "-o", tmp_path / "a.bin", *options]
+    attached = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    said = ""
+    while workers[-1] not in said:
+        line = attached.stderr.readline()
+        assert line, said
+        said += " " + " ".join(line.split())
+    program.communicate("\n")
+    attached.stderr.read()
+    assert attached.wait(PATIENCE) == 0
+    assert "2 child processes that run already are not recorded" in said and ", ".join(workers) in said, said
+    assert ("--follow records those" in said) == ("--follow" in options)
+
+
 @pytest.mark.parametrize("ends", ["detached", "exits"])
 def test_objects_at_the_end_of_the_recording(executable, target, tmp_path, ends):
     """Whether the program ends or runs on."""

@@ -73,15 +73,23 @@ impl NativeModule {
     }
 }
 
+/// Whether the name of a function is the place of a frame without symbols in the object at this path.
+#[must_use]
+pub fn is_place_in(function: &str, object: &str) -> bool {
+    let file = object.rsplit('/').next().unwrap_or(object);
+    function.strip_prefix(file).is_some_and(|rest| rest.starts_with("+0x"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::NativeModule;
+    use super::{NativeModule, is_place_in};
 
     #[test]
     fn places_are_named_after_the_file() {
         let module = |path: &[u8]| NativeModule { path: path.to_vec(), ..NativeModule::default() };
         assert_eq!(module(b"/usr/lib/libc.so.6").place(0x1234), "libc.so.6+0x1234");
         assert_eq!(module(b"").place(16), "<unknown>+0x10");
+        assert!(is_place_in("libc.so.6+0x1234", "/usr/lib/libc.so.6") && !is_place_in("malloc", "/usr/lib/libc.so.6"));
         assert_eq!(module(b"/tmp/\xff").name(), "\u{fffd}");
     }
 }

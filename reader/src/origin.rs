@@ -17,7 +17,7 @@
 
 use crate::frames::{FrameId, Frames, NameId};
 use crate::modules::{below_packages, below_standard_library, is_runtime};
-use crate::native::is_interpreter_object;
+use crate::native::{is_interpreter_object, is_place_in};
 use crate::plumbing::is_start;
 use crate::program::Program;
 use crate::started;
@@ -201,11 +201,10 @@ fn of_archive(frames: &Frames, file: &str) -> Option<Origin> {
 /// may have been stripped, and its own functions have no names, either.
 fn is_of_embedded(frames: &Frames, id: FrameId) -> bool {
     let Some(object) = frames.module(id) else { return false };
-    let (name, file) = (frames.function(id), object.rsplit('/').next().unwrap_or(object));
+    let name = frames.function(id);
     let is_named = is_interpreter_name(name);
-    let is_nameless = || name.strip_prefix(file).is_some_and(|rest| rest.starts_with("+0x"));
     let is_it = |program: &Program| if is_named { program.has_python() } else { program.archived().is_some() };
-    (is_named || is_nameless())
+    (is_named || is_place_in(name, object))
         && frames.programs().iter().any(|program| is_it(program) && program.is_executable(object))
 }
 

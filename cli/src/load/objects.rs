@@ -160,6 +160,9 @@ fn no_picture(process: &Process) -> String {
         Some(note) => {
             format!("no picture of objects in it, though it was asked for: {}", String::from_utf8_lossy(note))
         }
+        None if process.python_version.is_none() => {
+            "no picture of objects in it: its program does not run Python, and only Python programs have objects".into()
+        }
         None => "no picture of objects in it; record the program with 'memtrack run --objects-at end'".into(),
     }
 }

@@ -377,10 +377,8 @@ impl CaptureInfo {
                 .push(format!("{bytes} of something else behind the end of the capture, which is complete, left out"));
         }
         if self.unknown_frames > 0 {
-            warnings.push(format!(
-                "{} call sites have frames without a recorded name, shown as <unknown>",
-                self.unknown_frames
-            ));
+            let sites = plural(self.unknown_frames, "call site has", "call sites have");
+            warnings.push(format!("{sites} frames without a recorded name, shown as <unknown>"));
         }
         let process = &self.process;
         if let Some(rule) = &process.stripped.rule {

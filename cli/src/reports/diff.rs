@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use memtrack_reader::analysis::diff::{DiffRow, Difference, FigurePair, MergedTree, SharedFunction, SharedFunctions};
 use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::origin::{Origin, origins};
-use memtrack_reader::{FrameId, paths};
+use memtrack_reader::{FrameId, View, paths};
 use rustc_hash::FxHashMap;
 use serde_json::{Value, json};
 
@@ -149,16 +149,26 @@ impl Diff {
         self.rows.omitted().iter().try_for_each(|line| writeln!(out, "\n{}", visible(line)))
     }
 
-    /// Changes of arenas and imports, which have no rows of their own.
+    /// Changes of arenas and imports, which have no rows of their own. They do not count as leaked elsewhere, so that of leaks they are
+    /// told in any case, and what is left.
     fn excluded_lines(&self) -> Vec<String> {
-        let DiffRows { arenas, imports, .. } = &self.rows;
+        let DiffRows { arenas, imports, all, .. } = &self.rows;
+        let rest = |whole: Tally, arenas, imports| whole.less(arenas).less(imports);
+        let rest = FigurePair {
+            base: rest(all.whole.base, arenas.base, imports.base),
+            new: rest(all.whole.new, arenas.new, imports.new),
+        };
+        let are_leaks = matches!(self.measure.metric.view, View::Leaks | View::LeaksAtExit) && rest != all.whole;
         let parts = [("Python allocator arenas (used and unused)", arenas), ("Held by imports", imports)];
-        let changed = parts.into_iter().filter(|(_, pair)| self.measure.is_significant(pair));
-        let changed = changed.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair)));
+        let is_told =
+            |pair: &FigurePair| are_leaks && (pair.in_base() || pair.in_new()) || self.measure.is_significant(pair);
+        let told = parts.into_iter().filter(|(_, pair)| is_told(pair));
+        let told = told.chain(are_leaks.then_some(("Leaked without these", &rest)));
+        let changed = told.map(|(what, pair)| format!("{what}: {}", self.before_and_after(pair))).collect::<Vec<_>>();
         let [base, new] = self.earlier_frees;
         let frees =
             format!("Frees of blocks from before the recording, not counted: {} -> {}", count(base), count(new));
-        changed.chain((base + new > 0).then_some(frees)).collect()
+        changed.into_iter().chain((base + new > 0).then_some(frees)).collect()
     }
 
     fn by(&self, status: Status) -> &'static str {
@@ -406,6 +416,27 @@ mod tests {
         assert!(of_load.contains("  load at /srv/app.py, via allocate at vendor/new.py, and by 1 more\n"), "{of_load}");
         let of_nobody = told([1_000_000, 1_000_000, 9_000_000]);
         assert!(of_nobody.contains("  allocate at vendor/new.py\n"), "{of_nobody}");
+    }
+
+    /// The headline has more than other reports of leaks.
+    #[test]
+    fn leaks_that_do_not_count_elsewhere_are_told_apart() {
+        let main = ("<module>", "/srv/app.py");
+        let import = ("_find_and_load", "<frozen importlib._bootstrap>");
+        let capture =
+            |own| fixture::of_stacks(&[(&[main], own), (&[main, import, ("<module>", "/v/site-packages/lazy.py")], 500_000)]);
+        let told = |view| {
+            let metric = ComparedMetric { name: "compared", view, counts: false };
+            Diff::new(&capture(1_000_000), &capture(4_000_000), metric, false).excluded_lines()
+        };
+        assert_eq!(
+            told(View::Leaks),
+            [
+                "Held by imports: 500 kB -> 500 kB, +0 B (+0.0 %)",
+                "Leaked without these: 1.00 MB -> 4.00 MB, +3.00 MB (+300.0 %)"
+            ]
+        );
+        assert!(told(View::Allocated).is_empty());
     }
 
     #[test]

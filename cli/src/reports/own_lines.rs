@@ -11,6 +11,7 @@ use std::cmp::Reverse;
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{GroupRow, Tally};
 use memtrack_reader::frames::{Frame, NameId};
+use memtrack_reader::native::is_place_in;
 use memtrack_reader::origin::{Origin, Whose};
 use memtrack_reader::{FrameId, StackId, ThreadId, View};
 use rustc_hash::FxHashMap;
@@ -255,6 +256,18 @@ impl OwnLineRow {
         }
     }
 
+    /// The functions that the line called, by function and file; those of a library without names are one, without function.
+    fn callees(&self, capture: &Capture) -> FxHashMap<(Option<NameId>, NameId), CalleeBytes> {
+        let mut callees: FxHashMap<(Option<NameId>, NameId), CalleeBytes> = FxHashMap::default();
+        for (&(function, file), through) in &self.through {
+            let is_nameless = is_place_in(capture.frames.name(function), capture.frames.name(file));
+            let known = callees.entry(((!is_nameless).then_some(function), file));
+            let known = known.or_insert(CalleeBytes { bytes: 0, ..*through });
+            known.bytes = known.bytes.saturating_add(through.bytes);
+        }
+        callees
+    }
+
     /// Whose memory it is.
     pub(crate) fn whose(&self) -> Whose {
         self.key.whose
@@ -278,15 +291,19 @@ impl OwnLineRow {
             (capture.frames.name(frame.function), place(frame, &path))
         };
         let (function, at) = named(line);
-        let most = self.through.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
+        let callees = self.callees(capture);
+        let most = callees.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
         // What the line allocates by itself must not be put down to a function that allocates less.
         let most = most.filter(|(_, through)| self.direct == 0 || through.bytes > self.direct);
         let Some((&(through, file), &CalleeBytes { line, .. })) = most else {
             return Label::new(function, at, self.key.whose == Whose::Own);
         };
-        let more = match self.through.len() {
+        let more = match callees.len() {
             1 => String::new(),
             all => format!(" and {} more", all - 1),
+        };
+        let Some(through) = through else {
+            return Label::new(function, at, true).via(capture.path(capture.frames.name(file)), "", more);
         };
         let (through, place) = named(Frame { function: through, file, line, column: 0 });
         match self.key.whose {
@@ -385,6 +402,19 @@ mod tests {
         };
         assert_eq!(shown(125, 1), "126 load at /srv/report.py:7");
         assert_eq!(shown(1, 125), "126 load at /srv/report.py:7, via DataFrame.copy at pandas/core/frame.py:7");
+    }
+
+    #[test]
+    fn functions_of_a_library_without_names_are_one() {
+        let of_library = |function| (function, "/v/site-packages/imaging/x.so");
+        let [first, second] = ["x.so+0x10", "x.so+0x2f"].map(of_library);
+        let stacks: &[(&[(&str, &str)], u64)] =
+            &[(&[LOAD, first], 60), (&[LOAD, second], 50), (&[LOAD, READ], 80), (&[first], 10)];
+        let shown = rows(&mut of_stacks(stacks), &DisplayOptions::default());
+        assert_eq!(
+            shown,
+            ["190 load at /srv/report.py:7, via imaging/x.so and 1 more", "10 x.so+0x10 at imaging/x.so:7"]
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use memtrack_collector::descendants;
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
@@ -26,6 +27,7 @@ use crate::push::Pushes;
 use crate::reports::capture_info::quoted_path;
 use crate::sys::DetachSignals;
 use crate::terminal::Color;
+use crate::units::plural;
 
 /// How often to look whether the program has ended.
 const LOOK: Duration = Duration::from_millis(50);
@@ -33,6 +35,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const LAST_ANSWER: Duration = Duration::from_millis(100);
 /// The exit status of one that was interrupted before it recorded, as a shell has it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
+/// How many children are named.
+const MOST_PIDS: usize = 8;
 /// What the process in the background prints when it records.
 const RECORDING: &str = "memtrack: recording process ";
 
@@ -44,13 +48,14 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let run = options.as_run(args::Colors { color: Color::Auto });
     super::refuse_contradictions(&run)?;
     if options.detached && !options.background {
-        return in_background(options.quiet);
+        return in_background(options);
     }
     crate::sys::keep_reserve();
     let (ends, requests) = mpsc::channel();
     let signals = DetachSignals::take()?;
     let by_signal = ends.clone();
     signals.notify(move || drop(by_signal.send(EndRequest::default())))?;
+    let before = descendants(options.pid);
     let recording = AttachedRecording::begin(&run, options.pid)?;
     let mut server = serve(options, (&recording, &run), ends.clone());
     let paths = recording.children().clone();
@@ -63,6 +68,9 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
             // Nobody has waited for this, so nobody knows that it records.
             let _ = ends.send(EndRequest::default());
         }
+    }
+    if !options.quiet {
+        children_note(options, &before).iter().for_each(message::note);
     }
     drop(ends);
     let request = wait(&recording, options.duration, &requests);
@@ -102,6 +110,20 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     }
     server.into_iter().for_each(handler::RecordingServer::end);
     Ok(0)
+}
+
+/// What is said of children that the program had `before`, as the workers of a server: they are not recorded.
+fn children_note(options: &AttachArgs, before: &[i32]) -> Option<String> {
+    let now = descendants(options.pid);
+    let running: Vec<i32> = before.iter().copied().filter(|pid| now.contains(pid)).collect();
+    let pids: Vec<String> = running.iter().take(MOST_PIDS).map(ToString::to_string).collect();
+    let more = if running.len() > MOST_PIDS { ", …" } else { "" };
+    let number =
+        plural(running.len() as u64, "child process that runs already is", "child processes that run already are");
+    let follow = if options.follow { "; --follow records those that it starts from now on" } else { "" };
+    (!running.is_empty()).then(|| {
+        format!("memtrack: {number} not recorded{follow}; 'memtrack attach PID' records one: {}{more}", pids.join(", "))
+    })
 }
 
 fn ends_with(options: &AttachArgs) -> String {
@@ -151,13 +173,14 @@ fn wait(
 }
 
 /// Starts memtrack again, in the background, and passes on what it says until it records.
-fn in_background(quiet: bool) -> Result<u8> {
+fn in_background(options: &AttachArgs) -> Result<u8> {
     use std::os::unix::process::{CommandExt, ExitStatusExt};
     let program = std::env::current_exe().context("cannot determine the path of the memtrack executable")?;
     let mut command = Command::new(program);
     // In a process group of its own, which Ctrl-C at the terminal does not reach.
     command.args(std::env::args_os().skip(1)).arg("--background").process_group(0);
     let signals = DetachSignals::take()?;
+    let before = descendants(options.pid);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.context("cannot start memtrack in the background")?;
     let is_interrupted = Arc::new(AtomicBool::new(false));
@@ -175,8 +198,9 @@ fn in_background(quiet: bool) -> Result<u8> {
             continue;
         }
         if line.starts_with(RECORDING) {
-            if !quiet {
+            if !options.quiet {
                 message::line(format_args!("{line} in the background; 'memtrack detach' ends it"));
+                children_note(options, &before).iter().for_each(message::note);
             }
             return Ok(0);
         }

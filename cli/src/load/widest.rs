@@ -5,10 +5,11 @@
 use anyhow::Result;
 use memtrack_format::resident::ResidentAccount;
 use memtrack_reader::resident::{
-    AccountOutline, AllocatorTrace, ClassesAt, LiveMoment, ProcessFacts, ResidentBreakdown, WidestScan,
+    AccountOutline, AccountOutlines, AllocatorTrace, ClassesAt, FullestScan, LiveMoment, ProcessFacts,
+    ResidentBreakdown, WidestScan,
 };
 use memtrack_reader::source::{self, ReadSummary};
-use memtrack_reader::{Options, Replay};
+use memtrack_reader::{Options, Replay, Snapshot};
 
 use crate::reports::resident_moment::ResidentMoment;
 use crate::terminal::Progress;
@@ -48,12 +49,14 @@ pub(super) fn widest_moment(
     options: &Options,
     with_bands: bool,
 ) -> Result<(ReadSummary, Replay, Option<AccountedMoment>, Vec<ClassesAt>)> {
-    let (mut accounts, mut trace) = (Vec::new(), AllocatorTrace::default());
+    let (mut accounts, mut trace) = (AccountOutlines::default(), AllocatorTrace::default());
     file.accounts(|account| {
         trace.add_account(&account);
-        accounts.push(AccountOutline::of(&account, file.account_ns(&account)));
+        accounts.add(&account, file.account_ns(&account));
         true
     })?;
+    let peak = file.process().resident_peak;
+    let accounts = accounts.finish(peak);
     let bands = if with_bands { band_accounts(file, &accounts)? } else { Vec::new() };
     let mut scan = WidestScan::new(options, accounts, trace).with_bands(bands, ProcessFacts::of(file.process()));
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
@@ -69,9 +72,28 @@ pub(super) fn widest_moment(
         }
         is_due
     })?;
-    let widest =
-        account.map(|account| AccountedMoment { live: kept.moment(&account, &read.threads, &replay), account });
-    Ok((read, replay, widest, bands))
+    let Some(account) = account else { return Ok((read, replay, None, bands)) };
+    let live = kept.moment(&account, &read.threads, &replay);
+    let live = with_fullest(file, live, &account, replay.snapshots())?;
+    Ok((read, replay, Some(AccountedMoment { live, account }), bands))
+}
+
+/// The moment, with what its large blocks had in memory at other accounts: at this one they may be half filled.
+fn with_fullest(
+    file: &source::CaptureReader,
+    live: LiveMoment,
+    account: &ResidentAccount,
+    snapshots: &[Snapshot],
+) -> Result<LiveMoment> {
+    let mut scan = FullestScan::new(&live, account, file.account_ns(account));
+    if scan.is_empty() {
+        return Ok(live);
+    }
+    file.accounts(|next| {
+        scan.add(&next, file.account_ns(&next));
+        true
+    })?;
+    Ok(scan.finish(live, snapshots, file.process().resident_peak))
 }
 
 /// The accounts of a few moments, by time, evenly chosen of all, with the last one; fewer where they are large.

@@ -317,6 +317,11 @@ impl GroupTotals {
         }
     }
 
+    /// All so far.
+    pub(crate) fn snapshots(&self) -> &[Snapshot] {
+        &self.snapshots
+    }
+
     /// A snapshot is taken before the event of this order.
     pub(crate) fn snapshot(&mut self, order: u64, time_ns: u64, rss_bytes: u64) -> Snapshot {
         let index = u32::try_from(self.snapshots.len()).unwrap_or(u32::MAX);

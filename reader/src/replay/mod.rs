@@ -219,6 +219,12 @@ impl Replay {
         self.sums.snapshot(self.next_order, time_ns, rss_bytes)
     }
 
+    /// All memory snapshots so far.
+    #[must_use]
+    pub fn snapshots(&self) -> &[Snapshot] {
+        self.sums.snapshots()
+    }
+
     /// Notes that this many events' stacks were cut while recording.
     pub fn truncated_stacks(&mut self, count: u64) {
         let total = &mut self.sums.totals.truncated_stacks;

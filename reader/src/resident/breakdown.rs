@@ -21,7 +21,7 @@ use super::process_facts::ProcessFacts;
 use super::size_spread::SpreadSums;
 use super::slabs::jemalloc_slabs;
 use super::thread_cache::chunk_bytes;
-use super::untouched;
+use super::untouched::{self, is_heap};
 use super::used::{UsedRange, disjoint};
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;
@@ -92,7 +92,8 @@ impl<'a> PageJoin<'a> {
         let heap = || self.moment.extents.iter().filter(|extent| is_heap(extent));
         let total: u64 = heap().map(|extent| extent.bytes).sum();
         let live = self.result.bytes(MemoryClass::Live);
-        self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
+        let later = untouched::later_touched(self.account, self.moment, heap());
+        self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped).saturating_sub(later);
         self.result.untouched_blocks = untouched::by_stack(self.account, self.moment, heap());
         (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
         self.result.sizes = self.sizes.finish();
@@ -376,11 +377,6 @@ const fn chunk_end(address: u64, bytes: u64) -> u64 {
 fn shared_mapped(account: &ResidentAccount, moment: &LiveMoment) -> u64 {
     let shared = moment.extents.iter().filter(|extent| extent.mapped == Some(MapClass::Shared));
     shared.map(|extent| resident_bytes_of(account, extent, |mapping| mapping.has(flag::IN_MEMORY))).sum()
-}
-
-/// Whether it counts as heap, as all blocks do.
-fn is_heap(extent: &LiveExtent) -> bool {
-    extent.mapped.is_none_or(|class| class == MapClass::Heap)
 }
 
 /// The reserve of libstdc++ for exceptions, which is a block of one of these sizes: in versions 5 to 12, and from 13 on.

@@ -1,7 +1,7 @@
 //! Where resident memory is: the pages of a process joined with the blocks that were live at the same moment.
 //!
 //! A capture has accounts of resident memory ([`memtrack_format::resident`]). [`MomentScan`] replays the capture up to the
-//! moment of one, [`WidestScan`] to its end and finds the moment itself. `mappings` tells what each mapping is, and
+//! moment of one, [`WidestScan`] to its end and finds the moment itself, and [`FullestScan`] tells what its blocks had in memory at others. `mappings` tells what each mapping is, and
 //! [`ResidentBreakdown`] divides the resident pages into classes.
 //!
 //! Invariant: the classes add up to the resident pages of the account, to the page.
@@ -13,7 +13,9 @@ mod block_pages;
 mod breakdown;
 mod classes;
 mod free_pages;
+mod fullest;
 mod heap_calls;
+mod lasting;
 mod loaded_allocators;
 mod mappings;
 mod moment;
@@ -34,7 +36,9 @@ mod tests;
 pub use allocator_trace::AllocatorTrace;
 pub use bands::ClassesAt;
 pub use classes::{AllocatorArena, AllocatorStatisticsAt, MemoryClass, ResidentBreakdown, ResidentSizes};
+pub use fullest::FullestScan;
 pub use heap_calls::{HeapCall, HeapCalls, HeapFunction, ThreadEnds};
+pub use lasting::AccountOutlines;
 pub use loaded_allocators::allocator_file;
 pub use moment::{LiveMoment, MomentScan};
 pub use pinned::PinnedPages;

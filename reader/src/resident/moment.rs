@@ -7,6 +7,7 @@ use memtrack_format::resident::ResidentAccount;
 
 use super::allocator_trace::AllocatorTrace;
 use super::block_pages::BlockPages;
+use super::fullest::FullestBlocks;
 use crate::analysis::{Analysis, Options, Tally};
 use crate::event::{Event, RunEvent, Snapshot, StackId, Thread};
 use crate::frames::Frames;
@@ -29,6 +30,8 @@ pub struct LiveMoment {
     pub(super) arena_excess: u64,
     /// Pages that have had a block.
     pub(super) block_pages: BlockPages,
+    /// What large blocks had in memory at other accounts, if they were followed.
+    pub(super) fullest: FullestBlocks,
 }
 
 /// A consumer of events that replays them up to a moment.
@@ -66,6 +69,7 @@ impl LiveMoment {
             live: replay.live(),
             arena_excess: trace.arenas.excess(),
             block_pages: trace.pages.clone(),
+            fullest: FullestBlocks::default(),
         }
     }
 

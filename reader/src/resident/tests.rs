@@ -8,7 +8,8 @@ use memtrack_format::{Allocator, MapClass};
 use proptest::prelude::*;
 
 use super::{
-    AccountOutline, AllocatorTrace, LiveMoment, MemoryClass, MomentScan, ProcessFacts, ResidentBreakdown, WidestScan,
+    AccountOutline, AccountOutlines, AllocatorTrace, LiveMoment, MemoryClass, MomentScan, ProcessFacts,
+    ResidentBreakdown, WidestScan,
 };
 use crate::analysis::Options;
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
@@ -298,7 +299,9 @@ fn what_a_large_block_never_touched_is_known_by_its_stack() {
     assert_eq!((row.blocks, row.bytes, row.untouched), (1, bytes, bytes - 2 * PAGE));
     assert_eq!(found.untouched, bytes - 2 * PAGE + PAGE);
     // The moment counts although less is in memory than live.
-    let outline = AccountOutline::of(&made.account, 7);
+    let mut outlines = AccountOutlines::default();
+    outlines.add(&made.account, 7);
+    let [outline] = outlines.finish(None)[..] else { panic!("one account") };
     assert_eq!((outline.anonymous, outline.untouched), (3 * PAGE, pages * PAGE - 5 * PAGE));
 }
 
@@ -452,11 +455,13 @@ proptest! {
     #[test]
     fn one_replay_finds_what_two_find(
         steps in prop::collection::vec(step(), 0..120),
-        accounts in prop::collection::vec((0u64..1300, 0u64..(120 << 20), any::<bool>()), 0..6),
+        accounts in prop::collection::vec((0u64..1300, 0u64..(120 << 20), 0u64..(60 << 20), any::<bool>()), 0..6),
     ) {
         let mut outlines: Vec<AccountOutline> = accounts
             .iter()
-            .map(|&(time_ns, anonymous, is_finalizing)| AccountOutline { time_ns, anonymous, untouched: 0, is_finalizing })
+            .map(|&(time_ns, anonymous, untouched, is_finalizing)| {
+                AccountOutline { time_ns, anonymous, untouched, is_finalizing }
+            })
             .collect();
         outlines.sort_by_key(|outline| outline.time_ns);
         let mut heap = HeapAtSnapshots(crate::replay::Replay::new(&Options::default()), Vec::new());
@@ -468,10 +473,11 @@ proptest! {
             }
             let before = snapshots.partition_point(|time_ns| *time_ns <= outline.time_ns);
             let live = before.checked_sub(1).map_or(0, |last| heap.1[last]);
-            let gap = outline.anonymous.saturating_sub(live);
-            let is_much = gap >= 4 << 20 && gap >= outline.anonymous / 10;
-            let missing = live.saturating_sub(outline.anonymous);
+            let missing = live.saturating_sub(outline.anonymous).min(outline.untouched);
             let is_untouched = missing >= 4 << 20 && missing >= live / 100 * 10;
+            let untouched = if is_untouched { outline.untouched.min(live) } else { 0 };
+            let gap = outline.anonymous.saturating_sub(live - untouched);
+            let is_much = gap >= 4 << 20 && gap >= outline.anonymous / 100 * 10;
             let rank = (is_untouched, if is_much { gap } else { 0 });
             if (is_much || is_untouched) && expected.is_none_or(|(most, _)| rank >= most) {
                 expected = Some((rank, outline.time_ns));

@@ -5,7 +5,8 @@
 
 use std::cmp::Reverse;
 
-use memtrack_format::resident::{AccountMapping, PageRun, ResidentAccount, flag};
+use memtrack_format::MapClass;
+use memtrack_format::resident::{AccountMapping, ResidentAccount};
 use rustc_hash::FxHashMap;
 
 use super::moment::LiveMoment;
@@ -13,9 +14,7 @@ use crate::event::StackId;
 use crate::live_extent::LiveExtent;
 
 /// Bytes of a block or mapping from which it may be listed.
-const LARGE: u64 = 1 << 20;
-/// Bytes of a mapping from which its pages count before it is known what lies on them. Stacks of threads are smaller.
-const LARGE_MAPPING: u64 = 32 << 20;
+pub(super) const LARGE: u64 = 1 << 20;
 
 /// Blocks and mappings of a stack with pages that are neither in memory nor swapped out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +25,8 @@ pub struct UntouchedBlocks {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, bytes of pages that are neither in memory nor swapped out.
+    /// Of these, bytes of pages that are neither in memory nor swapped out; in a [`LiveMoment`] whose blocks were followed through
+    /// all accounts ([`FullestScan`](super::FullestScan)), at none of them.
     pub untouched: u64,
 }
 
@@ -38,8 +38,7 @@ pub(super) fn by_stack<'a>(
 ) -> Vec<UntouchedBlocks> {
     let mut stacks: FxHashMap<StackId, UntouchedBlocks> = FxHashMap::default();
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
-        let touched = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
-        let untouched = extent.bytes.saturating_sub(touched);
+        let untouched = extent.bytes.saturating_sub(most_touched(account, moment, extent));
         if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
             let row = stacks.entry(*stack).or_insert_with(|| UntouchedBlocks { stack: *stack, ..Default::default() });
             row.blocks += 1;
@@ -52,8 +51,27 @@ pub(super) fn by_stack<'a>(
     rows
 }
 
+/// Bytes of a block that are in memory or swapped out, at the account or at a fuller one.
+fn most_touched(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) -> u64 {
+    let (start, end) = (extent.start, extent.start.saturating_add(extent.bytes));
+    touched(account, start, end).max(moment.fullest.of(start, end))
+}
+
+/// Bytes that large blocks have in memory at a fuller account than this one.
+pub(super) fn later_touched<'a>(
+    account: &ResidentAccount,
+    moment: &LiveMoment,
+    extents: impl Iterator<Item = &'a LiveExtent>,
+) -> u64 {
+    let more = |extent: &LiveExtent| {
+        let now = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
+        most_touched(account, moment, extent) - now
+    };
+    extents.filter(|extent| extent.bytes >= LARGE).map(more).sum()
+}
+
 /// Bytes between these addresses that are in memory or swapped out.
-fn touched(account: &ResidentAccount, start: u64, end: u64) -> u64 {
+pub(super) fn touched(account: &ResidentAccount, start: u64, end: u64) -> u64 {
     let mappings = &account.mappings;
     let first = mappings.partition_point(|mapping| mapping.end <= start);
     let of_mapping = |mapping: &AccountMapping| -> u64 {
@@ -65,15 +83,7 @@ fn touched(account: &ResidentAccount, start: u64, end: u64) -> u64 {
     mappings.take_while(|mapping| mapping.start < end).map(of_mapping).sum()
 }
 
-/// Untouched bytes of large private mappings, whatever lies on them.
-pub(super) fn of_mappings(account: &ResidentAccount) -> u64 {
-    let is_private =
-        |mapping: &&AccountMapping| mapping.has(flag::WRITE) && !mapping.has(flag::SHARED) && !mapping.has(flag::FILE);
-    let large =
-        account.mappings.iter().filter(is_private).filter(|mapping| mapping.end - mapping.start >= LARGE_MAPPING);
-    let untouched = |mapping: &AccountMapping| {
-        let touched: u64 = mapping.runs.iter().map(PageRun::bytes).sum();
-        (mapping.end - mapping.start).saturating_sub(touched)
-    };
-    large.map(untouched).sum()
+/// Whether it counts as heap, as all blocks do.
+pub(super) fn is_heap(extent: &LiveExtent) -> bool {
+    extent.mapped.is_none_or(|class| class == MapClass::Heap)
 }

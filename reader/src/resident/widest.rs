@@ -12,7 +12,6 @@ use super::bands::{BandScan, ClassesAt};
 use super::moment::LiveMoment;
 use super::process_facts::ProcessFacts;
 use super::thread_cache::ThreadCaches;
-use super::untouched;
 use crate::analysis::Options;
 use crate::event::{Event, RunEvent, Snapshot, Thread};
 use crate::frames::Frames;
@@ -31,27 +30,27 @@ pub struct AccountOutline {
     pub time_ns: u64,
     /// Resident bytes of anonymous memory.
     pub anonymous: u64,
-    /// Bytes of large private mappings that are neither in memory nor swapped out: what is live there takes no memory.
+    /// Bytes of large private mappings that are neither in memory nor swapped out, here and at later accounts, as
+    /// [`AccountOutlines`](super::AccountOutlines) finds them: what is live there takes no memory.
     pub untouched: u64,
     /// It was taken as Python began to finalize.
     pub is_finalizing: bool,
 }
 
 impl AccountOutline {
-    /// Of an account, taken so many nanoseconds after recording began.
-    #[must_use]
-    pub fn of(account: &ResidentAccount, time_ns: u64) -> Self {
+    /// Of an account, taken so many nanoseconds after recording began. What is untouched is not known from one alone.
+    pub(super) fn of(account: &ResidentAccount, time_ns: u64) -> Self {
         let runs = account.mappings.iter().flat_map(|mapping| &mapping.runs);
         let anonymous = runs.filter(|run| run.state == PageState::Anonymous).map(PageRun::bytes).sum();
-        let untouched = untouched::of_mappings(account);
-        Self { time_ns, anonymous, untouched, is_finalizing: account.cause == AccountCause::Finalizing }
+        Self { time_ns, anonymous, untouched: 0, is_finalizing: account.cause == AccountCause::Finalizing }
     }
 
     /// Whether much of what is live takes no memory, and its anonymous memory without a live block, 0 where that is little; `None`
     /// where neither is much.
     fn rank(&self, live_bytes: u64) -> Option<(bool, u64)> {
-        // More is live than there is memory. Large mappings alone say nothing: the account may have one that was not live yet.
-        let missing = live_bytes.saturating_sub(self.anonymous);
+        // More is live than there is memory. Large mappings alone say nothing: the account may have one that was not live yet. Nor
+        // does what is missing alone: it may be what a block is being filled with.
+        let missing = live_bytes.saturating_sub(self.anonymous).min(self.untouched);
         let is_untouched = missing >= LEAST_GAP && missing >= live_bytes / 100 * LEAST_GAP_PERCENT;
         let untouched = if is_untouched { self.untouched.min(live_bytes) } else { 0 };
         let gap = self.anonymous.saturating_sub(live_bytes - untouched);

@@ -9,7 +9,7 @@ use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severi
 use crate::reports::capture_info::Capture;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
-use crate::units::{duration, percent, size};
+use crate::units::{duration, percent};
 
 /// Number of lines.
 const MOST: usize = 3;
@@ -119,11 +119,9 @@ fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, a
         return finding;
     }
     Finding {
-        meaning: format!(
-            "This is mostly address space that was reserved, by an allocator or for a table that is filled later. It counts as live, and \
-             takes memory only where it was touched: {} of this line at most.",
-            size(bytes.saturating_sub(first.absent))
-        ),
+        meaning: "This is mostly address space that was reserved, by an allocator or for a table that is filled later. It counts as \
+                  live, and takes memory only where it was touched."
+            .into(),
         advice: "Look at resident memory, where what is reserved does not count; only a limit of address space (ulimit -v) does count it."
             .into(),
         command: absent.command(capture).unwrap_or(finding.command),

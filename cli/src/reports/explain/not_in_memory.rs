@@ -1,13 +1,14 @@
 //! Which of a line's live bytes are not in memory: address space that allocators reserve, and blocks that nobody has touched.
 //!
-//! They are joined with the rows of findings by the row itself. Invariant: the figures are those of `resident` at the moment that the command names, "Live and not in memory".
+//! They are joined with the rows of findings by the row itself. The command names a moment at which they are not in memory. Invariant:
+//! what an account has in memory, or may have been in memory between two of them, is not said to be absent.
 
 use super::Evidence;
 use super::resident::at_moment;
 use crate::reports::capture_info::Capture;
 use crate::reports::own_lines::NamedLine;
 use crate::reports::resident::{ResidentMoment, ResidentReport, UntouchedRow};
-use crate::units::{count, duration, size};
+use crate::units::{count, size};
 
 /// Bytes from which it is said.
 const LEAST: u64 = 16 << 20;
@@ -24,7 +25,7 @@ pub(super) struct NotInMemory<'a> {
 pub(super) struct BlocksOfLine {
     blocks: u64,
     bytes: u64,
-    /// Of these, what is not in memory.
+    /// Of these, what is in memory at no account.
     pub(super) absent: u64,
 }
 
@@ -66,17 +67,13 @@ impl<'a> NotInMemory<'a> {
 
     /// What is not in memory of a line, as evidence.
     pub(super) fn evidence(&self, line: Option<&NamedLine>) -> Option<Evidence> {
-        let (BlocksOfLine { blocks, bytes, absent }, moment) = (self.of_line(line)?, self.moment?);
+        let BlocksOfLine { blocks, bytes, absent } = self.of_line(line)?;
         let of = if blocks == 1 {
             format!("a block of {}", size(bytes))
         } else {
             format!("{} blocks of {} in all", count(blocks), size(bytes))
         };
-        let text = format!(
-            "{} after the start {} of {of} was not in memory: never touched, or given back",
-            duration(moment.time_ns),
-            size(absent)
-        );
+        let text = format!("{} of {of} was in memory at no account: never touched, or given back", size(absent));
         Some(Evidence { text, tally: Evidence::exact(absent, blocks), ..Evidence::default() })
     }
 

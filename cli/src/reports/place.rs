@@ -2,6 +2,7 @@
 //!
 //! Invariant: the frames are those of one recorded stack, innermost first.
 
+use memtrack_reader::frames::Frame;
 use memtrack_reader::{FrameId, StackId};
 use serde_json::{Value, json};
 
@@ -33,8 +34,20 @@ pub(crate) struct Place {
 impl Place {
     /// The innermost own-code line of a stack, or its innermost frame.
     pub(crate) fn of(capture: &Capture, stack: StackId, sources: &mut Sources) -> Option<Self> {
+        let own = capture.frames.leaf_to_root(stack).position(|frame| capture.is_own(frame)).unwrap_or(0);
+        Self::of_frame(capture, stack, own, sources)
+    }
+
+    /// This line of a stack, wherever in it it is.
+    pub(crate) fn of_line(capture: &Capture, stack: StackId, line: Frame, sources: &mut Sources) -> Option<Self> {
+        let is_line = |id: FrameId| Frame { column: line.column, ..capture.frames.frame(id) } == line;
+        let number = capture.frames.leaf_to_root(stack).position(is_line)?;
+        Self::of_frame(capture, stack, number, sources)
+    }
+
+    /// The frame of this number, innermost first.
+    fn of_frame(capture: &Capture, stack: StackId, own: usize, sources: &mut Sources) -> Option<Self> {
         let frames: Vec<FrameId> = capture.frames.leaf_to_root(stack).collect();
-        let own = frames.iter().position(|frame| capture.is_own(*frame)).unwrap_or(0);
         let id = *frames.get(own)?;
         let of = |id: FrameId| (capture.frames.function(id), capture.frames.file(id), capture.frames.frame(id));
         let (function, file, frame) = of(id);

@@ -47,7 +47,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     let holds_much = |row: &super::rows::LineRow| is_much(row.peak.tally.bytes.max(row.leaked.tally.bytes));
     let finding = |row: &super::rows::LineRow| {
         let tally = row.allocated.tally;
-        let place = row.allocated.place(capture, sources);
+        let place = row.place(row.allocated, capture, sources);
         let filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
         Finding {
             kind: FindingKind::Churn,

@@ -65,7 +65,7 @@ pub(super) fn findings(
     grows.truncate(MOST);
     let capture = rows.capture;
     let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
-        let place = row.leaked.place(capture, sources);
+        let place = row.place(row.leaked, capture, sources);
         let live = row.leaked.tally;
         let unsure = noise(live);
         let a_second = |bytes: u64| (bytes as f64 * 1e9 / growth.span_ns.max(1) as f64) as u64;

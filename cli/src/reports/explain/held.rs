@@ -63,7 +63,7 @@ impl<'a> Holder<'a> {
         if row.whose() == Whose::Imports || tally.bytes < least || tally.bytes_range().0 == 0 || !row.has_line() {
             return None;
         }
-        let place = row.peak.place(capture, sources);
+        let place = row.place(row.peak, capture, sources);
         let found = absent.of_line(row.named(capture).as_ref()).unwrap_or_default();
         Some(Self { row, place, absent: found.absent, is_mostly_absent: found.is_most_of(tally.bytes) })
     }

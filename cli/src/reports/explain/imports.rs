@@ -36,7 +36,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotI
             let tally = row.peak.tally;
             let label = labels.iter().find(|label| row.is(label.key));
             let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
-            let place = row.peak.place(capture, sources);
+            let place = row.place(row.peak, capture, sources);
             let line = row.named(capture);
             not_there += absent.of_line(line.as_ref()).map_or(0, |found| found.absent);
             let reserved = absent.evidence(line.as_ref());
@@ -64,4 +64,31 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotI
                 .into(),
         command: command(capture, "table --imports"),
     }]
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reports::display::DisplayOptions;
+    use crate::reports::explain::{Explanation, FindingKind, LargeBlocks, LineObjects};
+    use crate::reports::fixture;
+
+    /// As of a command line of a package: none of it is own code.
+    #[test]
+    fn the_line_that_is_named_is_the_line_that_is_shown() {
+        let find = ("_find_and_load", "<frozen importlib._bootstrap>");
+        let scrapy = ("<module>", "/v/site-packages/scrapy/__init__.py");
+        let http = ("<module>", "/v/site-packages/scrapy/http.py");
+        let load = ("load", "/v/site-packages/scrapy/loader.py");
+        let tokenize = ("<module>", "/usr/lib/python3.11/tokenize.py");
+        let mut capture = fixture::of_stacks(&[(&[scrapy, find, http, load, find, tokenize], 40_000_000)]);
+        capture.analysis.groups.change_all(|group| group.peak = group.allocated);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let explanation = Explanation::of(&capture, &LargeBlocks::default(), None, &[], &LineObjects::default());
+        let imports = explanation.findings.iter().find(|finding| finding.kind == FindingKind::Imports).unwrap();
+        let [evidence] = &imports.evidence[..] else { panic!("one import: {imports:?}") };
+        let place = evidence.place.as_ref().unwrap();
+        assert!(evidence.text.ends_with(place.name()), "{}: {}", place.name(), evidence.text);
+        let shown = place.json();
+        assert_ne!(shown["stack"][0]["function"], shown["function"], "one import lies within another one");
+    }
 }

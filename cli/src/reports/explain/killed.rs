@@ -114,7 +114,7 @@ fn holders(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Evidence> {
     let of = |row: &&super::rows::LineRow| {
         let tally = row.leaked.tally;
         let text = format!("held {}: {}", in_blocks(tally), row.name(capture));
-        Evidence { text, tally, place: row.leaked.place(capture, sources), ..Evidence::default() }
+        Evidence { text, tally, place: row.place(row.leaked, capture, sources), ..Evidence::default() }
     };
     all.iter().take(MOST).map(of).collect()
 }
@@ -134,7 +134,7 @@ fn growing_last(rows: &LineRows<'_>, sources: &mut Sources) -> Option<Evidence> 
         row.name(rows.capture),
         size_about(bytes, noise(row.leaked.tally))
     );
-    let place = row.leaked.place(rows.capture, sources);
+    let place = row.place(row.leaked, rows.capture, sources);
     (bytes > noise(row.leaked.tally)).then_some(Evidence {
         text,
         tally: Evidence::exact(bytes, 0),

@@ -31,11 +31,6 @@ impl ViewSum {
             self.heaviest = Some((tally, stack));
         }
     }
-
-    /// The line's place in the stack with most bytes.
-    pub(super) fn place(&self, capture: &Capture, sources: &mut Sources) -> Option<Place> {
-        self.heaviest.and_then(|(_, stack)| Place::of(capture, stack, sources))
-    }
 }
 
 /// A line of own code, or the innermost frame of stacks without own code.
@@ -101,6 +96,12 @@ impl<'a> LineRows<'a> {
 impl LineRow {
     pub(super) fn whose(&self) -> Whose {
         self.key.whose()
+    }
+
+    /// The line in the stack that has most bytes of one of its sums.
+    pub(super) fn place(&self, sum: ViewSum, capture: &Capture, sources: &mut Sources) -> Option<Place> {
+        let (_, stack) = sum.heaviest?;
+        Place::of_line(capture, stack, self.key.line()?, sources)
     }
 
     /// Whether its stacks have frames.

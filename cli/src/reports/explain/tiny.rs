@@ -30,7 +30,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     tiny.truncate(MOST);
     let finding = |row: &super::rows::LineRow| {
         let tally = row.peak.tally;
-        let place = row.peak.place(capture, sources);
+        let place = row.place(row.peak, capture, sources);
         let filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
         Finding {
             kind: FindingKind::Tiny,

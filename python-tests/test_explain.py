@@ -84,6 +84,29 @@ def test_programs_of_others_get_no_warning(memtrack, tmp_path, name):
     assert [finding for finding in report["findings"] if finding["severity"] != "note"] == []
 
 
+# What is kept for ever, all at once, and more that is live for a moment only.
+BURST = """
+    SESSIONS = {}
+    def remember():
+        for number in range(600):
+            SESSIONS[number] = bytearray(30_000)  # here
+    def report():
+        table = [str(number) for number in range(1_000_000, 1_500_000)]
+        return len(table)
+    remember()
+    report()
+"""
+
+
+def test_a_leak_in_a_burst_is_named_beside_what_holds_most(memtrack, tmp_path):
+    report, line, _ = explained(memtrack, tmp_path, BURST, ["--trace-python-allocators"])
+    first = {finding["id"]: finding["evidence"][0] for finding in reversed(report["findings"])}
+    # Whoever holds most is named by its many small blocks, and does not hide the others.
+    assert first["tiny"]["line"] == line + 2, report["findings"]
+    assert first["held"]["line"] == first["leaked"]["line"] == line, report["findings"]
+    assert first["leaked"]["bytes"] >= 600 * 30_000
+
+
 def test_its_commands_run_as_they_stand(memtrack, tmp_path):
     report, _, capture = explained(memtrack, tmp_path, PLANTED["growth-cache"])
     for finding in report["findings"]:

@@ -32,12 +32,9 @@ pub(super) fn findings(
     let mut holders: Vec<Holder<'_>> = rows.rows.iter().filter_map(of_row).collect();
     // Own code first: what the program can change.
     holders.sort_by_key(|holder| std::cmp::Reverse((holder.row.whose() == Whose::Own, holder.row.peak.tally.bytes)));
+    holders.retain(|holder| !holder.row.is_named_by(capture, others));
     let (reserving, holding): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| holder.is_mostly_absent);
-    let named = |holder: &Holder<'_>| {
-        let name = holder.row.name(capture);
-        others.iter().any(|finding| finding.title.starts_with(&name))
-    };
-    let held = [holding, reserving].into_iter().filter(|holders| holders.first().is_some_and(|first| !named(first)));
+    let held = [holding, reserving].into_iter().filter(|holders| !holders.is_empty());
     held.map(|holders| finding(rows, &holders, objects, absent)).collect()
 }
 

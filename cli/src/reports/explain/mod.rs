@@ -10,6 +10,7 @@ mod growth;
 mod held;
 mod imports;
 mod killed;
+mod leaked;
 mod native_threads;
 mod not_in_memory;
 mod not_seen;
@@ -46,6 +47,8 @@ pub(crate) const MOMENTS: u32 = 128;
 pub(crate) enum FindingKind {
     /// Memory that grows until the end.
     Growth,
+    /// Memory that was not given back, however it grew.
+    Leaked,
     /// Memory that is live at the peak.
     Held,
     /// Two blocks of like size at the peak.
@@ -68,6 +71,7 @@ impl FindingKind {
     fn name(self) -> &'static str {
         match self {
             Self::Growth => "growth",
+            Self::Leaked => "leaked",
             Self::Held => "held",
             Self::Copy => "copy",
             Self::Churn => "churn",
@@ -148,6 +152,7 @@ impl Explanation {
             killed::findings(&rows, blocks.last.as_ref(), &mut sources),
             copies::findings(&rows, &blocks.at_peak),
             held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat()),
+            leaked::findings(&rows, &mut sources, objects, &growing),
             shared::findings(capture, &mut sources),
             growing,
             tiny,

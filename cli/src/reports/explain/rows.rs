@@ -7,7 +7,7 @@ use memtrack_reader::analysis::{LiveSeries, Sum, Tally};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
-use super::Evidence;
+use super::{Evidence, Finding};
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
@@ -131,6 +131,17 @@ impl LineRow {
 
     pub(super) fn is(&self, key: OwnLineKey) -> bool {
         self.key == key
+    }
+
+    /// Whether one of these findings is about the line.
+    pub(super) fn is_named_by(&self, capture: &Capture, findings: &[Finding]) -> bool {
+        let name = format!("{} ", self.name(capture));
+        findings.iter().any(|finding| finding.title.starts_with(&name))
+    }
+
+    /// What leaked of it: arenas of Python's allocators do not count.
+    pub(super) fn leaked(&self) -> Tally {
+        self.leaked.tally.less(self.arenas)
     }
 
     /// The line as text.

@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from conftest import PATIENCE, PROGRAMS, interpreter_path, until
+from conftest import PATIENCE, PROGRAMS, in_one_of, interpreter_path, until
 
 # Blocks of which one in 97 stays; and modules, which the loader allocates for.
 PROGRAM = """
@@ -308,6 +308,35 @@ table()
     # What was known at the half is said of it.
     half = memtrack("explain", "half.bin", cwd=tmp_path).stdout.decode()
     assert re.search("1[12]. MB of a block of 200 MB was in memory at no account", half), half
+
+
+def test_where_growth_comes_to_rest_has_an_account(memtrack, tmp_path):
+    """Accounts that were asked for have taken the time that accounts of growth may take. Where the program stays for a while is
+    the moment of most memory even so."""
+    program = f"""
+import os, subprocess, time
+kept = [bytearray(b"x") * 4_000_000 for _ in range(25)]
+for _ in range(6):
+    subprocess.run([{str(memtrack.command("")[0])!r}, "mark", "-q", str(os.getpid()), "here"], check=True)
+def grow():
+    more = [bytearray(b"x") * 4_000_000 for _ in range(50)]
+    time.sleep(0.6)
+grow()
+"""
+
+    def missed():
+        ended = memtrack("run", "-f", "-o", "capture.bin", sys.executable, "-c", program, cwd=tmp_path)
+        assert ended.status == 0
+        report = json.loads(memtrack("resident", "--json", "capture.bin", cwd=tmp_path).stdout)
+        # The end of `run` begins with the most that there was, whatever accounts there are.
+        [peak] = re.findall(r"\n  resident +peak (\d+) MB", ended.stderr.decode())
+        assert int(peak) >= 300 and abs(report["peak"]["bytes"] / 1e6 - int(peak)) < 1
+        most, peak = sum(report["rss"].values()), report["peak"]["bytes"]
+        said = b"at most" in memtrack("resident", "capture.bin", cwd=tmp_path).stdout
+        assert said == (most < 0.9 * peak)
+        return "" if most >= 0.95 * peak else f"{most} of {peak}"
+
+    in_one_of(3, missed)
 
 
 def test_of_a_merged_file_one_process_is_to_be_named(memtrack, tmp_path):

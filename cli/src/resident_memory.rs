@@ -17,7 +17,7 @@ use crate::load::widest::moment_of;
 use crate::load::{Request, capture_info};
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
-use crate::reports::resident::ResidentMoment;
+use crate::reports::resident::{ResidentMoment, ResidentPeak};
 use crate::terminal::Progress;
 
 impl AccountMoment {
@@ -55,7 +55,8 @@ impl FromStr for AccountMoment {
     }
 }
 
-/// Reads a capture up to the moment of an account; `None`: it has none at that moment.
+/// Reads a capture up to the moment of an account, and the peak of its resident memory, if it is known; `None`: it has none at that
+/// moment.
 ///
 /// # Errors
 /// A capture that cannot be read, or that has not the mark.
@@ -63,7 +64,7 @@ pub(crate) fn resident_memory(
     file: &source::CaptureReader,
     request: &Request<'_>,
     moment: &AccountMoment,
-) -> Result<Option<(Capture, ResidentMoment)>> {
+) -> Result<Option<(Capture, ResidentMoment, Option<ResidentPeak>)>> {
     if file.aggregated() {
         return Ok(None);
     }
@@ -80,6 +81,7 @@ pub(crate) fn resident_memory(
     let mut scan = MomentScan::new(&options, time_ns, trace);
     let mut progress = Progress::new(file.total_record_bytes(), "reading");
     let read = file.read(&mut scan, |bytes| progress.add(bytes))?;
+    let peak = ResidentPeak::of(scan.most_resident(), file.process().resident_peak);
     let (live, replay) = scan.finish(&account, &read.threads);
     let memory = moment_of(file, &account, &live);
     let info = CaptureInfo { unknown_frames: read.unknown_frames, ..capture_info(file, read.lost) };
@@ -92,7 +94,7 @@ pub(crate) fn resident_memory(
     };
     columns::keep_where_several(&mut capture.frames);
     capture.fold_beside(&request.display)?;
-    Ok(Some((capture, memory)))
+    Ok(Some((capture, memory, peak)))
 }
 
 /// The account of a moment.

@@ -28,7 +28,9 @@ pub(crate) fn run(options: &ResidentArgs) -> Result<u8> {
         bail!("resident shows one process at a time: pass one of the {} captures{first}", paths.len());
     };
     let file = request.open(path)?;
-    let Some((capture, memory)) = resident_memory(&file, &request, &options.at)? else { match no_account(&file)? {} };
+    let Some((capture, memory, peak)) = resident_memory(&file, &request, &options.at)? else {
+        match no_account(&file)? {}
+    };
     capture.info.warn();
     let what_if = match &options.what_if[..] {
         [] => None,
@@ -38,7 +40,9 @@ pub(crate) fn run(options: &ResidentArgs) -> Result<u8> {
             Some(what_if::measure(&file, &account, at_peak, capture.analysis.totals.peak.bytes, settings)?)
         }
     };
-    let report = ResidentReport::new(&capture, &memory).with_what_if(what_if);
+    // Of another moment than that of most memory, nobody expects the most.
+    let missed = peak.filter(|_| options.at == AccountMoment::Peak);
+    let report = ResidentReport::new(&capture, &memory).with_what_if(what_if).with_peak(missed);
     let mut out = ReportOutput::printed(options.output.of(&options.captures))?;
     if options.json {
         writeln!(out, "{:#}", report.json())?;

@@ -5,10 +5,14 @@
 //! account; a small process that has its first one at its end does not wait for a thread to start. A process waits for no
 //! account but that of its end, when the memory would be gone otherwise.
 //!
-//! Invariant: beyond a small allowance, accounts of growth take at most a hundredth of the time of one processor; and
-//! a process that waits at its end is always released.
+//! While a process grows, it soon has no time left for accounts, and the one that matters is that of where it comes to rest: this
+//! one is taken in debt, which later growth pays back.
+//!
+//! Invariant: beyond a small allowance and a bounded debt, accounts of growth take at most a hundredth of the time of one
+//! processor; and a process that waits at its end is always released.
 
 mod allocator;
+mod budget;
 mod chunks;
 mod huge;
 mod memory;
@@ -27,15 +31,13 @@ use memtrack_transport::layout::{account_request, image};
 use memtrack_transport::{Area, futex};
 
 use self::allocator::AllocatorAsker;
+use self::budget::{ALLOWANCE_NS, ASKED_ALLOWANCE_NS, AccountBudget};
 use self::read::AccountReader;
 use crate::sink::sink_queue::SinkQueue;
 use crate::system::procfs;
 
-/// The part of a processor's time that accounts may take.
-const TIME_PART: u64 = 100;
-/// Processor time that accounts of growth may take in addition, and that those may take that somebody asks for.
-const ALLOWANCE_NS: u64 = 5_000_000;
-const ASKED_ALLOWANCE_NS: u64 = 500_000_000;
+/// Growth has come to rest after this time without more.
+const REST_NS: u64 = 20_000_000;
 /// Growth that asks for a new account: a part of the last one, and bytes.
 const GROWTH_PART: u64 = 50;
 /// The same while accounts have taken more than their part of the time: a young process grows tenfold in a moment.
@@ -107,11 +109,12 @@ pub(crate) struct AccountScheduler {
     asked: Option<(Tick, AccountCause)>,
     /// When the process connected.
     begun_ns: u64,
-    spent_ns: u64,
-    /// Processor time of the last account.
-    last_cost_ns: u64,
+    budget: AccountBudget,
     /// Resident bytes at the account of most so far.
     most: u64,
+    /// The most that they were at all, and when they had become more.
+    highest: u64,
+    grown_ns: u64,
     /// When the last one was ordered.
     last_ns: u64,
     /// Why there are no accounts.
@@ -136,9 +139,10 @@ impl AccountScheduler {
             outstanding: false,
             asked: None,
             begun_ns: now,
-            spent_ns: 0,
-            last_cost_ns: 0,
+            budget: AccountBudget::default(),
             most: 0,
+            highest: 0,
+            grown_ns: now,
             last_ns: now,
             error_text: None,
             library_allocators: None,
@@ -158,11 +162,13 @@ impl AccountScheduler {
             _ => {}
         }
         let age = now.saturating_sub(self.begun_ns);
-        let part = if self.is_affordable(age, 0) { GROWTH_PART } else { EARLY_GROWTH_PART };
+        let rests = self.rests(now, resident);
+        let part = if rests || self.budget.is_within(age, 0) { GROWTH_PART } else { EARLY_GROWTH_PART };
         let has_grown = resident > self.most.saturating_add((self.most / part).max(LEAST_GROWTH));
         let is_old = now.saturating_sub(self.last_ns) >= LEAST_PAUSE_NS.max(age / AGE_PART);
         let is_due = (has_grown && (age >= YOUNG_NS || resident >= LARGE)) || is_old;
-        if !is_due || !self.is_wanted || !self.is_affordable(age, ALLOWANCE_NS) {
+        let has_time = self.budget.is_within(age, ALLOWANCE_NS) || (has_grown && rests && self.budget.may_owe(age));
+        if !is_due || !self.is_wanted || !has_time || self.error_text.is_some() {
             return None;
         }
         self.most = self.most.max(resident);
@@ -172,7 +178,8 @@ impl AccountScheduler {
     /// Orders an account of the moment of this tick, which somebody has asked for, once the outstanding one has come; unless
     /// too much time was spent on them.
     pub(crate) fn ask(&mut self, tick: Tick, cause: AccountCause, now: u64) {
-        if !self.is_affordable(now.saturating_sub(self.begun_ns), ASKED_ALLOWANCE_NS) {
+        let age = now.saturating_sub(self.begun_ns);
+        if self.error_text.is_some() || !self.budget.is_within(age, ASKED_ALLOWANCE_NS) {
             return;
         }
         if self.outstanding {
@@ -182,8 +189,12 @@ impl AccountScheduler {
         }
     }
 
-    fn is_affordable(&self, age: u64, allowance: u64) -> bool {
-        self.error_text.is_none() && self.spent_ns.saturating_add(self.last_cost_ns) <= age / TIME_PART + allowance
+    /// Whether the process is about as large as it ever was, and has been so for a while.
+    fn rests(&mut self, now: u64, resident: u64) -> bool {
+        if resident > self.highest.saturating_add(LEAST_GROWTH) {
+            (self.highest, self.grown_ns) = (resident, now);
+        }
+        resident >= self.highest - self.highest / GROWTH_PART && now.saturating_sub(self.grown_ns) >= REST_NS
     }
 
     /// Orders an account of the moment of this tick. Where none is wanted, a process that waits for it is released.
@@ -229,8 +240,7 @@ impl AccountScheduler {
         let AccountAnswer { ticket, payloads, cost_ns, code } = answer;
         self.code = code;
         self.outstanding = false;
-        self.spent_ns = self.spent_ns.saturating_add(cost_ns);
-        self.last_cost_ns = cost_ns;
+        self.budget.spend(cost_ns);
         match payloads {
             Ok(payloads) => payloads.into_iter().for_each(|payload| queue.resident(payload, ticket)),
             // The process has ended meanwhile.
@@ -380,13 +390,13 @@ mod tests {
         let mut accounts = scheduler();
         accounts.most = 100 << 20;
         accounts.last_ns = 100 * MILLISECOND;
-        (accounts.spent_ns, accounts.last_cost_ns) = (MILLISECOND, MILLISECOND);
+        accounts.budget = AccountBudget::spent(MILLISECOND, MILLISECOND);
         assert_eq!(accounts.due(100 * MILLISECOND, 109 << 20), None, "of the allowance");
         assert_eq!(accounts.due(100 * MILLISECOND, 111 << 20), Some(AccountCause::Growth));
-        (accounts.spent_ns, accounts.last_cost_ns) = (50 * MILLISECOND, 50 * MILLISECOND);
+        accounts.budget = AccountBudget::spent(50 * MILLISECOND, 50 * MILLISECOND);
         assert_eq!(accounts.due(9_000 * MILLISECOND, 1 << 30), None);
         assert_eq!(accounts.due(10_000 * MILLISECOND, 1 << 30), Some(AccountCause::Growth));
-        accounts.spent_ns = 1_000 * MILLISECOND;
+        accounts.budget = AccountBudget::spent(1_000 * MILLISECOND, 50 * MILLISECOND);
         accounts.ask(Tick::default(), AccountCause::Mark, 10_000 * MILLISECOND);
         assert!(!accounts.outstanding && accounts.asked.is_none());
         // The end is in any case.
@@ -394,6 +404,36 @@ mod tests {
         assert_eq!(accounts.due(10_000 * MILLISECOND, 0), Some(AccountCause::End));
         release(&accounts.area);
         assert_eq!(accounts.area.control().account_request.load(Acquire), account_request::DONE);
+    }
+
+    #[test]
+    fn growth_that_was_refused_an_account_has_one_where_it_comes_to_rest() {
+        let mut accounts = scheduler();
+        (accounts.most, accounts.last_ns) = (100 << 20, 100 * MILLISECOND);
+        accounts.budget = AccountBudget::spent(8 * MILLISECOND, 4 * MILLISECOND);
+        // It grows and is refused one, and once more a little.
+        for step in 0..20 {
+            assert_eq!(accounts.due((100 + step * 10) * MILLISECOND, (200 + step) << 20), None);
+        }
+        assert_eq!(accounts.due(309 * MILLISECOND, 219 << 20), None, "it has grown 19 ms ago");
+        assert_eq!(accounts.due(310 * MILLISECOND, 219 << 20), Some(AccountCause::Growth));
+        assert_eq!(accounts.due(350 * MILLISECOND, 219 << 20), None, "it has one");
+    }
+
+    #[test]
+    fn a_debt_is_paid_back_before_the_next_one() {
+        let mut accounts = scheduler();
+        (accounts.most, accounts.last_ns) = (100 << 20, 100 * MILLISECOND);
+        accounts.budget = AccountBudget::spent(70 * MILLISECOND, 30 * MILLISECOND);
+        assert_eq!(accounts.due(100 * MILLISECOND, 200 << 20), None);
+        assert_eq!(accounts.due(1_000 * MILLISECOND, 200 << 20), None, "it owes more than 50 ms");
+        assert_eq!(accounts.due(1_500 * MILLISECOND, 200 << 20), Some(AccountCause::Growth));
+        // What is smaller by now is of no interest.
+        let mut accounts = scheduler();
+        (accounts.most, accounts.last_ns) = (100 << 20, 100 * MILLISECOND);
+        accounts.budget = AccountBudget::spent(30 * MILLISECOND, 30 * MILLISECOND);
+        assert_eq!(accounts.due(100 * MILLISECOND, 200 << 20), None);
+        assert_eq!(accounts.due(200 * MILLISECOND, 150 << 20), None);
     }
 
     #[test]

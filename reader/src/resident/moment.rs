@@ -42,13 +42,21 @@ pub struct MomentScan {
     /// The tick of the moment, in nanoseconds since recording began.
     time_ns: u64,
     is_over: bool,
+    /// The snapshot of most resident memory, of all.
+    most: Option<(u64, u64)>,
 }
 
 impl MomentScan {
     /// Nothing is live yet. `time_ns`: the moment, in nanoseconds since recording began. `trace`: with its account.
     #[must_use]
     pub fn new(options: &Options, time_ns: u64, trace: AllocatorTrace) -> Self {
-        Self { replay: Replay::new(options), trace, time_ns, is_over: false }
+        Self { replay: Replay::new(options), trace, time_ns, is_over: false, most: None }
+    }
+
+    /// The most resident memory of all snapshots, later ones included, and its time; `None`: there are none.
+    #[must_use]
+    pub const fn most_resident(&self) -> Option<(u64, u64)> {
+        self.most
     }
 
     /// What was live at the moment of this account, and the replay up to it.
@@ -99,6 +107,9 @@ impl Consumer for MomentScan {
 
     fn snapshot(&mut self, snapshot: &Snapshot) {
         self.tick(0, snapshot.time_ns);
+        if self.most.is_none_or(|(most, _)| snapshot.rss_bytes > most) {
+            self.most = Some((snapshot.rss_bytes, snapshot.time_ns));
+        }
         if !self.is_over {
             self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes);
         }

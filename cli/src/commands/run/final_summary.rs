@@ -339,7 +339,7 @@ fn figures(
         true => Some(UNNAMED),
         false => names.is_brief().then_some(BRIEF),
     };
-    let resident = capture.info.resident_sentence();
+    let resident = resident(capture, captures);
     let mapped = mappings::note(capture).filter(|_| !names.is_over());
     for (label, text) in [
         ("mapped", mapped),
@@ -364,6 +364,14 @@ fn figures(
             message::labelled(label, text);
         }
     }
+}
+
+/// The most resident memory, and where it was at one moment if that matters.
+fn resident(capture: &Capture, captures: usize) -> Option<String> {
+    let all = if captures > 1 { ", in all processes together" } else { "" };
+    let peak = capture.analysis.totals.resident_peak().map(|bytes| format!("peak {}{all}", size(bytes)));
+    let parts = [peak, capture.info.resident_sentence()].into_iter().flatten();
+    parts.reduce(|peak, sentence| format!("{peak}; {sentence}"))
 }
 
 /// Processor time of this process.

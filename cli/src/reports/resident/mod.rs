@@ -17,12 +17,15 @@ use super::capture_info::Capture;
 use super::mappings::{self, MappedLine};
 use super::own_lines::{NamedLine, label, line_of, whose_memory};
 use super::place::Place;
-pub(crate) use super::resident_moment::ResidentMoment;
+pub(crate) use super::resident_moment::{ResidentMoment, ResidentPeak};
 use super::source::Sources;
-use crate::units::whole_ms;
+use crate::units::{duration, size, whole_ms};
 pub(crate) use text::meaning;
 pub(crate) use what_if::{SettingResult, WhatIf};
 
+/// Bytes, and percentage of the peak, by which the peak exceeds the account of most memory where that is said.
+const LEAST_MISSED: u64 = 4 << 20;
+const LEAST_MISSED_PERCENT: u64 = 10;
 /// The name of glibc's malloc among allocators.
 const GLIBC: &str = "glibc";
 
@@ -34,6 +37,8 @@ pub(crate) struct ResidentReport<'a> {
     pinned: Vec<PinnedRow>,
     untouched: Vec<UntouchedRow>,
     what_if: Option<WhatIf>,
+    /// The peak of resident memory, where the moment should be that of most.
+    peak: Option<ResidentPeak>,
 }
 
 /// Pages that only blocks of one stack keep.
@@ -104,12 +109,29 @@ impl<'a> ResidentReport<'a> {
         let pinned = pinned.collect();
         let untouched = memory.breakdown.untouched_blocks.iter();
         let untouched = untouched.map(|blocks| UntouchedRow::of(capture, *blocks, &mut sources)).collect();
-        Self { capture, memory, pinned, untouched, what_if: None }
+        Self { capture, memory, pinned, untouched, what_if: None, peak: None }
     }
 
     /// With what other settings come to.
     pub(crate) fn with_what_if(self, what_if: Option<WhatIf>) -> Self {
         Self { what_if, ..self }
+    }
+
+    /// Of the account of most memory: with the peak, which may lie between accounts.
+    pub(crate) fn with_peak(self, peak: Option<ResidentPeak>) -> Self {
+        Self { peak, ..self }
+    }
+
+    /// That resident memory was larger than at any account, if it was by much.
+    fn missed_peak(&self) -> Option<String> {
+        let at_account = self.memory.breakdown.rss.total().saturating_sub(self.memory.bytes(MemoryClass::Memtrack));
+        let missed = |peak: &ResidentPeak| {
+            let more = peak.bytes.saturating_sub(at_account);
+            more >= LEAST_MISSED && more >= peak.bytes / 100 * LEAST_MISSED_PERCENT
+        };
+        let ResidentPeak { bytes, time_ns } = self.peak.filter(missed)?;
+        let when = time_ns.map_or_else(String::new, |time_ns| format!(", {} after the start", duration(time_ns)));
+        Some(format!("resident memory was {} at most{when}: no account was taken then", size(bytes)))
     }
 
     /// Why resident memory is what it is, with who mapped most of the shared memory.
@@ -183,6 +205,7 @@ impl<'a> ResidentReport<'a> {
             "schema": "memtrack-resident",
             "version": 1,
             "time_ms": whole_ms(self.memory.time_ns),
+            "peak": self.peak.map(|ResidentPeak { bytes, time_ns }| json!({"bytes": bytes, "time_ms": time_ns.map(whole_ms)})),
             "rss": {
                 "anon_bytes": breakdown.rss.anonymous,
                 "file_bytes": breakdown.rss.file,
@@ -251,7 +274,47 @@ impl PinnedRow {
 
 #[cfg(test)]
 mod tests {
-    use super::is_most;
+    use memtrack_format::resident::AccountCause;
+    use memtrack_reader::resident::{MemoryClass, ResidentBreakdown};
+
+    use super::{ResidentMoment, ResidentPeak, ResidentReport, is_most};
+    use crate::reports::fixture;
+    use crate::terminal::TextFormat;
+
+    #[test]
+    fn a_peak_without_an_account_is_told() {
+        let capture = fixture::empty();
+        let mut classes = [0; MemoryClass::ALL.len()];
+        classes[MemoryClass::Memtrack as usize] = 2_000_000;
+        let numbers = [122_000_000, 0, 0].into_iter().chain(classes).chain(std::iter::repeat(0));
+        let breakdown = ResidentBreakdown::from_numbers(&mut { numbers }).unwrap();
+        let moment = ResidentMoment {
+            time_ns: 318_000_000,
+            cause: AccountCause::Growth,
+            breakdown,
+            threads: 1,
+            knows_all: true,
+        };
+        let told = |sampled, known| {
+            let report = ResidentReport::new(&capture, &moment).with_peak(ResidentPeak::of(sampled, known));
+            let mut text = Vec::new();
+            report
+                .text((10, false), "at the account of most", TextFormat { width: None, color: false }, &mut text)
+                .unwrap();
+            let text = String::from_utf8(text).unwrap();
+            let line = text.lines().nth(2).unwrap_or_default().to_owned();
+            (line, report.json()["peak"].clone())
+        };
+        let at = Some((347_000_000, 730_000_000));
+        let line = "resident memory was 347 MB at most, 730 ms after the start: no account was taken then";
+        assert_eq!(told(at, Some(349_000_000)).0, line.replace("347", "349"));
+        assert_eq!(told(at, None), (line.into(), serde_json::json!({"bytes": 347_000_000, "time_ms": 730})));
+        // Between two snapshots it is not known when.
+        let line = "resident memory was 900 MB at most: no account was taken then";
+        assert_eq!(told(at, Some(900_000_000)).0, line);
+        // The account is of about as much; and where no peak is known.
+        assert_eq!((told(Some((128_000_000, 5)), None).0, told(None, None).0), (String::new(), String::new()));
+    }
 
     #[test]
     fn a_line_has_most_of_the_shared_memory_only_where_it_cannot_be_of_others() {

@@ -32,6 +32,7 @@ impl ResidentReport<'_> {
     ) -> io::Result<()> {
         let mut lines = vec![format.heading(&capitalized(&self.sentence()))];
         lines.extend(paragraph(&self.when(when), format));
+        lines.extend(self.missed_peak().iter().flat_map(|text| paragraph(text, format)));
         lines.push(String::new());
         lines.extend(self.classes().lines(format));
         lines.extend(self.beside(format));

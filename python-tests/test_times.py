@@ -134,3 +134,29 @@ def test_older_captures_say_how_coarse_they_are(memtrack, version):
     uncertainty = json.loads(memtrack("stats", "--json", fixture).stdout)["capture"]["time_uncertainty_ns"]
     # The first carries exact times; the others have one tick a long time before the end.
     assert (uncertainty == 0) == (version == 1)
+
+
+@pytest.mark.parametrize("options", [(), ("--allocation-timestamps",)], ids=["", "exact"])
+def test_what_is_live_at_the_end_has_lived_until_then(memtrack, python, options):
+    """Memory is looked at seldom where nothing happens, and the recording ends after the last look."""
+    code = (
+        "import os, signal, time\n"
+        "if os.fork() == 0:\n    block = bytearray(3_000_000); time.sleep(0.4); os._exit(0)\n"
+        "block = bytearray(50_000_000); os.wait(); time.sleep(0.4); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    outcome, capture = memtrack.run("-c", code, options=("--python", python, "--follow", *options))
+    assert outcome.status == 128 + 9, outcome.stderr
+    [child] = capture.path.parent.glob(f"{capture.path.stem}.*-1.bin")
+    for path, size in ((capture.path, 50_000_000), (child, 3_000_000)):
+        stats = json.loads(capture.reading("stats", "--json", "--lifetimes", path))
+        duration_us = 1000 * stats["capture"]["duration_ms"]
+        [block] = json.loads(capture.reading("query", "--json", f"bytes >= {size} and live", path))["rows"]
+        lived_us, made_us = block["lifetime_ns"] // 1000, block["time_ns"] // 1000
+        # The duration is in whole milliseconds.
+        assert abs(made_us + lived_us - duration_us) < 1000 and lived_us > 300_000
+        assert stats["lifetimes"]["whole"]["longest_ns"] >= block["lifetime_ns"]
+        dhat = json.loads(capture.reading("transform", "dhat", "-o", "-", path))
+        [point] = [point for point in dhat["pps"] if point["tb"] == block["bytes"]]
+        assert abs(point["tl"] - lived_us) <= 1 and abs(dhat["te"] - made_us - lived_us) <= 2
+    [duration] = [line.split()[1:3] for line in capture.reading("stats", capture.path).splitlines() if line.startswith("Duration")]
+    assert f"live after {' '.join(duration)}" in capture.reading("explain", capture.path)

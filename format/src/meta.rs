@@ -326,6 +326,12 @@ impl Process {
         alive.checked_sub(self.start.monotonic_ns?)
     }
 
+    /// From the start to the end of the recording, in nanoseconds, where both are known.
+    #[must_use]
+    pub fn duration_ns(&self) -> Option<u64> {
+        self.end.monotonic_ns?.checked_sub(self.start.monotonic_ns?)
+    }
+
     /// The payload of a block with every known field.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

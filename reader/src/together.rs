@@ -231,8 +231,9 @@ impl RunningCapture {
             }
             reading.step(own_until_ns, replay, progress)?;
         }
-        reading.end(replay)?;
+        let recorded_until_ns = reading.end(replay)?;
         replay.look_at_end();
+        replay.ended(recorded_until_ns);
         *over = true;
         Ok(*end_ns)
     }

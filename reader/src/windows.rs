@@ -158,6 +158,10 @@ impl Consumer for WindowReplay {
         self.replay.truncated_stacks(count);
     }
 
+    fn ended(&mut self, time_ns: u64) {
+        self.replay.ended(time_ns);
+    }
+
     fn replaced(&mut self) {
         self.replay.replaced();
     }

@@ -36,7 +36,10 @@ pub(super) fn restore(
             file.path().display()
         );
     }
-    let all = analysis.totals.allocations;
+    // The sums were made before the end was known.
+    let totals = &mut analysis.totals;
+    totals.end_time_ns = totals.end_time_ns.max(file.process().duration_ns().unwrap_or(0));
+    let all = totals.allocations;
     let info = capture_info(file, file.lost());
     Ok((Capture { info, analysis, frames, threads, shown: Presentation::default() }, all))
 }

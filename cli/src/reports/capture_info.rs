@@ -308,8 +308,7 @@ impl CaptureInfo {
 
     /// Duration of the recording in nanoseconds; up to the last event if the end is unknown.
     pub(crate) fn duration_ns(&self, analysis: &Analysis) -> u64 {
-        let ends = self.process.start.monotonic_ns.zip(self.process.end.monotonic_ns);
-        ends.and_then(|(start, end)| end.checked_sub(start)).unwrap_or(analysis.totals.end_time_ns)
+        self.process.duration_ns().unwrap_or(analysis.totals.end_time_ns)
     }
 
     /// The precision of times, if known and not exact.

@@ -138,7 +138,7 @@ pub struct Totals {
     pub finalizing: Option<Moment>,
     /// The last time the process began an exec; if events of the same thread follow, it failed.
     pub exec: Option<Moment>,
-    /// The latest time of all events and snapshots, in nanoseconds since recording began.
+    /// The end of recording, in nanoseconds since it began; of a recording that goes on the latest time of all events and snapshots.
     pub end_time_ns: u64,
 }
 

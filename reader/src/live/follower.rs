@@ -183,10 +183,8 @@ impl LiveFollower {
 
     fn end(&mut self) {
         self.ended = true;
-        let process = self.process();
-        let end = process.end.monotonic_ns.zip(process.start.monotonic_ns);
-        let end = end.map_or(0, |(end, start)| end.saturating_sub(start));
-        self.state.end(end);
+        let end_ns = self.process().duration_ns().unwrap_or(0);
+        self.state.end(end_ns);
     }
 
     /// Whether the capture was complete when it was opened: nothing runs on while it is read.

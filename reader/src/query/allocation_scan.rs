@@ -260,6 +260,10 @@ impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<'_, S> {
         }
     }
 
+    fn ended(&mut self, time_ns: u64) {
+        self.now_ns = self.now_ns.max(time_ns);
+    }
+
     fn replaced(&mut self) {
         for thread in 0..self.threads.len() {
             self.settle(thread);

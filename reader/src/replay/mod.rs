@@ -225,6 +225,12 @@ impl Replay {
         self.sums.snapshots()
     }
 
+    /// The recording ended at this time: what is live has lived until then.
+    pub fn ended(&mut self, time_ns: u64) {
+        let totals = &mut self.sums.totals;
+        totals.end_time_ns = totals.end_time_ns.max(time_ns);
+    }
+
     /// Notes that this many events' stacks were cut while recording.
     pub fn truncated_stacks(&mut self, count: u64) {
         let total = &mut self.sums.totals.truncated_stacks;

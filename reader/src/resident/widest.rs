@@ -194,6 +194,10 @@ impl Consumer for WidestScan {
         self.replay.truncated_stacks(count);
     }
 
+    fn ended(&mut self, time_ns: u64) {
+        self.replay.ended(time_ns);
+    }
+
     fn snapshot(&mut self, snapshot: &Snapshot) {
         self.tick(0, snapshot.time_ns);
         self.live_bytes = self.replay.snapshot(snapshot.time_ns, snapshot.rss_bytes).heap_bytes;

@@ -61,6 +61,9 @@ pub trait Consumer {
     fn boundary_ns(&self) -> u64 {
         u64::MAX
     }
+    /// The recording ended at this time, in nanoseconds since the start, after all events and snapshots; it is the last tick's where the
+    /// end is not known.
+    fn ended(&mut self, _time_ns: u64) {}
     /// The process replaced its image: coming events are of one with an empty heap.
     fn replaced(&mut self) {}
     /// A code object is described, before the events that run it in one stream: its id, name and file.
@@ -110,6 +113,10 @@ impl Consumer for Replay {
 
     fn truncated_stacks(&mut self, count: u64) {
         Self::truncated_stacks(self, count);
+    }
+
+    fn ended(&mut self, time_ns: u64) {
+        Self::ended(self, time_ns);
     }
 
     fn replaced(&mut self) {

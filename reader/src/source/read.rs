@@ -45,7 +45,8 @@ pub(super) fn read<C: Consumer>(
 ) -> Result<ReadSummary, Error> {
     let mut reading = MergeReader::new(capture, AheadLimits::ALONE, consumer.short_lived_threshold())?;
     while reading.step(u64::MAX, consumer, progress)? {}
-    reading.end(consumer)?;
+    let end_ns = reading.end(consumer)?;
+    consumer.ended(end_ns);
     Ok(reading.finish())
 }
 
@@ -223,12 +224,11 @@ impl MergeReader {
         Ok(true)
     }
 
-    /// Emits the snapshots after the last event.
-    pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<(), Error> {
+    /// Emits the snapshots after the last event; returns when the recording ended, in nanoseconds since the start, or its last tick was.
+    pub(crate) fn end<C: Consumer>(&mut self, consumer: &mut C) -> Result<u64, Error> {
         self.look_ahead(u64::MAX)?;
         self.merger.pass(u64::MAX, consumer);
-        self.merger.timeline.end(self.pool.index.process.end.monotonic_ns);
-        Ok(())
+        Ok(self.merger.timeline.end(self.pool.index.process.end.monotonic_ns))
     }
 
     /// What the stacks of the events so far are.

@@ -156,10 +156,13 @@ impl Timeline {
         self.inexact |= inexact;
     }
 
-    /// There are no more events; the recording ended at this time on the monotonic clock.
-    pub(super) fn end(&mut self, monotonic_ns: Option<u64>) {
+    /// There are no more events; the recording ended at this time on the monotonic clock. Returns the time since the start; that of the
+    /// last mark where the end is not known.
+    pub(super) fn end(&mut self, monotonic_ns: Option<u64>) -> u64 {
         let end = monotonic_ns.zip(self.start_ns).map(|(end, start)| end.saturating_sub(start));
-        self.reach(end.unwrap_or(0));
+        let last = self.reach(end.unwrap_or(0));
+        // The marks of a snapshot of a recording go on behind its end.
+        end.unwrap_or(last)
     }
 
     /// By how much events without stamps may have been later than their times, up to the last mark.

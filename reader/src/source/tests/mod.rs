@@ -26,6 +26,7 @@ struct Notes {
     seen: Vec<ExpectedItem>,
     tid: i32,
     replaced_before: Vec<usize>,
+    ended_ns: Option<u64>,
 }
 
 impl Consumer for Notes {
@@ -49,6 +50,10 @@ impl Consumer for Notes {
 
     fn run(&mut self, place: &RunPosition) {
         self.tid = place.tid;
+    }
+
+    fn ended(&mut self, time_ns: u64) {
+        assert_eq!(self.ended_ns.replace(time_ns), None);
     }
 
     fn replaced(&mut self) {
@@ -91,6 +96,7 @@ proptest! {
         let (capture, notes, summary) = read(&history.file(&shuffle, split)).unwrap();
         prop_assert_eq!(notes.seen, history.seen);
         prop_assert!(capture.complete());
+        prop_assert_eq!(notes.ended_ns, capture.process().duration_ns());
         prop_assert_eq!((summary.lost, summary.unknown_frames), (DataLoss::default(), 0));
     }
 

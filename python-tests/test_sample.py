@@ -524,3 +524,29 @@ def test_windows_of_sums_have_the_ends_of_intervals(executable, tmp_path):
     table = [executable, "table", "--allocated", "--json", capture]
     rows = json.loads(subprocess.run(table, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout)["rows"]
     assert allocated["bytes"] == sum(row["bytes"] for row in rows)
+
+
+def test_exports_do_not_say_which_samples_were_temporary(executable, tmp_path):
+    """It is not known: neither 0 nor an interval around that."""
+    source, program, capture = tmp_path / "p.c", tmp_path / "p", tmp_path / "p.bin"
+    source.write_text("#include <stdlib.h>\nint main(void) { for (int i = 0; i < 20; i++) free(malloc(1000000)); }\n")
+    subprocess.run(["gcc", "-O0", "-o", program, source], check=True)
+    subprocess.run([executable, "run", "-q", "--sample=20000", "-o", capture, program], timeout=PATIENCE, check=True)
+
+    def exported(name):
+        path = tmp_path / name
+        transform = [executable, "transform", name, "-o", path, capture]
+        subprocess.run(transform, capture_output=True, timeout=PATIENCE, check=True)
+        return path
+
+    records = [json.loads(line) for line in exported("jsonl").read_text().splitlines()]
+    aggregates = [record for record in records if record["type"] == "agg"]
+    assert aggregates and all(record["totals"].keys() == {"peak", "leaked", "allocated"} for record in aggregates)
+    assert not any("temporary" in entry for record in aggregates for entry in record["entries"])
+    profile = gzip.decompress(exported("pprof").read_bytes())
+    assert b"peak_space" in profile and b"temporary" not in profile
+    parquet = pytest.importorskip("pyarrow.parquet")
+    tables = exported("parquet")
+    [sites] = [parquet.ParquetFile(path).read() for path in (tables / "sites").glob("**/*.parquet")]
+    assert sites.num_rows > 0 and sum(sites["allocated_bytes"].to_pylist()) > 0
+    assert set(sites["temporary_bytes"].to_pylist() + sites["temporary_count"].to_pylist()) == {None}

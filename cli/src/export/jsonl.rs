@@ -29,7 +29,7 @@ pub(crate) use windows::{WindowRecords, WindowTotals};
 const VERSION: u32 = 0;
 /// Maximum number of entries in a record.
 const CHUNK: usize = 256;
-/// The sums of an entry, by name.
+/// The sums of an entry, by name; the last one only where every allocation was recorded.
 const SUMS: [&str; 4] = ["peak", "leaked", "allocated", "temporary"];
 
 /// JSON lines.
@@ -56,7 +56,9 @@ impl SumsFormat for Jsonl {
     /// Writes all views; `view` only selects the moment of the leaks.
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
-        let sums = NumberedSums::new(capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
+        // Which allocations were temporary is not known from samples.
+        let names = if capture.is_sampled() { &SUMS[..SUMS.len() - 1] } else { &SUMS };
+        let sums = NumberedSums::named(names, capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
         let mut records = JsonLines { out, written: 0, run_id: run_id(capture) };
         records.write("meta", meta(capture, leaks))?;
         records.tables(&sums, &capture.frames)?;
@@ -133,10 +135,6 @@ struct NumberedSums {
 }
 
 impl NumberedSums {
-    fn new(capture: &Capture, views: [View; SUMS.len()]) -> Self {
-        Self::named(&SUMS, capture, views)
-    }
-
     fn named(names: &'static [&'static str], capture: &Capture, views: [View; SUMS.len()]) -> Self {
         let mut sums = Self {
             is_sampled: capture.is_sampled(),

@@ -52,10 +52,12 @@ impl SumsFormat for Pprof {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         let types =
             [(ALLOCATED, View::Allocated), (IN_USE, leaks), (PEAK, View::HighWaterMark), (TEMPORARY, View::Temporary)];
+        // Which allocations were temporary is not known from samples.
+        let types = if capture.is_sampled() { &types[..types.len() - 1] } else { &types };
         write(
             capture,
             &ProfileContents {
-                types: &types,
+                types,
                 shown: types.iter().position(|(_, shown)| *shown == view).unwrap_or(0),
                 time_ns: capture.info.process.start.realtime_ns.unwrap_or(0),
                 duration_ns: capture.info.duration_ns(&capture.analysis),

@@ -153,6 +153,8 @@ impl TableWriter<'_> {
     fn sites(&self, mut table: ParquetTable) -> Result<()> {
         let whose = whose(&self.source.capture.frames);
         let analysis = &self.source.capture.analysis;
+        // Samples do not show which were.
+        let knows_temporary = !self.source.capture.is_sampled();
         for (at, group) in analysis.groups.iter().enumerate() {
             let Group { stack, allocator, thread, .. } = group;
             let [allocated, peak, leaked, at_exit, temporary] =
@@ -176,8 +178,8 @@ impl TableWriter<'_> {
                 number(leaked.count),
                 number(at_exit.bytes),
                 number(at_exit.count),
-                number(temporary.bytes),
-                number(temporary.count),
+                ParquetCell::Number(knows_temporary.then_some(temporary.bytes)),
+                ParquetCell::Number(knows_temporary.then_some(temporary.count)),
                 of_allocated[0],
                 of_allocated[1],
                 of_peak[0],

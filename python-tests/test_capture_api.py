@@ -271,6 +271,23 @@ def test_arrow_and_pandas_have_the_tables_of_parquet(recorded, capture):
         capture.to_arrow("blocks")
 
 
+def test_pandas_keeps_every_bit_of_keys(capture):
+    """Of columns with missing values, too: the outermost frames have no caller, and some events no call stack."""
+    pytest.importorskip("pyarrow")
+    pandas = pytest.importorskip("pandas")
+    stacks, events = capture.to_pandas("stacks"), capture.to_pandas()
+    assert stacks["caller"].isna().any() and list(stacks.columns) == capture.to_arrow("stacks").column_names
+    known = set(stacks["stack"])
+    assert set(stacks["caller"].dropna()) < known and set(events["stack"].dropna()) <= known
+    assert all(key in stacks.set_index("stack").index for key in events["stack"].dropna().head(20))
+    for table in ("events", "sites", "stacks", "frames"):
+        arrow, frame = capture.to_arrow(table), capture.to_pandas(table)
+        for name, column in zip(arrow.column_names, arrow.columns):
+            if "int" in str(column.type):
+                assert pandas.api.types.is_integer_dtype(frame[name]), (table, name)
+                assert [None if value is pandas.NA else value for value in frame[name]] == column.to_pylist()
+
+
 @pytest.mark.parametrize("name", ["_capture", "_sizes"])
 def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
     """Where pyarrow is missing, those of parquet are left out."""

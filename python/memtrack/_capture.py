@@ -330,17 +330,29 @@ class Capture:
             return pyarrow.concat_tables([parquet.ParquetFile(path).read() for path in files])
 
     def to_pandas(self, table: "Table" = "events", **filters: "Unpack[Filters]") -> "pandas.DataFrame":
-        """The same as a pandas.DataFrame, where pandas is installed, too.
+        """The same as a pandas.DataFrame, where pandas is installed, too. Integers of columns with missing values are pandas'
+        nullable ones (`Int64`), which keep every bit of keys and addresses.
 
         >>> events = Capture("app.bin").to_pandas()
         >>> int(events[events.kind == "alloc"]["size"].sum()) > 40_000_000
         True
         """
         try:
-            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore] # noqa: F401 # pyright: ignore[reportMissingImports]
+            import pandas  # type: ignore[import-untyped,import-not-found,unused-ignore] # pyright: ignore[reportMissingImports]
         except ImportError as error:
             raise Error(f"{error}; pip install pandas") from error
-        frame: "pandas.DataFrame" = self.to_arrow(table, **filters).to_pandas()
+        arrow = self.to_arrow(table, **filters)
+        # Beside missing values pandas would make floats of them, which hold 53 bits.
+        known = {str(dtype).lower(): dtype for dtype in (pandas.Int32Dtype(), pandas.Int64Dtype(), pandas.UInt64Dtype())}
+        nullable = {
+            name: column.to_pandas(types_mapper=lambda kind: known.get(str(kind)))
+            for name, column in zip(arrow.column_names, arrow.columns)
+            if column.null_count and str(column.type) in known
+        }
+        frame: "pandas.DataFrame" = arrow.drop(list(nullable)).to_pandas()
+        for at, name in enumerate(arrow.column_names):
+            if name in nullable:
+                frame.insert(at, name, nullable[name])
         return frame
 
     # --- by the names of memray.FileReader ---------------------------------------------------------------------------

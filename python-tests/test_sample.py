@@ -550,3 +550,26 @@ def test_exports_do_not_say_which_samples_were_temporary(executable, tmp_path):
     [sites] = [parquet.ParquetFile(path).read() for path in (tables / "sites").glob("**/*.parquet")]
     assert sites.num_rows > 0 and sum(sites["allocated_bytes"].to_pylist()) > 0
     assert set(sites["temporary_bytes"].to_pylist() + sites["temporary_count"].to_pylist()) == {None}
+
+
+@pytest.mark.parametrize("options", [[], ["--aggregate"]], ids=["", "aggregate"])
+def test_samples_are_anonymized_and_symbolized(executable, tmp_path, options):
+    _, stats, capture = sampled(executable, tmp_path, "--sample=64KiB", "--native", *options)
+
+    def figures(path):
+        run = [executable, "stats", "--json", path]
+        known = json.loads(subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout)
+        threads = [{name: value for name, value in row.items() if name != "name"} for row in known["threads"]]
+        names = ("allocations", "deallocations", "freed", "live_at_exit", "peak", "leaked", "temporary")
+        return [known[name] for name in names], threads
+
+    for command in ("anonymize", "symbolize"):
+        written = tmp_path / f"{command}.bin"
+        run = subprocess.run([executable, command, "-o", written, capture], capture_output=True, text=True, timeout=PATIENCE)
+        assert run.returncode == 0, run.stderr
+        assert figures(written) == figures(capture), command
+    assert "temporary" in stats and stats["allocations"]["count"] > 0
+    # To know which to drop needs all of them.
+    strip = [executable, "strip", "-o", tmp_path / "strip.bin", capture]
+    strip = subprocess.run(strip, capture_output=True, text=True, timeout=PATIENCE)
+    assert strip.returncode != 0 and "samples of allocations only" in strip.stderr

@@ -21,7 +21,7 @@ use memtrack_reader::symbols::{WantedOffsets, places};
 use memtrack_reader::{aggregate, source};
 
 use crate::args::rewrite::{AnonymizeArgs, MergeArgs, StripArgs};
-use crate::load::{Request, capture_info, to_merge, warn_unnamed};
+use crate::load::{Request, capture_info, refuse_samples, to_merge, warn_unnamed};
 use crate::output::ReportOutput;
 use crate::terminal::Progress;
 use crate::units::{count, duration, plural, size};
@@ -53,6 +53,7 @@ pub(crate) fn merge(options: &MergeArgs) -> Result<u8> {
 /// Writes a capture without short-lived small allocations.
 pub(crate) fn strip(options: &StripArgs) -> Result<u8> {
     let mut capture = open_single(&options.capture, "strip")?;
+    refuse_samples(&capture)?;
     capture.ignore_names();
     if capture.aggregated() {
         bail!("{}: an aggregated capture has no individual allocations to drop", options.capture.display());
@@ -154,11 +155,7 @@ fn rewrite(
 pub(super) fn open_single(path: &Path, what: &str) -> Result<source::CaptureReader> {
     let members = source::members(path)?;
     match members.paths.as_slice() {
-        [only] if members.missing == 0 => {
-            let file = source::CaptureReader::open(only)?;
-            crate::load::refuse_samples(&file)?;
-            Ok(file)
-        }
+        [only] if members.missing == 0 => Ok(source::CaptureReader::open(only)?),
         all => bail!(
             "{}: {} captures in one file; {what} them one by one, such as {}#1",
             path.display(),

@@ -14,7 +14,7 @@ use memtrack_format::marks::Mark;
 use memtrack_format::meta::{LostBlocks, Process, RecordedClock};
 use memtrack_format::observe::{Observation, ObservationWriter, Tick};
 use memtrack_format::record::{
-    CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
+    AllocationCount, CodeHead, Encoder, LineTableFormat, LocationEncoder, MAX_RECORD, MAX_TEXT, ModuleRecord, RawFrame,
 };
 use memtrack_format::sources::FileLines;
 use memtrack_format::symbols::ModuleSymbols;
@@ -24,7 +24,7 @@ use super::anonymize::Anonymizer;
 use super::blocks::CaptureBlocks;
 use super::codes::{CodeTable, position};
 use super::strip::StripPlan;
-use crate::event::{Event, EventKind, Snapshot, StackId, Thread, ThreadId};
+use crate::event::{CountedAllocations, Event, EventKind, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{FrameId, Frames};
 use crate::native::{ModuleSource, NativeModule};
 use crate::source::{Consumer, DataLoss, RunPosition};
@@ -189,6 +189,12 @@ impl<'a, W: Write> Rewriter<'a, W> {
         for thread in threads.iter().filter(|thread| !thread.name.is_empty()) {
             let name = self.names.as_mut().map_or_else(|| thread.name.clone(), |names| names.thread(&thread.name));
             self.observations.add(&Observation::Thread { tid: thread.tid, name });
+        }
+        for Thread { tid, counted, .. } in threads {
+            if let Some(CountedAllocations { bytes, count }) = *counted {
+                let stretch = u64::from(tid.cast_unsigned());
+                self.observations.add(&Observation::Counted(AllocationCount { stretch, allocations: count, bytes }));
+            }
         }
         observe(&mut self.observations, &mut self.blocks)?;
         for ((ticket, _), file) in &self.mapped {

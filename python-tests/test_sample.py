@@ -552,6 +552,40 @@ def test_exports_do_not_say_which_samples_were_temporary(executable, tmp_path):
     assert set(sites["temporary_bytes"].to_pylist() + sites["temporary_count"].to_pylist()) == {None}
 
 
+@pytest.mark.parametrize("program", ["one", "many"])
+def test_a_total_has_one_interval_in_every_report(executable, tmp_path, program):
+    if program == "one":
+        source, capture = tmp_path / "one.c", tmp_path / "one.bin"
+        source.write_text("#include <stdlib.h>\nint main(void) { return malloc(77) == 0; }\n")
+        subprocess.run(["gcc", "-O0", "-o", tmp_path / "one", source], check=True)
+        run = [executable, "run", "-q", "--sample=100000", "-o", capture, tmp_path / "one"]
+        subprocess.run(run, timeout=PATIENCE, check=True)
+    else:
+        capture = sampled(executable, tmp_path, "--sample=64KiB")[2]
+
+    def report(*words):
+        return subprocess.run([executable, *words, capture], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+    stats = json.loads(report("stats", "--json"))
+    records = [json.loads(line) for line in report("transform", "jsonl", "-o", "-").splitlines()]
+    aggregates = [record for record in records if record["type"] == "agg"]
+    assert {record["kind"] for record in aggregates} == {"frame", "stack"}
+    for view, options, known in (("peak", [], stats["peak"]), ("leaked", ["--leaks"], stats["leaked"])):
+        expected = [known[f"{name}_{end}"] for name in ("bytes", "allocations") for end in ("low", "high")]
+        assert expected[0] <= known["bytes"] < expected[1] and expected[3] > known["allocations"]
+        told = json.loads(report("transform", "speedscope", *options, "-o", "-"))["memtrack"]
+        assert [told[f"total_{name}_{end}"] for name in ("bytes", "allocations") for end in ("low", "high")] == expected, view
+        for record in aggregates:
+            total = record["totals"][view]
+            assert [total[f"{name}_{end}"] for name in ("bytes", "count") for end in ("low", "high")] == expected, view
+    # What was counted and what the rows add up to are both in the interval of the rows.
+    told = json.loads(report("transform", "speedscope", "--allocated", "-o", "-"))["memtrack"]
+    for figure in (stats["allocations"]["bytes"], told["total_bytes"]):
+        assert told["total_bytes_low"] <= figure <= told["total_bytes_high"]
+    [leaked] = [line for line in report("stats").splitlines() if line.startswith("Leaked ")]
+    assert leaked.count(" ± ") == 2
+
+
 @pytest.mark.parametrize("options", [[], ["--aggregate"]], ids=["", "aggregate"])
 def test_samples_are_anonymized_and_symbolized(executable, tmp_path, options):
     _, stats, capture = sampled(executable, tmp_path, "--sample=64KiB", "--native", *options)

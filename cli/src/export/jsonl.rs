@@ -19,7 +19,7 @@ use super::numbering::Numbering;
 use super::{SumsFormat, root_to_leaf};
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::Capture;
-use crate::reports::estimates::RangedTally;
+use crate::reports::estimates::{self, RangedTally};
 use crate::reports::leaked::LeakMoment;
 use crate::units::whole_ms;
 
@@ -58,7 +58,8 @@ impl SumsFormat for Jsonl {
         let leaks = if view == View::LeaksAtExit { View::LeaksAtExit } else { View::Leaks };
         // Which allocations were temporary is not known from samples.
         let names = if capture.is_sampled() { &SUMS[..SUMS.len() - 1] } else { &SUMS };
-        let sums = NumberedSums::named(names, capture, [View::HighWaterMark, leaks, View::Allocated, View::Temporary]);
+        let views = [View::HighWaterMark, leaks, View::Allocated, View::Temporary];
+        let sums = NumberedSums::named(names, capture, views, |view, sum| estimates::whole(capture, view, sum));
         let mut records = JsonLines { out, written: 0, run_id: run_id(capture) };
         records.write("meta", meta(capture, leaks))?;
         records.tables(&sums, &capture.frames)?;
@@ -135,7 +136,13 @@ struct NumberedSums {
 }
 
 impl NumberedSums {
-    fn named(names: &'static [&'static str], capture: &Capture, views: [View; SUMS.len()]) -> Self {
+    /// `total`: the sum of all rows of a view with its interval.
+    fn named(
+        names: &'static [&'static str],
+        capture: &Capture,
+        views: [View; SUMS.len()],
+        total: impl Fn(View, Tally) -> RangedTally,
+    ) -> Self {
         let mut sums = Self {
             is_sampled: capture.is_sampled(),
             names,
@@ -147,12 +154,12 @@ impl NumberedSums {
             totals: [Tally::default(); SUMS.len()].map(RangedTally::from),
         };
         for (at, view) in views.into_iter().enumerate() {
-            let mut total = Tally::default();
+            let mut sum = Tally::default();
             for row in capture.analysis.rows(view) {
                 sums.add(at, &row, &capture.frames);
-                add(&mut total, &row);
+                add(&mut sum, &row);
             }
-            sums.totals[at] = RangedTally::from(total).with_unseen(capture);
+            sums.totals[at] = total(view, sum);
         }
         sums
     }
@@ -247,10 +254,11 @@ impl JsonLines<'_> {
         self.chunks("agg", &head("stack"), "entries", entries)
     }
 
-    /// Records of at most [`CHUNK`] entries.
+    /// Records of at most [`CHUNK`] entries; of aggregates, which have the totals, at least one.
     fn chunks(&mut self, kind: &str, head: &Value, key: &str, entries: impl Iterator<Item = Value>) -> io::Result<()> {
         let mut entries = entries.peekable();
-        while entries.peek().is_some() {
+        let mut is_wanted = kind == "agg";
+        while std::mem::take(&mut is_wanted) || entries.peek().is_some() {
             let mut fields = head.clone();
             fields[key] = entries.by_ref().take(CHUNK).collect();
             self.write(kind, fields)?;

@@ -158,7 +158,7 @@ impl SpeedscopeFile<'_> {
             count: sum(self.samples, |sample| sample.count),
             variance: self.capture.analysis.whole_variance(view),
         };
-        estimates::put_ranges_as(done, self.capture, ["total_bytes", "total_allocations"], whole);
+        estimates::whole(self.capture, view, whole).put(done, ["total_bytes", "total_allocations"]);
         let ends = |weight: fn(&StackSample) -> u64, range: fn(&Tally) -> (u64, u64)| {
             let weighty = self.samples.iter().filter(|sample| weight(sample) > 0);
             weighty.map(|sample| range(&sample.tally())).unzip::<_, _, Vec<_>, Vec<_>>()

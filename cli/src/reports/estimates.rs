@@ -163,7 +163,10 @@ impl WholeFigures {
         };
         let peak = Tally { bytes: totals.peak.bytes, count: totals.peak.allocations, ..Tally::default() };
         let live = ranged(totals.leaked_at_exit, View::LeaksAtExit);
-        let leaked = if leaks == View::LeaksAtExit { totals.leaked_at_exit } else { totals.leaked };
+        let (leaked, leaks) = match leaks {
+            View::LeaksAtExit => (totals.leaked_at_exit, View::LeaksAtExit),
+            _ => (totals.leaked, View::Leaks),
+        };
         Self {
             allocated,
             freed: live.rest_of(allocated, freed(capture)),
@@ -207,6 +210,23 @@ fn unaccounted_by_thread(capture: &Capture) -> Vec<u64> {
     };
     let all: Vec<u64> = capture.threads.iter().zip(estimated).map(of_thread).collect();
     if all.iter().any(|number| *number > 0) { all } else { Vec::new() }
+}
+
+/// What all rows of a view add up to, with the interval that `stats` says of it. That encloses the sum, too, from which what was counted
+/// differs where the rest is estimated.
+pub(crate) fn whole(capture: &Capture, view: View, sum: Tally) -> RangedTally {
+    if !capture.is_sampled() {
+        return sum.into();
+    }
+    let WholeFigures { allocated, peak, leaked, .. } = WholeFigures::of(capture, view);
+    let known = match view {
+        View::Allocated => allocated,
+        View::HighWaterMark => peak,
+        View::Leaks | View::LeaksAtExit => leaked,
+        View::Temporary | View::Pinned | View::Objects => return RangedTally::from(sum).with_unseen(capture),
+    };
+    let around = |(low, high): (u64, u64), figure: u64| (low.min(figure), high.max(figure));
+    RangedTally { tally: sum, bytes: around(known.bytes, sum.bytes), count: around(known.count, sum.count) }
 }
 
 /// The peak of a whole capture.

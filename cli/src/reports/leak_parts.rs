@@ -46,7 +46,7 @@ impl LeakParts {
     }
 
     /// The sum of all parts.
-    fn whole(&self) -> Tally {
+    pub(crate) fn whole(&self) -> Tally {
         let mut whole = self.arenas;
         self.whose.iter().for_each(|part| whole += *part);
         whole
@@ -62,15 +62,16 @@ impl LeakParts {
         self.whose[Whose::Imports as usize]
     }
 
-    /// Labels and figures: one line if everything live counts as leaked, else the total and its parts.
-    pub(crate) fn lines(&self, with_imports: bool) -> Vec<(&'static str, String)> {
-        let (whole, leaked) = (self.whole(), self.leaked(with_imports));
-        let when = self.moment.when();
-        if leaked == whole {
-            return vec![("Leaked", format!("{}, live {when}{}", in_words(leaked), self.owners_text(leaked)))];
+    /// Labels and figures: one line if everything live counts as leaked, else the total and its parts. `whole`: the sum of all parts with
+    /// its interval.
+    pub(crate) fn lines(&self, whole: &RangedTally, with_imports: bool) -> Vec<(&'static str, String)> {
+        let leaked = self.leaked(with_imports);
+        let (when, all) = (self.moment.when(), whole.in_words());
+        if leaked == whole.tally {
+            return vec![("Leaked", format!("{all}, live {when}{}", self.owners_text(leaked)))];
         }
         let mut lines = vec![
-            ("Live", format!("{} {when}", in_words(whole))),
+            ("Live", format!("{all} {when}")),
             ("  leaked", format!("{}{}", in_words(leaked), self.owners_text(leaked))),
         ];
         if !with_imports && self.imports().count > 0 {
@@ -145,7 +146,11 @@ mod tests {
         assert_eq!(Whose::ALL.map(|whose| whose as usize), [0, 1, 2, 3]);
         let python = parts([tally(57_000, 5), tally(2_000, 2), none, tally(80_000, 8)], tally(150_000, 3));
         assert_eq!(
-            python.lines(false).iter().map(|(label, text)| format!("{label}: {text}")).collect::<Vec<_>>(),
+            python
+                .lines(&python.whole().into(), false)
+                .iter()
+                .map(|(label, text)| format!("{label}: {text}"))
+                .collect::<Vec<_>>(),
             [
                 "Live: 289 kB in 18 allocations when Python began to finalize",
                 "  leaked: 59.0 kB in 7 allocations; 57.0 kB by own code",
@@ -154,7 +159,7 @@ mod tests {
                  --trace-python-allocators to see objects",
             ]
         );
-        assert_eq!(python.lines(true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
+        assert_eq!(python.lines(&python.whole().into(), true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
         let json = python.json(&fixture::capture());
         let sum: u64 = json["parts"].as_object().unwrap().values().map(|part| part["bytes"].as_u64().unwrap()).sum();
         assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
@@ -169,7 +174,10 @@ mod tests {
     fn what_is_all_leaked_is_one_line() {
         let none = Tally::default();
         let native = LeakParts { moment: LeakMoment::Exit, ..parts([tally(10, 1), none, none, none], none) };
-        assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocation, live at exit; all by own code".into())]);
+        assert_eq!(
+            native.lines(&native.whole().into(), false),
+            [("Leaked", "10 B in 1 allocation, live at exit; all by own code".into())]
+        );
         assert_eq!(native.excluded_text(), None);
     }
 }

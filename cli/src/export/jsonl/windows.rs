@@ -14,6 +14,7 @@ use super::{JsonLines, NumberedSums, meta, run_id};
 use crate::live::picture::{ALLOCATED, FREED, LIVE};
 use crate::live_windows::message::{Lag, SummedCounts, WindowMessage};
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates::RangedTally;
 
 /// Names of the sums of an entry.
 const SUMS: [&str; 3] = ["live", "allocated", "freed"];
@@ -65,7 +66,8 @@ impl<'a> WindowRecords<'a> {
             lines.run_id = run_id(capture);
             lines.write("meta", about(capture))?;
         }
-        let sums = NumberedSums::named(&SUMS, capture, [LIVE, ALLOCATED, FREED, ALLOCATED]);
+        let total = |_, sum| RangedTally::from(sum).with_unseen(capture);
+        let sums = NumberedSums::named(&SUMS, capture, [LIVE, ALLOCATED, FREED, ALLOCATED], total);
         lines.tables(&sums, &capture.frames)?;
         let (t0_ms, t1_ms) = (window.from_ns / 1_000_000, window.to_ns / 1_000_000);
         lines.aggregates(&sums, &json!({"scope": "window", "t0_ms": t0_ms, "t1_ms": t1_ms}))?;

@@ -288,6 +288,20 @@ def test_pandas_keeps_every_bit_of_keys(capture):
                 assert [None if value is pandas.NA else value for value in frame[name]] == column.to_pylist()
 
 
+def test_equal_stacks_are_equal_in_every_answer(capture):
+    """Those of events are written before it is known which lines have several calls."""
+    made = ("alloc", "map")
+    of_events = collections.Counter(event.stack for event in capture.events() if event.kind in made)
+    of_sums = collections.Counter()
+    for allocation in capture.allocations("allocated"):
+        of_sums[allocation.stack] += allocation.count
+    assert of_events == of_sums and len(of_sums) > 3
+    peak = {allocation.stack for allocation in capture.allocations()}
+    assert peak <= of_events.keys()
+    if sys.version_info >= (3, 11):
+        assert all(frame.column > 0 for stack in peak for frame in stack if frame.file.endswith("demo.py"))
+
+
 @pytest.mark.parametrize("name", ["_capture", "_sizes"])
 def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
     """Where pyarrow is missing, those of parquet are left out."""

@@ -71,6 +71,8 @@ pub(crate) struct Request<'a> {
     pub(crate) search: DebugFileSearch,
     /// Merge calls on one line: for formats without columns.
     pub(crate) without_columns: bool,
+    /// Keep the columns of all calls, as events have them.
+    pub(crate) with_columns: bool,
     /// Root each process's stacks at a frame that names the process.
     pub(crate) split_processes: bool,
     /// Separate groups that differ only in the domain of Python's allocators.
@@ -139,12 +141,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     if !request.quiet {
         warn_unnamed(&without_duplicates(problems.unnamed));
     }
-    let sum = |tally: fn(&(Capture, Tally)) -> Tally| {
-        captures.iter().map(tally).fold(Tally::default(), |mut sum, tally| {
-            sum += tally;
-            sum
-        })
-    };
+    let sum = |tally: fn(&(Capture, Tally)) -> Tally| captures.iter().map(tally).sum::<Tally>();
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
         note_filtered(kept, all);
@@ -164,7 +161,9 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         capture.info.note_time_precision();
     }
     // Columns are kept only on lines with several calls, which is known only when all captures are combined.
-    columns::keep_where_several(&mut capture.frames);
+    if !request.with_columns {
+        columns::keep_where_several(&mut capture.frames);
+    }
     if request.shown {
         capture.show(&request.display)?;
     }

@@ -25,7 +25,7 @@ class Frame(NamedTuple):
     line: int
     """The line, from 1; 0 where it is not known."""
     column: int
-    """Where in the line the call begins, from 1; 0 where it is not known, or the line has only one call."""
+    """Where in the line the call begins, from 1; 0 where it is not known."""
 
     @property
     def filename(self) -> str:

@@ -153,6 +153,7 @@ impl FilterArgs {
             split_processes: false,
             temporary: false,
             without_columns: false,
+            with_columns: false,
             without_paths: false,
             split_domains: false,
             without_names: false,

@@ -173,7 +173,8 @@ fn write_process(
 fn write_records(options: &RecordsArgs) -> Result<u8> {
     let common = &options.common;
     let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
-    let request = Request::from((&common.input, &common.view));
+    // Equal stacks of all tables are equal.
+    let request = Request { with_columns: true, ..Request::from((&common.input, &common.view)) };
     // The rows of the other tables have no place for how exact they are.
     if options.table != RecordTable::Allocations {
         for path in &expanded(request.paths)? {

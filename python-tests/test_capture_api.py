@@ -302,6 +302,19 @@ def test_equal_stacks_are_equal_in_every_answer(capture):
         assert all(frame.column > 0 for stack in peak for frame in stack if frame.file.endswith("demo.py"))
 
 
+def test_events_of_several_captures_have_one_clock(module_memtrack):
+    code = "import os, time\ntime.sleep(0.2)\nif os.fork() == 0: block = bytearray(7_000_000); os._exit(0)\nos.wait()"
+    parent = module_memtrack.record(sys.executable, "-c", code, options=["--follow", "--allocation-timestamps"])
+    [child] = parent.path.parent.glob(f"{parent.path.stem}.*-1.bin")
+    both = api.Capture(parent.path, child)
+    [block] = [event for event in both.events(min_bytes=7_000_000) if event.kind in ("alloc", "map")]
+    [row] = json.loads(parent.reading("query", "--json", "bytes >= 7MB", parent.path, child))["rows"]
+    assert block.time_ns == row["time_ns"] > 150_000_000
+    assert all(event.time_ns >= 150_000_000 for event in both.events(from_=0.15) if event.kind in ("alloc", "map"))
+    [alone] = [event for event in api.Capture(child).events(min_bytes=7_000_000) if event.kind in ("alloc", "map")]
+    assert alone.time_ns < block.time_ns
+
+
 @pytest.mark.parametrize("name", ["_capture", "_sizes"])
 def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
     """Where pyarrow is missing, those of parquet are left out."""

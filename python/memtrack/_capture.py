@@ -156,7 +156,8 @@ class Event(NamedTuple):
     `free_undo` and `unmap_undo` (the thread's last one did not happen: its realloc or munmap failed), `finalizing`
     (Python begins to end), `exec`."""
     time_ns: int
-    """Nanoseconds since the recording began: exact with allocation timestamps, else to a millisecond."""
+    """Nanoseconds since the recording began, of several captures since the earliest began: exact with allocation timestamps,
+    else to a millisecond."""
     address: int
     """Where; 0 for kinds without an address."""
     size: int
@@ -265,7 +266,8 @@ class Capture:
                 yield from map(Allocation, sizes, counts, functions, tids, names, decoder.stacks(stacks), intervals)
 
     def events(self, **filters: "Unpack[Filters]") -> Iterator[Event]:
-        """Every event, in the one order of all threads; several captures one after the other.
+        """Every event, in the one order of all threads; several captures one after the other, with times since the earliest of
+        them began.
 
         They are read while they are taken, so a capture of any size needs the same little memory here. With filters come
         the allocations that they select, and what ends them.

@@ -303,7 +303,8 @@ fn write_events(path: &Path, request: &Request<'_>, out: &mut ReportOutput) -> R
         bail!("{}: an aggregated capture holds no events, only sums of allocations", path.display());
     }
     let kept = AllocationFilter::new(request, &file)?;
-    let mut writer = records::EventRecords::new(&kept, file.process().pid, out)?;
+    let start_ns = request.times(&file)?.start_ns;
+    let mut writer = records::EventRecords::new(&kept, (file.process().pid, start_ns), out)?;
     let read = file.read(&mut writer, |_| ())?;
     writer.finish(&read.frames)?;
     if kept.is_everything() {

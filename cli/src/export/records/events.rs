@@ -82,15 +82,18 @@ pub(crate) struct EventRecords<'a, W> {
     /// The last block that each thread freed, which its next event may undo.
     freed: FxHashMap<ThreadId, (u64, BlockOrigin)>,
     tid: i32,
+    /// When the recording of this capture began, after the earliest one of all that are written.
+    start_ns: u64,
     written: io::Result<()>,
 }
 
 impl<'a, W: Write> EventRecords<'a, W> {
-    /// Begins with the names of kinds, and the process that all events are of.
+    /// Begins with the names of kinds, and the process that all events are of; `start_ns`: when its recording began, after the earliest
+    /// one of those that are written.
     ///
     /// # Errors
     /// A write error.
-    pub(crate) fn new(kept: &'a AllocationFilter, pid: Option<u32>, out: W) -> io::Result<Self> {
+    pub(crate) fn new(kept: &'a AllocationFilter, (pid, start_ns): (Option<u32>, u64), out: W) -> io::Result<Self> {
         let mut lines = RecordLines::new(out)?;
         lines.write(&("kinds", KINDS))?;
         lines.write(&("process", pid))?;
@@ -101,6 +104,7 @@ impl<'a, W: Write> EventRecords<'a, W> {
             live: FxHashMap::default(),
             freed: FxHashMap::default(),
             tid: 0,
+            start_ns,
             written: Ok(()),
         })
     }
@@ -129,7 +133,7 @@ impl<'a, W: Write> EventRecords<'a, W> {
     fn row(&mut self, event: &Event, address: u64, BlockOrigin { size, allocator, stack, .. }: BlockOrigin) {
         let columns = &mut self.columns;
         columns.kinds.push(kind_index(event.kind));
-        columns.times_ns.push(event.time_ns);
+        columns.times_ns.push(event.time_ns.saturating_add(self.start_ns));
         columns.addresses.push(address);
         columns.sizes.push(size);
         columns.allocators.push(allocator_index(allocator));
@@ -207,7 +211,7 @@ mod tests {
         let stack = frames.stack_of(&[frame]).unwrap();
         let kept = AllocationFilter::default();
         let mut text = Vec::new();
-        let mut records = EventRecords::new(&kept, Some(9), &mut text).unwrap();
+        let mut records = EventRecords::new(&kept, (Some(9), 0), &mut text).unwrap();
         let kinds = [
             EventKind::Alloc(Allocator::Malloc),
             EventKind::Free,

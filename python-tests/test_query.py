@@ -122,9 +122,11 @@ def test_several_captures_are_one_answer(capture, tmp_path):
 def test_aggregated_captures_know_groups_only(aggregated):
     found = query(aggregated, "function = produce", "--by", "function")
     assert found["rows"][0]["lifetimes"] is None and found["matched"]["count"] >= 51
-    for words in (["function = produce"], ["--by", "size", "live"], ["--by", "function", "lifetime > 1s"]):
+    for words in (["function = produce"], ["--by", "size", "live"], ["--by", "function", "lifetime > 1s"], ["--json", "live"]):
         outcome = aggregated.memtrack("query", *words, aggregated.path)
         assert outcome.status == 1 and b"aggregated" in outcome.stderr
+        # Not the begin of an object, which whatever reads that could not understand.
+        assert outcome.stdout == b"", words
 
 
 def test_stats_have_lifetimes_and_handovers(capture):

@@ -37,6 +37,17 @@ pub(crate) fn filters(request: &Request<'_>, file: &source::CaptureReader) -> Re
     Ok(Expr::And(all))
 }
 
+/// Refuses a capture that holds sums only.
+///
+/// # Errors
+/// It does.
+pub(crate) fn refuse_sums(file: &source::CaptureReader) -> Result<()> {
+    if file.aggregated() {
+        bail!("{}: an aggregated capture has no individual allocations", file.path().display());
+    }
+    Ok(())
+}
+
 /// Calls `take` for every allocation of one capture that satisfies `expr` and the filters of the request, in the order in which they end; returns the
 /// capture. Times are those of the request's captures together. Stacks are matched as recorded; the returned capture is prepared for display if the
 /// request says so.
@@ -49,9 +60,7 @@ pub(crate) fn for_each_allocation(
     expr: &Expr,
     mut take: impl FnMut(&Capture, &AllocationRecord),
 ) -> Result<Capture> {
-    if file.aggregated() {
-        bail!("{}: an aggregated capture has no individual allocations", file.path().display());
-    }
+    refuse_sums(file)?;
     let (mut capture, _) = whole(file, &Options::default())?;
     prepare(&mut capture, request)?;
     let CaptureTimes { start_ns, whole_ns } = request.times(file)?;

@@ -140,6 +140,12 @@ fn largest(
 }
 
 fn stream(options: &QueryArgs, request: &Request<'_>, expr: &Expr, out: &mut ReportOutput) -> Result<()> {
+    // Before the first word is written.
+    for path in &of_one_recording(request.paths)? {
+        let file = request.open(path)?;
+        allocation_records::refuse_sums(&file)?;
+        allocation_records::filters(request, &file)?;
+    }
     let mut rows = ListingWriter::new(&options.expression.text, &mut *out);
     let mut matched = MatchTotals::default();
     for path in &of_one_recording(request.paths)? {

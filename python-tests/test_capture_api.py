@@ -315,6 +315,20 @@ def test_events_of_several_captures_have_one_clock(module_memtrack):
     assert alone.time_ns < block.time_ns
 
 
+def test_tables_that_sums_do_not_have(module_memtrack):
+    code = "import os\nif os.fork() == 0: os._exit(0)\nos.wait()"
+    sums = module_memtrack.record(sys.executable, "-c", code, options=["--aggregate", "--follow"])
+    [child] = sums.path.parent.glob(f"{sums.path.stem}.*-1.bin")
+    capture = api.Capture(sums.path)
+    pytest.importorskip("pyarrow")
+    assert capture.to_arrow("sites").num_rows > 0
+    for table in ("windows", "snapshots"):
+        with pytest.raises(api.Error, match="aggregated captures have windows only of"):
+            capture.to_arrow(table)
+    # At one moment, of several, it is not known.
+    assert capture.metadata.peak_memory > 0 and api.Capture(sums.path, child).metadata.peak_memory is None
+
+
 @pytest.mark.parametrize("name", ["_capture", "_sizes"])
 def test_examples_of_the_docstrings(recorded, tmp_path, monkeypatch, name):
     """Where pyarrow is missing, those of parquet are left out."""

@@ -498,7 +498,8 @@ def test_the_python_package_has_estimates_with_their_intervals(executable, tmp_p
         assert tuple(main.interval) in ends
     merged = [found for found in of.get_leaked_allocation_records() if found.allocator == "malloc"]
     assert all(found.bytes_low <= found.bytes <= found.bytes_high for found in merged) and merged
-    for needs_all in (of.events, of.snapshots, lambda: of.allocations("temporary")):
+    assert [each.live_bytes for each in of.snapshots()] and all(each.rss_bytes > 0 for each in of.snapshots())
+    for needs_all in (of.events, lambda: of.allocations("temporary")):
         with pytest.raises(memtrack.Error, match="samples of allocations"):
             list(needs_all())
     # Where all were recorded, a figure is its own interval.

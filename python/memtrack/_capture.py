@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         debug_dir: Union[str, "os.PathLike[str]"]
 
 
+_TABLES = ("events", "frames", "processes", "sites", "snapshots", "stacks", "threads", "windows")
 _TEXTS = ("thread", "function", "file", "module", "allocator", "min_bytes", "debug_dir")
 _FLAGS = ("own", "libraries", "stdlib", "imports")
 _TIMES = {"from_": "from", "to": "to"}
@@ -178,7 +179,7 @@ class Snapshot(NamedTuple):
     time_ns: int
     """Nanoseconds since the recording began."""
     live_bytes: int
-    """Bytes allocated and not freed."""
+    """Bytes allocated and not freed; an estimate where only samples of allocations were recorded."""
     rss_bytes: int
     """Resident memory, without memtrack's own."""
 
@@ -189,7 +190,8 @@ class Metadata(NamedTuple):
     start_time: Optional[datetime.datetime]
     end_time: Optional[datetime.datetime]
     total_allocations: int
-    peak_memory: int
+    peak_memory: Optional[int]
+    """Bytes; None for several captures whose largest sum is not known: aggregated ones have no events."""
     command_line: str
     pid: Optional[int]
     main_thread_id: Optional[int]
@@ -243,8 +245,8 @@ class Capture:
         allocations (`temporary`), or everything (`allocated`).
 
         Of a recording with samples (`Tracker(sample=…)`, `run --sample`) the figures are estimates, whose 95 % intervals are
-        `bytes_low` to `bytes_high` and `count_low` to `count_high`. What needs every allocation, which are `temporary` here,
-        `events()`, `snapshots()`, `to_arrow()` and `to_pandas()`, raises an error.
+        `bytes_low` to `bytes_high` and `count_low` to `count_high`. What needs every allocation, which are `temporary` here and
+        `events()`, also as a table, raises an error; `live_bytes` of `snapshots()` are estimates, too.
 
         >>> sum(leak.bytes for leak in Capture("app.bin").allocations("leaks", function="remember")) > 8_000_000
         True
@@ -327,8 +329,13 @@ class Capture:
             if not files and table == "events":
                 # Samples and sums have none: says so.
                 next(self.events(**filters), None)
+            if not files and table in _TABLES:
+                raise Error(
+                    f"{', '.join(self.files)}: without the table {table!r}; aggregated captures have windows only of"
+                    " 'memtrack run --window', and no snapshots"
+                )
             if not files:
-                raise ValueError(f"table {table!r}: expected one of {', '.join(sorted(os.listdir(tables)))}")
+                raise ValueError(f"table {table!r}: expected one of {', '.join(_TABLES)}")
             return pyarrow.concat_tables([parquet.ParquetFile(path).read() for path in files])
 
     def to_pandas(self, table: "Table" = "events", **filters: "Unpack[Filters]") -> "pandas.DataFrame":

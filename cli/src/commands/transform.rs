@@ -175,8 +175,8 @@ fn write_records(options: &RecordsArgs) -> Result<u8> {
     let mut out = ReportOutput::printed(common.output.of(&common.input.captures))?;
     // Equal stacks of all tables are equal.
     let request = Request { with_columns: true, ..Request::from((&common.input, &common.view)) };
-    // The rows of the other tables have no place for how exact they are.
-    if options.table != RecordTable::Allocations {
+    // The rows of the other tables have no place for how exact they are, and need every allocation.
+    if !matches!(options.table, RecordTable::Allocations | RecordTable::Snapshots) {
         for path in &expanded(request.paths)? {
             refuse_samples(&CaptureReader::open(path)?)?;
         }

@@ -423,8 +423,9 @@ mod tests {
     fn leaks_that_do_not_count_elsewhere_are_told_apart() {
         let main = ("<module>", "/srv/app.py");
         let import = ("_find_and_load", "<frozen importlib._bootstrap>");
-        let capture =
-            |own| fixture::of_stacks(&[(&[main], own), (&[main, import, ("<module>", "/v/site-packages/lazy.py")], 500_000)]);
+        let capture = |own| {
+            fixture::of_stacks(&[(&[main], own), (&[main, import, ("<module>", "/v/site-packages/lazy.py")], 500_000)])
+        };
         let told = |view| {
             let metric = ComparedMetric { name: "compared", view, counts: false };
             Diff::new(&capture(1_000_000), &capture(4_000_000), metric, false).excluded_lines()

@@ -57,6 +57,7 @@ fn feed(consumer: &mut impl Consumer, frames: &Frames) {
             order += 1;
         }
     }
+    consumer.ended(process().duration_ns().unwrap());
 }
 
 fn threads() -> Vec<Thread> {

@@ -26,6 +26,10 @@ impl Consumer for Unmarked {
         self.0.truncated_stacks(count);
     }
 
+    fn ended(&mut self, time_ns: u64) {
+        self.0.ended(time_ns);
+    }
+
     fn replaced(&mut self) {
         self.0.replaced();
     }
@@ -86,6 +90,10 @@ impl Consumer for Summed {
     ) {
         self.spared += length - sums.others.len();
         self.replay.summed_run(sums, length, event);
+    }
+
+    fn ended(&mut self, time_ns: u64) {
+        self.replay.ended(time_ns);
     }
 }
 

@@ -26,6 +26,7 @@ mod read;
 mod repack;
 mod repeats;
 mod segment;
+mod segment_nodes;
 mod short_lived;
 mod short_lived_sums;
 mod stretch_counts;

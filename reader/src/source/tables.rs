@@ -11,7 +11,8 @@ use memtrack_format::record::{AllocationCount, RawFrame};
 use rustc_hash::FxHashMap;
 
 use super::brief::BriefStacks;
-use super::segment::{CodeDescription, Definition, SegmentNode};
+use super::segment::{CodeDescription, Definition};
+use super::segment_nodes::SegmentNode;
 use super::stretch_counts::StretchCounts;
 use super::thread_names::{NameSource, ThreadNames};
 use crate::error::Error;

@@ -9,6 +9,7 @@
 //! Invariant: `live_bytes` is the sum over everything allocated and not yet released, after every event.
 
 mod end;
+mod ended_sum;
 mod flows;
 mod peak;
 mod short_lived;
@@ -20,6 +21,7 @@ use hashbrown::HashTable;
 use memtrack_format::Allocator;
 use rustc_hash::FxBuildHasher;
 
+use self::ended_sum::EndedSum;
 use self::peak::JointMoments;
 pub(crate) use self::peak::LiveSample;
 use super::Options;
@@ -54,7 +56,7 @@ struct GroupFigures {
     lives: Option<IntervalTracker>,
     details: Option<Vec<Detail>>,
     /// What has ended of each group.
-    ended: Option<Vec<Tally>>,
+    ended: Option<Vec<EndedSum>>,
     window_peaks: Option<WindowPeaks>,
     /// How exact the sums are, where they are estimates; at the end only.
     variances: Option<Vec<ViewVariances>>,
@@ -76,7 +78,7 @@ pub(crate) struct GroupTotals {
     /// Whether each group is selected; empty if no selection is active.
     selected: Vec<bool>,
     /// The group last used for each hash of a key; checked against the key before use.
-    recent: Box<[u32]>,
+    recent: Box<[u32; RECENT]>,
     failed: Failed,
     live_bytes: u64,
     live_count: u64,
@@ -122,7 +124,7 @@ impl GroupTotals {
             since_peak: EndedSince::default(),
             index: HashTable::new(),
             selected: Vec::new(),
-            recent: vec![0; RECENT].into_boxed_slice(),
+            recent: Box::new([0; RECENT]),
             failed: Failed::default(),
             live_bytes: 0,
             live_count: 0,
@@ -281,9 +283,7 @@ impl GroupTotals {
         self.totals.deallocations = self.totals.deallocations.saturating_sub(count);
         self.live_bytes = self.live_bytes.wrapping_add(bytes);
         self.live_count = self.live_count.wrapping_add(count);
-        self.ended(block.group)
-            .into_iter()
-            .for_each(|ended| *ended = ended.less(Tally { bytes, count, ..Tally::default() }));
+        self.ended(block.group).into_iter().for_each(|ended| ended.subtract(bytes, count));
         self.figures.lives.iter_mut().for_each(|lives| lives.take_back(block, bytes, count, ended.order));
         let lived_ns = event.time_ns.saturating_sub(block.time_ns);
         self.detail(block.group, |detail| detail.restore(bytes, count, lived_ns));
@@ -337,8 +337,7 @@ impl GroupTotals {
     /// The group with this key. Consecutive events mostly share a group, so a small cache avoids most hashing.
     #[inline(always)]
     fn group<const SUMS_ONLY: bool>(&mut self, key: GroupKey) -> u32 {
-        let mixed = key.stack.0 ^ key.thread.0.wrapping_mul(0x9e5) ^ ((key.allocator as u32) << 8);
-        let slot = mixed as usize % RECENT;
+        let slot = slot(key.stack, key.thread, key.allocator);
         let recent = self.recent[slot];
         match self.figures.groups.row(recent) {
             Some(row) if key.is_of(row) && (SUMS_ONLY || self.is_selected(recent) == key.selected) => recent,
@@ -380,7 +379,7 @@ impl GroupTotals {
         if let Some(details) = &mut self.figures.details {
             details.push(Detail::default());
         }
-        self.figures.ended.iter_mut().for_each(|ended| ended.push(Tally::default()));
+        self.figures.ended.iter_mut().for_each(|ended| ended.push(EndedSum::default()));
         let groups = &self.figures.groups;
         self.index
             .insert_unique(key.hash(), group, |&group| groups.row(group).map_or(0, |row| GroupKey::from(row).hash()));
@@ -397,7 +396,7 @@ impl GroupTotals {
 
     /// What has ended of a group, if that is kept.
     #[inline]
-    fn ended(&mut self, group: u32) -> Option<&mut Tally> {
+    fn ended(&mut self, group: u32) -> Option<&mut EndedSum> {
         self.figures.ended.as_mut()?.get_mut(group as usize)
     }
 
@@ -472,6 +471,13 @@ impl GroupTotals {
             lives.add(block, bytes, count);
         }
     }
+}
+
+/// The place of a group in the cache.
+#[inline(always)]
+fn slot(stack: StackId, thread: ThreadId, allocator: Allocator) -> usize {
+    let mixed = stack.0 ^ thread.0.wrapping_mul(0x9e5) ^ ((allocator as u32) << 8);
+    mixed as usize % RECENT
 }
 
 impl GroupKey {

@@ -308,6 +308,18 @@ impl Groups {
         self.rows.get(number as usize)
     }
 
+    /// The row of a group, if it is that with this key.
+    #[inline(always)]
+    pub(super) fn known_row(
+        &mut self,
+        number: u32,
+        stack: StackId,
+        thread: ThreadId,
+        allocator: Allocator,
+    ) -> Option<&mut StoredGroup> {
+        self.rows.get_mut(number as usize).filter(|row| row.is_of(stack, thread, allocator))
+    }
+
     #[inline]
     pub(super) fn row_mut(&mut self, number: u32) -> &mut StoredGroup {
         &mut self.rows[number as usize]

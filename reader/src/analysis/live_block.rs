@@ -26,7 +26,7 @@ pub(crate) struct LiveBlock {
 const _: () = assert!(size_of::<LiveBlock>() == 32, "a block is stored for each live allocation");
 
 impl LiveBlock {
-    pub(super) const NO_GROUP: u32 = u32::MAX;
+    pub(crate) const NO_GROUP: u32 = u32::MAX;
 
     /// A block that belongs to no group: for mappings that are not heap.
     pub(crate) fn outside(event: &Event) -> Self {

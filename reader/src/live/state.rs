@@ -13,12 +13,11 @@ use memtrack_format::meta::Process;
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
-use crate::analysis::short_lived_sums::ShortLivedSums;
 use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, UnknownBlocks};
 use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
-use crate::source::Consumer;
+use crate::source::{Consumer, DecodedRun};
 
 /// The live heap.
 #[derive(Debug)]
@@ -59,12 +58,6 @@ impl LiveState {
             state.numbered = 1;
         }
         state
-    }
-
-    /// As [`Consumer::short_lived_threshold`], where other threads decode the records. In this one, to sum up short-lived blocks takes
-    /// more time than to replay them.
-    pub(super) fn short_lived_threshold(&self) -> Option<u32> {
-        self.replay.short_lived_threshold()
     }
 
     /// Adds a grid of windows; returns its number. Its first window is from the beginning of the recording until now.
@@ -165,11 +158,7 @@ impl LiveState {
 
     #[inline]
     fn run(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone) {
-        if self.replay.is_sums_only() {
-            self.replay.flow_run(events);
-        } else {
-            self.replay.run_and(events, |_, _| ());
-        }
+        self.replay.run_and(events, |_, _| ());
     }
 
     /// Closes the windows of the grids for which there is an end, and whether it is the last one.
@@ -217,14 +206,12 @@ impl Consumer for LiveState {
     }
 
     #[inline]
-    fn summed_run(
-        &mut self,
-        sums: &ShortLivedSums,
-        length: usize,
-        event: impl Fn(usize) -> Event + Clone,
-        _frames: &Frames,
-    ) {
-        self.replay.summed_run(sums, length, event);
+    fn decoded_run(&mut self, run: &DecodedRun<'_>, _frames: &Frames) {
+        if self.replay.is_sums_only() {
+            self.replay.flow_run(run);
+        } else {
+            self.run(run.run_events());
+        }
     }
 
     fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone, _frames: &Frames) {

@@ -158,14 +158,22 @@ impl Addresses {
         }
     }
 
+    /// The lower node of an address, which is loaded into the cache while the program goes on.
+    #[inline(always)]
+    pub(super) fn bottom(&self, address: u64) -> Bottom {
+        let bottom = self.known(address, Bottom::UNKNOWN);
+        prefetch(&self.lower.nodes, bottom as usize);
+        Bottom(bottom)
+    }
+
     /// The number of an address; 0 if it has none, or if its node is not known.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, address: u64, bottom: Bottom) -> u32 {
         self.lower.nodes[bottom.0 as usize].0[number(address)]
     }
 
     /// A reference to the number of an address, whose nodes are added if missing.
-    #[inline]
+    #[inline(always)]
     pub(super) fn number(&mut self, address: u64, bottom: Bottom) -> &mut u32 {
         let bottom = match self.known(address, bottom) {
             0 => self.make_bottom(address),
@@ -175,7 +183,7 @@ impl Addresses {
     }
 
     /// Removes the number of an address; returns it, or 0.
-    #[inline]
+    #[inline(always)]
     pub(super) fn remove(&mut self, address: u64, bottom: Bottom) -> u32 {
         let bottom = self.known(address, bottom);
         std::mem::take(&mut self.lower.nodes[bottom as usize].0[number(address)])
@@ -208,7 +216,7 @@ impl Addresses {
     }
 
     /// The lower node of this address; it may have been added since it was looked up.
-    #[inline]
+    #[inline(always)]
     fn known(&self, address: u64, bottom: Bottom) -> u32 {
         if bottom.0 != 0 {
             return bottom.0;
@@ -270,7 +278,7 @@ impl Addresses {
     }
 
     /// The slot of a region, or the vacant slot for it.
-    #[inline]
+    #[inline(always)]
     fn find(&self, key: u64) -> usize {
         let regions = self.regions.as_slice();
         let last = regions.len() - 1;
@@ -282,7 +290,7 @@ impl Addresses {
     }
 
     /// The slot where the search for a region begins, but for the size of the table.
-    #[inline]
+    #[inline(always)]
     fn home(&self, key: u64) -> usize {
         ((key ^ self.key).wrapping_mul(GOLDEN) >> 32) as usize
     }

@@ -89,10 +89,23 @@ impl LiveHeap {
         self.places.tidy();
     }
 
-    /// What was found of the addresses that are looked up, in their order.
+    /// The node of an address, for who looks ahead by itself; the processor is asked to load it.
     #[inline(always)]
-    pub(super) fn found_all(&self) -> [Bottom; TOGETHER] {
-        self.ahead.found_all()
+    pub(super) fn bottom(&self, address: u64) -> Bottom {
+        self.places.bottom(address)
+    }
+
+    /// Asks the processor to load the block at an address.
+    #[inline(always)]
+    pub(super) fn prefetch_block(&self, address: u64, bottom: Bottom) {
+        prefetch(&self.row, self.places.get(address, bottom) as usize);
+    }
+
+    /// Keeps a removed block at a place of its own.
+    pub(super) fn keep(&mut self, block: LiveBlock) -> BlockIndex {
+        let place = take_vacant(&mut self.vacant, &mut self.row);
+        self.row[place.0 as usize] = block;
+        place
     }
 
     /// What was found of one of the addresses that are looked up.

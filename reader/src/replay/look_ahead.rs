@@ -101,12 +101,6 @@ impl LookAhead {
         (events > 0 || self.groups.iter().any(|group| group.events > 0)).then_some(events)
     }
 
-    /// What was found of the addresses of the group that is replayed.
-    #[inline(always)]
-    pub(super) fn found_all(&self) -> [Bottom; TOGETHER] {
-        self.groups[self.now].bottoms
-    }
-
     /// What was found of an address of the group that is replayed.
     #[inline(always)]
     pub(super) fn found(&self, number: usize) -> Bottom {

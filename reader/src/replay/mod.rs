@@ -16,6 +16,7 @@ mod mapping_events;
 pub(crate) mod mappings;
 #[cfg(test)]
 mod model;
+mod recent_blocks;
 pub(crate) mod repeated;
 mod roomy;
 pub(crate) mod short_lived;
@@ -31,10 +32,11 @@ use self::heap::{BlockIndex, LiveHeap};
 use self::kept_moment::{KeptMoment, block_extent, mapped_extents, with_mapped};
 use self::mapped_sums::MappedSums;
 use self::mappings::{Cut, Mappings};
+use self::recent_blocks::RecentBlocks;
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
 use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, RunningFlow, Tally, Totals};
-use crate::analysis::{Options, UnknownBlocks};
+use crate::analysis::{LiveBlock, Options, UnknownBlocks};
 use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
 
@@ -44,6 +46,10 @@ pub struct Replay {
     sums: GroupTotals,
     heap: LiveHeap,
     short_lived: ShortLivedBlocks,
+    /// What is not in the heap, where only flows are replayed.
+    recent: RecentBlocks,
+    /// A thread has freed a block of which nothing more is told.
+    has_untold: bool,
     mappings: Mappings,
     mapped: MappedSums,
     threads: Vec<ReplayThread>,
@@ -73,6 +79,8 @@ struct ReplayThread {
 struct LastFree {
     /// The place of the freed block, which is kept for an undo.
     place: Option<BlockIndex>,
+    /// The freed block, if only flows are replayed.
+    untold: Option<LiveBlock>,
     address: u64,
     ended: ReleasedBlock,
     /// Bytes of the block, if it was a short-lived one, whose free is never undone.
@@ -89,6 +97,8 @@ impl Replay {
             sums: GroupTotals::new(options),
             heap: LiveHeap::default(),
             short_lived: ShortLivedBlocks::default(),
+            recent: RecentBlocks::default(),
+            has_untold: false,
             mappings: Mappings::default(),
             mapped: MappedSums::default(),
             threads: Vec::new(),
@@ -159,6 +169,7 @@ impl Replay {
         mut events: impl ExactSizeIterator<Item = RunEvent> + Clone,
         mut after: impl FnMut(&mut Self, &Event),
     ) {
+        self.settle();
         let mut upcoming = events.clone();
         self.heap.begin();
         loop {
@@ -197,6 +208,7 @@ impl Replay {
     /// The process has a new image: all memory of the old one is gone, and so are its threads.
     pub fn replaced(&mut self) {
         self.unknown_blocks = UnknownBlocks::Unmatched;
+        self.settle();
         for (address, block) in std::mem::take(&mut self.heap).blocks_at() {
             self.kept.end(address, block);
             self.sums.discard(block, block.size, true);

@@ -65,6 +65,7 @@ impl Replay {
     /// Replays these events so many times; they have the numbers of the first time. They have come just before, too, and the
     /// last free of them is not undone.
     pub(crate) fn repeated(&mut self, times: u64, events: impl ExactSizeIterator<Item = Event> + Clone) {
+        let laid_aside = self.settle_for(events.clone());
         let length = events.len() as u64;
         let threshold = self.short_lived_threshold().filter(|_| times > REPLAYED);
         let known = threshold.and_then(|threshold| Round::of(events.clone(), threshold.into()));
@@ -82,6 +83,7 @@ impl Replay {
             }
             self.next_order = self.next_order.saturating_add(orders);
         }
+        self.recent.go_on(laid_aside);
     }
 }
 

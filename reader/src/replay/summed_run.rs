@@ -21,6 +21,7 @@ impl Replay {
 
     /// Replays the next run, which has so many events, all of one time.
     pub(crate) fn summed_run(&mut self, sums: &ShortLivedSums, length: usize, event: impl Fn(usize) -> Event) {
+        self.settle();
         let (first, end) = (event(0), length as u32);
         self.sums.add_short_lived(sums, &first, length as u64);
         let mut passed = PassedStretches { sums, first, groups: 0, stretches: 0 };

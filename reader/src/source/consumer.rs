@@ -9,6 +9,7 @@ use crate::event::{Event, RunEvent, Snapshot, ThreadId};
 use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::{Replay, repeated::round};
+use crate::source::DecodedRun;
 
 /// A consumer of events. What it does not need passes it by.
 pub trait Consumer {
@@ -28,6 +29,11 @@ pub trait Consumer {
     #[inline]
     fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, frames: &Frames) {
         self.events(events.map(|RunEvent { event, .. }| event), frames);
+    }
+    /// The same, for consumers that need little of each event.
+    #[inline]
+    fn decoded_run(&mut self, run: &DecodedRun<'_>, frames: &Frames) {
+        self.run_events(run.run_events(), frames);
     }
     /// How many further allocations of its thread a temporary block may outlive, for consumers to which the sums of
     /// short-lived blocks suffice: see [`Consumer::summed_run`].

@@ -12,13 +12,14 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use memtrack_format::record::RawFrame;
 
+use super::decoded_run::DecodedRun;
 use super::segment::{Batch, Compact, Definition, TicketRun};
 use super::tables::IdTables;
 use super::thread_names::NameSource;
 use super::timeline::Timeline;
 use super::{Consumer, DataLoss, ReadSummary, RunPosition};
 use crate::error::Error;
-use crate::event::{Event, RunEvent, Snapshot, StackId, ThreadId};
+use crate::event::{Event, Snapshot, StackId, ThreadId};
 
 /// The position of a stream's next run: its ticket. Runs of several streams share a ticket if threads at full rate took
 /// it together. Their events are merged by exact times, if those are recorded, else stream by stream.
@@ -173,28 +174,17 @@ impl Merger {
         let Some(events) = batch.events.get(range.clone()) else { return };
         consumer.run(&RunPosition { ticket, thread: cursor.thread, tid: cursor.tid });
         let times = batch.times.get(range).unwrap_or_default();
-        let (first, count) = (self.events, events.len() as u64);
+        let (order, count) = (self.events, events.len() as u64);
         self.events += count * (1 + again);
         self.timeline.given(!events.is_empty() && times.is_empty());
-        let untimed = self.timeline.time(None);
-        let event = |(i, compact): (usize, &Compact)| Event {
-            kind: compact.kind,
-            address: compact.address,
-            size: compact.size,
-            stack: cursor.stacks.get(compact.node as usize).copied().unwrap_or_default(),
-            thread: cursor.thread,
-            order: first + i as u64,
-            time_ns: times.get(i).map_or(untimed, |&ticks| self.timeline.time(Some(ticks))),
-        };
+        let (stacks, thread, timeline) = (cursor.stacks.as_slice(), cursor.thread, &self.timeline);
+        let decoded = DecodedRun { events, stacks, thread, order, times, timeline, whole };
+        let event = |(i, compact): (usize, &Compact)| decoded.event(i, compact);
         // Other threads' events may come between two parts of a run.
         if let Some(sums) = batch.sums.get(run).and_then(Option::as_ref).filter(|_| whole) {
             consumer.summed_run(sums, events.len(), |i| event((i, &events[i])), &self.tables.frames);
         } else {
-            let run_event = |(i, compact): (usize, &Compact)| RunEvent {
-                event: event((i, compact)),
-                short_lived: whole && compact.short_lived,
-            };
-            consumer.run_events(events.iter().enumerate().map(run_event), &self.tables.frames);
+            consumer.decoded_run(&decoded, &self.tables.frames);
         }
         if again > 0 {
             let next = |event: Event| Event { order: event.order + count, ..event };

@@ -11,6 +11,7 @@ mod accounts;
 mod ahead;
 mod brief;
 mod consumer;
+mod decoded_run;
 mod file;
 mod follow;
 mod followed_group;
@@ -47,6 +48,9 @@ use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 pub use self::consumer::{Consumer, RunPosition};
+pub use self::decoded_run::DecodedRun;
+#[cfg(test)]
+pub(crate) use self::decoded_run::with_decoded_run;
 pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub use self::members::{Members, members};
 pub use self::online::Online;

@@ -24,13 +24,13 @@ use super::thread_names::NameSource;
 
 /// An event, without what the merge adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Compact {
-    pub(super) address: u64,
-    pub(super) size: u64,
-    pub(super) node: u32,
-    pub(super) kind: EventKind,
+pub(crate) struct Compact {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) node: u32,
+    pub(crate) kind: EventKind,
     /// It is one of the two events of a block that ends in the run in which it begins.
-    pub(super) short_lived: bool,
+    pub(crate) short_lived: bool,
 }
 
 /// Events with one ticket, from `start` to the start of the next run.

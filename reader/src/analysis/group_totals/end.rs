@@ -4,6 +4,7 @@
 
 use hashbrown::HashTable;
 
+use super::RECENT;
 use super::{GroupFigures, GroupTotals};
 use crate::analysis::block_weight::{peak_weight_of, variance_of, weight_of};
 use crate::analysis::estimate::place;
@@ -31,7 +32,7 @@ impl GroupTotals {
     /// The first half of [`GroupTotals::finish`], for the last call: it consumes the tables, and the caller may free
     /// the live blocks before the second half. So nothing is in memory twice.
     pub(crate) fn close(&mut self, live: impl Iterator<Item = LivePart>) -> Surviving {
-        (self.index, self.recent) = (HashTable::new(), Box::default());
+        (self.index, self.recent) = (HashTable::new(), Box::new([0; RECENT]));
         let others = self.other_moments();
         let mut figures = std::mem::take(&mut self.figures);
         let surviving = self.survive(&mut figures, live, others);

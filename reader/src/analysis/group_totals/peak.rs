@@ -67,7 +67,7 @@ impl GroupTotals {
     }
 
     #[inline]
-    fn set_peak<const SUMS_ONLY: bool>(&mut self, at: Moment) {
+    pub(super) fn set_peak<const SUMS_ONLY: bool>(&mut self, at: Moment) {
         self.totals.peak = self.peak_of_now(at);
         if self.shared_peak.is_none() {
             self.since_peak.clear();

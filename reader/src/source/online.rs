@@ -374,11 +374,19 @@ impl Online {
     /// as far as it is decoded.
     fn complete_up_to(&mut self, wanted: u64, giving: &Giving, file: Option<&OpenCaptureFile>) -> Result<u64, Error> {
         let mut bound = giving.bound;
-        for number in &giving.busy {
-            let Some(stream) = self.streams.get_mut(number) else { continue };
-            // Behind what another busy stream holds back, nothing is emitted.
-            while stream.past <= wanted.min(bound) && stream.decode_stored(file, &mut self.decoding)? {}
-            bound = bound.min(stream.past.saturating_sub(1));
+        loop {
+            let past = giving.busy.iter().filter_map(|number| Some((self.streams.get(number)?.past, *number)));
+            // The one that is behind all others goes on: what is decoded beyond it waits in memory, and nothing of that is emitted if it
+            // has shown all.
+            let Some((past, number)) = past.min() else { break };
+            let Some(stream) = self.streams.get_mut(&number).filter(|_| past <= wanted.min(bound)) else {
+                bound = bound.min(past.saturating_sub(1));
+                break;
+            };
+            if !stream.decode_stored(file, &mut self.decoding)? {
+                bound = past.saturating_sub(1);
+                break;
+            }
         }
         Ok(bound)
     }

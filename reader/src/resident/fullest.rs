@@ -32,9 +32,19 @@ struct BlockLife {
     most: u64,
 }
 
-/// Blocks by address, each with the most of it that may have been in memory.
+/// Blocks by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct FullestBlocks(Vec<((u64, u64), u64)>);
+pub(super) struct FullestBlocks(Vec<((u64, u64), FullestBlock)>);
+
+/// How much of a block was in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FullestBlock {
+    /// The most of it that an account has in memory.
+    pub(super) touched: u64,
+    /// Bytes by which resident memory was larger in its life than at its accounts: so much more of it, or of others, may have been in
+    /// memory between them.
+    pub(super) unseen: u64,
+}
 
 impl FullestScan {
     /// The blocks of a moment, whose account this is.
@@ -84,19 +94,18 @@ impl FullestScan {
             let (begun, ended) = block.time_ns;
             let within = snapshots.iter().filter(|snapshot| (begun..=ended).contains(&snapshot.time_ns));
             let peak = within.map(|snapshot| snapshot.rss_bytes).max().unwrap_or(0).max(elsewhen);
-            let bytes = block.end - block.start;
-            let most = block.touched.saturating_add(peak.saturating_sub(block.most)).min(bytes);
-            ((block.start, block.end), most)
+            let unseen = peak.saturating_sub(block.most);
+            ((block.start, block.end), FullestBlock { touched: block.touched, unseen })
         };
         LiveMoment { fullest: FullestBlocks(self.blocks.iter().map(fullest).collect()), ..live }
     }
 }
 
 impl FullestBlocks {
-    /// Bytes of a block that may have been in memory at once; 0 where that is not known.
-    pub(super) fn of(&self, start: u64, end: u64) -> u64 {
+    /// What is known of a block; nothing of one that was not followed.
+    pub(super) fn of(&self, start: u64, end: u64) -> FullestBlock {
         let found = self.0.binary_search_by_key(&(start, end), |(range, _)| *range);
-        found.map_or(0, |number| self.0[number].1)
+        found.map_or(FullestBlock::default(), |number| self.0[number].1)
     }
 }
 
@@ -153,6 +162,27 @@ mod tests {
         let live = scan.finish(live, &snapshots, peak.map(|peak| peak * MB));
         let found = ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()));
         (found.untouched_blocks.iter().map(|row| row.untouched / MB).sum(), found.untouched / MB)
+    }
+
+    /// As of an allocator that reserves several.
+    #[test]
+    fn what_resident_memory_had_more_was_in_all_blocks_together() {
+        let now = ResidentAccount { page_bytes: 4096, ..ResidentAccount::default() };
+        let block = |number: u64| LiveExtent {
+            start: START + number * 300 * MB,
+            bytes: 300 * MB,
+            time_ns: BEGUN,
+            group: 0,
+            mapped: None,
+        };
+        let groups = vec![(StackId(1), Allocator::Malloc)];
+        let live = LiveMoment { extents: (0..4).map(block).collect(), groups, ..LiveMoment::default() };
+        let mut scan = FullestScan::new(&live, &now, MOMENT);
+        let mappings = (0..4).map(|number| account(block(number).start, 0).mappings.remove(0)).collect();
+        scan.add(&ResidentAccount { mappings, ..now.clone() }, MOMENT);
+        let live = scan.finish(live, &[], Some(150 * MB));
+        let found = ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()));
+        assert_eq!((found.untouched_blocks[0].untouched / MB, found.untouched / MB), (1050, 1050));
     }
 
     #[test]

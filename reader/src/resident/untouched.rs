@@ -9,6 +9,7 @@ use memtrack_format::MapClass;
 use memtrack_format::resident::{AccountMapping, ResidentAccount};
 use rustc_hash::FxHashMap;
 
+use super::fullest::FullestBlock;
 use super::moment::LiveMoment;
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;
@@ -36,38 +37,50 @@ pub(super) fn by_stack<'a>(
     moment: &LiveMoment,
     extents: impl Iterator<Item = &'a LiveExtent>,
 ) -> Vec<UntouchedBlocks> {
-    let mut stacks: FxHashMap<StackId, UntouchedBlocks> = FxHashMap::default();
+    let mut stacks: FxHashMap<StackId, (UntouchedBlocks, u64)> = FxHashMap::default();
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
-        let untouched = extent.bytes.saturating_sub(most_touched(account, moment, extent));
+        let FullestBlock { touched, unseen } = fullest(account, moment, extent);
+        let untouched = extent.bytes.saturating_sub(touched);
         if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
-            let row = stacks.entry(*stack).or_insert_with(|| UntouchedBlocks { stack: *stack, ..Default::default() });
+            let (row, most_unseen) = stacks.entry(*stack).or_default();
+            row.stack = *stack;
             row.blocks += 1;
             row.bytes = row.bytes.saturating_add(extent.bytes);
             row.untouched = row.untouched.saturating_add(untouched);
+            *most_unseen = unseen.max(*most_unseen);
         }
     }
-    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().collect();
+    // What resident memory had more for a moment was in all of them together.
+    let less = |(row, unseen): (UntouchedBlocks, u64)| UntouchedBlocks {
+        untouched: row.untouched.saturating_sub(unseen),
+        ..row
+    };
+    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().map(less).filter(|row| row.untouched >= LARGE).collect();
     rows.sort_by_key(|row| (Reverse(row.untouched), row.stack));
     rows
 }
 
-/// Bytes of a block that are in memory or swapped out, at the account or at a fuller one.
-fn most_touched(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) -> u64 {
+/// What a block has in memory or swapped out, at the account or at a fuller one.
+fn fullest(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) -> FullestBlock {
     let (start, end) = (extent.start, extent.start.saturating_add(extent.bytes));
-    touched(account, start, end).max(moment.fullest.of(start, end))
+    let known = moment.fullest.of(start, end);
+    FullestBlock { touched: known.touched.max(touched(account, start, end)), ..known }
 }
 
-/// Bytes that large blocks have in memory at a fuller account than this one.
+/// Bytes that large blocks have in memory at fuller accounts than this one, or may have had between accounts.
 pub(super) fn later_touched<'a>(
     account: &ResidentAccount,
     moment: &LiveMoment,
     extents: impl Iterator<Item = &'a LiveExtent>,
 ) -> u64 {
-    let more = |extent: &LiveExtent| {
+    let (mut later, mut most_unseen) = (0_u64, 0);
+    for extent in extents.filter(|extent| extent.bytes >= LARGE) {
         let now = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
-        most_touched(account, moment, extent) - now
-    };
-    extents.filter(|extent| extent.bytes >= LARGE).map(more).sum()
+        let FullestBlock { touched, unseen } = fullest(account, moment, extent);
+        later = later.saturating_add(touched - now);
+        most_unseen = unseen.max(most_unseen);
+    }
+    later.saturating_add(most_unseen)
 }
 
 /// Bytes between these addresses that are in memory or swapped out.

@@ -4,6 +4,7 @@
 
 use memtrack_reader::origin::Whose;
 
+use super::leaked;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severity, command, in_blocks, size_of};
 use crate::reports::capture_info::Capture;
@@ -82,6 +83,7 @@ impl<'a> Holder<'a> {
         [
             vec![held],
             absent.evidence(self.row.named(rows.capture).as_ref()).into_iter().collect(),
+            leaked::evidence(rows, self.row).into_iter().collect(),
             self.row.objects(objects),
         ]
         .concat()

@@ -6,7 +6,7 @@ use memtrack_reader::analysis::Tally;
 use memtrack_reader::origin::Whose;
 
 use super::rows::LineRow;
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, size_of};
 use crate::reports::leaked::LeakMoment;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
@@ -19,29 +19,36 @@ const LEAST: u64 = 1 << 20;
 const LEAST_PERCENT: u64 = 20;
 const LEAST_PERCENT_OF_PEAK: u64 = 5;
 
-/// One finding, if lines have much of what leaked that no other finding says to grow.
+/// One finding, if lines have much of what leaked that are not told to grow, nor to hold it at the peak, which tells what leaked of it.
 pub(super) fn findings(
     rows: &LineRows<'_>,
     sources: &mut Sources,
-    objects: &LineObjects,
+    (objects, absent): (&LineObjects, &NotInMemory<'_>),
     growing: &[Finding],
+    held: &[Finding],
 ) -> Vec<Finding> {
     let capture = rows.capture;
     let when = capture.info.leak_moment;
     // While a program runs, what is live may yet be given back.
-    if matches!(when, LeakMoment::Snapshot | LeakMoment::SoFar) {
+    if is_of_running(when) {
         return Vec::new();
     }
-    // Imports stay, and what lies in arenas is not known.
-    let counted = || rows.rows.iter().filter(|row| row.whose() != Whose::Imports);
-    let whole: Tally = counted().map(LineRow::leaked).sum();
-    let of_leaked = whole.bytes / (100 / LEAST_PERCENT);
-    let least = LEAST.max(of_leaked).max(rows.peak.bytes / (100 / LEAST_PERCENT_OF_PEAK));
+    let whole = whole(rows);
+    // Beside a gigabyte that was only reserved, no line would have much of what leaked.
+    let touched = |bytes: u64| bytes.saturating_sub(absent.sum());
+    let of_leaked = touched(whole.bytes) / (100 / LEAST_PERCENT);
+    let least = LEAST.max(of_leaked).max(touched(rows.peak.bytes) / (100 / LEAST_PERCENT_OF_PEAK));
     let is_much = |row: &&LineRow| {
         let leaked = row.leaked();
-        row.has_line() && leaked.bytes >= least && leaked.bytes_range().0 > 0 && !row.is_named_by(capture, growing)
+        let found = absent.of_line(row.named(capture).as_ref()).unwrap_or_default();
+        row.has_line()
+            && leaked.bytes >= least
+            && leaked.bytes_range().0 > 0
+            && !found.is_most_of(leaked.bytes)
+            && !row.is_named_by(capture, growing)
+            && !row.is_evidence_of(capture, held)
     };
-    let mut lines: Vec<&LineRow> = counted().filter(is_much).collect();
+    let mut lines: Vec<&LineRow> = counted(rows).filter(is_much).collect();
     lines.sort_by_key(|row| std::cmp::Reverse((row.whose() == Whose::Own, row.leaked().bytes)));
     lines.truncate(MOST);
     let Some(first) = lines.first() else { return Vec::new() };
@@ -54,8 +61,8 @@ pub(super) fn findings(
             filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
         }
         let leaked = row.leaked();
-        let share = percent(leaked.bytes, whole.bytes);
-        let text = format!("{}, {share} of what leaked: {}", in_blocks(leaked), row.name(capture));
+        let share = share_of_leaked(rows, leaked, whole);
+        let text = format!("{}, {share}: {}", in_blocks(leaked), row.name(capture));
         evidence.push(Evidence { text, tally: leaked, place, ..Evidence::default() });
         evidence.extend(row.objects(objects));
     }
@@ -63,9 +70,9 @@ pub(super) fn findings(
         kind: FindingKind::Leaked,
         severity: Severity::Note,
         title: format!(
-            "{} has {} of what leaked, {} live {}",
+            "{} has {}, {} live {}",
             first.name(capture),
-            percent(tally.bytes, whole.bytes),
+            share_of_leaked(rows, tally, whole),
             size_of(tally),
             when.when()
         ),
@@ -80,6 +87,41 @@ pub(super) fn findings(
     }]
 }
 
+/// What leaked of a line that holds much at the peak, as evidence; `None`: that is less than half of it, or not known.
+pub(super) fn evidence(rows: &LineRows<'_>, row: &LineRow) -> Option<Evidence> {
+    let (leaked, when) = (row.leaked(), rows.capture.info.leak_moment);
+    let is_most = leaked.bytes_range().0 > 0 && leaked.bytes >= row.peak.tally.bytes / 2;
+    (is_most && !is_of_running(when)).then(|| {
+        let share = share_of_leaked(rows, leaked, whole(rows));
+        let text = format!("not given back: {} live {}, {share}", in_blocks(leaked), when.when());
+        Evidence { text, tally: leaked, ..Evidence::default() }
+    })
+}
+
+/// Whether programs ran on then, of whose memory it is not known whether it leaked.
+fn is_of_running(moment: LeakMoment) -> bool {
+    match moment {
+        LeakMoment::Snapshot | LeakMoment::RecordingEnd | LeakMoment::SoFar | LeakMoment::Several => true,
+        LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => false,
+    }
+}
+
+/// The rows of what counts as leaked: imports stay.
+fn counted<'a>(rows: &'a LineRows<'_>) -> impl Iterator<Item = &'a LineRow> {
+    rows.rows.iter().filter(|row| row.whose() != Whose::Imports)
+}
+
+/// All that leaked; what lies in arenas is not known.
+fn whole(rows: &LineRows<'_>) -> Tally {
+    counted(rows).map(LineRow::leaked).sum()
+}
+
+/// `75.0 % of what leaked`.
+fn share_of_leaked(rows: &LineRows<'_>, part: Tally, whole: Tally) -> String {
+    let selected = if rows.capture.info.narrowed { "what is selected of " } else { "" };
+    format!("{} of {selected}what leaked", percent(part.bytes, whole.bytes))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::reports::capture_info::Capture;
@@ -90,23 +132,47 @@ mod tests {
 
     const MAIN: (&str, &str) = ("<module>", "/srv/main.py");
     const KEEP: (&str, &str) = ("remember", "/srv/keep.py");
+    const REPORT: (&str, &str) = ("report", "/srv/report.py");
     const FIND: (&str, &str) = ("_find_and_load", "<frozen importlib._bootstrap>");
     const PANDAS: (&str, &str) = ("<module>", "/v/site-packages/pandas/__init__.py");
 
-    /// Title, and text of the evidence, of what leaked: of two lines and an import so much, with this peak.
+    /// Title, and text of the evidence, of what leaked: of two lines and an import so much. Another line has had this peak.
     fn told(bytes: [u64; 3], peak: u64, change: impl Fn(&mut Capture)) -> Vec<String> {
-        let mut capture =
-            of_stacks(&[(&[MAIN, KEEP], bytes[0]), (&[MAIN], bytes[1]), (&[MAIN, FIND, PANDAS], bytes[2])]);
-        capture.analysis.groups.change(0, |group| group.peak.bytes = peak);
+        let mut capture = of_stacks(&[
+            (&[MAIN, KEEP], bytes[0]),
+            (&[MAIN], bytes[1]),
+            (&[MAIN, FIND, PANDAS], bytes[2]),
+            (&[MAIN, REPORT], 0),
+        ]);
+        capture.analysis.groups.change(3, |group| group.peak.bytes = peak);
         capture.analysis.totals.peak.bytes = peak;
         change(&mut capture);
         capture.show(&DisplayOptions::default()).unwrap();
-        let found = Explanation::of(&capture, &LargeBlocks::default(), None, &[], &LineObjects::default());
-        let leaked = found.findings.iter().filter(|finding| finding.kind == FindingKind::Leaked);
-        let texts = leaked.flat_map(|finding| {
+        texts(&capture, FindingKind::Leaked)
+    }
+
+    fn texts(capture: &Capture, kind: FindingKind) -> Vec<String> {
+        let found = Explanation::of(capture, &LargeBlocks::default(), None, &[], &LineObjects::default());
+        let of_kind = found.findings.iter().filter(|finding| finding.kind == kind);
+        let texts = of_kind.flat_map(|finding| {
             [finding.title.clone()].into_iter().chain(finding.evidence.iter().map(|evidence| evidence.text.clone()))
         });
         texts.collect()
+    }
+
+    #[test]
+    fn what_leaked_of_a_line_that_holds_the_peak_is_told_there() {
+        let told = |leaked: u64| {
+            let mut capture = of_stacks(&[(&[MAIN, KEEP], leaked)]);
+            capture.analysis.groups.change(0, |group| group.peak.bytes = 30_000_000);
+            capture.analysis.totals.peak.bytes = 30_000_000;
+            capture.show(&DisplayOptions::default()).unwrap();
+            assert!(texts(&capture, FindingKind::Leaked).is_empty());
+            texts(&capture, FindingKind::Held)
+        };
+        let expected = "not given back: 29.0 MB in 1 block live at exit, 100 % of what leaked";
+        assert_eq!(told(29_000_000).last().map(String::as_str), Some(expected));
+        assert!(!told(2_000_000).iter().any(|text| text.contains("not given back")));
     }
 
     #[test]
@@ -124,7 +190,11 @@ mod tests {
         let few = [500_000, 400_000, 0];
         assert_eq!(told(few, 500_000, |_| ()), Vec::<String>::new());
         assert_eq!(told([30_000_000, 0, 0], 900_000_000, |_| ()), Vec::<String>::new(), "of the peak");
-        let running = |capture: &mut Capture| capture.info.leak_moment = LeakMoment::Snapshot;
-        assert_eq!(told([30_000_000, 0, 0], 40_000_000, running), Vec::<String>::new());
+        for moment in [LeakMoment::Snapshot, LeakMoment::RecordingEnd, LeakMoment::Several] {
+            let running = |capture: &mut Capture| capture.info.leak_moment = moment;
+            assert_eq!(told([30_000_000, 0, 0], 40_000_000, running), Vec::<String>::new());
+        }
+        let killed = |capture: &mut Capture| capture.info.process.exit_status = Some(137);
+        assert_eq!(told([30_000_000, 0, 0], 40_000_000, killed), Vec::<String>::new());
     }
 }

@@ -148,11 +148,16 @@ impl Explanation {
         let absent = NotInMemory::of(resident);
         let growing = growth::findings(&rows, &mut sources, (objects, &absent));
         let tiny = tiny::findings(&rows, &mut sources);
+        let killed = killed::findings(&rows, blocks.last.as_ref(), &mut sources);
+        let held = held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat());
+        // What a program had when it was killed may have been of use.
+        let is_done = killed.is_empty();
+        let leaked = is_done.then(|| leaked::findings(&rows, &mut sources, (objects, &absent), &growing, &held));
         let mut findings = [
-            killed::findings(&rows, blocks.last.as_ref(), &mut sources),
+            killed,
             copies::findings(&rows, &blocks.at_peak),
-            held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat()),
-            leaked::findings(&rows, &mut sources, objects, &growing),
+            held,
+            leaked.unwrap_or_default(),
             shared::findings(capture, &mut sources),
             growing,
             tiny,

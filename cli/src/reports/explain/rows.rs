@@ -133,6 +133,12 @@ impl LineRow {
         self.key == key
     }
 
+    /// Whether one of these findings has the line as evidence.
+    pub(super) fn is_evidence_of(&self, capture: &Capture, findings: &[Finding]) -> bool {
+        let end = format!(": {}", self.name(capture));
+        findings.iter().any(|finding| finding.evidence.iter().any(|evidence| evidence.text.ends_with(&end)))
+    }
+
     /// Whether one of these findings is about the line.
     pub(super) fn is_named_by(&self, capture: &Capture, findings: &[Finding]) -> bool {
         let name = format!("{} ", self.name(capture));

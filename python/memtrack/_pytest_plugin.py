@@ -7,7 +7,6 @@ whatever handles failures (reruns, xfail, unittest) handles it.
 
 import contextlib
 import functools
-import inspect
 import os
 import re
 import tempfile
@@ -15,7 +14,7 @@ import tempfile
 # By name: a test may replace them in their modules while it is recorded.
 from os import getpid, unlink
 from os.path import exists
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, Tuple
 
 import pytest
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit, RecordedCall
 
-_AnyLimit = TypeVar("_AnyLimit")
 _MARKERS = {
     "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
     "high-water mark, such as 24 MB.",
@@ -106,20 +104,15 @@ class _Options:
             raise pytest.UsageError("memtrack: --memtrack-fail-over needs --memtrack-compare FILE")
 
 
-def _has_limit(item: pytest.Item) -> bool:
-    """Whether a marker gives the test a limit."""
-    return any(map(item.get_closest_marker, _MARKERS))
-
-
-def _of_marker(kind: Callable[..., _AnyLimit], marker: pytest.Mark) -> _AnyLimit:
-    """The limit that a marker gives; where its arguments are none of the limit's, TypeError names the marker and what it takes."""
-    try:
-        return kind(*marker.args, **marker.kwargs)
-    except TypeError as error:
-        # Python's text begins with the function that was called, which nobody has written.
-        wrong = re.sub(r"^\S*__init__\(\) ", "", str(error))
-        written, _, _ = _MARKERS[marker.name].partition(": ")
-        raise TypeError(f"{marker.name}: {wrong}; expected {written}") from None
+def _markers(item: pytest.Item) -> Tuple[Optional[pytest.Mark], Optional[pytest.Mark]]:
+    """The closest marker of each kind, as `get_closest_marker` gives them, in one pass."""
+    memory = leaks = None
+    for marker in item.iter_markers():
+        if memory is None and marker.name == "limit_memory":
+            memory = marker
+        elif leaks is None and marker.name == "limit_leaks":
+            leaks = marker
+    return memory, leaks
 
 
 def _yes_or_no(text: Optional[str]) -> Optional[bool]:
@@ -148,6 +141,13 @@ class MemtrackPlugin:
         self._numbers: Dict[str, int] = {}
         self._paths: Set[str] = set()
         self._process = getpid()
+        self._root = str(config.rootpath)
+        self._recording_options: Dict[str, Any] = {
+            "native_traces": options.native,
+            "trace_python_allocators": options.python_allocators is not False,
+        }
+        #: The limits of tests with one marker, by its size, which is a text; of those with none by None.
+        self._limits: "Dict[Optional[str], List[Limit]]" = {}
         self._resting: "Optional[RestingRecording]" = None
         #: The next test has limits, too.
         self._goes_on = False
@@ -175,29 +175,22 @@ class MemtrackPlugin:
 
     def has_limits(self, item: pytest.Item) -> bool:
         """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
-        return self.has_markers if _has_limit(item) else bool(self.options.limit)
+        return self.has_markers if any(_markers(item)) else bool(self.options.limit)
 
     def limits(self, item: pytest.Item) -> "List[Limit]":
-        """The limits of a test: its markers', else that of --memtrack-limit."""
-        memory, leaks = (item.get_closest_marker(name) for name in _MARKERS)
+        """The limits of a test: its markers', else that of --memtrack-limit. A fixture may have added a marker."""
+        memory, leaks = _markers(item)
         if not (self.has_markers if memory or leaks else self.options.limit):
             return []
-        from memtrack._sizes import parse_size
-        from memtrack._test_limits import LeakLimit, MemoryLimit
+        from memtrack._test_limits import limits_of
 
-        found: "List[Limit]" = []
-        if memory is not None:
-            found.append(_of_marker(MemoryLimit, memory))
-        elif self.options.limit:
-            found.append(MemoryLimit(self.options.limit, marker="--memtrack-limit "))
-        if leaks is not None:
-            leak_limit = _of_marker(LeakLimit, leaks)
-            if not isinstance(leak_limit.repeat, int) or leak_limit.repeat < 1:
-                raise ValueError(f"limit_leaks: repeat is {leak_limit.repeat!r}, expected a number from 1 on")
-            found.append(leak_limit)
-        for limit in found:
-            parse_size(limit.limit)
-        return found
+        size = memory.args[0] if memory is not None and len(memory.args) == 1 and not memory.kwargs else None
+        if leaks is not None or (memory is not None and type(size) is not str):
+            return limits_of(memory, leaks, self.options.limit, _MARKERS)
+        # Most tests have the same one, and each a marker of its own.
+        if size not in self._limits:
+            self._limits[size] = limits_of(memory, leaks, self.options.limit, _MARKERS)
+        return self._limits[size]
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
@@ -236,17 +229,14 @@ class MemtrackPlugin:
     def recording(self, item: pytest.Item, limits: "List[Limit]") -> "RecordedCall":
         """A recording for one call of this test, which has begun; the test fails where there can be none."""
         from memtrack._errors import Error
-        from memtrack._test_limits import RecordedCall
+        from memtrack._test_limits import RecordedCall, own_fixtures
         from memtrack._unpatched import undisturbed
 
         if self.session is not None:
             self.session.pause()
-        options = {
-            "native_traces": self.options.native,
-            "trace_python_allocators": self.options.python_allocators is not False,
-        }
-        root, shared = str(self.config.rootpath), self._shared(options)
-        fixtures = functools.partial(_own_fixtures, item, root)
+        options, root = self._recording_options, self._root
+        shared = self._shared(options)
+        fixtures = functools.partial(own_fixtures, item, root)
         try:
             if shared is not None:
                 path = functools.partial(self._path_of_own, item.nodeid)
@@ -320,9 +310,12 @@ class MemtrackPlugin:
         figures = test.figures()
         if self.session is not None:
             self.session.note_apart(item.nodeid, figures)
-        # Of an earlier run of the same test there are some.
-        own = {f"memtrack_{name}": value for name, value in figures.items()}
-        item.user_properties[:] = [*(known for known in item.user_properties if known[0] not in own), *own.items()]
+        own = [(f"memtrack_{name}", value) for name, value in figures.items()]
+        if item.user_properties:
+            # Of an earlier run of the same test there are some.
+            names = [name for name, _ in own]
+            item.user_properties[:] = [known for known in item.user_properties if known[0] not in names]
+        item.user_properties += own
 
     def _capture_path(self, name: str) -> str:
         """A name for a capture, after the test's, which no other test of the session has."""
@@ -483,16 +476,3 @@ class MemtrackPlugin:
 
 def _unchecked(reason: str) -> str:
     return f"memtrack: the limits of this test cannot be checked: {reason}"
-
-
-def _own_fixtures(item: pytest.Item, root: str) -> List[str]:
-    """The fixtures of a test that are defined in its project."""
-    from memtrack._holders import is_own
-
-    defined: Dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-    files = {
-        name: getattr(getattr(inspect.unwrap(known[-1].func), "__code__", None), "co_filename", "")
-        for name, known in defined.items()
-        if known
-    }
-    return [name for name in getattr(item, "fixturenames", ()) if is_own(files.get(name, ""), root)]

@@ -6,17 +6,19 @@ the test asks for while it runs is left out and named. Invariant: a test that fa
 
 import dataclasses
 import gc
+import inspect
 import os
+import re
 
 # By name: a test may replace them in their modules while it is recorded.
 from os import listdir, unlink
 from os.path import exists
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from memtrack._capture import Allocation, Capture
 from memtrack._errors import Error, quietly
-from memtrack._holders import Holding, holders_text
+from memtrack._holders import Holding, holders_text, is_own
 from memtrack._interrupts import surely
 from memtrack._records import Stack
 from memtrack._rest import spans_between
@@ -25,9 +27,12 @@ from memtrack._spans import at_their_peak, captures_at, captures_of, live_at_end
 from memtrack._unpatched import has_builtins, undisturbed
 
 if TYPE_CHECKING:
+    import pytest
+
     from memtrack._rest import RestingRecording
     from memtrack._tracker import Tracker
 
+_AnyLimit = TypeVar("_AnyLimit")
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -140,6 +145,37 @@ class LeakLimit:
 Limit = Union[MemoryLimit, LeakLimit]
 
 
+def limits_of(
+    memory: "Optional[pytest.Mark]", leaks: "Optional[pytest.Mark]", option: Optional[str], texts: Dict[str, str]
+) -> List[Limit]:
+    """The limits that these markers give, else the option. Raises TypeError or ValueError where they give none; `texts` says of each
+    marker what it takes."""
+    found: List[Limit] = []
+    if memory is not None:
+        found.append(_of_marker(MemoryLimit, memory, texts))
+    elif option:
+        found.append(MemoryLimit(option, marker="--memtrack-limit "))
+    if leaks is not None:
+        leak_limit = _of_marker(LeakLimit, leaks, texts)
+        if not isinstance(leak_limit.repeat, int) or leak_limit.repeat < 1:
+            raise ValueError(f"limit_leaks: repeat is {leak_limit.repeat!r}, expected a number from 1 on")
+        found.append(leak_limit)
+    for limit in found:
+        parse_size(limit.limit)
+    return found
+
+
+def _of_marker(kind: Callable[..., _AnyLimit], marker: "pytest.Mark", texts: Dict[str, str]) -> _AnyLimit:
+    """The limit that a marker gives; where its arguments are none of the limit's, TypeError names the marker and what it takes."""
+    try:
+        return kind(*marker.args, **marker.kwargs)
+    except TypeError as error:
+        # Python's text begins with the function that was called, which nobody has written.
+        wrong = re.sub(r"^\S*__init__\(\) ", "", str(error))
+        written, _, _ = texts[marker.name].partition(": ")
+        raise TypeError(f"{marker.name}: {wrong}; expected {written}") from None
+
+
 def other_threads() -> FrozenSet[int]:
     """The ids of all threads of this process but the current one."""
     try:
@@ -173,6 +209,8 @@ class RecordedCall:
         self.root = root
         self.fixtures = fixtures
         self.options = options
+        self.repeat = max((limit.repeat for limit in limits if isinstance(limit, LeakLimit)), default=0)
+        """How often the test runs for limits of leaks; 0: it has none, and runs once."""
         self.runs: List[Tuple[int, int]] = []
         """The span of each run."""
         self.held_bound: Optional[int] = None
@@ -240,11 +278,10 @@ class RecordedCall:
 
     def numbers(self) -> Iterator[int]:
         """The numbers of its runs, from 0."""
-        repeat = max((limit.repeat for limit in self.limits if isinstance(limit, LeakLimit)), default=0)
-        for number in range(max(repeat, 1)):
+        for number in range(max(self.repeat, 1)):
             begin = now_ns()
             yield number
-            if repeat:
+            if self.repeat:
                 gc.collect()
             self.runs.append((begin, now_ns()))
 
@@ -342,6 +379,17 @@ class RecordedCall:
             lines.append(f"fixtures, not judged: {', '.join(name + size for name, size in fixtures.items())}")
         lines.append(f"capture: {' '.join(self.capture.files)}")
         return "\n".join(lines)
+
+
+def own_fixtures(item: "pytest.Item", root: str) -> List[str]:
+    """The fixtures of a test that are defined in its project."""
+    defined: Dict[str, Any] = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    files = {
+        name: getattr(getattr(inspect.unwrap(known[-1].func), "__code__", None), "co_filename", "")
+        for name, known in defined.items()
+        if known
+    }
+    return [name for name in getattr(item, "fixturenames", ()) if is_own(files.get(name, ""), root)]
 
 
 def call_test(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:

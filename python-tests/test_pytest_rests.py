@@ -514,6 +514,19 @@ void churn(void) {
     for (unsigned n = 0; !ended; n++, rounds++) free(malloc(16 + n * 7919u % 4000));
 }
 """
+#: A test finds the process that records it.
+RECORDER = """
+def recorder():
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\\0")
+            if words[1:2] == [b"recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd():
+                return int(pid)
+        except OSError:
+            pass
+
+"""
 #: Lets the recorder go on when the thread has not waited for some time.
 LETS_GO_ON = """
 import os, sys
@@ -542,17 +555,7 @@ ROUNDS = ctypes.c_long.in_dll(CHURN, "rounds")
 ENDED = ctypes.c_int.in_dll(CHURN, "ended")
 LIMIT = time.monotonic() + PATIENCE
 thread = threading.Thread(target=CHURN.churn, daemon=True)
-
-def recorder():
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                words = file.read().split(b"\\0")
-            if words[1:2] == [b"recorder"] and os.readlink(f"/proc/{pid}/cwd") == os.getcwd():
-                return int(pid)
-        except OSError:
-            pass
-
+""" + RECORDER + """
 def waits(call):
     while True:
         with open(call) as file:
@@ -584,3 +587,60 @@ def test_goes_on():
 """
     # It gives up before it is killed, so that the recorder goes on.
     assert outcomes(tests(code.replace("PATIENCE", str(PATIENCE // 2)))) == {"passed": 2}
+
+
+#: Stops the recorder in a test, and lets it go on before the test's report is made.
+STOPPED = """
+import os, pytest, signal
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    yield
+    for stopped in item.funcargs["stopped"]:
+        os.kill(stopped, signal.SIGCONT)
+"""
+
+
+def test_what_is_surely_within_is_not_waited_for(tests, pytester):
+    """A small test is judged without the recorder, which stands still until the test's report is to be made; the report has the figures."""
+    code = "import signal\n" + RECORDER + """
+@pytest.fixture
+def stopped():
+    return []
+
+@pytest.mark.parametrize("blocks", [1, 2, 0])
+@pytest.mark.limit_memory("50 MB")
+def test_small(stopped, blocks):
+    kept = load(blocks)
+    stopped.append(recorder())
+    os.kill(stopped[0], signal.SIGSTOP)
+"""
+    pytester.makeconftest(FIGURES + STOPPED)
+    result = tests(code)
+    assert outcomes(result) == {"passed": 3}, result.stdout.str()
+    peaks = [each["memtrack_peak_bytes"] // 1_000_000 for _, each in sorted(known(pytester).items())]
+    assert peaks == [0, 1, 2]
+
+
+def test_what_is_not_surely_within_is_judged_by_what_it_held(tests, pytester):
+    """What all blocks of a test together have is more than the limit, to which it holds exactly as much, or one byte more."""
+    code = """
+CHUNK = 3_000_000
+import ctypes
+malloc, free = ctypes.pythonapi.PyMem_RawMalloc, ctypes.pythonapi.PyMem_RawFree
+malloc.argtypes, malloc.restype, free.argtypes, free.restype = [ctypes.c_size_t], ctypes.c_void_p, [ctypes.c_void_p], None
+
+def hold(size):
+    for _ in range(3):
+        free(malloc(size))
+
+@pytest.mark.parametrize("size", [CHUNK, CHUNK + 5_000])
+@pytest.mark.limit_memory(CHUNK + 4_000)
+def test_one_at_a_time(size):
+    hold(size)
+"""
+    pytester.makeconftest(FIGURES)
+    result = tests(code)
+    assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()
+    assert [each["memtrack_peak_bytes"] // 1_000_000 for each in known(pytester).values()] == [3, 3]
+    assert [each["memtrack_allocated_bytes"] // 1_000_000 for each in known(pytester).values()] == [9, 9]

@@ -85,6 +85,10 @@ class Connection:
         self._answer, self._length = bytearray(_LONGEST), 0
         #: What happened to it, where there was none.
         self._failed = ""
+        #: A request was sent whose answer was not read yet.
+        self._is_owed = False
+        #: That answer, once it was read.
+        self._late = b""
 
     def close(self) -> None:
         """Ends it."""
@@ -92,6 +96,10 @@ class Connection:
 
     def is_alive(self) -> bool:
         """Whether the other side still listens. Not by select(), which takes no descriptor from 1024 on."""
+        try:
+            self._take_owed()
+        except Error:
+            return False
         if not self._socket.is_own():
             return False
         patience = self._socket.gettimeout()
@@ -116,18 +124,55 @@ class Connection:
 
     def ask_line(self, request: bytes) -> Any:
         """The same to a request that is a line already."""
-        if not self._socket.is_own():
-            raise Error(_CLOSED)
         try:
-            # A program may have the signal SIGPIPE end it.
-            self._socket.sendall(request, MSG_NOSIGNAL)
+            self._send(request)
             line = self._line()
         except BaseException as error:
-            if is_own_failure(error):
-                raise Error(self._after_failure(error)) from error
-            self._settle()
+            self._has_failed(error)
             raise
         return _said(line)
+
+    def ask_ahead(self, request: bytes) -> None:
+        """Sends a request that is a line already, whose answer comes while this process does other things: `late_answer` gives it,
+        also where others were made since, but no further one of this kind."""
+        try:
+            self._send(request)
+            self._is_owed = True
+        except BaseException as error:
+            self._has_failed(error)
+            raise
+
+    def late_answer(self) -> Any:
+        """The answer to the request of `ask_ahead`."""
+        self._take_owed()
+        line, self._late = self._late, b""
+        return _said(line)
+
+    def _take_owed(self) -> None:
+        """Reads the answer that is owed, if one is: what comes next is the answer to the next request."""
+        if not self._is_owed:
+            return
+        try:
+            self._late = self._line()
+            self._is_owed = False
+        except BaseException as error:
+            self._has_failed(error)
+            raise
+
+    def _send(self, request: bytes) -> None:
+        self._take_owed()
+        if not self._socket.is_own():
+            raise Error(_CLOSED)
+        # A program may have the signal SIGPIPE end it.
+        self._socket.sendall(request, MSG_NOSIGNAL)
+
+    def _has_failed(self, error: BaseException) -> None:
+        """After an exception amid a request: raises Error for a failure of memtrack's own. No answer is owed any more."""
+        if is_own_failure(error):
+            self._is_owed = False
+            raise Error(self._after_failure(error)) from error
+        if not isinstance(error, Error):
+            self._settle()
 
     def tell(self, request: Request) -> None:
         """Has something done, of which nothing more is to be known. Imports nothing, so that a recording does not have it."""
@@ -142,6 +187,8 @@ class Connection:
         self._length = 0
         self._failed = ""
         answer = self._answer
+        if self._is_owed and not self.is_alive():
+            return False
         if not self._socket.is_own():
             return False
         try:
@@ -176,6 +223,7 @@ class Connection:
         """
         for _ in range(_SETTLED_AFTER):
             try:
+                self._is_owed = False
                 self._resume()
                 return
             except BaseException as error:

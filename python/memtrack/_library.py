@@ -74,6 +74,7 @@ class Library:
             self.detach: Callable[[], int] = loaded.memtrack_detach
             self.rest: Callable[[], int] = loaded.memtrack_rest
             self.go_on: Callable[[], int] = loaded.memtrack_go_on
+            self.most_bytes: Callable[[], int] = loaded.memtrack_most_bytes
             self._end_resting: Callable[[], int] = loaded.memtrack_end_resting
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
@@ -81,6 +82,7 @@ class Library:
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
         for function in (loaded.memtrack_detach, loaded.memtrack_rest, loaded.memtrack_go_on, loaded.memtrack_end_resting):
             function.argtypes = []
+        loaded.memtrack_most_bytes.argtypes, loaded.memtrack_most_bytes.restype = [], ctypes.c_uint64
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 

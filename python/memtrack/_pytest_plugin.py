@@ -149,6 +149,8 @@ class MemtrackPlugin:
         #: The limits of tests with one marker, by its size, which is a text; of those with none by None.
         self._limits: "Dict[Optional[str], List[Limit]]" = {}
         self._resting: "Optional[RestingRecording]" = None
+        #: A test that is within its limits, whose figures are still to come.
+        self._late: "Optional[Tuple[pytest.Item, RecordedCall]]" = None
         #: The next test has limits, too.
         self._goes_on = False
 
@@ -219,6 +221,8 @@ class MemtrackPlugin:
             yield
         finally:
             restore()
+            # Before the report is made, which has them.
+            self._note_late()
 
     def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, with what records and judges it around."""
@@ -232,6 +236,8 @@ class MemtrackPlugin:
         from memtrack._test_limits import RecordedCall, own_fixtures
         from memtrack._unpatched import undisturbed
 
+        # Of an earlier call of the same test.
+        self._note_late()
         if self.session is not None:
             self.session.pause()
         options, root = self._recording_options, self._root
@@ -276,6 +282,9 @@ class MemtrackPlugin:
 
     def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
         """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
+        if test.is_late:
+            self._late = item, test
+            return
         if test.has_figures():
             # This uses nothing that the test has replaced.
             self._note_figures(item, test)
@@ -292,6 +301,18 @@ class MemtrackPlugin:
                 wrong = _unchecked(str(error))
         if wrong is not None:
             pytest.fail(wrong, pytrace=False)
+
+    def _note_late(self) -> None:
+        """Notes the figures of a test that was judged before they were known. It has passed, whether they become known or not."""
+        if self._late is None:
+            return
+        from memtrack._errors import Error
+        from memtrack._unpatched import has_builtins, undisturbed
+
+        (item, test), self._late = self._late, None
+        with contextlib.nullcontext() if has_builtins() else undisturbed(), contextlib.suppress(Error):
+            test.await_figures()
+            self._note_figures(item, test)
 
     def _exceeded(self, item: pytest.Item, test: "RecordedCall") -> Optional[str]:
         """By what the test is over a limit; if it is not, its captures are removed unless they are kept."""

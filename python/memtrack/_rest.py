@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+    from memtrack._recorder import Recorder
     from memtrack._tracker import Tracker
 
 #: The size of its records, in bytes, from which on another one is begun: the file of a call has what was recorded before it, too. A file
@@ -49,6 +50,10 @@ class RestingRecording:
         self._tracker: "Optional[Tracker]" = None
         self._process = getpid()
         self._is_large = False
+        #: The recorder that is still to answer of which runs the sums are wanted.
+        self._late: "Optional[Tuple[Recorder, Sequence[Tuple[int, int]]]]" = None
+        #: What it has answered.
+        self._late_sums: "Optional[List[int]]" = None
 
     def go_on(self) -> bool:
         """Records from now on, as the last thing. False: this is no process or moment for it."""
@@ -56,6 +61,9 @@ class RestingRecording:
             return False
         try:
             with _tracker._lock:
+                if self._late is not None:
+                    # Nobody has asked for it.
+                    self._settle()
                 if self._tracker is not None and _tracker._active is self._tracker:
                     # Another call has not ended.
                     return False
@@ -103,9 +111,17 @@ class RestingRecording:
         _tracker._active, _tracker._end_resting = None, self.end
         return False
 
-    def rest(self, runs: Sequence[Tuple[int, int]]) -> "Optional[List[int]]":
+    @property
+    def is_late(self) -> bool:
+        """Whether `late_sums` has to be asked for the sums of the last rest."""
+        return self._late is not None
+
+    def rest(self, runs: Sequence[Tuple[int, int]], most: int = -1) -> "Optional[List[int]]":
         """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them, four numbers each;
-        None where only the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended."""
+        None where only the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended.
+
+        Where all that was recorded is certain to be no more than `most` bytes, the result is None, too, and `is_late` is true: the
+        sums are asked for, and not waited for."""
         tracker = self._tracker
         if getpid() != self._process:
             return []
@@ -119,19 +135,58 @@ class RestingRecording:
             children = -1 if _tracker._spans else tracker._library.rest()
             if children >= 0:
                 _tracker._active, _tracker._end_resting = None, self.end
-            assert _tracker._recorder is not None
-            size, *sums = _tracker._recorder.ask_line(_request(b"rest", runs))
-            if not sums:
-                # More than is kept at hand, or what cannot be written.
-                size, *sums = _tracker._recorder.ask_line(_request(b"written", runs))
+            recorder = _tracker._recorder
+            assert recorder is not None
+            if children == 0 and tracker._library.most_bytes() <= most:
+                recorder.ask_ahead(_request(b"rest", runs))
+                self._late = recorder, runs
+                return None
+            sums = self._sums(recorder, runs, recorder.ask_line(_request(b"rest", runs)))
         except BaseException:
             # Of a signal handler, or of a recorder that has nothing to go on with.
             surely(self.end)
             raise
         finally:
             release(_tracker._lock)
-        self._is_large = size >= _LARGE
         return sums if children == 0 else None
+
+    def _sums(self, recorder: "Recorder", runs: Sequence[Tuple[int, int]], answer: List[int]) -> List[int]:
+        """The sums of an answer to a rest, or what takes longer."""
+        size, *sums = answer
+        if not sums:
+            # More than is kept at hand, or what cannot be written.
+            size, *sums = recorder.ask_line(_request(b"written", runs))
+        self._is_large = size >= _LARGE
+        return sums
+
+    def late_sums(self) -> List[int]:
+        """The sums of the last rest, as it gives them where they are waited for. Raises Error where they are not known."""
+        if getpid() != self._process:
+            return []
+        try:
+            with _tracker._lock:
+                self._settle()
+                sums, self._late_sums = self._late_sums, None
+        except BaseException:
+            # Of a signal handler.
+            surely(self.end)
+            raise
+        if sums is None:
+            raise Error("the recording ended before what it says of the test was read")
+        return sums
+
+    def _settle(self) -> None:
+        """Takes the answer that was not waited for. Where there is none, nothing is known; the next call finds out whether it goes on."""
+        late, self._late = self._late, None
+        if late is None:
+            return
+        recorder, runs = late
+        self._late_sums = None
+        try:
+            self._late_sums = self._sums(recorder, runs, recorder.late_answer())
+        except Error:
+            # It may know no more of the calls before.
+            self._is_large = True
 
     def keep(self, path: str) -> None:
         """Writes the file of the last call; ends the recording."""
@@ -154,6 +209,7 @@ class RestingRecording:
         # What is said of its capture is of no use to anybody.
         with quietly(), _tracker._lock:
             try:
+                self._settle()
                 self._complete()
             except Error:
                 # It has no more calls, so nothing is lost by it.

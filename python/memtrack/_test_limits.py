@@ -211,6 +211,10 @@ class RecordedCall:
         self.options = options
         self.repeat = max((limit.repeat for limit in limits if isinstance(limit, LeakLimit)), default=0)
         """How often the test runs for limits of leaks; 0: it has none, and runs once."""
+        self._least = min(parse_size(limit.limit) for limit in limits) if resting is not None else -1
+        """What is within this is within each limit: neither what is held at once nor what is left is more than what was allocated."""
+        self.is_late = False
+        """It is certain to be within its limits, before more is known of it: `await_figures` waits for that."""
         self.runs: List[Tuple[int, int]] = []
         """The span of each run."""
         self.held_bound: Optional[int] = None
@@ -260,8 +264,11 @@ class RecordedCall:
                 self._tracker.__exit__(*exception)
             return
         try:
-            self._sums = self._resting.rest(self.runs)
-            if self._sums is None or exception[0] is not None:
+            # What fails by itself is kept at once.
+            self._sums = self._resting.rest(self.runs, self._least if exception[0] is None else -1)
+            if self._sums is None and self._resting.is_late:
+                self.is_late = True
+            elif self._sums is None or exception[0] is not None:
                 self._keep(self._resting)
         except Error as error:
             # Who judges the test says so; where it has failed by itself, that is what matters.
@@ -305,6 +312,11 @@ class RecordedCall:
             wrong = [text for text in (limit.judge(self) for limit in self.limits) if text]
         if wrong:
             raise LimitExceeded("\n\n".join(wrong))
+
+    def await_figures(self) -> None:
+        """Waits for the figures of one that is late. Raises Error where there are none."""
+        assert self._resting is not None
+        self._sums = self._resting.late_sums()
 
     def has_figures(self) -> bool:
         """Whether figures() knows them at once, and what it uses was not replaced."""

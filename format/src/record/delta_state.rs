@@ -24,6 +24,8 @@ pub(super) const RECENT: usize = 512;
 const BINS: usize = LARGE as usize + 64;
 /// The class of large blocks, beside the binary logarithm of their size.
 const LARGE: u32 = 128;
+/// The largest block of the size classes of small ones.
+pub(super) const SMALL: u64 = 1032;
 /// Length of the arrays that are indexed by size class: 256, so that a byte needs no bounds check.
 pub(super) const BIN_ROOM: usize = 256;
 /// Freed addresses that are kept for each size class.
@@ -218,7 +220,7 @@ pub(super) fn address(delta: u64, last: u64) -> u64 {
 /// above. With a branch, since most blocks are small, and some processors take eight operations for a logarithm.
 #[inline]
 pub(crate) fn bin(size: u64) -> usize {
-    if size <= 1032 {
+    if size <= SMALL {
         return ((size as usize).wrapping_add(23) >> 4) % BIN_ROOM;
     }
     cold_path();
@@ -262,6 +264,11 @@ impl AgeByAddress {
             *place = address;
             *birth = (self.count, bin as u32);
         }
+    }
+
+    /// Allocations so far.
+    pub(super) const fn count(&self) -> u32 {
+        self.count
     }
 
     /// Takes a block out; its age and class, or `None` if it is not in the table or too old.

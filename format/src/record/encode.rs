@@ -12,7 +12,7 @@ mod varied;
 use std::hint::cold_path;
 
 use super::byte_writer::{AllocHead, ByteWriter, address_delta, open};
-use super::delta_state::{AgeByAddress, CallSite, DeltaState, bin};
+use super::delta_state::{AgeByAddress, CallSite, DeltaState, SMALL, bin};
 use super::{RawFrame, extra, tag};
 use crate::varint::zigzag;
 use crate::{Allocator, MapClass, WritableBytes};
@@ -57,18 +57,36 @@ pub struct Encoder {
     state: DeltaState,
     ages: AgeByAddress,
     timed: bool,
+    /// Bytes of the blocks of this segment that are not small, and of its mappings; of some twice.
+    large_bytes: u64,
 }
 
 impl Encoder {
     /// An encoder whose first record must be [`Encoder::begin`].
     #[must_use]
     pub const fn new(timed: bool) -> Self {
-        Self { state: DeltaState::new(), ages: AgeByAddress::new(), timed }
+        Self { state: DeltaState::new(), ages: AgeByAddress::new(), timed, large_bytes: 0 }
     }
 
     /// Whether records carry times, from the next segment on.
     pub const fn set_timed(&mut self, timed: bool) {
         self.timed = timed;
+    }
+
+    /// No less than the bytes of all blocks and mappings of the segment so far.
+    #[must_use]
+    pub const fn most_bytes(&self) -> u64 {
+        (self.ages.count() as u64).saturating_mul(SMALL).saturating_add(self.large_bytes)
+    }
+
+    /// The size class of a block that is allocated. Small ones are counted by their ages.
+    #[inline(always)]
+    fn bin_of_new(&mut self, size: u64) -> usize {
+        if size > SMALL {
+            cold_path();
+            self.large_bytes = self.large_bytes.saturating_add(size);
+        }
+        bin(size)
     }
 
     /// A segment begins.
@@ -82,6 +100,7 @@ impl Encoder {
     ) -> Option<usize> {
         self.state.reset(ticket, ticks);
         self.ages.reset();
+        self.large_bytes = 0;
         let mut out = begin_extra(bytes, at, if self.timed { extra::BEGIN_TIMED } else { extra::BEGIN }, 0)?;
         out.number(ticket)?;
         out.number(ticks)?;
@@ -162,7 +181,7 @@ impl Encoder {
         if !self.state.size_at(self.state.size_place(), size) {
             return AllocStep::SizeDiffers(PendingAlloc(()));
         }
-        let bin = bin(size);
+        let bin = self.bin_of_new(size);
         if self.state.take_expected_address(bin) != address {
             return AllocStep::AddressDiffers(PendingAlloc(()));
         }
@@ -188,7 +207,7 @@ impl Encoder {
         time: Option<u64>,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        let bin = bin(size);
+        let bin = self.bin_of_new(size);
         let address_expected = !SIZE_EXPECTED && self.state.take_expected_address(bin) == address;
         let last = self.state.replace_last(bin, address);
         self.ages.allocated(address, bin);
@@ -258,6 +277,7 @@ impl Encoder {
         let mut out = begin_extra(bytes, at, extra::MAP, 0)?;
         out.byte(allocator as u8)?;
         out.byte(class as u8)?;
+        self.large_bytes = self.large_bytes.saturating_add(length);
         self.range(&mut out, address, length, time)?;
         Some(out.at())
     }

@@ -261,6 +261,20 @@ proptest! {
     }
 
     #[test]
+    fn what_a_segment_allocates_is_never_more_than_its_bound(wanted in records(), timed: bool, varied: bool) {
+        let (mut encoder, mut bytes) = (Encoder::new(timed), vec![0; 64 * (wanted.len() + 3)]);
+        let mut at = encoder.begin(&mut bytes, 0, 7, 1000, 42).unwrap();
+        let (encode, mut all): (EncodeOne, u64) = (if varied { encode_varied } else { encode_one }, 0);
+        prop_assert_eq!(encoder.most_bytes(), 0);
+        for record in &wanted {
+            at = encode(&mut encoder, &mut bytes, at, record, &[]).unwrap();
+            let (Record::Alloc { size, .. } | Record::Map { length: size, .. }) = *record else { continue };
+            all = all.saturating_add(size);
+            prop_assert!(encoder.most_bytes() >= all);
+        }
+    }
+
+    #[test]
     fn a_block_is_written_alike_whatever_is_expected_of_it(wanted in records(), timed: bool) {
         prop_assert_eq!(encode_by(&wanted, timed, encode_varied), encode(&wanted, timed));
     }

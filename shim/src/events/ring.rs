@@ -234,6 +234,11 @@ impl Ring {
         self.home.index
     }
 
+    /// The number of the segment that is written, and no less than the bytes of all blocks and mappings in it.
+    pub(crate) const fn most_bytes(&self) -> (u32, u64) {
+        (self.number, self.encoder.most_bytes())
+    }
+
     /// The slot's shared header.
     pub(crate) const fn slot(&self) -> &'static SlotHeader {
         self.home.slot

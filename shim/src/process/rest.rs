@@ -4,8 +4,8 @@
 //! To others the process is not recorded meanwhile: it forks and executes as if it were not, and a recording that begins ends the
 //! one that rests. Invariant: a recording goes on only if the process is as a recording that began then would make it.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
@@ -16,12 +16,14 @@ use super::{fork, recorded_process};
 use crate::interposition::{got, python_allocators};
 use crate::platform::errno::Errno;
 use crate::platform::{recording_switch, shared_area};
-use crate::recording::thread;
+use crate::recording::thread::{self, most_bytes};
 
 /// A recording rests in this process, or in the one from which it was forked.
 static RESTS: AtomicBool = AtomicBool::new(false);
 /// Its children are recorded.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
+/// What [`memtrack_most_bytes`] tells.
+static MOST_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
 
 /// No recording rests any more: it has ended.
 pub(super) fn forget() {
@@ -43,6 +45,13 @@ extern "C" fn memtrack_go_on() -> i32 {
     exclusively(|| go_on().err().unwrap_or(AttachStatus::Done) as i32)
 }
 
+/// No less than the bytes of everything that was recorded between the last two calls of [`memtrack_rest`] in this recording, so that
+/// what was held of it at once is no more; the largest number where that is not known.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_most_bytes() -> u64 {
+    MOST_BYTES.load(Relaxed)
+}
+
 /// The memory of the recording that rests in this process.
 pub(super) fn resting_area() -> Option<&'static Area> {
     let rests = RESTS.load(Acquire) && recorded_process::is_this() && !recording_switch::is_on();
@@ -59,6 +68,7 @@ fn rest() -> Result<i32, AttachStatus> {
     if !thread::wait_until_outside(area) || recording_switch::has_ended_streams() {
         return Err(AttachStatus::ThreadInHook);
     }
+    MOST_BYTES.store(most_bytes::since_last().unwrap_or(u64::MAX), Relaxed);
     python_allocators::rest();
     RESTS.store(true, Release);
     Ok(i32::try_from(area.control().children.load(Acquire)).unwrap_or(i32::MAX))

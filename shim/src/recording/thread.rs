@@ -37,6 +37,7 @@ use crate::stacks::python::{self, Chain};
 
 mod frees;
 mod hot_path;
+pub(crate) mod most_bytes;
 mod recorder;
 mod samples;
 mod slots;

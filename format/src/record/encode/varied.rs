@@ -10,7 +10,6 @@ use std::hint::{cold_path, select_unpredictable};
 
 use super::Encoder;
 use crate::record::byte_writer::{AllocHead, ByteWriter, address_delta, open};
-use crate::record::delta_state::bin;
 use crate::record::tag;
 use crate::varint::{self, zigzag};
 use crate::{WritableBytes, record::RawFrame};
@@ -27,7 +26,7 @@ impl Encoder {
         time: Option<u64>,
     ) -> Option<usize> {
         let mut out = open(bytes, at, 0)?;
-        let bin = bin(size);
+        let bin = self.bin_of_new(size);
         let size_expected = self.state.size_at(self.state.size_place(), size);
         let address_expected = self.state.take_expected_address(bin) == address;
         let last = self.state.replace_last(bin, address);

@@ -29,7 +29,8 @@ const MAX_SLOTS: usize = SLOT_COUNTS[0] as usize;
 const INHERITANCE_LOOKS: u32 = 4;
 
 /// The thread of each slot that was ever claimed.
-static THREADS: [AtomicPtr<RecordingThread>; MAX_SLOTS] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SLOTS];
+pub(super) static THREADS: [AtomicPtr<RecordingThread>; MAX_SLOTS] =
+    [const { AtomicPtr::new(ptr::null_mut()) }; MAX_SLOTS];
 /// Slots below this one have been claimed before.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 /// The slot at which the next new thread looks first for one whose thread has ended.

@@ -280,6 +280,8 @@ def test_pandas_keeps_every_bit_of_keys(capture):
     known = set(stacks["stack"])
     assert set(stacks["caller"].dropna()) < known and set(events["stack"].dropna()) <= known
     assert all(key in stacks.set_index("stack").index for key in events["stack"].dropna().head(20))
+    # What was freed has a size that counts against the others.
+    assert (-events["size"]).min() == -events["size"].max() < -1_000_000
     for table in ("events", "sites", "stacks", "frames"):
         arrow, frame = capture.to_arrow(table), capture.to_pandas(table)
         for name, column in zip(arrow.column_names, arrow.columns):

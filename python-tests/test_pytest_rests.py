@@ -644,3 +644,38 @@ def test_one_at_a_time(size):
     assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()
     assert [each["memtrack_peak_bytes"] // 1_000_000 for each in known(pytester).values()] == [3, 3]
     assert [each["memtrack_allocated_bytes"] // 1_000_000 for each in known(pytester).values()] == [9, 9]
+
+
+def test_an_answer_that_is_owed_is_not_read_of_what_the_program_has_opened_since(tests, pytester):
+    """A test's end closes the recorder's socket, and opens another one with the same number, to which somebody has written."""
+    code = """
+import socket, unittest
+theirs = []
+
+class Closing(unittest.TestCase):
+    @pytest.mark.limit_memory("50 MB")
+    def test_first(self):
+        load(1)
+
+    @pytest.mark.limit_memory("50 MB")
+    def test_second(self):
+        load(2)
+
+    def tearDown(self):
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        sockets = [link for link in links if os.path.islink(link) and os.readlink(link).startswith("socket:")]
+        known = {end.fileno() for pair in theirs for end in pair}
+        closed = {int(os.path.basename(link)) for link in sockets} - known - {0, 1, 2}
+        [os.close(number) for number in closed]
+        theirs.extend(socket.socketpair() for _ in closed)
+        [end.sendall(b"hello\\n") for pair in theirs for end in pair if end.fileno() not in known]
+
+def test_what_was_written_is_there():
+    assert theirs
+    for one, other in theirs:
+        assert one.recv(9) == other.recv(9) == b"hello\\n"
+"""
+    pytester.makeconftest(FIGURES)
+    result = tests(code)
+    assert outcomes(result) == {"passed": 3}, result.stdout.str()
+

@@ -332,7 +332,7 @@ class Capture:
             if not files and table in _TABLES:
                 raise Error(
                     f"{', '.join(self.files)}: without the table {table!r}; aggregated captures have windows only of"
-                    " 'memtrack run --window', and no snapshots"
+                    " 'memtrack run --window', and snapshots only as Capture.snapshots() gives them"
                 )
             if not files:
                 raise ValueError(f"table {table!r}: expected one of {', '.join(_TABLES)}")
@@ -352,7 +352,8 @@ class Capture:
             raise Error(f"{error}; pip install pandas") from error
         arrow = self.to_arrow(table, **filters)
         # Beside missing values pandas would make floats of them, which hold 53 bits.
-        known = {str(dtype).lower(): dtype for dtype in (pandas.Int32Dtype(), pandas.Int64Dtype(), pandas.UInt64Dtype())}
+        # Sizes and addresses are signed ones, of which differences can be taken.
+        known = {"int32": pandas.Int32Dtype(), "int64": pandas.Int64Dtype(), "uint64": pandas.Int64Dtype()}
         nullable = {
             name: column.to_pandas(types_mapper=lambda kind: known.get(str(kind)))
             for name, column in zip(arrow.column_names, arrow.columns)

@@ -137,7 +137,7 @@ class Connection:
         also where others were made since, but no further one of this kind."""
         try:
             self._send(request)
-            self._is_owed = True
+            self._late, self._is_owed = b"", True
         except BaseException as error:
             self._has_failed(error)
             raise
@@ -153,6 +153,10 @@ class Connection:
         if not self._is_owed:
             return
         try:
+            # The program may have closed it since, and opened something else.
+            if not self._socket.is_own():
+                self._is_owed = False
+                raise Error(_CLOSED)
             self._late = self._line()
             self._is_owed = False
         except BaseException as error:

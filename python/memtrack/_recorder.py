@@ -52,6 +52,8 @@ class Recorder(Connection):
 
     def _resume(self) -> None:
         """What was sent of a request ends with the line. Answers come in the order of requests, so all before this one are left out."""
+        if not self._socket.is_own():
+            raise Error(LOST)
         self._resumed += 1
         self._socket.sendall(b'\n{"sync":%d}\n' % self._resumed, MSG_NOSIGNAL)
         answer = b'{"ok":{"sync":%d}}\n' % self._resumed

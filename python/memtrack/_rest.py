@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: The size of its records, in bytes, from which on another one is begun: the file of a call has what was recorded before it, too. A file
 #: of them takes about a quarter.
 _LARGE = 4 << 20
+#: Stands for sums that are asked for, and not known yet.
+LATE: "List[int]" = []
 #: A time after every recording, in nanoseconds.
 _END = 2**63 - 1
 
@@ -111,17 +113,12 @@ class RestingRecording:
         _tracker._active, _tracker._end_resting = None, self.end
         return False
 
-    @property
-    def is_late(self) -> bool:
-        """Whether `late_sums` has to be asked for the sums of the last rest."""
-        return self._late is not None
-
     def rest(self, runs: Sequence[Tuple[int, int]], most: int = -1) -> "Optional[List[int]]":
         """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them, four numbers each;
         None where only the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended.
 
-        Where all that was recorded is certain to be no more than `most` bytes, the result is None, too, and `is_late` is true: the
-        sums are asked for, and not waited for."""
+        Where all that was recorded is certain to be no more than `most` bytes, the result is `LATE`: the sums are asked for, and not
+        waited for; `late_sums` gives them."""
         tracker = self._tracker
         if getpid() != self._process:
             return []
@@ -140,7 +137,7 @@ class RestingRecording:
             if children == 0 and tracker._library.most_bytes() <= most:
                 recorder.ask_ahead(_request(b"rest", runs))
                 self._late = recorder, runs
-                return None
+                return LATE
             sums = self._sums(recorder, runs, recorder.ask_line(_request(b"rest", runs)))
         except BaseException:
             # Of a signal handler, or of a recorder that has nothing to go on with.

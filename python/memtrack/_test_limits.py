@@ -21,7 +21,7 @@ from memtrack._errors import Error, quietly
 from memtrack._holders import Holding, holders_text, is_own
 from memtrack._interrupts import surely
 from memtrack._records import Stack
-from memtrack._rest import spans_between
+from memtrack._rest import LATE, spans_between
 from memtrack._sizes import parse_size, size_text
 from memtrack._spans import at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
 from memtrack._unpatched import has_builtins, undisturbed
@@ -265,10 +265,12 @@ class RecordedCall:
             return
         try:
             # What fails by itself is kept at once.
-            self._sums = self._resting.rest(self.runs, self._least if exception[0] is None else -1)
-            if self._sums is None and self._resting.is_late:
+            sums = self._resting.rest(self.runs, self._least if exception[0] is None else -1)
+            if sums is LATE:
                 self.is_late = True
-            elif self._sums is None or exception[0] is not None:
+                return
+            self._sums = sums
+            if sums is None or exception[0] is not None:
                 self._keep(self._resting)
         except Error as error:
             # Who judges the test says so; where it has failed by itself, that is what matters.

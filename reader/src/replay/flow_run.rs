@@ -237,7 +237,9 @@ impl Replay {
         (last_free.untold, last_free.address) =
             (Some(block), run.compact().get(place).map_or(0, |event| event.address));
         last_free.ended.end_untold(run.order(place));
-        self.has_untold = true;
+        if !std::mem::replace(&mut last_free.is_listed, true) {
+            self.untold.push(run.thread());
+        }
         if let Some(before) = last_free.place.take() {
             self.heap.vacate(before);
         }
@@ -247,11 +249,11 @@ impl Replay {
     #[inline]
     pub(super) fn settle(&mut self) {
         self.settle_recent();
-        if std::mem::take(&mut self.has_untold) {
-            for thread in &mut self.threads {
-                let place = thread.last_free.untold.take().map(|block| self.heap.keep(block));
-                thread.last_free.place = place.or(thread.last_free.place);
-            }
+        for number in self.untold.drain(..) {
+            let last_free = &mut thread(&mut self.threads, number).last_free;
+            last_free.is_listed = false;
+            let place = last_free.untold.take().map(|block| self.heap.keep(block));
+            last_free.place = place.or(last_free.place);
         }
     }
 

@@ -48,8 +48,8 @@ pub struct Replay {
     short_lived: ShortLivedBlocks,
     /// What is not in the heap, where only flows are replayed.
     recent: RecentBlocks,
-    /// A thread has freed a block of which nothing more is told.
-    has_untold: bool,
+    /// The threads whose last free is one of a block of which nothing more is told, each once; others may be among them.
+    untold: Vec<ThreadId>,
     mappings: Mappings,
     mapped: MappedSums,
     threads: Vec<ReplayThread>,
@@ -81,6 +81,8 @@ struct LastFree {
     place: Option<BlockIndex>,
     /// The freed block, if only flows are replayed.
     untold: Option<LiveBlock>,
+    /// The thread is in [`Replay::untold`].
+    is_listed: bool,
     address: u64,
     ended: ReleasedBlock,
     /// Bytes of the block, if it was a short-lived one, whose free is never undone.
@@ -98,7 +100,7 @@ impl Replay {
             heap: LiveHeap::default(),
             short_lived: ShortLivedBlocks::default(),
             recent: RecentBlocks::default(),
-            has_untold: false,
+            untold: Vec::new(),
             mappings: Mappings::default(),
             mapped: MappedSums::default(),
             threads: Vec::new(),

@@ -18,6 +18,14 @@ const MOST: usize = 3;
 const LEAST: u64 = 64 << 10;
 const LEAST_PERCENT: u64 = 10;
 
+/// What it means that a line holds much, and what may be done; and the same where most of it was not given back.
+const HELD: &str = "This memory was live when the program's heap was largest; less of it lowers the peak.";
+const LESS: &str = "Process the data in parts, drop it before the next step, or use a denser type for it.";
+const KEPT: &str = "This memory was live when the program's heap was largest, and most of it was not given back: a leak, or data that the program \
+                    uses to its end.";
+const LET_GO: &str = "If it was not needed any more, find out who keeps it: a module-level collection, a cache without a size limit, registered \
+                      callbacks. Else process the data in parts, or use a denser type for it.";
+
 /// The lines that hold most at the peak, without those that another finding is about; and apart from them those that hold mostly
 /// what is not in memory.
 pub(super) fn findings(
@@ -97,6 +105,7 @@ fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, a
     let filters = first.place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
     let bytes = first.row.peak.tally.bytes;
     let mostly_absent = if first.is_mostly_absent { ", most of it not in memory" } else { "" };
+    let is_kept = leaked::evidence(rows, first.row).is_some();
     let finding = Finding {
         kind: FindingKind::Held,
         severity: Severity::Note,
@@ -110,8 +119,8 @@ fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, a
         bytes,
         weight: bytes.saturating_sub(first.absent),
         evidence: holders.iter().take(MOST).flat_map(|holder| holder.evidence(rows, objects, absent)).collect(),
-        meaning: "This memory was live when the program's heap was largest; less of it lowers the peak.".into(),
-        advice: "Process the data in parts, drop it before the next step, or use a denser type for it.".into(),
+        meaning: if is_kept { KEPT } else { HELD }.into(),
+        advice: if is_kept { LET_GO } else { LESS }.into(),
         command: command(capture, &format!("tree --text{filters}")),
     };
     if !first.is_mostly_absent {

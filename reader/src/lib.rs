@@ -17,6 +17,7 @@ pub mod analysis;
 pub mod columns;
 pub mod combine;
 mod decode_threads;
+pub mod decoded_run;
 pub mod error;
 pub mod event;
 pub mod filter;
@@ -45,6 +46,7 @@ mod started;
 mod stdlib_names;
 pub mod symbols;
 mod text_frames;
+mod timeline;
 pub mod together;
 pub mod windows;
 

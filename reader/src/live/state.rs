@@ -14,10 +14,11 @@ use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
 use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, UnknownBlocks};
+use crate::decoded_run::DecodedRun;
 use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
-use crate::source::{Consumer, DecodedRun};
+use crate::source::Consumer;
 
 /// The live heap.
 #[derive(Debug)]

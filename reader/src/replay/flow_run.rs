@@ -11,8 +11,8 @@ use std::ops::Range;
 use super::addresses::Bottom;
 use super::{Replay, thread};
 use crate::analysis::{LiveBlock, Moment};
+use crate::decoded_run::DecodedRun;
 use crate::event::{Event, EventKind};
-use crate::source::DecodedRun;
 
 /// Events that are looked up together on a large heap.
 const TOGETHER: usize = if cfg!(test) { 2 } else { 32 };
@@ -257,7 +257,7 @@ impl Replay {
         }
     }
 
-    /// The same before these events, if only they come before [`RecentBlocks::go_on`] is called with what this returns.
+    /// The same before these events, if only they come before `RecentBlocks::go_on` is called with what this returns.
     pub(super) fn settle_for(&mut self, events: impl Iterator<Item = Event> + Clone) -> bool {
         let is_of_block = |event: Event| matches!(event.kind, EventKind::Alloc(_) | EventKind::Free);
         if !events.clone().all(is_of_block) {
@@ -288,8 +288,8 @@ mod tests {
     use super::super::Replay;
     use super::super::repeated::round;
     use crate::analysis::Options;
+    use crate::decoded_run::with_decoded_run;
     use crate::event::{Event, EventKind, StackId, ThreadId};
-    use crate::source::with_decoded_run;
 
     fn event(order: u64, (kind, place, size, thread): (u8, u8, u16, bool)) -> Event {
         let (kind, address) = match kind % 16 {

@@ -7,6 +7,7 @@
 
 use memtrack_format::resident::ResidentAccount;
 
+use super::fullest_blocks::{FullestBlock, FullestBlocks};
 use super::moment::LiveMoment;
 use super::untouched::{LARGE, is_heap, touched};
 use crate::event::Snapshot;
@@ -30,20 +31,6 @@ struct BlockLife {
     touched: u64,
     /// Resident bytes at the account that has most, of those in its life.
     most: u64,
-}
-
-/// Blocks by address.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct FullestBlocks(Vec<((u64, u64), FullestBlock)>);
-
-/// How much of a block was in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct FullestBlock {
-    /// The most of it that an account has in memory.
-    pub(super) touched: u64,
-    /// Bytes by which resident memory was larger in its life than at its accounts: so much more of it, or of others, may have been in
-    /// memory between them.
-    pub(super) unseen: u64,
 }
 
 impl FullestScan {
@@ -97,15 +84,7 @@ impl FullestScan {
             let unseen = peak.saturating_sub(block.most);
             ((block.start, block.end), FullestBlock { touched: block.touched, unseen })
         };
-        LiveMoment { fullest: FullestBlocks(self.blocks.iter().map(fullest).collect()), ..live }
-    }
-}
-
-impl FullestBlocks {
-    /// What is known of a block; nothing of one that was not followed.
-    pub(super) fn of(&self, start: u64, end: u64) -> FullestBlock {
-        let found = self.0.binary_search_by_key(&(start, end), |(range, _)| *range);
-        found.map_or(FullestBlock::default(), |number| self.0[number].1)
+        LiveMoment { fullest: FullestBlocks::new(self.blocks.iter().map(fullest).collect()), ..live }
     }
 }
 

@@ -16,7 +16,7 @@ const MOST_RANGES: usize = 1 << 20;
 const LARGE_RANGE: u64 = 1 << 20;
 
 /// From an address up to another one.
-type Range = (u64, u64);
+type AddressSpan = (u64, u64);
 
 /// The outlines of all accounts of a capture, which are added by time.
 #[derive(Debug, Default)]
@@ -31,8 +31,8 @@ pub struct AccountOutlines {
 /// The large private mappings of an account.
 #[derive(Debug, Default)]
 struct LargeMappings {
-    mapped: Vec<Range>,
-    untouched: Vec<Range>,
+    mapped: Vec<AddressSpan>,
+    untouched: Vec<AddressSpan>,
 }
 
 impl AccountOutlines {
@@ -84,7 +84,7 @@ impl LargeMappings {
 }
 
 /// What is in the first ranges and not in the second ones.
-fn minus(from: &[Range], what: &[Range]) -> Vec<Range> {
+fn minus(from: &[AddressSpan], what: &[AddressSpan]) -> Vec<AddressSpan> {
     let (mut rest, mut next) = (Vec::with_capacity(from.len()), 0);
     for &(start, end) in from {
         let mut at = start;

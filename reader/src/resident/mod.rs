@@ -14,6 +14,7 @@ mod breakdown;
 mod classes;
 mod free_pages;
 mod fullest;
+mod fullest_blocks;
 mod heap_calls;
 mod lasting;
 mod loaded_allocators;

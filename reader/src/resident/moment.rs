@@ -7,7 +7,7 @@ use memtrack_format::resident::ResidentAccount;
 
 use super::allocator_trace::AllocatorTrace;
 use super::block_pages::BlockPages;
-use super::fullest::FullestBlocks;
+use super::fullest_blocks::FullestBlocks;
 use crate::analysis::{Analysis, Options, Tally};
 use crate::event::{Event, RunEvent, Snapshot, StackId, Thread};
 use crate::frames::Frames;

@@ -9,7 +9,7 @@ use memtrack_format::MapClass;
 use memtrack_format::resident::{AccountMapping, ResidentAccount};
 use rustc_hash::FxHashMap;
 
-use super::fullest::FullestBlock;
+use super::fullest_blocks::FullestBlock;
 use super::moment::LiveMoment;
 use crate::event::StackId;
 use crate::live_extent::LiveExtent;

@@ -5,11 +5,11 @@
 use memtrack_format::meta::Process;
 
 use crate::analysis::short_lived_sums::ShortLivedSums;
+use crate::decoded_run::DecodedRun;
 use crate::event::{Event, RunEvent, Snapshot, ThreadId};
 use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::{Replay, repeated::round};
-use crate::source::DecodedRun;
 
 /// A consumer of events. What it does not need passes it by.
 pub trait Consumer {

@@ -12,14 +12,15 @@ use memtrack_format::mapped::MappedFile;
 use memtrack_format::observe::Observation;
 use memtrack_format::record::RawFrame;
 
-use super::decoded_run::DecodedRun;
-use super::segment::{Batch, Compact, Definition, TicketRun};
+use super::segment::{Batch, Definition, TicketRun};
 use super::tables::IdTables;
 use super::thread_names::NameSource;
-use super::timeline::Timeline;
 use super::{Consumer, DataLoss, ReadSummary, RunPosition};
+use crate::decoded_run::Compact;
+use crate::decoded_run::DecodedRun;
 use crate::error::Error;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
+use crate::timeline::Timeline;
 
 /// The position of a stream's next run: its ticket. Runs of several streams share a ticket if threads at full rate took
 /// it together. Their events are merged by exact times, if those are recorded, else stream by stream.

@@ -1,7 +1,7 @@
 //! Reads captures: from bytes to events in their total order.
 //!
 //! `file` opens and reads, `index` finds the blocks, `group_records` and `segment` decode one group of segments (`ahead`: several in parallel),
-//! `tables` and `timeline` resolve ids and tickets, `merge` emits events. [`CaptureReader`] does this for a file,
+//! `tables` and [`crate::timeline`] resolve ids and tickets, `merge` emits events. [`CaptureReader`] does this for a file,
 //! [`Online`] for the pieces that a collector drains.
 //!
 //! Invariant: for any file, reading ends, allocates memory in proportion to the file, and either returns the recorded
@@ -11,7 +11,6 @@ mod accounts;
 mod ahead;
 mod brief;
 mod consumer;
-mod decoded_run;
 mod file;
 mod follow;
 mod followed_group;
@@ -33,7 +32,6 @@ mod short_lived_sums;
 mod stretch_counts;
 mod tables;
 mod thread_names;
-mod timeline;
 
 #[cfg(test)]
 pub(crate) mod tests;
@@ -48,9 +46,6 @@ use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
 pub use self::consumer::{Consumer, RunPosition};
-pub use self::decoded_run::DecodedRun;
-#[cfg(test)]
-pub(crate) use self::decoded_run::with_decoded_run;
 pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub use self::members::{Members, members};
 pub use self::online::Online;

@@ -20,11 +20,11 @@ use super::followed_group::FollowedGroup;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::repeats::PiecePlace;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
-use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::Thread;
 use crate::frames::Frames;
+use crate::timeline::{ClockPair, ClockScale, Timeline};
 
 /// Events of a batch that is decoded: it fits into a processor's own cache.
 const BATCH: usize = if cfg!(test) { 64 } else { 16 << 10 };

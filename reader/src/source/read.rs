@@ -20,13 +20,13 @@ use super::index::Index;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
 use super::stretch_counts::StretchCounts;
-use super::timeline::{ClockPair, ClockScale, Timeline};
 use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
 use crate::error::Error;
 use crate::event::{Event, Thread};
 use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::program::Program;
+use crate::timeline::{ClockPair, ClockScale, Timeline};
 
 /// One stream on its way through the merge.
 #[derive(Default)]

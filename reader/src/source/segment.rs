@@ -15,23 +15,13 @@ use memtrack_format::record::{
 };
 
 use crate::analysis::short_lived_sums::ShortLivedSums;
+use crate::decoded_run::Compact;
 use crate::event::EventKind;
 use crate::lines::SourcePosition;
 use crate::native::{self, NativeModule};
 
 use super::segment_nodes::{Nodes, SegmentNode};
 use super::thread_names::NameSource;
-
-/// An event, without what the merge adds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Compact {
-    pub(crate) address: u64,
-    pub(crate) size: u64,
-    pub(crate) node: u32,
-    pub(crate) kind: EventKind,
-    /// It is one of the two events of a block that ends in the run in which it begins.
-    pub(crate) short_lived: bool,
-}
 
 /// Events with one ticket, from `start` to the start of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

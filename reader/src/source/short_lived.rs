@@ -10,8 +10,9 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::segment::{Batch, Compact, TicketRun};
+use super::segment::{Batch, TicketRun};
 use super::short_lived_sums::ShortLivedSummer;
+use crate::decoded_run::Compact;
 use crate::event::EventKind;
 use crate::replay::short_lived::{PLACES, place};
 

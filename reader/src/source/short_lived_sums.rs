@@ -4,8 +4,8 @@
 
 use memtrack_format::MapClass;
 
-use super::segment::Compact;
 use crate::analysis::short_lived_sums::{ShortLivedGroup, ShortLivedSums, Stretch};
+use crate::decoded_run::Compact;
 use crate::event::EventKind;
 use crate::replay::short_lived::{PLACES, place};
 

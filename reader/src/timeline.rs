@@ -17,11 +17,11 @@ const FRACTION: u32 = 32;
 
 /// A tick that waits for its position in the total order; its time is since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimelineTick {
-    pub(super) ticket: u64,
-    pub(super) time_ns: u64,
+pub(crate) struct TimelineTick {
+    pub(crate) ticket: u64,
+    pub(crate) time_ns: u64,
     /// Resident memory, if the tick is a snapshot.
-    pub(super) rss: Option<u64>,
+    pub(crate) rss: Option<u64>,
 }
 
 impl TimelineTick {
@@ -33,16 +33,16 @@ impl TimelineTick {
 
 /// A moment on both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClockPair {
+pub(crate) struct ClockPair {
     /// The stamping clock.
-    pub(super) ticks: u64,
+    pub(crate) ticks: u64,
     /// CLOCK_MONOTONIC, in nanoseconds.
-    pub(super) monotonic_ns: u64,
+    pub(crate) monotonic_ns: u64,
 }
 
 /// Converts the stamping clock to nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ClockScale {
+pub(crate) struct ClockScale {
     start_ticks: u64,
     /// A fixed-point number.
     ns_per_tick: u64,
@@ -50,7 +50,7 @@ pub(super) struct ClockScale {
 
 impl ClockScale {
     /// Through the start and the last moment at which both clocks were read; `None` when they are not known.
-    pub(super) fn new(process: &Process, last: Option<ClockPair>) -> Option<Self> {
+    pub(crate) fn new(process: &Process, last: Option<ClockPair>) -> Option<Self> {
         let pair = |(ticks, monotonic_ns)| ClockPair { ticks, monotonic_ns };
         let start = process.start.ticks.zip(process.start.monotonic_ns).map(pair)?;
         let start_ticks = start.ticks;
@@ -81,7 +81,7 @@ impl ClockScale {
 
 /// The merge's position in time.
 #[derive(Debug, Default)]
-pub(super) struct Timeline {
+pub(crate) struct Timeline {
     /// CLOCK_MONOTONIC at the start; the first tick's if the capture does not have it.
     start_ns: Option<u64>,
     scale: Option<ClockScale>,
@@ -99,22 +99,22 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    pub(super) fn new(start_ns: Option<u64>, scale: Option<ClockScale>) -> Self {
+    pub(crate) fn new(start_ns: Option<u64>, scale: Option<ClockScale>) -> Self {
         Self { start_ns, scale, ..Self::default() }
     }
 
     /// From now on times of events are converted so.
-    pub(super) fn set_scale(&mut self, scale: ClockScale) {
+    pub(crate) fn set_scale(&mut self, scale: ClockScale) {
         self.scale = Some(scale);
     }
 
     /// The ticket of the last mark that was added.
-    pub(super) fn last_ticket(&self) -> u64 {
+    pub(crate) fn last_ticket(&self) -> u64 {
         self.last.ticket
     }
 
     /// Adds a tick, later than all earlier ones.
-    pub(super) fn add(&mut self, observation: &Observation) {
+    pub(crate) fn add(&mut self, observation: &Observation) {
         let (tick, rss) = match observation {
             Observation::Tick(tick) => (tick, None),
             Observation::Snapshot { tick, rss, .. } => (tick, Some(*rss)),
@@ -129,13 +129,13 @@ impl Timeline {
 
     /// Whether a mark is known that comes after a run with this ticket.
     #[inline]
-    pub(super) fn reaches(&self, ticket: u64) -> bool {
+    pub(crate) fn reaches(&self, ticket: u64) -> bool {
         self.marks.back().is_some_and(|mark| mark.ticket > ticket)
     }
 
     /// The next mark that comes before a run with this ticket, which is passed by that.
     #[inline]
-    pub(super) fn pass(&mut self, ticket: u64) -> Option<TimelineTick> {
+    pub(crate) fn pass(&mut self, ticket: u64) -> Option<TimelineTick> {
         self.marks.front().filter(|mark| mark.ticket <= ticket)?;
         let mark = self.marks.pop_front()?;
         let time_ns = self.reach(mark.time_ns);
@@ -144,7 +144,7 @@ impl Timeline {
     }
 
     /// A run begins at this time on the monotonic clock, as its thread recorded; returns the time since the start.
-    pub(super) fn begin_run(&mut self, monotonic_ns: u64) -> u64 {
+    pub(crate) fn begin_run(&mut self, monotonic_ns: u64) -> u64 {
         let start = *self.start_ns.get_or_insert(monotonic_ns);
         let time_ns = monotonic_ns.saturating_sub(start);
         self.reach(self.ceiling.map_or(time_ns, |ceiling| time_ns.min(ceiling)))
@@ -152,13 +152,13 @@ impl Timeline {
 
     /// Events have come after the last mark; whether any is without a stamp.
     #[inline]
-    pub(super) fn given(&mut self, inexact: bool) {
+    pub(crate) fn given(&mut self, inexact: bool) {
         self.inexact |= inexact;
     }
 
     /// There are no more events; the recording ended at this time on the monotonic clock. Returns the time since the start; that of the
     /// last mark where the end is not known.
-    pub(super) fn end(&mut self, monotonic_ns: Option<u64>) -> u64 {
+    pub(crate) fn end(&mut self, monotonic_ns: Option<u64>) -> u64 {
         let end = monotonic_ns.zip(self.start_ns).map(|(end, start)| end.saturating_sub(start));
         let last = self.reach(end.unwrap_or(0));
         // The marks of a snapshot of a recording go on behind its end.
@@ -166,7 +166,7 @@ impl Timeline {
     }
 
     /// By how much events without stamps may have been later than their times, up to the last mark.
-    pub(super) fn coarsest_ns(&self) -> u64 {
+    pub(crate) fn coarsest_ns(&self) -> u64 {
         self.coarsest_ns
     }
 
@@ -182,12 +182,12 @@ impl Timeline {
 
     /// The time of an event between the marks around here, by its stamp if it has one.
     #[inline]
-    pub(super) fn time(&self, stamp: Option<u64>) -> u64 {
+    pub(crate) fn time(&self, stamp: Option<u64>) -> u64 {
         self.held(stamp, self.floor, self.ceiling)
     }
 
     /// The time of an event of a run with this ticket, which has not come yet; 0, or when its thread says that it began.
-    pub(super) fn time_at(&self, ticket: u64, monotonic_ns: u64, stamp: Option<u64>) -> u64 {
+    pub(crate) fn time_at(&self, ticket: u64, monotonic_ns: u64, stamp: Option<u64>) -> u64 {
         let before = self.marks.partition_point(|mark| mark.ticket <= ticket);
         let floor = before.checked_sub(1).and_then(|last| self.marks.get(last)).map_or(0, |mark| mark.time_ns);
         let ceiling = self.marks.get(before).map(TimelineTick::latest_before);
@@ -197,7 +197,7 @@ impl Timeline {
     }
 
     /// A time on the stamping clock; the largest where events have no stamps.
-    pub(super) fn ticks(&self, time_ns: u64) -> u64 {
+    pub(crate) fn ticks(&self, time_ns: u64) -> u64 {
         self.scale.filter(|_| time_ns != u64::MAX).map_or(u64::MAX, |scale| scale.ticks(time_ns))
     }
 

@@ -4,24 +4,34 @@
 //!
 //! Invariant: [`DecodedRun::event`] gives what the merge gives otherwise.
 
-use super::segment::Compact;
-use super::timeline::Timeline;
-use crate::event::{Event, RunEvent, StackId, ThreadId};
+use crate::event::{Event, EventKind, RunEvent, StackId, ThreadId};
+use crate::timeline::Timeline;
+
+/// An event, without what the merge adds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compact {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) node: u32,
+    pub(crate) kind: EventKind,
+    /// It is one of the two events of a block that ends in the run in which it begins.
+    pub(crate) short_lived: bool,
+}
 
 /// Events of a run, or of a part of it.
 #[derive(Clone, Copy, Debug)]
 pub struct DecodedRun<'a> {
-    pub(super) events: &'a [Compact],
+    pub(crate) events: &'a [Compact],
     /// Stacks of their nodes.
-    pub(super) stacks: &'a [StackId],
-    pub(super) thread: ThreadId,
+    pub(crate) stacks: &'a [StackId],
+    pub(crate) thread: ThreadId,
     /// The number of the first one.
-    pub(super) order: u64,
+    pub(crate) order: u64,
     /// Ticks of the stamping clock for each event, if they have times of their own.
-    pub(super) times: &'a [u64],
-    pub(super) timeline: &'a Timeline,
+    pub(crate) times: &'a [u64],
+    pub(crate) timeline: &'a Timeline,
     /// Nothing of the run is missing, and so both events of a short-lived block are here.
-    pub(super) whole: bool,
+    pub(crate) whole: bool,
 }
 
 impl<'a> DecodedRun<'a> {

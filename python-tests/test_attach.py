@@ -619,7 +619,7 @@ def test_children_that_run_already_are_named(executable, python, tmp_path, optio
     program.communicate("\n")
     attached.stderr.read()
     assert attached.wait(PATIENCE) == 0
-    assert "2 child processes that run already are not recorded" in said and ", ".join(workers) in said, said
+    assert "2 child processes that run already are not part of this recording" in said and ", ".join(workers) in said, said
     assert ("--follow records those" in said) == ("--follow" in options)
 
 

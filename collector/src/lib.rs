@@ -46,7 +46,7 @@ pub use recording::summary::{ChildSummary, Error, NothingRecorded, ProcessExit, 
 pub use session::drain_command::{RecordingMoment, RestMoment, TicketSpan};
 pub use sink::follower::Follower;
 pub use sink::{NewChild, OpenSink, RecordPiece, Sink, SnapshotCopy};
-pub use system::descendants::descendants;
+pub use system::descendants::{descendants, lineage};
 pub use system::limits::{explained, remedy};
 pub use system::process_end::ProcessEnd;
 pub use system::procfs::{ProcessorTimes, last_name, processor_ns, resident_peak, thread_processor_ns};

@@ -13,7 +13,7 @@ use super::snapshot::{self, CapturePaths, CopyableCapture};
 use super::span_children::{self, Forking, SpanChild};
 use crate::child_captures::{ChildrenOf, remove_children};
 use crate::message;
-use crate::output::{ReportOutput, check_writable, refuse_existing};
+use crate::output::{ReportOutput, check_writable};
 
 /// What a span needs whose forked children count.
 const FOLLOW: &str = "follow";
@@ -198,7 +198,8 @@ impl OpenSpans {
             return Ok(());
         }
         self.lock().retain(|known| known.output != span);
-        self.write(&open).map_err(|error| {
+        let written = self.write(&mut open);
+        written.map_err(|error| {
             self.lock().push(open);
             anyhow!("{error:#}; it is tried again when the recording ends")
         })
@@ -209,9 +210,13 @@ impl OpenSpans {
         found.with_context(|| format!("{}: no span of this recording is being written there", span.display()))
     }
 
-    fn write(&self, open: &OpenSpan) -> Result<()> {
-        refuse_existing(&open.output, open.force)?;
+    fn write(&self, open: &mut OpenSpan) -> Result<()> {
+        if !open.force && open.output.exists() {
+            bail!("{}: another file is there by now", open.output.display());
+        }
         write_files(&mut [snapshot::take_span(&self.recording, open.number, open.span())?], &open.output)?;
+        // From now on it is the span's own.
+        open.force = true;
         write_children(&open.output, self.children(open)?)
     }
 
@@ -254,10 +259,16 @@ impl OpenSpans {
 
 /// A name beside this one that no file has: `span-2.bin`.
 fn beside(taken: &Path) -> PathBuf {
-    let [stem, suffix] = [taken.file_stem(), taken.extension()].map(|part| part.unwrap_or_default().to_string_lossy());
-    let dot = if suffix.is_empty() { "" } else { "." };
-    let names = (2..).map(|number: u32| taken.with_file_name(format!("{stem}-{number}{dot}{suffix}")));
-    names.into_iter().find(|name| !name.exists()).unwrap_or_else(|| taken.to_owned())
+    let numbered = |number: u32| {
+        let mut name = taken.file_stem().unwrap_or_default().to_owned();
+        name.push(format!("-{number}"));
+        if let Some(suffix) = taken.extension() {
+            name.push(".");
+            name.push(suffix);
+        }
+        taken.with_file_name(name)
+    };
+    (2..).map(numbered).find(|name| !name.exists()).unwrap_or_else(|| taken.to_owned())
 }
 
 /// Writes the captures of children of a span beside its file.

@@ -28,6 +28,15 @@ pub fn descendants(pid: i32) -> Vec<i32> {
     found
 }
 
+/// A process, its parent, and so on.
+pub fn lineage(pid: i32) -> Vec<i32> {
+    let mut found = vec![pid];
+    while let Some(parent) = found.last().and_then(|pid| parent_of(*pid)).filter(|parent| !found.contains(parent)) {
+        found.push(parent);
+    }
+    found
+}
+
 /// The parent of a process that has not ended.
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = ProcessStat::of(pid)?;
@@ -39,7 +48,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    use super::descendants;
+    use super::{descendants, lineage};
 
     #[test]
     fn children_and_theirs() {
@@ -50,7 +59,9 @@ mod tests {
         std::io::BufRead::read_line(&mut std::io::BufReader::new(shell.stdout.take().unwrap()), &mut line).unwrap();
         let sleeping: i32 = line.trim().parse().unwrap();
         assert!(descendants(shell.id().cast_signed()).contains(&sleeping));
-        let all = descendants(std::process::id().cast_signed());
+        let own = std::process::id().cast_signed();
+        assert_eq!(lineage(sleeping)[..3], [sleeping, shell.id().cast_signed(), own]);
+        let all = descendants(own);
         assert!(all.contains(&sleeping) && all.contains(&shell.id().cast_signed()), "{all:?}");
         shell.stdin.take().unwrap().write_all(b"\n").unwrap();
         shell.wait().unwrap();

@@ -37,22 +37,21 @@ pub(super) fn by_stack<'a>(
     moment: &LiveMoment,
     extents: impl Iterator<Item = &'a LiveExtent>,
 ) -> Vec<UntouchedBlocks> {
-    let mut stacks: FxHashMap<StackId, (UntouchedBlocks, u64)> = FxHashMap::default();
+    let mut stacks: FxHashMap<StackId, (UntouchedBlocks, UnseenBytes)> = FxHashMap::default();
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
         let FullestBlock { touched, unseen } = fullest(account, moment, extent);
         let untouched = extent.bytes.saturating_sub(touched);
         if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
-            let (row, most_unseen) = stacks.entry(*stack).or_default();
+            let (row, all_unseen) = stacks.entry(*stack).or_default();
             row.stack = *stack;
             row.blocks += 1;
             row.bytes = row.bytes.saturating_add(extent.bytes);
             row.untouched = row.untouched.saturating_add(untouched);
-            *most_unseen = unseen.max(*most_unseen);
+            all_unseen.add(unseen, untouched);
         }
     }
-    // What resident memory had more for a moment was in all of them together.
-    let less = |(row, unseen): (UntouchedBlocks, u64)| UntouchedBlocks {
-        untouched: row.untouched.saturating_sub(unseen),
+    let less = |(row, unseen): (UntouchedBlocks, UnseenBytes)| UntouchedBlocks {
+        untouched: row.untouched.saturating_sub(unseen.sum()),
         ..row
     };
     let mut rows: Vec<UntouchedBlocks> = stacks.into_values().map(less).filter(|row| row.untouched >= LARGE).collect();
@@ -67,20 +66,42 @@ fn fullest(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) 
     FullestBlock { touched: known.touched.max(touched(account, start, end)), ..known }
 }
 
+/// What no account has seen of blocks. By as much as resident memory was larger at a moment, all blocks of that moment together may have been
+/// in memory, and each as far as it is large.
+#[derive(Debug, Default)]
+struct UnseenBytes {
+    /// The untouched bytes of the blocks, by how much larger it was.
+    blocks: FxHashMap<u64, u64>,
+}
+
+impl UnseenBytes {
+    fn add(&mut self, unseen: u64, untouched: u64) {
+        let bytes = self.blocks.entry(unseen).or_default();
+        *bytes = bytes.saturating_add(untouched);
+    }
+
+    fn sum(&self) -> u64 {
+        self.blocks
+            .iter()
+            .map(|(unseen, untouched)| unseen.min(untouched))
+            .fold(0, |sum, more| sum.saturating_add(*more))
+    }
+}
+
 /// Bytes that large blocks have in memory at fuller accounts than this one, or may have had between accounts.
 pub(super) fn later_touched<'a>(
     account: &ResidentAccount,
     moment: &LiveMoment,
     extents: impl Iterator<Item = &'a LiveExtent>,
 ) -> u64 {
-    let (mut later, mut most_unseen) = (0_u64, 0);
+    let (mut later, mut all_unseen) = (0_u64, UnseenBytes::default());
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
         let now = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
         let FullestBlock { touched, unseen } = fullest(account, moment, extent);
         later = later.saturating_add(touched - now);
-        most_unseen = unseen.max(most_unseen);
+        all_unseen.add(unseen, extent.bytes.saturating_sub(touched));
     }
-    later.saturating_add(most_unseen)
+    later.saturating_add(all_unseen.sum())
 }
 
 /// Bytes between these addresses that are in memory or swapped out.
@@ -99,4 +120,19 @@ pub(super) fn touched(account: &ResidentAccount, start: u64, end: u64) -> u64 {
 /// Whether it counts as heap, as all blocks do.
 pub(super) fn is_heap(extent: &LiveExtent) -> bool {
     extent.mapped.is_none_or(|class| class == MapClass::Heap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UnseenBytes;
+
+    #[test]
+    fn what_was_larger_at_a_moment_was_in_all_blocks_together() {
+        let mut unseen = UnseenBytes::default();
+        (0..4).for_each(|_| unseen.add(147, 256));
+        assert_eq!(unseen.sum(), 147);
+        // At another moment it was larger than this block.
+        unseen.add(320, 42);
+        assert_eq!(unseen.sum(), 189);
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::descendants;
+use memtrack_collector::{descendants, lineage};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
@@ -69,7 +69,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
             let _ = ends.send(EndRequest::default());
         }
     }
-    if !options.quiet {
+    if !options.quiet && !options.background {
         children_note(options, &before).iter().for_each(message::note);
     }
     drop(ends);
@@ -115,14 +115,20 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
 /// What is said of children that the program had `before`, as the workers of a server: they are not recorded.
 fn children_note(options: &AttachArgs, before: &[i32]) -> Option<String> {
     let now = descendants(options.pid);
-    let running: Vec<i32> = before.iter().copied().filter(|pid| now.contains(pid)).collect();
+    // The program may be the one that started memtrack, through a shell perhaps.
+    let started_by = lineage(std::process::id().cast_signed());
+    let is_its_own = |pid: &i32| now.contains(pid) && !started_by.contains(pid);
+    let running: Vec<i32> = before.iter().copied().filter(is_its_own).collect();
     let pids: Vec<String> = running.iter().take(MOST_PIDS).map(ToString::to_string).collect();
     let more = if running.len() > MOST_PIDS { ", …" } else { "" };
     let number =
         plural(running.len() as u64, "child process that runs already is", "child processes that run already are");
     let follow = if options.follow { "; --follow records those that it starts from now on" } else { "" };
     (!running.is_empty()).then(|| {
-        format!("memtrack: {number} not recorded{follow}; 'memtrack attach PID' records one: {}{more}", pids.join(", "))
+        let pids = pids.join(", ");
+        format!(
+            "memtrack: {number} not part of this recording{follow}; 'memtrack attach PID' records one: {pids}{more}"
+        )
     })
 }
 

@@ -4,7 +4,7 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::leaked;
+use super::leaked::Leaks;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severity, command, in_blocks, size_of};
 use crate::reports::capture_info::Capture;
@@ -29,7 +29,7 @@ const LET_GO: &str = "If it was not needed any more, find out who keeps it: a mo
 /// The lines that hold most at the peak, without those that another finding is about; and apart from them those that hold mostly
 /// what is not in memory.
 pub(super) fn findings(
-    rows: &LineRows<'_>,
+    (rows, leaks): (&LineRows<'_>, Option<&Leaks<'_>>),
     sources: &mut Sources,
     (objects, absent): (&LineObjects, &NotInMemory<'_>),
     others: &[Finding],
@@ -44,7 +44,7 @@ pub(super) fn findings(
     holders.retain(|holder| !holder.row.is_named_by(capture, others));
     let (reserving, holding): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| holder.is_mostly_absent);
     let held = [holding, reserving].into_iter().filter(|holders| !holders.is_empty());
-    held.map(|holders| finding(rows, &holders, objects, absent)).collect()
+    held.map(|holders| finding((rows, leaks), &holders, objects, absent)).collect()
 }
 
 /// A line that holds much at the peak.
@@ -74,7 +74,12 @@ impl<'a> Holder<'a> {
         Some(Self { row, place, absent: found.absent, is_mostly_absent: found.is_most_of(tally.bytes) })
     }
 
-    fn evidence(&self, rows: &LineRows<'_>, objects: &LineObjects, absent: &NotInMemory<'_>) -> Vec<Evidence> {
+    fn evidence(
+        &self,
+        (rows, leaks): (&LineRows<'_>, Option<&Leaks<'_>>),
+        objects: &LineObjects,
+        absent: &NotInMemory<'_>,
+    ) -> Vec<Evidence> {
         let tally = self.row.peak.tally;
         let name = self.row.name(rows.capture);
         let held = Evidence {
@@ -91,21 +96,26 @@ impl<'a> Holder<'a> {
         [
             vec![held],
             absent.evidence(self.row.named(rows.capture).as_ref()).into_iter().collect(),
-            leaked::evidence(rows, self.row).into_iter().collect(),
+            leaks.and_then(|leaks| leaks.evidence(self.row)).into_iter().collect(),
             self.row.objects(objects),
         ]
         .concat()
     }
 }
 
-fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, absent: &NotInMemory<'_>) -> Finding {
+fn finding(
+    (rows, leaks): (&LineRows<'_>, Option<&Leaks<'_>>),
+    holders: &[Holder<'_>],
+    objects: &LineObjects,
+    absent: &NotInMemory<'_>,
+) -> Finding {
     let (capture, first) = (rows.capture, &holders[0]);
     let at = capture.analysis.totals.peak.at.filter(|_| !capture.has_several_peaks());
     let after = at.map_or_else(String::new, |at| format!(", after {}", duration(at.time_ns)));
     let filters = first.place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
     let bytes = first.row.peak.tally.bytes;
     let mostly_absent = if first.is_mostly_absent { ", most of it not in memory" } else { "" };
-    let is_kept = leaked::evidence(rows, first.row).is_some();
+    let is_kept = leaks.is_some_and(|leaks| leaks.evidence(first.row).is_some());
     let finding = Finding {
         kind: FindingKind::Held,
         severity: Severity::Note,
@@ -118,7 +128,11 @@ fn finding(rows: &LineRows<'_>, holders: &[Holder<'_>], objects: &LineObjects, a
         ),
         bytes,
         weight: bytes.saturating_sub(first.absent),
-        evidence: holders.iter().take(MOST).flat_map(|holder| holder.evidence(rows, objects, absent)).collect(),
+        evidence: holders
+            .iter()
+            .take(MOST)
+            .flat_map(|holder| holder.evidence((rows, leaks), objects, absent))
+            .collect(),
         meaning: if is_kept { KEPT } else { HELD }.into(),
         advice: if is_kept { LET_GO } else { LESS }.into(),
         command: command(capture, &format!("tree --text{filters}")),

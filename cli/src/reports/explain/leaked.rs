@@ -1,6 +1,6 @@
 //! Lines with much of what was never given back, however it grew: all at once, or little by little.
 //!
-//! Invariant: bytes and shares are those of `table --leaks`.
+//! Invariant: bytes are those of `table --leaks`; shares leave out what is not in memory.
 
 use memtrack_reader::analysis::Tally;
 use memtrack_reader::origin::Whose;
@@ -19,107 +19,113 @@ const LEAST: u64 = 1 << 20;
 const LEAST_PERCENT: u64 = 20;
 const LEAST_PERCENT_OF_PEAK: u64 = 5;
 
-/// One finding, if lines have much of what leaked that are not told to grow, nor to hold it at the peak, which tells what leaked of it.
-pub(super) fn findings(
-    rows: &LineRows<'_>,
-    sources: &mut Sources,
-    (objects, absent): (&LineObjects, &NotInMemory<'_>),
-    growing: &[Finding],
-    held: &[Finding],
-) -> Vec<Finding> {
-    let capture = rows.capture;
-    let when = capture.info.leak_moment;
-    // While a program runs, what is live may yet be given back.
-    if is_of_running(when) {
-        return Vec::new();
+/// What leaked, and by what of it lines are judged.
+pub(super) struct Leaks<'a> {
+    rows: &'a LineRows<'a>,
+    absent: &'a NotInMemory<'a>,
+    /// All that leaked, without what is not in memory.
+    whole: Tally,
+}
+
+impl<'a> Leaks<'a> {
+    /// `None` where it is not known what leaked: while a program runs, what is live may yet be given back, and what it had when it was
+    /// killed may have been of use.
+    pub(super) fn of(rows: &'a LineRows<'a>, absent: &'a NotInMemory<'a>, is_killed: bool) -> Option<Self> {
+        let is_over = match rows.capture.info.leak_moment {
+            LeakMoment::Snapshot | LeakMoment::RecordingEnd | LeakMoment::SoFar | LeakMoment::Several => false,
+            LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => !is_killed,
+        };
+        // What lies in arenas is not known.
+        let whole: Tally = counted(rows).map(LineRow::leaked).sum();
+        // Beside a gigabyte that was only reserved, no line would have much of what leaked.
+        let whole = Tally { bytes: whole.bytes.saturating_sub(absent.sum()), ..whole };
+        is_over.then_some(Self { rows, absent, whole })
     }
-    let whole = whole(rows);
-    // Beside a gigabyte that was only reserved, no line would have much of what leaked.
-    let touched = |bytes: u64| bytes.saturating_sub(absent.sum());
-    let of_leaked = touched(whole.bytes) / (100 / LEAST_PERCENT);
-    let least = LEAST.max(of_leaked).max(touched(rows.peak.bytes) / (100 / LEAST_PERCENT_OF_PEAK));
-    let is_much = |row: &&LineRow| {
-        let leaked = row.leaked();
-        let found = absent.of_line(row.named(capture).as_ref()).unwrap_or_default();
-        row.has_line()
-            && leaked.bytes >= least
-            && leaked.bytes_range().0 > 0
-            && !found.is_most_of(leaked.bytes)
-            && !row.is_named_by(capture, growing)
-            && !row.is_evidence_of(capture, held)
-    };
-    let mut lines: Vec<&LineRow> = counted(rows).filter(is_much).collect();
-    lines.sort_by_key(|row| std::cmp::Reverse((row.whose() == Whose::Own, row.leaked().bytes)));
-    lines.truncate(MOST);
-    let Some(first) = lines.first() else { return Vec::new() };
-    let tally = first.leaked();
-    let mut filters = String::new();
-    let mut evidence = Vec::new();
-    for row in &lines {
-        let place = row.place(row.leaked, capture, sources);
-        if evidence.is_empty() {
-            filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
+
+    /// One finding, if lines have much of what leaked that are not told to grow, nor told of at the peak.
+    pub(super) fn findings(
+        &self,
+        sources: &mut Sources,
+        objects: &LineObjects,
+        growing: &[Finding],
+        held: &[Finding],
+    ) -> Vec<Finding> {
+        let (rows, capture) = (self.rows, self.rows.capture);
+        let peak = rows.peak.bytes.saturating_sub(self.absent.sum());
+        let least = LEAST.max(self.whole.bytes / (100 / LEAST_PERCENT)).max(peak / (100 / LEAST_PERCENT_OF_PEAK));
+        let is_much = |row: &&LineRow| {
+            row.has_line()
+                && row.leaked().bytes >= least
+                && self.is_known(row)
+                && !row.is_named_by(capture, growing)
+                && !(row.is_evidence_of(capture, held) && self.evidence(row).is_some())
+        };
+        let mut lines: Vec<&LineRow> = counted(rows).filter(is_much).collect();
+        lines.sort_by_key(|row| std::cmp::Reverse((row.whose() == Whose::Own, row.leaked().bytes)));
+        lines.truncate(MOST);
+        let Some(first) = lines.first() else { return Vec::new() };
+        let tally = first.leaked();
+        let mut filters = String::new();
+        let mut evidence = Vec::new();
+        for row in &lines {
+            let place = row.place(row.leaked, capture, sources);
+            if evidence.is_empty() {
+                filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
+            }
+            let leaked = row.leaked();
+            let text = format!("{}, {}: {}", in_blocks(leaked), self.share(leaked), row.name(capture));
+            evidence.push(Evidence { text, tally: leaked, place, ..Evidence::default() });
+            evidence.extend(row.objects(objects));
         }
-        let leaked = row.leaked();
-        let share = share_of_leaked(rows, leaked, whole);
-        let text = format!("{}, {share}: {}", in_blocks(leaked), row.name(capture));
-        evidence.push(Evidence { text, tally: leaked, place, ..Evidence::default() });
-        evidence.extend(row.objects(objects));
+        vec![Finding {
+            kind: FindingKind::Leaked,
+            severity: Severity::Note,
+            title: format!(
+                "{} has {}, {} live {}",
+                first.name(capture),
+                self.share(tally),
+                size_of(tally),
+                capture.info.leak_moment.when()
+            ),
+            bytes: tally.bytes,
+            weight: tally.bytes,
+            evidence,
+            meaning: "It was not given back until then: a leak, or data that the program uses to its end.".into(),
+            advice: "If it was not needed any more, find out who keeps it: a module-level collection, a cache without a size limit, \
+                     registered callbacks, pending tasks, or native code without a free."
+                .into(),
+            command: command(capture, &format!("tree --text --leaks{filters}")),
+        }]
     }
-    vec![Finding {
-        kind: FindingKind::Leaked,
-        severity: Severity::Note,
-        title: format!(
-            "{} has {}, {} live {}",
-            first.name(capture),
-            share_of_leaked(rows, tally, whole),
-            size_of(tally),
-            when.when()
-        ),
-        bytes: tally.bytes,
-        weight: tally.bytes,
-        evidence,
-        meaning: "It was not given back until then: a leak, or data that the program uses to its end.".into(),
-        advice: "If it was not needed any more, find out who keeps it: a module-level collection, a cache without a size limit, \
-                 registered callbacks, pending tasks, or native code without a free."
-            .into(),
-        command: command(capture, &format!("tree --text --leaks{filters}")),
-    }]
-}
 
-/// What leaked of a line that holds much at the peak, as evidence; `None`: that is less than half of it, or not known.
-pub(super) fn evidence(rows: &LineRows<'_>, row: &LineRow) -> Option<Evidence> {
-    let (leaked, when) = (row.leaked(), rows.capture.info.leak_moment);
-    let is_most = leaked.bytes_range().0 > 0 && leaked.bytes >= row.peak.tally.bytes / 2;
-    (is_most && !is_of_running(when)).then(|| {
-        let share = share_of_leaked(rows, leaked, whole(rows));
-        let text = format!("not given back: {} live {}, {share}", in_blocks(leaked), when.when());
-        Evidence { text, tally: leaked, ..Evidence::default() }
-    })
-}
+    /// What leaked of a line that holds much at the peak, as evidence; `None`: that is less than half of it, or not known.
+    pub(super) fn evidence(&self, row: &LineRow) -> Option<Evidence> {
+        let (leaked, when) = (row.leaked(), self.rows.capture.info.leak_moment);
+        let is_most = self.is_known(row) && leaked.bytes >= row.peak.tally.bytes / 2;
+        is_most.then(|| {
+            let text = format!("not given back: {} live {}, {}", in_blocks(leaked), when.when(), self.share(leaked));
+            Evidence { text, tally: leaked, ..Evidence::default() }
+        })
+    }
 
-/// Whether programs ran on then, of whose memory it is not known whether it leaked.
-fn is_of_running(moment: LeakMoment) -> bool {
-    match moment {
-        LeakMoment::Snapshot | LeakMoment::RecordingEnd | LeakMoment::SoFar | LeakMoment::Several => true,
-        LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => false,
+    /// Whether something of a line has leaked for certain, and is in memory.
+    fn is_known(&self, row: &LineRow) -> bool {
+        let leaked = row.leaked();
+        let absent = self.absent.of_line(row.named(self.rows.capture).as_ref()).unwrap_or_default();
+        leaked.bytes_range().0 > 0 && !absent.is_most_of(leaked.bytes)
+    }
+
+    /// `75.0 % of what leaked`.
+    fn share(&self, part: Tally) -> String {
+        let selected = if self.rows.capture.info.narrowed { "what is selected of " } else { "" };
+        let present = if self.absent.sum() > 0 { " and is in memory" } else { "" };
+        format!("{} of {selected}what leaked{present}", percent(part.bytes.min(self.whole.bytes), self.whole.bytes))
     }
 }
 
 /// The rows of what counts as leaked: imports stay.
 fn counted<'a>(rows: &'a LineRows<'_>) -> impl Iterator<Item = &'a LineRow> {
     rows.rows.iter().filter(|row| row.whose() != Whose::Imports)
-}
-
-/// All that leaked; what lies in arenas is not known.
-fn whole(rows: &LineRows<'_>) -> Tally {
-    counted(rows).map(LineRow::leaked).sum()
-}
-
-/// `75.0 % of what leaked`.
-fn share_of_leaked(rows: &LineRows<'_>, part: Tally, whole: Tally) -> String {
-    let selected = if rows.capture.info.narrowed { "what is selected of " } else { "" };
-    format!("{} of {selected}what leaked", percent(part.bytes, whole.bytes))
 }
 
 #[cfg(test)]
@@ -162,17 +168,23 @@ mod tests {
 
     #[test]
     fn what_leaked_of_a_line_that_holds_the_peak_is_told_there() {
-        let told = |leaked: u64| {
+        let told = |leaked: u64, status: Option<u8>| {
             let mut capture = of_stacks(&[(&[MAIN, KEEP], leaked)]);
             capture.analysis.groups.change(0, |group| group.peak.bytes = 30_000_000);
             capture.analysis.totals.peak.bytes = 30_000_000;
+            capture.info.process.exit_status = status;
             capture.show(&DisplayOptions::default()).unwrap();
-            assert!(texts(&capture, FindingKind::Leaked).is_empty());
-            texts(&capture, FindingKind::Held)
+            [FindingKind::Held, FindingKind::Leaked].map(|kind| texts(&capture, kind))
         };
+        let [held, leaked] = told(29_000_000, None);
         let expected = "not given back: 29.0 MB in 1 block live at exit, 100 % of what leaked";
-        assert_eq!(told(29_000_000).last().map(String::as_str), Some(expected));
-        assert!(!told(2_000_000).iter().any(|text| text.contains("not given back")));
+        assert_eq!((held.last().map(String::as_str), leaked.len()), (Some(expected), 0));
+        // The line had more than twice as much at the peak.
+        let [held, leaked] = told(12_000_000, None);
+        assert!(!held.iter().any(|text| text.contains("not given back")), "{held:?}");
+        assert_eq!(leaked[0], "remember at /srv/keep.py:7 has 100 % of what leaked, 12.0 MB live at exit");
+        let [held, leaked] = told(29_000_000, Some(137));
+        assert!(!held.iter().any(|text| text.contains("not given back")) && leaked.is_empty(), "{held:?}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ use std::path::Path;
 
 use memtrack_reader::analysis::Tally;
 
+use self::leaked::Leaks;
 use self::not_in_memory::NotInMemory;
 use super::place::Place;
 pub(crate) use copies::{LargeBlocks, least_copy};
@@ -149,10 +150,10 @@ impl Explanation {
         let growing = growth::findings(&rows, &mut sources, (objects, &absent));
         let tiny = tiny::findings(&rows, &mut sources);
         let killed = killed::findings(&rows, blocks.last.as_ref(), &mut sources);
-        let held = held::findings(&rows, &mut sources, (objects, &absent), &[&growing[..], &tiny[..]].concat());
-        // What a program had when it was killed may have been of use.
-        let is_done = killed.is_empty();
-        let leaked = is_done.then(|| leaked::findings(&rows, &mut sources, (objects, &absent), &growing, &held));
+        let leaks = Leaks::of(&rows, &absent, !killed.is_empty());
+        let named = [&growing[..], &tiny[..]].concat();
+        let held = held::findings((&rows, leaks.as_ref()), &mut sources, (objects, &absent), &named);
+        let leaked = leaks.map(|leaks| leaks.findings(&mut sources, objects, &growing, &held));
         let mut findings = [
             killed,
             copies::findings(&rows, &blocks.at_peak),

@@ -53,6 +53,6 @@ def test_a_library_without_a_build_id_has_no_names_of_another_file(executable, t
     assert program.wait(PATIENCE) == 0
     table = subprocess.run([executable, "table", "--leaks", tmp_path / "a.bin"], capture_output=True, text=True, check=True).stdout
     if is_replaced:
-        assert "another_one" not in table and "plain.so (deleted)+0x" in table, table
+        assert "another_one" not in table and "plain.so (deleted)" in table, table
     else:
         assert "the_loaded_one" in table, table

@@ -96,8 +96,8 @@ impl<'a> Holder<'a> {
         [
             vec![held],
             absent.evidence(self.row.named(rows.capture).as_ref()).into_iter().collect(),
-            leaks.and_then(|leaks| leaks.evidence(self.row)).into_iter().collect(),
             self.row.objects(objects),
+            leaks.and_then(|leaks| leaks.evidence(self.row)).into_iter().collect(),
         ]
         .concat()
     }

@@ -95,17 +95,28 @@ impl<'a> DecodedRun<'a> {
     }
 }
 
-/// Calls `take` with these events of one thread as a run.
+/// Calls `take` with these events of one thread, whose numbers follow each other, as a run; their times are stamps.
 #[cfg(test)]
 pub(crate) fn with_decoded_run(events: &[Event], take: impl FnOnce(&DecodedRun<'_>)) {
+    use memtrack_format::meta::{Process, RecordedClock, StartTimes};
+
+    use crate::timeline::ClockScale;
+
+    let start = StartTimes {
+        ticks: Some(0),
+        monotonic_ns: Some(0),
+        clock: Some(RecordedClock::Monotonic),
+        ..StartTimes::default()
+    };
+    let timeline = Timeline::new(Some(0), ClockScale::new(&Process { start, ..Process::default() }, None));
     let compact = |(node, event): (u32, &Event)| {
         let Event { kind, address, size, .. } = *event;
         Compact { address, size, node, kind, short_lived: false }
     };
     let compact: Vec<_> = (0..).zip(events).map(compact).collect();
     let stacks: Vec<_> = events.iter().map(|event| event.stack).collect();
-    let (first, timeline) = (events[0], Timeline::default());
-    let Event { thread, order, .. } = first;
-    let (times, whole) = (&[][..], true);
-    take(&DecodedRun { events: &compact, stacks: &stacks, thread, order, times, timeline: &timeline, whole });
+    let times: Vec<_> = events.iter().map(|event| event.time_ns).collect();
+    let Event { thread, order, .. } = events[0];
+    let (events, stacks, times, whole) = (&compact[..], &stacks[..], &times[..], true);
+    take(&DecodedRun { events, stacks, thread, order, times, timeline: &timeline, whole });
 }

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use super::grid::LiveWindow;
 use super::state::LiveState;
 use crate::analysis::{Options, Tally, View};
+use crate::decoded_run::with_decoded_run;
 use crate::event::{Event, EventKind, Snapshot, StackId, ThreadId};
 use crate::frames::Frames;
 use crate::replay::Replay;
@@ -24,12 +25,17 @@ fn event(order: u64, kind: EventKind, (address, size): (u64, u64), stack: u32, t
     Event { kind, address, size, stack, thread, order, time_ns: time_ms * 1_000_000 }
 }
 
+/// Passes an event on as a reader does that decodes a capture.
+fn replay_run(state: &mut LiveState, event: &Event) {
+    with_decoded_run(std::slice::from_ref(event), |run| state.decoded_run(run, &Frames::new()));
+}
+
 /// Passes events on as a reader does: a tick before the first one of each time.
 fn run(state: &mut LiveState, events: &[Event]) -> Vec<LiveWindow> {
     let mut windows = Vec::new();
     for event in events {
         state.tick(0, event.time_ns);
-        state.event(event, &Frames::new());
+        replay_run(state, event);
         windows.extend(std::iter::from_fn(|| state.take_window()));
     }
     state.end(0);
@@ -97,7 +103,7 @@ fn windows_that_begin_later_join_those_of_others() {
 /// The windows that close before an event: the grid, the span in milliseconds, and the live bytes.
 fn run_one(state: &mut LiveState, event: &Event) -> Vec<(u32, u64, u64, u64)> {
     state.tick(0, event.time_ns);
-    state.event(event, &Frames::new());
+    replay_run(state, event);
     let windows = std::iter::from_fn(|| state.take_window());
     windows.map(|one| (one.grid, one.from_ns / 1_000_000, one.to_ns / 1_000_000, one.totals.live.bytes)).collect()
 }
@@ -105,7 +111,7 @@ fn run_one(state: &mut LiveState, event: &Event) -> Vec<(u32, u64, u64, u64)> {
 #[test]
 fn an_exec_frees_everything_and_resident_memory_is_that_of_the_last_sample() {
     let mut state = LiveState::new(None);
-    state.event(&event(0, MALLOC, (0x10, 100), 1, 1), &Frames::new());
+    replay_run(&mut state, &event(0, MALLOC, (0x10, 100), 1, 1));
     state.snapshot(&Snapshot { rss_bytes: 5000, ..Snapshot::default() });
     state.snapshot(&Snapshot { rss_bytes: 3000, ..Snapshot::default() });
     state.replaced();

@@ -2,7 +2,8 @@
 //!
 //! Reports for people show folded stacks; JSON and exports do not. In a folded stack
 //!  - the frames of the import system are one frame, `import numpy`. A library's module that is executed is that frame,
-//!    with the line that its execution had reached; own modules keep their frame, since their lines matter;
+//!    with the line that its execution had reached; own modules keep their frame, since their lines matter. What an
+//!    extension module imports stands below a frame `import` of its own, which has no name: no frame of Python's has it;
 //!  - frames of the runtime and of [`Plumbing`] are left out, unless the stack has no others. So the innermost frame is
 //!    the stack's *place*: the code of the program or of a library that allocated.
 //!
@@ -87,7 +88,28 @@ enum FrameFate {
     /// Left out, unless the stack has no other frames.
     Plumbing,
     /// A frame of the import system.
-    Import,
+    Import(ImportStep),
+}
+
+/// What a frame of the import system does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ImportStep {
+    /// It looks for a module, and imports it where it is not there: an import begins.
+    Find,
+    /// It loads the module that was found.
+    Load,
+    /// Something else.
+    Other,
+}
+
+impl ImportStep {
+    fn of(function: &str) -> Self {
+        match function {
+            "_find_and_load" => Self::Find,
+            "_load_unlocked" => Self::Load,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// A folded stack, or a prefix of one.
@@ -104,7 +126,11 @@ enum FoldState {
     /// It has only frames that are left out as soon as one stays.
     Weak,
     /// Its newest frames are the import system's, and the imported module is not known yet.
-    Importing,
+    Importing {
+        /// Whether the module is being loaded. What then begins another import is an extension module: no code of
+        /// Python's runs between.
+        loads: bool,
+    },
 }
 
 impl<'a> Folder<'a> {
@@ -140,7 +166,7 @@ impl<'a> Folder<'a> {
             self.known.set(next, folded);
         }
         match folded.state {
-            FoldState::Importing => self.unknown_import(folded.stack),
+            FoldState::Importing { .. } => self.unknown_import(folded.stack),
             FoldState::Solid | FoldState::Weak => Ok(folded.stack),
         }
     }
@@ -150,7 +176,14 @@ impl<'a> Folder<'a> {
         let kind = self.kinds.get(frame.0 as usize).copied().unwrap_or(FrameFate::Kept);
         let solid = if caller.state == FoldState::Weak { StackId::EMPTY } else { caller.stack };
         let stack = match (kind, caller.state) {
-            (FrameFate::Import, _) => return Ok(Folded { stack: solid, state: FoldState::Importing }),
+            (FrameFate::Import(ImportStep::Find), FoldState::Importing { loads: true }) => {
+                let stack = self.unknown_import(solid)?;
+                return Ok(Folded { stack, state: FoldState::Importing { loads: false } });
+            }
+            (FrameFate::Import(step), state) => {
+                let loads = step == ImportStep::Load || state == FoldState::Importing { loads: true };
+                return Ok(Folded { stack: solid, state: FoldState::Importing { loads } });
+            }
             (FrameFate::Runtime, FoldState::Weak) => {
                 let stack = self.frames.stack_id(caller.stack, frame)?;
                 return Ok(Folded { stack, state: FoldState::Weak });
@@ -160,7 +193,7 @@ impl<'a> Folder<'a> {
                 return Ok(Folded { stack, state: FoldState::Weak });
             }
             (FrameFate::Runtime | FrameFate::Plumbing, _) => return Ok(caller),
-            (FrameFate::Module { own }, FoldState::Importing) => {
+            (FrameFate::Module { own }, FoldState::Importing { .. }) => {
                 let [import, executed] = self.import(frame)?;
                 match own {
                     true => {
@@ -170,7 +203,7 @@ impl<'a> Folder<'a> {
                     false => self.frames.stack_id(solid, executed)?,
                 }
             }
-            (FrameFate::Kept, FoldState::Importing) => {
+            (FrameFate::Kept, FoldState::Importing { .. }) => {
                 let stack = self.unknown_import(solid)?;
                 self.frames.stack_id(stack, frame)?
             }
@@ -216,7 +249,7 @@ fn kinds(frames: &Frames, plumbing: &Plumbing) -> Vec<FrameFate> {
             });
             match origin {
                 _ if is_skipped => FrameFate::Plumbing,
-                Origin::Import => FrameFate::Import,
+                Origin::Import => FrameFate::Import(ImportStep::of(frames.name(name))),
                 Origin::Runtime => FrameFate::Runtime,
                 _ if !native && frames.name(name) == "<module>" => FrameFate::Module { own: origin == Origin::Own },
                 _ => FrameFate::Kept,
@@ -259,6 +292,7 @@ mod tests {
     }
 
     const FIND: &str = "_find_and_load in <frozen importlib._bootstrap>";
+    const LOAD: &str = "_load_unlocked in <frozen importlib._bootstrap>";
     const EXEC: &str = "exec_module in <frozen importlib._bootstrap_external>";
     const NUMPY: &str = "<module> in /v/site-packages/numpy/core/__init__.py";
 
@@ -273,6 +307,13 @@ mod tests {
             ),
             (&[main, FIND, EXEC], "main in app.py, import"),
             (&[FIND, EXEC, NUMPY, FIND], "import numpy.core in __init__.py, import"),
+            // A package's own import comes before the module of it is loaded; an extension module imports while it is.
+            (&[main, FIND, FIND, LOAD, EXEC, NUMPY], "main in app.py, import numpy.core in __init__.py"),
+            (
+                &[main, FIND, LOAD, EXEC, FIND, LOAD, EXEC, NUMPY],
+                "main in app.py, import, import numpy.core in __init__.py",
+            ),
+            (&[main, FIND, LOAD, EXEC, FIND], "main in app.py, import, import"),
             (
                 &[main, FIND, "<module> in /srv/shop/report.py"],
                 "main in app.py, import shop.report, <module> in report.py",

@@ -14,7 +14,7 @@ use super::{ObjectPlace, ObjectsArgs, ObjectsRead, ObjectsTarget};
 use crate::message;
 use crate::terminal::TextFormat;
 use crate::text::{TextCell, TextTable, column, left_out};
-use crate::units::{plural, size};
+use crate::units::{count, plural, size};
 
 /// What is said in place of a table without rows.
 const NO_TYPE: &str = "nothing has changed: of each type there are as many objects, with as many bytes";
@@ -152,12 +152,17 @@ fn signed(bytes: i128) -> String {
     format!("{sign}{}", size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
+fn signed_count(objects: i128) -> String {
+    let sign = if objects < 0 { "-" } else { "+" };
+    format!("{sign}{}", count(u64::try_from(objects.unsigned_abs()).unwrap_or(u64::MAX)))
+}
+
 fn table_of_types(grown: &[(String, GrownType)], rows: usize) -> (TextTable, usize) {
     let titles = [column("Own bytes"), column("Objects"), column("Now"), column("Type").cut()];
     let mut table = TextTable::new(titles);
     let grown: Vec<_> = grown.iter().filter(|(_, of)| of.sum.has_changed()).collect();
     for (name, of) in grown.iter().take(rows) {
-        let cells = [signed(of.sum.grown_bytes()), format!("{:+}", of.sum.grown_count()), size(of.sum.own_bytes[1])];
+        let cells = [signed(of.sum.grown_bytes()), signed_count(of.sum.grown_count()), size(of.sum.own_bytes[1])];
         table.row(cells.into_iter().chain([short(name)]).map(Into::into));
     }
     (table, grown.len())
@@ -175,7 +180,7 @@ fn table_of_places(grown: &[(String, GrownType)], rows: usize) -> (TextTable, us
     let titles = [column("Own bytes"), column("Objects"), column("Type").cut(), column("Made at").cut()];
     let mut table = TextTable::new(titles);
     for (name, place, sum) in all.iter().take(rows) {
-        let cells = [signed(sum.grown_bytes()), format!("{:+}", sum.grown_count()), short(name)].map(TextCell::from);
+        let cells = [signed(sum.grown_bytes()), signed_count(sum.grown_count()), short(name)].map(TextCell::from);
         table.row(cells.into_iter().chain([place_label(place).into()]));
     }
     (table, all.len())

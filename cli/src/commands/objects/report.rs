@@ -232,16 +232,21 @@ fn references(sum: &TypeSum) -> String {
     if sum.immortal == sum.count { "immortal".into() } else { count(sum.references) }
 }
 
-/// The place that made most objects of a type; how many, where these are less than half of them. `None`: it has made few of them,
-/// so that it would say nothing of the type.
+/// The place that made most objects of a type; how many, or of how many bytes, unless it made half of them.
+/// `None`: it has made few of both, so that it would say nothing of the type.
 fn most_made_at(place: &ObjectPlace, all: &TypeSum) -> Option<Label> {
     let is_part = |part: u64, whole: u64| part >= whole.div_ceil(LEAST_PART);
     if !is_part(place.count, all.count) && !is_part(place.own_bytes, all.own_bytes) {
         return None;
     }
     let label = place_label(place);
-    let is_minority = place.count < all.count.div_ceil(2);
-    Some(if is_minority { label.behind(format!("{} in ", count(place.count))) } else { label })
+    Some(if place.count >= all.count.div_ceil(2) {
+        label
+    } else if is_part(place.count, all.count) {
+        label.behind(format!("{} in ", count(place.count)))
+    } else {
+        label.behind(format!("{} in ", size(place.own_bytes)))
+    })
 }
 
 fn table_of_places(read: &ObjectsRead, rows: usize) -> (TextTable, usize) {

@@ -240,8 +240,12 @@ impl Merger {
 
     /// What was read.
     pub(super) fn finish(self, lost: DataLoss) -> ReadSummary {
+        let mut unnamed = self.tables.symbols.problems();
+        let programs = self.tables.frames.programs();
+        let is_executable = |module: &str| programs.iter().any(|program| program.is_executable(module));
+        unnamed.retain(|problem| !problem.exports_others || is_executable(&problem.module));
         ReadSummary {
-            unnamed: self.tables.symbols.problems(),
+            unnamed,
             frames: self.tables.frames,
             threads: self.tables.threads,
             unknown_frames: self.tables.unknown_frames,

@@ -46,6 +46,8 @@ pub(super) enum SymbolError {
     FromServer(Box<Self>),
     #[error("the file is stripped: it has neither symbols nor debug information")]
     Stripped,
+    #[error("the file is stripped: it names only functions that it exports, and none of them is on these stacks")]
+    OnlyExports,
     #[error("its files have neither symbols nor debug information")]
     NoNames,
     #[error("{0}; {1}")]

@@ -26,6 +26,8 @@ type Dwarf = gimli::Dwarf<Slice>;
 pub(super) struct ModuleNames {
     table: FunctionTable,
     dwarf: Option<Context<Slice>>,
+    /// Why there is no more than what the module exports.
+    only_exports: Option<SymbolError>,
 }
 
 impl fmt::Debug for ModuleNames {
@@ -53,14 +55,24 @@ impl ModuleNames {
             .collect();
         let with_dwarf = files.iter().find(|(_, elf)| with_dwarf && elf.has_dwarf());
         let dwarf = with_dwarf.and_then(|(source, elf)| context(source, elf, search));
-        let table = files.iter().find(|(_, elf)| elf.has_symbols()).or(files.last());
-        let image = Self { table: table.map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default(), dwarf };
+        let with_symbols = files.iter().find(|(_, elf)| elf.has_symbols());
+        let table = with_symbols.or(files.last()).map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default();
+        let has_more = with_symbols.is_some() || files.iter().any(|(_, elf)| elf.has_dwarf());
+        let image = Self { table, dwarf, only_exports: None };
         match (image.is_empty(), main, debug) {
+            (false, Ok(_), Some(Err(debug))) if !has_more => {
+                Ok(Self { only_exports: Some(SymbolError::OnlyExports.and(debug)), ..image })
+            }
             (false, ..) => Ok(image),
             (true, Err(own), Some(Err(debug))) => Err(own.and(debug)),
             (true, Ok(_), Some(Err(debug))) => Err(SymbolError::Stripped.and(debug)),
             (true, ..) => Err(SymbolError::NoNames),
         }
+    }
+
+    /// Why there is no more than what the module exports; `None` if there is more.
+    pub(super) fn only_exports(&self) -> Option<&SymbolError> {
+        self.only_exports.as_ref()
     }
 
     fn is_empty(&self) -> bool {

@@ -99,6 +99,8 @@ pub struct SymbolProblem {
     pub module: String,
     /// The reason, in words.
     pub reason: String,
+    /// The module exports functions, but none of them is asked for: usual of libraries, which are stripped mostly.
+    pub exports_others: bool,
 }
 
 impl Symbolizer {
@@ -228,9 +230,13 @@ impl ResolvedModule {
     }
 
     fn problem(&self, path: &[u8]) -> Option<SymbolProblem> {
-        let Files::None(reason) = &self.files else { return None };
+        let (reason, exports_others) = match &self.files {
+            Files::None(reason) => (reason, false),
+            Files::Open(image) if !self.names.values().any(|names| names.found) => (image.only_exports()?, true),
+            Files::Open(_) | Files::Unopened => return None,
+        };
         let module = String::from_utf8_lossy(path).into_owned();
-        Some(SymbolProblem { module, reason: reason.to_string() })
+        Some(SymbolProblem { module, reason: reason.to_string(), exports_others })
     }
 
     fn named(&self, (path, build_id): &ModuleKey) -> ModuleSymbols {

@@ -58,6 +58,28 @@ fn debug_files_are_found_beside_the_program_and_by_build_id() {
 }
 
 #[test]
+fn a_stripped_program_that_exports_other_functions_says_so() {
+    let fixture = Fixture::new();
+    for is_stripped in [true, false] {
+        let program = fixture.inlined(&["-rdynamic"]);
+        let mark = address(&program, "mark");
+        let module = module(&program);
+        if is_stripped {
+            fixture.strip(&program, &fixture.path("program.debug"));
+            fs::remove_file(fixture.path("program.debug")).unwrap();
+        }
+        let mut symbolizer = fixture.symbolizer();
+        symbolizer.resolve(&module, mark + 0x10_0000);
+        let problems = symbolizer.problems();
+        assert_eq!(problems.len(), usize::from(is_stripped), "{problems:?}");
+        assert!(problems.iter().all(|one| one.exports_others && one.reason.contains("exports")), "{problems:?}");
+        // What it exports has its name.
+        symbolizer.resolve(&module, mark);
+        assert!(symbolizer.problems().is_empty());
+    }
+}
+
+#[test]
 fn files_are_opened_once_for_all_captures() {
     for (options, shared) in [([].as_slice(), true), (&["-Wl,--build-id=none"], false)] {
         let fixture = Fixture::new();

@@ -608,3 +608,50 @@ def test_samples_are_anonymized_and_symbolized(executable, tmp_path, options):
     strip = [executable, "strip", "-o", tmp_path / "strip.bin", capture]
     strip = subprocess.run(strip, capture_output=True, text=True, timeout=PATIENCE)
     assert strip.returncode != 0 and "samples of allocations only" in strip.stderr
+
+
+def test_what_leaked_without_a_sample_has_an_interval_everywhere(executable, tmp_path):
+    """And no part of it has more than the whole."""
+    script = tmp_path / "keeps.py"
+    script.write_text("import sys\nkept = [bytearray(2_000) for _ in range(150)]\nsys.stdout.flush()\n")
+    captures = {}
+    for name, options in (("exact", []), ("sampled", ["--sample=1000000000"])):
+        captures[name] = tmp_path / f"{name}.bin"
+        run = [executable, "run", *options, "-o", captures[name], "--python", sys.executable, script]
+        run = subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE, check=True)
+
+    def report(*words):
+        words = [executable, *words]
+        return subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+
+    [leaked] = [line.split(maxsplit=1)[1] for line in run.stderr.splitlines() if line.startswith("  leaked ")]
+    assert " ± " in leaked and " to " in leaked, run.stderr
+    stats = json.loads(report("stats", "--json", captures["sampled"]))
+    truth = json.loads(report("stats", "--json", captures["exact"]))
+    own, whole = stats["leaked"]["parts"]["own"], stats["leaked"]
+    assert truth["leaked"]["parts"]["own"]["bytes"] >= 300_000
+    assert own["bytes_low"] <= truth["leaked"]["parts"]["own"]["bytes"] <= own["bytes_high"] <= whole["bytes_high"]
+    for part in stats["leaked"]["parts"].values():
+        assert part["allocations_high"] <= max(part["allocations"], whole["allocations_high"])
+    for words in (["table"], ["tree", "--text"], ["summary"]):
+        for view in ([], ["--leaks"]):
+            headline = report(*words, *view, captures["sampled"]).splitlines()[0]
+            assert " ± " in headline, (words, view, headline)
+
+
+def test_call_stacks_are_new_or_vanished_by_more_than_chance(executable, tmp_path):
+    [_, _, exact] = sampled(executable, tmp_path)
+    exact = exact.rename(tmp_path / "exact.bin")
+    nothing = sampled(executable, tmp_path, "--sample=1000000000000")[2].rename(tmp_path / "nothing.bin")
+    found = sampled(executable, tmp_path, "--sample=64KiB")[2]
+
+    def stacks(*captures):
+        words = [executable, "diff", "--json", *captures]
+        report = json.loads(subprocess.run(words, capture_output=True, timeout=PATIENCE, check=True).stdout)
+        return report["new_stacks"], report["vanished_stacks"]
+
+    # Of so few samples all of the program may have escaped; a thousand samples do not by chance.
+    assert stacks(exact, nothing) == (0, 0) == stacks(nothing, exact)
+    empty = tmp_path / "empty.bin"
+    subprocess.run([executable, "run", "-q", "--no-native", "--sample=64KiB", "-o", empty, "true"], timeout=PATIENCE, check=True)
+    assert stacks(empty, found)[0] > 0 and stacks(found, empty)[1] > 0

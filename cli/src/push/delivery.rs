@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(100);
 /// Bytes of an answer that are read.
 const MOST_ANSWER: u64 = 64 << 10;
+/// What is said of a server that does not answer in time.
+const NO_ANSWER: &str = "the server gives no answer";
 /// Characters of an answer that are shown.
 const MOST_SAID: usize = 200;
 /// The first pause after a failure, and the longest.
@@ -114,9 +116,11 @@ impl Delivery {
                     self.queue.done(&queued, false);
                 }
                 Sent::Failed(why, asked) => {
-                    self.tell(&format!("{why}; it is tried again, and up to {} of windows wait", size(MOST_BYTES)));
+                    let is_ending = self.queue.end().is_some();
+                    let waits = || format!("; it is tried again, and up to {} of windows wait", size(MOST_BYTES));
+                    self.tell(&format!("{why}{}", if is_ending { String::new() } else { waits() }));
                     self.queue.put_back(queued);
-                    self.queue.pause(pauses.failed(self.queue.end().is_some()), asked);
+                    self.queue.pause(pauses.failed(is_ending), asked);
                 }
             }
         }
@@ -165,9 +169,10 @@ impl Delivery {
         started.map_err(|error| format!("no thread can be started: {error}"))?;
         loop {
             match answered.recv_timeout(LOOK) {
+                Ok(Err(ureq::Error::Timeout(_))) => return Err(NO_ANSWER.into()),
                 Ok(answer) => return answer.map_err(|error| error.to_string()),
                 Err(RecvTimeoutError::Timeout) if self.queue.end().is_none_or(|end| Instant::now() < end) => {}
-                Err(_) => return Err("the server gives no answer".into()),
+                Err(_) => return Err(NO_ANSWER.into()),
             }
         }
     }

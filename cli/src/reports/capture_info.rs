@@ -12,10 +12,10 @@ use memtrack_reader::resident::ClassesAt;
 use memtrack_reader::{Analysis, Frames, Thread, ThreadId, View};
 
 use crate::message;
-use crate::text::sized;
 pub(crate) use crate::text::{quoted, quoted_path, visible};
-use crate::units::{allocations_within, at_most, count, duration, plural, size};
+use crate::units::{at_most, count, duration, plural, size};
 
+use super::estimates::PartRanges;
 use super::leaked::LeakMoment;
 use super::picture_summary::PictureSummary;
 use super::presentation::Presentation;
@@ -58,8 +58,7 @@ impl Capture {
             View::Objects => return self.objects_headline(whole),
             View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
         };
-        let number = allocations_within(whole.count, whole.count_range());
-        format!("{}: {} in {number}{moment}", self.title(view), sized(whole))
+        format!("{}: {}{moment}", self.title(view), PartRanges::of(self, view).part(whole).in_words())
     }
 
     /// What the allocations of a view have in common; continues a sentence such as "12 allocations, ".

@@ -222,7 +222,8 @@ impl Diff {
 
     fn stacks(&self) -> String {
         let Difference { new_stacks, vanished_stacks, .. } = self.rows.all;
-        format!("Call stacks: {} new, {} vanished", count(new_stacks), count(vanished_stacks))
+        let chance = if self.measure.noise.is_exact() { "" } else { ", by more than chance" };
+        format!("Call stacks: {} new, {} vanished{chance}", count(new_stacks), count(vanished_stacks))
     }
 
     fn cells(&self, row: &DiffRow) -> [String; 5] {

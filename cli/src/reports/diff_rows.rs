@@ -68,8 +68,9 @@ impl DiffRows {
     /// Compares a base with a new capture.
     pub(super) fn of(captures: [&Capture; 2], metric: ComparedMetric, by_total: bool, merged: &mut MergedTree) -> Self {
         let rows = || captures.map(|capture| capture.analysis.view(metric.view));
-        let all = compared(captures, &rows(), merged);
-        let measure = Measure { metric, by_total, noise: DiffNoise::of(captures, metric), whole: all.whole };
+        let noise = DiffNoise::of(captures, metric);
+        let all = compared(captures, &rows(), merged, noise);
+        let measure = Measure { metric, by_total, noise, whole: all.whole };
         let (mut kept, mut round) = (FxHashSet::default(), 0);
         loop {
             let [base, new] = captures;
@@ -77,7 +78,7 @@ impl DiffRows {
             let base = CaptureRows { frames: &base.frames, rows: base_rows };
             let reduced = ReducedRows::of(base, CaptureRows { frames: &new.frames, rows: new_rows }, &kept);
             let ReducedRows { base, new, arenas, imports, set_off, moved } = reduced;
-            let quiet = by_function(compared(captures, &[base, new], merged));
+            let quiet = by_function(compared(captures, &[base, new], merged, noise));
             let is_shown = |row: &&DiffRow| measure.is_news(row, quiet.get(&row.function));
             let shown: Vec<DiffRow> = all.rows.iter().filter(is_shown).copied().collect();
             let with_row: FxHashSet<_> = shown.iter().map(|row| function_key(merged, row)).collect();
@@ -104,7 +105,7 @@ impl DiffRows {
         };
         let [base, new] = &self.set_off;
         let taken = [(captures[0], base), (captures[1], new)].map(taken);
-        let taken = by_function(compared(captures, &taken, merged));
+        let taken = by_function(compared(captures, &taken, merged, self.measure.noise));
         let Self { measure, all, omitted, .. } = self;
         for row in &all.rows {
             if measure.changed(row) == 0 || measure.is_news(row, quiet.get(&row.function)) {
@@ -271,10 +272,15 @@ impl Status {
 }
 
 /// Compares rows of a base with rows of a new capture.
-fn compared(captures: [&Capture; 2], [base, new]: &[Vec<GroupRow>; 2], merged: &mut MergedTree) -> Difference {
+fn compared(
+    captures: [&Capture; 2],
+    [base, new]: &[Vec<GroupRow>; 2],
+    merged: &mut MergedTree,
+    noise: DiffNoise,
+) -> Difference {
     let [base, new] =
         [(captures[0], base), (captures[1], new)].map(|(capture, rows)| merged.own(&capture.frames, rows));
-    merged.compare(&base, &new)
+    merged.compare(&base, &new, |pair| noise.hides(pair))
 }
 
 fn by_function(difference: Difference) -> FxHashMap<u32, DiffRow> {

@@ -50,7 +50,10 @@ impl RangedTally {
 
     /// Of a whole process: with what no sample shows.
     pub(crate) fn with_unseen(self, capture: &Capture) -> Self {
-        let Some(weights) = capture.sample_bytes().map(SampleWeights::new) else { return self };
+        capture.sample_bytes().map_or(self, |distance| self.with_unseen_of(SampleWeights::new(distance)))
+    }
+
+    fn with_unseen_of(self, weights: SampleWeights) -> Self {
         let (bytes, count) = weights.unseen_beside(self.tally);
         let widened =
             |(low, high): (u64, u64), figure: u64, unseen: u64| (low, high.max(figure.saturating_add(unseen)));
@@ -218,15 +221,50 @@ pub(crate) fn whole(capture: &Capture, view: View, sum: Tally) -> RangedTally {
     if !capture.is_sampled() {
         return sum.into();
     }
-    let WholeFigures { allocated, peak, leaked, .. } = WholeFigures::of(capture, view);
-    let known = match view {
-        View::Allocated => allocated,
-        View::HighWaterMark => peak,
-        View::Leaks | View::LeaksAtExit => leaked,
-        View::Temporary | View::Pinned | View::Objects => return RangedTally::from(sum).with_unseen(capture),
-    };
+    let Some(known) = known(capture, view) else { return RangedTally::from(sum).with_unseen(capture) };
     let around = |(low, high): (u64, u64), figure: u64| (low.min(figure), high.max(figure));
     RangedTally { tally: sum, bytes: around(known.bytes, sum.bytes), count: around(known.count, sum.count) }
+}
+
+/// The whole of a view as `stats` has it; `None` of a view that it says nothing of.
+fn known(capture: &Capture, view: View) -> Option<RangedTally> {
+    let WholeFigures { allocated, peak, leaked, .. } = WholeFigures::of(capture, view);
+    match view {
+        View::Allocated => Some(allocated),
+        View::HighWaterMark => Some(peak),
+        View::Leaks | View::LeaksAtExit => Some(leaked),
+        View::Temporary | View::Pinned | View::Objects => None,
+    }
+}
+
+/// The intervals of parts of a view: a part may have allocations without a sample as the whole has, and is no more than the whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PartRanges {
+    weights: Option<SampleWeights>,
+    whole: Option<RangedTally>,
+}
+
+impl PartRanges {
+    /// Of this view.
+    pub(crate) fn of(capture: &Capture, view: View) -> Self {
+        let weights = capture.sample_bytes().map(SampleWeights::new);
+        let is_one_sum = view != View::HighWaterMark || !capture.has_several_peaks();
+        Self { weights, whole: weights.filter(|_| is_one_sum).and_then(|_| known(capture, view)) }
+    }
+
+    /// This part, or all of it.
+    pub(crate) fn part(&self, part: Tally) -> RangedTally {
+        let Some(weights) = self.weights else { return part.into() };
+        let figures = |tally: &Tally| [tally.bytes, tally.count];
+        let one = RangedTally::from(part).with_unseen_of(weights);
+        let Some(whole) = &self.whole else { return one };
+        if figures(&part) == figures(&whole.tally) {
+            return RangedTally { tally: part, ..*whole };
+        }
+        let cut = |(low, high): (u64, u64), figure: u64, most: u64| (low, high.min(most.max(figure)));
+        let (bytes, number) = (cut(one.bytes, part.bytes, whole.bytes.1), cut(one.count, part.count, whole.count.1));
+        RangedTally { tally: part, bytes, count: number }
+    }
 }
 
 /// The peak of a whole capture.
@@ -234,23 +272,28 @@ pub(crate) fn at_peak(capture: &Capture) -> RangedTally {
     WholeFigures::of(capture, View::Leaks).peak
 }
 
-/// How samples were taken, and what they do not show.
+/// How samples were taken, and which figures of `stats` are not estimates.
 pub(crate) fn samples(capture: &Capture) -> Option<String> {
+    let counted = if is_counted(capture) { ", but for the number of allocations and threads" } else { "" };
+    Some(sampled_how(capture)? + counted)
+}
+
+/// How samples were taken.
+fn sampled_how(capture: &Capture) -> Option<String> {
     let bytes = capture.sample_bytes()?;
     let rate =
         capture.info.process.sample_rate.map(|rate| format!(" at most, for at most {} a second", count(rate.into())));
     Some(format!(
-        "{} apart on the average{}; figures are estimates with 95 % intervals{}",
+        "{} apart on the average{}; figures are estimates with 95 % intervals",
         size(bytes.get()),
         rate.unwrap_or_default(),
-        if is_counted(capture) { ", but for the number of allocations and threads" } else { "" },
     ))
 }
 
 /// What files of other tools say of a capture with samples, and of what is in no figure.
 pub(crate) fn notes(capture: &Capture) -> Vec<String> {
     let of = |name: &str, text: Option<String>| text.map(|text| format!("{name}: {text}"));
-    let notes = [("samples", samples(capture)), ("unseen", unseen(capture)), ("left out", capture.earlier_frees())];
+    let notes = [("samples", sampled_how(capture)), ("unseen", unseen(capture)), ("left out", capture.earlier_frees())];
     notes.into_iter().filter_map(|(name, text)| of(name, text)).collect()
 }
 
@@ -274,14 +317,9 @@ pub(crate) fn tally(capture: &Capture, tally: Tally) -> Value {
 
 /// Adds the intervals of the fields `bytes` and `count`, whose names begin with `part`, where there are samples only.
 pub(crate) fn put_ranges(value: &mut Value, capture: &Capture, part: &str, tally: Tally) {
-    let [bytes, number] = ["bytes", "count"].map(|name| format!("{part}{name}"));
-    put_ranges_as(value, capture, [&bytes, &number], tally);
-}
-
-/// The same with the names of the fields.
-pub(crate) fn put_ranges_as(value: &mut Value, capture: &Capture, names: [&str; 2], tally: Tally) {
     if capture.is_sampled() {
-        RangedTally::from(tally).put(value, names);
+        let [bytes, number] = ["bytes", "count"].map(|name| format!("{part}{name}"));
+        RangedTally::from(tally).put(value, [&bytes, &number]);
     }
 }
 

@@ -10,15 +10,15 @@ use serde_json::{Map, Value, json};
 
 use super::arenas::{self, subtract};
 use super::capture_info::Capture;
-use super::estimates::{self, RangedTally};
+use super::estimates::PartRanges;
 use super::leaked::LeakMoment;
 use super::stats::separates_python;
-use crate::text::sized;
 
 /// Everything that was live at the moment of leaks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeakParts {
     moment: LeakMoment,
+    ranges: PartRanges,
     /// By owner, in the order of [`Whose::ALL`]; without arenas.
     whose: [Tally; 4],
     /// Arenas of Python's own allocators, whose contents are unknown.
@@ -32,7 +32,8 @@ impl LeakParts {
     pub(crate) fn of(capture: &Capture, leaks: View) -> Self {
         let of_stack = whose(&capture.frames);
         let rows = capture.analysis.view(leaks);
-        let mut parts = Self { moment: capture.info.leak_moment.in_view(leaks), ..Self::default() };
+        let moment = capture.info.leak_moment.in_view(leaks);
+        let mut parts = Self { moment, ranges: PartRanges::of(capture, leaks), ..Self::default() };
         for row in &rows {
             let whose = of_stack.get(row.stack.0 as usize).copied().unwrap_or_default();
             let part = match row.allocator.is_python_arena() {
@@ -62,20 +63,28 @@ impl LeakParts {
         self.whose[Whose::Imports as usize]
     }
 
-    /// Labels and figures: one line if everything live counts as leaked, else the total and its parts. `whole`: the sum of all parts with
-    /// its interval.
-    pub(crate) fn lines(&self, whole: &RangedTally, with_imports: bool) -> Vec<(&'static str, String)> {
+    /// What counts as leaked, as [`LeakParts::leaked`] has it, in words, with its interval.
+    pub(crate) fn leaked_in_words(&self) -> String {
+        self.in_words(self.leaked(false))
+    }
+
+    fn in_words(&self, part: Tally) -> String {
+        self.ranges.part(part).in_words()
+    }
+
+    /// Labels and figures: one line if everything live counts as leaked, else the total and its parts.
+    pub(crate) fn lines(&self, with_imports: bool) -> Vec<(&'static str, String)> {
         let leaked = self.leaked(with_imports);
-        let (when, all) = (self.moment.when(), whole.in_words());
-        if leaked == whole.tally {
+        let (when, all) = (self.moment.when(), self.in_words(self.whole()));
+        if leaked == self.whole() {
             return vec![("Leaked", format!("{all}, live {when}{}", self.owners_text(leaked)))];
         }
         let mut lines = vec![
             ("Live", format!("{all} {when}")),
-            ("  leaked", format!("{}{}", in_words(leaked), self.owners_text(leaked))),
+            ("  leaked", format!("{}{}", self.in_words(leaked), self.owners_text(leaked))),
         ];
         if !with_imports && self.imports().count > 0 {
-            lines.push(("  by imports", in_words(self.imports())));
+            lines.push(("  by imports", self.in_words(self.imports())));
         }
         lines.extend(arenas::note(self.arenas).map(|note| ("  in arenas", note)));
         lines
@@ -86,7 +95,7 @@ impl LeakParts {
         let own = self.whose[Whose::Own as usize];
         let parts = [("own code", own), ("Python itself", self.interpreter.unwrap_or_default())];
         let said = parts.into_iter().filter(|(_, part)| part.bytes > 0 && *part != leaked);
-        let said: Vec<_> = said.map(|(who, part)| format!("{} by {who}", sized(part))).collect();
+        let said: Vec<_> = said.map(|(who, part)| format!("{} by {who}", self.ranges.part(part).size())).collect();
         match (&said[..], own == leaked && own.bytes > 0) {
             (_, true) => "; all by own code".into(),
             ([], false) => String::new(),
@@ -97,7 +106,7 @@ impl LeakParts {
     /// What does not count as leaked, for the final summary of `run`; `None` if it is negligible.
     pub(crate) fn excluded_text(&self) -> Option<String> {
         let imports = self.imports();
-        let imports = (imports.bytes > 0).then(|| format!("{} held by imports", sized(imports)));
+        let imports = (imports.bytes > 0).then(|| format!("{} held by imports", self.ranges.part(imports).size()));
         let arenas = arenas::warning(self.arenas, self.leaked(false));
         let parts: Vec<_> = imports.into_iter().chain(arenas).collect();
         (!parts.is_empty()).then(|| parts.join("; "))
@@ -107,7 +116,9 @@ impl LeakParts {
     pub(crate) fn json(&self, capture: &Capture) -> Value {
         let value = |tally: Tally| {
             let mut value = json!({"bytes": tally.bytes, "allocations": tally.count});
-            estimates::put_ranges_as(&mut value, capture, ["bytes", "allocations"], tally);
+            if capture.is_sampled() {
+                self.ranges.part(tally).put(&mut value, ["bytes", "allocations"]);
+            }
             value
         };
         let mut leaked = value(self.whole());
@@ -122,10 +133,6 @@ impl LeakParts {
     }
 }
 
-fn in_words(tally: Tally) -> String {
-    RangedTally::from(tally).in_words()
-}
-
 #[cfg(test)]
 mod tests {
     use super::{LeakMoment, LeakParts, Tally};
@@ -137,7 +144,7 @@ mod tests {
     }
 
     fn parts(whose: [Tally; 4], arenas: Tally) -> LeakParts {
-        LeakParts { moment: LeakMoment::Finalization, whose, arenas, interpreter: None }
+        LeakParts { moment: LeakMoment::Finalization, whose, arenas, ..LeakParts::default() }
     }
 
     #[test]
@@ -146,11 +153,7 @@ mod tests {
         assert_eq!(Whose::ALL.map(|whose| whose as usize), [0, 1, 2, 3]);
         let python = parts([tally(57_000, 5), tally(2_000, 2), none, tally(80_000, 8)], tally(150_000, 3));
         assert_eq!(
-            python
-                .lines(&python.whole().into(), false)
-                .iter()
-                .map(|(label, text)| format!("{label}: {text}"))
-                .collect::<Vec<_>>(),
+            python.lines(false).iter().map(|(label, text)| format!("{label}: {text}")).collect::<Vec<_>>(),
             [
                 "Live: 289 kB in 18 allocations when Python began to finalize",
                 "  leaked: 59.0 kB in 7 allocations; 57.0 kB by own code",
@@ -159,7 +162,7 @@ mod tests {
                  --trace-python-allocators to see objects",
             ]
         );
-        assert_eq!(python.lines(&python.whole().into(), true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
+        assert_eq!(python.lines(true)[1].1, "139 kB in 15 allocations; 57.0 kB by own code");
         let json = python.json(&fixture::capture());
         let sum: u64 = json["parts"].as_object().unwrap().values().map(|part| part["bytes"].as_u64().unwrap()).sum();
         assert_eq!((json["bytes"].as_u64(), json["moment"].as_str()), (Some(sum), Some("finalization")));
@@ -174,10 +177,7 @@ mod tests {
     fn what_is_all_leaked_is_one_line() {
         let none = Tally::default();
         let native = LeakParts { moment: LeakMoment::Exit, ..parts([tally(10, 1), none, none, none], none) };
-        assert_eq!(
-            native.lines(&native.whole().into(), false),
-            [("Leaked", "10 B in 1 allocation, live at exit; all by own code".into())]
-        );
+        assert_eq!(native.lines(false), [("Leaked", "10 B in 1 allocation, live at exit; all by own code".into())]);
         assert_eq!(native.excluded_text(), None);
     }
 }

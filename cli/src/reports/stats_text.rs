@@ -38,8 +38,7 @@ pub(crate) fn write(
     format: TextFormat,
     mut out: impl Write,
 ) -> Result<()> {
-    let parts = LeakParts::of(capture, leaks(view));
-    let leaked = parts.lines(&estimates::whole(capture, leaks(view), parts.whole()), display.with_imports);
+    let leaked = LeakParts::of(capture, leaks(view)).lines(display.with_imports);
     capture.exclude_imports(display);
     // Before folding: attribution to modules needs whole stacks.
     let rows = StatsRows::new(capture, view, limit);

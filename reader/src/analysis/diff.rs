@@ -134,16 +134,18 @@ impl MergedTree {
         own
     }
 
-    /// Compares what [`own`](Self::own) gave for the base and for the new capture.
+    /// Compares what [`own`](Self::own) gave for the base and for the new capture. `is_chance`: the difference may be chance, so
+    /// that a call path is not known to be new or to have vanished.
     #[must_use]
-    pub fn compare(&self, base: &[Tally], new: &[Tally]) -> Difference {
+    pub fn compare(&self, base: &[Tally], new: &[Tally], is_chance: impl Fn(&FigurePair) -> bool) -> Difference {
         let mut difference = Difference::default();
         for (&base, &new) in extended(base, self.len()).iter().zip(&extended(new, self.len())) {
             let own = FigurePair { base, new };
             difference.whole.base += base;
             difference.whole.new += new;
-            difference.new_stacks += u64::from(own.in_new() && !own.in_base());
-            difference.vanished_stacks += u64::from(own.in_base() && !own.in_new());
+            if own.in_new() != own.in_base() && !is_chance(&own) {
+                *(if own.in_new() { &mut difference.new_stacks } else { &mut difference.vanished_stacks }) += 1;
+            }
         }
         let (base, new) = (self.tree.by_key(base), self.tree.by_key(new));
         // Both walk the same tree, so their keys come in the same order.
@@ -218,7 +220,7 @@ mod tests {
             merged.own(&frames, &rows)
         };
         let (base, new) = (side(base), side(new));
-        let difference = merged.compare(&base, &new);
+        let difference = merged.compare(&base, &new, |_| false);
         ComparedStacks(merged, difference)
     }
 

@@ -23,7 +23,7 @@ use crate::load::{LEAST_RECORD_BYTES, Request, load};
 use crate::message;
 use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
 use crate::reports::display::DisplayOptions;
-use crate::reports::estimates::{RangedTally, at_peak};
+use crate::reports::estimates::at_peak;
 use crate::reports::leak_parts::LeakParts;
 use crate::reports::{failed, mappings, own_lines, page};
 use crate::units::{duration, plural, size};
@@ -324,8 +324,7 @@ fn figures(
         }
     }
     let (leaked, when) = (parts.leaked(false), capture.info.leak_moment.when());
-    let leaked_in_words = format!("{}, live {when}", RangedTally::from(leaked).in_words());
-    message::labelled("leaked", leaked_in_words);
+    message::labelled("leaked", format_args!("{}, live {when}", parts.leaked_in_words()));
     if leaked.bytes > 0 {
         own_line_rows(View::Leaks);
     }

@@ -8,7 +8,7 @@ use memtrack_reader::origin::Whose;
 
 use super::side::PageSide;
 use crate::reports::capture_info::{Capture, visible};
-use crate::reports::estimates::RangedTally;
+use crate::reports::estimates::PartRanges;
 use crate::reports::{arenas, estimates, failed, stats};
 use crate::units::{count, duration, size};
 
@@ -57,7 +57,8 @@ pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String>
     let (info, totals) = (&capture.info, &capture.analysis.totals);
     let arenas = capture.analysis.python_arenas(View::Leaks);
     let (leaked, imports) = leaked(side, with_imports);
-    let imports = (imports.count > 0).then(|| format!("{} held by imports", RangedTally::from(imports).in_words()));
+    let ranges = PartRanges::of(capture, View::Leaks);
+    let imports = (imports.count > 0).then(|| format!("{} held by imports", ranges.part(imports).in_words()));
     let excluded: Vec<_> = imports.into_iter().chain(arenas::note(arenas)).collect();
     let all = stats::allocated(capture);
     let mut pairs = vec![
@@ -73,7 +74,7 @@ pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String>
         ("Unseen", estimates::unseen(capture).unwrap_or_default()),
         ("Peak", peak_text(capture)),
         ("in arenas", arenas::note(capture.analysis.python_arenas(View::HighWaterMark)).unwrap_or_default()),
-        ("Leaked", RangedTally::from(leaked).in_words()),
+        ("Leaked", ranges.part(leaked).in_words()),
         ("Excluded", excluded.join("; ")),
         ("Failed", failed::text(capture).unwrap_or_default()),
         ("Allocations", format!("{}, {}", count(all.count), size(all.bytes))),

@@ -36,6 +36,7 @@ def test_a_snapshot_before_memory_runs_out(memtrack, tmp_path, limit, kibibytes,
     ended = limited(memtrack, tmp_path, "--snapshot-above", limit, kibibytes)
     assert ended.status == 0, ended
     assert 300 << 20 < peak(memtrack, tmp_path / "capture.snapshot1.bin") < int(ended.stdout) << 20
+    assert b"  snapshots   capture.snapshot1.bin\n" in ended.stderr, ended
 
 
 @pytest.mark.parametrize(("limit", "kibibytes", "name"), LIMITS)

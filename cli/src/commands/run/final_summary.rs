@@ -15,7 +15,7 @@ use memtrack_reader::symbols::DebugFileSearch;
 use memtrack_reader::{Options, View};
 
 use super::children::Children;
-use super::limits::StoppedByLimit;
+use super::limits::LimitOutcome;
 use super::termination::Termination;
 use crate::args;
 use crate::capture_file::CaptureFile;
@@ -94,12 +94,12 @@ pub(super) fn report(
     capture: CaptureFile,
     program: &Path,
     result: std::result::Result<RecordingSummary, Error>,
-    (children, unrecorded_children, stopped): (&Children, Option<UnrecordedChildren>, Option<StoppedByLimit>),
+    (children, unrecorded_children, limits): (&Children, Option<UnrecordedChildren>, Option<&LimitOutcome>),
     then: AfterClosing<'_>,
 ) -> Vec<PathBuf> {
     let quiet = options.quiet;
     // Said in any case: nobody else knows why the program has ended.
-    if let Some(stopped) = stopped {
+    if let Some(stopped) = limits.and_then(|limits| limits.stopped.as_ref()) {
         message::warning(format_args!("{}; 'memtrack table' shows what held most", stopped.text()));
     }
     let summary = match result {
@@ -133,7 +133,8 @@ pub(super) fn report(
     then(&own);
     if !quiet {
         summary.notes.iter().for_each(message::warning);
-        recorded((options, termination), &capture, &summary, (&captures, children), unrecorded_children);
+        let with = (captures.as_slice(), children, limits.map(LimitOutcome::snapshots_text).unwrap_or_default());
+        recorded((options, termination), &capture, &summary, with, unrecorded_children);
     }
     [own, captures].concat()
 }
@@ -178,7 +179,7 @@ fn recorded(
     (options, termination): (&args::RunArgs, &Termination),
     capture: &CaptureFile,
     summary: &RecordingSummary,
-    (children, named): (&[PathBuf], &Children),
+    (children, named, snapshots): (&[PathBuf], &Children, String),
     unrecorded_children: Option<UnrecordedChildren>,
 ) {
     let path = capture.path();
@@ -241,6 +242,9 @@ fn recorded(
     if let replaced @ 1.. = named.replaced() {
         let captures = plural(replaced as u64, "capture", "captures");
         message::labelled("replaced", format_args!("{captures} of child processes of the previous recording"));
+    }
+    if !snapshots.is_empty() {
+        message::labelled("snapshots", snapshots);
     }
     for (label, command) in [("next", "flamegraph"), ("", "stats"), ("", "transform speedscope")] {
         message::line(format_args!("  {label:12}memtrack {command} {shown}"));

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,8 @@ use crate::control::snapshot::{CapturePaths, CopyableCapture, OwnSnapshot};
 use crate::message;
 use crate::output::ReportOutput;
 use crate::sys::{Child, ResourceLimits, VirtualSizes};
-use crate::units::{duration, plural, size};
+use crate::text::quoted_path;
+use crate::units::{count, duration, plural, size};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -127,11 +128,34 @@ impl WatchedLimit {
     }
 }
 
+/// What was done while the limits were watched.
+#[derive(Debug, Default)]
+pub(super) struct LimitOutcome {
+    /// The program was told to end.
+    pub(super) stopped: Option<StoppedByLimit>,
+    /// Snapshots that were written and kept, the oldest first.
+    pub(super) snapshots: Vec<PathBuf>,
+}
+
+impl LimitOutcome {
+    /// The snapshots, as a text; empty if there are none.
+    pub(super) fn snapshots_text(&self) -> String {
+        let here = std::env::current_dir().unwrap_or_default();
+        let shown = |path: &PathBuf| quoted_path(path.strip_prefix(&here).unwrap_or(path));
+        match self.snapshots.as_slice() {
+            [] => String::new(),
+            [only] => shown(only),
+            [first, .., last] => {
+                format!("{} kept, {} to {}", count(self.snapshots.len() as u64), shown(first), shown(last))
+            }
+        }
+    }
+}
+
 /// The thread that watches the limits; it ends with this.
 pub(super) struct LimitWatch {
     stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-    stopped: Arc<Mutex<Option<StoppedByLimit>>>,
+    thread: Option<JoinHandle<LimitOutcome>>,
 }
 
 impl LimitWatch {
@@ -150,7 +174,6 @@ impl LimitWatch {
         let limit = |bound: Option<MemoryBound>| bound.map(|bound| WatchedLimit::of(bound, most));
         let (stop_above, snapshot_above) = (limit(limits.stop_above), limit(limits.snapshot_above));
         let (stop, stopping) = mpsc::channel::<()>();
-        let stopped = Arc::<Mutex<Option<StoppedByLimit>>>::default();
         let mut watched = WatchedProgram {
             stop_above,
             is_ending: false,
@@ -160,7 +183,7 @@ impl LimitWatch {
             captures,
             child,
             begun: Instant::now(),
-            stopped: Arc::clone(&stopped),
+            stopped: None,
             pending: None,
             is_above: false,
             written: VecDeque::new(),
@@ -177,9 +200,10 @@ impl LimitWatch {
                 }
             }
             watched.finish_stopped();
+            LimitOutcome { stopped: watched.stopped, snapshots: watched.written.into() }
         };
         match thread::Builder::new().name("memtrack-limits".into()).spawn(watch) {
-            Ok(thread) => Some(Self { stop: Some(stop), thread: Some(thread), stopped }),
+            Ok(thread) => Some(Self { stop: Some(stop), thread: Some(thread) }),
             Err(error) => {
                 message::warning(format_args!("the limits are not watched: {error}"));
                 None
@@ -187,11 +211,10 @@ impl LimitWatch {
         }
     }
 
-    /// Ends it; whether the program was ended.
-    pub(super) fn end(mut self) -> Option<StoppedByLimit> {
+    /// Ends it; what was done.
+    pub(super) fn end(mut self) -> LimitOutcome {
         drop(self.stop.take());
-        let _ = self.thread.take().map(JoinHandle::join);
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.thread.take().and_then(|thread| thread.join().ok()).unwrap_or_default()
     }
 }
 
@@ -206,7 +229,7 @@ struct WatchedProgram {
     captures: CapturePaths,
     child: Arc<Child>,
     begun: Instant,
-    stopped: Arc<Mutex<Option<StoppedByLimit>>>,
+    stopped: Option<StoppedByLimit>,
     pending: Option<PendingStop>,
     /// The program was above the limit of snapshots, and not clearly below since.
     is_above: bool,
@@ -277,8 +300,7 @@ impl WatchedProgram {
         let Some(PendingStop { stopped, is_sent, snapshot }) = self.pending.take() else { return };
         let snapshot = self.keep_snapshot(snapshot.finish());
         if is_sent {
-            let mut told = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-            *told = Some(StoppedByLimit { snapshot, ..stopped });
+            self.stopped = Some(StoppedByLimit { snapshot, ..stopped });
         }
     }
 

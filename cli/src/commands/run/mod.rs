@@ -209,7 +209,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
             if options.follow {
                 wait_for_children(&collector, &waiting, options.quiet);
             }
-            let stopped = watch.and_then(LimitWatch::end);
+            let limits = watch.map(LimitWatch::end);
             let summary = collector.finish(RecordingEnd::Exited);
             pushes.into_iter().for_each(Pushes::end);
             server.iter().for_each(|server| server.close_spans(&children.numbers()));
@@ -229,7 +229,7 @@ fn record(options: &args::RunArgs, target: &Target, program: &TargetFile) -> Res
                 capture,
                 &program.path,
                 summary,
-                (&children, unrecorded_children, stopped),
+                (&children, unrecorded_children, limits.as_ref()),
                 &repack,
             );
             if options.flamegraph {

@@ -601,8 +601,111 @@ def pytest_runtest_call(item):
 """
 
 
+#: Has the recorder asked for all sums, also for those that the process knows by itself.
+ASKED = """
+def pytest_collection_finish():
+    from memtrack._library import Library
+    Library.rest_sums = lambda library: None
+"""
+#: The recorder stands still from before the call of a test until after its report.
+STILL = """
+import os, pytest, signal
+from test_shop import recorder
+stopped = []
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_call(item):
+    # Before the first one there is none.
+    stopped[:] = [pid for pid in [recorder()] if pid and "still" in item.fixturenames]
+    [os.kill(pid, signal.SIGSTOP) for pid in stopped]
+    yield
+
+def pytest_runtest_teardown():
+    while stopped:
+        os.kill(stopped.pop(), signal.SIGCONT)
+"""
+
+
+def test_sums_that_the_process_knows_are_those_of_the_recorder(tests, pytester, monkeypatch, executable):
+    """To the byte; where the process does not know them (a thread, many blocks) and in the file of a test that follows, too."""
+    code = """
+import gc, json
+
+@pytest.fixture(autouse=True)
+def without_collections():
+    gc.disable()
+    yield
+    gc.enable()
+
+@pytest.mark.parametrize("number", range(80))
+@pytest.mark.limit_memory("50 MB")
+def test_objects(number):
+    kept = [bytes(size * 7 % 900) for size in range(number % 37)]
+    others = load(number % 4)
+    del kept
+    texts = {size: str(size) for size in range(number)}
+
+@pytest.mark.parametrize("number", range(60))
+@pytest.mark.limit_memory("50 MB")
+def test_calls(number):
+    json.loads(json.dumps(list(range(number * number))))
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.limit_memory("50 MB")
+def test_thread(number):
+    thread = threading.Thread(target=load, args=(number,))
+    thread.start()
+    thread.join()
+
+@pytest.mark.parametrize("blocks", [1, 2, 12, 1, 3])
+@pytest.mark.limit_memory("8 MB")
+def test_held(blocks):
+    kept = load(blocks)
+"""
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    pytester.makeconftest(FIGURES + ASKED)
+    tests(code)
+    asked = known(pytester)
+    pytester.makeconftest(FIGURES)
+    result = tests(code)
+    assert outcomes(result) == {"passed": 147, "failed": 1}, result.stdout.str()
+    assert known(pytester) == asked
+    capture = re.search(r"capture: (\S+)", result.stdout.str())[1]
+    stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, check=True).stdout)
+    assert stats["allocations"]["bytes"] // 1_000_000 == 12, stats
+
+
+def test_a_small_test_asks_the_recorder_for_nothing(tests, pytester):
+    """Its report has the figures while the recorder stands still."""
+    code = RECORDER + """
+@pytest.fixture
+def still():
+    pass
+
+@pytest.mark.limit_memory("50 MB")
+def test_before():
+    pass
+
+@pytest.mark.parametrize("blocks", [1, 2, 0])
+@pytest.mark.limit_memory("50 MB")
+def test_small(still, blocks):
+    kept = load(blocks)
+
+@pytest.mark.limit_memory("3 MB")
+def test_over():
+    kept = load(4)
+"""
+    pytester.makeconftest(FIGURES + STILL)
+    result = tests(code)
+    assert outcomes(result) == {"passed": 4, "failed": 1}, result.stdout.str()
+    figures = known(pytester)
+    assert [figures[f"test_small[{blocks}]"]["memtrack_peak_bytes"] // 1_000_000 for blocks in range(3)] == [0, 1, 2]
+    result.stdout.fnmatch_lines(["*limit_memory('3 MB'): the test held 4.0? MB *"])
+
+
 def test_what_is_surely_within_is_not_waited_for(tests, pytester):
-    """A small test is judged without the recorder, which stands still until the test's report is to be made; the report has the figures."""
+    """Where the process does not know what a small test held, the test is judged without the recorder, which stands still until the test's
+    report is to be made; the report has the figures."""
     code = "import signal\n" + RECORDER + """
 @pytest.fixture
 def stopped():
@@ -615,7 +718,7 @@ def test_small(stopped, blocks):
     stopped.append(recorder())
     os.kill(stopped[0], signal.SIGSTOP)
 """
-    pytester.makeconftest(FIGURES + STOPPED)
+    pytester.makeconftest(FIGURES + STOPPED + ASKED)
     result = tests(code)
     assert outcomes(result) == {"passed": 3}, result.stdout.str()
     peaks = [each["memtrack_peak_bytes"] // 1_000_000 for _, each in sorted(known(pytester).items())]
@@ -675,7 +778,7 @@ def test_what_was_written_is_there():
     for one, other in theirs:
         assert one.recv(9) == other.recv(9) == b"hello\\n"
 """
-    pytester.makeconftest(FIGURES)
+    pytester.makeconftest(FIGURES + ASKED)
     result = tests(code)
     assert outcomes(result) == {"passed": 3}, result.stdout.str()
 

@@ -75,6 +75,8 @@ class Library:
             self.rest: Callable[[], int] = loaded.memtrack_rest
             self.go_on: Callable[[], int] = loaded.memtrack_go_on
             self.most_bytes: Callable[[], int] = loaded.memtrack_most_bytes
+            self.note_run: Callable[[], int] = loaded.memtrack_note_run
+            self._rest_sums: Callable[..., int] = loaded.memtrack_rest_sums
             self._end_resting: Callable[[], int] = loaded.memtrack_end_resting
             self._start_recorder = loaded.memtrack_start_recorder
         except AttributeError as error:
@@ -82,7 +84,11 @@ class Library:
         loaded.memtrack_attach.argtypes = [ctypes.c_int, ctypes.c_uint32]
         for function in (loaded.memtrack_detach, loaded.memtrack_rest, loaded.memtrack_go_on, loaded.memtrack_end_resting):
             function.argtypes = []
-        loaded.memtrack_most_bytes.argtypes, loaded.memtrack_most_bytes.restype = [], ctypes.c_uint64
+        for number in (loaded.memtrack_most_bytes, loaded.memtrack_note_run):
+            number.argtypes, number.restype = [], ctypes.c_uint64
+        self._numbers = (ctypes.c_uint64 * 15)()
+        loaded.memtrack_rest_sums.argtypes = [ctypes.c_void_p]
+        self._numbers_place = ctypes.c_void_p(ctypes.addressof(self._numbers))
         texts = ctypes.POINTER(ctypes.c_char_p)
         self._start_recorder.argtypes = [ctypes.c_char_p, texts, texts, ctypes.c_int]
 
@@ -93,6 +99,11 @@ class Library:
     def end_resting(self) -> int:
         """Ends the recording that rests, and none that has begun since."""
         return _when_not_busy(self._end_resting)
+
+    def rest_sums(self) -> "Optional[List[int]]":
+        """The sums of the last span of a recording that rests, as the recorder tells them, and three numbers of the moment at which it
+        ended; None: the recorder is to be asked."""
+        return self._numbers[:] if self._rest_sums(self._numbers_place) == 1 else None
 
     def start_recorder(self, program: str, arguments: List[str], environment: List[bytes], socket: int) -> None:
         """Starts a process that is no child of this one, with the socket as its standard input."""

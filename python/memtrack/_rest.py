@@ -38,9 +38,8 @@ def spans_between(runs: Sequence[Tuple[int, int]]) -> List[Tuple[int, int]]:
     return list(zip(times, times[1:]))
 
 
-def _request(name: bytes, runs: Sequence[Tuple[int, int]]) -> bytes:
-    """Asks for the sums of these spans."""
-    return b'{"%s":%r}\n' % (name, [time for run in runs for time in run])
+def _times(runs: Sequence[Tuple[int, int]]) -> List[int]:
+    return [time for run in runs for time in run]
 
 
 class RestingRecording:
@@ -56,6 +55,8 @@ class RestingRecording:
         self._late: "Optional[Tuple[Recorder, Sequence[Tuple[int, int]]]]" = None
         #: What it has answered.
         self._late_sums: "Optional[List[int]]" = None
+        #: The moment of the last rest, where the recorder was not told of it.
+        self._after: "Optional[List[int]]" = None
 
     def go_on(self) -> bool:
         """Records from now on, as the last thing. False: this is no process or moment for it."""
@@ -94,6 +95,7 @@ class RestingRecording:
         tracker._has_accounts = False
         tracker._rests = True
         self._tracker = tracker
+        self._after = None
         tracker.__enter__()
         # A call begins where the one before it ended.
         return self.rest(()) is not None
@@ -117,8 +119,8 @@ class RestingRecording:
         """Records no more, as the first thing. The sums of the runs, and of what is before, between and after them, four numbers each;
         None where only the file of the call says them, for which `keep` has to be called. Where it raises, the recording has ended.
 
-        Where all that was recorded is certain to be no more than `most` bytes, the result is `LATE`: the sums are asked for, and not
-        waited for; `late_sums` gives them."""
+        Where all that was recorded is certain to be no more than `most` bytes, and not known to this process, the result is `LATE`: the
+        sums are asked for, and not waited for; `late_sums` gives them."""
         tracker = self._tracker
         if getpid() != self._process:
             return []
@@ -134,11 +136,17 @@ class RestingRecording:
                 _tracker._active, _tracker._end_resting = None, self.end
             recorder = _tracker._recorder
             assert recorder is not None
-            if children == 0 and tracker._library.most_bytes() <= most:
-                recorder.ask_ahead(_request(b"rest", runs))
+            is_small = children == 0 and tracker._library.most_bytes() <= most
+            known = tracker._library.rest_sums() if is_small else None
+            if known is not None:
+                self._after = known[12:]
+                return known[:12]
+            request = self._request(runs)
+            if is_small:
+                recorder.ask_ahead(request)
                 self._late = recorder, runs
                 return LATE
-            sums = self._sums(recorder, runs, recorder.ask_line(_request(b"rest", runs)))
+            sums = self._sums(recorder, runs, recorder.ask_line(request))
         except BaseException:
             # Of a signal handler, or of a recorder that has nothing to go on with.
             surely(self.end)
@@ -147,14 +155,27 @@ class RestingRecording:
             release(_tracker._lock)
         return sums if children == 0 else None
 
+    def _request(self, runs: Sequence[Tuple[int, int]]) -> bytes:
+        """Asks for the sums of these spans since the last rest."""
+        after, self._after = self._after, None
+        if after is None:
+            return b'{"rest":{"times":%r}}\n' % _times(runs)
+        return b'{"rest":{"times":%r,"after":%r}}\n' % (_times(runs), after)
+
     def _sums(self, recorder: "Recorder", runs: Sequence[Tuple[int, int]], answer: List[int]) -> List[int]:
         """The sums of an answer to a rest, or what takes longer."""
         size, *sums = answer
         if not sums:
             # More than is kept at hand, or what cannot be written.
-            size, *sums = recorder.ask_line(_request(b"written", runs))
+            size, *sums = recorder.ask_line(b'{"written":%r}\n' % _times(runs))
         self._is_large = size >= _LARGE
         return sums
+
+    @property
+    def note_run(self) -> Callable[[], int]:
+        """Notes that the run of a call begins or ends, and gives the time, as `now_ns` does."""
+        assert self._tracker is not None and self._tracker._library is not None
+        return self._tracker._library.note_run
 
     def late_sums(self) -> List[int]:
         """The sums of the last rest, as it gives them where they are waited for. Raises Error where they are not known."""

@@ -42,7 +42,6 @@ def limited(
     plugin: "MemtrackPlugin", item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]
 ) -> Callable[..., Any]:
     """The function, recorded and judged."""
-    from memtrack._spans import now_ns
     from memtrack._test_limits import await_test, call_test
 
     if inspect.iscoroutinefunction(function):
@@ -64,9 +63,10 @@ def limited(
         with plugin.recording(item, limits) as test:
             if not test.repeat:
                 # As below, with less that is recorded: of a small test it is the larger part.
-                begin = now_ns()
+                note_run = test.note_run
+                begin = note_run()
                 call_test(function, args, kwargs)
-                test.runs.append((begin, now_ns()))
+                test.runs.append((begin, note_run()))
             for number in test.numbers() if test.repeat else ():
                 with _named_run(item, number):
                     call_test(function, args, kwargs)

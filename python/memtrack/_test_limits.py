@@ -285,6 +285,11 @@ class RecordedCall:
             resting.keep(self.path)
             self._captures = Capture(*captures_at(self.path))
 
+    @property
+    def note_run(self) -> Callable[[], int]:
+        """Gives the time at which its only run begins or ends, and notes it."""
+        return now_ns if self._resting is None else self._resting.note_run
+
     def numbers(self) -> Iterator[int]:
         """The numbers of its runs, from 0."""
         for number in range(max(self.repeat, 1)):

@@ -60,7 +60,7 @@ impl RunningSpans {
     }
 
     /// The sums of spans of CLOCK_MONOTONIC that come after all for which it was asked before, of the records up to this ticket and
-    /// without those of the busy streams, as for [`Online::watermark`]. `now`: the present moment on the stamping clock and on that
+    /// without those of the busy streams, as for [`Online::watermark`]. What was allocated before the first plays no part. `now`: the present moment on the stamping clock and on that
     /// of the spans. `None`: the file has to be read.
     pub fn next(&mut self, spans: &[TimeSpan], now: (u64, u64), (ticket, busy): (u64, &[u32])) -> Option<Vec<SpanSum>> {
         self.waiting = 0;

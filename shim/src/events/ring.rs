@@ -234,9 +234,31 @@ impl Ring {
         self.home.index
     }
 
-    /// The number of the segment that is written, and no less than the bytes of all blocks and mappings in it.
-    pub(crate) const fn most_bytes(&self) -> (u32, u64) {
-        (self.number, self.encoder.most_bytes())
+    /// The number of the segment that is written.
+    pub(crate) const fn segment_number(&self) -> u32 {
+        self.number
+    }
+
+    /// No less than the bytes of all blocks and mappings in it.
+    pub(crate) const fn most_bytes(&self) -> u64 {
+        self.encoder.most_bytes()
+    }
+
+    /// Where its records begin.
+    pub(crate) fn first_record(&self) -> usize {
+        self.segment.header.start.load(Relaxed) as usize
+    }
+
+    /// Copies the segment's records from this place on, as many as there are; `false`: there are no such, or they find no room. The
+    /// collector may have given back the memory of those that it has: they are zeroes then, which are no records.
+    pub(crate) fn copy_records(&self, from: usize, into: &mut [u8]) -> bool {
+        let count = self.segment.at.checked_sub(from).filter(|count| *count <= into.len() && self.segment.is_some());
+        let Some(count) = count else { return false };
+        // SAFETY: inside of the segment, since what begins there ends in it.
+        let place = unsafe { self.segment.room.add(from) };
+        // SAFETY: so many bytes were written from there on, by this thread, which does not record now; and there is room for them.
+        unsafe { into.as_mut_ptr().copy_from_nonoverlapping(place.as_ptr(), count) };
+        true
     }
 
     /// The slot's shared header.

@@ -4,19 +4,20 @@
 //! To others the process is not recorded meanwhile: it forks and executes as if it were not, and a recording that begins ends the
 //! one that rests. Invariant: a recording goes on only if the process is as a recording that began then would make it.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
-use memtrack_transport::layout::state;
+use memtrack_transport::clock::{StampingClock, monotonic_ns};
+use memtrack_transport::layout::{state, ticket};
 
 use super::exclusive_call::exclusively;
 use super::{fork, recorded_process};
 use crate::interposition::{got, python_allocators};
 use crate::platform::errno::Errno;
 use crate::platform::{recording_switch, shared_area};
-use crate::recording::thread::{self, most_bytes};
+use crate::recording::thread::{self, most_bytes, recorded_sums};
 
 /// A recording rests in this process, or in the one from which it was forked.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -24,6 +25,9 @@ static RESTS: AtomicBool = AtomicBool::new(false);
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
 /// What [`memtrack_most_bytes`] tells.
 static MOST_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
+/// How often [`memtrack_note_run`] was called since the recording went on, and when, in ticks of the stamping clock.
+static NOTED: AtomicUsize = AtomicUsize::new(0);
+static MOMENTS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
 
 /// No recording rests any more: it has ended.
 pub(super) fn forget() {
@@ -50,6 +54,34 @@ extern "C" fn memtrack_go_on() -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn memtrack_most_bytes() -> u64 {
     MOST_BYTES.load(Relaxed)
+}
+
+/// Notes that a run of a test begins or ends; the result is the time, of CLOCK_MONOTONIC in nanoseconds. It allocates nothing.
+#[unsafe(no_mangle)]
+extern "C" fn memtrack_note_run() -> u64 {
+    if let Some(area) = shared_area::area() {
+        let moment = MOMENTS.get(NOTED.fetch_add(1, Relaxed));
+        moment.into_iter().for_each(|moment| moment.store(clock_of(area).now(), Relaxed));
+    }
+    monotonic_ns()
+}
+
+/// Writes 12 numbers: of what was recorded between the last two calls of [`memtrack_rest`] in this recording, before, in and after the
+/// only run that was noted, the number of allocations, their bytes, the most of these at once, and those that are left. Then three of the
+/// moment of this rest: its ticket, and its time on the stamping clock and on CLOCK_MONOTONIC. The result is 1; or 0 where these sums are
+/// not known here, so that the recorder is to be asked.
+///
+/// # Safety
+/// There is room for 15 numbers.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn memtrack_rest_sums(numbers: *mut u64) -> i32 {
+    let _errno = Errno::keep();
+    exclusively(|| {
+        let Some(all) = rest_sums() else { return 0 };
+        // SAFETY: the caller's promise.
+        unsafe { numbers.cast::<[u64; 15]>().write_unaligned(all) };
+        1
+    })
 }
 
 /// The memory of the recording that rests in this process.
@@ -84,9 +116,37 @@ fn go_on() -> Result<(), AttachStatus> {
         return Err(AttachStatus::NotRecorded);
     }
     forget();
+    NOTED.store(0, Relaxed);
     if FOLLOWED.load(Relaxed) {
         fork::follow();
     }
     recording_switch::on();
     Ok(())
+}
+
+fn rest_sums() -> Option<[u64; 15]> {
+    let area = resting_area()?;
+    let moments = MOMENTS.each_ref().map(|moment| moment.load(Relaxed));
+    if NOTED.load(Relaxed) != moments.len() {
+        return None;
+    }
+    // SAFETY: the recording rests, and exclusive calls are made one at a time.
+    let [before, run, after] = unsafe { recorded_sums::between_rests(&moments) }?;
+    let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] =
+        [before, run, after].map(|sum| [sum.count, sum.bytes, sum.peak_bytes, sum.kept_bytes]);
+    let moment = take_ticket(area);
+    Some([a, b, c, d, e, f, g, h, i, j, k, l, moment, clock_of(area).now(), monotonic_ns()])
+}
+
+/// Takes a ticket in the collector's name, as that does at a rest that it is told of: it divides what was recorded before it from what
+/// comes later.
+fn take_ticket(area: &Area) -> u64 {
+    let word = &area.control().ticket.0;
+    let taken = word.fetch_update(SeqCst, SeqCst, |seen| Some(ticket::next(seen, ticket::COLLECTOR)));
+    let (Ok(seen) | Err(seen)) = taken;
+    ticket::sequence(ticket::next(seen, ticket::COLLECTOR))
+}
+
+fn clock_of(area: &Area) -> StampingClock {
+    StampingClock::from_number(area.control().clock.load(Relaxed))
 }

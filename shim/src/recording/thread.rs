@@ -37,10 +37,13 @@ use crate::stacks::python::{self, Chain};
 
 mod frees;
 mod hot_path;
+mod live_sizes;
 pub(crate) mod most_bytes;
+pub(crate) mod recorded_sums;
 mod recorder;
 mod samples;
 mod slots;
+mod span_sums;
 mod unknown;
 
 pub(crate) use recorder::Recorder;
@@ -256,6 +259,7 @@ pub(crate) fn begin_again() {
 /// off, and no thread is inside a hook. In a forked child they are those of its parent.
 pub(crate) fn begin_anew_in_all(area: &'static Area, is_forked: bool) {
     recorder::begin_again();
+    recorded_sums::begin_again();
     slots::begin_anew(area, is_forked);
 }
 

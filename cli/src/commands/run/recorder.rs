@@ -27,7 +27,7 @@ use super::attached::{AttachedRecording, EndedRecording};
 use super::keep_sums::{self, SumsKeeper};
 use super::peer_answer::Answer;
 use super::private_directory::PrivateDirectory;
-use super::rests::{RecordingRests, of_span};
+use super::rests::{RecordingRests, RestRequest, of_span};
 use super::termination::Termination;
 use super::{final_summary, repack, room, wait_for_nothing};
 use crate::args::{self, running::AttachArgs};
@@ -69,9 +69,8 @@ enum ProgramRequest {
     Cut,
     /// Sums of spans of time in each of these captures, which are complete: here it costs no process of its own.
     Sums { captures: Vec<PathBuf>, spans: Vec<(u64, u64)> },
-    /// The process records nothing until it says so. Sums of the spans before, between and after these times since the last such
-    /// request.
-    Rest(Vec<u64>),
+    /// The process records nothing until it says so. Sums of the spans before, between and after these times since the last rest.
+    Rest(RestRequest),
     /// The same, for which everything up to the last rest is written and read. This, too, is asked for the times of each rest only.
     Written(Vec<u64>),
     /// A span from the last rest but one on, which is written when the recording ends.
@@ -217,9 +216,9 @@ impl PeerRecorder {
             ProgramRequest::SpanEnd { span } => nothing(self.active()?.spans.end(&span)?),
             ProgramRequest::Cut => nothing(self.cut()?),
             ProgramRequest::Sums { captures, spans } => sums(&captures, &spans)?,
-            ProgramRequest::Rest(times) => {
+            ProgramRequest::Rest(request) => {
                 let active = self.active.as_mut().context("nothing is being recorded")?;
-                active.rests.rest(&active.recording.handle(), times, answer.socket);
+                active.rests.rest(&active.recording.handle(), request, answer.socket);
                 answer.is_sent = true;
                 Value::Null
             }

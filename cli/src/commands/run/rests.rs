@@ -14,6 +14,7 @@ use memtrack_collector::control::protocol::SpanRequest;
 use memtrack_collector::{Follower, RecordPiece, RecordingHandle, RecordingMoment, RestMoment};
 use memtrack_format::meta::Process;
 use memtrack_reader::spans::{FollowedSpans, RunningSpans, SpanSum, TimeSpan};
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::peer_answer::Answer;
@@ -21,6 +22,22 @@ use crate::control::spans::OpenSpans;
 
 /// The size of a recording after which another one is to begin.
 const LARGE: u64 = u64::MAX;
+
+/// What the process says of a rest.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RestRequest {
+    /// Times of CLOCK_MONOTONIC, between the last rest and this one.
+    times: Vec<u64>,
+    /// The moment of the last rest, if it was not told of that: its ticket, and its time on the stamping clock and on CLOCK_MONOTONIC.
+    after: Option<(u64, u64, u64)>,
+}
+
+impl RestRequest {
+    fn after(&self) -> Option<RecordingMoment> {
+        self.after.map(|(ticket, ticks, monotonic_ns)| RecordingMoment { ticket, ticks, monotonic_ns })
+    }
+}
 
 /// The rests of a recording.
 #[derive(Debug, Default)]
@@ -51,15 +68,15 @@ impl RecordingRests {
         Arc::clone(&self.known) as Arc<dyn Follower>
     }
 
-    /// The process records nothing now. It is told how much was recorded by now, and for each span between two of these times of
-    /// CLOCK_MONOTONIC, which lie between the last rest and this one, and for those before and after them, the number of allocations,
-    /// their bytes, the most of these at once, and those that are left; or 0 alone: it is to ask for what was written.
-    pub(super) fn rest(&mut self, recording: &RecordingHandle, times: Vec<u64>, socket: &Arc<UnixStream>) {
+    /// The process records nothing now. It is told how much was recorded by now, and for each span between two of its times, and for
+    /// those before and after them, the number of allocations, their bytes, the most of these at once, and those that are left; or 0
+    /// alone: it is to ask for what was written.
+    pub(super) fn rest(&mut self, recording: &RecordingHandle, request: RestRequest, socket: &Arc<UnixStream>) {
         let (ends, under_way) = channel();
         let answer = RestAnswer { socket: Arc::clone(socket), numbers: None, _ends: ends };
         let known = Arc::clone(&self.known);
         self.under_way = Some(under_way);
-        recording.rest(move |moment| answer.send(known.rest(moment, &times)));
+        recording.rest(move |moment| answer.send(known.rest(moment, &request)));
     }
 
     /// Waits until the last rest was answered: answers come in the order of requests.
@@ -108,9 +125,10 @@ impl KnownRests {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rest(&self, moment: Option<RestMoment>, times: &[u64]) -> Option<Vec<u64>> {
+    fn rest(&self, moment: Option<RestMoment>, request: &RestRequest) -> Option<Vec<u64>> {
         let mut rests = self.lock();
-        rests.before = rests.last.take();
+        rests.before = request.after().or(rests.last);
+        rests.last = None;
         let RestMoment { moment, busy } = moment?;
         rests.last = Some(moment);
         let now = (moment.ticks, moment.monotonic_ns);
@@ -118,7 +136,9 @@ impl KnownRests {
         if !busy.is_empty() {
             return None;
         }
-        let sums = rests.running.next(&spans_between(0, times), now, (moment.ticket, &busy))?;
+        // Of rests that were not told of here there are records that nobody has asked for.
+        let begin_ns = request.after().map_or(0, |after| after.monotonic_ns);
+        let sums = rests.running.next(&spans_between(begin_ns, &request.times), now, (moment.ticket, &busy))?;
         Some(numbers(rests.running.record_bytes(), &sums))
     }
 }

@@ -429,7 +429,7 @@ def test_no_tracker_of_a_thread_begins_meanwhile(monkeypatch):
 @pytest.mark.limit_memory("2 MB")
 def test_call_amid_this_one(request):
     name = recording()
-    assert not request.config.pluginmanager.get_plugin("memtrack_tests")._resting.go_on()
+    assert not request.config.pluginmanager.get_plugin("memtrack_tests").limited()._resting.go_on()
     assert recording() == name
     kept = load(3)
 

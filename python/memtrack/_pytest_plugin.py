@@ -22,9 +22,9 @@ from memtrack._program import keep_program
 
 if TYPE_CHECKING:
     from memtrack._junit import JunitProperties
-    from memtrack._rest import RestingRecording
+    from memtrack._limited_calls import LimitedCalls
     from memtrack._test_figures import Figures, RecordedSession
-    from memtrack._test_limits import Limit, RecordedCall
+    from memtrack._test_limits import Limit
 
 _MARKERS = {
     "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
@@ -140,27 +140,23 @@ class MemtrackPlugin:
         self._directory: Optional[str] = None
         self._numbers: Dict[str, int] = {}
         self._paths: Set[str] = set()
-        self._process = getpid()
-        self._root = str(config.rootpath)
-        self._recording_options: Dict[str, Any] = {
-            "native_traces": options.native,
-            "trace_python_allocators": options.python_allocators is not False,
-        }
+        self.process = getpid()
+        """The session's, not that of a test in a process of its own."""
         #: The limits of tests with one marker, by its size, which is a text; of those with none by None.
         self._limits: "Dict[Optional[str], List[Limit]]" = {}
-        self._resting: "Optional[RestingRecording]" = None
-        #: A test that is within its limits, whose figures are still to come.
-        self._late: "Optional[Tuple[pytest.Item, RecordedCall]]" = None
-        #: The next test has limits, too.
-        self._goes_on = False
+        #: Records the calls of tests with limits, from the first one on.
+        self._limited: "Optional[LimitedCalls]" = None
+        self.goes_on = False
+        """The next test has limits, too."""
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
     def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
         if not self.config.option.collectonly and any(map(self.has_limits, items)):
             # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _control, _rest, _test_calls, _test_limits, _tracker, _unpatched  # noqa: F401
+            from memtrack import _control, _tracker, _unpatched  # noqa: F401
 
+            self.limited()
             _unpatched.keep_modules()
 
             # Where it cannot be made, the tests say so.
@@ -184,15 +180,25 @@ class MemtrackPlugin:
         memory, leaks = _markers(item)
         if not (self.has_markers if memory or leaks else self.options.limit):
             return []
-        from memtrack._test_limits import limits_of
-
         size = memory.args[0] if memory is not None and len(memory.args) == 1 and not memory.kwargs else None
-        if leaks is not None or (memory is not None and type(size) is not str):
-            return limits_of(memory, leaks, self.options.limit, _MARKERS)
         # Most tests have the same one, and each a marker of its own.
-        if size not in self._limits:
-            self._limits[size] = limits_of(memory, leaks, self.options.limit, _MARKERS)
-        return self._limits[size]
+        is_usual = leaks is None and (memory is None or type(size) is str)
+        known = self._limits.get(size) if is_usual else None
+        if known is None:
+            from memtrack._test_limits import limits_of
+
+            known = limits_of(memory, leaks, self.options.limit, _MARKERS)
+            if is_usual:
+                self._limits[size] = known
+        return known
+
+    def limited(self) -> "LimitedCalls":
+        """What records the calls of tests with limits."""
+        if self._limited is None:
+            from memtrack._limited_calls import LimitedCalls
+
+            self._limited = LimitedCalls(self)
+        return self._limited
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
@@ -200,10 +206,14 @@ class MemtrackPlugin:
         One without limits runs at its own speed, without a recording that rests: that makes calls of malloc slower."""
         if self.session is not None and (self.config.getoption("forked", False) or item.get_closest_marker("forked")):
             (self.session.pause if self.has_limits(item) else self.session.begin)()
-        self._goes_on = nextitem is not None and self.has_limits(nextitem)
+        self.goes_on = nextitem is not None and self.has_limits(nextitem)
         yield
-        if not self._goes_on:
+        if not self.goes_on:
             self._end_shared()
+
+    def _end_shared(self) -> None:
+        if self._limited is not None:
+            self._limited.end_shared()
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -214,131 +224,23 @@ class MemtrackPlugin:
         if not limits and self.session is None:
             yield
             return
-        from memtrack._test_calls import replace_call
-
-        restore = replace_call(item, functools.partial(self._recorded, item, limits))
+        restore = self.limited().begin(item, limits) if limits else self._timed(item)
         try:
             yield
         finally:
             restore()
-            # Before the report is made, which has them.
-            self._note_late()
+            if limits:
+                # Before the report is made, which has them.
+                self.limited().note_late()
 
-    def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with what records and judges it around."""
-        from memtrack._test_calls import limited, timed
+    def _timed(self, item: pytest.Item) -> Callable[[], None]:
+        """Puts what notes its span around the call of a test without limits; gives what takes that away again."""
+        from memtrack._test_calls import replace_call, timed
 
-        return limited(self, item, limits, function) if limits else timed(self, item, function)
+        assert self.session is not None
+        return replace_call(item, functools.partial(timed, self.session, item))
 
-    def recording(self, item: pytest.Item, limits: "List[Limit]") -> "RecordedCall":
-        """A recording for one call of this test, which has begun; the test fails where there can be none."""
-        from memtrack._errors import Error
-        from memtrack._test_limits import RecordedCall, own_fixtures
-        from memtrack._unpatched import undisturbed
-
-        # Of an earlier call of the same test.
-        self._note_late()
-        if self.session is not None:
-            self.session.pause()
-        options, root = self._recording_options, self._root
-        shared = self._shared(options)
-        fixtures = functools.partial(own_fixtures, item, root)
-        try:
-            if shared is not None:
-                path = functools.partial(self._path_of_own, item.nodeid)
-                return RecordedCall(path, limits, root, fixtures, options, resting=shared).started()
-            with undisturbed():
-                return RecordedCall(self._capture_path(item.nodeid), limits, root, fixtures, options).started()
-        except Error as error:
-            reason = str(error)
-        pytest.fail(_unchecked(reason), pytrace=False)
-
-    def _shared(self, options: Dict[str, Any]) -> "Optional[RestingRecording]":
-        """The recording that tests with limits share. None where the test has a recording of its own: where each is to have a file; in
-        the process of a single test, where nobody would end a shared one; for a test that stands alone, for which a shared one is more
-        work; and with native stacks, since while nothing is recorded another library may come to the place of one that was unloaded."""
-        if getpid() != self._process or self.options.directory is not None or self.options.native:
-            return None
-        if self._resting is None and self._goes_on:
-            from memtrack._rest import RestingRecording
-
-            self._resting = RestingRecording(lambda: self._capture_path("memtrack-limits"), options)
-        return self._resting
-
-    def _path_of_own(self, name: str) -> str:
-        """The name for the capture of a test, whatever it has replaced."""
-        from memtrack._unpatched import undisturbed
-
-        with undisturbed():
-            return self._capture_path(name)
-
-    def _end_shared(self) -> None:
-        from memtrack._unpatched import undisturbed
-
-        resting, self._resting = self._resting, None
-        if resting is not None:
-            with undisturbed():
-                resting.end()
-
-    def judge(self, item: pytest.Item, test: "RecordedCall") -> None:
-        """Fails the test if it is over a limit; keeps the capture in that case, or where captures are kept."""
-        if test.is_late:
-            self._late = item, test
-            return
-        if test.has_figures():
-            # This uses nothing that the test has replaced.
-            self._note_figures(item, test)
-            if test.is_surely_within():
-                return
-        from memtrack._errors import Error
-        from memtrack._unpatched import undisturbed
-
-        wrong: Optional[str] = None
-        with undisturbed():
-            try:
-                wrong = self._exceeded(item, test)
-            except Error as error:
-                wrong = _unchecked(str(error))
-        if wrong is not None:
-            pytest.fail(wrong, pytrace=False)
-
-    def _note_late(self) -> None:
-        """Notes the figures of a test that was judged before they were known. It has passed, whether they become known or not."""
-        if self._late is None:
-            return
-        from memtrack._errors import Error
-        from memtrack._unpatched import has_builtins, undisturbed
-
-        (item, test), self._late = self._late, None
-        with contextlib.nullcontext() if has_builtins() else undisturbed(), contextlib.suppress(Error):
-            test.await_figures()
-            self._note_figures(item, test)
-
-    def _exceeded(self, item: pytest.Item, test: "RecordedCall") -> Optional[str]:
-        """By what the test is over a limit; if it is not, its captures are removed unless they are kept."""
-        from memtrack._test_limits import LimitExceeded
-
-        self._note_figures(item, test)
-        try:
-            test.judge()
-        except LimitExceeded as error:
-            return str(error)
-        if self.options.directory is None:
-            test.remove()
-        return None
-
-    def _note_figures(self, item: pytest.Item, test: "RecordedCall") -> None:
-        figures = test.figures()
-        if self.session is not None:
-            self.session.note_apart(item.nodeid, figures)
-        own = [(f"memtrack_{name}", value) for name, value in figures.items()]
-        if item.user_properties:
-            # Of an earlier run of the same test there are some.
-            names = [name for name, _ in own]
-            item.user_properties[:] = [known for known in item.user_properties if known[0] not in names]
-        item.user_properties += own
-
-    def _capture_path(self, name: str) -> str:
+    def capture_path(self, name: str) -> str:
         """A name for a capture, after the test's, which no other test of the session has."""
         name = re.sub(r"[^\w.=-]+", "-", name.replace(os.sep, "-")).strip("-")[:150]
         # A point before a number is for those of children: `1.5` is none of `1`.
@@ -395,7 +297,7 @@ class MemtrackPlugin:
             "trace_python_allocators": self.options.python_allocators is True,
         }
         try:
-            recorded = RecordedSession(self._capture_path("memtrack-session"), options)
+            recorded = RecordedSession(self.capture_path("memtrack-session"), options)
             recorded.begin()
         except Error as error:
             raise pytest.UsageError(f"memtrack: {error}") from error
@@ -493,7 +395,3 @@ class MemtrackPlugin:
 
     def _over(self) -> List[str]:
         return [self.options.fail_over.text] if self.options.fail_over else []
-
-
-def _unchecked(reason: str) -> str:
-    return f"memtrack: the limits of this test cannot be checked: {reason}"

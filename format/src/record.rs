@@ -50,6 +50,7 @@ pub use field_source::{FieldSource, RecordBytes};
 pub use group_encoder::GroupEncoder;
 pub use location::LocationEncoder;
 pub use repeat::DecoderImage;
+pub use stack_tops::PlacedTop;
 
 pub use crate::lines::LineTableFormat;
 use crate::lines::SourcePosition;

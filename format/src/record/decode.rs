@@ -8,7 +8,7 @@ use std::hint::cold_path;
 use super::delta_state::{BlockByAge, DeltaState, address, bin};
 use super::group_model::GroupModel;
 use super::location::LastLocation;
-use super::stack_tops::StackTops;
+use super::stack_tops::{PlacedTop, StackTops};
 use super::{
     AllocationCount, BlockRecord, CodeHead, FieldSource, LineTableFormat, ModuleRecord, RawFrame, Record, RecordBytes,
     column, extra, tag,
@@ -37,6 +37,8 @@ pub struct Decoder {
     sizes_by_site: bool,
     pub(super) stack: Vec<RawFrame>,
     tops: StackTops,
+    /// The top that the newest frames are, if they are one.
+    placed: Option<PlacedTop>,
     /// How many of its oldest frames have not changed since the last call of `take_unchanged_frames`.
     pub(super) unchanged_frames: usize,
     located: LastLocation,
@@ -77,6 +79,7 @@ impl Decoder {
             sizes_by_site: false,
             stack: Vec::new(),
             tops: StackTops::new(),
+            placed: None,
             unchanged_frames: 0,
             located: LastLocation::new(),
         }
@@ -181,6 +184,13 @@ impl Decoder {
     #[must_use]
     pub fn stack(&self) -> &[RawFrame] {
         &self.stack
+    }
+
+    /// The stack top that the newest frames are, where the last change of the stack has put it there.
+    #[inline]
+    #[must_use]
+    pub const fn placed_top(&self) -> Option<PlacedTop> {
+        self.placed
     }
 
     #[inline]
@@ -324,6 +334,7 @@ impl Decoder {
     fn push<'a>(&mut self, frame: RawFrame) -> Option<Record<'a>> {
         self.state.pushed(frame);
         self.stack.push(frame);
+        self.placed = None;
         Some(Record::Push(frame))
     }
 
@@ -332,6 +343,7 @@ impl Decoder {
         let depth = self.stack.len().checked_sub(count as usize)?;
         self.stack.truncate(depth);
         self.unchanged_frames = self.unchanged_frames.min(depth);
+        self.placed = None;
         self.state.set_top(self.stack.last().copied().unwrap_or(RawFrame::NONE));
         Some(Record::Pop { count })
     }
@@ -342,6 +354,7 @@ impl Decoder {
         top.instruction = u32::try_from(i64::from(top.instruction).checked_add(delta)?).ok()?;
         let top = *top;
         self.unchanged_frames = self.unchanged_frames.min(self.stack.len() - 1);
+        self.placed = None;
         self.state.set_top(top);
         Some(Record::Move { instruction: top.instruction })
     }
@@ -355,12 +368,15 @@ impl Decoder {
 
     #[inline]
     fn replace_top<'a>(&mut self, number: u32, popped: u32) -> Option<Record<'a>> {
-        let frames = self.tops.get(number)?;
+        let top = self.tops.get(number)?;
         let depth = self.stack.len().checked_sub(popped as usize)?;
         self.stack.truncate(depth);
-        self.stack.extend_from_slice(frames);
+        // As many as a top can have: a few moves, where a copy of the few that it has would be a call.
+        self.stack.extend_from_slice(&top.frames);
+        self.stack.truncate(depth + top.length);
         self.unchanged_frames = self.unchanged_frames.min(depth);
-        self.state.set_top(*frames.last()?);
+        self.placed = Some(top.placed(number, depth));
+        self.state.top = top.newest;
         Some(Record::ReplaceTop { number, popped })
     }
 
@@ -443,6 +459,7 @@ impl Decoder {
         let tid = input.other_small()?.cast_signed();
         self.stack.clear();
         self.tops.clear();
+        self.placed = None;
         self.unchanged_frames = 0;
         self.located = LastLocation::new();
         self.timed = timed;

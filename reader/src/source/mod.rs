@@ -32,6 +32,7 @@ mod short_lived_sums;
 mod stretch_counts;
 mod tables;
 mod thread_names;
+mod top_nodes;
 
 #[cfg(test)]
 pub(crate) mod tests;

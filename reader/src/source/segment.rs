@@ -7,11 +7,12 @@
 //! Invariant: the batches of a segment have its events in the order of recording, and each node of an event is in its
 //! batch's `nodes` or in those of an earlier batch.
 
+use std::hint::cold_path;
 use std::num::NonZeroU64;
 
 use memtrack_format::record::{
-    AllocationCount, BlockRecord, CodeHead, Decoder, FieldSource, LineTableFormat, MAX_TEXT, ModuleRecord, RawFrame,
-    Record,
+    AllocationCount, BlockRecord, CodeHead, Decoder, FieldSource, LineTableFormat, MAX_TEXT, ModuleRecord, PlacedTop,
+    RawFrame, Record,
 };
 
 use crate::analysis::short_lived_sums::ShortLivedSums;
@@ -22,6 +23,7 @@ use crate::native::{self, NativeModule};
 
 use super::segment_nodes::{Nodes, SegmentNode};
 use super::thread_names::NameSource;
+use super::top_nodes::TopNodes;
 
 /// Events with one ticket, from `start` to the start of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +121,7 @@ pub(super) enum DecodeProgress {
 pub(super) struct SegmentReader {
     pub(super) decoder: Decoder,
     nodes: Nodes,
+    top_nodes: TopNodes,
     /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
     pub(super) path: Vec<u32>,
     /// The newest of them; 0: there is none.
@@ -179,7 +182,10 @@ impl SegmentReader {
     #[inline(always)]
     fn block(&mut self, block: &BlockRecord, batch: &mut Batch) {
         let &BlockRecord { allocator, address, size, time } = block;
-        batch.truncated += u64::from(self.truncated && allocator.is_some());
+        if self.truncated {
+            cold_path();
+            batch.truncated += u64::from(allocator.is_some());
+        }
         let node = self.node(batch);
         let kind = allocator.map_or(EventKind::Free, EventKind::Alloc);
         batch.events.push(Compact { address, size, node, kind, short_lived: false });
@@ -292,10 +298,40 @@ impl SegmentReader {
         self.node
     }
 
-    /// The same after a change of all but the oldest frames.
+    /// The same after a change of all but the oldest frames. Mostly a stack top is where it was before.
+    #[inline(always)]
     fn changed_node(&mut self, batch: &mut Batch, unchanged: usize) -> u32 {
         self.path.truncate(unchanged);
+        let top = self.decoder.placed_top();
+        if let Some(top) = top
+            && self.path.len() == top.below
+            && let Some(node) = self.top_nodes.put_back(&top, &mut self.path)
+        {
+            return node;
+        }
+        self.new_node(batch, top)
+    }
+
+    /// The same frame by frame; notes the nodes of a top.
+    #[inline(never)]
+    fn new_node(&mut self, batch: &mut Batch, top: Option<PlacedTop>) -> u32 {
+        let Some(top) = top.filter(|top| self.path.len() <= top.below) else {
+            return self.node_of(batch, usize::MAX);
+        };
+        let _ = self.node_of(batch, top.below);
+        if let Some(node) = self.top_nodes.put_back(&top, &mut self.path) {
+            return node;
+        }
+        let node = self.node_of(batch, usize::MAX);
+        self.top_nodes.note(&top, &self.path);
+        node
+    }
+
+    /// The node of so many of the oldest frames, some of which have nodes.
+    #[inline(always)]
+    fn node_of(&mut self, batch: &mut Batch, frames: usize) -> u32 {
         let stack = self.decoder.stack();
+        let stack = stack.get(..frames).unwrap_or(stack);
         let mut node = self.path.last().copied().unwrap_or(0);
         while let Some(&frame) = stack.get(self.path.len()) {
             node = self.nodes.intern(&mut batch.nodes, SegmentNode { parent: node, frame });

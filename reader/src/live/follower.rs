@@ -77,7 +77,7 @@ impl LiveFollower {
         } else if capture.complete() {
             capture.ignore_names();
             state.process(capture.process());
-            let (reading, left) = (capture.reading_alone(None)?, capture.total_record_bytes());
+            let (reading, left) = (capture.reading_alone()?, capture.total_record_bytes());
             FollowInput::Complete(Box::new(CompleteCapture { capture, reading, left }))
         } else {
             FollowInput::Growing(Box::new(FollowedCapture::open(path)?))

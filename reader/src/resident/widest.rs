@@ -16,7 +16,7 @@ use crate::analysis::Options;
 use crate::event::{Event, RunEvent, Snapshot, Thread};
 use crate::frames::Frames;
 use crate::replay::Replay;
-use crate::source::Consumer;
+use crate::source::{Consumer, ShortLivedUse};
 
 /// Anonymous memory without a live block from which a moment is of interest, and its part of all in percent; and so for live
 /// memory that takes none.
@@ -178,6 +178,10 @@ impl Consumer for WidestScan {
     #[inline]
     fn events(&mut self, events: impl ExactSizeIterator<Item = Event> + Clone, frames: &Frames) {
         self.run_events(events.map(RunEvent::from), frames);
+    }
+
+    fn short_lived(&self) -> ShortLivedUse {
+        ShortLivedUse::Marks
     }
 
     #[inline]

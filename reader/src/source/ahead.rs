@@ -13,12 +13,12 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::DataLoss;
 use super::file::OpenCaptureFile;
 use super::group_records::GroupRecords;
 use super::index::Index;
 use super::segment::{Batch, DecodeProgress, SegmentReader};
 use super::short_lived::ShortLivedMarker;
+use super::{DataLoss, ShortLivedUse};
 use crate::decode_threads;
 use crate::error::Error;
 
@@ -102,12 +102,12 @@ pub(super) struct DecodePool {
 }
 
 impl DecodePool {
-    /// `threshold`: see [`ShortLivedMarker`].
+    /// `short_lived`: see [`ShortLivedMarker`].
     pub(super) fn new(
         file: &Arc<OpenCaptureFile>,
         index: &Arc<Index>,
         room: AheadLimits,
-        threshold: Option<u32>,
+        short_lived: ShortLivedUse,
     ) -> Self {
         let (file, index) = (Arc::clone(file), Arc::clone(index));
         Self {
@@ -115,7 +115,7 @@ impl DecodePool {
             index,
             room,
             used: Mutex::default(),
-            marker: ShortLivedMarker::new(threshold),
+            marker: ShortLivedMarker::new(short_lived),
             open: AtomicUsize::new(0),
         }
     }

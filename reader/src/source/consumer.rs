@@ -11,6 +11,21 @@ use crate::frames::Frames;
 use crate::native::NativeModule;
 use crate::replay::{Replay, repeated::round};
 
+/// What a consumer wants to know of short-lived blocks: those that end in the run in which they begin, at an address that had none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShortLivedUse {
+    /// Nothing, so that none is looked for.
+    #[default]
+    Nothing,
+    /// Which ones they are.
+    Marks,
+    /// The same, and the sums of those of a run, if they are worth it.
+    Sums {
+        /// How many further allocations of its thread a temporary block may outlive.
+        temporary_threshold: u32,
+    },
+}
+
 /// A consumer of events. What it does not need passes it by.
 pub trait Consumer {
     /// The next event of the total order. The frames of its stack are known.
@@ -35,10 +50,9 @@ pub trait Consumer {
     fn decoded_run(&mut self, run: &DecodedRun<'_>, frames: &Frames) {
         self.run_events(run.run_events(), frames);
     }
-    /// How many further allocations of its thread a temporary block may outlive, for consumers to which the sums of
-    /// short-lived blocks suffice: see [`Consumer::summed_run`].
-    fn short_lived_threshold(&self) -> Option<u32> {
-        None
+    /// What [`Consumer::run_events`] uses of short-lived blocks, or [`Consumer::summed_run`].
+    fn short_lived(&self) -> ShortLivedUse {
+        ShortLivedUse::Nothing
     }
     /// The next run, which has so many events, all of one time, by their numbers from 0, and the sums of its short-lived
     /// blocks.
@@ -98,8 +112,11 @@ impl Consumer for Replay {
         self.run_and(events, |_, _| ());
     }
 
-    fn short_lived_threshold(&self) -> Option<u32> {
-        Self::short_lived_threshold(self)
+    fn short_lived(&self) -> ShortLivedUse {
+        match self.short_lived_threshold() {
+            Some(temporary_threshold) => ShortLivedUse::Sums { temporary_threshold },
+            None => ShortLivedUse::Marks,
+        }
     }
 
     #[inline]

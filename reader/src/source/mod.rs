@@ -46,7 +46,7 @@ use memtrack_format::block::BlockKind;
 use memtrack_format::marks::Mark;
 use memtrack_format::meta::Process;
 
-pub use self::consumer::{Consumer, RunPosition};
+pub use self::consumer::{Consumer, RunPosition, ShortLivedUse};
 pub(crate) use self::follow::{FollowStep, FollowedCapture};
 pub use self::members::{Members, members};
 pub use self::online::Online;
@@ -395,13 +395,13 @@ impl CaptureReader {
         read::read(self, consumer, &mut progress)
     }
 
-    /// The same step by step. `threshold`: see [`Consumer::short_lived_threshold`].
-    pub(crate) fn reading_alone(&self, threshold: Option<u32>) -> Result<MergeReader, Error> {
-        MergeReader::new(self, AheadLimits::ALONE, threshold)
+    /// The same step by step, for a consumer that uses nothing of short-lived blocks.
+    pub(crate) fn reading_alone(&self) -> Result<MergeReader, Error> {
+        MergeReader::new(self, AheadLimits::ALONE, ShortLivedUse::Nothing)
     }
 
     /// The same step by step, for several captures that are read together.
     pub(crate) fn reading(&self) -> Result<MergeReader, Error> {
-        MergeReader::new(self, AheadLimits::SHARED, None)
+        MergeReader::new(self, AheadLimits::SHARED, ShortLivedUse::Marks)
     }
 }

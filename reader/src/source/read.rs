@@ -20,7 +20,7 @@ use super::index::Index;
 use super::merge::{Cursor, Merger, RunTurn};
 use super::natives;
 use super::stretch_counts::StretchCounts;
-use super::{CaptureReader, Consumer, DataLoss, ReadSummary};
+use super::{CaptureReader, Consumer, DataLoss, ReadSummary, ShortLivedUse};
 use crate::error::Error;
 use crate::event::{Event, Thread};
 use crate::frames::Frames;
@@ -43,7 +43,7 @@ pub(super) fn read<C: Consumer>(
     consumer: &mut C,
     progress: &mut dyn FnMut(u64),
 ) -> Result<ReadSummary, Error> {
-    let mut reading = MergeReader::new(capture, AheadLimits::ALONE, consumer.short_lived_threshold())?;
+    let mut reading = MergeReader::new(capture, AheadLimits::ALONE, consumer.short_lived())?;
     while reading.step(u64::MAX, consumer, progress)? {}
     let end_ns = reading.end(consumer)?;
     consumer.ended(end_ns);
@@ -138,8 +138,8 @@ impl<C: Consumer> Consumer for NotIncluded<'_, C> {
 }
 
 impl MergeReader {
-    /// `threshold`: see [`Consumer::short_lived_threshold`].
-    pub(super) fn new(capture: &CaptureReader, room: AheadLimits, threshold: Option<u32>) -> Result<Self, Error> {
+    /// `short_lived`: see [`Consumer::short_lived`].
+    pub(super) fn new(capture: &CaptureReader, room: AheadLimits, short_lived: ShortLivedUse) -> Result<Self, Error> {
         let CaptureReader { file, index, how } = capture;
         let mut merger = Merger::new(timeline(file, index)?, index.images.clone());
         merger.tables.symbols = how.symbolizer(index);
@@ -150,7 +150,7 @@ impl MergeReader {
         index.mapped.iter().for_each(|(ticket, file)| merger.mapped(*ticket, file));
         (merger.tables.without_columns, merger.tables.without_names) = (!how.columns, !how.names);
         merger.tables.brief = how.brief.then(BriefStacks::default);
-        let pool = Arc::new(DecodePool::new(file, index, room, threshold));
+        let pool = Arc::new(DecodePool::new(file, index, room, short_lived));
         let (ahead, streams) = (Ahead::new(Arc::clone(&pool)), streams(index));
         let included = index.tickets();
         merger.tables.counts = StretchCounts::new(included.clone());

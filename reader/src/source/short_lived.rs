@@ -10,6 +10,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::ShortLivedUse;
 use super::segment::{Batch, TicketRun};
 use super::short_lived_sums::ShortLivedSummer;
 use crate::decoded_run::Compact;
@@ -41,28 +42,33 @@ const OTHERS: usize = if cfg!(test) { 1 } else { 5 };
 /// Which batches are worth a look.
 #[derive(Debug)]
 pub(super) struct ShortLivedMarker {
-    /// How many further allocations of its thread a temporary block may outlive; `None`: no sums are asked for.
-    threshold: Option<u32>,
+    /// What is asked for.
+    wanted: ShortLivedUse,
     /// Batches that are passed over from now on.
     passed_over: AtomicU32,
 }
 
 impl ShortLivedMarker {
-    pub(super) const fn new(threshold: Option<u32>) -> Self {
-        Self { threshold, passed_over: AtomicU32::new(0) }
+    pub(super) const fn new(wanted: ShortLivedUse) -> Self {
+        Self { wanted, passed_over: AtomicU32::new(0) }
     }
 
     /// Marks the short-lived blocks of a batch, or none of them, and sums them up if asked and worth it. The batch is whole: what follows
     /// in its segment is another one.
     pub(super) fn mark(&self, batch: &mut Batch) {
+        if self.wanted == ShortLivedUse::Nothing {
+            return;
+        }
         let one_less = |left: u32| left.checked_sub(1);
         if self.passed_over.try_update(Relaxed, Relaxed, one_less).is_ok() {
             return;
         }
         let (marked, events) = (mark(batch), batch.events.len());
         let is_worth_it = marked > 0 && (events - marked) * OTHERS <= events && batch.times.is_empty();
-        if let Some(threshold) = self.threshold.filter(|_| is_worth_it) {
-            sum(batch, ShortLivedSummer::new(threshold));
+        if let ShortLivedUse::Sums { temporary_threshold } = self.wanted
+            && is_worth_it
+        {
+            sum(batch, ShortLivedSummer::new(temporary_threshold));
         } else if marked < events / LITTLE {
             self.passed_over.store(PASSED_OVER, Relaxed);
         }

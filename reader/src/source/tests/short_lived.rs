@@ -8,7 +8,7 @@ use crate::analysis::{Analysis, Options};
 use crate::event::{Event, EventKind, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
-use crate::source::{CaptureReader, Consumer};
+use crate::source::{CaptureReader, Consumer, ShortLivedUse};
 
 /// Replays events without their marks.
 struct Unmarked(Replay);
@@ -41,6 +41,10 @@ struct Marks(Vec<(EventKind, bool)>);
 
 impl Consumer for Marks {
     fn event(&mut self, _event: &Event, _frames: &Frames) {}
+
+    fn short_lived(&self) -> ShortLivedUse {
+        ShortLivedUse::Marks
+    }
 
     fn run_events(&mut self, events: impl ExactSizeIterator<Item = RunEvent> + Clone, _frames: &Frames) {
         self.0.extend(events.map(|RunEvent { event, short_lived }| (event.kind, short_lived)));
@@ -77,8 +81,8 @@ impl Consumer for Summed {
         self.replay.event(event);
     }
 
-    fn short_lived_threshold(&self) -> Option<u32> {
-        self.replay.short_lived_threshold()
+    fn short_lived(&self) -> ShortLivedUse {
+        self.replay.short_lived()
     }
 
     fn summed_run(

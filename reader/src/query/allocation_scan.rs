@@ -15,7 +15,8 @@ use super::key_moments::KeyMoments;
 use super::matcher::Matcher;
 use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
 use crate::analysis::LiveBlock;
-use crate::event::{Event, EventKind, ThreadId};
+use crate::decoded_run::{Compact, DecodedRun};
+use crate::event::{Event, EventKind, RunEvent, ThreadId};
 use crate::frames::Frames;
 use crate::replay::mappings::{Cut, Mappings};
 use crate::source::Consumer;
@@ -47,6 +48,8 @@ enum AllocationEnd {
 pub struct AllocationScan<'a, S> {
     moments: KeyMoments,
     matcher: Option<&'a Matcher>,
+    /// Bytes of the smallest allocation that may match.
+    least_bytes: u64,
     sink: S,
     heap: FxHashMap<u64, LiveAllocation>,
     mappings: Mappings,
@@ -63,6 +66,7 @@ impl<'a, S: FnMut(&AllocationRecord)> AllocationScan<'a, S> {
         Self {
             moments,
             matcher,
+            least_bytes: matcher.map_or(0, Matcher::least_bytes),
             sink,
             heap: FxHashMap::default(),
             mappings: Mappings::default(),
@@ -163,6 +167,27 @@ impl<'a, S: FnMut(&AllocationRecord)> AllocationScan<'a, S> {
         may_match.then_some(LiveAllocation { start, nth })
     }
 
+    /// Passes events of blocks that are too small to match, where nothing is known of their addresses; returns the place of the
+    /// first other one, or the end.
+    #[inline]
+    fn pass_small(&mut self, run: &DecodedRun<'_>, from: usize) -> usize {
+        let (least_bytes, heap) = (self.least_bytes, &self.heap);
+        let is_other = |event: &Compact| match event.kind {
+            EventKind::Alloc(_) => event.size >= least_bytes || heap.contains_key(&event.address),
+            EventKind::Free => heap.contains_key(&event.address),
+            _ => true,
+        };
+        let rest = run.compact().get(from..).unwrap_or_default();
+        let passed = rest.get(..rest.iter().position(is_other).unwrap_or(rest.len())).unwrap_or_default();
+        if !passed.is_empty() {
+            let thread = run.thread();
+            self.settle(thread.0 as usize);
+            let allocations = passed.iter().filter(|event| event.kind != EventKind::Free).count();
+            self.thread(thread).allocations += allocations as u64;
+        }
+        from + passed.len()
+    }
+
     fn lose(&mut self, alive: &LiveAllocation, order: u64, time_ns: u64) {
         let life = self.life(alive, AllocationOutcome::Lost { order }, time_ns);
         self.emit(&life);
@@ -260,6 +285,23 @@ impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<'_, S> {
         }
     }
 
+    fn decoded_run(&mut self, run: &DecodedRun<'_>, frames: &Frames) {
+        if self.least_bytes == 0 || run.compact().is_empty() {
+            return run.run_events().for_each(|RunEvent { event, .. }| self.event(&event, frames));
+        }
+        let length = run.compact().len();
+        let mut place = 0;
+        while place < length {
+            place = self.pass_small(run, place);
+            if let Some(compact) = run.compact().get(place) {
+                self.event(&run.event(place, compact), frames);
+                place += 1;
+            }
+        }
+        self.now_ns = self.now_ns.max(run.latest_ns());
+        self.next_order = self.next_order.max(run.order(length));
+    }
+
     fn ended(&mut self, time_ns: u64) {
         self.now_ns = self.now_ns.max(time_ns);
     }
@@ -275,5 +317,68 @@ impl<S: FnMut(&AllocationRecord)> Consumer for AllocationScan<'_, S> {
         }
         self.mappings = Mappings::default();
         self.threads.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::{Allocator, MapClass};
+    use proptest::prelude::{any, prop, prop_assert_eq, proptest};
+
+    use super::{AllocationScan, Consumer};
+    use crate::decoded_run::with_decoded_run;
+    use crate::event::{Event, EventKind, StackId, ThreadId};
+    use crate::frames::Frames;
+    use crate::query::{AllocationRecord, Amount, Comparison, Expr, Flag, KeyMoments, MatchContext, Matcher, Number};
+
+    fn event((kind, place, size): (u8, u8, u8)) -> Event {
+        let (kind, address) = match kind % 16 {
+            0..7 => (EventKind::Alloc(Allocator::Malloc), 0x1000),
+            7..12 => (EventKind::Free, 0x1000),
+            12 => (EventKind::FreeUndo, 0),
+            13 => (EventKind::Map(Allocator::Mmap, MapClass::Heap), 0x10_0000),
+            14 => (EventKind::Unmap, 0x10_0000),
+            _ => (EventKind::Finalizing, 0),
+        };
+        let address = address + u64::from(place % 8) * if address == 0x1000 { 16 } else { 4096 };
+        let (stack, thread) = (StackId(u32::from(place) % 5), ThreadId(0));
+        Event { kind, address, size: size.into(), stack, thread, order: 0, time_ns: 0 }
+    }
+
+    fn expr(least: u64) -> Expr {
+        let least = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least));
+        Expr::And(vec![
+            Expr::Or(vec![Expr::Flag(Flag::Peak), Expr::Flag(Flag::Live), Expr::Flag(Flag::Temporary)]),
+            least,
+        ])
+    }
+
+    proptest! {
+        /// Of runs, small blocks are passed over.
+        #[test]
+        fn allocations_of_runs_are_those_of_their_events(
+            made in prop::collection::vec(any::<(u8, u8, u8)>(), 1..200), lengths in prop::collection::vec((1usize..20, 0u32..3), 1..9),
+            least in 0u64..300, peak in 0u64..200,
+        ) {
+            let frames = Frames::new();
+            let matcher = Matcher::new(&expr(least), &MatchContext { frames: &frames, threads: &[], start_ns: 0, duration_ns: 0 });
+            let moments = KeyMoments { peak: Some(peak), temporary_threshold: 2, ..KeyMoments::default() };
+            let (mut of_runs, mut of_events) = (Vec::new(), Vec::new());
+            let mut runs = AllocationScan::new(moments, Some(&matcher), |life: &AllocationRecord| of_runs.push(*life));
+            let mut events = AllocationScan::new(moments, Some(&matcher), |life: &AllocationRecord| of_events.push(*life));
+            let numbered = |(order, made)| Event { order, time_ns: order / 3, ..event(made) };
+            let made: Vec<_> = (0..).zip(made).map(numbered).collect();
+            let (mut left, mut lengths) = (&made[..], lengths.iter().cycle());
+            while !left.is_empty() {
+                let &(length, thread) = lengths.next().unwrap();
+                let (run, behind) = left.split_at(left.len().min(length));
+                let run: Vec<_> = run.iter().map(|event| Event { thread: ThreadId(thread), ..*event }).collect();
+                with_decoded_run(&run, |run| runs.decoded_run(run, &frames));
+                run.iter().for_each(|one| events.event(one, &frames));
+                left = behind;
+            }
+            let _ = (runs.finish(), events.finish());
+            prop_assert_eq!(of_runs, of_events);
+        }
     }
 }

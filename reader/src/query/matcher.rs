@@ -3,7 +3,7 @@
 //! Text tests depend on stacks and threads, of which there are few, and are evaluated once for each; numbers are
 //! compared for each allocation. Invariant: the result depends only on the allocation and the tables.
 
-use super::expr::{Amount, Expr, Flag, Number, Test, TextField};
+use super::expr::{Amount, Comparison, Expr, Flag, Number, Test, TextField};
 use super::key_moments::KeyMoments;
 use crate::allocation_record::{AllocationOutcome, AllocationRecord, AllocationStart};
 use crate::event::{StackId, Thread, ThreadId};
@@ -43,7 +43,7 @@ enum MatchNode {
     Threads(Vec<bool>),
     FreedBy(Vec<bool>),
     Allocator(Allocator),
-    Number(Number, super::Comparison, u64),
+    Number(Number, Comparison, u64),
     Flag(Flag),
 }
 
@@ -64,6 +64,12 @@ impl Matcher {
     #[must_use]
     pub fn may_take(&self, start: &AllocationStart, moments: &KeyMoments) -> bool {
         known_at_start(&self.node, start, moments) != Some(false)
+    }
+
+    /// Bytes of the smallest allocation that may match.
+    #[must_use]
+    pub(super) fn least_bytes(&self) -> u64 {
+        least_bytes(&self.node)
     }
 
     /// Whether a group matches. Tests of single allocations are false: check [`Expr::is_of_groups`] before.
@@ -160,6 +166,16 @@ fn known_at_start(node: &MatchNode, start: &AllocationStart, moments: &KeyMoment
         MatchNode::Flag(Flag::Peak) => not_after(moments.peak),
         MatchNode::Flag(Flag::Leaked) if moments.finalizing.is_some() => not_after(moments.finalizing),
         MatchNode::FreedBy(_) | MatchNode::Number(Number::Lifetime, ..) | MatchNode::Flag(_) => None,
+    }
+}
+
+/// A lower bound of the bytes of what matches.
+fn least_bytes(node: &MatchNode) -> u64 {
+    match node {
+        MatchNode::And(all) => all.iter().map(least_bytes).max().unwrap_or(0),
+        MatchNode::Or(all) => all.iter().map(least_bytes).min().unwrap_or(u64::MAX),
+        MatchNode::Number(Number::Bytes, Comparison::AtLeast, amount) => *amount,
+        _ => 0,
     }
 }
 

@@ -194,25 +194,29 @@ impl Addresses {
         let mut regions: Vec<AddressRegion> = self.regions.iter().filter(|region| region.node != 0).copied().collect();
         regions.sort_unstable_by_key(|region| region.key);
         let mut rest = regions.into_iter().peekable();
+        let mut expected = 0;
         iter::from_fn(move || {
             let first = rest.next()?;
-            let mut all: Vec<_> = self.entries_of(first).collect();
+            let mut all = Vec::with_capacity(expected);
+            self.add_entries(first, &mut all);
             // Addresses of one region that differ in their last four bits.
             while let Some(other) = rest.next_if(|other| other.key >> NUMBER == first.key >> NUMBER) {
-                all.extend(self.entries_of(other));
+                self.add_entries(other, &mut all);
                 all.sort_unstable();
             }
+            expected = all.len();
             Some(all)
         })
         .flatten()
     }
 
-    fn entries_of(&self, region: AddressRegion) -> impl Iterator<Item = (u64, u32)> + '_ {
+    /// Adds the addresses of a region. Plain loops, since most parts are empty, and an iterator's state is kept in memory.
+    fn add_entries(&self, region: AddressRegion, all: &mut Vec<(u64, u32)>) {
         let start = region.key >> NUMBER << REGION | region.key & ((1 << NUMBER) - 1);
-        parts(&self.upper.nodes[region.node as usize].0).flat_map(move |(range, node)| {
+        for (range, node) in parts(&self.upper.nodes[region.node as usize].0) {
             let numbers = parts(&self.lower.nodes[node as usize].0);
-            numbers.map(move |(part, number)| (start | range << RANGE | part << NUMBER, number))
-        })
+            numbers.for_each(|(part, number)| all.push((start | range << RANGE | part << NUMBER, number)));
+        }
     }
 
     /// The lower node of this address; it may have been added since it was looked up.

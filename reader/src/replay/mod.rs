@@ -257,9 +257,11 @@ impl Replay {
         self.sums.live()
     }
 
-    /// All live blocks and mappings, by address.
-    pub(crate) fn live_extents(&self) -> Vec<LiveExtent> {
-        let mut all = Vec::with_capacity(self.heap.len());
+    /// All live blocks and mappings, by address, in the memory of these: of millions, to get new memory takes as long as to
+    /// fill it.
+    pub(crate) fn live_extents(&self, mut all: Vec<LiveExtent>) -> Vec<LiveExtent> {
+        all.clear();
+        all.reserve(self.heap.len());
         // There are millions: the loop is inside of the iterator.
         self.live_blocks().for_each(|block| all.push(block));
         with_mapped(all, mapped_extents(&self.mappings))

@@ -15,6 +15,7 @@ use super::allocator_trace::AllocatorTrace;
 use super::classes::{MemoryClass, ResidentBreakdown};
 use super::moment::LiveMoment;
 use super::process_facts::ProcessFacts;
+use crate::live_extent::LiveExtent;
 use crate::replay::Replay;
 
 /// Live blocks that are walked over in all.
@@ -42,10 +43,13 @@ pub(super) struct BandScan {
     share: u64,
     found: Vec<ClassesAt>,
     /// The moment that is divided while the replay goes on.
-    running: Option<JoinHandle<ClassesAt>>,
+    running: Option<(JoinHandle<ClassesAt>, Arc<BandMoment>)>,
+    /// The memory of the extents of an earlier moment.
+    spare: Vec<LiveExtent>,
 }
 
 /// What is divided at a moment.
+#[derive(Debug)]
 struct BandMoment {
     time_ns: u64,
     account: ResidentAccount,
@@ -65,7 +69,7 @@ impl BandScan {
     pub(super) fn new(mut accounts: Vec<(u64, ResidentAccount)>, process: ProcessFacts) -> Self {
         accounts.reverse();
         let share = MOST_BLOCKS / (accounts.len() as u64).max(1);
-        Self { accounts, process, room: 0, share, found: Vec::new(), running: None }
+        Self { accounts, process, room: 0, share, found: Vec::new(), running: None, spare: Vec::new() }
     }
 
     /// None is to come.
@@ -84,7 +88,8 @@ impl BandScan {
             self.room -= blocks;
             // One at a time: each has a copy of all live blocks.
             self.wait();
-            let live = LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace);
+            let live =
+                LiveMoment::of(replay, trace.caches.chunks_at(&account, &[]), trace, std::mem::take(&mut self.spare));
             self.divide(BandMoment { time_ns, account, live, process: self.process });
         }
     }
@@ -95,16 +100,25 @@ impl BandScan {
         let beside = Arc::clone(&moment);
         let has_many = moment.live.live.count > MANY_BLOCKS;
         let started = has_many.then(|| Builder::new().spawn(move || beside.classes()).ok()).flatten();
-        if started.is_none() {
-            self.found.push(moment.classes());
+        match started {
+            Some(started) => self.running = Some((started, moment)),
+            None => {
+                self.found.push(moment.classes());
+                self.reuse(moment);
+            }
         }
-        self.running = started;
+    }
+
+    /// Keeps the memory of what nobody looks at any more.
+    fn reuse(&mut self, moment: Arc<BandMoment>) {
+        self.spare = Arc::into_inner(moment).map(|moment| moment.live.extents).unwrap_or_default();
     }
 
     /// Waits for the moment that is divided.
     fn wait(&mut self) {
-        if let Some(running) = self.running.take() {
+        if let Some((running, moment)) = self.running.take() {
             self.found.push(running.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            self.reuse(moment);
         }
     }
 

@@ -63,15 +63,20 @@ impl MomentScan {
     #[must_use]
     pub fn finish(self, account: &ResidentAccount, threads: &[Thread]) -> (LiveMoment, Replay) {
         let cached = self.trace.caches.chunks_at(account, threads);
-        (LiveMoment::of(&self.replay, cached, &self.trace), self.replay)
+        (LiveMoment::of(&self.replay, cached, &self.trace, Vec::new()), self.replay)
     }
 }
 
 impl LiveMoment {
-    /// What is live now; `cached`: by threads.
-    pub(super) fn of(replay: &Replay, cached: Vec<(u64, u64)>, trace: &AllocatorTrace) -> Self {
+    /// What is live now; `cached`: by threads. `memory`: of earlier extents.
+    pub(super) fn of(
+        replay: &Replay,
+        cached: Vec<(u64, u64)>,
+        trace: &AllocatorTrace,
+        memory: Vec<LiveExtent>,
+    ) -> Self {
         Self {
-            extents: replay.live_extents(),
+            extents: replay.live_extents(memory),
             cached,
             groups: replay.group_keys().map(|(stack, allocator, _)| (stack, allocator)).collect(),
             live: replay.live(),

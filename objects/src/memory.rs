@@ -327,6 +327,19 @@ impl<'a> ObjectMemory<'a> {
         true
     }
 
+    /// Whether so many bytes from an address on are mapped and can be read.
+    pub(crate) fn is_mapped(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let mut mapped = address;
+        while mapped < end {
+            match self.view.mapped_to(mapped) {
+                Some(to) => mapped = to,
+                None => return false,
+            }
+        }
+        true
+    }
+
     /// The text up to a zero byte, cut where it is longer than `most` bytes.
     pub(crate) fn text(&self, address: u64, most: u64) -> Option<String> {
         let mut text = Vec::new();

@@ -22,6 +22,7 @@ use crate::interpreter::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object::block_object::may_be_in_block;
 use crate::object::object_head::{HEADER, ObjectHead};
+use crate::object::reached_object::{is_table, may_be_reached};
 use crate::object::reference_count::{IMMORTAL, LOCAL_COUNT, ReferenceCount};
 use crate::object::size::own_bytes;
 use crate::object::types::{ObjectKind, ObjectType, TypeTable};
@@ -42,8 +43,6 @@ const FILLED: u8 = 128;
 /// What a block is filled with before and after there is an object, if the interpreter checks what is written to blocks.
 const NOT_YET_MADE: u64 = u64::from_le_bytes([0xcd; 8]);
 const TAKEN_DOWN: u64 = u64::from_le_bytes([0xdd; 8]);
-/// The hash of an object without one of its own is its address, shifted.
-const HASH_SHIFT: u32 = 4;
 /// Members of all lists that are no objects: after more, a list ends with one.
 const MOST_MISSED: u64 = 1 << 20;
 /// Objects that are read at most.
@@ -328,20 +327,13 @@ impl FoundObjects<'_> {
         if self.by_address.get(address).is_some() {
             return;
         }
-        let found = self.type_at(address).filter(|_| self.objects.len() < MOST_OBJECTS && !self.is_table(address));
+        let found = self
+            .type_at(address)
+            .filter(|_| self.objects.len() < MOST_OBJECTS && !is_table(self.memory, self.layout, &self.types, address));
         let fits = |of: &ObjectType| is_expected(of) && may_be_in_block(self.memory, self.layout, of, address, room);
         if let Some((type_number, count)) = found.filter(|(of, _)| self.types.get(*of).is_some_and(|of| fits(&of))) {
             self.add(PicturedObject { address, type_number, ..PicturedObject::default() }, count);
         }
-    }
-
-    /// Whether the word before what looks like the address of a type is no count, but the address of an object, as in the
-    /// items of a list, or the type's hash, as in the keys of a dictionary. In programs with low addresses such words are small.
-    fn is_table(&self, address: u64) -> bool {
-        let (Some(first), Some(of)) = (self.memory.u64(address), self.layout.type_of(self.memory, address)) else {
-            return true;
-        };
-        !self.layout.is_free_threaded() && (first == of >> HASH_SHIFT || self.type_at(first).is_some())
     }
 
     /// The number of the object at this address, which is added if it is new.
@@ -365,6 +357,9 @@ impl FoundObjects<'_> {
             let type_number = types.number(head.of)?;
             // A number in a structure of C may be the address of another one, which looks like the head of an object.
             if layout.is_free_threaded() && mimalloc::has_no_objects(memory, address) {
+                return None;
+            }
+            if !may_be_reached(memory, layout, types, (&*types.get(type_number)?, address, head)) {
                 return None;
             }
             // Whoever read it may not have known the type.

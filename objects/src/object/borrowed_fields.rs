@@ -1,12 +1,12 @@
-//! Fields of types of the standard library that look like references and are none: C code borrows what they point to, and it may
-//! be gone.
+//! Fields of types of CPython that look like references and are none: C code borrows what they point to, and it may be gone, or
+//! they point to what is no object.
 //!
 //! Invariant: a type is known by the name that its C code gave it.
 
 use crate::interpreter::layout::ObjectLayout;
 
 /// The type, the offset of the field in builds with a global lock, and the last version that has it.
-const BORROWED: [(&str, u64, u8); 4] = [
+const BORROWED: [(&str, u64, u8); 5] = [
     // The group that was made last, which holds the object itself.
     ("itertools.groupby", 56, u8::MAX),
     // The value that was asked for last: contexts hold values.
@@ -14,6 +14,8 @@ const BORROWED: [(&str, u64, u8); 4] = [
     ("builtins.ContextVar", 32, 9),
     // A thread's variables, which the `threading.local` holds.
     ("_thread._localdummy", 16, 12),
+    // What the module's C code keeps, in a structure of its own. Where it begins with two types, it looks like an object.
+    ("builtins.module", 32, 14),
 ];
 
 /// Where objects of the type with this name have such a field; 0: nowhere.

@@ -12,6 +12,7 @@ pub(crate) mod measures;
 pub(crate) mod numpy_array;
 pub(crate) mod object_head;
 pub(crate) mod outer_holder;
+pub(crate) mod reached_object;
 pub(crate) mod reference_count;
 pub(crate) mod size;
 pub(crate) mod types;

@@ -35,6 +35,8 @@ pub(crate) struct ModuleRows {
     pub(crate) all: Vec<u32>,
     /// The one that the program was started with.
     pub(crate) main: Option<u32>,
+    /// So many of the first roots are tables of modules.
+    pub(crate) tables: usize,
 }
 
 /// The objects of one type.

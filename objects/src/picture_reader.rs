@@ -15,7 +15,7 @@ use crate::holders::graph::Holders;
 use crate::holders::homes::Modules;
 use crate::holders::label_threads::{HeldObjects, NotedHolders, read_holders};
 use crate::holders::labels::{KnownLabels, LabelReader, LabelTexts};
-use crate::holders::roots::root_text;
+use crate::holders::roots::{RootHolder, root_text};
 use crate::interpreter::PythonRuntime;
 use crate::memory::ObjectMemory;
 use crate::memory::shared_pieces::SharedPieces;
@@ -121,6 +121,7 @@ pub fn read_objects(
         of_types: types.each(|of| by_address.get(modules.of_type(&of.name)?)),
         main: modules.main().and_then(|at| by_address.get(at)),
         all: rows_of_all(modules.addresses(), &by_address),
+        tables: roots.iter().take_while(|(_, holder)| matches!(holder, RootHolder::Modules(_))).count(),
     };
     let mut picture = ObjectPicture { stored, late_roots, unexplained, uncounted, classes, modules };
     let known = types.known();

@@ -15,6 +15,8 @@ const NONE: u32 = u32::MAX;
 /// References that most objects have at most.
 const FEW_REFERENCES: usize = 8;
 
+/// From which level on what a module has as globals is reached: behind the table of modules, these, and their dictionaries.
+const LEVEL_OF_GLOBALS: u32 = 3;
 /// Objects near the roots for which the better of two holders is chosen: modules, classes, and what they have.
 const MOST_CHOSEN: usize = 1 << 18;
 
@@ -23,6 +25,8 @@ const MOST_CHOSEN: usize = 1 << 18;
 struct Levels {
     /// Where the next level begins in the order.
     next: usize,
+    /// Levels that have begun.
+    begun: u32,
     module_of: FxHashMap<u32, u32>,
     module_of_next: FxHashMap<u32, u32>,
 }
@@ -43,6 +47,8 @@ pub struct Holders<'a> {
     /// The number of the type of dictionaries.
     dictionary: Option<u32>,
     levels: Levels,
+    /// Roots that begin as near as globals of modules.
+    waiting: Vec<u32>,
 }
 
 impl<'a> Holders<'a> {
@@ -58,10 +64,12 @@ impl<'a> Holders<'a> {
             classes: picture.classes.iter().flatten().copied().collect(),
             dictionary: (0..picture.stored.types.len() as u32).find(|of| picture.type_name(*of) == "builtins.dict"),
             levels: Levels::default(),
+            waiting: Vec::new(),
         };
         let (rest, last) = picture.stored.roots.split_at(picture.late_roots.end);
         let (early, late) = rest.split_at(picture.late_roots.start);
-        made.reach_from(early);
+        let (tables, variables) = early.split_at(picture.modules.tables.min(early.len()));
+        made.reach_from_modules(tables, variables);
         made.reach_from(late);
         made.reach_rest(last);
         made
@@ -78,6 +86,14 @@ impl<'a> Holders<'a> {
         self.reach(before);
     }
 
+    /// From tables of modules and from variables of frames. What a module has is called by that, though a variable may lead to the
+    /// module's dictionary, or to a function that has it, in fewer steps: the variable is gone when its function has returned.
+    fn reach_from_modules(&mut self, tables: &[PicturedRoot], variables: &[PicturedRoot]) {
+        tables.iter().for_each(|root| self.begin(root.object));
+        self.waiting = variables.iter().map(|root| root.object).collect();
+        self.reach(0);
+    }
+
     fn begin(&mut self, object: u32) {
         if let Some(parent) = self.parents.get_mut(object as usize).filter(|parent| **parent == NONE) {
             *parent = object;
@@ -90,14 +106,14 @@ impl<'a> Holders<'a> {
     /// for it.
     fn reach(&mut self, from: usize) {
         let (mut at, mut prefetched) = (from, from);
-        self.levels = Levels { next: self.order.len(), ..Levels::default() };
+        self.levels = Levels { next: from, ..Levels::default() };
         // The first object of each class that nothing else has reached so far.
         let mut of_classes: Vec<(u32, u32)> = Vec::new();
         let mut classes = FxHashSet::default();
-        while at < self.order.len() {
-            while at < self.order.len() {
+        while at < self.order.len() || !self.waiting.is_empty() {
+            while at < self.order.len() || !self.waiting.is_empty() {
                 self.begin_level(at);
-                let object = self.order[at];
+                let Some(&object) = self.order.get(at) else { break };
                 if at == prefetched {
                     prefetched = self.order.len().min(at + PREFETCHED);
                     self.prefetch(at..prefetched);
@@ -162,8 +178,12 @@ impl<'a> Holders<'a> {
 
     /// Takes notice of where the next level begins.
     fn begin_level(&mut self, at: usize) {
-        let levels = &mut self.levels;
-        if at == levels.next {
+        if at == self.levels.next {
+            if self.levels.begun == LEVEL_OF_GLOBALS || at == self.order.len() {
+                std::mem::take(&mut self.waiting).into_iter().for_each(|object| self.begin(object));
+            }
+            let levels = &mut self.levels;
+            levels.begun += 1;
             levels.next = self.order.len();
             // What is as near from the program's own module is called by that.
             let level = self.order.get_mut(at..).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::time::Instant;
 use memtrack_collector::control_groups::memory_left;
 use memtrack_collector::{EncodePicture, PictureOptions, PictureReader, PictureRequest};
 use memtrack_format::objects::{PictureHead, StoredPicture};
-use memtrack_inject::{FreezeCost, ProcessView, Refusal, freeze};
+use memtrack_inject::{CopyInUse, FreezeCost, ProcessView, Refusal, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, ReadingRoom, encode_picture, read_objects};
 
 use crate::control::{recordings, snapshot};
@@ -102,9 +102,11 @@ fn stopped(
         Some(stored(picture, time_ns, u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)))
     };
     let hold = !request.runs_on;
-    match freeze(request.pid, hold, &ready, read) {
+    // Signals end the recorded program, and memtrack after it.
+    let in_use = CopyInUse::default();
+    match freeze(request.pid, hold, &in_use, &ready, read) {
         // Where it may not start a process, it stands still for as long as it is read.
-        Err(Refusal::Seccomp(..)) if !hold => freeze(request.pid, true, &ready, read),
+        Err(Refusal::Seccomp(..)) if !hold => freeze(request.pid, true, &in_use, &ready, read),
         done => done,
     }
 }

@@ -1,21 +1,20 @@
 //! A process as it is at one moment: all its threads are stopped, and it is forked; the copy never runs and is read while
 //! the process goes on.
 //!
-//! The copy is a child that no `wait` of the program sees (it has no exit signal), and that ends with memtrack. Invariant:
+//! The copy is a child that no `wait` of the program sees, and that ends with memtrack; see [`crate::process_copy`]. Invariant:
 //! when [`freeze`] returns, the copy has ended and was waited for, and every thread goes on as it was.
 
 use std::time::{Duration, Instant};
 
 use crate::late_threads::LateThreads;
 use crate::library::{inspect_untraced, on_own_thread};
-use crate::process_facts::ProcessFacts;
+use crate::process_copy::{CopyInUse, ProcessCopy};
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
 use crate::stop::{Halt, STOP_LIMIT, halt, is_in_sequence};
 use crate::stop_all::stop_all;
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
-use crate::tracee::Tracee;
 use crate::view::ProcessView;
 
 /// How long a moment is searched in which the process may be frozen.
@@ -24,8 +23,6 @@ const LIMIT: Duration = Duration::from_secs(2);
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// Pauses between tries, in microseconds.
 const PAUSES: [u64; 5] = [300, 1100, 500, 2300, 700];
-/// Children without an exit signal.
-const WAIT_FOR_CLONES: u64 = 0x8000_0000;
 
 /// How a process was frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,13 +36,14 @@ pub struct FreezeCost {
 }
 
 /// Freezes the process at a moment that `ready` accepts, and lets `work` read it. With `hold` the process itself stands
-/// still while it is read, and nothing is executed in it.
+/// still while it is read, and nothing is executed in it. Until it has ended, the copy is in `in_use`.
 ///
 /// # Errors
 /// Why it was not done.
 pub fn freeze<T: Send>(
     pid: i32,
     hold: bool,
+    in_use: &CopyInUse,
     ready: &(dyn Fn(&ProcessView) -> bool + Sync),
     work: impl FnOnce(&ProcessView, FreezeCost) -> T + Send,
 ) -> Result<T, Refusal> {
@@ -62,12 +60,12 @@ pub fn freeze<T: Send>(
             release(threads);
             return Ok(done);
         }
-        let copy = fork_stopped(&target, threads)?;
+        let copy = in_use.make(&target, || fork_stopped(&target, threads))?;
         let cost = FreezeCost { pause: begun.elapsed(), is_copied: true, was_ready };
-        let view = ProcessView::of_stopped(copy.tracee.tid())
+        let view = ProcessView::of_stopped(copy)
             .map_err(|error| Refusal::Own { what: "the copy of the process cannot be read", error });
         let done = view.map(|view| work(&view, cost));
-        let reaped = copy.end(&target);
+        let reaped = in_use.end_in(&target);
         done.and_then(|done| reaped.map(|()| done))
     })
 }
@@ -93,7 +91,7 @@ fn release(threads: Vec<StoppedThread>) {
 
 /// Stops one thread, wherever it is: a system call is executed in it, and no code of the process. The others run meanwhile, so
 /// that it may take its time where many wait for few processors.
-fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
+pub(crate) fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
     let (searched, mut reason, mut limit) = (Instant::now(), Busy::DoesNotStop, STOP_LIMIT);
     let mut late = LateThreads::of(target.pid);
     for pause in PAUSES.iter().cycle() {
@@ -125,13 +123,6 @@ fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refu
     Err(Refusal::Gone)
 }
 
-/// A copy of the process that never runs.
-struct ProcessCopy {
-    tracee: Tracee,
-    /// Its number in the process's own name space.
-    inner_pid: u64,
-}
-
 fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Result<ProcessCopy, Refusal> {
     let place = threads.iter().position(|thread| !is_in_sequence(target, &thread.tracee));
     let Some(place) = place else {
@@ -149,25 +140,4 @@ fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Resu
     })();
     release(threads);
     copy
-}
-
-impl ProcessCopy {
-    /// Ends the copy, and lets the process wait for it.
-    fn end(self, target: &TargetProcess) -> Result<(), Refusal> {
-        let Self { tracee, inner_pid } = self;
-        tracee.kill();
-        if ProcessFacts::read(target.pid).is_none() {
-            return Ok(());
-        }
-        let (stopped, late) = match stop_any(target) {
-            Ok(stopped) => stopped,
-            // It has ended meanwhile, and its children are not its own any more.
-            Err(Refusal::Gone) => return Ok(()),
-            Err(refusal) => return Err(refusal),
-        };
-        let mut thread = RemoteThread::begin(target, stopped, late)?;
-        let waited = thread.system_call("wait4", libc::SYS_wait4, [inner_pid, 0, WAIT_FOR_CLONES, 0, 0, 0]);
-        thread.finish()?;
-        waited.map(|_| ())
-    }
 }

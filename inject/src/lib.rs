@@ -8,7 +8,7 @@
 //! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
 //! thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
-//! a process at one moment.
+//! a process at one moment, which [`process_copy`] ends.
 //!
 //! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the
 //! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
@@ -29,6 +29,8 @@ mod library_image;
 mod maps;
 mod memory;
 mod object;
+#[cfg(target_arch = "x86_64")]
+mod process_copy;
 mod process_facts;
 mod refusal;
 #[cfg(target_arch = "x86_64")]
@@ -58,7 +60,9 @@ mod waiting;
 pub use freeze::{FreezeCost, freeze};
 #[cfg(target_arch = "x86_64")]
 pub use library::{SharedFile, attach, detach, detach_abandoned, find_library};
+#[cfg(target_arch = "x86_64")]
+pub use process_copy::{CopyEnded, CopyInUse};
 pub use refusal::{Busy, Refusal};
 #[cfg(not(target_arch = "x86_64"))]
-pub use unsupported::{FreezeCost, SharedFile, attach, detach, detach_abandoned, find_library, freeze};
+pub use unsupported::{CopyInUse, FreezeCost, SharedFile, attach, detach, detach_abandoned, find_library, freeze};
 pub use view::ProcessView;

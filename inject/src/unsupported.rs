@@ -66,6 +66,15 @@ pub struct FreezeCost {
     pub was_ready: bool,
 }
 
+/// There is never a copy.
+#[derive(Debug, Default)]
+pub struct CopyInUse;
+
+impl CopyInUse {
+    /// Does nothing.
+    pub fn end(&self) {}
+}
+
 /// Refused.
 ///
 /// # Errors
@@ -73,6 +82,7 @@ pub struct FreezeCost {
 pub fn freeze<T: Send>(
     _pid: i32,
     _hold: bool,
+    _in_use: &CopyInUse,
     _ready: &(dyn Fn(&ProcessView) -> bool + Sync),
     _work: impl FnOnce(&ProcessView, FreezeCost) -> T + Send,
 ) -> Result<T, Refusal> {

@@ -235,7 +235,7 @@ fn threads_run_on_while_another_waits_where_it_cannot_be_stopped() {
     // The first thread ends that wait, once it sees that the other one is asked to stop.
     let target = Target::of(&["vforks"]);
     let read = |_: &_, cost: FreezeCost| cost;
-    let cost = freeze(target.pid(), false, &|_| true, read).unwrap();
+    let cost = freeze(target.pid(), false, &memtrack_inject::CopyInUse::default(), &|_| true, read).unwrap();
     assert!(cost.is_copied && cost.was_ready, "{cost:?}");
     assert_eq!(target.end(), "done 1 1\n");
 }

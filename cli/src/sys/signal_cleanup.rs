@@ -1,7 +1,7 @@
-//! Removes the temporary file or directory of a report when a signal ends memtrack.
+//! What is done before a signal ends memtrack: the temporary file or directory of a report is removed, a copy of a process ended.
 //!
-//! Invariant: from [`EndSignals::take`] on, a terminating signal has its usual effect, after the file of
-//! [`EndSignals::remove`] is removed. Ignored signals stay ignored.
+//! Invariant: from [`EndSignals::take`] on, a terminating signal has its usual effect, after what [`EndSignals::remove`] or
+//! [`EndSignals::end_with`] says is done. Ignored signals stay ignored.
 
 use std::fs;
 use std::io;
@@ -30,14 +30,17 @@ impl EndSignals {
 
     /// Processes the signals: removes this file or directory if it still exists, then raises the signal with its
     /// default action.
-    pub(crate) fn remove(mut self, path: PathBuf) {
-        thread::spawn(move || {
-            for signal in self.0.forever() {
-                // The file may be complete and renamed by now; a failure cannot be reported any more.
-                remove(&path);
-                let _ = emulate_default_handler(signal);
-            }
+    pub(crate) fn remove(self, path: PathBuf) {
+        self.end_with(move |signal| {
+            // The file may be complete and renamed by now; a failure cannot be reported any more.
+            remove(&path);
+            let _ = emulate_default_handler(signal);
         });
+    }
+
+    /// Processes the signals by this, which is to end with the signal's default action.
+    pub(crate) fn end_with(mut self, end: impl Fn(i32) + Send + 'static) {
+        thread::spawn(move || self.0.forever().for_each(end));
     }
 }
 

@@ -2,15 +2,17 @@
 //!
 //! Invariant: the program goes on as it was.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
 use memtrack_collector::monotonic_ns;
 use memtrack_format::objects::PictureHead;
-use memtrack_inject::{FreezeCost, ProcessView, freeze};
+use memtrack_inject::{CopyInUse, FreezeCost, ProcessView, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
 use memtrack_reader::source::CaptureReader;
+use signal_hook::low_level::emulate_default_handler;
 use tempfile::NamedTempFile;
 
 use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
@@ -19,6 +21,7 @@ use crate::control::recordings;
 use crate::control::snapshot;
 use crate::message;
 use crate::object_pictures::{reading_room, recorded_blocks};
+use crate::sys::EndSignals;
 
 /// Reads them.
 ///
@@ -39,7 +42,8 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
         let blocks = &mut || recorded_blocks(pid, time_ns.load(Relaxed));
         (read_objects(view, &runtime, detail, blocks, reading_room(cost)), cost)
     };
-    let (picture, cost) = freeze(pid, options.hold, &ready, work).with_context(of_process)?;
+    let in_use = copy_ended_by_signals();
+    let (picture, cost) = freeze(pid, options.hold, &in_use, &ready, work).with_context(of_process)?;
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
     let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns) };
     let mut read = read_picture(options, &picture, moment);
@@ -51,6 +55,20 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
         }
     }
     Ok(read)
+}
+
+/// The place of the copy that is read: a signal that ends memtrack ends the copy first, of which an entry in the system's table of
+/// processes would be left to the program otherwise.
+fn copy_ended_by_signals() -> Arc<CopyInUse> {
+    let in_use = Arc::new(CopyInUse::default());
+    let copy = Arc::clone(&in_use);
+    if let Ok(signals) = EndSignals::take() {
+        signals.end_with(move |signal| {
+            let _ended = copy.end();
+            let _ = emulate_default_handler(signal);
+        });
+    }
+    in_use
 }
 
 /// What was recorded of the process so far, if it is being recorded: a copy in a file of its own, which goes with it.

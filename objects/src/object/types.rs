@@ -265,7 +265,16 @@ impl<'a> TypeTable<'a> {
         }
         let Some(metatype) = self.layout.type_of(self.memory, address) else { return false };
         let is_metatype = |at: u64| self.word(at, FLAGS).is_some_and(|flags| flags >> 31 & 1 == 1);
-        metatype == self.type_type || metatype != address && is_metatype(metatype) && self.is_type(metatype, depth + 1)
+        if metatype == address {
+            // As the sentinels of h11: a class may be made its own class.
+            return is_metatype(address) && self.derives_from_type(address);
+        }
+        metatype == self.type_type || is_metatype(metatype) && self.is_type(metatype, depth + 1)
+    }
+
+    fn derives_from_type(&self, address: u64) -> bool {
+        let bases = std::iter::successors(Some(address), |at| self.word(*at, BASE).filter(|base| *base != 0));
+        bases.take(MOST_BASES).any(|base| base == self.type_type)
     }
 
     fn read(&self, address: u64) -> Option<ObjectType> {

@@ -50,3 +50,54 @@ def test_what_a_module_has_is_called_by_it(executable, tmp_path, version, how):
     assert found["Basket"] == {f"{module}.BASKETS[…]": 30}
     assert found["Item"] == {"shop.cache.ITEMS[…]": 20}
     assert found["InCall"] == {"<frame of serve in cli.py>.request": 1}
+
+
+TASKS = """
+import asyncio, contextvars, sys
+class User: pass
+class Other: pass
+class Result: pass
+class Failed(Exception): pass
+USER = contextvars.ContextVar("request_user")
+OTHER = contextvars.ContextVar("other")
+MANY = [contextvars.ContextVar("number %d" % number) for number in range(40)]
+PENDING, DONE = [], []
+async def wait(): await asyncio.Event().wait()
+async def handle(number):
+    USER.set(User())
+    OTHER.set(Other())
+    # With few variables the tree has one part.
+    for one in MANY if number % 2 else []: one.set(number)
+    PENDING.append(asyncio.ensure_future(wait()))
+async def give(): return Result()
+async def fail(): raise Failed()
+async def main():
+    for number in range(10): await asyncio.ensure_future(handle(number))
+    for number in range(6): DONE.append(asyncio.ensure_future(give()))
+    for number in range(3): DONE.append(asyncio.ensure_future(fail()))
+    await asyncio.sleep(0.01)
+    print("ready", flush=True)
+    sys.stdin.readline()
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_tasks_have_is_called_by_its_variable(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(TASKS)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        until_it_waits(process.pid)
+        found = {}
+        for name in ("__main__.User", "__main__.Other", "__main__.Result", "__main__.Failed"):
+            found[name] = {row["pattern"]: row["count"] for row in objects(executable, process, "--why", name)["why"]}
+        process.stdin.write("\n")
+    assert found == {
+        "__main__.User": {"__main__.PENDING[…].<context>[request_user]": 10},
+        "__main__.Other": {"__main__.PENDING[…].<context>[other]": 10},
+        "__main__.Result": {"__main__.DONE[…].<result>": 6},
+        "__main__.Failed": {"__main__.DONE[…].<exception>": 3},
+    }

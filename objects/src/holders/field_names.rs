@@ -9,27 +9,30 @@ use crate::object::types::{ObjectKind, ObjectType};
 use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS};
 
 /// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
-const BY_OFFSET: [(&str, u64, &str); 28] = [
+const BY_OFFSET: [(&str, u64, &str); 30] = [
     ("_asyncio.Future", 16, "<loop>"),
     ("_asyncio.Future", 24, "<callback>"),
     ("_asyncio.Future", 40, "<callbacks>"),
     ("_asyncio.Future", 48, "<exception>"),
+    ("_asyncio.Future", 32, "<callback's context>"),
     ("_asyncio.Task", 16, "<loop>"),
     ("_asyncio.Task", 24, "<callback>"),
     ("_asyncio.Task", 40, "<callbacks>"),
     ("_asyncio.Task", 48, "<exception>"),
+    ("_asyncio.Task", 32, "<callback's context>"),
     ("_contextvars.Context", 16, "<previous>"),
-    ("_contextvars.Context", 24, "<variables>"),
+    // The variables, which are called by their names.
+    ("_contextvars.Context", 24, ""),
     ("_contextvars.ContextVar", 24, "<default>"),
     // Before 3.10.
     ("builtins.Context", 16, "<previous>"),
-    ("builtins.Context", 24, "<variables>"),
+    ("builtins.Context", 24, ""),
     ("builtins.ContextVar", 24, "<default>"),
     ("builtins.filter", 16, "<function>"),
     ("builtins.filter", 24, "<iterated>"),
     ("builtins.map", 16, "<iterated>"),
     ("builtins.map", 24, "<function>"),
-    ("builtins.hamt", 16, "<tree>"),
+    ("builtins.hamt", 16, ""),
     ("builtins.mappingproxy", 16, "<mapping>"),
     ("builtins.memoryview", 64, "obj"),
     ("builtins.reversed", 24, "<iterated>"),
@@ -40,6 +43,12 @@ const BY_OFFSET: [(&str, u64, &str); 28] = [
     ("itertools._tee_dataobject", 16, "<iterated>"),
     ("itertools._tee_dataobject", 32, "<later values>"),
 ];
+
+/// Whether the field of a task or future is its result, up to 3.10.5: since then that is behind the traceback of its exception.
+pub(crate) fn is_result(of: &ObjectType, offset: u64, held: &str) -> bool {
+    let is_future = of.name == "_asyncio.Future" || of.name == "_asyncio.Task";
+    is_future && offset == 56 && held != "builtins.traceback"
+}
 
 /// Fields that no table of members names, since code shows them.
 pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> Option<&'static str> {
@@ -106,6 +115,17 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
             _ if offset == layout.qualname => Some("__qualname__"),
             _ => None,
         };
+    }
+    if of.name == "_asyncio.Future" || of.name == "_asyncio.Task" {
+        // What is no traceback there is called otherwise: see [`is_result`].
+        match offset {
+            56 => return Some("<traceback>"),
+            64 if layout.minor >= 10 => return Some("<result>"),
+            _ => {}
+        }
+    }
+    if of.name == "builtins.hamt_array_node" {
+        return Some("");
     }
     if let Some((_, _, name)) = BY_OFFSET.iter().find(|(name, at, _)| *name == of.name && *at == offset) {
         return Some(name);

@@ -20,6 +20,13 @@ const MOST_BASES: usize = 32;
 const MEMBER: u64 = 40;
 /// The end of a name that was longer.
 pub(crate) const CUT: char = '…';
+/// Contexts, before 3.10 and since; in a task, where the one of its callback is.
+const CONTEXTS: [&str; 2] = ["builtins.Context", "_contextvars.Context"];
+const CALLBACK_CONTEXT: u64 = 32;
+/// What has pairs of context variables and values, or parts of the tree of these; where the pairs are, and a variable's name.
+const CONTEXT_NODES: [&str; 2] = ["builtins.hamt_bitmap_node", "builtins.hamt_collision_node"];
+const NODE_ITEMS: u64 = 32;
+const VARIABLE_NAME: u64 = 16;
 /// Strings whose texts are known.
 const STRINGS: usize = 1 << 12;
 /// The row of no text.
@@ -178,7 +185,10 @@ impl LabelReader<'_> {
         match place {
             ReferencePlace::Value(key) => self.key(key),
             ReferencePlace::Attribute(name) => (HolderKind::Attribute, self.string(name).into()),
-            ReferencePlace::Item(number) => (HolderKind::Item, number),
+            ReferencePlace::Item(number) => match self.variable(of, holder, number) {
+                Some(name) => (HolderKind::Field, self.known.texts.row(&name).into()),
+                None => (HolderKind::Item, number),
+            },
             ReferencePlace::Member => (HolderKind::Member, 0),
             ReferencePlace::Key => (HolderKind::Key, 0),
             ReferencePlace::Local(number) => {
@@ -204,6 +214,17 @@ impl LabelReader<'_> {
                 if of.name == "_asyncio.Task" && self.kind_of(held) == Some(ObjectKind::Generator) {
                     return (HolderKind::Field, self.known.texts.row("get_coro()").into());
                 }
+                // A task's own: where that is depends on the version.
+                let is_context = |of: &ObjectType| CONTEXTS.contains(&of.name.as_str());
+                if of.name == "_asyncio.Task"
+                    && offset > CALLBACK_CONTEXT
+                    && self.types.get(held).is_some_and(is_context)
+                {
+                    return (HolderKind::Field, self.known.texts.row("<context>").into());
+                }
+                if self.types.get(held).is_some_and(|held| field_names::is_result(of, offset, &held.name)) {
+                    return (HolderKind::Field, self.known.texts.row("<result>").into());
+                }
                 if let Some(row) = self.known.fields.get(&(of.address, offset)) {
                     return (HolderKind::Field, (*row).into());
                 }
@@ -212,6 +233,20 @@ impl LabelReader<'_> {
                 self.known.fields.insert((of.address, offset), row);
                 (HolderKind::Field, row.into())
             }
+        }
+    }
+
+    /// How an item of the tree of a context's variables is called, in which keys and values take turns: a value by the name of its
+    /// variable, and what is behind no key, which is a part of the tree, by nothing.
+    fn variable(&self, of: &ObjectType, holder: u64, number: u64) -> Option<String> {
+        let (memory, layout) = (self.reader.memory, self.reader.layout);
+        if !CONTEXT_NODES.contains(&of.name.as_str()) || number.is_multiple_of(2) {
+            return None;
+        }
+        let key = layout.fields(holder).wrapping_add(NODE_ITEMS + (number - 1) * 8);
+        match memory.u64(key)? {
+            0 => Some(String::new()),
+            key => Some(format!("[{}]", self.text_at(memory.u64(layout.fields(key).wrapping_add(VARIABLE_NAME))?))),
         }
     }
 

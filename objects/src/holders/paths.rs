@@ -330,6 +330,8 @@ impl ObjectPicture {
                 text.push_key(&number.to_string());
             }
             (HolderKind::OtherKey, _) => text.push_key(name()),
+            // A part of something that is no object to its user, or a context's variable.
+            (HolderKind::Field, _) if name().is_empty() || name().starts_with('[') => text.push(name()),
             (HolderKind::Attribute | HolderKind::Local | HolderKind::Field, _) => text.push(&format!(".{}", name())),
             (HolderKind::Item, _) => text.push_key(&holder.value.to_string()),
             (HolderKind::Member, _) => text.push(" (a member)"),

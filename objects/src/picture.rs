@@ -2,9 +2,12 @@
 //!
 //! Invariant: each address is one object, and objects stand in the order of their addresses.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use memtrack_format::objects::{CollectorList, ContentsBlock, PictureColumns, PicturedObject, StoredPicture};
+use rustc_hash::FxHashMap;
 
 use crate::side_by_side;
 
@@ -44,8 +47,10 @@ pub(crate) struct ModuleRows {
 pub struct TypeSum {
     /// Module and qualified name.
     pub name: String,
-    /// The number of the type in the picture.
+    /// The number of the type in the picture, of several of one name the lowest.
     pub number: u32,
+    /// Types of that name which have objects: a function that makes a class makes another one each time.
+    pub classes: u64,
     /// Whether its objects have fields of C code, whose references are found conservatively.
     pub is_conservative: bool,
     /// Whether a `__sizeof__` that is not known, and not executed, measures its objects: their bytes are those of fields and items.
@@ -83,6 +88,28 @@ impl ListSums {
             CollectorList::Unlisted | CollectorList::Listed => {}
         }
     }
+}
+
+impl TypeSum {
+    /// Adds another type of the same name.
+    fn add(&mut self, other: &Self) {
+        self.classes += other.classes;
+        self.is_conservative |= other.is_conservative;
+        self.is_size_partial |= other.is_size_partial;
+        self.count += other.count;
+        self.tracked += other.tracked;
+        self.own_bytes += other.own_bytes;
+        let generations = self.lists.generations.iter_mut().zip(other.lists.generations);
+        generations.for_each(|(sum, other)| *sum += other);
+        self.lists.frozen += other.lists.frozen;
+        self.references += other.references;
+        self.immortal += other.immortal;
+    }
+}
+
+/// The largest first.
+fn sort(sums: &mut [TypeSum]) {
+    sums.sort_by(|a, b| (b.own_bytes, b.count, &a.name).cmp(&(a.own_bytes, a.count, &b.name)));
 }
 
 impl ObjectPicture {
@@ -165,7 +192,7 @@ impl ObjectPicture {
             let of = self.stored.types.get(number as usize).copied().unwrap_or_default();
             let (is_conservative, is_size_partial) = (of.is_conservative, of.is_size_partial);
             let name = self.type_name(number).to_owned();
-            TypeSum { name, number, is_conservative, is_size_partial, ..TypeSum::default() }
+            TypeSum { name, number, classes: 1, is_conservative, is_size_partial, ..TypeSum::default() }
         };
         let mut sums: Vec<TypeSum> = (0..self.stored.types.len() as u32).map(sum).collect();
         let counts = self.stored.reference_counts.iter().copied().map(Some).chain(std::iter::repeat(None));
@@ -180,8 +207,30 @@ impl ObjectPicture {
             }
         }
         sums.retain(|sum| sum.count > 0);
-        sums.sort_by(|a, b| (b.own_bytes, b.count, &a.name).cmp(&(a.own_bytes, a.count, &b.name)));
+        sort(&mut sums);
         sums
+    }
+
+    /// The same by name.
+    pub fn by_name(&self) -> Vec<TypeSum> {
+        let (first, mut sums) = (self.first_of_names(), BTreeMap::<u32, TypeSum>::new());
+        for sum in self.by_type() {
+            let number = first.get(sum.number as usize).copied().unwrap_or(sum.number);
+            match sums.entry(number) {
+                Entry::Vacant(place) => _ = place.insert(TypeSum { number, ..sum }),
+                Entry::Occupied(mut known) => known.get_mut().add(&sum),
+            }
+        }
+        let mut sums: Vec<TypeSum> = sums.into_values().collect();
+        sort(&mut sums);
+        sums
+    }
+
+    /// For each type, by number: the lowest number of a type with the same name.
+    pub fn first_of_names(&self) -> Vec<u32> {
+        let mut first: FxHashMap<&str, u32> = FxHashMap::default();
+        let numbers = 0..self.stored.types.len() as u32;
+        numbers.map(|number| *first.entry(self.type_name(number)).or_insert(number)).collect()
     }
 
     /// Module and qualified name of a type.

@@ -278,8 +278,11 @@ impl<'a> Holders<'a> {
         }
     }
 
-    /// For each type, by number: the bytes that would go if all its objects went, they included.
-    pub fn retained_by_type(&self) -> Vec<u64> {
+    /// For each name of types, by the lowest number of a type that has it: the bytes that would go if all objects of these types
+    /// went, they included.
+    pub fn retained_by_name(&self) -> Vec<u64> {
+        let names = self.picture.first_of_names();
+
         let children = self.children();
         let holders = self.reversed();
         let mut is_first = vec![false; self.parents.len()];
@@ -289,13 +292,19 @@ impl<'a> Holders<'a> {
         let mut by_type: Vec<Vec<u32>> = vec![Vec::new(); self.picture.stored.types.len()];
         for object in &self.order {
             let number = self.picture.stored.objects[*object as usize].type_number;
-            if let Some(of) = by_type.get_mut(number as usize) {
+            let name = names.get(number as usize).copied().unwrap_or(number);
+            if let Some(of) = by_type.get_mut(name as usize) {
                 of.push(*object);
             }
         }
         let mut marks = vec![NONE; self.parents.len()];
-        let search =
-            RetainedSearch { picture: self.picture, children: &children, holders: &holders, is_first: &is_first };
+        let search = RetainedSearch {
+            picture: self.picture,
+            names: &names,
+            children: &children,
+            holders: &holders,
+            is_first: &is_first,
+        };
         by_type.iter().enumerate().map(|(number, of)| search.bytes(number as u32, of, &mut marks)).collect()
     }
 
@@ -362,9 +371,11 @@ impl Neighbours {
     }
 }
 
-/// What finds the bytes that a type retains.
+/// What finds the bytes that the types of one name retain.
 struct RetainedSearch<'a> {
     picture: &'a ObjectPicture,
+    /// For each type, the lowest number of one with its name.
+    names: &'a [u32],
     children: &'a Neighbours,
     holders: &'a Neighbours,
     is_first: &'a [bool],
@@ -373,7 +384,8 @@ struct RetainedSearch<'a> {
 impl RetainedSearch<'_> {
     /// Only what has an object of the type on its path can go with it; of that, what is reached otherwise stays.
     fn bytes(&self, of: u32, objects: &[u32], marks: &mut [u32]) -> u64 {
-        let is_of = |object: u32| self.picture.stored.objects[object as usize].type_number == of;
+        let name = |number: u32| self.names.get(number as usize).copied().unwrap_or(number);
+        let is_of = |object: u32| name(self.picture.stored.objects[object as usize].type_number) == of;
         let mut below = Vec::new();
         for &object in objects {
             if marks[object as usize] != of {

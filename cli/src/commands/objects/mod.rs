@@ -58,7 +58,7 @@ impl KnownOfCollector {
     }
 }
 
-/// The objects of one type.
+/// The objects of the types of one name.
 struct ObjectsOfType {
     sum: TypeSum,
     retained: Option<u64>,
@@ -152,13 +152,13 @@ impl ObjectsTarget {
 
 /// Sums, paths and retained bytes of a picture.
 fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureOrigin) -> ObjectsRead {
-    let retained = (options.retained || options.json).then(|| Holders::find(picture).retained_by_type());
+    let retained = (options.retained || options.json).then(|| Holders::find(picture).retained_by_name());
     let of_type = |sum: TypeSum| ObjectsOfType {
         retained: retained.as_ref().and_then(|all| all.get(sum.number as usize).copied()),
         sum,
         made: MadeObjects::default(),
     };
-    let types: Vec<ObjectsOfType> = picture.by_type().into_iter().map(of_type).collect();
+    let types: Vec<ObjectsOfType> = picture.by_name().into_iter().map(of_type).collect();
     ObjectsRead {
         paths: options.why.as_ref().map(|wanted| picture.paths(&picture.find(wanted))),
         objects: picture.count() as u64,

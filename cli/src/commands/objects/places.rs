@@ -66,7 +66,7 @@ pub(super) struct MadeObjects {
     pub(super) ages: Vec<ObjectAge>,
 }
 
-/// The same of all types.
+/// The same of all types, by the lowest number of those of one name.
 #[derive(Debug)]
 pub(super) struct PlaceTable {
     by_type: FxHashMap<u32, MadeObjects>,
@@ -92,10 +92,11 @@ impl PlaceTable {
         let mut known: FxHashMap<StackId, Option<FrameId>> = FxHashMap::default();
         let (mut places, mut threads, mut ages) = (TypeSums::default(), TypeSums::default(), TypeSums::default());
         let mut placed = ObjectSum::default();
-        let of_objects = blocks_of(picture, &blocks);
+        let (of_objects, names) = (blocks_of(picture, &blocks), picture.first_of_names());
         for (object, block) in picture.objects().iter().zip(of_objects) {
             let Some(block) = block else { continue };
-            let (of, own_bytes) = (object.type_number, object.own_bytes);
+            let of = names.get(object.type_number as usize).copied().unwrap_or(object.type_number);
+            let own_bytes = object.own_bytes;
             threads.add(of, block.thread, own_bytes);
             ages.add(of, age_class(taken_ns.saturating_sub(block.time_ns)), own_bytes);
             if let Some(frame) = *known.entry(block.stack).or_insert_with(|| innermost(frames, block.stack)) {

@@ -118,6 +118,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
     let row = |of: &ObjectsOfType| {
         json!({
             "type": of.sum.name,
+            "classes": of.sum.classes,
             "count": of.sum.count,
             "tracked": of.sum.tracked,
             "generations": has_generations.then_some(of.sum.lists.generations),
@@ -185,6 +186,12 @@ pub(super) fn short(name: &str) -> String {
     visible(name.strip_prefix("builtins.").unwrap_or(name)).to_string()
 }
 
+/// The same of all types of that name, and how many they are.
+fn with_classes(sum: &TypeSum) -> String {
+    let name = short(&sum.name);
+    if sum.classes > 1 { format!("{name}, {} classes", count(sum.classes)) } else { name }
+}
+
 /// A place in one line.
 pub(super) fn place_label(place: &ObjectPlace) -> Label {
     let file = place.file.rsplit('/').next().unwrap_or_default();
@@ -201,7 +208,7 @@ fn table_of_types(read: &ObjectsRead, rows: usize) -> TextTable {
     let mut table = TextTable::new(titles);
     for of in read.types.iter().take(rows) {
         let cells = [size(of.sum.own_bytes)].into_iter().chain(of.retained.map(size));
-        let cells = cells.chain([count(of.sum.count), short(&of.sum.name)]).map(TextCell::from);
+        let cells = cells.chain([count(of.sum.count), with_classes(&of.sum)]).map(TextCell::from);
         let made_at = of.made.places.first().and_then(|place| most_made_at(place, &of.sum));
         table.row(cells.chain(made_at.map(TextCell::from)));
     }
@@ -222,7 +229,7 @@ fn table_of_generations(read: &ObjectsRead, rows: usize) -> TextTable {
         let unlisted = sum.count.saturating_sub(sum.tracked + sum.lists.frozen);
         let counts = [sum.count].into_iter().chain(listed).chain(frozen).chain([unlisted]);
         let cells = [size(sum.own_bytes)].into_iter().chain(counts.map(count)).chain([references(sum)]);
-        table.row(cells.chain([short(&sum.name)]).map(Into::into));
+        table.row(cells.chain([with_classes(sum)]).map(Into::into));
     }
     table
 }

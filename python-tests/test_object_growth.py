@@ -85,3 +85,36 @@ def assert_sessions_leak(found):
     assert any(text.endswith("more of list in them") for text in texts)
     assert not [of for of in found if "Cached" in of["title"]]
     assert found[0]["command"].endswith("--at mark:step --why __main__.Session")
+
+
+GROWING = """
+import os, sys
+CONSTANT = [{"number": number} for number in range(30_000)]
+ENTRIES, KEPT = [], []
+for step in range(3):
+    for number in range(2000):
+        ENTRIES.append({"number": number})
+        KEPT.append(sys.intern("interned %d %d" % (step, number)))
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_explain_names_what_holds_more_and_not_what_holds_most(memtrack, executable, tmp_path):
+    (tmp_path / "app.py").write_text(GROWING)
+    command = [str(executable), "run", "-q", "-o", "grown.bin", "--objects-at", "mark:step", "--python", sys.executable, "app.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        kill_in_time(process)
+        for _ in range(3):
+            memtrack.mark(process.stdout.readline().strip(), "step")
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(PATIENCE) == 0
+    explained = subprocess.run(
+        [str(executable), "explain", "--json", "grown.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    found = [of for of in json.loads(explained.stdout)["findings"] if "from picture to picture" in of["title"]]
+    held = {of["title"].split()[2]: [one["text"] for one in of["evidence"] if " held by " in one["text"]] for of in found}
+    assert len(held["dict"]) == 1 and held["dict"][0].startswith("6,000 objects held by __main__.ENTRIES[")
+    assert held["str"][0].startswith("6,000 objects held by __main__.KEPT[")
+    assert not [text for texts in held.values() for text in texts if "interned strings" in text or "CONSTANT" in text]

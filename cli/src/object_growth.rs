@@ -20,6 +20,8 @@ const MOST: usize = 3;
 const MOST_SEEN: usize = 16;
 /// The least growth of a type and what it holds, in bytes.
 const LEAST: u64 = 64 << 10;
+/// How paths from the interpreter's table of interned strings begin.
+const INTERNED: &str = "<interned strings>";
 
 /// A type, and its objects in each picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub(crate) struct GrowingType {
     pub(crate) counts: [u64; PICTURES],
     /// The sum of `sys.getsizeof` in each of the pictures.
     pub(crate) own_bytes: [u64; PICTURES],
-    /// How those of the last picture are held, the most frequent kind of path first.
+    /// How those of the last picture are held by what holds more than in the first, the kind of path that has grown most first.
     pub(crate) paths: Vec<HolderPath>,
     /// Other types that grow, most of whose objects are held by those of this one, and the bytes by which they have grown.
     pub(crate) held: Vec<(String, u64)>,
@@ -83,16 +85,17 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
     let span_ns = heads[PICTURES - 1].time_ns.saturating_sub(heads[0].time_ns);
     let mark = same_mark(&heads);
     let mut sums: BTreeMap<String, [(u64, u64); PICTURES]> = BTreeMap::new();
-    let mut last = None;
+    let mut whole = Vec::new();
     for (place, moment) in moments.into_iter().enumerate() {
-        let extent = if place + 1 == PICTURES { PictureExtent::Whole } else { PictureExtent::Objects };
+        let is_between = (1..PICTURES - 1).contains(&place);
+        let extent = if is_between { PictureExtent::Objects } else { PictureExtent::Whole };
         let Some(stored) = file.picture(moment, extent)? else { return Ok(Vec::new()) };
         let picture = ObjectPicture::of_stored(stored);
         for of in picture.by_type() {
             let sum = &mut sums.entry(of.name).or_default()[place];
             *sum = (sum.0 + of.count, sum.1 + of.own_bytes);
         }
-        last = Some(picture);
+        whole.extend((!is_between).then_some(picture));
     }
     let of_sums = |(name, sums): (String, [(u64, u64); PICTURES])| GrowingType {
         name,
@@ -107,9 +110,30 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
     growing.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.own_growth())));
     growing.truncate(MOST_SEEN);
     for of in &mut growing {
-        of.paths = last.as_ref().map(|picture| picture.paths(&picture.find(&of.name))).unwrap_or_default();
+        let mut paths = whole.iter().map(|picture| picture.paths(&picture.find_named(&of.name)));
+        let first = paths.next().unwrap_or_default();
+        of.paths = grown_paths(&first, paths.next().unwrap_or_default());
     }
+    // Nobody has made what only the interpreter's own table holds.
+    growing.retain(|of| !of.paths.is_empty());
     Ok(largest(growing))
+}
+
+/// Of the paths of the last picture those to more objects than in the first, by the bytes of these; all where there are none such.
+/// The table of interned strings is the interpreter's.
+fn grown_paths(first: &[HolderPath], mut last: Vec<HolderPath>) -> Vec<HolderPath> {
+    last.retain(|path| !path.pattern.starts_with(INTERNED));
+    let before: BTreeMap<&str, &HolderPath> = first.iter().map(|path| (&*path.pattern, path)).collect();
+    let growth = |path: &HolderPath| {
+        let before = before.get(&*path.pattern);
+        let (count, bytes) = before.map_or((0, 0), |before| (before.count, before.own_bytes));
+        (path.own_bytes.saturating_sub(bytes), path.count.saturating_sub(count))
+    };
+    if last.iter().any(|path| growth(path).1 > 0) {
+        last.retain(|path| growth(path).1 > 0);
+        last.sort_by_key(|path| std::cmp::Reverse(growth(path)));
+    }
+    last
 }
 
 /// The types that grow most, each with those that its objects hold.
@@ -147,7 +171,7 @@ fn same_mark(heads: &[&PictureHead]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GrowingType, compared, largest};
+    use super::{GrowingType, compared, grown_paths, largest};
     use memtrack_format::objects::{PictureCause, PictureHead};
     use memtrack_objects::HolderPath;
 
@@ -176,6 +200,30 @@ mod tests {
         ]);
         let names: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.held.len())).collect();
         assert_eq!(names, [("app.Session", 90_000, 1), ("builtins.dict", 90_000, 0)]);
+    }
+
+    #[test]
+    fn what_has_grown_is_named_before_what_is_large() {
+        let path = |pattern: &str, count: u64| HolderPath {
+            example: pattern.into(),
+            pattern: pattern.into(),
+            count,
+            own_bytes: count * 64,
+            ..growing("", 0, "").paths.swap_remove(0)
+        };
+        let first = [path("lib.TABLE[…]", 900), path("app.entries[…].meta", 100)];
+        let last = vec![
+            path("lib.TABLE[…]", 900),
+            path("<interned strings>", 800),
+            path("app.entries[…].meta", 300),
+            path("app.new[…]", 201),
+        ];
+        let found = grown_paths(&first, last);
+        let told: Vec<_> = found.iter().map(|path| (&*path.pattern, path.count)).collect();
+        assert_eq!(told, [("app.new[…]", 201), ("app.entries[…].meta", 300)]);
+        // Of paths to other objects than before nothing is known.
+        let same = vec![path("lib.TABLE[…]", 900), path("<interned strings>", 800)];
+        assert_eq!(grown_paths(&first, same).len(), 1);
     }
 
     /// A picture of the end comes right after the last mark: nothing grows between the two.

@@ -178,8 +178,15 @@ impl ObjectPicture {
             let found = self.stored.objects.binary_search_by_key(&address, |object| object.address);
             return found.ok().map(|row| row as u32).into_iter().collect();
         }
-        let is_named =
-            |name: &str| name == wanted || name.strip_suffix(wanted).is_some_and(|module| module.ends_with('.'));
+        self.of_types(|name| name == wanted || name.strip_suffix(wanted).is_some_and(|module| module.ends_with('.')))
+    }
+
+    /// The objects of the types with this name, module and all.
+    pub fn find_named(&self, wanted: &str) -> Vec<u32> {
+        self.of_types(|name| name == wanted)
+    }
+
+    fn of_types(&self, is_named: impl Fn(&str) -> bool) -> Vec<u32> {
         let types: Vec<bool> = (0..self.stored.types.len() as u32).map(|of| is_named(self.type_name(of))).collect();
         let is_wanted = |object: &PicturedObject| types.get(object.type_number as usize) == Some(&true);
         let objects = self.stored.objects.iter().zip(0_u32..);

@@ -62,3 +62,29 @@ def test_a_class_may_be_its_own_class(executable, program):
     }
     held = {row["pattern"]: row["count"] for row in objects(executable, program, "--why", "Kept")["why"]}
     assert held == {"__main__.SENTINELS[…].held": 15}
+
+
+MODULES = """
+import sys, types
+for name, many in (("frames", 20), ("others", 5)):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec("class DataFrame: pass\\nFRAMES = [DataFrame() for number in range(%d)]" % many, module.__dict__)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_name_of_types_of_several_modules_says_which(executable, python, tmp_path):
+    script = tmp_path / "app.py"
+    script.write_text(MODULES)
+    with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        until_it_waits(process.pid)
+        told = objects(executable, process, "--why", "DataFrame")
+        command = [str(executable), "objects", str(process.pid), "--why"]
+        both, one = (
+            subprocess.run([*command, name], capture_output=True, text=True, check=True) for name in ("DataFrame", "frames.DataFrame")
+        )
+        process.stdin.write("\n")
+    assert told["why_types"] == [{"type": "frames.DataFrame", "count": 20}, {"type": "others.DataFrame", "count": 5}]
+    assert "objects of 2 types: frames.DataFrame 20, others.DataFrame 5" in both.stderr and "types" not in one.stderr

@@ -193,6 +193,17 @@ impl ObjectPicture {
         objects.filter(|(object, _)| is_wanted(object)).map(|(_, number)| number).collect()
     }
 
+    /// The names of the types of these objects, and how many objects are of each, the most first.
+    pub fn names_of(&self, objects: &[u32]) -> Vec<(String, u64)> {
+        let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+        for object in objects.iter().filter_map(|object| self.stored.objects.get(*object as usize)) {
+            *counts.entry(self.type_name(object.type_number)).or_default() += 1;
+        }
+        let mut counts: Vec<_> = counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect();
+        counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        counts
+    }
+
     /// The objects by type, the largest sum first; types of the same name stay apart.
     pub fn by_type(&self) -> Vec<TypeSum> {
         let sum = |number: u32| {

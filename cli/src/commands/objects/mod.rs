@@ -26,6 +26,8 @@ use crate::objects_moment::ObjectsMoment;
 struct ObjectsRead {
     types: Vec<ObjectsOfType>,
     paths: Option<Vec<HolderPath>>,
+    /// The names of the types whose paths these are, with their objects.
+    why_types: Vec<(String, u64)>,
     objects: u64,
     own_bytes: u64,
     unreadable: u64,
@@ -160,6 +162,7 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
     };
     let types: Vec<ObjectsOfType> = picture.by_name().into_iter().map(of_type).collect();
     ObjectsRead {
+        why_types: options.why.as_ref().map(|wanted| picture.names_of(&picture.find(wanted))).unwrap_or_default(),
         paths: options.why.as_ref().map(|wanted| picture.paths(&picture.find(wanted))),
         objects: picture.count() as u64,
         own_bytes: types.iter().map(|of| of.sum.own_bytes).sum(),

@@ -45,6 +45,11 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, target: &Path, ou
     if read.paths.is_none() {
         say_partial_sizes(read, rows);
     }
+    if let types @ [_, _, ..] = &read.why_types[..] {
+        let names: Vec<String> =
+            types.iter().map(|(name, number)| format!("{} {}", visible(name), count(*number))).collect();
+        message::note(format_args!("objects of {} types: {}", names.len(), names.join(", ")));
+    }
     if read.paths.is_none() && options.at.is_empty() {
         writeln!(out, "\nWho keeps them: memtrack objects --why TYPE {}", quoted_path(target))?;
     }
@@ -147,6 +152,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
         PictureOrigin::Running { pause_ns } => *pause_ns,
         PictureOrigin::Stored { pause_ns, .. } => Some(*pause_ns),
     };
+    let why_type = |(name, count): &(String, u64)| json!({"type": name, "count": count});
     let share = |placed: PlacedShare| json!({"count": placed.sum.count, "own_bytes": placed.sum.own_bytes, "exact": placed.is_exact});
     json!({
         "schema": "memtrack-objects",
@@ -159,6 +165,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
         "placed": read.placed.map(share),
         "types": read.types.iter().map(row).collect::<Vec<_>>(),
         "why": read.paths.as_ref().map(|paths| paths.iter().map(path).collect::<Vec<_>>()),
+        "why_types": read.paths.as_ref().map(|_| read.why_types.iter().map(why_type).collect::<Vec<_>>()),
         "unreadable": read.unreadable,
     })
 }

@@ -8,6 +8,7 @@ use rustc_hash::FxHashMap;
 
 use crate::finding::addresses::AddressTable;
 use crate::holders::field_names;
+use crate::holders::file_name::file_name;
 use crate::holders::key_text::KeyReader;
 use crate::interpreter::type_fields::{BASE, DICTIONARY, MEMBERS};
 use crate::object::dictionary::{small_integer, text_of};
@@ -157,7 +158,7 @@ impl LabelReader<'_> {
         };
         let function = named(layout.code_name).unwrap_or_else(|| "?".into());
         let file = named(layout.code_file).unwrap_or_default();
-        let mut text = format!("<frame of {} in {}>", cut(&function), file.rsplit('/').next().unwrap_or_default());
+        let mut text = format!("<frame of {} in {}>", cut(&function), cut(file_name(&file)));
         if let ReferencePlace::Local(number) = place {
             let name = self.local(frame, number).unwrap_or_else(|| format!("<local {number}>"));
             text += &format!(".{name}");

@@ -28,11 +28,14 @@ struct GrownSum {
     retained: [Option<u64>; 2],
 }
 
+/// Function, file, line, and the file as it is shown.
+type PlaceKey = (String, String, u32, String);
+
 /// A type, and the places that made its objects.
 #[derive(Debug, Default)]
 struct GrownType {
     sum: GrownSum,
-    places: BTreeMap<(String, String, u32), GrownSum>,
+    places: BTreeMap<PlaceKey, GrownSum>,
 }
 
 impl GrownSum {
@@ -99,8 +102,9 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
             if let Some(retained) = of.retained {
                 *known.sum.retained[side].get_or_insert(0) += retained;
             }
-            for ObjectPlace { function, file, line, count, own_bytes } in &of.made.places {
-                let place = known.places.entry((function.clone(), file.clone(), *line)).or_default();
+            for ObjectPlace { function, file, shown_file, line, count, own_bytes } in &of.made.places {
+                let key = (function.clone(), file.clone(), *line, shown_file.clone());
+                let place = known.places.entry(key).or_default();
                 place.count[side] += count;
                 place.own_bytes[side] += own_bytes;
             }
@@ -112,7 +116,7 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
 fn as_json(grown: &[(String, GrownType)], unreadable: u64) -> Value {
     let difference = |[before, after]: [u64; 2]| i128::from(after) - i128::from(before);
     let number = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
-    let place = |(function, file, line): &(String, String, u32), sum: &GrownSum| {
+    let place = |(function, file, line, _): &PlaceKey, sum: &GrownSum| {
         json!({
             "function": function,
             "file": file,
@@ -171,9 +175,9 @@ fn table_of_types(grown: &[(String, GrownType)], rows: usize) -> (TextTable, usi
 fn table_of_places(grown: &[(String, GrownType)], rows: usize) -> (TextTable, usize) {
     let mut all: Vec<(&str, ObjectPlace, &GrownSum)> = Vec::new();
     for (name, of) in grown {
-        for ((function, file, line), sum) in of.places.iter().filter(|(_, sum)| sum.has_changed()) {
-            let (function, file) = (function.clone(), file.clone());
-            all.push((name, ObjectPlace { function, file, line: *line, count: 0, own_bytes: 0 }, sum));
+        for ((function, file, line, shown_file), sum) in of.places.iter().filter(|(_, sum)| sum.has_changed()) {
+            let (function, file, shown_file) = (function.clone(), file.clone(), shown_file.clone());
+            all.push((name, ObjectPlace { function, file, shown_file, line: *line, count: 0, own_bytes: 0 }, sum));
         }
     }
     all.sort_by_key(|(.., sum)| std::cmp::Reverse((sum.grown_bytes(), sum.grown_count())));

@@ -9,6 +9,7 @@ use std::hash::Hash;
 use anyhow::Result;
 use memtrack_format::objects::PictureHead;
 use memtrack_objects::ObjectPicture;
+use memtrack_reader::paths::short;
 use memtrack_reader::source::CaptureReader;
 use memtrack_reader::{FrameId, Frames, StackId, ThreadId};
 use rustc_hash::FxHashMap;
@@ -30,6 +31,8 @@ pub(super) struct ObjectSum {
 pub(super) struct ObjectPlace {
     pub(super) function: String,
     pub(super) file: String,
+    /// The file as reports show it: below the directory of installation, or of the program.
+    pub(super) shown_file: String,
     pub(super) line: u32,
     pub(super) count: u64,
     pub(super) own_bytes: u64,
@@ -107,8 +110,9 @@ impl PlaceTable {
         let mut by_type: FxHashMap<u32, MadeObjects> = FxHashMap::default();
         for (of, frame, ObjectSum { count, own_bytes }) in places.sums() {
             let (function, file) = (frames.function(frame).to_owned(), frames.file(frame).to_owned());
-            let line = frames.frame(frame).line;
-            by_type.entry(of).or_default().places.push(ObjectPlace { function, file, line, count, own_bytes });
+            let (shown_file, line) = (short(frames, &file).into_owned(), frames.frame(frame).line);
+            let place = ObjectPlace { function, file, shown_file, line, count, own_bytes };
+            by_type.entry(of).or_default().places.push(place);
         }
         for (of, ThreadId(number), sum) in threads.sums() {
             let (tid, name) =

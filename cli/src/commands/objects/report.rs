@@ -201,8 +201,8 @@ fn with_classes(sum: &TypeSum) -> String {
 
 /// A place in one line.
 pub(super) fn place_label(place: &ObjectPlace) -> Label {
-    let file = place.file.rsplit('/').next().unwrap_or_default();
-    let at = if place.line > 0 { format!("{file}:{}", place.line) } else { file.to_owned() };
+    let file = &place.shown_file;
+    let at = if place.line > 0 { format!("{file}:{}", place.line) } else { file.clone() };
     Label::new(visible(&place.function).to_string(), visible(&at).to_string(), false)
 }
 

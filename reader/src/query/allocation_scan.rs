@@ -345,8 +345,8 @@ mod tests {
         Event { kind, address, size: size.into(), stack, thread, order: 0, time_ns: 0 }
     }
 
-    fn expr(least: u64) -> Expr {
-        let least = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least));
+    fn expr(comparison: Comparison, bytes: u64) -> Expr {
+        let least = Expr::Number(Number::Bytes, comparison, Amount::Plain(bytes));
         Expr::And(vec![
             Expr::Or(vec![Expr::Flag(Flag::Peak), Expr::Flag(Flag::Live), Expr::Flag(Flag::Temporary)]),
             least,
@@ -359,9 +359,10 @@ mod tests {
         fn allocations_of_runs_are_those_of_their_events(
             made in prop::collection::vec(any::<(u8, u8, u8)>(), 1..200), lengths in prop::collection::vec((1usize..20, 0u32..3), 1..9),
             least in 0u64..300, peak in 0u64..200,
+            comparison in prop::sample::select(vec![Comparison::Less, Comparison::Equal, Comparison::AtLeast, Comparison::More]),
         ) {
             let frames = Frames::new();
-            let matcher = Matcher::new(&expr(least), &MatchContext { frames: &frames, threads: &[], start_ns: 0, duration_ns: 0 });
+            let matcher = Matcher::new(&expr(comparison, least), &MatchContext { frames: &frames, threads: &[], start_ns: 0, duration_ns: 0 });
             let moments = KeyMoments { peak: Some(peak), temporary_threshold: 2, ..KeyMoments::default() };
             let (mut of_runs, mut of_events) = (Vec::new(), Vec::new());
             let mut runs = AllocationScan::new(moments, Some(&matcher), |life: &AllocationRecord| of_runs.push(*life));

@@ -174,7 +174,8 @@ fn least_bytes(node: &MatchNode) -> u64 {
     match node {
         MatchNode::And(all) => all.iter().map(least_bytes).max().unwrap_or(0),
         MatchNode::Or(all) => all.iter().map(least_bytes).min().unwrap_or(u64::MAX),
-        MatchNode::Number(Number::Bytes, Comparison::AtLeast, amount) => *amount,
+        MatchNode::Number(Number::Bytes, Comparison::AtLeast | Comparison::Equal, amount) => *amount,
+        MatchNode::Number(Number::Bytes, Comparison::More, amount) => amount.saturating_add(1),
         _ => 0,
     }
 }

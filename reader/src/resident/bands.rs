@@ -109,9 +109,10 @@ impl BandScan {
         }
     }
 
-    /// Keeps the memory of what nobody looks at any more.
+    /// Keeps the memory of what nobody looks at any more, if there is another moment to come.
     fn reuse(&mut self, moment: Arc<BandMoment>) {
-        self.spare = Arc::into_inner(moment).map(|moment| moment.live.extents).unwrap_or_default();
+        let extents = Arc::into_inner(moment).map(|moment| moment.live.extents);
+        self.spare = extents.filter(|_| !self.is_over()).unwrap_or_default();
     }
 
     /// Waits for the moment that is divided.

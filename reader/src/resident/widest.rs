@@ -134,6 +134,8 @@ impl WidestScan {
     pub fn finish(mut self) -> (Option<KeptLive>, Vec<ClassesAt>, Replay) {
         self.judge_before(u64::MAX);
         let Self { mut replay, widest, bands, .. } = self;
+        // Before: it has a copy of what was live at its last moment.
+        let classes = bands.map(BandScan::finish).unwrap_or_default();
         let kept = widest.map(|WidestMoment { time_ns, trace: AllocatorTrace { caches, arenas, pages }, .. }| {
             let (extents, live) = replay.take_kept();
             let (arena_excess, block_pages) = (arenas.excess(), pages);
@@ -143,7 +145,7 @@ impl WidestScan {
                 live: LiveMoment { extents, live, arena_excess, block_pages, ..LiveMoment::default() },
             }
         });
-        (kept, bands.map(BandScan::finish).unwrap_or_default(), replay)
+        (kept, classes, replay)
     }
 }
 

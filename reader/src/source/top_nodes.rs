@@ -4,7 +4,10 @@
 
 use memtrack_format::record::{MAX_TOP, PlacedTop};
 
-/// Where each top stood last, by its number.
+/// Tops whose nodes are kept; a power of two. A recording has this many, or twice as many with native stacks.
+const KEPT: usize = 512;
+
+/// Where tops stood last: by their number, of which the last digits count. Definitions tell apart what shares a place.
 #[derive(Debug, Default)]
 pub(super) struct TopNodes {
     list: Vec<NodesOfTop>,
@@ -29,7 +32,7 @@ impl TopNodes {
     #[inline(always)]
     pub(super) fn put_back(&self, top: &PlacedTop, path: &mut Vec<u32>) -> Option<u32> {
         let below = path.last().copied().unwrap_or(0);
-        let known = self.list.get(top.number as usize)?;
+        let known = self.list.get(top.number as usize % KEPT)?;
         if (known.definition, known.below) != (top.definition, below) {
             return None;
         }
@@ -50,7 +53,7 @@ impl TopNodes {
             NodesOfTop { definition: top.definition, below, length: nodes.len() as u32, ..NodesOfTop::NONE };
         let Some(places) = known.nodes.get_mut(..nodes.len()) else { return };
         places.copy_from_slice(nodes);
-        let number = top.number as usize;
+        let number = top.number as usize % KEPT;
         if self.list.len() <= number {
             self.list.resize(number + 1, NodesOfTop::NONE);
         }

@@ -168,7 +168,8 @@ impl SlotReader {
         if level.fill > self.saved {
             self.hand_over(area, &level, queue);
         }
-        // The thread writes behind these pages only, and nobody reads them again.
+        // The thread writes behind these pages only. Nobody reads them again but its process for sums of its own, which finds
+        // zeroes in them, and then asks for the sums.
         let pages = self.pages.before(segment, self.saved);
         if pages.is_empty() || !area.discard_pages(self.slot, segment, pages.clone()) {
             return 0;

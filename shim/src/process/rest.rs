@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 use memtrack_transport::Area;
 use memtrack_transport::attach::AttachStatus;
-use memtrack_transport::clock::{StampingClock, monotonic_ns};
+use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::layout::{state, ticket};
 
 use super::exclusive_call::exclusively;
@@ -135,7 +135,9 @@ fn rest_sums() -> Option<[u64; 15]> {
     let [[a, b, c, d], [e, f, g, h], [i, j, k, l]] =
         [before, run, after].map(|sum| [sum.count, sum.bytes, sum.peak_bytes, sum.kept_bytes]);
     let moment = take_ticket(area);
-    Some([a, b, c, d, e, f, g, h, i, j, k, l, moment, clock_of(area).now(), monotonic_ns()])
+    // Read together: everything in the file of the next test is timed by it.
+    let ClockPairing { ticks, monotonic_ns, .. } = ClockPairing::measure(clock_of(area));
+    Some([a, b, c, d, e, f, g, h, i, j, k, l, moment, ticks, monotonic_ns])
 }
 
 /// Takes a ticket in the collector's name, as that does at a rest that it is told of: it divides what was recorded before it from what

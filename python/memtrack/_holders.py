@@ -44,7 +44,7 @@ def holders_text(holdings: Iterable[Holding], root: str, most: int = 5) -> List[
         part = f"{100 * place.bytes / whole:.1f} %"
         lines.append(
             f"{size_text(place.bytes):>9}  {part:>6}  {place.count:>7,}  {place.main_allocator}{more}  "
-            f"{_place_text(place.stack[place.at], root)}"
+            f"{_place_text(place.stack[place.at], root)}{place.via(root)}"
         )
         source = linecache.getline(place.stack[place.at].file, place.stack[place.at].line).strip()
         if source:
@@ -69,14 +69,28 @@ class _Place:
         self.count = 0
         self.most = -1
         self.allocators: Dict[str, int] = {}
+        #: By the function that the place called, and by none where it allocated by itself: bytes, and one of its frames.
+        self.callees: Dict[Tuple[str, str], Tuple[int, Frame]] = {}
 
     def add(self, holding: Holding, at: int) -> None:
         self.bytes += holding.bytes
         self.count += holding.count
         self.allocators[holding.allocator] = self.allocators.get(holding.allocator, 0) + holding.bytes
+        callee = holding.stack[at - 1] if at else NO_STACK
+        key = callee.function, callee.file
+        self.callees[key] = self.callees.get(key, (0, callee))[0] + holding.bytes, callee
         if holding.bytes > self.most:
             # The callers of the stack that holds most.
             self.most, self.stack, self.at = holding.bytes, holding.stack or (NO_STACK,), at
+
+    def via(self, root: str) -> str:
+        """The function that the place called for most of it, unless it allocated most by itself; as in `memtrack table`."""
+        key = max(self.callees, key=lambda each: self.callees[each][0])
+        callees = len(self.callees) - ((NO_STACK.function, NO_STACK.file) in self.callees)
+        if not callees or self.callees[key][1] == NO_STACK:
+            return ""
+        more = f" and {callees - 1} more" if callees > 1 else ""
+        return f", via {_place_text(self.callees[key][1], root)}{more}"
 
     @property
     def main_allocator(self) -> str:

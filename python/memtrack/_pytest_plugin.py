@@ -157,6 +157,7 @@ class MemtrackPlugin:
             from memtrack import _control, _tracker, _unpatched  # noqa: F401
 
             self.limited()
+            self._keep_output_apart()
             _unpatched.keep_modules()
 
             # Where it cannot be made, the tests say so.
@@ -170,6 +171,12 @@ class MemtrackPlugin:
                 self.limits(item)
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+    def _keep_output_apart(self) -> None:
+        if not self.config.pluginmanager.hasplugin("memtrack_output"):
+            from memtrack._test_output import OutputPlugin
+
+            self.config.pluginmanager.register(OutputPlugin(self), "memtrack_output")
 
     def has_limits(self, item: pytest.Item) -> bool:
         """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
@@ -291,6 +298,7 @@ class MemtrackPlugin:
         from memtrack import Error, _control, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
 
+        self._keep_output_apart()
         _unpatched.keep_modules()
         options = {
             "native_traces": self.options.native,

@@ -30,12 +30,18 @@ if TYPE_CHECKING:
     import pytest
 
     from memtrack._rest import RestingRecording
+    from memtrack._test_output import OutputOfTest
     from memtrack._tracker import Tracker
 
+#: What pytest keeps of the test that is being called.
+output: "Optional[OutputOfTest]" = None
 _AnyLimit = TypeVar("_AnyLimit")
+#: Stands for what the test prints among what is not judged; no fixture is called so.
+PRINTED = "<printed>"
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OUTPUT = _HERE + "_test_output.py"
 
 
 class LimitExceeded(Exception):
@@ -294,6 +300,8 @@ class RecordedCall:
         """The numbers of its runs, from 0."""
         for number in range(max(self.repeat, 1)):
             begin = now_ns()
+            if number and output is not None:
+                output.next_run()
             yield number
             if self.repeat:
                 gc.collect()
@@ -369,6 +377,8 @@ class RecordedCall:
         for allocation in allocations:
             stack = _from_the_call(allocation.stack)
             fixture = _fixture(stack) if stack is not None else None
+            if fixture is None and stack is not None:
+                fixture = _of_pytest(stack)
             if fixture is not None:
                 apart[fixture] = apart.get(fixture, 0) + allocation.bytes
             elif stack is not None and (allocation.thread == own or not (current_thread_only or allocation.thread in self.others)):
@@ -391,10 +401,14 @@ class RecordedCall:
     def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:
         """The text of a failure."""
         lines = [title, *holders_text(holdings, self.root)]
+        kept = {"log": output.log_bytes if output is not None else 0, "what it prints": apart.pop(PRINTED, 0)}
+        texts = [f"{name} ({size_text(size)})" for name, size in kept.items() if size]
+        if texts:
+            lines.append(f"kept by pytest for its report, not judged: {', '.join(texts)}")
         own = self.fixtures() if callable(self.fixtures) else self.fixtures
-        if own or apart:
-            fixtures = {name: "" for name in own}
-            fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})
+        fixtures = {name: "" for name in own}
+        fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})
+        if fixtures:
             lines.append(f"fixtures, not judged: {', '.join(name + size for name, size in fixtures.items())}")
         lines.append(f"capture: {' '.join(self.capture.files)}")
         return "\n".join(lines)
@@ -432,6 +446,14 @@ def _from_the_call(stack: Stack) -> Optional[Stack]:
                 return stack[:number]
             own = True
     return None if own else stack
+
+
+def _of_pytest(stack: Stack) -> Optional[str]:
+    """What pytest keeps for its report, if this is that; the empty text where it needs no name."""
+    for frame in stack:
+        if frame.file == _OUTPUT:
+            return PRINTED if frame.function == "write_captured" else ""
+    return None
 
 
 def _fixture(stack: Stack) -> Optional[str]:

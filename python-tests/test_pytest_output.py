@@ -1,0 +1,212 @@
+"""The plugin for pytest where pytest keeps what a test logs and prints: that is not the test's memory, and pytest reports it as ever.
+
+Each test runs pytest in a process of its own, as in test_pytest_plugin.py.
+"""
+
+import json
+
+import pytest
+
+from test_pytest_plugin import outcomes, tests  # noqa: F401
+
+pytest_plugins = ["pytester"]
+
+LOGS = """
+import logging, sys
+log = logging.getLogger("shop")
+
+def handle(order):
+    log.warning("order %d: %s", order, "x" * (2000 + order))
+"""
+
+
+def test_what_a_test_logs_is_no_leak_and_not_held(tests):  # noqa: F811
+    result = tests(
+        LOGS
+        + """
+@pytest.mark.limit_leaks("20 kB")
+def test_leaks():
+    for order in range(30):
+        handle(order)
+
+@pytest.mark.limit_memory("100 kB")
+def test_held():
+    for order in range(1000):
+        handle(order)
+
+@pytest.mark.limit_leaks("20 kB")
+def test_leaks_with_caplog(caplog):
+    for order in range(30):
+        handle(order)
+    assert len(caplog.records) == 30 and caplog.text.count("order ") == 30
+
+@pytest.mark.limit_memory("1 MB")
+def test_over():
+    handle(7)
+    kept = load(3)
+""",
+    )
+    assert outcomes(result) == {"passed": 3, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["limit_memory('1 MB'): the test held 3.0* MB *", "kept by pytest for its report, not judged: log (2.05 kB)"])
+    # As ever.
+    result.stdout.fnmatch_lines(["*Captured log call*", "WARNING *shop:test_shop.py:* order 7: xxxx*"])
+
+
+def test_what_is_logged_does_not_count_in_a_session(tests, pytester):  # noqa: F811
+    result = tests(LOGS + "def test_it():\n    for order in range(4000):\n        handle(order)\n", "--memtrack-compare=figures.json")
+    assert outcomes(result) == {"passed": 1}
+    known = json.loads((pytester.path / "figures.json").read_text())
+    assert known["tests"]["test_shop.py::test_it"]["peak_bytes"] < 1_500_000
+
+
+def test_records_that_a_test_keeps_itself_are_its_own(tests):  # noqa: F811
+    result = tests(
+        LOGS
+        + """
+KEPT = []
+
+class Keeps(logging.Handler):
+    def emit(self, record):
+        KEPT.append(record)
+
+@pytest.fixture
+def keeps():
+    handler = Keeps()
+    log.addHandler(handler)
+    yield
+    log.removeHandler(handler)
+
+def work():
+    for order in range(100):
+        log.warning("order %s", bytearray(1000))
+
+@pytest.mark.limit_leaks("100 kB")
+def test_handler(keeps):
+    work()
+
+@pytest.mark.limit_memory("100 kB")
+def test_handler_held(keeps):
+    work()
+
+@pytest.mark.limit_leaks("100 kB")
+def test_caplog(caplog):
+    work()
+    KEPT.append(caplog.records)
+
+@pytest.mark.limit_leaks("100 kB")
+def test_neither(caplog):
+    work()
+""",
+    )
+    assert outcomes(result) == {"passed": 1, "failed": 3}, result.stdout.str()
+    result.stdout.fnmatch_lines(["FAILED *::test_handler - *", "FAILED *::test_handler_held - *", "FAILED *::test_caplog - *"])
+
+
+@pytest.mark.parametrize("options", [[], ["--memtrack-limit=50MB"], ["--memtrack"]])
+def test_the_log_is_what_it_is_without_memtrack(tests, options):  # noqa: F811
+    """Whoever asks for it, and whenever; also of a child, and in the report."""
+    result = tests(
+        LOGS
+        + """
+@pytest.fixture
+def no_errors(caplog):
+    yield
+    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+
+def test_fixture_finds_an_error(no_errors):
+    log.error("broken")
+
+def test_asks_late(request):
+    handle(1)
+    caplog = request.getfixturevalue("caplog")
+    assert len(caplog.records) == 1 and "order 1" in caplog.text
+
+@pytest.fixture
+def asks(request):
+    return request.getfixturevalue
+
+def test_asks_by_a_fixture(asks):
+    handle(1)
+    assert len(asks("caplog").messages) == 1
+
+def test_clears(caplog):
+    log.warning("\\udc80")
+    assert "\\udc80" in caplog.text
+    handle(1)
+    caplog.clear()
+    handle(2)
+    assert len(caplog.records) == 1 and "order 2" in caplog.text and "order 1" not in caplog.text
+
+def test_child(caplog):
+    handle(1)
+    process = os.fork()
+    if process == 0:
+        handle(2)
+        os._exit(caplog.text.count("order ") != 2)
+    assert os.waitpid(process, 0)[1] == 0
+    assert caplog.text.count("order ") == 1
+    handle(3)
+    assert caplog.text.count("order ") == 2
+
+def test_reports():
+    log.warning("first \\u20ac")
+    for order in range(100):
+        handle(order)
+    assert False, "its own reason"
+
+def test_setup_and_call_have_logs_of_their_own(caplog):
+    assert caplog.text == ""
+""",
+        *options,
+    )
+    assert outcomes(result) == {"passed": 6, "failed": 1, "errors": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["*its own reason*", "*Captured log call*", "WARNING *first \u20ac*", "*order 99: xxx*"])
+
+
+PRINTS = """
+import sys
+
+def tell(orders):
+    for order in range(orders):
+        print("y" * 5000)
+"""
+
+
+def test_what_a_test_prints_is_no_leak_and_not_held(tests):  # noqa: F811
+    code = LOGS + PRINTS + """
+@pytest.mark.limit_leaks("20 kB")
+def test_leaks(capsys):
+    tell(100)
+
+@pytest.mark.limit_memory("100 kB")
+def test_held(capsys):
+    tell(1000)
+
+@pytest.mark.limit_memory("100 kB")
+def test_over(capsys):
+    tell(100)
+    kept = load(1)
+
+@pytest.mark.limit_leaks("20 kB")
+def test_keeps(capsys, kept=[]):
+    kept.append("z" * 100_000 + str(len(kept)))
+    print(kept[-1])
+"""
+    result = tests(code)
+    assert outcomes(result) == {"passed": 2, "failed": 2}, result.stdout.str()
+    result.stdout.fnmatch_lines(["limit_memory('100 kB'): the test held 1.0* MB *", "kept by pytest for its report, not judged: what it prints (*kB)"])
+    assert outcomes(tests(code.replace("(capsys)", "()"), "--capture=sys")) == {"passed": 2, "failed": 2}
+
+
+def test_a_failure_names_the_library_through_which_it_was_allocated(tests):  # noqa: F811
+    result = tests(
+        """
+import json
+
+@pytest.mark.limit_memory("1 MB")
+def test_over():
+    kept = json.loads("[" + ",".join(["12345.5"] * 100_000) + "]")
+"""
+    )
+    assert outcomes(result) == {"failed": 1}
+    result.stdout.fnmatch_lines(["* MB * test_over at test_shop.py:*, via *json/*"])

@@ -137,11 +137,13 @@ def _leaks_text(recorded: "RecordedCall", limit: Any, expression: str, rows: int
 
     with quietly():
         growing, _ = limit.growing(recorded)
-    grown, runs = sum(holding.bytes for holding in growing), len(recorded.runs)
+    grown, runs = growing.bytes, len(recorded.runs)
     if not grown:
         return [f"{expression}: nothing grows in {runs} runs"]
     how = f"grows by {size_text(grown)} with each of {runs} runs" if runs > 1 else f"leaves {size_text(grown)} in one run"
-    return [f"{expression}: {how}", *holders_text(growing, recorded.root, rows)]
+    if growing.differs:
+        how += ", by stacks that differ each time"
+    return [f"{expression}: {how}", *holders_text(growing.holdings, recorded.root, rows)]
 
 
 def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:

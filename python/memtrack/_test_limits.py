@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Ite
 
 from memtrack._capture import Allocation, Capture
 from memtrack._errors import Error, quietly
+from memtrack._growth import Growth, growth
 from memtrack._holders import Holding, holders_text, is_own
 from memtrack._interrupts import surely
 from memtrack._records import Stack
@@ -104,48 +105,35 @@ class LeakLimit:
         if self.is_surely_kept(test):
             return None
         growing, apart = self.growing(test)
-        if self.filter_fn:
-            growing = [holding for holding in growing if self.filter_fn(StackOfLeak(holding.stack))]
-        grown = sum(holding.bytes for holding in growing)
+        grown = growing.bytes
         if grown <= most:
             return None
         each = f"grows by {size_text(grown)} with each of {len(test.runs)} runs" if len(test.runs) > 1 else (
             f"holds {size_text(grown)} after its only run"
         )
-        title = f"limit_leaks({self.limit!r}): what the test leaves {each}, {size_text(grown - most)} more than its limit"
-        return test.report(title, growing, apart)
+        how = f"{each}, by stacks that differ each time" if growing.differs else each
+        title = f"limit_leaks({self.limit!r}): what the test leaves {how}, {size_text(grown - most)} more than its limit"
+        return test.report(title, growing.holdings, apart)
 
     @staticmethod
     def first(runs: int) -> int:
         """The first run of so many that counts: before it is the warm-up, if there are enough."""
         return min(runs - 1, 2)
 
-    def growing(self, test: "RecordedCall") -> Tuple[List[Holding], Dict[str, int]]:
-        """What grows with each run: of each stack the median of its growth.
+    def growing(self, test: "RecordedCall") -> Tuple[Growth, Dict[str, int]]:
+        """What grows with each run, and what fixtures have allocated meanwhile.
 
         A cache is filled by the first run, or once by another; what goes on growing does so with most of them.
         """
-        runs = len(test.runs)
         at_ends: List[List[Allocation]] = [[] for _ in test.runs]
         for number, allocation in live_at_ends(test.capture.files, test.runs):
             at_ends[number].append(allocation)
-        held: Dict[Tuple[Stack, str], List[Tuple[int, int]]] = {}
+        runs = []
         apart: Dict[str, int] = {}
-        for number, allocations in enumerate(at_ends):
+        for allocations in at_ends:
             holdings, apart = test.below_the_test(allocations, self.current_thread_only)
-            for holding in holdings:
-                sums = held.setdefault((holding.stack, holding.allocator), [(0, 0)] * runs)
-                size, count = sums[number]
-                sums[number] = (size + holding.bytes, count + holding.count)
-        first = self.first(runs)
-        growing = []
-        for (stack, allocator), sums in held.items():
-            before = [(0, 0), *sums]
-            sizes = _median(sums[run][0] - before[run][0] for run in range(first, runs))
-            counts = _median(sums[run][1] - before[run][1] for run in range(first, runs))
-            if sizes > 0:
-                growing.append(Holding(sizes, max(counts, 0), allocator, stack))
-        return growing, apart
+            runs.append([each for each in holdings if self.filter_fn is None or self.filter_fn(StackOfLeak(each.stack))])
+        return growth(runs, self.first(len(runs)), test.root), apart
 
 
 Limit = Union[MemoryLimit, LeakLimit]
@@ -188,11 +176,6 @@ def other_threads() -> FrozenSet[int]:
         return frozenset(map(int, listdir("/proc/self/task"))) - {get_native_id()}
     except OSError:
         return frozenset()
-
-
-def _median(values: Iterable[int]) -> int:
-    ordered = sorted(values)
-    return ordered[(len(ordered) - 1) // 2]
 
 
 class RecordedCall:

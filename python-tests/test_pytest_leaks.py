@@ -1,0 +1,111 @@
+"""What limit_leaks takes for growth: also where each run adds by other stacks, and not where caches are filled, in whichever order."""
+
+import sys
+
+import pytest
+
+from conftest import REPOSITORY
+from test_pytest_plugin import outcomes, tests  # noqa: F401
+
+sys.path.insert(0, str(REPOSITORY / "python"))
+from memtrack._growth import growth  # noqa: E402
+from memtrack._holders import Holding  # noqa: E402
+from memtrack._records import Frame  # noqa: E402
+
+pytest_plugins = ["pytester"]
+
+
+def grown(*added, first=2):
+    """The growth where each run adds these places to what was there: texts like `work:7`, below `/own`, or of a recursion `work:7:3`."""
+    runs, held = [], {}
+    for places in added:
+        for place, size in places.items():
+            held[place] = held.get(place, 0) + size
+        runs.append([])
+        for place, size in held.items():
+            function, line, *depth = place.split(":")
+            stack = (Frame(function, "/own/shop.py", int(line), 1), Frame("run", "/own/test.py", 1, 1)) + (
+                Frame("again", "/own/shop.py", 3, 1),
+            ) * int(depth[0] if depth else 0)
+            if size:
+                runs[-1].append(Holding(size, 1, "malloc", stack))
+    return growth(runs, first, "/own")
+
+
+@pytest.mark.parametrize(
+    "added, size, differs",
+    [
+        ([{"a:1": 500}, {"a:1": 100}, {"a:1": 100}, {"a:1": 100}, {"a:1": 100}], 100, False),
+        # One line, called from other depths each time; one function; several in turn.
+        ([{f"a:1:{depth}": 100} for depth in (5, 1, 4, 2, 3)], 100, False),
+        ([{f"a:{line}": 100} for line in range(1, 6)], 100, False),
+        ([{f"{name}:1": 100} for name in "abcde"], 100, True),
+        ([{f"{name}:1": 60} for name in "abcabcabc"], 60, True),
+        ([{"a:1": 10, f"{name}:1": 100} for name in "abcde"], 110, True),
+        ([{"a:1": 10_000, f"{name}:1": 1} for name in "bcdef"], 10_001, False),
+        # Filled once, one after the other, ever more slowly.
+        ([{"a:1": 500}, {}, {"b:1": 100}, {}, {}], 0, False),
+        ([{"a:1": 500}, {"b:1": 900}, {"c:1": 300}, {"d:1": 100}, {}], 0, False),
+        ([{"a:1": 500}, {"b:1": 900}, {"c:1": 400}, {"d:1": 200}, {"e:1": 7}], 7, True),
+        # Replaced by something larger or smaller.
+        ([{"a:1": 500}, {"b:1": 500, "a:1": -500}, {"c:1": 600, "b:1": -500}, {"d:1": 100, "c:1": -600}, {"e:1": 400, "d:1": -100}], 0, False),
+        ([{"a:1": 500}, {}, {}, {}, {}], 0, False),
+        ([{}] * 5, 0, False),
+    ],
+)
+def test_growth(added, size, differs):
+    found = grown(*added)
+    assert (found.bytes, found.differs) == (size, differs), found
+    assert all(holding.bytes > 0 for holding in found.holdings)
+
+
+def test_growth_of_the_only_run_is_everything():
+    found = grown({"a:1": 500, "b:1": 30}, first=0)
+    assert (found.bytes, found.differs) == (530, False)
+
+
+VARIES = """
+import random
+SEEN = []
+
+def walk(depth):
+    if depth:
+        return walk(depth - 1)
+    SEEN.append(bytearray(1_000_000))
+
+def bought(): SEEN.append(bytearray(60_000))
+def sold(): SEEN.append(bytearray(60_000))
+def lost(): SEEN.append(bytearray(60_000))
+HANDLERS = [bought, sold, lost]
+NUMBERS = iter(range(1000))
+"""
+
+
+def test_leaks_by_stacks_that_differ_are_found(tests):  # noqa: F811
+    result = tests(
+        VARIES
+        + """
+@pytest.mark.limit_leaks("100 kB")
+def test_recursive():
+    walk(random.randint(1, 60))
+
+@pytest.mark.limit_leaks("40 kB")
+def test_in_turn():
+    HANDLERS[next(NUMBERS) % 3]()
+
+@pytest.mark.limit_leaks("40 kB", repeat=10)
+def test_at_random():
+    random.choice(HANDLERS)()
+
+@pytest.mark.limit_leaks("40 kB", filter_fn=lambda stack: all(frame.function not in ("bought", "sold", "lost") for frame in stack.frames))
+def test_filtered():
+    HANDLERS[next(NUMBERS) % 3]()
+"""
+    )
+    assert outcomes(result) == {"failed": 3, "passed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(
+        [
+            "limit_leaks('100 kB'): what the test leaves grows by 1.0? MB with each of 5 runs, 9?? kB more than its limit",
+            "limit_leaks('40 kB'): what the test leaves grows by 60.? kB with each of 5 runs, by stacks that differ each time, 20.? kB more*",
+        ]
+    )

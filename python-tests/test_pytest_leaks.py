@@ -109,3 +109,27 @@ def test_filtered():
             "limit_leaks('40 kB'): what the test leaves grows by 60.? kB with each of 5 runs, by stacks that differ each time, 20.? kB more*",
         ]
     )
+
+
+def test_names_that_the_interpreter_keeps_of_attributes_are_none(tests):  # noqa: F811
+    """It has a table of 4,096 of them, by their addresses, which is filled over many runs."""
+    result = tests(
+        """
+from itertools import count
+NUMBERS, RUNS = count(), count()
+
+class Visitor:
+    pass
+
+@pytest.mark.limit_leaks("3 kB")
+def test_looks_up():
+    run, visitor, names = next(RUNS), Visitor(), []
+    for number in range(400):
+        name = next(NUMBERS)
+        names.append(f"visit_{name}_{'x' * (name * 7 % 83)}")
+        # So that the addresses are others in each run.
+        names.append("y" * (number * run * 13 % 97) + str(name))
+    assert not [name for name in names if name[0] == "v" and getattr(visitor, name, None)]
+"""
+    )
+    assert outcomes(result) == {"passed": 1}, result.stdout.str()

@@ -9,6 +9,7 @@ import gc
 import inspect
 import os
 import re
+import sys
 
 # By name: a test may replace them in their modules while it is recorded.
 from os import listdir, unlink
@@ -170,6 +171,14 @@ def _of_marker(kind: Callable[..., _AnyLimit], marker: "pytest.Mark", texts: Dic
         raise TypeError(f"{marker.name}: {wrong}; expected {written}") from None
 
 
+def _collect() -> None:
+    """Frees what nothing but the interpreter holds: cycles, and names that were looked up as attributes, of which it keeps some thousands."""
+    clear = getattr(sys, "_clear_internal_caches", None) or getattr(sys, "_clear_type_cache", None)
+    if clear is not None:
+        clear()
+    gc.collect()
+
+
 def other_threads() -> FrozenSet[int]:
     """The ids of all threads of this process but the current one."""
     try:
@@ -287,7 +296,7 @@ class RecordedCall:
                 output.next_run()
             yield number
             if self.repeat:
-                gc.collect()
+                _collect()
             self.runs.append((begin, now_ns()))
 
     @property

@@ -89,6 +89,14 @@ def test_a_phase_of_a_dormant_program(memtrack, program, tmp_path):
     assert (phase["allocations"]["count"], phase["allocations"]["bytes"]) == (10, 20_000)
 
 
+def test_a_start_that_was_refused_is_said_at_the_end(memtrack, program, tmp_path):
+    """The program may not look at what it returns."""
+    (tmp_path / "phase.bin").write_bytes(b"another's")
+    outcome = memtrack("run", "--dormant", program)
+    assert json.loads(outcome.stdout) == [-1, -1, -1, -1, -2, -1, -1]
+    assert b"nothing was recorded: a start was refused: " in outcome.stderr and b"phase.bin" in outcome.stderr, outcome.stderr
+
+
 def test_a_limit_in_cargo_test(memtrack, tmp_path):
     if not shutil.which("cargo"):
         pytest.skip("no cargo")

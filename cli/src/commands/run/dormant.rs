@@ -77,10 +77,7 @@ pub(super) fn run(options: &args::RunArgs, program: &TargetFile) -> Result<ExitS
         });
         commands.complete(active, options.quiet, &termination);
     } else if !commands.was_started.load(Relaxed) && !options.quiet {
-        let pid = child.pid();
-        message::note(format_args!(
-            "memtrack: nothing was recorded: 'memtrack start {pid}' was not called while the program ran"
-        ));
+        message::note(format_args!("memtrack: nothing was recorded: {}", commands.why_nothing()));
     }
     commands.wait_for_stops();
     server.into_iter().for_each(ControlServer::finish);
@@ -122,6 +119,8 @@ struct DormantRecordings {
     written: HashSet<PathBuf>,
     /// The program has ended: none begins any more.
     is_over: bool,
+    /// Why the last start was refused, if it was: a program may not look at what its own call returns.
+    refusal: Option<String>,
 }
 
 /// Executes commands on a program that is dormant, or recorded.
@@ -145,6 +144,14 @@ impl DormantCommands {
         let mut all = self.lock();
         all.is_over = true;
         std::mem::take(&mut all.active)
+    }
+
+    /// Why there is no recording.
+    fn why_nothing(&self) -> String {
+        match &self.lock().refusal {
+            Some(reason) => format!("a start was refused: {reason}"),
+            None => format!("'memtrack start {}' was not called while the program ran", self.pid),
+        }
     }
 
     /// Waits until the recordings are complete that `stop` has taken out.
@@ -236,6 +243,49 @@ impl DormantCommands {
         RecordingStatus { recorder: std::process::id(), processes }
     }
 
+    /// Begins a recording of a process.
+    fn start_recording(
+        &self,
+        pid: Option<u32>,
+        output: Option<PathBuf>,
+        force: bool,
+        sample: Option<String>,
+    ) -> Result<StartAnswer, String> {
+        let pid = pid.map_or(self.pid, u32::cast_signed);
+        let mut all = self.lock();
+        if all.is_over {
+            return Err("the program has ended".into());
+        }
+        let DormantRecordings { active, written, .. } = &mut *all;
+        self.complete_ended(active, pid);
+        if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
+            return Err("the program is being recorded already; 'memtrack stop' ends that".into());
+        }
+        if pid != self.pid && !(self.options.follow && descendants(self.pid).contains(&pid)) {
+            return Err(format!("process {pid} is none that process {} has started", self.pid));
+        }
+        let is_named = output.is_some();
+        let output = output.or_else(|| self.output(pid));
+        // What the user permits to replace when the program begins is no recording of the program itself.
+        let is_own =
+            output.as_ref().and_then(|output| output.canonicalize().ok()).is_some_and(|path| written.contains(&path));
+        let force = force || (!is_named && !is_own && self.options.force);
+        let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
+        let options = args::RunArgs { output, force, sample, ..self.options.clone() };
+        let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
+        let paths = recording.children().clone();
+        let paths = Arc::new(move |number| paths.capture(number));
+        let kinds = super::recorded_kinds(&options);
+        all.begun += 1;
+        let commands = RecordingCommands::new(recording.handle(), paths, pid, kinds).numbered(all.begun);
+        let capture = recording.capture();
+        let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
+        all.written.insert(capture.clone());
+        all.active.insert(pid, ActiveRecording { recording, commands });
+        self.was_started.store(true, Relaxed);
+        Ok(StartAnswer { capture })
+    }
+
     /// Where a recording is written, if the user has said that; those of children have their ids in the name.
     fn output(&self, pid: i32) -> Option<PathBuf> {
         let output = self.options.output.as_ref()?;
@@ -320,39 +370,9 @@ impl CommandHandler for DormantCommands {
         force: bool,
         sample: Option<String>,
     ) -> Result<StartAnswer, String> {
-        let pid = pid.map_or(self.pid, u32::cast_signed);
-        let mut all = self.lock();
-        if all.is_over {
-            return Err("the program has ended".into());
-        }
-        let DormantRecordings { active, written, .. } = &mut *all;
-        self.complete_ended(active, pid);
-        if active.contains_key(&pid) || active.values().any(|other| other.records(pid)) {
-            return Err("the program is being recorded already; 'memtrack stop' ends that".into());
-        }
-        if pid != self.pid && !(self.options.follow && descendants(self.pid).contains(&pid)) {
-            return Err(format!("process {pid} is none that process {} has started", self.pid));
-        }
-        let is_named = output.is_some();
-        let output = output.or_else(|| self.output(pid));
-        // What the user permits to replace when the program begins is no recording of the program itself.
-        let is_own =
-            output.as_ref().and_then(|output| output.canonicalize().ok()).is_some_and(|path| written.contains(&path));
-        let force = force || (!is_named && !is_own && self.options.force);
-        let sample = sample.map(|sample| sample.parse()).transpose()?.or(self.options.sample);
-        let options = args::RunArgs { output, force, sample, ..self.options.clone() };
-        let recording = AttachedRecording::begin(&options, pid).map_err(|error| format!("{error:#}"))?;
-        let paths = recording.children().clone();
-        let paths = Arc::new(move |number| paths.capture(number));
-        let kinds = super::recorded_kinds(&options);
-        all.begun += 1;
-        let commands = RecordingCommands::new(recording.handle(), paths, pid, kinds).numbered(all.begun);
-        let capture = recording.capture();
-        let capture = capture.canonicalize().unwrap_or_else(|_| capture.into());
-        all.written.insert(capture.clone());
-        all.active.insert(pid, ActiveRecording { recording, commands });
-        self.was_started.store(true, Relaxed);
-        Ok(StartAnswer { capture })
+        let started = self.start_recording(pid, output, force, sample);
+        self.lock().refusal = started.as_ref().err().cloned();
+        started
     }
 
     fn stop(&self, pid: Option<u32>) -> Result<StopAnswer, String> {

@@ -10,10 +10,16 @@ use memtrack_reader::spans::{LiveAtEnds, LiveRow, SpanReplay, SpanSums, TimeSpan
 /// The spans, of CLOCK_MONOTONIC, in nanoseconds since the recording began.
 ///
 /// # Errors
-/// The capture holds no events.
+/// The capture holds no events, or none with exact times: a span of some milliseconds would have nearly nothing.
 pub(crate) fn of_recording(file: &CaptureReader, spans: &[TimeSpan]) -> Result<Vec<TimeSpan>> {
     if file.aggregated() {
         bail!("{}: an aggregated capture holds no events, only sums of allocations", file.path().display());
+    }
+    if !file.has_timestamps() {
+        bail!(
+            "{}: was recorded without exact times, which figures of spans need; record with --allocation-timestamps",
+            file.path().display()
+        );
     }
     let start_ns = file.process().start.monotonic_ns.unwrap_or(0);
     let since = |ns: u64| ns.saturating_sub(start_ns);
@@ -23,7 +29,7 @@ pub(crate) fn of_recording(file: &CaptureReader, spans: &[TimeSpan]) -> Result<V
 /// The sums of spans of CLOCK_MONOTONIC.
 ///
 /// # Errors
-/// A capture that cannot be read, or that holds no events.
+/// A capture that cannot be read, or that holds no events with exact times.
 pub(crate) fn of_capture(file: &CaptureReader, spans: &[TimeSpan]) -> Result<SpanSums> {
     let mut replay = SpanReplay::new(SpanSums::new(of_recording(file, spans)?));
     file.read(&mut replay, |_| ())?;

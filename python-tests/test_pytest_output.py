@@ -54,7 +54,7 @@ def test_over():
 
 def test_what_is_logged_does_not_count_in_a_session(tests, pytester):  # noqa: F811
     result = tests(LOGS + "def test_it():\n    for order in range(4000):\n        handle(order)\n", "--memtrack-compare=figures.json")
-    assert outcomes(result) == {"passed": 1}
+    assert outcomes(result) == {"passed": 1} and "memtrack: memory of 1 test =" in result.stdout.str()
     known = json.loads((pytester.path / "figures.json").read_text())
     assert known["tests"]["test_shop.py::test_it"]["peak_bytes"] < 1_500_000
 

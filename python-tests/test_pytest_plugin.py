@@ -662,9 +662,20 @@ def test_wrong_options_are_said(tests):
         (["--memtrack-fail-over=10%"], "needs --memtrack-compare FILE"),
         (["--memtrack-compare=x", "--memtrack-fail-over=ten"], "'ten': expected 10%, or a size such as 5MB"),
         (["--memtrack-python-allocators=maybe"], "expected yes or no"),
+        (["--memtrack-top=x"], "--memtrack-top x: expected a number"),
+        (["--memtrack", "--memtrack-dir=/proc/x"], "--memtrack-dir /proc/x: cannot be created: No such file or directory"),
+        (["--memtrack-dir=test_shop.py"], "--memtrack-dir test_shop.py: cannot be created: File exists"),
+        (["--memtrack-compare=no/f.json"], "--memtrack-compare no/f.json: cannot be written: No such file or directory"),
     ]:
-        result = tests("def test_it(): pass\n", *options)
-        assert result.ret == pytest.ExitCode.USAGE_ERROR and said in result.stderr.str()
+        result = tests("def test_it():\n    open('ran', 'w')\n", *options)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR and said in result.stderr.str() and not os.path.exists("ran")
+
+
+def test_a_directory_that_cannot_be_made_is_said_by_xdist(tests):
+    pytest.importorskip("xdist")
+    result = tests("@pytest.mark.limit_memory('1 MB')\ndef test_it(): pass\n", "--memtrack", "--memtrack-dir=/proc/x", "-n2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR and "--memtrack-dir /proc/x: cannot be created" in result.stderr.str()
+    assert "INTERNALERROR" not in result.stdout.str()
 
 
 # --- limits of leaks --------------------------------------------------------------------------------------------------

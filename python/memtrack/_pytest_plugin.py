@@ -87,7 +87,7 @@ class _Options:
         try:
             self.compare: Optional[str] = value("memtrack_compare")
             self.records_all = bool(value("memtrack") or self.compare)
-            self.top = int(value("memtrack_top") or 10) if value("memtrack_top") != "0" else 0
+            self.top = _number("--memtrack-top", value("memtrack_top"), 10)
             self.directory_name: Optional[str] = value("memtrack_dir")
             # From here, wherever a test changes to.
             self.directory: Optional[str] = os.path.abspath(self.directory_name) if self.directory_name else None
@@ -102,6 +102,20 @@ class _Options:
             raise pytest.UsageError(f"memtrack: {error}") from None
         if self.fail_over and not self.compare:
             raise pytest.UsageError("memtrack: --memtrack-fail-over needs --memtrack-compare FILE")
+        if not config.option.collectonly and not getattr(config.option, "help", False):
+            self._try_files()
+
+    def _try_files(self) -> None:
+        """What cannot be written is said before any test runs; under pytest-xdist by its controller."""
+        try:
+            option = f"--memtrack-dir {self.directory_name}: cannot be created"
+            if self.directory is not None:
+                os.makedirs(self.directory, exist_ok=True)
+            option = f"--memtrack-compare {self.compare}: cannot be written"
+            if self.compare and not exists(self.compare):
+                tempfile.TemporaryFile(dir=os.path.dirname(self.compare) or ".").close()
+        except OSError as error:
+            raise pytest.UsageError(f"memtrack: {option}: {error.strerror}") from None
 
 
 def _markers(item: pytest.Item) -> Tuple[Optional[pytest.Mark], Optional[pytest.Mark]]:
@@ -113,6 +127,14 @@ def _markers(item: pytest.Item) -> Tuple[Optional[pytest.Mark], Optional[pytest.
         elif leaks is None and marker.name == "limit_leaks":
             leaks = marker
     return memory, leaks
+
+
+def _number(option: str, text: Optional[str], default: int) -> int:
+    if not text:
+        return default
+    if not text.isdecimal():
+        raise ValueError(f"{option} {text}: expected a number")
+    return int(text)
 
 
 def _yes_or_no(text: Optional[str]) -> Optional[bool]:
@@ -386,7 +408,7 @@ class MemtrackPlugin:
         from memtrack._test_figures import summary
 
         if self.figures:
-            terminalreporter.write_sep("=", f"memtrack: memory of {len(self.figures):,} tests")
+            terminalreporter.write_sep("=", f"memtrack: memory of {len(self.figures):,} {'tests' if len(self.figures) > 1 else 'test'}")
             for line in summary(self.figures, self.options.top):
                 terminalreporter.write_line(line)
         if self.comparison:

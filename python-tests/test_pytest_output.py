@@ -210,3 +210,49 @@ def test_over():
     )
     assert outcomes(result) == {"failed": 1}
     result.stdout.fnmatch_lines(["* MB * test_over at test_shop.py:*, via *json/*"])
+
+
+def test_a_failure_names_threads_that_are_older_than_the_test(tests):  # noqa: F811
+    """Where they count, and only they."""
+    result = tests(
+        """
+import queue
+ORDERS, DONE = queue.Queue(), queue.Queue()
+
+def serve():
+    kept = []
+    while ORDERS.get():
+        kept.append(bytearray(3_000_000))
+        DONE.put(True)
+
+SERVER = threading.Thread(target=serve, name="server", daemon=True)
+
+def ask():
+    ORDERS.put(True)
+    DONE.get()
+
+def test_starts():
+    SERVER.start()
+
+@pytest.mark.limit_memory("1 MB")
+def test_by_an_older_one():
+    ask()
+
+@pytest.mark.limit_memory("1 MB")
+def test_by_its_own():
+    thread = threading.Thread(target=load, args=(7,))
+    thread.start()
+    thread.join()
+
+@pytest.mark.limit_memory("1 MB", current_thread_only=True)
+def test_not_counted():
+    ask()
+
+@pytest.mark.limit_leaks("1 MB")
+def test_leaks_by_an_older_one():
+    ask()
+"""
+    )
+    assert outcomes(result) == {"passed": 2, "failed": 3}, result.stdout.str()
+    said = [line for line in result.outlines if line.startswith("by threads that are older than the test: ")]
+    assert len(said) == 2 and all("(3.00 MB); with current_thread_only=True" in line for line in said), said

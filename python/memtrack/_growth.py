@@ -9,8 +9,8 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 from memtrack._holders import NO_STACK, Holding, own_frame
 from memtrack._records import Stack
 
-#: A call stack and an allocator.
-_Site = Tuple[Stack, str]
+#: A call stack, an allocator, and the thread if it is older.
+_Site = Tuple[Stack, str, str]
 #: Bytes and number, before all runs and after each.
 _Held = List[Tuple[int, int]]
 _Average = Callable[[List[int]], int]
@@ -48,7 +48,7 @@ def _held(runs: Sequence[Iterable[Holding]]) -> Dict[_Site, _Held]:
     held: Dict[_Site, _Held] = {}
     for number, holdings in enumerate(runs, 1):
         for holding in holdings:
-            sums = held.setdefault((holding.stack, holding.allocator), [(0, 0)] * (len(runs) + 1))
+            sums = held.setdefault((holding.stack, holding.allocator, holding.older_thread), [(0, 0)] * (len(runs) + 1))
             size, count = sums[number]
             sums[number] = size + holding.bytes, count + holding.count
     return held
@@ -64,8 +64,8 @@ def _grown(held: Dict[_Site, _Held], group: Callable[[_Site], Tuple[object, ...]
         sizes, counts = ([sum(each) for each in zip(*(_changes(held[site], first, member) for site in sites))] for member in (0, 1))
         size = average(sizes)
         if size > 0:
-            stack, allocator = max(sites, key=lambda site: _change(held[site], first))
-            grown.append(Holding(size, max(_median(counts), 0), allocator, stack))
+            stack, allocator, thread = max(sites, key=lambda site: _change(held[site], first))
+            grown.append(Holding(size, max(_median(counts), 0), allocator, stack, thread))
     return grown
 
 
@@ -75,14 +75,14 @@ def _shares(held: Dict[_Site, _Held], first: int, whole: int) -> List[Holding]:
     everything = sum(size for _, size in grown)
     shares = []
     given, before = 0, 0
-    for (stack, allocator), size in grown:
+    for site, size in grown:
         # So that they add up.
         given += size
         share = whole * given // everything - before
         before += share
         if share:
-            count = held[stack, allocator][-1][1] - held[stack, allocator][first][1]
-            shares.append(Holding(share, max(count, 0), allocator, stack))
+            stack, allocator, thread = site
+            shares.append(Holding(share, max(held[site][-1][1] - held[site][first][1], 0), allocator, stack, thread))
     return shares
 
 

@@ -30,6 +30,8 @@ class Holding:
     count: int
     allocator: str
     stack: Stack
+    older_thread: str = ""
+    """The thread, if it was there before what is judged."""
 
 
 def holders_text(holdings: Iterable[Holding], root: str, most: int = 5) -> List[str]:

@@ -14,7 +14,8 @@ import sys
 # By name: a test may replace them in their modules while it is recorded.
 from os import listdir, unlink
 from os.path import exists
-from threading import get_native_id
+from threading import active_count, get_native_id
+from threading import enumerate as threads_of_python
 from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Iterable, Iterator, List, NamedTuple, Optional, Tuple, TypeVar, Union
 
 from memtrack._capture import Allocation, Capture
@@ -203,6 +204,8 @@ class RecordedCall:
         self._path = path
         self.others = others
         """Threads that are not judged, such as those of the kernel of a notebook."""
+        self._older: FrozenSet[int] = frozenset()
+        """Threads of Python that were there before it."""
         self.limits = limits
         self.root = root
         self.fixtures = fixtures
@@ -237,6 +240,8 @@ class RecordedCall:
 
     def started(self) -> "RecordedCall":
         """Itself, with the recording begun; `with` ends it. Raises Error if the process cannot be recorded."""
+        if active_count() > 1:
+            self._older = frozenset(thread.native_id for thread in threads_of_python() if thread.native_id is not None) - {get_native_id()}
         if self._resting is not None and self._resting.go_on():
             return self
         self._resting = None
@@ -374,7 +379,8 @@ class RecordedCall:
             if fixture is not None:
                 apart[fixture] = apart.get(fixture, 0) + allocation.bytes
             elif stack is not None and (allocation.thread == own or not (current_thread_only or allocation.thread in self.others)):
-                judged.append(Holding(allocation.bytes, allocation.count, allocation.allocator, stack))
+                older = (allocation.thread_name or str(allocation.thread)) if allocation.thread in self._older else ""
+                judged.append(Holding(allocation.bytes, allocation.count, allocation.allocator, stack, older))
         return judged, apart
 
     def at_its_peak(self, current_thread_only: bool) -> Tuple[List[Holding], Dict[str, int]]:
@@ -393,6 +399,13 @@ class RecordedCall:
     def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:
         """The text of a failure."""
         lines = [title, *holders_text(holdings, self.root)]
+        older: Dict[str, int] = {}
+        for holding in holdings:
+            if holding.older_thread:
+                older[holding.older_thread] = older.get(holding.older_thread, 0) + holding.bytes
+        if older:
+            threads = ", ".join(f"{name} ({size_text(size)})" for name, size in sorted(older.items(), key=lambda each: -each[1]))
+            lines.append(f"by threads that are older than the test: {threads}; with current_thread_only=True they do not count")
         kept = {"log": output.log_bytes if output is not None else 0, "what it prints": apart.pop(PRINTED, 0)}
         texts = [f"{name} ({size_text(size)})" for name, size in kept.items() if size]
         if texts:

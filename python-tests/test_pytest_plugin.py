@@ -126,9 +126,13 @@ def test_what_a_child_held_that_has_ended_is_no_leak(tests):
     result.stdout.fnmatch_lines(["limit_leaks('100 kB'): what the test leaves grows by 1.00 MB *"])
 
 
-def test_a_test_may_clear_the_environment(tests, executable, monkeypatch):
+@pytest.mark.parametrize("by_path", [False, True])
+def test_a_test_may_clear_the_environment(tests, executable, monkeypatch, by_path):
     monkeypatch.setenv("MEMTRACK", str(executable))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    if by_path:
+        monkeypatch.delenv("MEMTRACK")
+        monkeypatch.setenv("PATH", f"{executable.parent}:/usr/bin:/bin")
     result = tests(
         """
 @pytest.mark.limit_memory("3 MB")

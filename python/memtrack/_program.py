@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 NAME = "memtrack"
 #: Names the program to use instead.
 VARIABLE = "MEMTRACK"
-#: What it named when it was asked to be kept.
+#: What it named when it was asked to be kept, and the PATH of then.
 _kept: Optional[str] = None
+_kept_path: Optional[str] = None
 
 
 def keep_program() -> None:
-    """What the variable names now is the program, also where the environment is cleared later, as by a test."""
-    global _kept
-    _kept = os.environ.get(VARIABLE)
+    """The program is the one that is found now, also where the environment is cleared later, as by a test."""
+    global _kept, _kept_path
+    _kept, _kept_path = os.environ.get(VARIABLE), os.environ.get("PATH")
 
 
 def find_program() -> str:
@@ -44,7 +45,7 @@ def find_program() -> str:
             return path
     import shutil
 
-    found = shutil.which(NAME)
+    found = shutil.which(NAME) or shutil.which(NAME, path=_kept_path)
     if found:
         return found
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")

@@ -71,6 +71,14 @@ def test_a_cell_shows_its_page_and_its_value(notebook, tmp_path):
     assert own.bytes >= 5_000_000 and "/ipykernel_" in own.stack[0].file
 
 
+def test_a_cell_may_be_sampled(notebook):
+    one, sized = notebook(
+        "%%memtrack --sample\nkept = [bytearray(5_000) for _ in range(2_000)]", "%%memtrack --sample=64KiB -o s.bin\nmore = bytearray(9_000_000)\nlen(more)"
+    )
+    assert page(one) and page(sized) and value(sized) == "9000000"
+    assert not [each for each in (*one, *sized) if each.output_type == "error"]
+
+
 def test_an_error_is_the_cells_own(notebook):
     failing, wrong, late = notebook(
         "%%memtrack\nbefore = 7\ndef divide():\n    return 1 / 0\ndivide()", "%%memtrack\nx = (1", "before"
@@ -118,9 +126,10 @@ def test_wrong_options_are_said_before_the_cell_runs(notebook):
 
 
 def test_what_an_expression_leaves(notebook):
-    _, leak, none, failing, usage = notebook(
-        "kept = []",
+    _, leak, of_function, none, failing, usage = notebook(
+        "kept = []\ndef grab():\n    kept.append(bytes(50_000))",
         "%memtrack_leaks -r 4 kept.append(bytes(100_000))",
+        "%memtrack_leaks grab()",
         "%memtrack_leaks [1] * 1000",
         "%memtrack_leaks kept.disappear()",
         "%memtrack_leaks",
@@ -129,6 +138,8 @@ def test_what_an_expression_leaves(notebook):
     assert "<expression>:1" in leak[0].text
     # The kernel's own threads save the history of cells meanwhile.
     assert "history.py" not in leak[0].text
+    # As tracebacks call it.
+    assert "  grab at Cell In[2], line 3" in of_function[0].text, of_function[0].text
     assert none[0].text == "[1] * 1000: nothing grows in 5 runs\n"
     assert error(failing).ename == "AttributeError"
     assert "expected an expression" in error(usage).evalue

@@ -61,7 +61,7 @@ def test_over():
     result.stdout.fnmatch_lines(
         [
             "limit_memory('24 MB'): the test held 43.0 MB at its high-water mark, 19.0 MB more than its limit",
-            "*Size*Part*Count*Allocator*Place*",
+            "     Size     Part    Count  Allocator  Place",
             "*40.0 MB*load*test_shop.py:6",
             "*return [[]bytearray(1_000_000) for _ in range(blocks)[]]",
             "*called by test_over at test_shop.py:10",

@@ -7,7 +7,7 @@ import dataclasses
 import linecache
 import os
 import sysconfig
-from typing import Dict, Iterable, List, Sequence, Tuple
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from memtrack._records import Frame, Stack
 from memtrack._sizes import size_text
@@ -34,27 +34,34 @@ class Holding:
     """The thread, if it was there before what is judged."""
 
 
-def holders_text(holdings: Iterable[Holding], root: str, most: int = 5) -> List[str]:
-    """A table of the places that hold most, in the order of their bytes."""
+def holders_text(
+    holdings: Iterable[Holding], root: str, most: int = 5, cell: Callable[[str], Optional[str]] = lambda file: None
+) -> List[str]:
+    """A table of the places that hold most, in the order of their bytes. `cell` gives the name of a notebook's cell, by its file."""
+
+    def text(frame: Frame) -> str:
+        named = cell(frame.file)
+        return f"{frame.function} at {named}, line {frame.line}" if named else _place_text(frame, root)
+
     places = _by_place(holdings, root)
     whole = sum(place.bytes for place in places) or 1
-    lines = [f"{'Size':>9}  {'Part':>6}  {'Count':>7}  Allocator  Place"]
+    lines = [f"{'Size':>9}  {'Part':>7}  {'Count':>7}  Allocator  Place"]
     shown = [place for place in places[:most] if place.bytes * LEAST_SHARE >= whole] or places[:1]
     for place in shown:
         allocators = sorted(place.allocators)
         more = f" +{len(allocators) - 1}" if len(allocators) > 1 else ""
         part = f"{100 * place.bytes / whole:.1f} %"
         lines.append(
-            f"{size_text(place.bytes):>9}  {part:>6}  {place.count:>7,}  {place.main_allocator}{more}  "
-            f"{_place_text(place.stack[place.at], root)}{place.via(root)}"
+            f"{size_text(place.bytes):>9}  {part:>7}  {place.count:>7,}  {place.main_allocator}{more}  "
+            f"{text(place.stack[place.at])}{place.via(text)}"
         )
         source = linecache.getline(place.stack[place.at].file, place.stack[place.at].line).strip()
         if source:
-            lines.append(f"{'':>28}{source}")
-        callers = [_place_text(frame, root) for frame in place.stack[place.at + 1 :]]
-        lines += [f"{'':>28}called by {caller}" for caller in callers[:_CALLERS]]
+            lines.append(f"{'':>29}{source}")
+        callers = [text(frame) for frame in place.stack[place.at + 1 :]]
+        lines += [f"{'':>29}called by {caller}" for caller in callers[:_CALLERS]]
         if len(callers) > _CALLERS:
-            lines.append(f"{'':>28}and {len(callers) - _CALLERS} more")
+            lines.append(f"{'':>29}and {len(callers) - _CALLERS} more")
     if len(places) > len(shown):
         rest = sum(place.bytes for place in places[len(shown) :])
         lines.append(f"{size_text(rest):>9}  in {len(places) - len(shown)} more")
@@ -85,14 +92,14 @@ class _Place:
             # The callers of the stack that holds most.
             self.most, self.stack, self.at = holding.bytes, holding.stack or (NO_STACK,), at
 
-    def via(self, root: str) -> str:
+    def via(self, text: Callable[[Frame], str]) -> str:
         """The function that the place called for most of it, unless it allocated most by itself; as in `memtrack table`."""
         key = max(self.callees, key=lambda each: self.callees[each][0])
         callees = len(self.callees) - ((NO_STACK.function, NO_STACK.file) in self.callees)
         if not callees or self.callees[key][1] == NO_STACK:
             return ""
         more = f" and {callees - 1} more" if callees > 1 else ""
-        return f", via {_place_text(self.callees[key][1], root)}{more}"
+        return f", via {text(self.callees[key][1])}{more}"
 
     @property
     def main_allocator(self) -> str:

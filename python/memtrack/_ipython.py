@@ -30,6 +30,7 @@ _CELL = """%%memtrack [options]: records the cell, and shows its page.
   -f, --force                 replace FILE
   --native                    record the stacks of native code, too
   --trace-python-allocators   record every Python object, not only the arenas that objects lie in
+  --sample[=SIZE]             record a sample of the allocations, one in each SIZE on average
   --height PIXELS             the height of the page (default: 600)
 
 All other options are those of `memtrack flamegraph`, such as --leaks, --temporary, --inverted, --own, --function TEXT.
@@ -92,6 +93,7 @@ class _Magics:
                 path,
                 native_traces=wanted.native,
                 trace_python_allocators=wanted.trace_python_allocators,
+                sample=wanted.sample,
                 allocation_timestamps=True,
                 follow_fork=True,
                 overwrite=wanted.force,
@@ -128,10 +130,17 @@ class _Magics:
             with recorded.started():
                 for _ in recorded.numbers():
                     call_test(eval, (code, self.shell.user_ns), {})
-            print("\n".join(_leaks_text(recorded, limit, expression, wanted.rows)))
+            print("\n".join(_leaks_text(recorded, limit, expression, wanted.rows, self._cell)))
+
+    def _cell(self, file: str) -> Optional[str]:
+        """The name of the cell that is compiled as this file, as in tracebacks; where IPython tells it."""
+        known = getattr(self.shell.compile, "format_code_name", lambda _: None)(file)
+        return known and " ".join(known)
 
 
-def _leaks_text(recorded: "RecordedCall", limit: Any, expression: str, rows: int) -> List[str]:
+def _leaks_text(
+    recorded: "RecordedCall", limit: Any, expression: str, rows: int, cell: Callable[[str], Optional[str]]
+) -> List[str]:
     from memtrack._holders import holders_text
     from memtrack._sizes import size_text
 
@@ -143,7 +152,7 @@ def _leaks_text(recorded: "RecordedCall", limit: Any, expression: str, rows: int
     how = f"grows by {size_text(grown)} with each of {runs} runs" if runs > 1 else f"leaves {size_text(grown)} in one run"
     if growing.differs:
         how += ", by stacks that differ each time"
-    return [f"{expression}: {how}", *holders_text(growing.holdings, recorded.root, rows)]
+    return [f"{expression}: {how}", *holders_text(growing.holdings, recorded.root, rows, cell)]
 
 
 def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
@@ -153,6 +162,7 @@ def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
     options.add_argument("-f", "--force", action="store_true")
     options.add_argument("--native", action="store_true")
     options.add_argument("--trace-python-allocators", action="store_true")
+    options.add_argument("--sample", nargs="?", const=True)
     options.add_argument("--height", type=int, default=600)
     options.add_argument("-h", "--help", action="store_true")
     try:

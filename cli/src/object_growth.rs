@@ -20,8 +20,6 @@ const MOST: usize = 3;
 const MOST_SEEN: usize = 16;
 /// The least growth of a type and what it holds, in bytes.
 const LEAST: u64 = 64 << 10;
-/// How paths from the interpreter's table of interned strings begin.
-const INTERNED: &str = "<interned strings>";
 
 /// A type, and its objects in each picture.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,27 +110,22 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
     for of in &mut growing {
         let mut paths = whole.iter().map(|picture| picture.paths(&picture.find_named(&of.name)));
         let first = paths.next().unwrap_or_default();
-        of.paths = grown_paths(&first, paths.next().unwrap_or_default());
+        of.paths = grown_paths(&first, paths.next().unwrap_or_default(), of.own_growth());
     }
-    // Nobody has made what only the interpreter's own table holds.
-    growing.retain(|of| !of.paths.is_empty());
     Ok(largest(growing))
 }
 
-/// Of the paths of the last picture those to more objects than in the first, by the bytes of these; all where there are none such.
-/// The table of interned strings is the interpreter's.
-fn grown_paths(first: &[HolderPath], mut last: Vec<HolderPath>) -> Vec<HolderPath> {
-    last.retain(|path| !path.pattern.starts_with(INTERNED));
+/// Of the paths of the last picture those that a hundredth of the type's growth or more is at, by how much; counts of large types are
+/// estimates. None where that is not known.
+fn grown_paths(first: &[HolderPath], mut last: Vec<HolderPath>, type_growth: u64) -> Vec<HolderPath> {
     let before: BTreeMap<&str, &HolderPath> = first.iter().map(|path| (&*path.pattern, path)).collect();
     let growth = |path: &HolderPath| {
         let before = before.get(&*path.pattern);
         let (count, bytes) = before.map_or((0, 0), |before| (before.count, before.own_bytes));
         (path.own_bytes.saturating_sub(bytes), path.count.saturating_sub(count))
     };
-    if last.iter().any(|path| growth(path).1 > 0) {
-        last.retain(|path| growth(path).1 > 0);
-        last.sort_by_key(|path| std::cmp::Reverse(growth(path)));
-    }
+    last.retain(|path| growth(path).1 > 0 && growth(path).0 >= type_growth / 100);
+    last.sort_by_key(|path| std::cmp::Reverse(growth(path)));
     last
 }
 
@@ -211,19 +204,24 @@ mod tests {
             own_bytes: count * 64,
             ..growing("", 0, "").paths.swap_remove(0)
         };
-        let first = [path("lib.TABLE[…]", 900), path("app.entries[…].meta", 100)];
+        let first = [path("lib.TABLE[…]", 900), path("<interned strings>", 800), path("app.entries[…].meta", 100)];
         let last = vec![
             path("lib.TABLE[…]", 900),
-            path("<interned strings>", 800),
+            path("<interned strings>", 801),
             path("app.entries[…].meta", 300),
             path("app.new[…]", 201),
         ];
-        let found = grown_paths(&first, last);
-        let told: Vec<_> = found.iter().map(|path| (&*path.pattern, path.count)).collect();
-        assert_eq!(told, [("app.new[…]", 201), ("app.entries[…].meta", 300)]);
+        let found = |last: Vec<HolderPath>| {
+            let found = grown_paths(&first, last, 64 * 402);
+            found.into_iter().map(|path| (path.pattern.to_string(), path.count)).collect::<Vec<_>>()
+        };
+        let [new, entries] = ["app.new[…]", "app.entries[…].meta"].map(str::to_owned);
+        assert_eq!(found(last), [(new, 201), (entries, 300)]);
+        // What the program interns stays with the interpreter from 3.12 on.
+        let interned = vec![path("lib.TABLE[…]", 900), path("<interned strings>", 1200)];
+        assert_eq!(found(interned), [("<interned strings>".to_owned(), 1200)]);
         // Of paths to other objects than before nothing is known.
-        let same = vec![path("lib.TABLE[…]", 900), path("<interned strings>", 800)];
-        assert_eq!(grown_paths(&first, same).len(), 1);
+        assert_eq!(found(vec![path("lib.TABLE[…]", 900), path("<interned strings>", 800)]), []);
     }
 
     /// A picture of the end comes right after the last mark: nothing grows between the two.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::late_threads::LateThreads;
 use crate::library::{inspect_untraced, on_own_thread};
-use crate::process_copy::{CopyInUse, ProcessCopy};
+use crate::process_copy::{CopyInUse, ProcessCopy, wait_for_left};
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
 use crate::stop::{Halt, STOP_LIMIT, halt, is_in_sequence};
@@ -51,6 +51,9 @@ pub fn freeze<T: Send>(
         let target = inspect_untraced(pid)?;
         if target.facts.seccomp != 0 && !hold {
             return Err(Refusal::Seccomp("a filter", "clone and wait4, or pass --hold".into()));
+        }
+        if !hold {
+            wait_for_left(&target);
         }
         let view = ProcessView::of_stopped(pid).map_err(|_| Refusal::Gone)?;
         let (threads, begun, was_ready) = stop_when(&target, &|| ready(&view))?;

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::freeze::stop_any;
-use crate::library::on_own_thread;
+use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
 use crate::remote_call::RemoteThread;
@@ -43,6 +43,12 @@ pub struct CopyEnded<'a> {
 }
 
 impl CopyInUse {
+    /// There is none.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+
     /// Makes a copy of the process; returns its number.
     pub(crate) fn make(
         &self,
@@ -59,17 +65,24 @@ impl CopyInUse {
     }
 
     /// Ends the copy, and lets the process wait for it.
+    ///
+    /// # Errors
+    /// Somebody else had ended it, so that what was read of it is not whole; or the process cannot wait for it.
     pub(crate) fn end_in(&self, target: &TargetProcess) -> Result<(), Refusal> {
         let mut place = self.place();
-        place.take().map_or(Ok(()), |(_, copy)| copy.end(target))
+        let Some((_, copy)) = place.take() else { return Ok(()) };
+        let had_ended = has_ended(copy.tracee.tid());
+        let waited = copy.kill().wait_in(target);
+        if had_ended { Err(Refusal::CopyEnded) } else { waited }
     }
 
     /// Ends the copy, whatever reads it, and lets the process wait for it: for who is about to end memtrack.
     pub fn end(&self) -> CopyEnded<'_> {
         let mut place = self.place();
         if let Some((pid, copy)) = place.take() {
+            let copy = copy.kill();
             // There is nobody to whom a reason could be told.
-            let _ = on_own_thread(|| copy.end(&TargetProcess::inspect(pid)?));
+            let _ = on_own_thread(|| copy.wait_in(&inspect_untraced(pid)?));
         }
         CopyEnded { _none: place }
     }
@@ -80,30 +93,49 @@ impl CopyInUse {
 }
 
 impl ProcessCopy {
-    fn end(self, target: &TargetProcess) -> Result<(), Refusal> {
-        let Self { tracee, inner_pid } = self;
-        tracee.kill();
-        if ProcessFacts::read(target.pid).is_none() {
-            return Ok(());
-        }
-        let (stopped, late) = match stop_any(target) {
-            Ok(stopped) => stopped,
+    fn kill(self) -> KilledCopy {
+        self.tracee.kill();
+        KilledCopy { inner_pid: self.inner_pid }
+    }
+}
+
+/// A copy that has ended, and for which its process has not waited.
+#[derive(Debug)]
+struct KilledCopy {
+    inner_pid: u64,
+}
+
+impl KilledCopy {
+    fn wait_in(self, target: &TargetProcess) -> Result<(), Refusal> {
+        match wait_in(target, &[self.inner_pid], 0) {
             // It has ended meanwhile, and its children are not its own any more.
-            Err(Refusal::Gone) => return Ok(()),
-            Err(refusal) => return Err(refusal),
-        };
-        let mut thread = RemoteThread::begin(target, stopped, late)?;
-        let waited = wait_for(&mut thread, inner_pid, 0);
-        for left in left_copies(target.pid) {
-            let _ = wait_for(&mut thread, left, libc::WNOHANG as u64);
-        }
-        thread.finish()?;
-        match waited {
+            Err(Refusal::Gone) => Ok(()),
             // Another memtrack took it for one that was left.
             Err(Refusal::InTarget { error, .. }) if error.raw_os_error() == Some(libc::ECHILD) => Ok(()),
             waited => waited,
         }
     }
+}
+
+/// Lets the process wait for copies that were left to it, before another one is made: it may have as many children as it can.
+pub(crate) fn wait_for_left(target: &TargetProcess) {
+    let left = left_copies(target.pid);
+    if !left.is_empty() {
+        // They do not matter to what is to be done.
+        let _ = wait_in(target, &left, libc::WNOHANG as u64);
+    }
+}
+
+/// Lets a process wait for children of it, in a thread that is stopped for that.
+fn wait_in(target: &TargetProcess, children: &[u64], options: u64) -> Result<(), Refusal> {
+    if ProcessFacts::read(target.pid).is_none() {
+        return Err(Refusal::Gone);
+    }
+    let (stopped, late) = stop_any(target)?;
+    let mut thread = RemoteThread::begin(target, stopped, late)?;
+    let waited: Vec<_> = children.iter().map(|child| wait_for(&mut thread, *child, options)).collect();
+    thread.finish()?;
+    waited.into_iter().collect()
 }
 
 fn wait_for(thread: &mut RemoteThread<'_>, child: u64, options: u64) -> Result<(), Refusal> {
@@ -123,11 +155,22 @@ fn left_copies(pid: i32) -> Vec<u64> {
 
 /// Whether the process is a copy that has ended.
 fn is_left(pid: i32) -> bool {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
-    let line = read("stat");
-    let fields: Vec<&str> =
-        line.rsplit_once(") ").map(|(_, rest)| rest.split_ascii_whitespace().collect()).unwrap_or_default();
-    fields.get(STATE) == Some(&"Z") && fields.get(EXIT_SIGNAL) == Some(&"0") && read("oom_score_adj").trim() == MARK
+    let fields = state_fields(pid);
+    let mark = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
+    let is = |at: usize, text: &str| fields.get(at).is_some_and(|field| field == text);
+    is(STATE, "Z") && is(EXIT_SIGNAL, "0") && mark.trim() == MARK
+}
+
+/// Whether a child that is traced has ended.
+fn has_ended(pid: i32) -> bool {
+    state_fields(pid).get(STATE).is_none_or(|state| matches!(&**state, "Z" | "X"))
+}
+
+/// The line of a process's state behind its name; empty where there is no such process.
+fn state_fields(pid: i32) -> Vec<String> {
+    let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = line.rsplit_once(") ").map(|(_, rest)| rest.split_ascii_whitespace().map(str::to_owned).collect());
+    fields.unwrap_or_default()
 }
 
 /// The numbers of a process in all name spaces, from that of memtrack on.

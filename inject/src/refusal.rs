@@ -129,6 +129,12 @@ pub enum Refusal {
     /// Another image or none is being started.
     #[error("the process has ended meanwhile, or executes another program")]
     Gone,
+    /// What was read of the copy is not whole.
+    #[error(
+        "the copy of the process was ended while it was read, perhaps for want of memory; with --hold no copy is made, and the \
+         program stands still while it is read"
+    )]
+    CopyEnded,
     /// No thread came to a safe point.
     #[error("no thread of the process could be used within {seconds} s: {reason}; try again")]
     Busy {

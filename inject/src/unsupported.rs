@@ -71,6 +71,12 @@ pub struct FreezeCost {
 pub struct CopyInUse;
 
 impl CopyInUse {
+    /// There is none.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+
     /// Does nothing.
     pub fn end(&self) {}
 }

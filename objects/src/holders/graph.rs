@@ -286,8 +286,13 @@ impl<'a> Holders<'a> {
         let children = self.children();
         let holders = self.reversed();
         let mut is_first = vec![false; self.parents.len()];
-        for object in &self.first {
-            is_first[*object as usize] = true;
+        // A frame holds its variables, also those that are called by a module.
+        let stored = &self.picture.stored;
+        let roots = stored.roots.get(..self.picture.late_roots.start).unwrap_or(&stored.roots);
+        for object in self.first.iter().copied().chain(roots.iter().map(|root| root.object)) {
+            if let Some(is_first) = is_first.get_mut(object as usize) {
+                *is_first = true;
+            }
         }
         let mut by_type: Vec<Vec<u32>> = vec![Vec::new(); self.picture.stored.types.len()];
         for object in &self.order {

@@ -28,14 +28,21 @@ struct GrownSum {
     retained: [Option<u64>; 2],
 }
 
-/// Function, file, line, and the file as it is shown.
-type PlaceKey = (String, String, u32, String);
+/// Function, file and line.
+type PlaceKey = (String, String, u32);
 
 /// A type, and the places that made its objects.
 #[derive(Debug, Default)]
 struct GrownType {
     sum: GrownSum,
-    places: BTreeMap<PlaceKey, GrownSum>,
+    places: BTreeMap<PlaceKey, GrownPlace>,
+}
+
+/// What a place made, and its file as it is shown: as the later side shows it, if both have it.
+#[derive(Debug, Default)]
+struct GrownPlace {
+    shown_file: String,
+    sum: GrownSum,
 }
 
 impl GrownSum {
@@ -65,7 +72,7 @@ pub(super) fn run(options: &ObjectsArgs, captures: &[PathBuf]) -> Result<u8> {
     let after = after.read(options, at(&after, options.at.last()))?;
     let unreadable = before.unreadable + after.unreadable;
     let mut grown: Vec<(String, GrownType)> = by_name(&[before, after]).into_iter().collect();
-    grown.retain(|(_, of)| of.sum.has_changed() || of.places.values().any(GrownSum::has_changed));
+    grown.retain(|(_, of)| of.sum.has_changed() || of.places.values().any(|place| place.sum.has_changed()));
     grown.sort_by_key(|(_, of)| std::cmp::Reverse((of.sum.grown_bytes(), of.sum.grown_count())));
     let mut out = stdout().lock();
     if options.json {
@@ -103,10 +110,10 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
                 *known.sum.retained[side].get_or_insert(0) += retained;
             }
             for ObjectPlace { function, file, shown_file, line, count, own_bytes } in &of.made.places {
-                let key = (function.clone(), file.clone(), *line, shown_file.clone());
-                let place = known.places.entry(key).or_default();
-                place.count[side] += count;
-                place.own_bytes[side] += own_bytes;
+                let place = known.places.entry((function.clone(), file.clone(), *line)).or_default();
+                place.shown_file.clone_from(shown_file);
+                place.sum.count[side] += count;
+                place.sum.own_bytes[side] += own_bytes;
             }
         }
     }
@@ -116,7 +123,7 @@ fn by_name(reads: &[ObjectsRead; 2]) -> BTreeMap<String, GrownType> {
 fn as_json(grown: &[(String, GrownType)], unreadable: u64) -> Value {
     let difference = |[before, after]: [u64; 2]| i128::from(after) - i128::from(before);
     let number = |number: i128| i64::try_from(number).unwrap_or(i64::MAX);
-    let place = |(function, file, line, _): &PlaceKey, sum: &GrownSum| {
+    let place = |(function, file, line): &PlaceKey, sum: &GrownSum| {
         json!({
             "function": function,
             "file": file,
@@ -130,7 +137,8 @@ fn as_json(grown: &[(String, GrownType)], unreadable: u64) -> Value {
             [None, None] => None,
             [before, after] => Some(number(difference([before.unwrap_or(0), after.unwrap_or(0)]))),
         };
-        let mut places: Vec<_> = of.places.iter().filter(|(_, sum)| sum.has_changed()).collect();
+        let mut places: Vec<_> = of.places.iter().map(|(key, place)| (key, &place.sum)).collect();
+        places.retain(|(_, sum)| sum.has_changed());
         places.sort_by_key(|(_, sum)| std::cmp::Reverse((sum.grown_bytes(), sum.grown_count())));
         json!({
             "type": name,
@@ -175,7 +183,10 @@ fn table_of_types(grown: &[(String, GrownType)], rows: usize) -> (TextTable, usi
 fn table_of_places(grown: &[(String, GrownType)], rows: usize) -> (TextTable, usize) {
     let mut all: Vec<(&str, ObjectPlace, &GrownSum)> = Vec::new();
     for (name, of) in grown {
-        for ((function, file, line, shown_file), sum) in of.places.iter().filter(|(_, sum)| sum.has_changed()) {
+        for ((function, file, line), GrownPlace { shown_file, sum }) in &of.places {
+            if !sum.has_changed() {
+                continue;
+            }
             let (function, file, shown_file) = (function.clone(), file.clone(), shown_file.clone());
             all.push((name, ObjectPlace { function, file, shown_file, line: *line, count: 0, own_bytes: 0 }, sum));
         }

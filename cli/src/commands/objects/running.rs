@@ -2,7 +2,7 @@
 //!
 //! Invariant: the program goes on as it was.
 
-use std::sync::Arc;
+use std::sync::Once;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -43,7 +43,7 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
         (read_objects(view, &runtime, detail, blocks, reading_room(cost)), cost)
     };
     let in_use = copy_ended_by_signals();
-    let (picture, cost) = freeze(pid, options.hold, &in_use, &ready, work).with_context(of_process)?;
+    let (picture, cost) = freeze(pid, options.hold, in_use, &ready, work).with_context(of_process)?;
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
     let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns) };
     let mut read = read_picture(options, &picture, moment);
@@ -59,16 +59,19 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
 
 /// The place of the copy that is read: a signal that ends memtrack ends the copy first, of which an entry in the system's table of
 /// processes would be left to the program otherwise.
-fn copy_ended_by_signals() -> Arc<CopyInUse> {
-    let in_use = Arc::new(CopyInUse::default());
-    let copy = Arc::clone(&in_use);
-    if let Ok(signals) = EndSignals::take() {
-        signals.end_with(move |signal| {
-            let _ended = copy.end();
-            let _ = emulate_default_handler(signal);
-        });
-    }
-    in_use
+fn copy_ended_by_signals() -> &'static CopyInUse {
+    static IN_USE: CopyInUse = CopyInUse::new();
+    static SIGNALS: Once = Once::new();
+    // Once, since whoever handles a signal ends memtrack: of two one would not wait for what the other one does.
+    SIGNALS.call_once(|| {
+        if let Ok(signals) = EndSignals::take() {
+            signals.end_with(|signal| {
+                let _ended = IN_USE.end();
+                let _ = emulate_default_handler(signal);
+            });
+        }
+    });
+    &IN_USE
 }
 
 /// What was recorded of the process so far, if it is being recorded: a copy in a file of its own, which goes with it.

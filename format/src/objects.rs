@@ -22,11 +22,16 @@
 //!                                     kinds 0 and 12, which stand alone: none
 //! references: count…, (object~)…      of each object; the first relative to it, the others to the one before
 //! roots: count, (object text+1)…      what modules (0) and frames, which the text names, hold
+//! pointers: search                    how much memory was searched for pointers that no object has: 0 none, 1 a part, 2 all
+//!           modules: count, (path identity)…
+//!           count, (object+ << 2 | kind, …)…
+//!                                     0: address~ of the pointer in a block, bytes of that; 1: module, address in its file;
+//!                                     2: text of a thread's name, its number; 3: 0 0, in the interpreter's state
 //! ```
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
 //! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be
-//! missing, bit 3 where `partial` is there, bit 4 where `contents` are. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
+//! missing, bit 3 where `partial` is there, bit 4 where `contents` are, bit 5 where `pointers` are. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
 //! the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
@@ -35,12 +40,14 @@
 mod collector_list;
 mod encoding;
 mod holder;
+mod pointers;
 
 use crate::fields::FieldReader;
 
 pub use self::collector_list::CollectorList;
 pub use self::encoding::PictureColumns;
 pub use self::holder::{HolderKind, PicturedHolder};
+pub use self::pointers::{PicturedPointer, PointerModule, PointerPlace, PointerSearch, StoredPointers};
 
 /// Bytes of a part.
 const PART: usize = 4 << 20;
@@ -52,6 +59,7 @@ const WITH_LISTS: u64 = 2;
 const MISSES_LARGE: u64 = 4;
 const WITH_PARTIAL_SIZES: u64 = 8;
 const WITH_CONTENTS: u64 = 16;
+const WITH_POINTERS: u64 = 32;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -155,6 +163,8 @@ pub struct StoredPicture {
     pub references: Vec<u32>,
     /// What modules and frames hold.
     pub roots: Vec<PicturedRoot>,
+    /// Pointers to what C code holds.
+    pub pointers: StoredPointers,
 }
 
 impl StoredPicture {
@@ -201,6 +211,9 @@ impl StoredPicture {
             let is_there = (object as usize) < count && text.is_none_or(|text| (text as usize) < texts);
             is_there.then_some(PicturedRoot { object, text })
         })?;
+        if state & WITH_POINTERS != 0 {
+            picture.pointers = StoredPointers::read(&mut input, count, texts)?;
+        }
         input.is_at_end().then_some(picture)
     }
 }
@@ -356,13 +369,15 @@ fn read_references(input: &mut FieldReader<'_>, count: usize) -> Option<(Vec<u64
 mod tests {
     use super::{
         CollectorList, ContentsBlock, HolderKind, PictureCause, PictureExtent, PictureHead, PicturePart,
-        PicturedHolder, PicturedObject, PicturedRoot, PicturedType, StoredPicture,
+        PicturedHolder, PicturedObject, PicturedPointer, PicturedRoot, PicturedType, PointerModule, PointerPlace,
+        PointerSearch, StoredPicture, StoredPointers,
     };
     use proptest::prelude::*;
 
     fn example() -> StoredPicture {
         let object = |address, own_bytes, type_number, list| PicturedObject { address, own_bytes, type_number, list };
         let holder = |parent, kind, value| PicturedHolder { parent, kind, value };
+        let pointer = |object, place| PicturedPointer { object, place };
         StoredPicture {
             head: PictureHead { time_ns: 1 << 50, cause: PictureCause::Mark, mark: "loaded".into() },
             minor: 12,
@@ -391,6 +406,17 @@ mod tests {
             first_reference: vec![0, 2, 2, 3],
             references: vec![1, 2, 0],
             roots: vec![PicturedRoot { object: 0, text: None }, PicturedRoot { object: 2, text: Some(1) }],
+            pointers: StoredPointers {
+                search: PointerSearch::Whole,
+                modules: vec![PointerModule { path: b"/a/_ext.so".to_vec(), identity: vec![1, 2] }],
+                all: vec![
+                    pointer(0, PointerPlace::Static { module: 0, offset: 0x4028 }),
+                    pointer(0, PointerPlace::Block { address: 1 << 45, bytes: 4096 }),
+                    pointer(1, PointerPlace::State),
+                    pointer(2, PointerPlace::Block { address: (1 << 45) - 8, bytes: u64::MAX }),
+                    pointer(2, PointerPlace::Stack { text: 2, tid: 77 }),
+                ],
+            },
         }
     }
 
@@ -410,9 +436,24 @@ mod tests {
             first_reference: Vec::new(),
             references: Vec::new(),
             roots: Vec::new(),
+            pointers: StoredPointers::default(),
             ..example()
         };
         assert_eq!(StoredPicture::decode(&joined(&example().encode()), PictureExtent::Objects), Some(objects));
+    }
+
+    #[test]
+    fn pictures_without_pointers_stay_readable() {
+        let old = StoredPicture { pointers: StoredPointers::default(), ..example() };
+        let (mut bytes, other) =
+            (joined(&old.encode()), joined(&StoredPicture { is_consistent: false, ..old.clone() }.encode()));
+        // Nothing was searched, no modules, no pointers.
+        bytes.truncate(bytes.len() - 3);
+        assert_eq!(StoredPicture::decode(&bytes, PictureExtent::Whole), None);
+        let state = bytes.iter().zip(&other).position(|(one, other)| one != other).unwrap();
+        let unit = (bytes[state] - other[state]) / super::CONSISTENT as u8;
+        bytes[state] -= unit * super::WITH_POINTERS as u8;
+        assert_eq!(StoredPicture::decode(&bytes, PictureExtent::Whole), Some(old));
     }
 
     #[test]
@@ -433,6 +474,7 @@ mod tests {
                 prop_assert!(count <= bytes.len() && picture.holders.len() == count);
                 prop_assert!(picture.references.iter().all(|held| (*held as usize) < count));
                 prop_assert!(picture.holders.iter().all(|holder| (holder.parent as usize) < count));
+                prop_assert!(picture.pointers.all.iter().all(|pointer| (pointer.object as usize) < count));
             }
         }
     }

@@ -2,7 +2,9 @@
 //!
 //! Invariant: they are the same whether all columns are encoded in one thread or side by side.
 
-use super::{CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_CONTENTS, WITH_LISTS, WITH_PARTIAL_SIZES, zigzag};
+use super::{
+    CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_CONTENTS, WITH_LISTS, WITH_PARTIAL_SIZES, WITH_POINTERS, zigzag,
+};
 use crate::fields::FieldWriter;
 
 /// Parts of the columns of a picture, which can be encoded side by side.
@@ -12,7 +14,7 @@ pub enum PictureColumns {
     Objects,
     /// References that are counted, lists, and who holds each object.
     Holders,
-    /// What refers to what, and roots.
+    /// What refers to what, roots, and pointers of C code.
     References,
 }
 
@@ -69,7 +71,7 @@ impl StoredPicture {
         out.bytes(self.head.mark.as_bytes());
         let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
         let state = bit(self.is_consistent, CONSISTENT) | bit(self.misses_large, MISSES_LARGE);
-        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES | WITH_CONTENTS;
+        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES | WITH_CONTENTS | WITH_POINTERS;
         out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
         out.rows(&self.types, |out, of| {
@@ -116,5 +118,6 @@ impl StoredPicture {
         out.rows(&self.roots, |out, root| {
             out.numbers(&[root.object.into(), root.text.map_or(0, |text| u64::from(text) + 1)]);
         });
+        self.pointers.encode(out);
     }
 }

@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::holding_memory::ThreadStack;
 use crate::late_threads::LateThreads;
 use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_copy::{CopyInUse, ProcessCopy, wait_for_left};
@@ -57,7 +58,9 @@ pub fn freeze<T: Send>(
         }
         let view = ProcessView::of_stopped(pid).map_err(|_| Refusal::Gone)?;
         let (threads, begun, was_ready) = stop_when(&target, &|| ready(&view))?;
+        let stacks = threads.iter().map(ThreadStack::from).collect();
         if hold {
+            let view = view.with_threads(pid, stacks);
             // What it costs is known only when it is over.
             let done = work(&view, FreezeCost { pause: begun.elapsed(), is_copied: false, was_ready });
             release(threads);
@@ -66,6 +69,7 @@ pub fn freeze<T: Send>(
         let copy = in_use.make(&target, || fork_stopped(&target, threads))?;
         let cost = FreezeCost { pause: begun.elapsed(), is_copied: true, was_ready };
         let view = ProcessView::of_stopped(copy)
+            .map(|view| view.with_threads(pid, stacks))
             .map_err(|error| Refusal::Own { what: "the copy of the process cannot be read", error });
         let done = view.map(|view| work(&view, cost));
         let reaped = in_use.end_in(&target);

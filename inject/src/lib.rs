@@ -7,8 +7,8 @@
 //! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
 //! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
 //! thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
-//! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, and [`mod@freeze`] a copy of
-//! a process at one moment, which [`process_copy`] ends.
+//! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, [`holding_memory`] says where
+//! C code may hold pointers, and [`mod@freeze`] a copy of a process at one moment, which [`process_copy`] ends.
 //!
 //! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the
 //! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
@@ -20,6 +20,7 @@ mod denial;
 mod filter;
 #[cfg(target_arch = "x86_64")]
 mod freeze;
+mod holding_memory;
 #[cfg(target_arch = "x86_64")]
 mod late_threads;
 #[cfg(target_arch = "x86_64")]
@@ -58,6 +59,7 @@ mod waiting;
 
 #[cfg(target_arch = "x86_64")]
 pub use freeze::{FreezeCost, freeze};
+pub use holding_memory::{LoadedData, ThreadStack};
 #[cfg(target_arch = "x86_64")]
 pub use library::{SharedFile, attach, detach, detach_abandoned, find_library};
 #[cfg(target_arch = "x86_64")]

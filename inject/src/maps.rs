@@ -41,6 +41,13 @@ impl Mappings {
         self.0.get(self.0.partition_point(|mapping| mapping.end <= address))
     }
 
+    /// The mappings in which a loaded object may begin.
+    pub(crate) fn object_bases(&self) -> impl Iterator<Item = &Mapping> {
+        self.0.iter().filter(|mapping| {
+            mapping.offset == 0 && mapping.readable && !mapping.path.is_empty() && !mapping.path.starts_with(b"[")
+        })
+    }
+
     /// The first mapping of the file that is mapped at this address: where its ELF header is.
     pub(crate) fn object_base(&self, address: u64) -> Option<&Mapping> {
         let index = self.0.partition_point(|mapping| mapping.end <= address);

@@ -9,7 +9,14 @@ use crate::memory::RemoteMemory;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
+const PT_NOTE: u32 = 4;
 const PT_EH_FRAME: u32 = 0x6474_e550;
+/// A segment can be written.
+const WRITABLE: u32 = 2;
+
+/// A note with the build-id, of this name.
+const NT_GNU_BUILD_ID: u32 = 3;
+const GNU: &[u8] = b"GNU\0";
 
 const DT_HASH: u64 = 4;
 const DT_STRTAB: u64 = 5;
@@ -22,6 +29,8 @@ const MOST_SEGMENTS: u16 = 512;
 const MOST_DYNAMIC: u64 = 1 << 16;
 const MOST_SYMBOLS: u32 = 1 << 20;
 const MOST_NAMES: u64 = 64 << 20;
+const MOST_NOTES: u64 = 64 << 10;
+const MOST_BUILD_ID: usize = 64;
 
 /// Bytes of a program header, of a symbol, of an entry of the dynamic section.
 const HEADER: usize = 56;
@@ -41,6 +50,9 @@ pub(crate) struct RemoteObject {
     bias: u64,
     /// Addresses of its segments in memory.
     loaded: Vec<Range<u64>>,
+    /// Those of them that it can write.
+    written: Vec<Range<u64>>,
+    notes: Vec<Range<u64>>,
     dynamic: Option<Range<u64>>,
     unwind_header: Option<Range<u64>>,
 }
@@ -102,29 +114,56 @@ impl RemoteObject {
     }
 
     fn from_headers(base: u64, headers: &[u8]) -> Option<Self> {
-        let mut made = Self { bias: 0, loaded: Vec::new(), dynamic: None, unwind_header: None };
+        let mut made = Self {
+            bias: 0,
+            loaded: Vec::new(),
+            written: Vec::new(),
+            notes: Vec::new(),
+            dynamic: None,
+            unwind_header: None,
+        };
         let mut bias = None;
         let mut segments = Vec::new();
         for header in headers.chunks_exact(HEADER) {
-            let (kind, offset) = (u32_at(header, 0)?, u64_at(header, 8)?);
+            let (kind, flags, offset) = (u32_at(header, 0)?, u32_at(header, 4)?, u64_at(header, 8)?);
             let (address, size) = (u64_at(header, 16)?, u64_at(header, 40)?);
             if kind == PT_LOAD && offset < 0x1000 && bias.is_none() {
                 bias = Some(base.wrapping_sub(address.wrapping_sub(offset)));
             }
-            segments.push((kind, address, size));
+            segments.push((kind, flags, address, size));
         }
         made.bias = bias?;
-        for (kind, address, size) in segments {
+        for (kind, flags, address, size) in segments {
             let start = made.bias.wrapping_add(address);
             let range = start..start.checked_add(size)?;
             match kind {
-                PT_LOAD => made.loaded.push(range),
+                PT_LOAD => {
+                    made.written.extend((flags & WRITABLE != 0).then(|| range.clone()));
+                    made.loaded.push(range);
+                }
+                PT_NOTE => made.notes.push(range),
                 PT_DYNAMIC => made.dynamic = Some(range),
                 PT_EH_FRAME => made.unwind_header = Some(range),
                 _ => {}
             }
         }
         Some(made)
+    }
+
+    /// What is added to addresses in its file.
+    pub(crate) fn bias(&self) -> u64 {
+        self.bias
+    }
+
+    /// The addresses of what it can write.
+    pub(crate) fn written(&self) -> impl Iterator<Item = Range<u64>> {
+        self.written.iter().cloned()
+    }
+
+    /// Its GNU build-id; empty without one.
+    pub(crate) fn build_id(&self, memory: &RemoteMemory) -> Vec<u8> {
+        let bytes = |range: &Range<u64>| memory.bytes(range.start, (range.end - range.start).min(MOST_NOTES)).ok();
+        self.notes.iter().filter_map(bytes).find_map(|notes| build_id_in(&notes)).unwrap_or_default()
     }
 
     /// Where its table of unwinding data is.
@@ -201,6 +240,19 @@ impl Exports {
         let before = self.symbols.get(end.saturating_sub(32)..end).unwrap_or_default();
         let has = move |symbol: &&RemoteSymbol| address.wrapping_sub(symbol.address) < symbol.size;
         before.iter().filter(has).map(|symbol| &*symbol.name)
+    }
+}
+
+/// The build-id among notes: each has the lengths of its name and of what it says, its kind, and both, padded to words.
+fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
+    loop {
+        let (name, said, kind) = (u32_at(notes, 0)? as usize, u32_at(notes, 4)? as usize, u32_at(notes, 8)?);
+        let begin = 12_usize.checked_add(name.checked_next_multiple_of(4)?)?;
+        let end = begin.checked_add(said)?;
+        if kind == NT_GNU_BUILD_ID && notes.get(12..12_usize.checked_add(name)?)? == GNU && said <= MOST_BUILD_ID {
+            return notes.get(begin..end).map(<[u8]>::to_vec);
+        }
+        notes = notes.get(end.checked_next_multiple_of(4)?..)?;
     }
 }
 

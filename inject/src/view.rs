@@ -3,7 +3,9 @@
 //! Invariant: nothing in the process is changed through a [`ProcessView`].
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 
+use crate::holding_memory::{LoadedData, ThreadStack, loaded_data, thread_name, waiting_stacks};
 use crate::maps::Mappings;
 use crate::memory::RemoteMemory;
 use crate::object::RemoteObject;
@@ -15,6 +17,10 @@ use crate::target::TargetProcess;
 pub struct ProcessView {
     memory: RemoteMemory,
     mappings: Mappings,
+    /// The process whose threads are asked for: where this is a copy, the one that was copied.
+    process: i32,
+    /// Where its threads were stopped, if they were.
+    stopped: Option<Vec<ThreadStack>>,
 }
 
 impl ProcessView {
@@ -25,13 +31,40 @@ impl ProcessView {
     pub fn of_running(pid: i32) -> Result<Self, Refusal> {
         let target = TargetProcess::inspect(pid)?;
         let mappings = target.mappings()?;
-        Ok(Self { memory: target.memory, mappings })
+        Ok(Self { memory: target.memory, mappings, process: pid, stopped: None })
     }
 
     #[cfg(target_arch = "x86_64")]
     pub(crate) fn of_stopped(pid: i32) -> io::Result<Self> {
         let mappings = Mappings::parse(&std::fs::read(format!("/proc/{pid}/maps"))?);
-        Ok(Self { memory: RemoteMemory::open(pid)?, mappings })
+        Ok(Self { memory: RemoteMemory::open(pid)?, mappings, process: pid, stopped: None })
+    }
+
+    /// The same with the threads of this process, which were stopped there.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn with_threads(self, process: i32, stopped: Vec<ThreadStack>) -> Self {
+        Self { process, stopped: Some(stopped), ..self }
+    }
+
+    /// Where the threads stand still; `None` if one of them runs.
+    pub fn thread_stacks(&self) -> Option<Vec<ThreadStack>> {
+        self.stopped.clone().or_else(|| waiting_stacks(self.process))
+    }
+
+    /// The name of a thread; empty if it has ended.
+    pub fn thread_name(&self, tid: i32) -> String {
+        thread_name(self.process, tid)
+    }
+
+    /// The file at a path of the process, if there is one still.
+    pub fn file(&self, path: &[u8]) -> Option<std::fs::Metadata> {
+        let path = [format!("/proc/{}/root", self.process).as_bytes(), path].concat();
+        std::fs::metadata(std::ffi::OsStr::from_bytes(&path)).ok()
+    }
+
+    /// The data of all loaded objects that they can write.
+    pub fn loaded_data(&self) -> Vec<LoadedData> {
+        loaded_data(&self.memory, &self.mappings)
     }
 
     /// Reads exactly as many bytes as the buffer has.
@@ -84,10 +117,7 @@ impl ProcessView {
 
     /// The first loaded object that exports data with the first of these names: the addresses of all names, and its path.
     pub fn exported_data(&self, names: &[&[u8]]) -> Option<(Vec<Option<u64>>, String)> {
-        let objects = self.mappings.iter().filter(|mapping| {
-            mapping.offset == 0 && mapping.readable && !mapping.path.is_empty() && !mapping.path.starts_with(b"[")
-        });
-        objects.into_iter().find_map(|base| {
+        self.mappings.object_bases().find_map(|base| {
             let object = RemoteObject::read(&self.memory, base.start)?;
             let exports = object.exported_data(&self.memory);
             exports.find(names.first()?)?;

@@ -4,6 +4,7 @@
 //! in which many objects are is the block of none.
 
 use memtrack_format::Allocator;
+use rustc_hash::FxHashMap;
 
 use crate::analysis::Options;
 use crate::event::{Event, Snapshot, StackId, ThreadId};
@@ -80,6 +81,28 @@ impl LiveBlocks {
 }
 
 impl LiveBlocks {
+    /// The blocks in which these addresses are, with their size.
+    pub fn around(&self, addresses: &[u64]) -> FxHashMap<u64, (ObjectBlock, u64)> {
+        let groups: Vec<_> = self.0.group_keys().collect();
+        let mut sorted = addresses.to_vec();
+        sorted.sort_unstable();
+        sorted.dedup();
+        let (mut found, mut rest) = (FxHashMap::default(), sorted.as_slice());
+        for block in self.0.live_blocks().filter(|block| block.mapped.is_none()) {
+            let end = block.start.saturating_add(block.bytes);
+            let before = rest.partition_point(|address| *address < block.start);
+            let (_, from_start) = rest.split_at(before);
+            let within = from_start.iter().take_while(|address| **address < end);
+            if let Some(&(stack, allocator, thread)) = groups.get(block.group as usize) {
+                let of = ObjectBlock { stack, allocator, thread, time_ns: block.time_ns };
+                found.extend(within.map(|address| (*address, (of, block.bytes))));
+            }
+            // A block may lie in another one: an arena.
+            rest = from_start;
+        }
+        found
+    }
+
     /// The same; of an object with a known block for its contents that one: most of its bytes are there, and its own block may be
     /// that of an earlier object, which the interpreter used again. `contents`: rows among the objects, ascending, and the
     /// addresses of these blocks.
@@ -140,6 +163,20 @@ mod tests {
     use super::{ObjectBlock, PictureScan};
     use crate::analysis::Options;
     use crate::event::{Event, EventKind, StackId, ThreadId};
+
+    #[test]
+    fn addresses_are_in_the_innermost_block_around_them() {
+        let mut scan = PictureScan::new(&Options::default(), u64::MAX);
+        let kind = EventKind::Alloc(Allocator::Malloc);
+        for (order, (address, size, stack)) in (0..).zip([(4096, 4096, 1), (4160, 16, 2), (1 << 40, 8, 3)]) {
+            let (stack, thread) = (StackId(stack), ThreadId(0));
+            scan.replay.event(&Event { kind, address, size, stack, thread, order, time_ns: 0 });
+        }
+        let found = scan.finish().around(&[1 << 40, 4168, 4095, 4096, 4176, 8191, 8192, 4168]);
+        let mut found: Vec<_> = found.into_iter().map(|(at, (block, bytes))| (at, block.stack.0, bytes)).collect();
+        found.sort_unstable();
+        assert_eq!(found, [(4096, 1, 4096), (4168, 2, 16), (4176, 1, 4096), (8191, 1, 4096), (1 << 40, 3, 8)]);
+    }
 
     #[test]
     fn objects_begin_where_their_blocks_do() {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use flate2::bufread::ZlibDecoder;
 use memtrack_format::file_stamp::FileStamp;
-use object::elf::{FileHeader64, SHN_UNDEF, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE};
+use object::elf::{FileHeader64, SHN_UNDEF, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT, SymbolType};
 use object::read::elf::{ElfFile, Sym, SymbolTable};
 use object::read::{CompressedData, CompressionFormat, ReadCache, StringTable};
 use object::{Endianness, Object, ObjectSection};
@@ -150,39 +150,60 @@ impl<'d> SymbolFile<'d> {
 
     /// The functions in its symbol table, or those that it exports.
     pub(super) fn functions(&self) -> Vec<Raw<'d>> {
-        let full = self.file.elf_symbol_table();
-        self.functions_of(if full.is_empty() { self.file.elf_dynamic_symbol_table() } else { full })
+        self.symbols(is_function)
     }
 
-    fn functions_of(&self, table: &SymbolTable<'d, FileHeader64<Endianness>, CacheReader<'d>>) -> Vec<Raw<'d>> {
+    /// The variables in its symbol table, or those that it exports.
+    pub(super) fn variables(&self) -> Vec<Raw<'d>> {
+        self.symbols(|kind, size| kind == STT_OBJECT && size > 0)
+    }
+
+    /// The symbols of some kinds and sizes.
+    fn symbols(&self, is_wanted: impl Fn(SymbolType, u64) -> bool) -> Vec<Raw<'d>> {
+        let full = self.file.elf_symbol_table();
+        self.symbols_of(if full.is_empty() { self.file.elf_dynamic_symbol_table() } else { full }, is_wanted)
+    }
+
+    fn symbols_of(
+        &self,
+        table: &SymbolTable<'d, FileHeader64<Endianness>, CacheReader<'d>>,
+        is_wanted: impl Fn(SymbolType, u64) -> bool,
+    ) -> Vec<Raw<'d>> {
         // The strings at once: one by one each of them would be read from the file.
         let strings = self.file.section_by_index(table.string_section()).and_then(|section| section.data());
         let strings = strings.unwrap_or_default();
         let names = StringTable::new(strings, 0, strings.len() as u64);
         let symbols = table.symbols().iter();
-        symbols.filter_map(|symbol| raw(symbol, self.file.endian(), names)).collect()
+        let endian = self.file.endian();
+        let wanted = symbols.filter(|symbol| is_wanted(symbol.st_type(), symbol.st_size(endian)));
+        wanted.filter_map(|symbol| raw(symbol, endian, names)).collect()
     }
 }
 
-/// The symbol, if it is a function of this file.
+/// Whether a symbol of this kind and size is a function.
+fn is_function(kind: SymbolType, size: u64) -> bool {
+    match kind {
+        STT_FUNC | STT_GNU_IFUNC => true,
+        // Written in assembly, with a size if it is one.
+        STT_NOTYPE => size > 0,
+        _ => false,
+    }
+}
+
+/// The symbol, if it is one of this file.
 fn raw<'d, S: Sym<Endian = Endianness>>(
     symbol: &S,
     endian: Endianness,
     names: StringTable<'d, &'d [u8]>,
 ) -> Option<Raw<'d>> {
     let size = symbol.st_size(endian).into();
-    let function = match symbol.st_type() {
-        STT_FUNC | STT_GNU_IFUNC => true,
-        // Written in assembly, with a size if it is one.
-        STT_NOTYPE => size > 0,
-        _ => false,
-    };
-    if !function || symbol.st_shndx(endian) == SHN_UNDEF {
+    if symbol.st_shndx(endian) == SHN_UNDEF {
         return None;
     }
     let name = symbol.name(endian, names).ok().filter(|name| !name.is_empty() && name[0] != b'$')?;
     Some(Raw { address: symbol.st_value(endian).into(), size, name, local: symbol.st_bind() == STB_LOCAL })
 }
+
 /// A section's bytes; `None` where they are not as many as its header says.
 fn decompress(section: &CompressedData<'_>) -> Option<Vec<u8>> {
     let length = usize::try_from(section.uncompressed_size).ok()?;

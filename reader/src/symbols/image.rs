@@ -13,7 +13,7 @@ use super::demangle::demangle;
 use super::elf::{FileBytes, SymbolFile};
 use super::error::SymbolError;
 use super::search::DebugFileSearch;
-use super::table::FunctionTable;
+use super::table::SymbolTable;
 use crate::native::NativeModule;
 
 /// Maximum number of functions at one address.
@@ -24,7 +24,7 @@ type Dwarf = gimli::Dwarf<Slice>;
 
 /// The names in a module's files.
 pub(super) struct ModuleNames {
-    table: FunctionTable,
+    table: SymbolTable,
     dwarf: Option<Context<Slice>>,
     /// Why there is no more than what the module exports.
     only_exports: Option<SymbolError>,
@@ -56,7 +56,7 @@ impl ModuleNames {
         let with_dwarf = files.iter().find(|(_, elf)| with_dwarf && elf.has_dwarf());
         let dwarf = with_dwarf.and_then(|(source, elf)| context(source, elf, search));
         let with_symbols = files.iter().find(|(_, elf)| elf.has_symbols());
-        let table = with_symbols.or(files.last()).map(|(_, elf)| FunctionTable::read(elf)).unwrap_or_default();
+        let table = with_symbols.or(files.last()).map(|(_, elf)| SymbolTable::read(elf)).unwrap_or_default();
         let has_more = with_symbols.is_some() || files.iter().any(|(_, elf)| elf.has_dwarf());
         let image = Self { table, dwarf, only_exports: None };
         match (image.is_empty(), main, debug) {

@@ -21,6 +21,7 @@ mod opened;
 mod root;
 mod search;
 mod table;
+mod variables;
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +38,7 @@ pub use self::debuginfod::Debuginfod;
 pub use self::root::FileRoot;
 use self::search::TimeLeft;
 pub use self::search::{DebugFileSearch, ProcessorTime};
+pub use self::variables::{VariablePlace, variables};
 
 use self::error::SymbolError;
 use self::image::ModuleNames;

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::sync::Arc;
 
 use memtrack_format::file_stamp::FileStamp;
+use object::{Object, ObjectSymbol};
 
 use super::{FRAMES, Fixture, address, expected, frames, module, run};
 use crate::native::NativeModule;
 use crate::symbols::hex::hex;
-use crate::symbols::{DebugFileSearch, Symbolizer, WantedOffsets};
+use crate::symbols::{DebugFileSearch, Symbolizer, VariablePlace, WantedOffsets, variables};
 
 #[test]
 fn inlined_functions_have_their_lines() {
@@ -26,6 +27,34 @@ fn inlined_functions_have_their_lines() {
         assert_eq!(frames(&mut symbolizer, &module, 8), [("program+0x8".to_owned(), 0)]);
         assert!(symbolizer.problems().is_empty());
     }
+}
+
+#[test]
+fn static_variables_have_the_names_of_the_table_or_of_what_is_exported() {
+    const SOURCE: &str = "static long hidden[4];\nlong shown[2];\n\
+        long *of(void) { static long within = 1; return &within; }\n\
+        int main(void) { return hidden[1] + shown[1] + *of() == 9; }\n";
+    let fixture = Fixture::new();
+    let program = fixture.compile("gcc", "data.c", SOURCE, &["-O0", "-rdynamic", "-Wl,--build-id"]);
+    let of = module(&program);
+    let named = |offset: u64, name: &str| Some(VariablePlace { name: name.into(), offset });
+    let names = ["hidden", "shown", "main"];
+    let [hidden, shown, main] = names.map(|name| address(&program, name));
+    let data = fs::read(&program).unwrap();
+    let elf = object::File::parse(&*data).unwrap();
+    let within = elf.symbols().find(|symbol| symbol.name().unwrap().starts_with("within.")).unwrap().address();
+    let search = DebugFileSearch::new(&[fixture.path("debug")], None);
+    let places = [hidden + 24, hidden + 32, shown, within + 7, main];
+    let found = variables(&search, &of, &places);
+    assert_eq!(found[0], named(24, "hidden"));
+    assert_ne!(found[1].as_ref().map(|place| &*place.name), Some("hidden"));
+    assert_eq!(found[2..], [named(0, "shown"), named(7, "within"), None]);
+    fixture.strip(&program, &fixture.path(".debug/program.debug"));
+    assert_eq!(variables(&search, &of, &places), found);
+    fs::remove_file(fixture.path(".debug/program.debug")).unwrap();
+    assert_eq!(variables(&search, &of, &places), [None, None, found[2].clone(), None, None]);
+    let other = NativeModule { build_id: vec![1, 2, 3], ..of };
+    assert_eq!(variables(&search, &other, &places), vec![None; 5]);
 }
 
 #[test]

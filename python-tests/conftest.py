@@ -113,6 +113,20 @@ def found_in_path(name):
     return path if path and pathlib.Path(path).read_bytes()[:4] == b"\x7fELF" else None
 
 
+def compile_extension(interpreter, source, directory, *options):
+    """The file of the module for that interpreter; a skip in words where its headers are not there."""
+    code = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
+    include, suffix = subprocess.run([interpreter, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    if not os.path.exists(os.path.join(include, "Python.h")):
+        pytest.skip(f"no headers of {interpreter} (python3-dev)")
+    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-pthread", "-g", "-O1"]
+    # Without knowledge of malloc, which would let the compiler drop the calls.
+    command += ["-fno-builtin", "-fno-optimize-sibling-calls", *options, "-I", include]
+    built = pathlib.Path(directory, source.stem + suffix)
+    subprocess.run([*command, "-o", built, source], check=True)
+    return built
+
+
 WITH_GIL = (*VERSIONS, "system", *UNPACKED, "3.14-tail")
 
 

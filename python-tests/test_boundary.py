@@ -1,11 +1,10 @@
 """An extension module that the test compiles calls into Python and back: merged stacks, frame by frame with their lines."""
 
 import os
-import subprocess
 
 import pytest
 
-from conftest import PROGRAMS, VERSIONS, interpreter_path
+from conftest import PROGRAMS, VERSIONS, compile_extension, interpreter_path
 
 SOURCES = {name: PROGRAMS / name for name in ("boundary.c", "boundary.py")}
 
@@ -39,18 +38,6 @@ EXPECTED = [
 ]
 
 
-def compile_extension(interpreter, directory):
-    """The directory with the module for that interpreter; a skip in words where its headers are not there."""
-    code = "import sysconfig as s; print(s.get_path('include'), s.get_config_var('EXT_SUFFIX'))"
-    include, suffix = subprocess.run([interpreter, "-c", code], check=True, capture_output=True, text=True).stdout.split()
-    if not os.path.exists(os.path.join(include, "Python.h")):
-        pytest.skip(f"no headers of {interpreter} (python3-dev)")
-    command = [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-pthread", "-g", "-O1"]
-    # Without knowledge of malloc, which would let the compiler drop the calls.
-    command += ["-fno-builtin", "-fno-optimize-sibling-calls", "-I", include, "-o", directory / ("boundary" + suffix), SOURCES["boundary.c"]]
-    subprocess.run(command, check=True)
-
-
 def labels():
     """{file name: {line: label}}"""
     found = {}
@@ -72,7 +59,7 @@ def told(stack, known):
 @pytest.fixture(params=[*VERSIONS, "system"])
 def capture(request, memtrack, tmp_path):
     interpreter = interpreter_path(request.param)
-    compile_extension(interpreter, tmp_path)
+    compile_extension(interpreter, SOURCES["boundary.c"], tmp_path)
     return memtrack.record(interpreter, SOURCES["boundary.py"], tmp_path, options=("--native",))
 
 

@@ -23,7 +23,7 @@ mod references;
 mod side_by_side;
 
 pub use holders::graph::Holders;
-pub use holders::paths::HolderPath;
+pub use holders::holder_path::HolderPath;
 pub use interpreter::PythonRuntime;
 pub use picture::{ListSums, ObjectPicture, TypeSum, encode_picture};
 pub use picture_reader::{PictureDetail, ReadingRoom, read_objects};

@@ -5,6 +5,7 @@
 pub(crate) mod field_names;
 pub(crate) mod file_name;
 pub(crate) mod graph;
+pub(crate) mod holder_path;
 pub(crate) mod homes;
 pub(crate) mod interned;
 pub(crate) mod key_text;

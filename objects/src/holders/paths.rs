@@ -5,6 +5,7 @@
 use memtrack_format::objects::{HolderKind, PicturedHolder};
 use rustc_hash::FxHashMap;
 
+use crate::holders::holder_path::HolderPath;
 use crate::holders::labels::CUT;
 use crate::holders::path_patterns::{NO_TYPE, PathPatterns, PatternNumber};
 use crate::picture::ObjectPicture;
@@ -13,30 +14,6 @@ use crate::picture::ObjectPicture;
 const MOST_OBJECTS: usize = 100_000;
 /// Steps of a path that are said: the first and the last ones of a longer one.
 const MOST_STEPS: usize = 40;
-
-/// Paths of objects that differ in numbers and keys only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HolderPath {
-    /// The path of the largest of the objects.
-    pub example: String,
-    /// The path with `[…]` for what differs, and `…` for any further objects of the type that comes before it again and again.
-    pub pattern: String,
-    /// Objects that have such a path; of very many objects estimated from a part of them.
-    pub count: u64,
-    /// The sum of their `sys.getsizeof`, likewise.
-    pub own_bytes: u64,
-    /// Whether modules or the frames of threads hold it, rather than C code, or a ring of objects itself.
-    pub is_known: bool,
-}
-
-impl HolderPath {
-    /// What is said of it: the example, but the pattern where that stands for objects that hold one another again and again.
-    #[must_use]
-    pub fn told(&self) -> &str {
-        let goes_on = self.pattern.replace("[…]", "").contains('…');
-        if goes_on { &self.pattern } else { &self.example }
-    }
-}
 
 /// How keys and numbers are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

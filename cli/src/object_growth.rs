@@ -169,8 +169,14 @@ mod tests {
     use memtrack_objects::HolderPath;
 
     fn growing(name: &str, bytes: u64, pattern: &str) -> GrowingType {
-        let path =
-            HolderPath { example: pattern.into(), pattern: pattern.into(), count: 1, own_bytes: 8, is_known: true };
+        let path = HolderPath {
+            example: pattern.into(),
+            pattern: pattern.into(),
+            count: 1,
+            own_bytes: 8,
+            is_known: true,
+            held_by: None,
+        };
         GrowingType {
             name: name.into(),
             counts: [1, 2, 3],

@@ -122,6 +122,11 @@ impl PythonRuntime {
         StaticTypes::find(memory, &self.layout, self.type_type, &interpreters)
     }
 
+    /// The addresses of the states of all interpreters.
+    pub(crate) fn states(&self, memory: &ObjectMemory<'_>) -> Vec<u64> {
+        self.interpreters(&|at| memory.u64(at))
+    }
+
     /// The dictionaries of imported modules, each with the number of its interpreter: the main one, 0, is first.
     pub(crate) fn module_tables(&self, memory: &ObjectMemory<'_>) -> Vec<(u64, u64)> {
         let interpreters = self.interpreters(&|at| memory.u64(at));

@@ -4,7 +4,8 @@
 //! `layout`; [`allocators`] find the blocks in use. [`object`] says what one object is and how large, [`references`] what it
 //! refers to, so that strings and numbers, which the collector does not know, are found, too. [`finding`] follows the
 //! references of all, and [`picture`] is what is stored of them. [`holders`] finds paths to objects, what would go with them,
-//! and what a path is called in the program. [`picture_reader`] does all of it for one process.
+//! and what a path is called in the program; [`pointers`] are what C code has to an object that nothing of that holds.
+//! [`picture_reader`] does all of it for one process.
 //!
 //! Invariant: all of this is read as data that may lie; what cannot be read is counted, and nothing is executed.
 
@@ -18,10 +19,12 @@ mod memory;
 mod object;
 mod picture;
 mod picture_reader;
+mod pointers;
 mod prefetch;
 mod references;
 mod side_by_side;
 
+pub use holders::c_holders::CHolders;
 pub use holders::graph::Holders;
 pub use holders::holder_path::HolderPath;
 pub use interpreter::PythonRuntime;

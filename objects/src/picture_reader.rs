@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
+use rustc_hash::FxHashSet;
 
 use crate::finding::addresses::AddressTable;
 use crate::finding::followers::FollowerMemories;
@@ -22,6 +23,7 @@ use crate::memory::shared_pieces::SharedPieces;
 use crate::object::contents::{ContentsKind, contents_of, count_once};
 use crate::object::types::TypeTable;
 use crate::picture::{ModuleRows, ObjectPicture};
+use crate::pointers::search::SearchedProcess;
 use crate::references::ReferenceReader;
 use crate::side_by_side::SideWork;
 
@@ -78,6 +80,7 @@ pub fn read_objects(
         unreadable: 0,
         is_at_rest: runtime.is_at_rest(view),
         classes_in_blocks: 0,
+        blocks_without: Vec::new(),
     };
     let lists = if runtime.layout.is_free_threaded() {
         builder.blocks(view, runtime);
@@ -103,6 +106,7 @@ pub fn read_objects(
     let rows = by_address.renumber(threads);
     let (first_parts, unreadable) = (references.first_parts(&rows), references.unreadable_rows());
     let found = std::mem::take(&mut builder.holders);
+    let mut blocks = std::mem::take(&mut builder.blocks_without);
     let is_at_rest = builder.is_at_rest;
     let (stored, types) = builder.into_stored(references, &rows, threads);
     let mut texts = LabelTexts::default();
@@ -145,6 +149,12 @@ pub fn read_objects(
         };
         let noted = NotedHolders { found: &found, rows: &rows, unreadable: &unreadable };
         let (wanted, first_parts) = (wanted.as_deref(), &first_parts);
+        let firsts = held_by_c(&picture.stored.roots, &parents, &rings, wanted);
+        // Recordings know those of pools, too.
+        blocks.sort_unstable_by_key(|block| block.address);
+        blocks.dedup_by_key(|block| block.address);
+        let process = SearchedProcess { view, memory: &memory, runtime, rows: &by_address, blocks: &blocks };
+        picture.stored.pointers = process.find_pointers(&picture.stored, &firsts, &mut texts);
         let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, wanted };
         let (own, mut others) = memories.into_own_and_others();
         let (from, by) = ((ReferenceReader { memory: &own, ..reader }, others.as_mut_slice()), (&known, &by_address));
@@ -157,6 +167,14 @@ pub fn read_objects(
     }
     picture.stored.texts = texts.into_all();
     picture
+}
+
+/// The objects with which paths begin that neither modules nor frames nor rings hold; of those that are wanted.
+fn held_by_c(roots: &[PicturedRoot], parents: &[u32], rings: &[u32], wanted: Option<&[bool]>) -> Vec<u32> {
+    let known: FxHashSet<u32> = roots.iter().map(|root| root.object).chain(rings.iter().copied()).collect();
+    let is_first = |(parent, object): &(&u32, u32)| *parent == object && !known.contains(object);
+    let firsts = parents.iter().zip(0_u32..).filter(is_first).map(|(_, object)| object);
+    firsts.filter(|object| wanted.is_none_or(|wanted| wanted.get(*object as usize) == Some(&true))).collect()
 }
 
 /// The rows of the objects at these addresses, ascending.

@@ -60,6 +60,23 @@ impl BlockInUse {
     }
 }
 
+/// Blocks in use, as far as they are no object's that is known.
+#[derive(Debug, Default)]
+pub(crate) struct ScreenedBlocks {
+    /// Those that have to be looked at: an object may be in them.
+    pub(crate) new: Vec<BlockInUse>,
+    /// Those in which there is no object, for C code or for what objects have outside of themselves.
+    pub(crate) others: Vec<BlockInUse>,
+}
+
+impl ScreenedBlocks {
+    /// Adds those of another part of memory.
+    pub(crate) fn append(&mut self, mut more: Self) {
+        self.new.append(&mut more.new);
+        self.others.append(&mut more.others);
+    }
+}
+
 /// Where blocks may be.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlaces {

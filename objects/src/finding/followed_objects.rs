@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use memtrack_format::objects::PicturedObject;
 
-use crate::finding::blocks::BlockInUse;
+use crate::finding::blocks::ScreenedBlocks;
 use crate::finding::found_holders::NotedPlace;
 use crate::finding::large_objects::LargeRead;
 use crate::object::object_head::ObjectHead;
@@ -40,8 +40,8 @@ pub(crate) struct FollowedObjects {
     pub(crate) large: Vec<(usize, ItemPart)>,
     /// What was read for objects with many items, instead of whole objects.
     pub(crate) part: Option<LargeRead>,
-    /// Of blocks, those that have to be looked at.
-    pub(crate) blocks: Vec<BlockInUse>,
+    /// What is known of blocks.
+    pub(crate) blocks: ScreenedBlocks,
 }
 
 /// An object that another refers to.
@@ -67,7 +67,7 @@ impl FollowedObjects {
         new.clear();
         order.clear();
         large.clear();
-        blocks.clear();
+        *blocks = ScreenedBlocks::default();
         (*unreadable, *part) = (0, None);
     }
 

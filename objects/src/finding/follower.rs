@@ -9,7 +9,7 @@ use memtrack_format::pymalloc::LARGEST_BLOCK;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::finding::addresses::AddressTable;
-use crate::finding::blocks::BlockInUse;
+use crate::finding::blocks::{BlockInUse, ScreenedBlocks};
 use crate::finding::followed_objects::{FollowedObjects, NEW};
 use crate::finding::found_holders::NotedPlace;
 use crate::finding::large_objects::{LargeObject, LargeRead, LargeWork, PartReading};
@@ -153,16 +153,18 @@ impl Follower<'_> {
 
     /// Leaves out blocks with nothing new: with an object that has a row, unless it is in a large block, and those in which
     /// nothing is the address of a type.
-    pub(crate) fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> Vec<BlockInUse> {
-        let has_new = |block: &&BlockInUse| {
-            let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
-            match block.known(self.rows) {
-                Some(_) => block.size > LARGEST_BLOCK,
-                None => block.places(self.memory).1.any(has_type),
-            }
-        };
+    pub(crate) fn screen(&self, blocks: &[BlockInUse], of_types: &FxHashSet<u64>) -> ScreenedBlocks {
+        let has_type = |at: u64| self.layout.type_of(self.memory, at).is_some_and(|of| of_types.contains(&of));
+        let mut screened = ScreenedBlocks::default();
         self.memory.expect(blocks.iter().map(|block| block.address));
-        blocks.iter().filter(has_new).copied().collect()
+        for block in blocks {
+            match block.known(self.rows) {
+                Some(_) if block.size <= LARGEST_BLOCK => {}
+                None if !block.places(self.memory).1.any(has_type) => screened.others.push(*block),
+                _ => screened.new.push(*block),
+            }
+        }
+        screened
     }
 
     /// Notes what an object refers to; returns whether all could be read.

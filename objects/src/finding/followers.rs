@@ -15,7 +15,7 @@ use memtrack_inject::ProcessView;
 use rustc_hash::FxHashSet;
 
 use crate::finding::addresses::AddressTable;
-use crate::finding::blocks::BlockInUse;
+use crate::finding::blocks::{BlockInUse, ScreenedBlocks};
 use crate::finding::followed_objects::FollowedObjects;
 use crate::finding::follower::{Follower, FollowerOrder, FollowerWork, TypesSoFar};
 use crate::finding::large_objects::LargeObjects;
@@ -135,28 +135,30 @@ impl Followers<'_> {
         sent
     }
 
-    /// Adds to `kept` which of these blocks have to be looked at, in their order, as far as that is known by now; nothing else may
+    /// Adds to `kept` what is to be known of these blocks, in their order, as far as that is known by now; nothing else may
     /// be sent until [`Self::screened`].
     pub(crate) fn screen(
         &mut self,
         blocks: Vec<BlockInUse>,
         of_types: &Arc<FxHashSet<u64>>,
-        kept: &mut Vec<BlockInUse>,
+        kept: &mut ScreenedBlocks,
     ) {
         if self.threads.is_empty() {
-            kept.extend(self.own.screen(&blocks, of_types));
+            kept.append(self.own.screen(&blocks, of_types));
             return;
         }
-        if !self.is_ready() {
-            kept.extend(self.receive().into_iter().flat_map(|read| read.blocks));
+        if !self.is_ready()
+            && let Some(read) = self.receive()
+        {
+            kept.append(read.blocks);
         }
         self.order(FollowerWork::Blocks(blocks, Arc::clone(of_types)), &[], &[]);
     }
 
     /// Adds the last of these.
-    pub(crate) fn screened(&mut self, kept: &mut Vec<BlockInUse>) {
+    pub(crate) fn screened(&mut self, kept: &mut ScreenedBlocks) {
         while let Some(read) = self.receive() {
-            kept.extend(read.blocks);
+            kept.append(read.blocks);
         }
     }
 

@@ -13,7 +13,7 @@ use crate::allocators::mimalloc;
 use crate::allocators::pool_headers::PoolHeaders;
 use crate::allocators::pymalloc::PoolLayout;
 use crate::finding::addresses::{AddressTable, MOST_ROWS};
-use crate::finding::blocks::{BlockInUse, BlockPlaces};
+use crate::finding::blocks::{BlockInUse, BlockPlaces, ScreenedBlocks};
 use crate::finding::followers::{AT_ONCE, Followers};
 use crate::finding::found_holders::FoundHolder;
 use crate::finding::found_references::ReferenceSpan;
@@ -67,6 +67,8 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) is_at_rest: bool,
     /// Known classes that large blocks begin with.
     pub(crate) classes_in_blocks: usize,
+    /// Blocks in use in which no object was found.
+    pub(crate) blocks_without: Vec<BlockInUse>,
 }
 
 impl FoundObjects<'_> {
@@ -257,11 +259,15 @@ impl FoundObjects<'_> {
         let (places, headers) = (BlockPlaces::of(view, pools), PoolHeaders::new(view, pools.bytes()));
         if !self.is_at_rest {
             // A type may be in a block, too, before its objects.
-            places.blocks(&headers, self.memory, |address, size| self.find_in_block(BlockInUse { address, size }));
+            places.blocks(&headers, self.memory, |address, size| {
+                let block = BlockInUse { address, size };
+                self.find_in_block(block);
+                self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
+            });
             return;
         }
         let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
-        let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), Vec::new());
+        let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), ScreenedBlocks::default());
         places.blocks(&headers, self.memory, |block, size| {
             some.push(BlockInUse { address: block, size });
             if some.len() == AT_ONCE {
@@ -271,14 +277,19 @@ impl FoundObjects<'_> {
         });
         followers.screen(some, &of_types, &mut kept);
         followers.screened(&mut kept);
-        kept.into_iter().for_each(|block| self.find_in_block(block));
+        let ScreenedBlocks { new, others } = kept;
+        new.iter().for_each(|block| self.find_in_block(*block));
+        self.blocks_without = others;
+        self.blocks_without.extend(new.into_iter().filter(|block| block.known(self.by_address).is_none()));
     }
 
     /// The same in blocks that somebody else knows to be in use.
     pub(crate) fn blocks_in_use(&mut self, blocks: impl IntoIterator<Item = (u64, u64)>) {
         self.classes_in_blocks = 0;
-        for (block, size) in blocks {
-            self.find_in_block(BlockInUse { address: block, size });
+        for (address, size) in blocks {
+            let block = BlockInUse { address, size };
+            self.find_in_block(block);
+            self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
         }
     }
 

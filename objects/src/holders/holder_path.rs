@@ -15,6 +15,8 @@ pub struct HolderPath {
     pub own_bytes: u64,
     /// Whether modules or the frames of threads hold it, rather than C code, or a ring of objects itself.
     pub is_known: bool,
+    /// What is told of the C code that holds the first object of the path.
+    pub held_by: Option<String>,
 }
 
 impl HolderPath {

@@ -5,6 +5,7 @@
 use memtrack_format::objects::{HolderKind, PicturedHolder};
 use rustc_hash::FxHashMap;
 
+use crate::holders::c_holders::CHolders;
 use crate::holders::holder_path::HolderPath;
 use crate::holders::labels::CUT;
 use crate::holders::path_patterns::{NO_TYPE, PathPatterns, PatternNumber};
@@ -59,7 +60,7 @@ enum PathContext {
 }
 
 /// What holds the roots: the row of its text, or none for the table of modules.
-type Roots = FxHashMap<u32, Option<u32>>;
+pub(crate) type Roots = FxHashMap<u32, Option<u32>>;
 
 /// Objects with paths of one pattern.
 #[derive(Clone, Copy, Debug)]
@@ -78,12 +79,15 @@ struct KnownPath {
     context: PathContext,
     is_known: bool,
     depth: u32,
+    /// A number of [`CHolders`].
+    held_by: u32,
 }
 
 /// Finds the patterns of objects, each from that of its holder.
 struct PatternSearch<'a> {
     picture: &'a ObjectPicture,
     roots: &'a Roots,
+    by_c: &'a CHolders,
     patterns: PathPatterns,
     /// The texts of steps, by what decides them.
     steps: FxHashMap<(HolderKind, u64, PathContext, bool), (u32, PathContext)>,
@@ -93,9 +97,9 @@ struct PatternSearch<'a> {
 }
 
 impl<'a> PatternSearch<'a> {
-    fn new(picture: &'a ObjectPicture, roots: &'a Roots) -> Self {
+    fn new(picture: &'a ObjectPicture, roots: &'a Roots, by_c: &'a CHolders) -> Self {
         let (patterns, steps) = (PathPatterns::default(), FxHashMap::default());
-        Self { picture, roots, patterns, steps, known: Vec::new(), places: vec![0; picture.count()] }
+        Self { picture, roots, by_c, patterns, steps, known: Vec::new(), places: vec![0; picture.count()] }
     }
 
     fn place(&self, object: u32) -> Option<usize> {
@@ -141,7 +145,7 @@ impl<'a> PatternSearch<'a> {
         let (context, is_known) = self.picture.first_step(&mut text, object, self.roots);
         let row = self.patterns.row(&text.text);
         let pattern = self.patterns.first(row, self.picture.type_number(object));
-        KnownPath { pattern, context, is_known, depth: 0 }
+        KnownPath { pattern, context, is_known, depth: 0, held_by: self.by_c.number(object) }
     }
 
     fn next(&mut self, before: KnownPath, object: u32, holder: &PicturedHolder) -> KnownPath {
@@ -188,15 +192,20 @@ impl<'a> PatternSearch<'a> {
 impl ObjectPicture {
     /// How the objects are held: the kind of path to most bytes first. Needs a picture with their paths.
     pub fn paths(&self, objects: &[u32]) -> Vec<HolderPath> {
-        let roots: Roots = self.stored.roots.iter().rev().map(|root| (root.object, root.text)).collect();
-        let mut search = PatternSearch::new(self, &roots);
-        let mut sums: FxHashMap<(PatternNumber, PathContext), (KnownPath, PatternSum)> = FxHashMap::default();
+        self.paths_with(objects, &CHolders::default())
+    }
+
+    /// The same, with what is told of the C code that holds the first objects of paths; paths with different ones are different.
+    pub fn paths_with(&self, objects: &[u32], by_c: &CHolders) -> Vec<HolderPath> {
+        let roots = self.roots_by_object();
+        let mut search = PatternSearch::new(self, &roots, by_c);
+        let mut sums: FxHashMap<(PatternNumber, PathContext, u32), (KnownPath, PatternSum)> = FxHashMap::default();
         for object in followed(objects) {
             let Some(known) = search.find(*object) else { continue };
             let bytes = self.stored.objects.get(*object as usize).map_or(0, |object| object.own_bytes);
             let none =
                 PatternSum { count: 0, own_bytes: 0, is_known: known.is_known, example: (*object, bytes, known.depth) };
-            let (_, sum) = sums.entry((known.pattern, known.context)).or_insert((known, none));
+            let (_, sum) = sums.entry((known.pattern, known.context, known.held_by)).or_insert((known, none));
             sum.count += step(objects) as u64;
             sum.own_bytes = sum.own_bytes.saturating_add(bytes.saturating_mul(step(objects) as u64));
             let (_, most, depth) = sum.example;
@@ -205,17 +214,26 @@ impl ObjectPicture {
             }
         }
         // What was found of different types may be called alike.
-        let mut by_pattern: FxHashMap<String, PatternSum> = FxHashMap::default();
+        let mut by_pattern: FxHashMap<(String, u32), PatternSum> = FxHashMap::default();
         for (known, sum) in sums.values() {
-            by_pattern.entry(search.text(known)).and_modify(|before| *before = before.and(sum)).or_insert(*sum);
+            let key = (search.text(known), known.held_by);
+            by_pattern.entry(key).and_modify(|before| *before = before.and(sum)).or_insert(*sum);
         }
-        let path = |(pattern, sum): (String, PatternSum)| {
+        let path = |((pattern, held_by), sum): ((String, u32), PatternSum)| {
             let PatternSum { count, own_bytes, is_known, example: (example, ..) } = sum;
-            HolderPath { example: self.path(example, &roots), pattern, count, own_bytes, is_known }
+            let held_by = by_c.text(held_by).map(str::to_owned);
+            HolderPath { example: self.path(example, &roots), pattern, count, own_bytes, is_known, held_by }
         };
         let mut all: Vec<HolderPath> = by_pattern.into_iter().map(path).collect();
-        all.sort_by(|a, b| (b.own_bytes, b.count, &a.pattern).cmp(&(a.own_bytes, a.count, &b.pattern)));
+        let order = |a: &HolderPath, b: &HolderPath| {
+            (b.own_bytes, b.count, &a.pattern, &a.held_by).cmp(&(a.own_bytes, a.count, &b.pattern, &b.held_by))
+        };
+        all.sort_by(order);
         all
+    }
+
+    pub(crate) fn roots_by_object(&self) -> Roots {
+        self.stored.roots.iter().rev().map(|root| (root.object, root.text)).collect()
     }
 
     /// Whether each object is on the path to one of those that are wanted and followed.
@@ -270,7 +288,7 @@ impl ObjectPicture {
     }
 
     /// The step that leads to an object; `None`: it is the first of its path.
-    fn holder_of(&self, object: u32) -> Option<PicturedHolder> {
+    pub(crate) fn holder_of(&self, object: u32) -> Option<PicturedHolder> {
         let holder = self.stored.holders.get(object as usize).copied()?;
         (!holder.kind.is_first() && holder.parent != object).then_some(holder)
     }
@@ -366,7 +384,7 @@ fn step(objects: &[u32]) -> usize {
     objects.len().div_ceil(MOST_OBJECTS).max(1)
 }
 
-fn followed(objects: &[u32]) -> impl Iterator<Item = &u32> {
+pub(crate) fn followed(objects: &[u32]) -> impl Iterator<Item = &u32> {
     objects.iter().step_by(step(objects))
 }
 

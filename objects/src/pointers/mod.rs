@@ -1,0 +1,8 @@
+//! Pointers to objects that no object has: what C code has in static variables, in blocks of malloc, on its stacks.
+//!
+//! [`targets`] are the objects for which [`search`] looks in memory; what it finds is sifted by [`explained`]. Invariant: a word that
+//! is an object's address is no proof that C code holds the object.
+
+pub(crate) mod explained;
+pub(crate) mod search;
+pub(crate) mod targets;

@@ -12,6 +12,7 @@ mod address_ranges;
 mod allocation_filter;
 mod allocation_records;
 mod args;
+mod c_holders;
 mod capture_file;
 mod child_captures;
 mod commands;

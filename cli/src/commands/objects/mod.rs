@@ -19,6 +19,7 @@ use memtrack_reader::source::CaptureReader;
 
 use self::places::{MadeObjects, ObjectPlace, ObjectSum, PlaceTable};
 use crate::args::objects::ObjectsArgs;
+use crate::c_holders::{self, HolderSources};
 use crate::default_capture;
 use crate::objects_moment::ObjectsMoment;
 
@@ -152,7 +153,7 @@ impl ObjectsTarget {
     }
 }
 
-/// Sums, paths and retained bytes of a picture.
+/// Sums and retained bytes of a picture.
 fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureOrigin) -> ObjectsRead {
     let retained = (options.retained || options.json).then(|| Holders::find(picture).retained_by_name());
     let of_type = |sum: TypeSum| ObjectsOfType {
@@ -163,7 +164,7 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
     let types: Vec<ObjectsOfType> = picture.by_name().into_iter().map(of_type).collect();
     ObjectsRead {
         why_types: options.why.as_ref().map(|wanted| picture.names_of(&picture.find(wanted))).unwrap_or_default(),
-        paths: options.why.as_ref().map(|wanted| picture.paths(&picture.find(wanted))),
+        paths: None,
         objects: picture.count() as u64,
         own_bytes: types.iter().map(|of| of.sum.own_bytes).sum(),
         unreadable: picture.unreadable(),
@@ -174,6 +175,20 @@ fn read_picture(options: &ObjectsArgs, picture: &ObjectPicture, moment: PictureO
         moment,
         placed: None,
     }
+}
+
+/// Finds the paths to the objects that are asked for, if any are.
+fn find_paths(
+    options: &ObjectsArgs,
+    read: &mut ObjectsRead,
+    picture: &ObjectPicture,
+    sources: HolderSources<'_>,
+) -> Result<()> {
+    if let Some(wanted) = &options.why {
+        let objects = picture.find(wanted);
+        read.paths = Some(picture.paths_with(&objects, &c_holders::told(picture, &objects, sources)?));
+    }
+    Ok(())
 }
 
 /// Joins what was read with the stacks of a capture.

@@ -146,6 +146,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "count": path.count,
             "own_bytes": path.own_bytes,
             "known": path.is_known,
+            "held_by": path.held_by,
         })
     };
     let pause_ns = match &read.moment {
@@ -328,6 +329,9 @@ fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {
     for path in paths.iter().take(rows) {
         let cells = [size(path.own_bytes), count(path.count), visible(path.told()).to_string()];
         table.row(cells.map(Into::into));
+        if let Some(held_by) = &path.held_by {
+            table.row([String::new(), String::new(), format!("    {}", visible(held_by))].map(Into::into));
+        }
     }
     table
 }

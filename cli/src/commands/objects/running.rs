@@ -2,12 +2,12 @@
 //!
 //! Invariant: the program goes on as it was.
 
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use anyhow::{Context, Result, bail};
-use memtrack_collector::monotonic_ns;
+use memtrack_collector::{RootDirectory, monotonic_ns};
 use memtrack_format::objects::PictureHead;
 use memtrack_inject::{CopyInUse, FreezeCost, ProcessView, freeze};
 use memtrack_objects::{PictureDetail, PythonRuntime, read_objects};
@@ -15,12 +15,15 @@ use memtrack_reader::source::CaptureReader;
 use signal_hook::low_level::emulate_default_handler;
 use tempfile::NamedTempFile;
 
-use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
+use super::{ObjectsRead, PictureOrigin, check_found, find_paths, join, read_picture};
 use crate::args::objects::ObjectsArgs;
+use crate::c_holders::{self, HolderSources};
 use crate::control::recordings;
 use crate::control::snapshot;
+use crate::load::search;
 use crate::message;
 use crate::object_pictures::{reading_room, recorded_blocks};
+use crate::other_root::SymbolRoot;
 use crate::sys::EndSignals;
 
 /// Reads them.
@@ -47,12 +50,18 @@ pub(super) fn read(options: &ObjectsArgs, pid: i32) -> Result<ObjectsRead> {
     let pause_ns = u64::try_from(cost.pause.as_nanos()).unwrap_or(u64::MAX);
     let moment = PictureOrigin::Running { pause_ns: cost.is_copied.then_some(pause_ns) };
     let mut read = read_picture(options, &picture, moment);
+    // Who is asked for a path only wants to know who allocated the blocks in which pointers lie.
+    let needs_blocks = |wanted: &String| c_holders::has_blocks(&picture, &picture.find(wanted));
+    let recorded =
+        if options.why.as_ref().is_none_or(needs_blocks) { recorded(pid, options.asks_who_made())? } else { None };
+    let head = PictureHead { time_ns: time_ns.into_inner(), ..PictureHead::default() };
+    let roots = RootDirectory::of_process(pid).map(SymbolRoot);
+    let search = roots.into_iter().fold(search(&[]), |search, root| search.with_root(Arc::new(root)));
+    let sources = HolderSources { search: &search, recorded: recorded.as_ref().map(|(file, _copy)| (file, &head)) };
+    find_paths(options, &mut read, &picture, sources)?;
     check_found(options, &read, &of_process())?;
-    if options.why.is_none() {
-        let recorded = recorded(pid, options.asks_who_made())?;
-        if let Some((file, _copy)) = &recorded {
-            join(&mut read, &picture, file, &PictureHead { time_ns: time_ns.into_inner(), ..PictureHead::default() })?;
-        }
+    if let Some((file, _copy)) = recorded.as_ref().filter(|_| options.why.is_none()) {
+        join(&mut read, &picture, file, &head)?;
     }
     Ok(read)
 }

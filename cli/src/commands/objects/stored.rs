@@ -8,10 +8,11 @@ use anyhow::{Context, Result};
 use memtrack_format::objects::{PictureCause, PictureExtent};
 use memtrack_objects::ObjectPicture;
 
-use super::{ObjectsRead, PictureOrigin, check_found, join, read_picture};
+use super::{ObjectsRead, PictureOrigin, check_found, find_paths, join, read_picture};
 use crate::args::objects::ObjectsArgs;
-use crate::load::Request;
+use crate::c_holders::HolderSources;
 use crate::load::objects::{damaged, find_picture, when};
+use crate::load::{Request, search};
 use crate::objects_moment::ObjectsMoment;
 use crate::units::size;
 
@@ -33,6 +34,8 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
         when = format!("{when} (then {} resident, {} at the most)", size(resident), size(most));
     }
     let mut read = read_picture(options, &picture, PictureOrigin::Stored { when, pause_ns });
+    let sources = HolderSources { search: &search(&[]), recorded: Some((&file, &moment.head)) };
+    find_paths(options, &mut read, &picture, sources)?;
     // Who is asked for a path only wants no places.
     if options.why.is_none() {
         join(&mut read, &picture, &file, &moment.head)?;

@@ -24,11 +24,18 @@ pub fn variables(search: &DebugFileSearch, module: &NativeModule, addresses: &[u
     let place = |address: &u64| {
         let (name, offset) = table.place(*address)?;
         let name = demangle(name);
-        // What the compiler adds to the name of a variable within a function.
-        let plain = name.rsplit_once('.').filter(|(_, end)| end.bytes().all(|byte| byte.is_ascii_digit()));
-        Some(VariablePlace { name: plain.map_or(name.as_str(), |(plain, _)| plain).to_owned(), offset })
+        Some(VariablePlace { name: as_in_source(&name).to_owned(), offset })
     };
     addresses.iter().map(place).collect()
+}
+
+/// A name without what compilers add: to variables of a function (`cache.0`), and to those of a file when they link several as one
+/// (`cache.lto_priv.0`).
+fn as_in_source(name: &str) -> &str {
+    let name = name.split_once(" [clone ").map_or(name, |(name, _)| name);
+    let name = name.split_once(".lto_priv").map_or(name, |(name, _)| name);
+    let numbered = name.rsplit_once('.').filter(|(_, end)| end.bytes().all(|byte| byte.is_ascii_digit()));
+    numbered.map_or(name, |(name, _)| name)
 }
 
 /// The first table that has more than what the module exports, else that of what it exports.
@@ -42,4 +49,17 @@ fn table_of(search: &DebugFileSearch, module: &NativeModule) -> SymbolTable {
     let debug_elf = debug.as_ref().and_then(|source| SymbolFile::parse(source).ok());
     let best = debug_elf.as_ref().filter(|elf| elf.has_symbols()).or(main_elf.as_ref());
     best.map(SymbolTable::of_variables).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::as_in_source;
+
+    #[test]
+    fn names_are_those_of_the_source() {
+        let named = ["cache", "cache.12", "cache.lto_priv.0", "cache [clone .lto_priv.0]", "cache.3.lto_priv.1"];
+        assert!(named.into_iter().all(|name| as_in_source(name) == "cache"));
+        assert_eq!(as_in_source("app::CACHE"), "app::CACHE");
+        assert_eq!(as_in_source("_ZGVZ1fvE1a.b"), "_ZGVZ1fvE1a.b");
+    }
 }

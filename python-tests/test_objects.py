@@ -474,7 +474,9 @@ def test_what_a_forgotten_decref_leaves_is_found(executable, tmp_path, version, 
             process.stdin.flush()
     more = [{name: tuple(map(operator.sub, b[name], a[name])) for name in a} for _, a, b in (forgotten, found)]
     assert more[0] == more[1]
-    assert ("<complex that C code holds>", forgotten[2]["complex"][0]) in [(row["pattern"], row["count"]) for row in why]
+    # To one of them a word may be left somewhere.
+    held = [row["count"] for row in why if row["pattern"] == "<complex that C code holds>"]
+    assert sum(held) == forgotten[2]["complex"][0]
 
 
 @pytest.mark.parametrize("options", [[], ["-X", "dev"]], ids=["plain", "checked"])

@@ -195,9 +195,9 @@ fn names_of_cpp_and_rust_are_readable() {
     let program = fixture.compile("rustc", "main.rs", source, &["--edition=2024"]);
     let data = fs::read(&program).unwrap();
     let file = object::File::parse(&*data).unwrap();
-    let helper = object::Object::symbols(&file)
-        .find(|one| object::ObjectSymbol::name(one).is_ok_and(|name| name.contains("4deep6helper")));
-    let offset = object::ObjectSymbol::address(&helper.unwrap()) + 4;
+    let helper =
+        Object::symbols(&file).find(|one| ObjectSymbol::name(one).is_ok_and(|name| name.contains("4deep6helper")));
+    let offset = ObjectSymbol::address(&helper.unwrap()) + 4;
     let found = frames(&mut fixture.symbolizer(), &module(&program), offset);
     assert_eq!(found, [("main::deep::helper".to_owned(), 2)]);
 }

@@ -2,9 +2,9 @@
 //!
 //! Invariant: the program goes on as it was.
 
-use std::sync::{Arc, Once};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Once};
 
 use anyhow::{Context, Result, bail};
 use memtrack_collector::{RootDirectory, monotonic_ns};

@@ -57,6 +57,7 @@ const ROOMS: [(&str, &[&str]); 2] = [
             "finding",
             "picture",
             "holders",
+            "pointers",
             "picture_reader",
         ],
     ),

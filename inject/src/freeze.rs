@@ -12,7 +12,7 @@ use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_copy::{CopyInUse, ProcessCopy, wait_for_left};
 use crate::refusal::{Busy, Refusal};
 use crate::remote_call::RemoteThread;
-use crate::stop::{Halt, STOP_LIMIT, halt, is_in_sequence};
+use crate::stop::is_in_sequence;
 use crate::stop_all::stop_all;
 use crate::stopped_thread::StoppedThread;
 use crate::target::TargetProcess;
@@ -20,8 +20,6 @@ use crate::view::ProcessView;
 
 /// How long a moment is searched in which the process may be frozen.
 const LIMIT: Duration = Duration::from_secs(2);
-/// How long a thread is searched that waits for the copy.
-const END_LIMIT: Duration = Duration::from_secs(10);
 /// Pauses between tries, in microseconds.
 const PAUSES: [u64; 5] = [300, 1100, 500, 2300, 700];
 
@@ -94,40 +92,6 @@ fn stop_when(target: &TargetProcess, ready: &dyn Fn() -> bool) -> Result<(Vec<St
 
 fn release(threads: Vec<StoppedThread>) {
     threads.into_iter().for_each(StoppedThread::release);
-}
-
-/// Stops one thread, wherever it is: a system call is executed in it, and no code of the process. The others run meanwhile, so
-/// that it may take its time where many wait for few processors.
-pub(crate) fn stop_any(target: &TargetProcess) -> Result<(StoppedThread, LateThreads), Refusal> {
-    let (searched, mut reason, mut limit) = (Instant::now(), Busy::DoesNotStop, STOP_LIMIT);
-    let mut late = LateThreads::of(target.pid);
-    for pause in PAUSES.iter().cycle() {
-        let threads = target.threads();
-        if threads.is_empty() {
-            return Err(Refusal::Gone);
-        }
-        for tid in threads {
-            late.release_stopped();
-            if searched.elapsed() > END_LIMIT {
-                return Err(Refusal::Busy { seconds: END_LIMIT.as_secs(), reason });
-            }
-            if late.contains(tid) {
-                continue;
-            }
-            match halt(target, tid, limit, &mut late)? {
-                Halt::Halted(thread) if !is_in_sequence(target, &thread.tracee) => return Ok((thread, late)),
-                Halt::Halted(thread) => {
-                    thread.release();
-                    reason = Busy::RestartableSequence;
-                }
-                Halt::Late(tracee) => late.add(tracee),
-                Halt::Ended => {}
-            }
-        }
-        limit = (limit * 2).min(END_LIMIT);
-        std::thread::sleep(Duration::from_micros(*pause));
-    }
-    Err(Refusal::Gone)
 }
 
 fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Result<ProcessCopy, Refusal> {

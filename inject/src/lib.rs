@@ -5,7 +5,7 @@
 //! and [`denial`] finds out why the kernel did not permit it.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
-//! [`stop_all`] stops all threads at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
+//! [`stop_any`] stops any thread for a system call, [`stop_all`] all of them at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
 //! thread and puts its [`saved_state`] back, [`library`] loads and calls what [`library_image`] prepares.
 //! [`memory`], [`maps`] and [`object`] read the target's memory; [`view`] is that for other crates, [`holding_memory`] says where
 //! C code may hold pointers, and [`mod@freeze`] a copy of a process at one moment, which [`process_copy`] ends.
@@ -44,6 +44,8 @@ mod saved_state;
 mod stop;
 #[cfg(target_arch = "x86_64")]
 mod stop_all;
+#[cfg(target_arch = "x86_64")]
+mod stop_any;
 #[cfg(target_arch = "x86_64")]
 mod stopped_thread;
 mod target;

@@ -7,11 +7,11 @@
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::freeze::stop_any;
 use crate::library::{inspect_untraced, on_own_thread};
 use crate::process_facts::ProcessFacts;
 use crate::refusal::Refusal;
 use crate::remote_call::RemoteThread;
+use crate::stop_any::stop_any;
 use crate::target::TargetProcess;
 use crate::tracee::Tracee;
 

@@ -15,7 +15,6 @@ use crate::message;
 pub(crate) use crate::text::{quoted, quoted_path, visible};
 use crate::units::{at_most, count, duration, plural, size};
 
-use super::estimates::PartRanges;
 use super::leaked::LeakMoment;
 use super::picture_summary::PictureSummary;
 use super::presentation::Presentation;
@@ -48,17 +47,6 @@ impl Capture {
     pub(crate) fn title(&self, view: View) -> &'static str {
         let each = view == View::HighWaterMark && self.has_several_peaks();
         if each { "Per-process high-water marks (not simultaneous)" } else { title(view) }
-    }
-
-    /// The line above a view's rows: title and totals.
-    pub(crate) fn headline(&self, view: View, whole: Tally) -> String {
-        let moment = match view {
-            View::Leaks => format!(", live {}", self.info.leak_moment.when()),
-            View::Pinned => return self.pinned_headline(whole),
-            View::Objects => return self.objects_headline(whole),
-            View::LeaksAtExit | View::HighWaterMark | View::Temporary | View::Allocated => String::new(),
-        };
-        format!("{}: {}{moment}", self.title(view), PartRanges::of(self, view).part(whole).in_words())
     }
 
     /// What the allocations of a view have in common; continues a sentence such as "12 allocations, ".

@@ -14,6 +14,7 @@ pub(crate) mod estimates;
 pub(crate) mod explain;
 pub(crate) mod failed;
 pub(crate) mod frameless;
+mod headline;
 pub(crate) mod leak_parts;
 pub(crate) mod leaked;
 mod library_allocators;

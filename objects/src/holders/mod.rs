@@ -3,6 +3,7 @@
 //! Invariant: every object has a path, if only one that says that nothing known holds it.
 
 pub(crate) mod c_holders;
+mod c_pointers;
 pub(crate) mod field_names;
 pub(crate) mod file_name;
 pub(crate) mod graph;

@@ -23,7 +23,7 @@ use crate::native::{self, NativeModule};
 
 use super::segment_nodes::{Nodes, SegmentNode};
 use super::thread_names::NameSource;
-use super::top_nodes::TopNodes;
+use super::top_nodes::StackTopNodes;
 
 /// Events with one ticket, from `start` to the start of the next run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +121,7 @@ pub(super) enum DecodeProgress {
 pub(super) struct SegmentReader {
     pub(super) decoder: Decoder,
     nodes: Nodes,
-    top_nodes: TopNodes,
+    top_nodes: StackTopNodes,
     /// The nodes of the stack's oldest frames; what is missing is interned when an event needs it.
     pub(super) path: Vec<u32>,
     /// The newest of them; 0: there is none.

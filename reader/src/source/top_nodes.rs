@@ -9,7 +9,7 @@ const KEPT: usize = 512;
 
 /// Where tops stood last: by their number, of which the last digits count. Definitions tell apart what shares a place.
 #[derive(Debug, Default)]
-pub(super) struct TopNodes {
+pub(super) struct StackTopNodes {
     list: Vec<NodesOfTop>,
 }
 
@@ -27,7 +27,7 @@ impl NodesOfTop {
     const NONE: Self = Self { definition: 0, below: 0, length: 0, nodes: [0; MAX_TOP] };
 }
 
-impl TopNodes {
+impl StackTopNodes {
     /// Appends the nodes of a top to those below it, and returns its own, if it stood above the same frames before.
     #[inline(always)]
     pub(super) fn put_back(&self, top: &PlacedTop, path: &mut Vec<u32>) -> Option<u32> {

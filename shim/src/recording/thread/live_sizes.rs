@@ -9,7 +9,7 @@ const MOST: usize = PLACES / 2;
 
 /// Blocks with their sizes.
 pub(super) struct LiveSizes {
-    places: [Place; PLACES],
+    places: [SizePlace; PLACES],
     /// A place of an earlier one is empty, so that clearing is cheap.
     generation: u64,
     used: usize,
@@ -17,7 +17,7 @@ pub(super) struct LiveSizes {
 
 /// A block that is there, or was: then its address is 0, and another may come to its place.
 #[derive(Clone, Copy)]
-struct Place {
+struct SizePlace {
     address: u64,
     size: u64,
     generation: u64,
@@ -25,7 +25,7 @@ struct Place {
 
 impl LiveSizes {
     pub(super) const fn new() -> Self {
-        Self { places: [Place { address: 0, size: 0, generation: 0 }; PLACES], generation: 0, used: 0 }
+        Self { places: [SizePlace { address: 0, size: 0, generation: 0 }; PLACES], generation: 0, used: 0 }
     }
 
     /// Takes everything out.
@@ -41,7 +41,7 @@ impl LiveSizes {
         let generation = self.generation;
         let place = self.find(|place| place.generation != generation || place.address == 0, address)?;
         let is_new = place.generation != generation;
-        *place = Place { address, size, generation };
+        *place = SizePlace { address, size, generation };
         self.used = self.used.wrapping_add(usize::from(is_new));
         Some(())
     }
@@ -49,14 +49,14 @@ impl LiveSizes {
     /// Takes out a block; its size, if it was there.
     pub(super) fn remove(&mut self, address: u64) -> Option<u64> {
         let generation = self.generation;
-        let is_end = |place: &Place| place.generation != generation || place.address == address;
+        let is_end = |place: &SizePlace| place.generation != generation || place.address == address;
         let place = self.find(is_end, address).filter(|place| place.generation == generation)?;
         place.address = 0;
         Some(place.size)
     }
 
     /// The first such place from that of the address on.
-    fn find(&mut self, is_it: impl Fn(&Place) -> bool, address: u64) -> Option<&mut Place> {
+    fn find(&mut self, is_it: impl Fn(&SizePlace) -> bool, address: u64) -> Option<&mut SizePlace> {
         let hash = (address >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - PLACES.ilog2());
         let first = hash as usize;
         let at = (0..PLACES).map(|step| first.wrapping_add(step) % PLACES);

@@ -13,7 +13,7 @@ use memtrack_transport::layout::SEGMENT_ROOM;
 
 use super::live_sizes::LiveSizes;
 use super::most_bytes::{Recorded, of_ring, recorded};
-use super::span_sums::{SPANS, SpanSum, SpanSums};
+use super::span_sums::{RecordedSpans, RecordedSum, SPANS};
 
 /// The most bytes of records: of more the recorder has the sums as soon as the process would.
 const MOST: usize = 16 << 10;
@@ -30,13 +30,13 @@ struct FollowedSegment {
 }
 
 /// Used by one call at a time.
-struct Followed(UnsafeCell<FollowedSegment>);
+struct FollowedCell(UnsafeCell<FollowedSegment>);
 
 // SAFETY: who uses it promises to be the only one.
-unsafe impl Sync for Followed {}
+unsafe impl Sync for FollowedCell {}
 
 /// Too large for a stack.
-static FOLLOWED: Followed = Followed(UnsafeCell::new(FollowedSegment {
+static FOLLOWED: FollowedCell = FollowedCell(UnsafeCell::new(FollowedSegment {
     decoder: Decoder::new(),
     live: LiveSizes::new(),
     segment: None,
@@ -56,18 +56,18 @@ pub(super) fn begin_again() {
 ///
 /// # Safety
 /// Recording is off, no thread is inside a hook, and nobody else calls this or [`super::most_bytes`].
-pub(crate) unsafe fn between_rests(moments: &[u64; SPANS - 1]) -> Option<[SpanSum; SPANS]> {
+pub(crate) unsafe fn between_rests(moments: &[u64; SPANS - 1]) -> Option<[RecordedSum; SPANS]> {
     // SAFETY: the caller's promise.
     let followed = unsafe { &mut *FOLLOWED.0.get() };
     match recorded() {
-        Recorded::Nothing => Some([SpanSum::default(); SPANS]),
+        Recorded::Nothing => Some([RecordedSum::default(); SPANS]),
         Recorded::InOneSegment { slot, from } => followed.sums(slot, from, moments),
         Recorded::Other => None,
     }
 }
 
 impl FollowedSegment {
-    fn sums(&mut self, slot: usize, from: usize, moments: &[u64; SPANS - 1]) -> Option<[SpanSum; SPANS]> {
+    fn sums(&mut self, slot: usize, from: usize, moments: &[u64; SPANS - 1]) -> Option<[RecordedSum; SPANS]> {
         let (number, first, end) = of_ring(slot, |ring| (ring.segment_number(), ring.first_record(), ring.position()))?;
         if IS_ANOTHER.swap(false, Relaxed) || self.segment != Some((slot, number)) {
             (self.segment, self.at) = (Some((slot, number)), Some(first));
@@ -82,7 +82,7 @@ impl FollowedSegment {
         if !of_ring(slot, |ring| ring.copy_records(begin, bytes))? {
             return None;
         }
-        let mut sums = SpanSums::new(moments, &mut self.live);
+        let mut sums = RecordedSpans::new(moments, &mut self.live);
         let (mut at, mut is_known) = (0, true);
         while let Some((record, next)) = self.decoder.next(bytes, at).ok()? {
             if begin.wrapping_add(at) >= from {

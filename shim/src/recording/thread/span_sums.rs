@@ -11,7 +11,7 @@ pub(crate) const SPANS: usize = 3;
 
 /// What was allocated in a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SpanSum {
+pub(crate) struct RecordedSum {
     /// The number of allocations.
     pub(crate) count: u64,
     /// Their bytes.
@@ -23,8 +23,8 @@ pub(crate) struct SpanSum {
 }
 
 /// Sums up the spans before, between and after two moments.
-pub(super) struct SpanSums<'a> {
-    sums: [SpanSum; SPANS],
+pub(super) struct RecordedSpans<'a> {
+    sums: [RecordedSum; SPANS],
     live: &'a mut LiveSizes,
     live_bytes: u64,
     /// The present span, and when it began.
@@ -34,11 +34,11 @@ pub(super) struct SpanSums<'a> {
     moments: &'a [u64],
 }
 
-impl<'a> SpanSums<'a> {
+impl<'a> RecordedSpans<'a> {
     /// The moments are in order, in ticks of the stamping clock.
     pub(super) fn new(moments: &'a [u64; SPANS - 1], live: &'a mut LiveSizes) -> Self {
         live.clear();
-        Self { sums: [SpanSum::default(); SPANS], live, live_bytes: 0, at: 0, from: 0, moments }
+        Self { sums: [RecordedSum::default(); SPANS], live, live_bytes: 0, at: 0, from: 0, moments }
     }
 
     /// The next record; `None`: the sums of spans with such a record are not known here.
@@ -71,7 +71,7 @@ impl<'a> SpanSums<'a> {
     }
 
     /// The sums, at the end of the records.
-    pub(super) fn finish(mut self) -> [SpanSum; SPANS] {
+    pub(super) fn finish(mut self) -> [RecordedSum; SPANS] {
         self.end_span();
         self.sums
     }
@@ -118,7 +118,7 @@ mod tests {
     use memtrack_format::record::Record;
 
     use super::super::live_sizes::LiveSizes;
-    use super::{SpanSum, SpanSums};
+    use super::{RecordedSpans, RecordedSum};
 
     fn alloc(time: u64, address: u64, size: u64) -> Record<'static> {
         Record::Alloc { allocator: Allocator::Malloc, address, size, time: Some(time) }
@@ -129,15 +129,15 @@ mod tests {
     }
 
     /// The sums of the records before, in and after 10..20.
-    fn sums(records: &[Record<'_>]) -> Option<[SpanSum; 3]> {
+    fn sums(records: &[Record<'_>]) -> Option<[RecordedSum; 3]> {
         let mut live = LiveSizes::new();
-        let mut sums = SpanSums::new(&[10, 20], &mut live);
+        let mut sums = RecordedSpans::new(&[10, 20], &mut live);
         records.iter().try_for_each(|record| sums.add(record))?;
         Some(sums.finish())
     }
 
-    fn sum(count: u64, bytes: u64, peak_bytes: u64, kept_bytes: u64) -> SpanSum {
-        SpanSum { count, bytes, peak_bytes, kept_bytes }
+    fn sum(count: u64, bytes: u64, peak_bytes: u64, kept_bytes: u64) -> RecordedSum {
+        RecordedSum { count, bytes, peak_bytes, kept_bytes }
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn a_span_without_records_has_nothing() {
-        assert_eq!(sums(&[]), Some([SpanSum::default(); 3]));
+        assert_eq!(sums(&[]), Some([RecordedSum::default(); 3]));
         assert_eq!(sums(&[alloc(30, 0x10, 5)]), Some([sum(0, 0, 0, 0), sum(0, 0, 0, 0), sum(1, 5, 5, 5)]));
     }
 

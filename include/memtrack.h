@@ -16,10 +16,6 @@
 #ifndef MEMTRACK_H
 #define MEMTRACK_H
 
-/* In strict modes of C, memtrack_limit.h needs it, which may come next. */
-#if defined(__STRICT_ANSI__) && !defined(_POSIX_C_SOURCE)
-#define _POSIX_C_SOURCE 200809L
-#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>

@@ -16,9 +16,18 @@
 #ifndef MEMTRACK_LIMIT_H
 #define MEMTRACK_LIMIT_H
 
+/* In strict modes of C (-std=c11), what it needs of POSIX is declared only where this is defined before any other header. */
+#if defined(__STRICT_ANSI__) && !defined(__cplusplus) && !defined(_POSIX_C_SOURCE)
+#define _POSIX_C_SOURCE 200809L
+#endif
+
 #include "memtrack.h"
 
 #include <time.h>
+
+#ifndef CLOCK_MONOTONIC
+#error "memtrack_limit.h: include it before other headers, or compile with -D_POSIX_C_SOURCE=200809L or -std=gnu11"
+#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,10 +51,10 @@ static inline struct memtrack_span memtrack_span_begin(void) {
     return span;
 }
 
-/* Reads the fourth list of the answer's row of spans: the peak. 0: nothing was allocated in the span. */
+/* Reads the fourth list of the answer's row of spans: the peak; -1 where there is no such row. */
 static inline long long memtrack_peak_in_(FILE *answer) {
     char line[65536];
-    long long peak = 0;
+    long long peak = -1;
     while (fgets(line, sizeof line, answer)) {
         const char *row = strstr(line, "[\"spans\"");
         int lists = 0;
@@ -78,7 +87,11 @@ static inline long long memtrack_span_peak(struct memtrack_span span) {
             file = popen(command, "r");
             if (file) {
                 peak = memtrack_peak_in_(file);
-                if (pclose(file) != 0)
+                int ended = pclose(file);
+                if (ended == 0 && peak < 0)
+                    peak = 0; /* nothing was allocated in the span */
+                /* Where SIGCHLD is ignored, how it ended is not known: the answer's row has to do. */
+                if (ended != 0 && !(ended == -1 && errno == ECHILD))
                     peak = -1;
             }
         } else {
@@ -98,6 +111,8 @@ static inline int memtrack_span_fits(struct memtrack_span span, long long limit)
     if (!memtrack_is_recording || !memtrack_is_recording())
         (void)fputs("memtrack_limit.h: nothing is recorded: run this with 'memtrack run --allocation-timestamps --follow'\n",
                     stderr);
+    else if (peak < 0)
+        (void)fputs("memtrack_limit.h: the span could not be measured, and so it does not fit\n", stderr);
     else if (peak > limit)
         (void)fprintf(stderr, "memtrack_limit.h: the span had %lld bytes at its peak, its limit is %lld\n", peak, limit);
     return peak >= 0 && peak <= limit;

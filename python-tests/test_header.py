@@ -18,8 +18,8 @@ COMPILERS = [
 ]
 
 PROGRAM = r"""
-#include "memtrack.h"
 #include "memtrack_limit.h"
+#include "memtrack.h"
 
 static char *volatile kept[40];
 

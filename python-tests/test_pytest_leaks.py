@@ -49,6 +49,10 @@ def grown(*added, first=2):
         ([{"a:1": 500}, {"b:1": 900}, {"c:1": 400}, {"d:1": 200}, {"e:1": 7}], 7, True),
         # Replaced by something larger or smaller.
         ([{"a:1": 500}, {"b:1": 500, "a:1": -500}, {"c:1": 600, "b:1": -500}, {"d:1": 100, "c:1": -600}, {"e:1": 400, "d:1": -100}], 0, False),
+        # A cache that is full: what some functions add others lose.
+        ([dict.fromkeys(("g:1", "g:2", "g:3", "g:4"), 100), *({f"f:{line}": 60, f"g:{line}": -60} for line in range(1, 5))], 0, False),
+        # A leak by lines in turn, and something large that is given back in one run.
+        ([{"x:1": 9000}, *({f"{name}:1": 60} for name in "abcabc"), {"x:1": -9000, "a:1": 60}, {"b:1": 60}], 60, True),
         ([{"a:1": 500}, {}, {}, {}, {}], 0, False),
         ([{}] * 5, 0, False),
     ],

@@ -35,10 +35,12 @@ def growth(runs: Sequence[Iterable[Holding]], first: int, root: str) -> Growth:
     held = _held(runs)
     frames = {site: site[0][own_frame(site[0], root)] if site[0] else NO_STACK for site in held}
     best = _grown(held, lambda site: site, first, _median)
+    whole = _bytes(_grown(held, lambda _: (), first, _steady))
     for parts in (("function", "file", "line"), ("function", "file")):
         of_own_code = _grown(held, lambda site, parts=parts: tuple(getattr(frames[site], part) for part in parts), first, _steady)  # type: ignore[misc]
-        best = max(best, of_own_code, key=_bytes)
-    whole = _bytes(_grown(held, lambda _: (), first, _steady))
+        # In a cache that is full, what some lines add others have lost: only those that grow are in the sum.
+        if 10 * _bytes(of_own_code) <= 11 * whole:
+            best = max(best, of_own_code, key=_bytes)
     if whole <= _bytes(best):
         return Growth(best, False)
     return Growth(_shares(held, first, whole), 10 * whole > 11 * _bytes(best))
@@ -82,7 +84,8 @@ def _shares(held: Dict[_Site, _Held], first: int, whole: int) -> List[Holding]:
         before += share
         if share:
             stack, allocator, thread = site
-            shares.append(Holding(share, max(held[site][-1][1] - held[site][first][1], 0), allocator, stack, thread))
+            runs = max(len(held[site]) - 1 - first, 1)
+            shares.append(Holding(share, max(held[site][-1][1] - held[site][first][1], 0) // runs, allocator, stack, thread))
     return shares
 
 
@@ -105,5 +108,7 @@ def _median(values: List[int]) -> int:
 
 def _steady(values: List[int]) -> int:
     """How much of a group's growth goes on: of caches one is filled after the other, ever more slowly, and what is replaced by something
-    larger gets smaller again."""
-    return min(_median(values), sum(values) // len(values), _median(values[len(values) // 2 :]))
+    larger gets smaller again. Of five values and more the mean is without the least and the largest: one of them may be of something
+    else."""
+    middle = sorted(values)[1:-1] if len(values) >= 5 else values
+    return min(_median(values), sum(middle) // len(middle), _median(values[len(values) // 2 :]))

@@ -45,7 +45,7 @@ def find_program() -> str:
             return path
     import shutil
 
-    found = shutil.which(NAME) or shutil.which(NAME, path=_kept_path)
+    found = (shutil.which(NAME, path=_kept_path) if _kept_path else None) or shutil.which(NAME)
     if found:
         return found
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")

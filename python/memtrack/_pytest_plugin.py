@@ -102,7 +102,9 @@ class _Options:
             raise pytest.UsageError(f"memtrack: {error}") from None
         if self.fail_over and not self.compare:
             raise pytest.UsageError("memtrack: --memtrack-fail-over needs --memtrack-compare FILE")
-        if not config.option.collectonly and not getattr(config.option, "help", False):
+        # A directory of the ini file is made where something is to be written there.
+        is_asked = self.records_all or self.limit or config.getoption("memtrack_dir", None)
+        if is_asked and not config.option.collectonly and not getattr(config.option, "help", False):
             self._try_files()
 
     def _try_files(self) -> None:

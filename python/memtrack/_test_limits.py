@@ -410,6 +410,9 @@ class RecordedCall:
         texts = [f"{name} ({size_text(size)})" for name, size in kept.items() if size]
         if texts:
             lines.append(f"kept by pytest for its report, not judged: {', '.join(texts)}")
+        if output is not None and output.log_records:
+            records = "1 log record, with what its" if output.log_records == 1 else f"{output.log_records:,} log records, with what their"
+            lines.append(f"kept by pytest and judged: {records} arguments hold; with --log-level=ERROR, for example, only those of errors")
         own = self.fixtures() if callable(self.fixtures) else self.fixtures
         fixtures = {name: "" for name in own}
         fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})

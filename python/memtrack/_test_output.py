@@ -1,114 +1,152 @@
-"""What pytest keeps of a test for its report: the text of its log, the records of that, and what it prints.
+"""What pytest keeps of a test for its report: the text of its log, and what it prints.
 
-None of it is the test's memory. While the test runs, the text of the log lies in shared memory, which counts as no allocation, and
-records that nobody can ask for are not kept. Invariant: what pytest reports, and what `caplog` and `capsys` give, is what it is without
-memtrack.
+None of it is the test's memory. While the test runs, the text of the log lies in shared memory, which counts as no allocation. The
+records of the log are kept for whoever asks for them, and count. Invariant: what pytest reports, and what `caplog` and `capsys` give, is
+what it is without memtrack.
 """
 
 import functools
-import inspect
+import io
 import logging
 import mmap
 import sys
 
 # By name: a test may replace it in its module while it is recorded.
 from os import getpid
-from typing import TYPE_CHECKING, Any, Callable, Generator, List, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Generator, List, Optional
 
 import pytest
 
 from memtrack import _test_limits
-from memtrack._holders import is_own
 
 if TYPE_CHECKING:
     from memtrack._pytest_plugin import MemtrackPlugin
 
 _FIRST_SIZE = 1 << 16
+#: A text's memory is given back with its test if it is larger.
+_MOST_KEPT = 1 << 20
 
 
-class SharedText:
-    """A text that grows, outside of the heap."""
+class SharedText(io.StringIO):
+    """A text that grows, outside of the heap. Whoever does more than write and ask for all of it has an ordinary one from then on."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._process = getpid()
         self._memory = mmap.mmap(-1, _FIRST_SIZE)
-        self.size = 0
-        """In bytes."""
+        self._is_ordinary = False
+        self._size = 0
+
+    def begin(self, text: str) -> None:
+        """It is this text, and no other."""
+        super().seek(0)
+        super().truncate()
+        self._is_ordinary, self._size = False, 0
+        if len(self._memory) > _MOST_KEPT:
+            self._memory = mmap.mmap(-1, _FIRST_SIZE)
+        self.write(text)
+
+    @property
+    def size(self) -> int:
+        """In bytes, as UTF-8."""
+        return len(super().getvalue()) if self._is_ordinary else self._size
 
     def write(self, text: str) -> int:
         """Adds a text."""
+        if self._is_ordinary:
+            return super().write(text)
         content = text.encode("utf-8", "surrogatepass")
-        end = self.size + len(content)
+        end = self._size + len(content)
         if end > len(self._memory) or getpid() != self._process:
             # A forked child has a text of its own from here on.
             larger = mmap.mmap(-1, max(2 * len(self._memory), end))
-            larger[: self.size] = memoryview(self._memory)[: self.size]
+            larger[: self._size] = memoryview(self._memory)[: self._size]
             self._memory, self._process = larger, getpid()
-        self._memory[self.size : end] = content
-        self.size = end
+        self._memory[self._size : end] = content
+        self._size = end
         return len(text)
 
-    def flush(self) -> None:
-        """Nothing waits."""
-
     def getvalue(self) -> str:
-        """All of it, as of StringIO."""
-        return self._memory[: self.size].decode("utf-8", "surrogatepass")
+        """All of it."""
+        return super().getvalue() if self._is_ordinary else self._memory[: self._size].decode("utf-8", "surrogatepass")
 
+    def _ordinary(self) -> None:
+        if not self._is_ordinary:
+            text = self.getvalue()
+            self._is_ordinary = True
+            super().write(text)
 
-class _NoRecords(List[logging.LogRecord]):
-    """A list of records that keeps none."""
+    def seek(self, *place: int) -> int:
+        """As of StringIO; so are the next ones."""
+        self._ordinary()
+        return super().seek(*place)
 
-    def append(self, record: logging.LogRecord) -> None:
-        """Nobody can ask for it."""
+    def tell(self) -> int:
+        """See `seek`."""
+        self._ordinary()
+        return super().tell()
+
+    def truncate(self, size: Optional[int] = None) -> int:
+        """See `seek`."""
+        self._ordinary()
+        return super().truncate(size)
+
+    def read(self, size: Optional[int] = -1) -> str:
+        """See `seek`."""
+        self._ordinary()
+        return super().read(size)
+
+    def readline(self, size: int = -1) -> str:  # type: ignore[override]
+        """See `seek`."""
+        self._ordinary()
+        return super().readline(size)
+
+    def __next__(self) -> str:
+        self._ordinary()
+        return super().__next__()
 
 
 class _Handler:
-    """A handler of pytest's, and what it had when the test began."""
+    """A handler of pytest's, and the stream that it had when the test began."""
 
-    def __init__(self, handler: Any, text: SharedText, keeps_records: bool) -> None:
+    def __init__(self, handler: Any, text: SharedText) -> None:
         self.handler = handler
         self.text = text
-        self._stream, self.kept_records = handler.stream, handler.records
-        text.size = 0
-        text.write(self._stream.getvalue())
+        self._stream = handler.stream
+        text.begin(self._stream.getvalue())
         handler.stream = text
-        if not keeps_records:
-            handler.records = _NoRecords()
 
     def restore(self) -> None:
-        """It has its text and its list again."""
+        """It has its stream again."""
         handler = self.handler
         handler.acquire()
         try:
             if handler.stream is self.text:
                 # As if it had been written there.
                 self._stream.seek(0)
+                self._stream.truncate()
                 self._stream.write(self.text.getvalue())
                 handler.stream = self._stream
-            if type(handler.records) is _NoRecords:
-                handler.records = self.kept_records
         finally:
             handler.release()
+        self.text.begin("")
 
 
 class OutputOfTest:
     """What pytest keeps of the call of one test."""
 
-    def __init__(self, item: pytest.Item, root: str, texts: List[SharedText], marks_printed: bool) -> None:
+    def __init__(self, item: pytest.Item, texts: List[SharedText], marks_printed: bool) -> None:
         """`texts` are used again by later tests. `marks_printed`: the stacks of what the test prints are to tell that it is printed."""
         from _pytest.capture import CaptureIO
-        from _pytest.logging import LogCaptureHandler
 
         self._item = item
         self._handlers: List[_Handler] = []
-        found = [handler for handler in logging.root.handlers if isinstance(handler, LogCaptureHandler)]
-        self._asks = bool(found) and asks_for_log(item, root)
-        report = getattr(item.config.pluginmanager.get_plugin("logging-plugin"), "report_handler", None)
+        plugin = item.config.pluginmanager.get_plugin("logging-plugin")
+        known = [getattr(plugin, name, None) for name in ("caplog_handler", "report_handler")]
+        found = [each for each in known if each in logging.root.handlers and type(each.stream) is io.StringIO]
         while len(texts) < len(found):
             texts.append(SharedText())
-        for handler, text in zip(found, texts):
-            self._handlers.append(_Handler(handler, text, self._asks and handler is not report))
+        self._handlers.extend(map(_Handler, found, texts))
         # Where a file has what is printed, it is no memory.
         in_memory = [each for each in (sys.stdout, sys.stderr) if isinstance(each, CaptureIO)] if marks_printed else []
         self._printed = [stream for stream in in_memory if "write" not in vars(stream)]
@@ -126,19 +164,17 @@ class OutputOfTest:
         """The test runs again: its caplog begins anew."""
         from _pytest import logging as plugin
 
-        for each in self._handlers if self._asks else ():
+        for each in self._handlers:
             handler = each.handler
-            if type(handler.records) is _NoRecords:
-                continue
             records: List[logging.LogRecord] = []
             handler.acquire()
             try:
-                handler.records, handler.stream, each.text.size = records, each.text, 0
+                handler.records, handler.stream = records, each.text
+                each.text.begin("")
             finally:
                 handler.release()
-            each.kept_records = records
             key, known = getattr(plugin, "caplog_records_key", None), getattr(self._item, "stash", {})
-            if key is not None and key in known:
+            if key is not None and key in known and handler is self._handlers[0].handler:
                 known[key]["call"] = records
 
     @property
@@ -146,13 +182,17 @@ class OutputOfTest:
         """The size of the log's text."""
         return max((each.text.size for each in self._handlers), default=0)
 
+    @property
+    def log_records(self) -> int:
+        """How many records of the log are kept."""
+        return max((len(each.handler.records) for each in self._handlers), default=0)
+
 
 class OutputPlugin:
     """Begins with what is next to the call of a test: pytest's own handlers are in their places then."""
 
     def __init__(self, plugin: "MemtrackPlugin") -> None:
         self._plugin = plugin
-        self._root = str(plugin.config.rootpath)
         self._texts: List[SharedText] = []
 
     @pytest.hookimpl(hookwrapper=True, trylast=True)
@@ -162,7 +202,7 @@ class OutputPlugin:
             yield
             return
         outer = _test_limits.output
-        _test_limits.output = own = OutputOfTest(item, self._root, self._texts if outer is None else [], has_limits)
+        _test_limits.output = own = OutputOfTest(item, self._texts if outer is None else [], has_limits)
         try:
             yield
         finally:
@@ -173,19 +213,3 @@ class OutputPlugin:
 def write_captured(write: Callable[[str], int], text: str) -> int:
     """Writes what a test prints to where pytest keeps it; what is allocated below this frame is pytest's."""
     return write(text)
-
-
-def asks_for_log(item: "pytest.Item", root: str) -> bool:
-    """Whether the test may look at its log: by caplog, or by asking for it while it runs."""
-    names: Tuple[str, ...] = tuple(getattr(item, "fixturenames", ()))
-    info = getattr(item, "_fixtureinfo", None)
-    if info is None or "caplog" in names or "caplog" in getattr(getattr(item, "_request", None), "_fixture_defs", ()):
-        return True
-    if "request" not in names:
-        return False
-    taking = (known[-1] for known in info.name2fixturedefs.values() if known and "request" in known[-1].argnames)
-    return "request" in info.argnames or any(is_own(_source(fixture.func), root) for fixture in taking)
-
-
-def _source(function: Any) -> str:
-    return getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", "")

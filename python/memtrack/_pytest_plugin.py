@@ -109,8 +109,8 @@ class _Options:
 
     def _try_files(self) -> None:
         """What cannot be written is said before any test runs; under pytest-xdist by its controller."""
+        option = f"--memtrack-dir {self.directory_name}: cannot be created"
         try:
-            option = f"--memtrack-dir {self.directory_name}: cannot be created"
             if self.directory is not None:
                 os.makedirs(self.directory, exist_ok=True)
             option = f"--memtrack-compare {self.compare}: cannot be written"

@@ -101,7 +101,7 @@ class SharedText(io.StringIO):
         self._ordinary()
         return super().readline(size)
 
-    def __next__(self) -> str:
+    def __next__(self) -> str:  # type: ignore[override]
         self._ordinary()
         return super().__next__()
 

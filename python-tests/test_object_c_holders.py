@@ -37,7 +37,7 @@ clear()
 hold(Held, wait)
 """
 FILL_LINE = 1 + next(number for number, line in enumerate(APP.splitlines()) if "keep_in_table" in line)
-FORGOTTEN = "no pointer to it was found: as after a forgotten Py_DECREF"
+FORGOTTEN = "no pointer to it was found in static variables, blocks of malloc and C stacks: a forgotten Py_DECREF, or memory that C code maps itself"
 
 
 @pytest.fixture(params=VERSIONS)

@@ -46,7 +46,12 @@ impl From<&crate::stopped_thread::StoppedThread> for ThreadStack {
 /// The data of all loaded objects.
 pub(crate) fn loaded_data(memory: &RemoteMemory, mappings: &Mappings) -> Vec<LoadedData> {
     let mut found = Vec::new();
+    let mut last: Option<RemoteObject> = None;
     for base in mappings.object_bases() {
+        // The first page of a file may be mapped again, with its relocated data.
+        if last.as_ref().is_some_and(|last| last.covers(base.start)) {
+            continue;
+        }
         let Some(object) = RemoteObject::read(memory, base.start) else { continue };
         let build_id = object.build_id(memory);
         found.extend(object.written().map(|range| LoadedData {
@@ -55,6 +60,7 @@ pub(crate) fn loaded_data(memory: &RemoteMemory, mappings: &Mappings) -> Vec<Loa
             bias: object.bias(),
             range,
         }));
+        last = Some(object);
     }
     found
 }

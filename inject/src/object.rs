@@ -155,6 +155,12 @@ impl RemoteObject {
         self.bias
     }
 
+    /// Whether the address is in one of its segments, or between two of them.
+    pub(crate) fn covers(&self, address: u64) -> bool {
+        let ends = (self.loaded.iter().map(|of| of.start).min(), self.loaded.iter().map(|of| of.end).max());
+        matches!(ends, (Some(start), Some(end)) if (start..end).contains(&address))
+    }
+
     /// The addresses of what it can write.
     pub(crate) fn written(&self) -> impl Iterator<Item = Range<u64>> {
         self.written.iter().cloned()

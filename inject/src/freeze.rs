@@ -103,10 +103,9 @@ fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Resu
     let used = threads.swap_remove(place);
     let copy = (|| {
         let mut thread = RemoteThread::begin(target, used, LateThreads::of(target.pid))?;
-        let copied = thread.fork();
+        let copied = thread.fork().map(|(tracee, inner_pid)| ProcessCopy::of(tracee, inner_pid));
         let restored = thread.finish();
-        let (tracee, inner_pid) = copied?;
-        let copy = ProcessCopy { tracee, inner_pid };
+        let copy = copied?;
         restored.map(|()| copy)
     })();
     release(threads);

@@ -58,8 +58,6 @@ impl CopyInUse {
         let mut place = self.place();
         let copy = fork()?;
         let tid = copy.tracee.tid();
-        // Where it is refused, a copy that is left cannot be told from children of the program.
-        let _ = fs::write(format!("/proc/{tid}/oom_score_adj"), MARK);
         *place = Some((target.pid, copy));
         Ok(tid)
     }
@@ -93,6 +91,13 @@ impl CopyInUse {
 }
 
 impl ProcessCopy {
+    /// A copy that has just been made. It is marked before the process goes on: a memtrack that is killed later leaves one that is known.
+    pub(crate) fn of(tracee: Tracee, inner_pid: u64) -> Self {
+        // Where it is refused, a copy that is left cannot be told from children of the program.
+        let _ = fs::write(format!("/proc/{}/oom_score_adj", tracee.tid()), MARK);
+        Self { tracee, inner_pid }
+    }
+
     fn kill(self) -> KilledCopy {
         self.tracee.kill();
         KilledCopy { inner_pid: self.inner_pid }

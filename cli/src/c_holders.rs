@@ -89,7 +89,9 @@ fn text(holder: &CHolder, search: PointerSearch, (least, most): (u64, u64)) -> S
         CHolder::Block(None) => (format!("a block of {bytes} that is no object"), false),
         CHolder::Stack(thread) => (format!("the C stack of thread {thread}"), false),
         CHolder::Nothing if search == PointerSearch::Whole => {
-            return "no pointer to it was found in static variables, blocks of malloc and C stacks: a forgotten Py_DECREF, or memory that C code maps itself".into();
+            return "no pointer to it was found in static variables, blocks of malloc and C stacks: a forgotten Py_DECREF, or \
+                    memory that C code maps itself"
+                .into();
         }
         CHolder::Nothing => return "no pointer to it was found, but not all of the memory was searched".into(),
     };

@@ -81,6 +81,7 @@ pub fn read_objects(
         is_at_rest: runtime.is_at_rest(view),
         classes_in_blocks: 0,
         blocks_without: Vec::new(),
+        has_all_blocks: false,
     };
     let lists = if runtime.layout.is_free_threaded() {
         builder.blocks(view, runtime);
@@ -107,7 +108,7 @@ pub fn read_objects(
     let (first_parts, unreadable) = (references.first_parts(&rows), references.unreadable_rows());
     let found = std::mem::take(&mut builder.holders);
     let mut blocks = std::mem::take(&mut builder.blocks_without);
-    let is_at_rest = builder.is_at_rest;
+    let (is_at_rest, has_all_blocks) = (builder.is_at_rest, builder.has_all_blocks);
     let (stored, types) = builder.into_stored(references, &rows, threads);
     let mut texts = LabelTexts::default();
     let pictured_types = types.each(|of| PicturedType {
@@ -153,7 +154,8 @@ pub fn read_objects(
         // Recordings know those of pools, too.
         blocks.sort_unstable_by_key(|block| block.address);
         blocks.dedup_by_key(|block| block.address);
-        let process = SearchedProcess { view, memory: &memory, runtime, rows: &by_address, blocks: &blocks };
+        let process =
+            SearchedProcess { view, memory: &memory, runtime, rows: &by_address, blocks: &blocks, has_all_blocks };
         picture.stored.pointers = process.find_pointers(&picture.stored, &firsts, &mut texts);
         let held = HeldObjects { picture: &picture, parents: &parents, first_parts, noted, wanted };
         let (own, mut others) = memories.into_own_and_others();

@@ -91,12 +91,13 @@ impl BlockPlaces {
         Self { program_break: view.program_break(), others: view.anonymous().collect(), pools }
     }
 
-    /// Calls `each` with the address and the size of every block in use. `probe` is for single words, `words` for many.
-    pub(crate) fn blocks(&self, probe: &impl Words, words: &impl Words, mut each: impl FnMut(u64, u64)) {
+    /// Calls `each` with the address and the size of every block in use. `probe` is for single words, `words` for many. The result is
+    /// whether all places were looked at: where there is nothing for long, the rest is left out.
+    pub(crate) fn blocks(&self, probe: &impl Words, words: &impl Words, mut each: impl FnMut(u64, u64)) -> bool {
         if let Some(range) = &self.program_break {
             of_main_heap(words, range.clone(), &mut each);
         }
-        let mut left = MOST_PAGES;
+        let (mut left, mut is_all) = (MOST_PAGES, true);
         for range in &self.others {
             let (mut at, mut last) = (range.start, range.start);
             while at < range.end && at - last < MOST_IN_A_ROW * PAGE && left > 0 {
@@ -107,7 +108,9 @@ impl BlockPlaces {
                 last = found.unwrap_or(last);
                 at = found.unwrap_or(at + PAGE);
             }
+            is_all &= at >= range.end;
         }
+        is_all
     }
 }
 
@@ -132,11 +135,13 @@ mod tests {
         let places =
             BlockPlaces { program_break: Some(BREAK..BREAK + 0x1000), others: vec![range], pools: PoolLayout::of(12) };
         let mut found = Vec::new();
-        places.blocks(&made, &made, |at, size| found.push((at, size)));
+        assert!(!places.blocks(&made, &made, |at, size| found.push((at, size))));
         let mut expected = vec![(BREAK + 0x10, 0x28)];
         expected.extend([(mapped[0] + 0x10, 0x1ff0), (mapped[1] + 0x10, 0x1ff0)]);
         expected.extend([(pool + 48, 64), (pool + 112, 64), (mapped[2] + 0x10, 0x1ff0)]);
         // The last one is too far from what was found before.
         assert_eq!(found, expected);
+        let near = BlockPlaces { others: vec![AT..AT + 0x20_000], ..places };
+        assert!(near.blocks(&made, &made, |_, _| ()));
     }
 }

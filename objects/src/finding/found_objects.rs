@@ -69,6 +69,8 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) classes_in_blocks: usize,
     /// Blocks in use in which no object was found.
     pub(crate) blocks_without: Vec<BlockInUse>,
+    /// Whether all places were looked at in which there may be such.
+    pub(crate) has_all_blocks: bool,
 }
 
 impl FoundObjects<'_> {
@@ -259,16 +261,13 @@ impl FoundObjects<'_> {
         let (places, headers) = (BlockPlaces::of(view, pools), PoolHeaders::new(view, pools.bytes()));
         if !self.is_at_rest {
             // A type may be in a block, too, before its objects.
-            places.blocks(&headers, self.memory, |address, size| {
-                let block = BlockInUse { address, size };
-                self.find_in_block(block);
-                self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
-            });
+            let memory = self.memory;
+            self.has_all_blocks = places.blocks(&headers, memory, |address, size| self.look_into(address, size));
             return;
         }
         let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
         let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), ScreenedBlocks::default());
-        places.blocks(&headers, self.memory, |block, size| {
+        self.has_all_blocks = places.blocks(&headers, self.memory, |block, size| {
             some.push(BlockInUse { address: block, size });
             if some.len() == AT_ONCE {
                 let blocks = std::mem::replace(&mut some, Vec::with_capacity(AT_ONCE));
@@ -285,12 +284,14 @@ impl FoundObjects<'_> {
 
     /// The same in blocks that somebody else knows to be in use.
     pub(crate) fn blocks_in_use(&mut self, blocks: impl IntoIterator<Item = (u64, u64)>) {
-        self.classes_in_blocks = 0;
-        for (address, size) in blocks {
-            let block = BlockInUse { address, size };
-            self.find_in_block(block);
-            self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
-        }
+        (self.classes_in_blocks, self.has_all_blocks) = (0, true);
+        blocks.into_iter().for_each(|(address, size)| self.look_into(address, size));
+    }
+
+    fn look_into(&mut self, address: u64, size: u64) {
+        let block = BlockInUse { address, size };
+        self.find_in_block(block);
+        self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
     }
 
     /// Whether most blocks were not found that are too large for the interpreter's own allocator: classes are in such.

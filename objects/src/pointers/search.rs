@@ -40,6 +40,8 @@ pub(crate) struct SearchedProcess<'a> {
     pub(crate) rows: &'a AddressTable,
     /// Blocks in use in which no object was found, by address.
     pub(crate) blocks: &'a [BlockInUse],
+    /// Whether these are all.
+    pub(crate) has_all_blocks: bool,
 }
 
 /// A search.
@@ -74,7 +76,7 @@ impl SearchedProcess<'_> {
             states: self.runtime.states(self.memory),
             bytes_left: MOST_BYTES,
             // Whose allocator is not known has blocks elsewhere.
-            is_whole: !picture.misses_large && !self.runtime.layout.is_free_threaded(),
+            is_whole: self.has_all_blocks && !picture.misses_large && !self.runtime.layout.is_free_threaded(),
         };
         let data = self.view.loaded_data();
         for (of, number) in data.iter().zip(0..) {

@@ -14,7 +14,7 @@ use super::{HolderPath, KnownOfCollector, ObjectsArgs, ObjectsOfType, ObjectsRea
 use crate::message;
 use crate::reports::capture_info::{quoted_path, visible};
 use crate::terminal::TextFormat;
-use crate::text::{Label, TextCell, TextTable, column, left_out};
+use crate::text::{Label, TextCell, TextTable, column, entry, left_out};
 use crate::units::{count, duration, percent, plural, size};
 
 /// A place stands in the table of types if it has made one in so many of a type's objects, or of their bytes.
@@ -27,15 +27,16 @@ const LEAST_PART: u64 = 20;
 pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, target: &Path, out: &mut impl Write) -> Result<()> {
     tell(read);
     let rows = options.text.rows;
+    let format = TextFormat::new(options.text.colors.color, true);
     let (table, all) = match &read.paths {
-        Some(paths) => (table_of_paths(paths, rows), paths.len()),
+        Some(paths) => (table_of_paths(paths, rows, format), paths.len()),
         None if options.places => table_of_places(read, rows),
         None if options.threads => table_of_threads(read, rows),
         None if options.ages => table_of_ages(read, rows),
         None if options.generations => (table_of_generations(read, rows), read.types.len()),
         None => (table_of_types(read, rows), read.types.len()),
     };
-    for line in table.lines(TextFormat::new(options.text.colors.color, true)) {
+    for line in table.lines(format) {
         writeln!(out, "{line}")?;
     }
     let rest = all.saturating_sub(rows);
@@ -324,13 +325,17 @@ fn age_text(age: &ObjectAge) -> String {
     }
 }
 
-fn table_of_paths(paths: &[HolderPath], rows: usize) -> TextTable {
+/// Who holds the first object of a path stands below it, in as many lines as it takes.
+fn table_of_paths(paths: &[HolderPath], rows: usize, format: TextFormat) -> TextTable {
     let mut table = TextTable::new([column("Own bytes"), column("Objects"), column("Held by, for example").cut()]);
+    let widest = paths.iter().take(rows).map(|path| count(path.count).len()).max().unwrap_or(0).max("Objects".len());
+    let before = "  Own bytes".len() + "  ".len() + widest + "  ".len();
+    let beside = TextFormat { width: format.width.map(|width| width.saturating_sub(before)), ..format };
     for path in paths.iter().take(rows) {
         let cells = [size(path.own_bytes), count(path.count), visible(path.told()).to_string()];
         table.row(cells.map(Into::into));
-        if let Some(held_by) = &path.held_by {
-            table.row([String::new(), String::new(), format!("    {}", visible(held_by))].map(Into::into));
+        for line in path.held_by.iter().flat_map(|held_by| entry("", 4, held_by, beside)) {
+            table.row([String::new(), String::new(), line].map(Into::into));
         }
     }
     table

@@ -1,7 +1,7 @@
 //! Sums of what one thread has recorded between two rests of a recording, of the records as they stand in its ring. Of a small test they
 //! are known so before the collector would have woken up.
 //!
-//! It follows one segment, from its first record on. Invariant: the sums are those that the reader has of the same spans, or none are
+//! It decodes one segment, from its first record on. Invariant: the sums are those that the reader has of the same spans, or none are
 //! given.
 
 use std::cell::UnsafeCell;
@@ -18,8 +18,8 @@ use super::span_sums::{RecordedSpans, RecordedSum, SPANS};
 /// The most bytes of records: of more the recorder has the sums as soon as the process would.
 const MOST: usize = 16 << 10;
 
-/// What follows a segment.
-struct FollowedSegment {
+/// A segment, as far as it was decoded.
+struct DecodedSegment {
     decoder: Decoder,
     live: LiveSizes,
     /// The slot of the segment, and its number.
@@ -30,13 +30,13 @@ struct FollowedSegment {
 }
 
 /// Used by one call at a time.
-struct FollowedCell(UnsafeCell<FollowedSegment>);
+struct DecodedCell(UnsafeCell<DecodedSegment>);
 
 // SAFETY: who uses it promises to be the only one.
-unsafe impl Sync for FollowedCell {}
+unsafe impl Sync for DecodedCell {}
 
 /// Too large for a stack.
-static FOLLOWED: FollowedCell = FollowedCell(UnsafeCell::new(FollowedSegment {
+static DECODED: DecodedCell = DecodedCell(UnsafeCell::new(DecodedSegment {
     decoder: Decoder::new(),
     live: LiveSizes::new(),
     segment: None,
@@ -58,15 +58,15 @@ pub(super) fn begin_again() {
 /// Recording is off, no thread is inside a hook, and nobody else calls this or [`super::most_bytes`].
 pub(crate) unsafe fn between_rests(moments: &[u64; SPANS - 1]) -> Option<[RecordedSum; SPANS]> {
     // SAFETY: the caller's promise.
-    let followed = unsafe { &mut *FOLLOWED.0.get() };
+    let decoded = unsafe { &mut *DECODED.0.get() };
     match recorded() {
         Recorded::Nothing => Some([RecordedSum::default(); SPANS]),
-        Recorded::InOneSegment { slot, from } => followed.sums(slot, from, moments),
+        Recorded::InOneSegment { slot, from } => decoded.sums(slot, from, moments),
         Recorded::Other => None,
     }
 }
 
-impl FollowedSegment {
+impl DecodedSegment {
     fn sums(&mut self, slot: usize, from: usize, moments: &[u64; SPANS - 1]) -> Option<[RecordedSum; SPANS]> {
         let (number, first, end) = of_ring(slot, |ring| (ring.segment_number(), ring.first_record(), ring.position()))?;
         if IS_ANOTHER.swap(false, Relaxed) || self.segment != Some((slot, number)) {

@@ -527,17 +527,26 @@ def recorder():
             pass
 
 """
-#: Lets the recorder go on when the thread has not waited for some time.
-LETS_GO_ON = """
-import os, sys
+#: Stops the recorder, says when the thread waits for it, and lets it go on when the thread has not waited for some time. Nobody who
+#: is recorded may do so: he might have to wait for it himself.
+STANDS_STILL = """
+import os, signal, sys
 pid, tid, recorder = map(int, sys.argv[1:])
-looks = 0
+
+def waits():
+    with open(f"/proc/{pid}/task/{tid}/syscall") as call:
+        return call.read().startswith("202 ")
+
+os.kill(recorder, signal.SIGSTOP)
 try:
+    while not waits():
+        pass
+    print("waits", flush=True)
+    looks = 0
     while looks < 300:
-        with open(f"/proc/{pid}/task/{tid}/syscall") as call:
-            looks = 0 if call.read().startswith("202 ") else looks + 1
+        looks = 0 if waits() else looks + 1
 finally:
-    os.kill(recorder, 18)
+    os.kill(recorder, signal.SIGCONT)
 """
 
 
@@ -546,7 +555,7 @@ finally:
 def test_a_thread_that_waits_for_room_when_a_test_ends_goes_on(tests, pytester):
     """The recorder stands still at the end of the first test, and a thread waits for it: what it records next, nobody would read."""
     (pytester.path / "churn.c").write_text(CHURN)
-    (pytester.path / "go_on.py").write_text(LETS_GO_ON)
+    (pytester.path / "stand_still.py").write_text(STANDS_STILL)
     subprocess.run(["cc", "-O1", "-fno-builtin", "-shared", "-fPIC", "-o", "churn.so", "churn.c"], cwd=pytester.path, check=True)
     code = """
 import ctypes, memtrack, os, signal, subprocess, sys, threading, time
@@ -556,24 +565,12 @@ ENDED = ctypes.c_int.in_dll(CHURN, "ended")
 LIMIT = time.monotonic() + PATIENCE
 thread = threading.Thread(target=CHURN.churn, daemon=True)
 """ + RECORDER + """
-def waits(call):
-    while True:
-        with open(call) as file:
-            if file.read().startswith("202 "):
-                return
-        assert time.monotonic() < LIMIT
-
 @pytest.mark.limit_memory("100 MB")
 def test_waits():
     thread.start()
-    stopped = recorder()
-    os.kill(stopped, signal.SIGSTOP)
-    try:
-        waits(f"/proc/self/task/{thread.native_id}/syscall")
-        subprocess.Popen([sys.executable, "go_on.py", str(os.getpid()), str(thread.native_id), str(stopped)])
-    except BaseException:
-        os.kill(stopped, signal.SIGCONT)
-        raise
+    words = [sys.executable, "stand_still.py", *map(str, (os.getpid(), thread.native_id, recorder()))]
+    other = subprocess.Popen(words, stdout=subprocess.PIPE)
+    assert os.read(other.stdout.fileno(), 5) == b"waits"
 
 @pytest.mark.limit_memory("100 MB")
 def test_goes_on():

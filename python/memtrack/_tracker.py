@@ -56,7 +56,7 @@ _watches_forks = False
 
 def is_recording() -> bool:
     """Whether this process is being recorded: by a Tracker, `memtrack run`, `attach` or `start`."""
-    return _active is not None or is_recording_now()
+    return is_recording_now()
 
 
 def mark(name: str) -> None:

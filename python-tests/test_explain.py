@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import json.decoder
 import os
 import pathlib
@@ -106,6 +107,29 @@ def test_a_leak_in_a_burst_is_named_beside_what_holds_most(memtrack, tmp_path):
     assert evidence["held"][0]["line"] == line, report["findings"]
     [leaked] = [each for each in evidence["held"] if each["text"].startswith("not given back: ")]
     assert leaked["bytes"] >= 600 * 30_000 and leaked["text"].endswith(" of what leaked")
+
+
+def test_what_imports_reserve_does_not_thin_the_share_of_a_leak(memtrack, tmp_path):
+    """As of numpy, whose import reserves 78 MB that nobody touches."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "reserves.py").write_text("""
+import ctypes
+LIBC = ctypes.CDLL(None)
+LIBC.malloc.restype, LIBC.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+TABLE = LIBC.malloc(80_000_000)
+""")
+    program = f"""
+    import sys
+    sys.path.append({str(library)!r})
+    import reserves
+    KEPT = [b"x" * (400_000 + number) for number in range(100)]  # here
+    """
+    report, line, _ = explained(memtrack, tmp_path, program)
+    [held] = [finding for finding in report["findings"] if finding["id"] == "held"]
+    assert held["evidence"][0]["line"] == line, report["findings"]
+    [leaked] = [each["text"] for each in held["evidence"] if each["text"].startswith("not given back: ")]
+    assert 95 < float(re.search("([0-9.]+) % of what leaked", leaked)[1]) <= 100, leaked
 
 
 def test_its_commands_run_as_they_stand(memtrack, tmp_path):

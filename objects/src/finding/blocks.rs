@@ -141,7 +141,8 @@ mod tests {
         expected.extend([(pool + 48, 64), (pool + 112, 64), (mapped[2] + 0x10, 0x1ff0)]);
         // The last one is too far from what was found before.
         assert_eq!(found, expected);
-        let near = BlockPlaces { others: vec![AT..AT + 0x20_000], ..places };
+        let range = AT..AT + 0x20_000;
+        let near = BlockPlaces { others: vec![range], ..places };
         assert!(near.blocks(&made, &made, |_, _| ()));
     }
 }

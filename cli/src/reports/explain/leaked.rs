@@ -2,9 +2,9 @@
 //!
 //! Invariant: bytes are those of `table --leaks`; shares leave out what is not in memory.
 
-use memtrack_reader::analysis::Tally;
 use memtrack_reader::origin::Whose;
 
+use super::not_in_memory::BlocksOfLine;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, size_of};
 use crate::reports::leaked::LeakMoment;
@@ -23,8 +23,8 @@ const LEAST_PERCENT_OF_PEAK: u64 = 5;
 pub(super) struct Leaks<'a> {
     rows: &'a LineRows<'a>,
     absent: &'a NotInMemory<'a>,
-    /// All that leaked, without what is not in memory.
-    whole: Tally,
+    /// Bytes of all that leaked, without what is not in memory.
+    whole: u64,
 }
 
 impl<'a> Leaks<'a> {
@@ -35,11 +35,10 @@ impl<'a> Leaks<'a> {
             LeakMoment::Snapshot | LeakMoment::RecordingEnd | LeakMoment::SoFar | LeakMoment::Several => false,
             LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => !is_killed,
         };
-        // What lies in arenas is not known.
-        let whole: Tally = counted(rows).map(LineRow::leaked).sum();
-        // Beside a gigabyte that was only reserved, no line would have much of what leaked.
-        let whole = Tally { bytes: whole.bytes.saturating_sub(absent.sum()), ..whole };
-        is_over.then_some(Self { rows, absent, whole })
+        // What lies in arenas is not known. Beside a gigabyte that was only reserved, no line would have much of what leaked.
+        let leaks = Self { rows, absent, whole: 0 };
+        let whole = counted(rows).map(|row| leaks.present(row)).sum();
+        is_over.then_some(Self { whole, ..leaks })
     }
 
     /// One finding, if lines have much of what leaked that are not told to grow, nor told of at the peak.
@@ -52,7 +51,7 @@ impl<'a> Leaks<'a> {
     ) -> Vec<Finding> {
         let (rows, capture) = (self.rows, self.rows.capture);
         let peak = rows.peak.bytes.saturating_sub(self.absent.sum());
-        let least = LEAST.max(self.whole.bytes / (100 / LEAST_PERCENT)).max(peak / (100 / LEAST_PERCENT_OF_PEAK));
+        let least = LEAST.max(self.whole / (100 / LEAST_PERCENT)).max(peak / (100 / LEAST_PERCENT_OF_PEAK));
         let is_much = |row: &&LineRow| {
             row.has_line()
                 && row.leaked().bytes >= least
@@ -73,7 +72,7 @@ impl<'a> Leaks<'a> {
                 filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
             }
             let leaked = row.leaked();
-            let text = format!("{}, {}: {}", in_blocks(leaked), self.share(leaked), row.name(capture));
+            let text = format!("{}, {}: {}", in_blocks(leaked), self.share(row), row.name(capture));
             evidence.push(Evidence { text, tally: leaked, place, ..Evidence::default() });
             evidence.extend(row.objects(objects));
         }
@@ -83,7 +82,7 @@ impl<'a> Leaks<'a> {
             title: format!(
                 "{} has {}, {} live {}",
                 first.name(capture),
-                self.share(tally),
+                self.share(first),
                 size_of(tally),
                 capture.info.leak_moment.when()
             ),
@@ -103,7 +102,7 @@ impl<'a> Leaks<'a> {
         let (leaked, when) = (row.leaked(), self.rows.capture.info.leak_moment);
         let is_most = self.is_known(row) && leaked.bytes >= row.peak.tally.bytes / 2;
         is_most.then(|| {
-            let text = format!("not given back: {} live {}, {}", in_blocks(leaked), when.when(), self.share(leaked));
+            let text = format!("not given back: {} live {}, {}", in_blocks(leaked), when.when(), self.share(row));
             Evidence { text, tally: leaked, ..Evidence::default() }
         })
     }
@@ -111,15 +110,24 @@ impl<'a> Leaks<'a> {
     /// Whether something of a line has leaked for certain, and is in memory.
     fn is_known(&self, row: &LineRow) -> bool {
         let leaked = row.leaked();
-        let absent = self.absent.of_line(row.named(self.rows.capture).as_ref()).unwrap_or_default();
-        leaked.bytes_range().0 > 0 && !absent.is_most_of(leaked.bytes)
+        leaked.bytes_range().0 > 0 && !self.absent_of(row).is_most_of(leaked.bytes)
+    }
+
+    fn absent_of(&self, row: &LineRow) -> BlocksOfLine {
+        self.absent.of_line(row.named(self.rows.capture).as_ref()).unwrap_or_default()
+    }
+
+    /// Bytes of what leaked of a line, without what is not in memory.
+    fn present(&self, row: &LineRow) -> u64 {
+        row.leaked().bytes.saturating_sub(self.absent_of(row).absent)
     }
 
     /// `75.0 % of what leaked`.
-    fn share(&self, part: Tally) -> String {
+    fn share(&self, row: &LineRow) -> String {
         let selected = if self.rows.capture.info.narrowed { "what is selected of " } else { "" };
-        let present = if self.absent.sum() > 0 { " and is in memory" } else { "" };
-        format!("{} of {selected}what leaked{present}", percent(part.bytes.min(self.whole.bytes), self.whole.bytes))
+        let has_absent = counted(self.rows).any(|row| self.present(row) < row.leaked().bytes);
+        let present = if has_absent { " and is in memory" } else { "" };
+        format!("{} of {selected}what leaked{present}", percent(self.present(row), self.whole))
     }
 }
 

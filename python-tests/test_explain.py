@@ -123,7 +123,7 @@ TABLE = LIBC.malloc(80_000_000)
     import sys
     sys.path.append({str(library)!r})
     import reserves
-    KEPT = [b"x" * (400_000 + number) for number in range(100)]  # here
+    KEPT = b"x" * 40_000_000  # here
     """
     report, line, _ = explained(memtrack, tmp_path, program)
     [held] = [finding for finding in report["findings"] if finding["id"] == "held"]

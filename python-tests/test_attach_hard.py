@@ -217,13 +217,16 @@ OUTLIVED = """
 import os, sys
 print("ready", flush=True)
 sys.stdin.readline()
-left, kept = os.pipe()[0], []
+(waits, goes), kept = os.pipe(), []
 if os.fork() == 0:
     kept += [bytearray(100_000) for _ in range(6)]
     print("child", os.getpid(), flush=True)
+    # Not before: the program reads its line from the same pipe.
+    os.read(waits, 1)
     sys.stdin.read()
     os._exit(0)
 sys.stdin.readline()
+os.write(goes, b"x")
 os._exit(0)
 """
 

@@ -116,6 +116,12 @@ impl Collector {
         self.first.commands().send(DrainCommand::ChildExited(exited));
     }
 
+    /// Admits no further process: a child that connects later runs unrecorded. Those that have connected are among the
+    /// [processes](RecordingHandle::processes) when this returns.
+    pub fn stop_admitting(&mut self) {
+        self.server.stop_listening();
+    }
+
     /// Waits until every recorded process has ended, or `go_on`, called with the number of living ones, returns `false`.
     pub fn wait_for_all(&self, mut go_on: impl FnMut(u32) -> bool) {
         let mut quiet = Instant::now();

@@ -124,7 +124,7 @@ mod tests {
 
     fn process(number: u32) -> ((u32, RecordingAccess), Receiver<DrainCommand>) {
         let (commands, inbox) = CommandSender::new(Arc::default());
-        ((number, RecordingAccess { commands, progress: Arc::default() }), inbox)
+        ((number, RecordingAccess { admitted: None, commands, progress: Arc::default() }), inbox)
     }
 
     fn answer(inbox: &Receiver<DrainCommand>, descriptor: i32) {

@@ -65,7 +65,7 @@ impl ProcessRecording {
 
     /// Access for other threads.
     pub(crate) fn access(&self) -> RecordingAccess {
-        RecordingAccess { commands: self.commands.clone(), progress: Arc::clone(&self.progress) }
+        RecordingAccess { admitted: None, commands: self.commands.clone(), progress: Arc::clone(&self.progress) }
     }
 
     /// Ends the recording if it still runs, and waits for it.

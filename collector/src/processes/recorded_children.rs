@@ -29,7 +29,8 @@ impl RecordedChildren {
     /// Access to each of them, with their numbers.
     pub(crate) fn access(&self) -> Vec<(u32, RecordingAccess)> {
         let children = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        children.iter().map(|child| (child.number, child.recording.access())).collect()
+        let access = |child: &RecordedChild| RecordingAccess { admitted: Some(child.pid), ..child.recording.access() };
+        children.iter().map(|child| (child.number, access(child))).collect()
     }
 
     /// Takes all of them out.

@@ -20,6 +20,8 @@ pub(crate) fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
 /// Access to the recording of one process.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordingAccess {
+    /// The process id of a child, which is known before the child has [metadata](RecordingProgress::process).
+    pub(crate) admitted: Option<i32>,
     pub(crate) commands: CommandSender,
     pub(crate) progress: Arc<RecordingProgress>,
 }
@@ -29,6 +31,8 @@ pub(crate) struct RecordingAccess {
 pub struct RecordedProcess {
     /// Its number in the tree; the first process has 0.
     pub number: u32,
+    /// Its process id, for the collector; `None` before it has connected.
+    pub pid: Option<i32>,
     /// Its metadata so far; `None` before it has connected.
     pub process: Option<Process>,
     /// Whether it has ended.
@@ -45,9 +49,12 @@ impl RecordingAccess {
     /// What is known of the process, which has this number in the tree.
     pub(crate) fn describe(&self, number: u32) -> RecordedProcess {
         let Self { progress, .. } = self;
+        let process = progress.process();
+        let told = || process.as_ref()?.pid.map(u32::cast_signed);
         RecordedProcess {
             number,
-            process: progress.process(),
+            pid: self.admitted.or_else(told),
+            process,
             ended: progress.has_ended(),
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),

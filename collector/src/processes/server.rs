@@ -34,9 +34,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 /// The running server.
 pub(crate) struct Server {
     path: PathBuf,
+    admission: Arc<Mutex<Admission>>,
+    /// `None`: it listens no more.
+    listening: Option<Listening>,
+}
+
+/// The thread that listens.
+struct Listening {
     /// A byte requests spare memory; closing it ends the thread.
     ask: UnixStream,
-    admission: Arc<Mutex<Admission>>,
     thread: JoinHandle<()>,
 }
 
@@ -72,14 +78,16 @@ impl Server {
             .name("memtrack-accept".into())
             .spawn(move || run(&shared, &listener, &asked, reserve))
             .map_err(Error::Thread)?;
-        Ok(Self { path, ask, admission, thread })
+        Ok(Self { path, admission, listening: Some(Listening { ask, thread }) })
     }
 
     /// A process will connect soon: creates its memory in advance. Called after the process was started, so as not to delay
     /// it.
     pub(crate) fn expect(&self) {
-        // If this fails, the memory is created when the process connects.
-        let _ = (&self.ask).write_all(&[0]);
+        if let Some(Listening { ask, .. }) = &self.listening {
+            // If this fails, the memory is created when the process connects.
+            let _ = (&*ask).write_all(&[0]);
+        }
     }
 
     /// Records a process that does not connect, see [`Admission::give`].
@@ -97,11 +105,18 @@ impl Server {
         &self.path
     }
 
-    /// Stops listening. The socket stays until the result is dropped: who connects is refused, and knows that nobody listens.
-    pub(crate) fn stop(self) -> SocketPlace {
-        drop(self.ask);
-        // It does not panic; and nothing depends on it any more.
-        let _ = self.thread.join();
+    /// Answers those who are still in line, and stops listening: who connects later is refused, and knows that nobody listens.
+    pub(crate) fn stop_listening(&mut self) {
+        if let Some(Listening { ask, thread }) = self.listening.take() {
+            drop(ask);
+            // It does not panic; and nothing depends on it any more.
+            let _ = thread.join();
+        }
+    }
+
+    /// Stops listening. The socket stays until the result is dropped.
+    pub(crate) fn stop(mut self) -> SocketPlace {
+        self.stop_listening();
         SocketPlace(self.path)
     }
 }

@@ -211,20 +211,22 @@ impl AttachedRecording {
     }
 
     /// Ends it: the processes are put back as they were, and the captures are completed.
-    pub(super) fn end(self) -> EndedRecording {
+    pub(super) fn end(mut self) -> EndedRecording {
         self.handle().take_pictures_of_end();
         // First, so that it starts no more recorded children.
         let first = detached(self.pid);
-        let ends = self.detach_children();
-        // One that was not seen still records.
+        let mut ends = HashMap::new();
+        self.detach_children(&mut ends);
+        // Some may have connected, and not been admitted yet: forked children do not wait for that.
+        self.collector.stop_admitting();
+        self.detach_children(&mut ends);
         let of_child = |number| ends.get(&number).copied().unwrap_or(RecordingEnd::Detached);
         self.completed(first, |collector| collector.finish_each(first, of_child))
     }
 
-    /// Puts back all recorded children: those, too, that others of them start meanwhile. Gives how the recording of each has ended,
+    /// Puts back all recorded children: those, too, that others of them start meanwhile. Adds how the recording of each has ended,
     /// by its number.
-    fn detach_children(&self) -> HashMap<u32, RecordingEnd> {
-        let mut ends = HashMap::new();
+    fn detach_children(&self, ends: &mut HashMap<u32, RecordingEnd>) {
         loop {
             let processes = self.handle().processes();
             let is_new = |process: &&RecordedProcess| {
@@ -232,11 +234,10 @@ impl AttachedRecording {
             };
             let new: Vec<_> = processes.iter().filter(is_new).collect();
             if new.is_empty() {
-                return ends;
+                return;
             }
             for process in new {
-                let pid = process.process.as_ref().and_then(|process| process.pid);
-                let end = pid.map_or(RecordingEnd::Detached, |pid| detached(pid.cast_signed()));
+                let end = process.pid.map_or(RecordingEnd::Detached, detached);
                 ends.insert(process.number, end);
             }
         }

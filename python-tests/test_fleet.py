@@ -186,7 +186,9 @@ def write_tables(directory, values, service="shop", host="web"):
         folder = directory / table / f"service={service}" / f"host={host}"
         folder.mkdir(parents=True)
         of_rows, _, columns = of_table.rpartition(" t(")
-        duckdb.sql(f"copy (select * from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
+        # In these tables each line has one stack.
+        stack = ", own_frame as stack" if "own_frame" in columns else ""
+        duckdb.sql(f"copy (select *{stack} from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
 
 
 def ask_tables(executable, directory, *query):
@@ -289,6 +291,18 @@ def test_what_was_counted_only_after_may_have_been_there_before(executable, tmp_
     write_tables(tmp_path, values)
     found = ask_tables(executable, tmp_path, "regression", "--before", "1", "--after", "2")
     assert bool(found) == is_there, found
+
+
+def test_what_imports_hold_comes_after_what_grows(executable, tmp_path):
+    values = {
+        "processes": f"(1, null, null, 9, 9, 9, 9) {PROCESS}",
+        "sites": f"(1, 7, 'own', 'malloc', 9, null, 9, null), (1, 8, 'imports', 'malloc', 9, null, 9, null) {SITE}",
+        "windows": f"(1, 0, 1, 7, 10, null), (1, 1, 2, 7, 20, null), (1, 0, 1, 8, 10, null), (1, 1, 2, 8, 9000, null) {WINDOW}",
+        "frames": f"(8, '<module>', 'app.py', 1), {FRAME}",
+    }
+    write_tables(tmp_path, values)
+    grown = ask_tables(executable, tmp_path, "growth")
+    assert [(row["function"], row["whose"], row["grown_bytes"]) for row in grown] == [("work", "own", 10), ("<module>", "imports", 8990)]
 
 
 @pytest.mark.parametrize("service, host", [("7", "2026-11-29"), ("2026-11-29", "7"), ("007", "1.5")])

@@ -56,6 +56,7 @@ impl FleetQuery {
                 ("bytes_per_hour_and_process", "Per hour and process"),
                 ("hosts", "Hosts"),
                 ("processes", "Processes"),
+                ("whose", "Whose"),
                 ("service", "Service"),
             ],
             Self::Regression => &[
@@ -121,8 +122,8 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
             let later = if table == "processes" { LATER_OF_PROCESSES } else { "" };
             format!("* from read_parquet('{table}/**/*.parquet', {OPTIONS}){later}")
         } else {
-            "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as own_frame, 0 as \
-             live_bytes, 0.0 as live_bytes_variance where false"
+            "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as stack, 0 as own_frame, 0 \
+             as live_bytes, 0.0 as live_bytes_variance where false"
                 .to_owned()
         };
         script += &format!("create temp view {table} as select {rows};\n");

@@ -1,5 +1,5 @@
 -- What grew most between the first and the last whole window of each process, by line of own code, over all processes that hold it,
--- beyond what samples leave open. Those in which it shrank count, too: else the samples' noise would grow.
+-- beyond what samples leave open. Those in which it shrank count, too: else the samples' noise would grow. What imports hold comes last.
 with ends as (
     select w.process, min(w.window_number) as first_window, max(w.window_number) as last_window,
         max(w.end_ns) - min(w.end_ns) as lasted_ns, max(p.sample_bytes) as sample_bytes
@@ -11,16 +11,21 @@ with ends as (
 names as (
     select frame, min(function) as function, min(file) as file, min(line) as line from frames group by frame
 ),
+-- Windows do not say whose memory it is; the stacks of the sites do.
+owners as (
+    select process, coalesce(stack, 0) as stack, min(whose) as whose from sites group by process, coalesce(stack, 0)
+),
 grown as (
-    select w.process, w.service, w.host, n.function, n.file, n.line, max(e.sample_bytes) as sample_bytes,
+    select w.process, w.service, w.host, o.whose, n.function, n.file, n.line, max(e.sample_bytes) as sample_bytes,
         sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as first_bytes,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end) as last_bytes,
         sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
             as variance,
         max(e.lasted_ns) as lasted_ns
     from windows w join ends e on e.process = w.process left join names n on n.frame = w.own_frame
+        left join owners o on o.process = w.process and o.stack = coalesce(w.stack, 0)
     where e.last_window > e.first_window
-    group by w.process, w.service, w.host, n.function, n.file, n.line
+    group by w.process, w.service, w.host, o.whose, n.function, n.file, n.line
 ),
 summed as (
     select g.service, cast(sum(g.last_bytes) - sum(g.first_bytes) as bigint) as grown_bytes,
@@ -32,13 +37,13 @@ summed as (
                 then power(3.0 * coalesce(max(g.sample_bytes), 0), 2) else 0 end) as grown_bytes_margin,
         sum(g.lasted_ns) / 3.6e12 as hours,
         count(distinct g.host) as hosts, count(distinct g.process) as processes,
-        g.function, g.file, g.line
+        g.whose, g.function, g.file, g.line
     from grown g
-    group by g.service, g.function, g.file, g.line
+    group by g.service, g.whose, g.function, g.file, g.line
 )
 select service, grown_bytes, grown_bytes_margin, grown_bytes / hours as bytes_per_hour_and_process,
-    grown_bytes_margin / hours as bytes_per_hour_and_process_margin, hosts, processes, function, file, line
+    grown_bytes_margin / hours as bytes_per_hour_and_process_margin, hosts, processes, whose, function, file, line
 from summed
 where grown_bytes > grown_bytes_margin
-order by grown_bytes desc, function nulls last, file nulls last, line nulls last
+order by case when whose = 'imports' then 1 else 0 end, grown_bytes desc, function nulls last, file nulls last, line nulls last
 limit 20

@@ -68,7 +68,6 @@ pub(super) fn findings(
         let place = row.place(row.leaked, capture, sources);
         let live = row.leaked.tally;
         let unsure = noise(live);
-        let a_second = |bytes: u64| (bytes as f64 * 1e9 / growth.span_ns.max(1) as f64) as u64;
         let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
         let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
         let keeps = keeps_most || growth.span_ns >= LONG_NS;
@@ -106,11 +105,7 @@ pub(super) fn findings(
         Finding {
             kind: FindingKind::Growth,
             severity: if alarming { Severity::Warning } else { Severity::Note },
-            title: format!(
-                "{} goes on growing, by {} a second",
-                name,
-                size_about(growth.bytes_per_second(), a_second(unsure))
-            ),
+            title: title(&name, growth, unsure),
             bytes: growth.bytes,
             weight: growth.bytes.saturating_mul(if alarming { 8 } else { 2 }).max(ahead),
             evidence: [vec![grown], reserved, row.objects(objects)].concat(),
@@ -126,4 +121,14 @@ pub(super) fn findings(
         }
     };
     grows.into_iter().map(finding).collect()
+}
+
+/// Of less than some seconds it is not said what a second brings: a list that is built in 20 ms would grow by gigabytes.
+fn title(name: &str, growth: UnendingGrowth, unsure: u64) -> String {
+    if growth.span_ns < LEAST_SPAN_NS {
+        let (grown, span) = (size_about(growth.bytes, unsure), duration(growth.span_ns));
+        return format!("{name} grew until the recording ended, by {grown} in {span}");
+    }
+    let unsure = (unsure as f64 * 1e9 / growth.span_ns as f64) as u64;
+    format!("{name} goes on growing, by {} a second", size_about(growth.bytes_per_second(), unsure))
 }

@@ -2,12 +2,14 @@
 //!
 //! Invariant: bytes and shares are those of `table`.
 
+use memtrack_reader::View;
 use memtrack_reader::origin::Whose;
 
 use super::leaked::Leaks;
 use super::rows::LineRow;
-use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Place, Severity, command, in_blocks};
 use crate::reports::capture_info::Capture;
+use crate::reports::estimates;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
 use crate::units::{duration, percent};
@@ -124,7 +126,7 @@ fn finding(
             first.row.name(capture),
             percent(bytes, rows.peak.bytes),
             rows.name_of_peak(),
-            size_of(rows.peak)
+            estimates::whole(capture, View::HighWaterMark, rows.peak).size()
         ),
         bytes,
         weight: bytes.saturating_sub(first.absent),

@@ -78,7 +78,11 @@ impl<'a> LineRows<'a> {
         let mut rows: Vec<LineRow> = keys.into_iter().map(new).collect();
         for (number, (group, row)) in capture.analysis.groups.iter().zip(&of_group).enumerate() {
             let row = &mut rows[*row as usize];
-            let tally = |sum: Sum, view| Tally { variance: capture.analysis.variance(number, view), ..sum.tally() };
+            // What had no sample in a view is not part of the line's interval there, as in `table`.
+            let tally = |sum: Sum, view| match sum.tally() {
+                none @ Tally { bytes: 0, count: 0, .. } => none,
+                some => Tally { variance: capture.analysis.variance(number, view), ..some },
+            };
             let leaked = tally(group.leaked, View::Leaks);
             if group.allocator.is_python_arena() {
                 row.arenas += leaked;

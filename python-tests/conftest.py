@@ -30,6 +30,8 @@ FREE_THREADED = ("3.13t", "3.14t", "3.15t")  # by scripts/setup-pythons --build,
 OBJECT_VERSIONS = (*VERSIONS, "sid-3.14", "sid-3.15", "3.14-tail", *FREE_THREADED)  # whose objects are read
 # Nothing is kept in the user's home, and reports are made from events but where a test is of what is kept.
 os.environ["MEMTRACK_CACHE"] = "none"
+# Shells without job control let what they start in the background ignore it, which programs inherit; the tests send it to some.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 WHOLE = "MEMTRACK_TEST_WHOLE" in os.environ  # with the figures that memtrack is to bear: scripts/test --whole
 PATIENCE = 1800 if WHOLE else 600  # seconds after which a program counts as hanging: no promise of memtrack's is in it
 

@@ -1,9 +1,11 @@
 """'memtrack attach' where the program is hard to reach: with filters of system calls, threads that do not stop, or many at places where
 nothing may be called; and where it ends meanwhile."""
 
+import contextlib
 import json
 import os
 import platform
+import resource
 import shutil
 import signal
 import struct
@@ -260,3 +262,46 @@ def test_the_capture_of_a_child_that_outlives_the_program_is_complete(executable
     assert stats["capture"]["complete"] and stats["leaked"]["moment"] == "recording-end"
     assert stats["leaked"]["bytes"] >= 6 * 100_000
     program.stdin.close()
+
+
+ENDLESS = """
+import itertools
+print("ready", flush=True)
+kept = []
+for size in itertools.count(1):
+    kept.append(bytearray(size % 997))
+    del kept[:-100]
+"""
+
+
+def recorder_of(pid):
+    """The memtrack that records the process in the background."""
+
+    def words(process):
+        with contextlib.suppress(OSError):
+            return (process / "cmdline").read_bytes().split(b"\0")
+        return []
+
+    found = [path.name for path in Path("/proc").glob("[0-9]*") if {b"--background", pid.encode()} <= set(words(path))]
+    return int(found[0])
+
+
+@pytest.mark.parametrize("detached", [False, True], ids=["", "--detached"])
+def test_a_capture_that_cannot_be_written_ends_the_recording(executable, tmp_path, detached):
+    """As on a full disk."""
+    program = started(sys.executable, "-c", ENDLESS)
+    assert program.stdout.readline() == "ready\n"
+    pid = str(program.pid)
+    attach = [executable, "attach", pid, "--trace-python-allocators", "--compress", "none", "-o", tmp_path / "c.bin"]
+    attached = subprocess.Popen([*attach, *(["--detached"] if detached else [])], stderr=subprocess.PIPE, text=True)
+    assert "recording process" in attached.stderr.readline()
+    resource.prlimit(recorder_of(pid) if detached else attached.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
+    if detached:
+        listed = lambda: json.loads(subprocess.check_output([executable, "ps", "--json"]))["processes"]
+        until("it has ended", lambda: [one for one in listed() if str(one["pid"]) == pid and one["state"] == "ended"])
+        attached = subprocess.Popen([executable, "detach", pid], stderr=subprocess.PIPE, text=True)
+    assert "writing the capture failed" in attached.stderr.read()
+    assert attached.wait(PATIENCE) == int(detached) and program.poll() is None
+    assert "memfd:memtrack" not in Path(f"/proc/{pid}/maps").read_text()
+    program.kill()
+    program.communicate()

@@ -155,13 +155,13 @@ impl Collector {
         of_child: impl Fn(u32) -> RecordingEnd,
     ) -> Result<RecordingSummary, Error> {
         let _socket = self.server.stop();
-        let result = self.first.finish(ended);
         let followed = |RecordedChild { pid, number, recording }| {
             let summary = recording.finish(of_child(number));
             ChildSummary { pid, number, summary: summary.map_err(|error| error.to_string()).map(Box::new) }
         };
         let followed: Vec<ChildSummary> = self.children.take().into_iter().map(followed).collect();
-        let mut summary = result?;
+        // Last: its capture has the number of children that are not known of.
+        let mut summary = self.first.finish(ended)?;
         summary.refused = self.tree.refused();
         summary.missing = self.tree.missing();
         summary.followed = followed;

@@ -251,6 +251,7 @@ impl Session {
         self.account(now, queue);
         self.find_used_slots();
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
+        let _ = checkpoint && self.is_cut_off(queue);
         // While the target is being registered, only a slow barrier reaches it, which would delay the drain.
         let waits = !self.over && !self.is_registration_over() && now.saturating_sub(self.begun_ns) < REGISTERED_NS;
         let marks = checkpoint && !waits && (self.watermarks.is_due() || self.observer.has_waiting());

@@ -55,6 +55,8 @@ pub struct Process {
     pub stop_reason: Option<Vec<u8>>,
     /// Events that were not recorded because more threads ran at once than there are slots.
     pub events_without_slot: Option<u64>,
+    /// Of the first process of a recording with its children: how many of these, and of theirs, did not connect.
+    pub unrecorded_children: Option<u64>,
     /// How long threads waited for the collector.
     pub waits: WaitCounters,
     /// Whether the process replaced itself by exec.
@@ -429,7 +431,7 @@ impl Process {
     }
 
     /// The fields that are numbers, with their tags. 56, 59, 60 and 75 stand in older captures, and are not used again.
-    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 43] {
+    fn numbers(&mut self) -> [(u64, &mut dyn NumberField); 44] {
         [
             (32, &mut self.pid),
             (33, &mut self.ppid),
@@ -474,6 +476,7 @@ impl Process {
             (65, &mut self.tree.number),
             (66, &mut self.tree.parent),
             (67, &mut self.fork_ticket),
+            (97, &mut self.unrecorded_children),
         ]
     }
 }

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 23;
+pub const LAYOUT_VERSION: u32 = 24;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -38,6 +38,8 @@ pub const MOST_UNDRAINED: u32 = 2 << 20;
 pub const ALL_SEGMENTS: u32 = (1 << SEGMENTS_PER_SLOT) - 1;
 /// Words of the longest path of a socket.
 pub const SOCKET_WORDS: usize = 14;
+/// Words of the longest path of the library.
+pub const LIBRARY_WORDS: usize = 64;
 /// Maximum number of pending questions.
 pub const QUESTIONS: usize = 64;
 /// Numbers of slots to offer, in this order: later ones for processes with limited address space.
@@ -199,6 +201,9 @@ pub struct ControlPage {
     /// Path of the collector's socket, NUL-padded, for a process that did not find it in its environment; all zero: none.
     /// Collector, before the target knows of the memory.
     pub socket: [AtomicU64; SOCKET_WORDS],
+    /// Path of the library for the programs that the target starts, NUL-padded, where the target has loaded it without one; all zero:
+    /// none. Collector, before the target knows of the memory.
+    pub library: [AtomicU64; LIBRARY_WORDS],
     /// 1: recording began in a process that was already running; target.
     pub began_late: AtomicU32,
     /// One of [`registration`]; target, possibly after it has begun to record.
@@ -261,23 +266,25 @@ impl ControlPage {
 
     /// Collector: names its socket to the target. `false`: the path is too long, and none is named.
     pub fn set_socket(&self, path: &[u8]) -> bool {
-        if path.len() >= SOCKET_WORDS * 8 {
-            return false;
-        }
-        for (at, word) in self.socket.iter().enumerate() {
-            let mut bytes = [0; 8];
-            bytes.iter_mut().zip(path.iter().skip(at * 8)).for_each(|(to, from)| *to = *from);
-            word.store(u64::from_le_bytes(bytes), Relaxed);
-        }
-        true
+        store_path(&self.socket, path)
     }
 
     /// Target: the path of the collector's socket, followed by zeroes.
     pub fn socket(&self) -> [u8; SOCKET_WORDS * 8] {
         let mut path = [0; SOCKET_WORDS * 8];
-        for (bytes, word) in path.chunks_exact_mut(8).zip(&self.socket) {
-            bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
-        }
+        load_path(&self.socket, &mut path);
+        path
+    }
+
+    /// Collector: names the library to the target. `false`: the path is too long, and none is named.
+    pub fn set_library(&self, path: &[u8]) -> bool {
+        store_path(&self.library, path)
+    }
+
+    /// Target: the path of the library, followed by zeroes.
+    pub fn library(&self) -> [u8; LIBRARY_WORDS * 8] {
+        let mut path = [0; LIBRARY_WORDS * 8];
+        load_path(&self.library, &mut path);
         path
     }
 
@@ -285,6 +292,25 @@ impl ControlPage {
     /// that waits for it finds this. The target may have overwritten the number, which then stays 0.
     pub fn note_drained(&self, bytes: u32) {
         let _ = self.undrained.0.fetch_update(Relaxed, Relaxed, |undrained| Some(undrained.saturating_sub(bytes)));
+    }
+}
+
+/// Stores a path that is shorter than the words, and zeroes behind it.
+fn store_path(words: &[AtomicU64], path: &[u8]) -> bool {
+    if path.len() >= words.len() * 8 {
+        return false;
+    }
+    for (at, word) in words.iter().enumerate() {
+        let mut bytes = [0; 8];
+        bytes.iter_mut().zip(path.iter().skip(at * 8)).for_each(|(to, from)| *to = *from);
+        word.store(u64::from_le_bytes(bytes), Relaxed);
+    }
+    true
+}
+
+fn load_path(words: &[AtomicU64], path: &mut [u8]) {
+    for (bytes, word) in path.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.load(Relaxed).to_le_bytes());
     }
 }
 

@@ -155,14 +155,14 @@ impl RecordingCommands {
     }
 
     fn process(&self, known: RecordedProcess, totals: Option<LiveTotals>) -> Option<ProcessStatus> {
-        let RecordedProcess { number, process, ended, record_bytes, resident_bytes, .. } = known;
+        let RecordedProcess { number, process, ended, cut_off, record_bytes, resident_bytes, .. } = known;
         let process = process.unwrap_or_default();
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
             recording: Some(self.number),
             number,
-            state: if ended { ProcessState::Ended } else { ProcessState::Recording },
+            state: if ended || cut_off { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),
             started_ns: process.start.realtime_ns,
             events: totals.map(|totals| totals.events),

@@ -389,6 +389,9 @@ impl CaptureInfo {
             warnings.push(OWN_MALLOC.into());
         }
         warnings.extend(super::library_allocators::warning(process));
+        if let Some(children) = process.unrecorded_children.filter(|children| *children > 0) {
+            warnings.push(unrecorded(children));
+        }
         if let Some(events) = process.events_without_slot.filter(|events| *events > 0) {
             warnings.push(format!(
                 "{events} events not recorded: too many concurrent threads, or not enough address space for another thread's buffer"
@@ -398,15 +401,24 @@ impl CaptureInfo {
     }
 }
 
+/// How many children were not recorded, and why that may be.
+pub(crate) fn unrecorded(children: u64) -> String {
+    format!(
+        "{} not recorded: statically linked, or unable to connect to memtrack (another root directory or user, no free file \
+         descriptors or threads, system calls forbidden by seccomp)",
+        plural(children, "process that was started was", "processes that were started were")
+    )
+}
+
 /// What an executable with an allocator linked into it allocates reaches no slot.
 pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an allocator is linked into it): calls from the \
                                      executable are not recorded, only those from libraries; link the allocator as a shared library, or \
                                      load it by LD_PRELOAD";
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
-const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where 'memtrack run' began it, and where \
-                        that program is not statically linked or set-user-ID, and can connect to memtrack, for which it needs a free \
-                        file descriptor (ulimit -n)";
+const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where that is not statically linked or \
+                        set-user-ID, finds memtrack's library (which it does not in another root directory), and can connect to memtrack, \
+                        for which it needs a free file descriptor (ulimit -n)";
 
 /// Bytes of the capture as text; invalid UTF-8 and control characters are escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {
@@ -469,5 +481,7 @@ mod tests {
         assert!(warnings.contains("2 file blocks (99 bytes)") && warnings.contains("incomplete"), "{warnings}");
         let replaced = info(Process { ended_by_exec: true, ..Process::default() });
         assert!(replaced.warnings().join("\n").contains("ends at an exec"));
+        let alone = info(Process { unrecorded_children: Some(2), ..Process::default() });
+        assert!(alone.warnings().join("\n").contains("2 processes that were started were not recorded"));
     }
 }

@@ -148,6 +148,9 @@ impl Admission {
         area.control().began_late.store(1, Relaxed);
         // Without it children cannot connect, and are not recorded.
         area.control().set_socket(self.dir.join(SOCKET_NAME).as_os_str().as_bytes());
+        if let Some(library) = &self.options.library {
+            area.control().set_library(library.as_os_str().as_bytes());
+        }
         let native = self.records_native(pid);
         self.prepare(&area, served.offer, native);
         // Measured before the program may write events: none is earlier than the start.

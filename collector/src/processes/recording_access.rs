@@ -37,6 +37,8 @@ pub struct RecordedProcess {
     pub process: Option<Process>,
     /// Whether it has ended.
     pub ended: bool,
+    /// Whether its capture could not be written, so that it is not recorded any more.
+    pub cut_off: bool,
     /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
     pub ends_itself: bool,
     /// Bytes of records so far, before compression.
@@ -56,6 +58,7 @@ impl RecordingAccess {
             pid: self.admitted.or_else(told),
             process,
             ended: progress.has_ended(),
+            cut_off: progress.is_cut_off(),
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),

@@ -3,6 +3,7 @@
 //! Invariant: plain values, the same for every process of one recording.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::pictures::PictureOptions;
@@ -31,6 +32,9 @@ pub struct RecordingOptions {
     pub accounts: bool,
     /// When pictures of the process's objects are taken.
     pub pictures: Option<PictureOptions>,
+    /// Path of the library in the file system of a process that has loaded it without one: by it the programs are recorded that this
+    /// starts, or becomes.
+    pub library: Option<PathBuf>,
     /// Puts in words what ended a process, if a signal did.
     pub end_reason: fn(&ProcessEnd) -> Option<String>,
 }
@@ -55,6 +59,7 @@ impl Default for RecordingOptions {
             checkpoint: Duration::from_millis(500),
             accounts: true,
             pictures: None,
+            library: None,
             end_reason: |_| None,
         }
     }

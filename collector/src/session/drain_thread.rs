@@ -176,6 +176,11 @@ impl DrainThread {
         if let (Some(session), RecordingEnd::Stopped) = (&mut self.session, ended) {
             session.update_process(Process { ran_on: true, ..Process::default() }, &self.queue);
         }
+        let missing = self.tree.missing();
+        if let (Some(session), false, 1..) = (&mut self.session, self.by_itself, missing) {
+            let news = Process { unrecorded_children: Some(missing.into()), ..Process::default() };
+            session.update_process(news, &self.queue);
+        }
         self.notes.extend(self.session.as_ref().map(Session::notes).unwrap_or_default());
         let complete = ended != RecordingEnd::Detached && self.notes.is_empty();
         let summary = self.summary(complete);

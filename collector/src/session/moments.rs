@@ -31,8 +31,7 @@ impl Session {
     /// Names the present moment, with a tick of its own, and tells its time since the recording of the process began; if its
     /// objects are to be pictured, when it stands still.
     pub(crate) fn mark(&mut self, name: String, answer: Sender<Option<u64>>, queue: &SinkQueue) {
-        if queue.failed() {
-            self.progress.set_cut_off();
+        if self.is_cut_off(queue) {
             // The one who asked may have lost patience.
             let _ = answer.send(None);
             return;
@@ -44,6 +43,15 @@ impl Session {
         self.ask_for_account(tick, AccountCause::Mark);
         let time_ns = tick.time_ns.saturating_sub(self.process.start.monotonic_ns.unwrap_or(tick.time_ns));
         self.pictures.mark(&name, self.observer.last_rss(), answer, time_ns);
+    }
+
+    /// Whether the capture could not be written; from then on others can ask for it, too.
+    pub(crate) fn is_cut_off(&self, queue: &SinkQueue) -> bool {
+        let failed = queue.failed();
+        if failed {
+            self.progress.set_cut_off();
+        }
+        failed
     }
 
     /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,

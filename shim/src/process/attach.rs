@@ -133,10 +133,12 @@ fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {
     // SAFETY: the caller's descriptor, which stays open during the call.
     let memory = unsafe { BorrowedFd::borrow_raw(memory) };
     let area = map(memory, slots)?;
-    let (socket, python_malloc) = (area.control().socket(), python_malloc());
-    let socket = socket.split(|byte| *byte == 0).next().unwrap_or_default();
+    let (socket, library, python_malloc) = (area.control().socket(), area.control().library(), python_malloc());
+    let [socket, library] =
+        [&socket[..], &library].map(|path| path.split(|byte| *byte == 0).next().unwrap_or_default());
     collector_socket::set_path(socket);
-    let given = Given { socket, library: library(), python_malloc: python_malloc.as_deref() };
+    let library = own_path().or_else(|| Some(library).filter(|path| !path.is_empty()));
+    let given = Given { socket, library, python_malloc: python_malloc.as_deref() };
     let begin = recording_span::begin(area, &given, Start::Late, begun);
     if begin.is_err() {
         recording_span::end(area);
@@ -180,7 +182,7 @@ fn map(memory: BorrowedFd<'_>, slots: u32) -> Result<&'static Area, AttachStatus
 const MOST_ENVIRONMENT: u64 = 16 << 20;
 
 /// This library's path, if it is one by which other programs can load it.
-fn library() -> Option<&'static [u8]> {
+fn own_path() -> Option<&'static [u8]> {
     dladdr::own_path().filter(|path| path.starts_with(b"/") && !path.starts_with(b"/proc/"))
 }
 

@@ -47,6 +47,12 @@ pub(crate) fn keep(library: &[u8], socket: &[u8]) {
     INHERITED.store(Box::leak(Box::new(InheritedVariables { socket, preload })), Release);
 }
 
+/// Hands nothing on.
+pub(crate) fn forget() {
+    // What was there stays, see above.
+    INHERITED.store(std::ptr::null_mut(), Release);
+}
+
 fn inherited() -> Option<&'static InheritedVariables> {
     // SAFETY: null, or memory that is never freed.
     unsafe { INHERITED.load(Acquire).as_ref() }

@@ -79,8 +79,10 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         python_allocators::start();
     }
     announce_process(area, given.python_malloc);
-    if let Some(library) = given.library.filter(|_| !given.socket.is_empty()) {
-        child_environment::keep(library, given.socket);
+    match given.library.filter(|_| !given.socket.is_empty()) {
+        Some(library) => child_environment::keep(library, given.socket),
+        // An earlier recording may have had them.
+        None => child_environment::forget(),
     }
     if control.follow.load(Relaxed) != 0 && !given.socket.is_empty() {
         fork::follow();

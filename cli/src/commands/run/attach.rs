@@ -73,7 +73,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         children_note(options, &before).iter().for_each(message::note);
     }
     drop(ends);
-    let request = wait(&recording, options.duration, &requests);
+    let request = wait(&recording, options, &requests);
     let EndedRecording { capture, summary, children, root, exited } = recording.end();
     server.iter_mut().for_each(handler::RecordingServer::withdraw);
     pushes.into_iter().for_each(Pushes::end);
@@ -158,15 +158,15 @@ fn serve(
 }
 
 /// Waits for the end of the program, of the time, or a request; returns that.
-fn wait(
-    recording: &AttachedRecording,
-    duration: Option<Duration>,
-    requests: &Receiver<EndRequest>,
-) -> Option<EndRequest> {
+fn wait(recording: &AttachedRecording, options: &AttachArgs, requests: &Receiver<EndRequest>) -> Option<EndRequest> {
     let begun = Instant::now();
     loop {
-        let left = duration.map(|duration| duration.saturating_sub(begun.elapsed()));
+        let left = options.duration.map(|duration| duration.saturating_sub(begun.elapsed()));
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
+            return None;
+        }
+        // In the background 'detach' is waited for, which tells why.
+        if !options.background && recording.is_cut_off() {
             return None;
         }
         match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {

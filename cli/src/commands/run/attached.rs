@@ -66,7 +66,7 @@ impl AttachedRecording {
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
         let image = library()?;
         room()?;
-        let how = recording_options(options);
+        let how = RecordingOptions { library: handed_on(pid), ..recording_options(options) };
         let mut made = Self::open(options, how, pid, Arc::new(PrivateDirectory::new()?), None)?;
         if let Err(error) = made.attach(&image) {
             made.discard();
@@ -210,6 +210,11 @@ impl AttachedRecording {
         self.handle().processes().first().is_some_and(|process| process.ended)
     }
 
+    /// Whether the capture of the first process could not be written.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.handle().processes().first().is_some_and(|process| process.cut_off)
+    }
+
     /// Ends it: the processes are put back as they were, and the captures are completed.
     pub(super) fn end(mut self) -> EndedRecording {
         self.handle().take_pictures_of_end();
@@ -316,6 +321,11 @@ fn text(status: Option<AttachStatus>) -> &'static str {
 
 fn refused(pid: i32, refusal: &Refusal) -> anyhow::Error {
     anyhow::anyhow!("process {pid} cannot be recorded: {refusal}")
+}
+
+/// The path of the library for the programs that the process starts; where these have another root directory, there is none.
+fn handed_on(pid: i32) -> Option<PathBuf> {
+    shim::find().ok().filter(|path| OtherRoot::of_process(pid).is_none() && !shim::is_special(path))
 }
 
 /// The bytes of the library.

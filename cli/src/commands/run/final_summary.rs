@@ -21,7 +21,7 @@ use crate::args;
 use crate::capture_file::CaptureFile;
 use crate::load::{LEAST_RECORD_BYTES, Request, load};
 use crate::message;
-use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path};
+use crate::reports::capture_info::{Capture, OWN_MALLOC, quoted_path, unrecorded};
 use crate::reports::display::DisplayOptions;
 use crate::reports::estimates::at_peak;
 use crate::reports::leak_parts::LeakParts;
@@ -166,11 +166,7 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
     }
     children.discard_rest();
     if summary.missing > 0 && !quiet {
-        message::warning(format_args!(
-            "{} not recorded: statically linked, or unable to connect to memtrack (another root directory or user, no \
-             free file descriptors or threads, system calls forbidden by seccomp)",
-            plural(summary.missing.into(), "process that was started was", "processes that were started were")
-        ));
+        message::warning(unrecorded(summary.missing.into()));
     }
     captures
 }

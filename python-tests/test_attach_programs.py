@@ -1,0 +1,119 @@
+"""'memtrack attach' goes on in programs that the process starts, or becomes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import PATIENCE, until
+from test_attach import Attached, figures
+
+STARTS = """
+import multiprocessing, os, subprocess, sys
+KEEPS = "kept = [bytearray(100_000) for _ in range(20)]"
+COMMAND = [sys.executable, "-c", KEEPS]
+def keep():
+    globals()["kept"] = [bytearray(100_000) for _ in range(20)]
+def begin(how):
+    if how == "Popen":
+        subprocess.run(COMMAND, check=True)
+    elif how == "environment":
+        subprocess.run(COMMAND, check=True, env={"NAME": "value"})
+    elif how == "system":
+        assert os.system(f"'{sys.executable}' -c '{KEEPS}'") == 0
+    elif how == "posix_spawn":
+        os.waitpid(os.posix_spawn(sys.executable, COMMAND, os.environ), 0)
+    elif how == "multiprocessing":
+        process = multiprocessing.get_context("spawn").Process(target=keep)
+        process.start()
+        process.join()
+    elif how == "fork and exec":
+        if not (child := os.fork()):
+            os.execv(sys.executable, COMMAND)
+        os.waitpid(child, 0)
+    elif how == "exec":
+        os.execv(sys.executable, [sys.executable, "-c", KEEPS + "; print('done', flush=True); input(); import os; print(*os.environ); input()"])
+if __name__ == "__main__":
+    print("ready", flush=True)
+    begin(input())
+    print("done", flush=True)
+    input()
+"""
+HOWS = ("Popen", "environment", "system", "posix_spawn", "multiprocessing", "fork and exec")
+
+
+@pytest.fixture
+def program(tmp_path):
+    (tmp_path / "starts.py").write_text(STARTS)
+    program = subprocess.Popen(
+        [sys.executable, "starts.py"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd=tmp_path
+    )
+    assert program.stdout.readline() == "ready\n"
+    yield program
+    program.kill()
+    program.communicate()
+
+
+def blocks(executable, capture):
+    """How many of the blocks that the new program keeps are in the capture."""
+    query = [executable, "query", "--json", "bytes >= 100000 and bytes < 100200", "-n", "0", capture]
+    return len(json.loads(subprocess.check_output(query))["rows"])
+
+
+@pytest.mark.parametrize("how", HOWS)
+def test_programs_that_are_started_are_recorded(executable, program, tmp_path, how):
+    attached = Attached(executable, program.pid, "--follow", "-o", tmp_path / "c.bin")
+    program.stdin.write(f"{how}\n")
+    assert program.stdout.readline() == "done\n"
+    said = attached.end()
+    assert "not recorded" not in said
+    assert max(blocks(executable, capture) for capture in tmp_path.glob("c.*-*.bin")) == 20, said
+
+
+@pytest.mark.parametrize("options", [[], ["--follow"]], ids=["alone", "--follow"])
+def test_the_program_that_the_process_becomes_is_recorded_and_left_as_it_was(executable, program, tmp_path, options):
+    """As autoreloaders do it."""
+    capture = tmp_path / "c.bin"
+    attached = Attached(executable, program.pid, "-o", capture, *options)
+    program.stdin.write("exec\n")
+    assert program.stdout.readline() == "done\n"
+    marked = subprocess.run([executable, "mark", str(program.pid), "now"], capture_output=True, text=True)
+    assert marked.returncode == 0, marked.stderr
+    assert "interrupted" not in attached.end()
+    program.stdin.write("\n")
+    names = program.stdout.readline().split()
+    assert "MEMTRACK_SOCKET" not in names and "LD_PRELOAD" not in names
+    stats = figures(executable, capture)
+    assert stats["capture"]["complete"] and stats["leaked"]["moment"] == "recording-end"
+    assert blocks(executable, capture) == 20
+
+
+def test_programs_that_are_started_later_are_left_alone(executable, program, tmp_path):
+    Attached(executable, program.pid, "--follow", "-o", tmp_path / "c.bin").end()
+    program.stdin.write("exec\n")
+    assert program.stdout.readline() == "done\n"
+    until("it is another program", lambda: "-c" in Path(f"/proc/{program.pid}/cmdline").read_text())
+    assert "memtrack" not in Path(f"/proc/{program.pid}/maps").read_text()
+    assert "MEMTRACK_SOCKET" not in Path(f"/proc/{program.pid}/environ").read_text()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_programs_that_cannot_read_the_library_run_without_it(executable, tmp_path):
+    """Of another user, whose directory memtrack's library is not in."""
+    code = "import os, subprocess, sys\nos.setuid(65534)\nprint('ready', flush=True)\ninput()\n"
+    code += "print(subprocess.run([sys.executable, '-c', 'print(7)'], capture_output=True, text=True).stdout, end='', flush=True)\ninput()\n"
+    program = subprocess.Popen(["/usr/bin/python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd="/")
+    assert program.stdout.readline() == "ready\n"
+    directory = tmp_path / "library"
+    directory.mkdir(mode=0o700)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(directory), "MEMTRACK_CACHE": str(directory)}
+    attach = [executable, "attach", str(program.pid), "--follow", "-o", tmp_path / "c.bin"]
+    attached = subprocess.Popen(attach, stderr=subprocess.PIPE, text=True, env=environment)
+    assert "recording process" in attached.stderr.readline()
+    program.stdin.write("\n")
+    assert program.stdout.readline() == "7\n"
+    program.communicate("\n", timeout=PATIENCE)
+    assert "1 process that was started was not recorded" in " ".join(attached.communicate(timeout=PATIENCE)[1].split())

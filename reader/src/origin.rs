@@ -4,7 +4,8 @@
 //! interpreter, the C, C++ and Rust runtimes). Own code lies below the directories that the capture names
 //! ([`Program`]): that of the script; or the working directory for `-m`, `-c`, scripts that
 //! `pip` wrote to start a package (`venv/bin/gunicorn`), and sources of native programs. The executable of a native
-//! program is own code, too, except what was compiled into it from libraries and what runs before its `main`. Files in
+//! program is own code, too, except what was compiled into it from libraries, what was linked to it without the debug information
+//! that the rest has, and what runs before its `main`. Files in
 //! `site-packages`, `dist-packages` or the standard library are never own code, unless all code of the program is installed
 //! ([`started`]).
 //!
@@ -23,7 +24,7 @@ use crate::program::Program;
 use crate::started;
 use crate::stdlib_names::is_standard;
 use crate::text_frames;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Whose code a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,8 +121,28 @@ fn take_over(origins: &mut [Origin], own: Vec<FrameId>) {
 fn by_directory(frames: &Frames) -> Vec<Origin> {
     let mut known = Origins::default();
     let mut origins: Vec<_> = (0..).map(FrameId).zip(frames.frames()).map(|(id, _)| known.of(frames, id)).collect();
+    for id in linked_libraries(frames, &origins) {
+        if let Some(origin) = origins.get_mut(id.0 as usize) {
+            *origin = Origin::Library;
+        }
+    }
     take_over(&mut origins, text_frames::without_caller(frames));
     origins
+}
+
+/// Frames of an own object that have no source, where others of it have one: the object was built with debug information, and
+/// they are of libraries that were linked into it without, as of a distribution's `libsqlite3.a`.
+fn linked_libraries(frames: &Frames, origins: &[Origin]) -> Vec<FrameId> {
+    let own = || {
+        let all = (0..).map(FrameId).zip(origins).filter(|(_, origin)| **origin == Origin::Own);
+        all.filter_map(|(id, _)| Some((id, frames.module_id(id)?)))
+    };
+    // Without one the file is the object.
+    let has_source = |id: FrameId| !frames.file(id).is_empty() && Some(frames.file(id)) != frames.module(id);
+    let built: FxHashSet<NameId> = own().filter(|(id, _)| has_source(*id)).map(|(_, object)| object).collect();
+    let is_linked =
+        |(id, object): &(FrameId, NameId)| built.contains(object) && !has_source(*id) && frames.function(*id) != "main";
+    own().filter(is_linked).map(|(id, _)| id).collect()
 }
 
 /// A cache of origins.
@@ -337,6 +358,24 @@ mod tests {
         let own = frames.stack_of(&[start, other, main]).unwrap();
         assert_eq!(origins(&frames), [Origin::Runtime, Origin::Own, Origin::Runtime]);
         assert_eq!([started, own].map(|stack| whose(&frames)[stack.0 as usize]), [Whose::Standard, Whose::Own]);
+    }
+
+    #[test]
+    fn libraries_without_debug_information_in_an_executable_with_it_are_not_own() {
+        let mut frames = frames();
+        let mut id = |function: &str, file: &str| {
+            let id = frames.frame_named(function, file, 1).unwrap();
+            frames.set_module(id, "/srv/server").unwrap();
+            id
+        };
+        let ids =
+            [("main", ""), ("deflateInit_", "/srv/server"), ("grow", "")].map(|(function, file)| id(function, file));
+        assert_eq!(origins(&frames), [Origin::Own; 3], "of one without any, all may be own");
+        let built = frames.frame_named("serve", "server.c", 1).unwrap();
+        frames.set_module(built, "/srv/server").unwrap();
+        let [main, deflate, grow] = ids.map(|id| origins(&frames)[id.0 as usize]);
+        assert_eq!([main, deflate, grow], [Origin::Own, Origin::Library, Origin::Library]);
+        assert_eq!(origins(&frames)[built.0 as usize], Origin::Own);
     }
 
     #[test]

@@ -20,8 +20,10 @@ pub(crate) enum LeakMoment {
     SoFar,
     /// Several processes, of some the begin of finalization, of the others the exit.
     Either,
-    /// Several processes with other moments, too.
+    /// Several processes, of some the begin of finalization, of others one that is not their end.
     Several,
+    /// Several processes, each as it was last seen.
+    LastSeen,
 }
 
 impl LeakMoment {
@@ -33,17 +35,22 @@ impl LeakMoment {
     /// The moment of two processes together.
     pub(crate) fn and(self, other: Self) -> Self {
         let has_exited = |moment| matches!(moment, Self::Exit | Self::Finalization | Self::Either);
+        let has_finalized = |moment| matches!(moment, Self::Finalization | Self::Either | Self::Several);
         match (self, other) {
             _ if self == other => self,
             _ if has_exited(self) && has_exited(other) => Self::Either,
-            _ => Self::Several,
+            _ if has_finalized(self) || has_finalized(other) => Self::Several,
+            _ => Self::LastSeen,
         }
     }
 
     /// The moment of a view of leaks.
     pub(crate) fn in_view(self, view: View) -> Self {
-        let has_ended = matches!(self, Self::Exit | Self::Finalization | Self::Either);
-        if view == View::LeaksAtExit && has_ended { Self::Exit } else { self }
+        match self {
+            Self::Exit | Self::Finalization | Self::Either if view == View::LeaksAtExit => Self::Exit,
+            Self::Several if view == View::LeaksAtExit => Self::LastSeen,
+            other => other,
+        }
     }
 
     /// The moment as text.
@@ -55,7 +62,8 @@ impl LeakMoment {
             Self::RecordingEnd => "when the recording ended",
             Self::SoFar => "at the last moment recorded so far",
             Self::Either => "when Python began to finalize, or at exit",
-            Self::Several => "at the end of each process, or when it was last recorded",
+            Self::Several => "when Python began to finalize, at exit, or when it was last recorded, of each process",
+            Self::LastSeen => "at the end of each process, or when it was last recorded",
         }
     }
 
@@ -68,7 +76,7 @@ impl LeakMoment {
             Self::RecordingEnd => "recording-end",
             Self::SoFar => "so-far",
             Self::Either => "finalization-or-exit",
-            Self::Several => "several",
+            Self::Several | Self::LastSeen => "several",
         }
     }
 }
@@ -86,9 +94,12 @@ mod tests {
         assert_eq!(all(&[exit, finalization, exit]), LeakMoment::Either);
         assert_eq!(
             [all(&[so_far, so_far]), all(&[so_far, exit]), all(&[exit, finalization, so_far])],
-            [so_far, LeakMoment::Several, LeakMoment::Several]
+            [so_far, LeakMoment::LastSeen, LeakMoment::Several]
         );
         assert_eq!(all(&[so_far, exit, exit]).name(), "several");
-        assert_eq!(all(&[so_far, exit]).in_view(View::LeaksAtExit), LeakMoment::Several);
+        assert_eq!(all(&[so_far, exit, finalization]), LeakMoment::Several);
+        for several in [all(&[so_far, exit]), all(&[so_far, finalization])] {
+            assert_eq!(several.in_view(View::LeaksAtExit), LeakMoment::LastSeen);
+        }
     }
 }

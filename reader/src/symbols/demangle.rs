@@ -12,6 +12,9 @@ const LONGEST: usize = 4096;
 /// Longest mangled name that is taken apart.
 const LONGEST_MANGLED: usize = 64 * 1024;
 
+/// What `std::string` stands for.
+const STRING: &str = "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >";
+
 /// Places where the name of a function may end that are tried.
 const MOST_ENDS: usize = 64;
 
@@ -38,7 +41,7 @@ fn cpp(name: &str) -> Option<String> {
     let mut out = Bounded::default();
     symbol.structured_demangle(&mut out, &DemangleOptions::new().no_return_type()).ok()?;
     // What the library makes of a parameter pack without members.
-    Some(out.0.replace(", >", ">"))
+    Some(out.0.replace(", >", ">").replace(STRING, "std::string"))
 }
 
 /// The name alone, where parameters or what is returned have a form that is not understood, as compilers write it for
@@ -87,6 +90,7 @@ mod tests {
                 "_ZSt11make_sharedI4NodeJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4typeEEDpOT0_",
                 "std::make_shared<Node>(…)",
             ),
+            ("_ZN4shop4findERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE", "shop::find(std::string const&)"),
             ("_Znwm", "operator new(unsigned long)"),
             ("malloc@@GLIBC_2.2.5", "malloc"),
             ("main", "main"),

@@ -85,12 +85,16 @@ impl ModuleNames {
             return Vec::new(); // addr2line looks for what is before the address behind it
         }
         let mut symbols = self.dwarf.as_ref().map(|dwarf| frames(dwarf, address)).unwrap_or_default();
-        // Functions that DWARF does not name, as those in assembly, may stand in the table.
         match symbols.last_mut() {
-            Some(outermost) if outermost.function.is_empty() => {
-                outermost.function = self.name(address).unwrap_or_else(|| Arc::from(""));
+            // Functions that DWARF does not name, as those in assembly, may stand in the table; those that no other file can call,
+            // as lambdas, have only the last part of their name in DWARF.
+            Some(outermost) => {
+                if !outermost.function.contains("::")
+                    && let Some(name) = self.name(address).filter(|name| is_more_of(name, &outermost.function))
+                {
+                    outermost.function = name;
+                }
             }
-            Some(_) => {}
             None => {
                 let function = self.name(address);
                 symbols.extend(function.map(|function| ResolvedSymbol { function, file: None, line: 0 }));
@@ -109,6 +113,12 @@ impl ModuleNames {
     fn name(&self, address: u64) -> Option<Arc<str>> {
         self.table.name(address).map(|raw| demangle(raw).into())
     }
+}
+
+/// Whether a name of the symbol table has this name of DWARF in it, behind the namespaces and classes that it lies in.
+fn is_more_of(name: &str, part: &str) -> bool {
+    part.is_empty()
+        || name.match_indices(part).any(|(at, _)| name.get(..at).is_some_and(|before| before.ends_with("::")))
 }
 
 /// The functions at an address; those that DWARF does not name have an empty name.

@@ -117,6 +117,9 @@ pub(super) fn report(
             if summary.process.as_ref().is_some_and(|process| process.own_malloc) {
                 message::warning(OWN_MALLOC);
             }
+            if let Some(text) = unrecorded_children.and_then(|children| children.text(summary.before)) {
+                message::warning(format_args!("its children were {text}"));
+            }
         }
         // The capture of a program that allocated nothing is kept, since scripts expect it.
         if summary.process.is_none() {

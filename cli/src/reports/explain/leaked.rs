@@ -32,7 +32,11 @@ impl<'a> Leaks<'a> {
     /// killed may have been of use.
     pub(super) fn of(rows: &'a LineRows<'a>, absent: &'a NotInMemory<'a>, is_killed: bool) -> Option<Self> {
         let is_over = match rows.capture.info.leak_moment {
-            LeakMoment::Snapshot | LeakMoment::RecordingEnd | LeakMoment::SoFar | LeakMoment::Several => false,
+            LeakMoment::Snapshot
+            | LeakMoment::RecordingEnd
+            | LeakMoment::SoFar
+            | LeakMoment::Several
+            | LeakMoment::LastSeen => false,
             LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => !is_killed,
         };
         // What lies in arenas is not known. Beside a gigabyte that was only reserved, no line would have much of what leaked.
@@ -210,7 +214,7 @@ mod tests {
         let few = [500_000, 400_000, 0];
         assert_eq!(told(few, 500_000, |_| ()), Vec::<String>::new());
         assert_eq!(told([30_000_000, 0, 0], 900_000_000, |_| ()), Vec::<String>::new(), "of the peak");
-        for moment in [LeakMoment::Snapshot, LeakMoment::RecordingEnd, LeakMoment::Several] {
+        for moment in [LeakMoment::Snapshot, LeakMoment::RecordingEnd, LeakMoment::Several, LeakMoment::LastSeen] {
             let running = |capture: &mut Capture| capture.info.leak_moment = moment;
             assert_eq!(told([30_000_000, 0, 0], 40_000_000, running), Vec::<String>::new());
         }

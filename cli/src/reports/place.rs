@@ -84,6 +84,12 @@ impl Place {
         (self.line, &self.function, &self.file) == (other.line, &other.function, &other.file)
     }
 
+    /// Whether both are the same line, reached by the same lines of own code.
+    pub(crate) fn has_path_of(&self, other: &Self) -> bool {
+        let path = |place: &Self| place.own.iter().map(|at| place.stack[*at].clone()).collect::<Vec<_>>();
+        path(self) == path(other)
+    }
+
     fn own_functions(&self) -> impl Iterator<Item = (&str, &str)> {
         self.own.iter().map(|at| (self.stack[*at].0.as_str(), self.stack[*at].1.as_str()))
     }

@@ -1,6 +1,8 @@
 //! Copies at the peak: a large block was made while another of like size was live, and soon after that one of the two
 //! ended.
 //!
+//! What is in the blocks is not known. That something is in memory twice is said only where a line replaced what it had made before.
+//!
 //! Invariant: each block is in one pair at most, and both blocks of a pair were live at the peak.
 
 use memtrack_reader::StackId;
@@ -22,6 +24,33 @@ const LEAST_PERCENT: u64 = 10;
 const ALIKE: u64 = 8;
 /// Maximum number of pairs that are listed.
 const LISTED: usize = 3;
+
+/// What is said of the pairs.
+struct Words {
+    title: &'static str,
+    meaning: &'static str,
+    advice: &'static str,
+    /// Weight of four bytes.
+    weighs: u64,
+}
+
+const TWICE: Words = Words {
+    title: "is in memory twice",
+    meaning: "A line made a block while the one that it had made before was live, and the earlier one was dropped soon after that: its \
+              old and its new result were both there.",
+    advice: "Work in place, convert in parts, or drop the first block before the second is made (a variable of an outer function keeps \
+             it, too).",
+    weighs: 12,
+};
+/// It goes before the line that holds one of the two blocks, and behind one that holds more than these: that is known.
+const ALIKE_ONLY: Words = Words {
+    title: "is in a second block of like size, perhaps a copy",
+    meaning: "A block was made while another of like size was live, and one of the two was not needed for long after that: often a \
+              conversion, a concatenation or a copy. Only their sizes are known, not what is in them.",
+    advice: "If the second is made from the first: work in place, convert in parts, or drop the first before the second is made (a \
+             variable of an outer function keeps it, too).",
+    weighs: 5,
+};
 
 /// The large blocks of a capture.
 #[derive(Clone, Debug, Default)]
@@ -98,6 +127,12 @@ impl LargeBlock {
             && whole > 0
             && self.place.shares_function(&earlier.place)
     }
+
+    /// Whether it, the later of a pair, took the place of the earlier one: the same line, called in the same way, made both, and the
+    /// earlier one ended first.
+    fn replaced(&self, earlier: &Self) -> bool {
+        earlier.freed && earlier.end_ns() < self.end_ns() && self.place.has_path_of(&earlier.place)
+    }
 }
 
 /// The size from which blocks are looked at.
@@ -105,15 +140,24 @@ pub(crate) fn least_copy(capture: &Capture) -> u64 {
     LEAST.max(capture.analysis.totals.peak.bytes / LEAST_PART)
 }
 
-/// One finding, if copies hold a good part of the peak.
+/// A pair of blocks, the earlier first.
+type Pair<'a> = (&'a LargeBlock, &'a LargeBlock);
+
+/// One finding of blocks that were replaced, and one of others, each if it has a good part of the peak.
 pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Finding> {
     let mut pairs = pairs(blocks);
     pairs.sort_by_key(|(earlier, _)| std::cmp::Reverse(earlier.bytes));
+    let (twice, alike): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(earlier, later)| later.replaced(earlier));
+    [(twice, &TWICE), (alike, &ALIKE_ONLY)]
+        .into_iter()
+        .filter_map(|(pairs, words)| finding(rows, &pairs, words))
+        .collect()
+}
+
+/// Of these pairs, the largest first.
+fn finding(rows: &LineRows<'_>, pairs: &[Pair<'_>], words: &Words) -> Option<Finding> {
     let bytes: u64 = pairs.iter().map(|(earlier, later)| earlier.bytes.min(later.bytes)).sum();
-    if pairs.is_empty() || bytes < rows.peak.bytes / (100 / LEAST_PERCENT) {
-        return Vec::new();
-    }
-    let (_, copy) = pairs[0];
+    let (_, copy) = pairs.first().filter(|_| bytes >= rows.peak.bytes / (100 / LEAST_PERCENT))?;
     let evidence = pairs.iter().take(LISTED).flat_map(|(earlier, later)| {
         let then = later.time_ns.saturating_sub(earlier.time_ns);
         let [first, second] = [earlier, later].map(|block| {
@@ -135,32 +179,28 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Findin
             },
         ]
     });
-    vec![Finding {
+    Some(Finding {
         kind: FindingKind::Copy,
         severity: Severity::Note,
         title: format!(
-            "At the peak {} is in memory twice, {} of {}, made in {}",
+            "At the peak {} {}, {} of {}, made in {}",
             size(bytes),
+            words.title,
             percent(bytes, rows.peak.bytes),
             rows.name_of_peak(),
             copy.place.name()
         ),
         bytes,
-        weight: bytes.saturating_mul(3),
+        weight: bytes.saturating_mul(words.weighs) / 4,
         evidence: evidence.collect(),
-        meaning:
-            "A block was made while another of like size was live, and one of the two was not needed for long after \
-                  that: most often a conversion, a concatenation or a copy."
-                .into(),
-        advice: "Work in place, convert in parts, or drop the first block before the second is made (a variable of an \
-                 outer function keeps it, too)."
-            .into(),
+        meaning: words.meaning.into(),
+        advice: words.advice.into(),
         command: command(rows.capture, &format!("query 'peak and bytes >= {}'", least_copy(rows.capture))),
-    }]
+    })
 }
 
 /// Pairs of blocks, the earlier first: each with the one before it that is most like it in size.
-fn pairs(blocks: &[LargeBlock]) -> Vec<(&LargeBlock, &LargeBlock)> {
+fn pairs(blocks: &[LargeBlock]) -> Vec<Pair<'_>> {
     let mut sorted: Vec<&LargeBlock> = blocks.iter().filter(|block| !is_one_of_many(block, blocks)).collect();
     sorted.sort_by_key(|block| block.order);
     let mut is_used = vec![false; sorted.len()];
@@ -179,4 +219,63 @@ fn pairs(blocks: &[LargeBlock]) -> Vec<(&LargeBlock, &LargeBlock)> {
 fn is_one_of_many(block: &LargeBlock, blocks: &[LargeBlock]) -> bool {
     let is_alike = |other: &LargeBlock| block.bytes.abs_diff(other.bytes) <= block.bytes.max(other.bytes) / ALIKE;
     blocks.iter().filter(|other| other.place.is_line_of(&block.place) && is_alike(other)).nth(2).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
+
+    use super::{LargeBlocks, findings};
+    use crate::reports::capture_info::Capture;
+    use crate::reports::display::DisplayOptions;
+    use crate::reports::explain::{Finding, LineRows};
+    use crate::reports::fixture;
+    use crate::reports::source::Sources;
+
+    const MB: u64 = 1_000_000;
+
+    /// What is found of two blocks, of these stacks, the first of which ends soon after the second was made.
+    fn found(stacks: [&[(&str, &str)]; 2]) -> Vec<Finding> {
+        let mut capture: Capture = fixture::of_stacks(&stacks.map(|stack| (stack, 40 * MB)));
+        capture.analysis.groups.change_all(|group| group.peak = group.allocated);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let (mut blocks, mut sources) = (LargeBlocks::default(), Sources::of(&capture.info));
+        for (order, group) in (0..).zip(capture.analysis.groups.iter()) {
+            let record = AllocationRecord {
+                stack: group.stack,
+                allocator: group.allocator,
+                thread: group.thread,
+                size: 40 * MB,
+                order,
+                time_ns: order * 1_000 * MB,
+                lifetime_ns: 1_100 * MB,
+                fate: AllocationOutcome::Freed { thread: group.thread, order: order + 2 },
+                leaked: false,
+                temporary: false,
+                peak: true,
+            };
+            blocks.add(&capture, &record, &mut sources);
+        }
+        findings(&LineRows::of(&capture), &blocks.at_peak)
+    }
+
+    #[test]
+    fn like_sizes_are_no_more_than_perhaps_a_copy() {
+        let main = ("<module>", "/srv/main.py");
+        let [alike] = &found([&[main, ("load", "/srv/a.py")], &[main, ("sort", "/srv/b.py")]])[..] else { panic!() };
+        assert!(alike.title.contains("40.0 MB is in a second block of like size, perhaps a copy, "), "{}", alike.title);
+        assert!(alike.meaning.ends_with("Only their sizes are known, not what is in them."));
+        assert!(alike.weight < alike.bytes / 2 * 3, "it goes behind a line that holds much more: {alike:?}");
+    }
+
+    #[test]
+    fn what_a_line_replaces_is_in_memory_twice() {
+        let (main, step) = (("<module>", "/srv/main.py"), ("step", "/srv/a.py"));
+        let [twice] = &found([&[main, step], &[main, step]])[..] else { panic!() };
+        assert!(twice.title.contains("At the peak 40.0 MB is in memory twice, "), "{}", twice.title);
+        assert!(twice.weight > twice.bytes * 2, "{twice:?}");
+        let other = ("<module>", "/srv/other.py");
+        let [alike] = &found([&[main, step], &[other, step]])[..] else { panic!() };
+        assert!(alike.title.contains("perhaps a copy"), "another caller may make another thing: {}", alike.title);
+    }
 }

@@ -90,7 +90,7 @@ def test_stats_and_query_name_own_lines_as_table_does(memtrack, python, program)
 def test_query_says_where_an_import_is_and_tells_stacks_apart_by_lines(memtrack, python, program):
     capture = memtrack.record(python, "-S", program)
     functions = capture.reading("query", "--by", "function", "bytes > 0", "-n", 0, capture.path)
-    assert re.search(r"  import at shop/cache\.py$", functions, re.MULTILINE), functions
+    assert re.search(r"  finding and loading modules at shop/cache\.py$", functions, re.MULTILINE), functions
     stacks = capture.reading("query", "--by", "stack", f"bytes > {MB}", capture.path)
     assert "load:3 < remember:5 < <module>:4\n" in stacks, stacks
 

@@ -3,7 +3,7 @@
 //! Reports for people show folded stacks; JSON and exports do not. In a folded stack
 //!  - the frames of the import system are one frame, `import numpy`. A library's module that is executed is that frame,
 //!    with the line that its execution had reached; own modules keep their frame, since their lines matter. What an
-//!    extension module imports stands below a frame `import` of its own, which has no name: no frame of Python's has it;
+//!    extension module imports stands below a frame [`NAMELESS_IMPORT`] of its own: no frame of Python's has the module's name;
 //!  - frames of the runtime and of [`Plumbing`] are left out, unless the stack has no others. So the innermost frame is
 //!    the stack's *place*: the code of the program or of a library that allocated.
 //!
@@ -18,8 +18,17 @@ use crate::origin::{Origin, origins};
 use crate::plumbing::Plumbing;
 use rustc_hash::FxHashMap;
 
-/// The name of an import's frame if the imported module is unknown.
-pub const IMPORT: &str = "import";
+/// The name of an import's frame if the imported module is unknown: what the import system needs for itself, and modules without
+/// code of Python's.
+pub const NAMELESS_IMPORT: &str = "finding and loading modules";
+/// What the names of imports begin with if the module is known.
+const IMPORT: &str = "import ";
+
+/// Whether this is the name of the folded frame of an import.
+#[must_use]
+pub fn is_import(function: &str) -> bool {
+    function == NAMELESS_IMPORT || function.starts_with(IMPORT)
+}
 
 /// Folds the stacks of all groups.
 ///
@@ -215,7 +224,7 @@ impl<'a> Folder<'a> {
     }
 
     fn unknown_import(&mut self, caller: StackId) -> Result<StackId, Error> {
-        let frame = self.frames.frame_named(IMPORT, "", 0)?;
+        let frame = self.frames.frame_named(NAMELESS_IMPORT, "", 0)?;
         self.frames.stack_id(caller, frame)
     }
 
@@ -225,7 +234,7 @@ impl<'a> Folder<'a> {
             return Ok(known);
         }
         let name = dotted(self.frames.programs(), self.frames.file(module));
-        let function = self.frames.name_id(&name.map_or(IMPORT.into(), |name| format!("{IMPORT} {name}")))?;
+        let function = self.frames.name_id(&name.map_or(NAMELESS_IMPORT.into(), |name| format!("{IMPORT}{name}")))?;
         let (nowhere, frame) = (self.frames.name_id("")?, self.frames.frame(module));
         let import = self.frames.frame_id(function, nowhere, 0)?;
         let executed = self.frames.id_of(crate::frames::Frame { function, column: 0, ..frame })?;
@@ -305,15 +314,18 @@ mod tests {
                 &[main, FIND, EXEC, NUMPY, "load in /v/site-packages/numpy/x.py"],
                 "main in app.py, import numpy.core in __init__.py, load in x.py",
             ),
-            (&[main, FIND, EXEC], "main in app.py, import"),
-            (&[FIND, EXEC, NUMPY, FIND], "import numpy.core in __init__.py, import"),
+            (&[main, FIND, EXEC], "main in app.py, finding and loading modules"),
+            (&[FIND, EXEC, NUMPY, FIND], "import numpy.core in __init__.py, finding and loading modules"),
             // A package's own import comes before the module of it is loaded; an extension module imports while it is.
             (&[main, FIND, FIND, LOAD, EXEC, NUMPY], "main in app.py, import numpy.core in __init__.py"),
             (
                 &[main, FIND, LOAD, EXEC, FIND, LOAD, EXEC, NUMPY],
-                "main in app.py, import, import numpy.core in __init__.py",
+                "main in app.py, finding and loading modules, import numpy.core in __init__.py",
             ),
-            (&[main, FIND, LOAD, EXEC, FIND], "main in app.py, import, import"),
+            (
+                &[main, FIND, LOAD, EXEC, FIND],
+                "main in app.py, finding and loading modules, finding and loading modules",
+            ),
             (
                 &[main, FIND, "<module> in /srv/shop/report.py"],
                 "main in app.py, import shop.report, <module> in report.py",
@@ -324,7 +336,7 @@ mod tests {
             ),
             (
                 &[main, FIND, "run in /v/site-packages/hooks.py", NUMPY],
-                "main in app.py, import, run in hooks.py, <module> in __init__.py",
+                "main in app.py, finding and loading modules, run in hooks.py, <module> in __init__.py",
             ),
             (&["<module> in /srv/app.py", main], "<module> in app.py, main in app.py"),
         ] {

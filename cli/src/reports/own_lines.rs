@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{GroupRow, Tally};
+use memtrack_reader::fold::{self, NAMELESS_IMPORT};
 use memtrack_reader::frames::{Frame, NameId};
 use memtrack_reader::native::is_place_in;
 use memtrack_reader::origin::{Origin, Whose};
@@ -27,6 +28,9 @@ use crate::units::plural;
 const NAMED: usize = 3;
 /// Minimum percentage of the total for a line in [`top_rows`].
 const LEAST_PERCENT: u64 = 1;
+
+/// Minimum percentage of the total for a function that is named without own code.
+const LEAST_NAMED_PERCENT: u64 = 10;
 
 /// The identity of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,12 +121,27 @@ fn top_rows_of(capture: &Capture, view: View, has_names: bool) -> TextTable {
     if let Some(standard) = sums.get_mut(&Whose::Standard) {
         *standard = standard.less(frameless.sum());
     }
+    // Where own code does not say what it is, the function that has most of it does.
+    let mut named = Vec::new();
+    for whose in [Whose::Libraries, Whose::Standard] {
+        let largest = rows.iter().find(|row| row.key.whose == whose && row.key.line.is_some());
+        let Some(row) = largest.filter(|row| row.tally.bytes > whole / (100 / LEAST_NAMED_PERCENT)) else { continue };
+        named.push(row);
+        let rest = sums.entry(whose).or_default();
+        *rest = rest.less(row.tally);
+    }
     let mut rest: Vec<_> = sums.into_iter().map(|(whose, sum)| (Rest::Of(whose), sum)).collect();
     rest.extend([(Rest::Frameless, frameless.sum()), (Rest::Unnamed, unnamed)]);
+    rest.extend(named.iter().enumerate().map(|(at, row)| (Rest::Named(at), row.tally)));
     rest.retain(|(_, sum)| sum.bytes > least);
     rest.sort_by_key(|(whose, sum)| (Reverse(sum.bytes), *whose));
     for (whose, sum) in rest {
+        let [bytes, part] = share_of(sum, whole);
         let text = match whose {
+            Rest::Named(at) => {
+                table.row([bytes, part, named[at].label(capture).into()]);
+                continue;
+            }
             Rest::Of(Whose::Own) => plural(others as u64, "other line of own code", "other lines of own code"),
             Rest::Of(Whose::Libraries) => "libraries, without own code".into(),
             Rest::Of(Whose::Standard) if capture.info.runs_no_python() => "standard libraries, without own code".into(),
@@ -131,7 +150,6 @@ fn top_rows_of(capture: &Capture, view: View, has_names: bool) -> TextTable {
             Rest::Frameless => format!("{}; --native shows whose{}", frameless.what(), frameless.names(capture)),
             Rest::Unnamed => "native code, not symbolized here".into(),
         };
-        let [bytes, part] = share_of(sum, whole);
         table.row([bytes, part, Styled::new(Style::Dim, text).into()]);
     }
     table
@@ -140,6 +158,8 @@ fn top_rows_of(capture: &Capture, view: View, has_names: bool) -> TextTable {
 /// What has no line of own code in [`top_rows`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Rest {
+    /// The largest row of such memory.
+    Named(usize),
     Frameless,
     Of(Whose),
     Unnamed,
@@ -291,7 +311,12 @@ impl OwnLineRow {
             (capture.frames.name(frame.function), place(frame, &path))
         };
         let (function, at) = named(line);
-        let callees = self.callees(capture);
+        let mut callees = self.callees(capture);
+        // What finds and loads modules is no module: where others are named, they say more.
+        let is_nameless = |name: Option<NameId>| name.is_some_and(|name| capture.frames.name(name) == NAMELESS_IMPORT);
+        if callees.keys().any(|names| !is_nameless(names.0)) && self.key.whose == Whose::Imports {
+            callees.retain(|names, _| !is_nameless(names.0));
+        }
         let most = callees.iter().max_by_key(|(names, through)| (through.bytes, Reverse(**names)));
         // What the line allocates by itself must not be put down to a function that allocates less.
         let most = most.filter(|(_, through)| self.direct == 0 || through.bytes > self.direct);
@@ -307,7 +332,7 @@ impl OwnLineRow {
         };
         let (through, place) = named(Frame { function: through, file, line, column: 0 });
         match self.key.whose {
-            Whose::Imports => Label::new(through, at, false),
+            Whose::Imports => Label::new(format!("{through}{more}"), at, false),
             _ => Label::new(function, at, true).via(through, place, more),
         }
     }
@@ -355,8 +380,7 @@ impl OwnLinePath {
 
 /// Whether the frame is a folded import.
 fn is_import(capture: &Capture, frame: FrameId) -> bool {
-    let name = capture.frames.function(frame);
-    name == "import" || name.starts_with("import ")
+    fold::is_import(capture.frames.function(frame))
 }
 
 #[cfg(test)]

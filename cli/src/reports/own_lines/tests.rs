@@ -88,6 +88,43 @@ fn the_answer_has_three_own_lines_and_whose_the_rest_is() {
 }
 
 #[test]
+fn without_own_code_the_function_with_most_is_named() {
+    let main = ("<module>", "/srv/main.py");
+    let receive = ("recv", "/usr/lib/python3.11/multiprocessing/connection.py");
+    let send = ("send", receive.1);
+    let told = |received, copied| {
+        let mut capture = of_stacks(&[(&[main], 100), (&[receive], received), (&[send], 100), (&[READ, COPY], copied)]);
+        capture.show(&DisplayOptions::default()).unwrap();
+        top_rows(&capture, View::Leaks).lines(TextFormat { width: None, color: false })[1..].to_vec()
+    };
+    assert_eq!(
+        told(770, 30),
+        [
+            "  770 B  77.0 %  recv at multiprocessing/connection.py:7",
+            "  100 B  10.0 %  standard libraries, without own code",
+            "   30 B   3.0 %  libraries, without own code",
+        ]
+    );
+    assert_eq!(told(20, 780)[0], "  780 B  78.0 %  DataFrame.copy at pandas/core/frame.py:7");
+}
+
+#[test]
+fn a_line_that_imports_several_modules_says_how_many() {
+    let main = ("<module>", "/srv/main.py");
+    let numpy = ("<module>", "/v/site-packages/numpy/__init__.py");
+    let shown = |stacks: &[(&[(&str, &str)], u64)]| {
+        let with_imports = DisplayOptions { with_imports: true, ..DisplayOptions::default() };
+        rows(&mut of_stacks(stacks), &with_imports)
+    };
+    let both = shown(&[(&[main, FIND, PANDAS], 60), (&[main, FIND, numpy], 40), (&[main, FIND], 5)]);
+    assert_eq!(both, ["105 import pandas and 1 more at /srv/main.py:7"]);
+    let one = shown(&[(&[main, FIND, PANDAS], 60), (&[main, FIND], 80)]);
+    assert_eq!(one, ["140 import pandas at /srv/main.py:7"]);
+    assert_eq!(shown(&[(&[main, FIND], 5)]), ["5 finding and loading modules at /srv/main.py:7"]);
+    assert_eq!(shown(&[(&[FIND], 5)]), ["5 finding and loading modules"]);
+}
+
+#[test]
 fn own_lines_come_first_and_imports_are_left_out_of_leaks() {
     let main = ("<module>", "/srv/main.py");
     let report = ("<module>", "/srv/report.py");

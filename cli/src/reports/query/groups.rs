@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Lifetimes, SizeHistogram, Tally};
-use memtrack_reader::fold::IMPORT;
+use memtrack_reader::fold::NAMELESS_IMPORT;
 use memtrack_reader::frames::NameId;
 use memtrack_reader::modules::{ModuleId, ModuleTable};
 use memtrack_reader::query::AllocationRecord;
@@ -304,7 +304,7 @@ fn names_of(frames: &Frames, stack: StackId) -> (NameId, NameId) {
     let Some(node) = frames.node(stack) else { return (NameId(0), NameId(0)) };
     let frame = frames.frame(node.frame);
     let file = match frames.node(node.parent) {
-        Some(caller) if frames.name(frame.function) == IMPORT => frames.frame(caller.frame).file,
+        Some(caller) if frames.name(frame.function) == NAMELESS_IMPORT => frames.frame(caller.frame).file,
         _ => frame.file,
     };
     (frame.function, file)

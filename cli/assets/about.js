@@ -7,7 +7,10 @@ const KEYS = [
   ["v b", "next view; bytes or number"],
   ["i u s", "inverted; upwards; split by thread"],
   ["f a", "next choice of frames; all frames"],
-  ["1 2 3 4 5", "own code, libraries, standard library, imports, arenas: shown or left out"],
+  [
+    "1 2 3 4 5 6",
+    "own code, libraries, standard library, imports, arenas, threads without Python code: shown or left out",
+  ],
   ["g t", "graph, functions or lines; light or dark"],
 ];
 

@@ -1,7 +1,7 @@
 // Frames: name, location, and whose code they are.
 
 /** Owners of memory, by their numbers in the page's data. Arenas are recognized by their allocator. */
-const OWNER = { own: 0, library: 1, stdlib: 2, imports: 3, arenas: 4 };
+const OWNER = { own: 0, library: 1, stdlib: 2, imports: 3, arenas: 4, frameless: 5 };
 
 const OWNERS = [
   { id: "own", title: "Own code", meaning: "Asked for by the program's own code, itself or through libraries" },
@@ -9,7 +9,8 @@ const OWNERS = [
   {
     id: "stdlib",
     title: "Standard library",
-    meaning: "Asked for by the standard library, the interpreter or the runtime alone; what has no stack, too",
+    meaning:
+      "Asked for by the standard library, the interpreter or the runtime alone; what has no stack in the main thread, too",
   },
   {
     id: "imports",
@@ -21,7 +22,15 @@ const OWNERS = [
     title: "Python's arenas",
     meaning: "Reserved by Python's allocator (used and unused); record with --trace-python-allocators to see objects",
   },
+  {
+    id: "frameless",
+    title: "Threads without Python code",
+    meaning: "Asked for without a Python frame in other threads than the main one; record with --native to see by whom",
+  },
 ];
+
+/** The name of an owner in a view. Of threads without Python frames it depends on whether they run Python elsewhere. */
+const ownerTitle = (data, at, view) => (at === OWNER.frameless && data.frameless?.[view]) || OWNERS[at].title;
 
 /** Origins of frames, by their numbers in the page's data. */
 const ORIGIN = { own: 0, library: 1, standard: 2, importing: 3, runtime: 4 };

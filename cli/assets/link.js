@@ -62,7 +62,7 @@ function stateOf(hash, model) {
     pane: one("pane", PANES),
     frames: one("frames", FRAMES),
     colorBy: one("colorBy", ["own", "total"]),
-    hide: +text("hide") & 31,
+    hide: +text("hide") & 63,
     imports: asked("imports"),
     arenas: asked("arenas"),
     q: text("q"),

@@ -68,6 +68,7 @@ class Overview {
             imports: "held by imports",
             arenas: "reserved by Python's allocator (used and unused)",
             own: "of own code",
+            frameless: "of threads without Python frames",
           }[id] || `of the ${title.toLowerCase()}`;
         const button = element("button", "inline", "show");
         button.title = OWNERS[at].meaning;
@@ -172,7 +173,7 @@ class Overview {
       );
     const shown = OWNERS.map((owner, at) => ({ ...owner, at })).filter(({ at }) => present(at));
     $("owners").replaceChildren(
-      ...shown.map(({ at, title, meaning }) => {
+      ...shown.map(({ at, meaning }) => {
         const button = element("button", "owner");
         const swatch = element("i");
         swatch.style.background = this.palette.owner(at);
@@ -181,7 +182,11 @@ class Overview {
         const amount = this.model.diff
           ? this.change(this.owners[at])
           : `${formatAmount(sums[at], this.metric)}, ${formatPercent(sums[at], all)}`;
-        button.append(swatch, `${title} `, element("span", "", amount));
+        button.append(
+          swatch,
+          `${ownerTitle(this.model.data, at, this.layout.selection.view)} `,
+          element("span", "", amount),
+        );
         button.title = `${meaning}. Click to ${isShown ? "leave it out" : "show it"}`;
         button.onclick = () => this.on.toggle(at);
         return button;

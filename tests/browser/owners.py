@@ -1,5 +1,6 @@
-"""Memory that own code, a library, the standard library and an import hold, each in a known way."""
+"""Memory that own code, a library, the standard library, an import and a thread without Python code hold, each in a known way."""
 
+import _thread
 import sys
 import threading
 from pathlib import Path
@@ -27,6 +28,12 @@ def main():
     empty = bytearray()
     kept.append(empty)
     in_thread(empty.__init__, 600_000)
+    # This thread has no frame of Python's at all; the interpreter's lock is held until the memory is there.
+    frameless = bytearray()
+    kept.append(frameless)
+    _thread.start_new_thread(frameless.__init__, (700_000,))
+    while not frameless:
+        pass
 
 
 main()

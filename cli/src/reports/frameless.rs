@@ -18,6 +18,34 @@ use crate::units::count;
 /// Names of threads that a text has at most.
 const NAMED: usize = 2;
 
+/// The threads whose memory without frames is not the interpreter's.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FramelessThreads {
+    /// The threads that are none of them; `None` if such memory is not told apart.
+    others: Option<FxHashSet<ThreadId>>,
+}
+
+impl FramelessThreads {
+    pub(crate) fn of(capture: &Capture) -> Self {
+        let process = &capture.info.process;
+        if process.python_version.is_none() || process.native_traces || capture.info.has_no_stacks {
+            return Self::default();
+        }
+        let main = main_threads(capture);
+        if main.is_empty() {
+            return Self::default();
+        }
+        // A program that embeds Python has code of its own in its main thread.
+        let embeds = capture.info.executable().is_some_and(|path| !is_interpreter_object(&path));
+        Self { others: Some(if embeds { FxHashSet::default() } else { main }) }
+    }
+
+    /// Whether what this thread allocated with this stack is such memory.
+    pub(crate) fn has(&self, stack: StackId, thread: ThreadId) -> bool {
+        stack == StackId::EMPTY && self.others.as_ref().is_some_and(|others| !others.contains(&thread))
+    }
+}
+
 /// The sums of threads without frames.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FramelessMemory {
@@ -30,20 +58,9 @@ pub(crate) struct FramelessMemory {
 impl FramelessMemory {
     /// What these rows of groups have of it.
     pub(crate) fn of(capture: &Capture, rows: impl Iterator<Item = GroupRow>) -> Self {
-        let process = &capture.info.process;
-        if process.python_version.is_none() || process.native_traces || capture.info.has_no_stacks {
-            return Self::default();
-        }
-        let mut main = main_threads(capture);
-        if main.is_empty() {
-            return Self::default();
-        }
-        // A program that embeds Python has code of its own there.
-        if capture.info.executable().is_some_and(|path| !is_interpreter_object(&path)) {
-            main.clear();
-        }
+        let frameless = FramelessThreads::of(capture);
         let mut sums: FxHashMap<ThreadId, Tally> = FxHashMap::default();
-        for row in rows.filter(|row| row.stack == StackId::EMPTY && !main.contains(&row.thread)) {
+        for row in rows.filter(|row| frameless.has(row.stack, row.thread)) {
             *sums.entry(row.thread).or_default() += row.tally();
         }
         let groups = capture.analysis.groups.iter();

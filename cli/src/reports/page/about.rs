@@ -4,9 +4,8 @@
 
 use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
-use memtrack_reader::origin::Whose;
 
-use super::side::PageSide;
+use super::side::{PageOwner, PageSide};
 use crate::reports::capture_info::{Capture, visible};
 use crate::reports::estimates::PartRanges;
 use crate::reports::{arenas, estimates, failed, stats};
@@ -93,12 +92,12 @@ pub(super) fn info_pairs(side: &PageSide<'_>, with_imports: bool) -> Vec<String>
 /// What is leaked, as `stats` and the view have it, and what imports hold and is left out; both without arenas.
 fn leaked(side: &PageSide<'_>, with_imports: bool) -> (Tally, Tally) {
     let (mut leaked, mut imports) = (Tally::default(), Tally::default());
-    for (at, (group, whose)) in side.capture.analysis.groups.iter().zip(&side.whose).enumerate() {
+    for (at, (group, owner)) in side.capture.analysis.groups.iter().zip(&side.owners).enumerate() {
         if group.allocator.is_python_arena() {
             continue;
         }
         let variance = side.capture.analysis.variance(at, View::Leaks);
-        let is_left_out = *whose == Whose::Imports && !with_imports;
+        let is_left_out = *owner == PageOwner::Imports && !with_imports;
         *(if is_left_out { &mut imports } else { &mut leaked }) += Tally { variance, ..group.sum(View::Leaks).tally() };
     }
     (leaked, imports)
@@ -146,9 +145,8 @@ fn how_recorded(capture: &Capture) -> String {
 
 #[cfg(test)]
 mod tests {
-    use memtrack_reader::origin::Whose;
 
-    use super::{PageSide, View, info_pairs, view_description};
+    use super::{PageOwner, PageSide, View, info_pairs, view_description};
     use crate::reports::fixture;
 
     #[test]
@@ -168,7 +166,7 @@ mod tests {
         let all = "4.10 kB in 2 allocations";
         assert_eq!(told(&side, false, "Leaked").as_deref(), Some(all));
         assert_eq!(told(&side, false, "Excluded"), None);
-        side.whose[2] = Whose::Imports;
+        side.owners[2] = PageOwner::Imports;
         assert_eq!(told(&side, false, "Leaked").as_deref(), Some("0 B in 1 allocation"));
         assert_eq!(told(&side, false, "Excluded").as_deref(), Some("4.10 kB in 1 allocation held by imports"));
         assert_eq!(told(&side, true, "Leaked").as_deref(), Some(all));

@@ -38,7 +38,7 @@ impl Heaviest {
         let sides = [PageSide::new(capture, groups.iter().map(of_group).collect())];
         let HeaviestNodes { nodes, all } = HeaviestNodes::new(&sides, (no_frame + 1, caller), most);
 
-        let [PageSide { mut places, whose, .. }] = sides;
+        let [PageSide { mut places, owners, .. }] = sides;
         nearest(&mut places, no_frame + 1, caller, &nodes);
         let (tree, placed) =
             CallTree::of_stacks(frames, places.iter().filter(|&&node| node != 0).map(|&node| stack(node)));
@@ -56,7 +56,7 @@ impl Heaviest {
                 (at, node) = (tree.nodes()[at as usize].parent, caller(node));
             }
         }
-        (Self { tree, weights, all }, PageSide { capture, places, whose, matched_elsewhere: Vec::new() })
+        (Self { tree, weights, all }, PageSide { capture, places, owners, matched_elsewhere: Vec::new() })
     }
 
     /// The `most` heaviest nodes of a tree in which the groups of the sides have their nodes; groups of omitted nodes

@@ -24,6 +24,7 @@ use memtrack_reader::{Options, View};
 use super::capture_info::{Capture, title_of_both, visible};
 use super::diff_rows::DiffRows;
 use super::display::DisplayOptions;
+use super::frameless::FramelessMemory;
 use super::scale::ComparedMetric;
 use super::source::Sources;
 use super::{arenas, failed};
@@ -92,10 +93,11 @@ pub(crate) fn flamegraph(
     sources: Option<Sources>,
     out: impl Write,
 ) -> io::Result<()> {
-    let (tree, PageSide { places, whose, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
-    let (places, whose) = side::merge(capture, &places, &whose);
+    let frameless = frameless_titles(&[capture]);
+    let (tree, PageSide { places, owners, .. }) = Heaviest::of_stacks(capture, MOST_SITES);
+    let (places, owners) = side::merge(capture, &places, &owners);
     let (capture, frames) = (&*capture, &capture.frames);
-    let sides = [PageSide { capture, places, whose, matched_elsewhere: Vec::new() }];
+    let sides = [PageSide { capture, places, owners, matched_elsewhere: Vec::new() }];
     let facts = info_pairs(&sides[0], start.display.with_imports);
     let mut names = KeyNames::of_frames(frames, start.plumbing(), sources);
     let title = capture.info.title();
@@ -106,6 +108,7 @@ pub(crate) fn flamegraph(
         let mut data = PackedColumns::new();
         head(&mut data, "capture", (&title, &VIEWS.map(|view| capture.title(view))), &start)?;
         data.json("meanings", &VIEWS.map(|view| view_description(view, capture)).to_vec().into())?;
+        data.json("frameless", &frameless.clone().into())?;
         data.json("facts", &facts.clone().into())?;
         data.json("peak", &peak(capture))?;
         data.json("failed", &failed.clone())?;
@@ -175,6 +178,7 @@ pub(crate) fn difference(
             format!("Of both captures: {}{}", of_any[..1].to_lowercase(), &of_any[1..])
         });
         data.json("meanings", &meanings.to_vec().into())?;
+        data.json("frameless", &frameless_titles(&[new, base]).into())?;
         data.json("facts", &facts.clone().into())?;
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
@@ -188,6 +192,16 @@ pub(crate) fn difference(
     let heading = [format!("{}, compared", new.info.program()), title];
     let title = format!("{} compared - memtrack", new.info.program());
     document::write(&StaticPage { title, heading, info: facts }, &data, out)
+}
+
+/// What memory without a Python frame in other threads than the main one is, in each view, in the words of `stats`.
+fn frameless_titles(captures: &[&Capture]) -> Vec<String> {
+    let title = |view: View| {
+        let found = captures.iter().map(|capture| FramelessMemory::of(capture, capture.analysis.rows(view)));
+        let what = found.filter(|found| found.sum().bytes > 0).map(|found| found.what()).next();
+        what.map_or_else(String::new, |what| format!("{}{}", what[..1].to_uppercase(), &what[1..]))
+    };
+    VIEWS.map(title).to_vec()
 }
 
 /// Minimum changes of bytes and of counts that are coloured.

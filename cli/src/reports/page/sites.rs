@@ -8,7 +8,6 @@ use std::io;
 
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Group, Tally, Variance};
-use memtrack_reader::origin::Whose;
 use memtrack_reader::{ThreadId, View};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde_json::Value;
@@ -17,7 +16,7 @@ use super::VIEWS;
 use super::columns::PackedColumns;
 use super::heaviest::Heaviest;
 use super::names::KeyNames;
-use super::side::PageSide;
+use super::side::{PageOwner, PageSide};
 use crate::reports::capture_info::{Capture, visible};
 use crate::units::count;
 
@@ -25,7 +24,7 @@ use crate::units::count;
 type ViewTallies = [Tally; VIEWS.len()];
 
 /// The identity of a group: node in preorder, allocator, thread, owner.
-type SiteKey = (u32, Allocator, u32, Whose);
+type SiteKey = (u32, Allocator, u32, PageOwner);
 
 /// All call sites of a page.
 #[derive(Debug, Default)]
@@ -219,11 +218,11 @@ impl PageSide<'_> {
     /// The key of each group.
     fn keys(&self, numbers: &[u32], threads: &mut PageThreads, name_only: bool) -> Vec<SiteKey> {
         let mut known: HashMap<ThreadId, u32> = HashMap::new();
-        let groups = self.capture.analysis.groups.iter().zip(&self.places).zip(&self.whose);
-        let keys = groups.map(|((group, place), whose)| {
+        let groups = self.capture.analysis.groups.iter().zip(&self.places).zip(&self.owners);
+        let keys = groups.map(|((group, place), owner)| {
             let name = || threads.number(thread_name(self.capture, &group, name_only));
             let thread = *known.entry(group.thread).or_insert_with(name);
-            (numbers[*place as usize], group.allocator, thread, *whose)
+            (numbers[*place as usize], group.allocator, thread, *owner)
         });
         keys.collect()
     }

@@ -74,6 +74,7 @@ def test_program_from_standard_input(same):
     command = ["python3", "-", *ARGUMENTS]
     code = b"import sys, surroundings; print(__name__, sys.argv)"
     assert same(command, command, seen=without_order, input=code).status == 0
+    assert same(command[1:], command, seen=without_order, input=code).status == 0
 
 
 @pytest.mark.parametrize("form", ["directory", "archive"])

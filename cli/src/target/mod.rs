@@ -30,6 +30,8 @@ pub(crate) enum Target {
     Module(OsString, Vec<OsString>),
     /// `-c code`, with its arguments.
     Code(OsString, Vec<OsString>),
+    /// `-`, a script of Python on the standard input, with its arguments.
+    StandardInput(Vec<OsString>),
     /// Any other program, with its arguments.
     Program(OsString, Vec<OsString>),
 }
@@ -48,7 +50,7 @@ pub(crate) struct TargetFile {
 }
 
 impl Target {
-    /// Parses the target: `-m module`, `-c code`, the path of a script, or any other program.
+    /// Parses the target: `-m module`, `-c code`, `-`, the path of a script, or any other program.
     ///
     /// # Errors
     /// Wrong usage: an unknown option, or `-m` or `-c` without a value.
@@ -60,7 +62,10 @@ impl Target {
         if let Some((flag, attached)) = option(&text) {
             return Self::with_option(flag, attached, rest);
         }
-        if text.len() > 1 && text.starts_with('-') {
+        if text == "-" {
+            return Ok(Self::StandardInput(rest.into()));
+        }
+        if text.starts_with('-') {
             return Err(Failure::usage(&unknown_option(&text)));
         }
         Ok(if is_python_script(first) {
@@ -85,6 +90,7 @@ impl Target {
             Self::Script(path, _) => path.file_name().unwrap_or(path.as_os_str()),
             Self::Module(module, _) => module,
             Self::Code(..) => OsStr::new("string"),
+            Self::StandardInput(_) => OsStr::new("stdin"),
             Self::Program(program, _) => Path::new(program).file_name().unwrap_or(program),
         };
         name.to_string_lossy().replace('/', "_")
@@ -103,6 +109,7 @@ impl Target {
             Self::Script(path, arguments) => (vec![readable(path)?.into()], arguments),
             Self::Module(module, arguments) => (vec!["-m".into(), module.clone()], arguments),
             Self::Code(code, arguments) => (vec!["-c".into(), code.clone()], arguments),
+            Self::StandardInput(arguments) => (vec!["-".into()], arguments),
         };
         let (path, name) = python::interpreter(python, &environment)?;
         script::resolve(path, words([name].into_iter().chain(options), arguments), environment)
@@ -219,6 +226,7 @@ mod tests {
         assert_eq!(parse(&["-m", "json.tool", "-h"]), Ok(Target::Module("json.tool".into(), vec!["-h".into()])));
         assert_eq!(parse(&["-mjson"]), Ok(Target::Module("json".into(), vec![])));
         assert_eq!(parse(&["-c", "-x"]), Ok(Target::Code("-x".into(), vec![])));
+        assert_eq!(parse(&["-", "-x"]), Ok(Target::StandardInput(vec!["-x".into()])));
         assert_eq!(parse(&["python3.12", "a.py"]), Ok(Target::Program("python3.12".into(), vec!["a.py".into()])));
     }
 

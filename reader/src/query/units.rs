@@ -70,7 +70,7 @@ pub fn size(text: &str) -> Result<u64, UnitError> {
     Ok((number * factor) as u64)
 }
 
-/// A time since the start: seconds, milliseconds, microseconds, minutes, hours, or a part of the whole.
+/// A time since the start: seconds, milliseconds, microseconds, minutes, hours, or a part of the whole; 0 needs no unit.
 pub fn time(text: &str) -> Result<Time, UnitError> {
     let (number, unit) = number_and_unit(text).ok_or(UnitError::NotATime)?;
     let factor = match unit {
@@ -82,6 +82,7 @@ pub fn time(text: &str) -> Result<Time, UnitError> {
         "ns" => 1.0,
         "m" | "min" => 6e10,
         "h" => 3.6e12,
+        "" if number == 0.0 => 1.0,
         "" => return Err(UnitError::NoUnit(text.to_owned())),
         _ => return Err(UnitError::TimeUnit(unit.to_owned())),
     };
@@ -121,6 +122,7 @@ mod tests {
         assert_eq!(time("1.5s"), Ok(Time::Ns(1_500_000_000)));
         assert_eq!(time("250ms"), Ok(Time::Ns(250_000_000)));
         assert_eq!(time("50%"), Ok(Time::Percent(50.0)));
+        assert_eq!(time("0"), Ok(Time::Ns(0)));
         assert!(time("101%").is_err() && time("5").is_err() && time("soon").is_err());
         assert_eq!(span("2ms"), Ok(2_000_000));
         assert!(span("2%").is_err());

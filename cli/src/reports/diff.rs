@@ -108,7 +108,7 @@ impl Diff {
         }
         for (title, status, rows) in self.sections() {
             let shown = limit.min(rows.len());
-            let heading = format!("{title} ({}, by {} figures)", count(rows.len() as u64), self.by(status));
+            let heading = format!("{title} ({}, {})", count(rows.len() as u64), self.figures(status));
             writeln!(out, "\n{}", format.heading(&heading))?;
             let mut table = TextTable::new(FIGURES);
             rows[..shown].iter().for_each(|row| table.row(self.text_cells(row)));
@@ -171,8 +171,13 @@ impl Diff {
         changed.into_iter().chain((base + new > 0).then_some(frees)).collect()
     }
 
-    fn by(&self, status: Status) -> &'static str {
-        if self.measure.by_total || status.is_one_sided() { "total" } else { "self" }
+    /// Which figures a section has, and what its order is if that is another.
+    fn figures(&self, status: Status) -> &'static str {
+        match (self.measure.by_total, status.is_one_sided()) {
+            (true, _) => "by total figures",
+            (false, false) => "by self figures",
+            (false, true) => "total figures, what allocated most itself first",
+        }
     }
 
     /// The non-empty sections: growth first, and of that the section with the largest change.
@@ -395,7 +400,10 @@ mod tests {
         diff.text(usize::MAX, TextFormat { width: None, color: false }, &mut text).unwrap();
         let text = String::from_utf8(text).unwrap();
         assert!(text.starts_with("Number of allocations: 0 -> 96, +96 (new)\nCall stacks: 4 new, 0"), "{text}");
-        assert!(!text.contains("Grown") && text.contains("\nNew (4, by total figures)\n"), "{text}");
+        assert!(
+            !text.contains("Grown") && text.contains("\nNew (4, total figures, what allocated most itself first)\n"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -249,7 +249,8 @@ fn peak(capture: &Capture, figures: &RangedTally) -> String {
     }
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
     let whose = if combined_peaks.is_some() { ", in all processes together" } else { "" };
-    format!("{}{whose}{when}", figures.in_words())
+    let selected = if capture.info.narrowed { " selected of the peak" } else { "" };
+    format!("{}{selected}{whose}{when}", figures.in_words())
 }
 
 fn resident(totals: &Totals) -> String {
@@ -383,6 +384,17 @@ mod tests {
         let sum = capture.analysis.groups.get(0).unwrap().allocated;
         assert_eq!(listed.lines().count(), 1, "{listed}");
         assert!(listed.contains(&super::size(sum.bytes)) && listed.contains("100"), "{listed}");
+    }
+
+    #[test]
+    fn what_is_selected_of_the_peak_is_not_called_the_peak() {
+        let told = |narrowed| {
+            let mut capture = fixture::capture();
+            capture.info.narrowed = narrowed;
+            super::peak(&capture, &super::WholeFigures::of(&capture, View::Leaks).peak)
+        };
+        assert_eq!(told(true), "1.51 MB in 96 allocations selected of the peak, after 3.00 s");
+        assert_eq!(told(false), "1.51 MB in 96 allocations, after 3.00 s");
     }
 
     #[test]

@@ -5,7 +5,9 @@
 use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, noise, size_about};
+use super::{
+    Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, noise, size_about, size_of,
+};
 use crate::reports::library_allocators;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
@@ -78,8 +80,12 @@ pub(super) fn findings(
         let in_arenas = match is_of_arenas {
             true => {
                 ", mostly arenas of Python's allocator, which have objects of other lines, too: run --trace-python-allocators says whose"
+                    .to_owned()
             }
-            false => "",
+            false if row.arenas.bytes > 0 => {
+                format!(", {} of it arenas of Python's allocator, which do not count as leaked", size_of(row.arenas))
+            }
+            false => String::new(),
         };
         let grown = Evidence {
             text: format!(

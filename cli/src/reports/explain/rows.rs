@@ -61,8 +61,8 @@ impl<'a> LineRows<'a> {
         match (self.capture.info.narrowed, self.capture.has_several_peaks()) {
             (false, false) => "the peak",
             (false, true) => "the sum of all processes' peaks",
-            (true, false) => "what is selected of the peak",
-            (true, true) => "what is selected of the sum of all processes' peaks",
+            (true, false) => "the peak's selected part",
+            (true, true) => "the selected part of the sum of all processes' peaks",
         }
     }
 

@@ -24,6 +24,9 @@ use crate::reports::source::Sources;
 /// Characters of the text, if nothing else was asked for.
 const TEXT_BUDGET: usize = 4000;
 
+/// Blocks from this size on are looked at in any case.
+const LARGE: u64 = 1 << 20;
+
 /// Prints the findings.
 ///
 /// # Errors
@@ -72,7 +75,9 @@ fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<(LargeBlocks
     if capture.info.aggregated || capture.is_sampled() || capture.analysis.totals.peak.bytes == 0 {
         return Ok((blocks, None));
     }
-    let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least_copy(capture)));
+    // What of the peak is not in memory is not known here.
+    let least = least_copy(capture.analysis.totals.peak.bytes).min(LARGE);
+    let large = Expr::Number(Number::Bytes, Comparison::AtLeast, Amount::Plain(least));
     let expr = Expr::And(vec![Expr::Or(vec![Expr::Flag(Flag::Peak), Expr::Flag(Flag::Live)]), large]);
     let mut sources = Sources::of(&capture.info);
     let mut take = |capture: &Capture, record: &AllocationRecord| blocks.add(capture, record, &mut sources);
@@ -84,6 +89,10 @@ fn large_blocks(capture: &Capture, request: &Request<'_>) -> Result<(LargeBlocks
         let moments = KeyMoments::of(&capture.analysis.totals, Options::default().temporary_threshold);
         let (tables, found) = allocations_at(&file, request, moments, &expr)?;
         found.iter().for_each(|record| take(&tables, record));
+        file.accounts(|_| {
+            blocks.has_accounts = true;
+            false
+        })?;
         Ok((blocks, Some(tables)))
     }
 }

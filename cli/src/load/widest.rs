@@ -9,7 +9,7 @@ use memtrack_reader::resident::{
     ResidentBreakdown, WidestScan,
 };
 use memtrack_reader::source::{self, ReadSummary};
-use memtrack_reader::{Options, Replay, Snapshot};
+use memtrack_reader::{Options, Replay};
 
 use crate::reports::resident_moment::ResidentMoment;
 use crate::terminal::Progress;
@@ -74,7 +74,7 @@ pub(super) fn widest_moment(
     })?;
     let Some(account) = account else { return Ok((read, replay, None, bands)) };
     let live = kept.moment(&account, &read.threads, &replay);
-    let live = with_fullest(file, live, &account, replay.snapshots())?;
+    let live = with_fullest(file, live, &account, &replay)?;
     Ok((read, replay, Some(AccountedMoment { live, account }), bands))
 }
 
@@ -83,7 +83,7 @@ fn with_fullest(
     file: &source::CaptureReader,
     live: LiveMoment,
     account: &ResidentAccount,
-    snapshots: &[Snapshot],
+    replay: &Replay,
 ) -> Result<LiveMoment> {
     let mut scan = FullestScan::new(&live, account, file.account_ns(account));
     if scan.is_empty() {
@@ -93,7 +93,8 @@ fn with_fullest(
         scan.add(&next, file.account_ns(&next));
         true
     })?;
-    Ok(scan.finish(live, snapshots, file.process().resident_peak))
+    let peak = file.process().resident_peak.map(|resident| (resident, replay.totals().peak.bytes));
+    Ok(scan.finish(live, replay.snapshots(), peak))
 }
 
 /// The accounts of a few moments, by time, evenly chosen of all, with the last one; fewer where they are large.

@@ -317,7 +317,8 @@ impl Replay {
     }
 
     /// The totals so far that are not sums over groups.
-    pub(crate) fn totals(&self) -> &Totals {
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
         &self.sums.totals
     }
 

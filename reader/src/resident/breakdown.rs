@@ -93,7 +93,8 @@ impl<'a> PageJoin<'a> {
         let total: u64 = heap().map(|extent| extent.bytes).sum();
         let live = self.result.bytes(MemoryClass::Live);
         let later = untouched::later_touched(self.account, self.moment, heap());
-        self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped).saturating_sub(later);
+        self.result.untouched = total.saturating_sub(live).saturating_sub(self.live_swapped);
+        self.result.never_touched = self.result.untouched.saturating_sub(later);
         self.result.untouched_blocks = untouched::by_stack(self.account, self.moment, heap());
         (self.result.pinned, self.result.pinned_groups) = self.pinned.finish();
         self.result.sizes = self.sizes.finish();

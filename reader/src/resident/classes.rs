@@ -139,6 +139,8 @@ pub struct ResidentBreakdown {
     pub(super) classes: [u64; MemoryClass::ALL.len()],
     /// Bytes of live blocks that are neither resident nor swapped out.
     pub untouched: u64,
+    /// Of these, what large blocks have in memory at no account, nor may have had between two, if they were followed.
+    pub never_touched: u64,
     /// The same of large blocks and mappings by stack, most first.
     pub untouched_blocks: Vec<UntouchedBlocks>,
     /// Bytes that are swapped out.

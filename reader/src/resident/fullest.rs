@@ -27,10 +27,11 @@ struct BlockLife {
     end: u64,
     /// When it was allocated, and the first account at which it was gone.
     time_ns: (u64, u64),
-    /// The most of it that an account has in memory.
+    /// The most of it that an account has in memory, and what the last one has.
     touched: u64,
-    /// Resident bytes at the account that has most, of those in its life.
-    most: u64,
+    at_last: u64,
+    /// Resident bytes at the account that has most, of those in its life, and its time.
+    most: (u64, u64),
 }
 
 impl FullestScan {
@@ -41,7 +42,8 @@ impl FullestScan {
         let blocks = large.filter_map(|extent| {
             let (start, end) = (extent.start, extent.start.saturating_add(extent.bytes));
             let touched = touched(account, start, end);
-            let life = BlockLife { start, end, time_ns: (extent.time_ns, u64::MAX), touched, most: 0 };
+            let time_ns = (extent.time_ns, u64::MAX);
+            let life = BlockLife { start, end, time_ns, touched, at_last: touched, most: (0, 0) };
             (extent.bytes.saturating_sub(touched) >= LARGE).then_some(life)
         });
         Self { time_ns, blocks: blocks.collect() }
@@ -62,8 +64,9 @@ impl FullestScan {
                 continue;
             }
             if is_mapped(account, block.start, block.end) {
-                block.touched = block.touched.max(touched(account, block.start, block.end));
-                block.most = block.most.max(resident);
+                block.at_last = touched(account, block.start, block.end);
+                block.touched = block.touched.max(block.at_last);
+                block.most = block.most.max((resident, time_ns));
             } else if time_ns > self.time_ns {
                 block.time_ns.1 = time_ns;
             }
@@ -71,18 +74,27 @@ impl FullestScan {
     }
 
     /// The moment, with what its blocks had in memory at most. By as much as resident memory was larger in a block's life than at
-    /// its accounts, it may have had more. `peak`: of resident memory in all, if it is known.
+    /// its accounts, and not by what was live besides, it may have had more. `peak`: of resident memory in all, if it is known, and of
+    /// live bytes.
     #[must_use]
-    pub fn finish(self, live: LiveMoment, snapshots: &[Snapshot], peak: Option<u64>) -> LiveMoment {
+    pub fn finish(self, live: LiveMoment, snapshots: &[Snapshot], peak: Option<(u64, u64)>) -> LiveMoment {
         let sampled = snapshots.iter().map(|snapshot| snapshot.rss_bytes).max().unwrap_or(0);
         // When it was is not known, if no snapshot has it.
-        let elsewhen = peak.filter(|peak| peak - peak / 20 > sampled).unwrap_or(0);
+        let elsewhen = peak.filter(|(resident, _)| resident - resident / 20 > sampled);
+        let heap_about = |time_ns: u64| {
+            let next = snapshots.partition_point(|snapshot| snapshot.time_ns <= time_ns);
+            let about = &snapshots[next.saturating_sub(1)..snapshots.len().min(next + 1)];
+            about.iter().map(|snapshot| snapshot.heap_bytes).max().unwrap_or(0)
+        };
         let fullest = |block: &BlockLife| {
             let (begun, ended) = block.time_ns;
             let within = snapshots.iter().filter(|snapshot| (begun..=ended).contains(&snapshot.time_ns));
-            let peak = within.map(|snapshot| snapshot.rss_bytes).max().unwrap_or(0).max(elsewhen);
-            let unseen = peak.saturating_sub(block.most);
-            ((block.start, block.end), FullestBlock { touched: block.touched, unseen })
+            let moments = within.map(|snapshot| (snapshot.rss_bytes, snapshot.heap_bytes)).chain(elsewhen);
+            let (most, heap) = (block.most.0, heap_about(block.most.1));
+            let more = moments.map(|(rss, live)| rss.saturating_sub(most).saturating_sub(live.saturating_sub(heap)));
+            let unseen = more.max().unwrap_or(0);
+            let BlockLife { start, end, touched, at_last, .. } = *block;
+            ((start, end), FullestBlock { touched, at_last, unseen })
         };
         LiveMoment { fullest: FullestBlocks::new(self.blocks.iter().map(fullest).collect()), ..live }
     }
@@ -127,6 +139,17 @@ mod tests {
 
     /// Megabytes that are not in memory of a block, and in all, where 110 MB of it are at the moment.
     fn untouched(accounts: &[(u64, ResidentAccount)], samples: &[(u64, u64)], peak: Option<u64>) -> (u64, u64) {
+        let samples: Vec<_> = samples.iter().map(|&(time_ns, rss)| (time_ns, rss, 0)).collect();
+        let found = breakdown(accounts, &samples, peak);
+        (found.untouched_blocks.iter().map(|row| row.untouched / MB).sum(), found.never_touched / MB)
+    }
+
+    /// The same with live bytes at each sample.
+    fn breakdown(
+        accounts: &[(u64, ResidentAccount)],
+        samples: &[(u64, u64, u64)],
+        peak: Option<u64>,
+    ) -> ResidentBreakdown {
         let now = account(START, 110);
         let block = LiveExtent { start: START, bytes: 300 * MB, time_ns: BEGUN, group: 0, mapped: None };
         let groups = vec![(StackId(1), Allocator::Malloc)];
@@ -136,11 +159,15 @@ mod tests {
         for (time_ns, account) in accounts.iter().chain([&(MOMENT, now.clone())]) {
             scan.add(account, *time_ns);
         }
-        let snapshot = |&(time_ns, rss): &(u64, u64)| Snapshot { time_ns, rss_bytes: rss * MB, ..Snapshot::default() };
+        let snapshot = |&(time_ns, rss, heap): &(u64, u64, u64)| Snapshot {
+            time_ns,
+            rss_bytes: rss * MB,
+            heap_bytes: heap * MB,
+            ..Snapshot::default()
+        };
         let snapshots: Vec<Snapshot> = samples.iter().map(snapshot).collect();
-        let live = scan.finish(live, &snapshots, peak.map(|peak| peak * MB));
-        let found = ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()));
-        (found.untouched_blocks.iter().map(|row| row.untouched / MB).sum(), found.untouched / MB)
+        let live = scan.finish(live, &snapshots, peak.map(|peak| (peak * MB, 0)));
+        ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()))
     }
 
     /// As of an allocator that reserves several.
@@ -159,9 +186,9 @@ mod tests {
         let mut scan = FullestScan::new(&live, &now, MOMENT);
         let mappings = (0..4).map(|number| account(block(number).start, 0).mappings.remove(0)).collect();
         scan.add(&ResidentAccount { mappings, ..now.clone() }, MOMENT);
-        let live = scan.finish(live, &[], Some(150 * MB));
+        let live = scan.finish(live, &[], Some((150 * MB, 0)));
         let found = ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()));
-        assert_eq!((found.untouched_blocks[0].untouched / MB, found.untouched / MB), (1050, 1050));
+        assert_eq!((found.untouched_blocks[0].untouched / MB, found.never_touched / MB), (1050, 1050));
     }
 
     #[test]
@@ -174,6 +201,26 @@ mod tests {
         );
         // Given back: it had been in memory.
         assert_eq!(untouched(&[(MOMENT - 1, account(START, 250))], &[], None), (50, 50));
+    }
+
+    #[test]
+    fn what_is_said_of_the_moment_is_what_is_not_in_memory_then() {
+        let found = breakdown(&[(MOMENT + 5, account(START, 300))], &[], None);
+        assert_eq!((found.untouched / MB, found.never_touched), (190, 0));
+        // Of what leaked, the last account counts.
+        let [row] = breakdown(&[(MOMENT - 1, account(START, 250))], &[], None).untouched_blocks[..] else { panic!() };
+        assert_eq!((row.untouched / MB, row.at_last / MB), (50, 190));
+    }
+
+    #[test]
+    fn what_was_live_besides_when_resident_memory_was_larger_explains_it() {
+        let of = |samples: &[(u64, u64, u64)]| {
+            let found = breakdown(&[], samples, None);
+            found.untouched_blocks.iter().map(|row| (row.untouched / MB, row.unseen / MB)).collect::<Vec<_>>()
+        };
+        // As of an array of 150 MB between two accounts.
+        assert_eq!(of(&[(MOMENT, 110, 300), (MOMENT + 1, 110, 300), (MOMENT + 2, 260, 450)]), [(190, 0)]);
+        assert_eq!(of(&[(MOMENT, 110, 300), (MOMENT + 1, 110, 300), (MOMENT + 2, 260, 350)]), [(90, 100)]);
     }
 
     #[test]

@@ -11,6 +11,8 @@ pub(super) struct FullestBlocks(Vec<((u64, u64), FullestBlock)>);
 pub(super) struct FullestBlock {
     /// The most of it that an account has in memory.
     pub(super) touched: u64,
+    /// What the last account of its life has in memory.
+    pub(super) at_last: u64,
     /// Bytes by which resident memory was larger in its life than at its accounts: so much more of it, or of others, may have been in
     /// memory between them.
     pub(super) unseen: u64,
@@ -22,9 +24,9 @@ impl FullestBlocks {
         Self(blocks)
     }
 
-    /// What is known of a block; nothing of one that was not followed.
-    pub(super) fn of(&self, start: u64, end: u64) -> FullestBlock {
+    /// What is known of a block; `None`: it was not followed.
+    pub(super) fn of(&self, start: u64, end: u64) -> Option<FullestBlock> {
         let found = self.0.binary_search_by_key(&(start, end), |(range, _)| *range);
-        found.map_or(FullestBlock::default(), |number| self.0[number].1)
+        found.ok().map(|number| self.0[number].1)
     }
 }

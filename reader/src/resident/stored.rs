@@ -28,6 +28,7 @@ impl ResidentBreakdown {
             rss: ResidentSizes { anonymous, file, shared },
             classes,
             untouched,
+            never_touched,
             untouched_blocks,
             swapped,
             arenas,
@@ -44,9 +45,13 @@ impl ResidentBreakdown {
         } = self;
         let mut out = vec![*anonymous, *file, *shared];
         out.extend(classes);
-        out.extend([*untouched, *swapped, *arena_excess, *python_arenas, *shared_mapped, *bytes, *zeroes]);
+        out.extend([*untouched, *never_touched, *swapped, *arena_excess, *python_arenas, *shared_mapped]);
+        out.extend([*bytes, *zeroes]);
         rows(&mut out, arenas, of_arena)?;
-        rows(&mut out, untouched_blocks, |row| Some([u64::from(row.stack.0), row.blocks, row.bytes, row.untouched]))?;
+        rows(&mut out, untouched_blocks, |row| {
+            let UntouchedBlocks { stack, blocks, bytes, untouched, unseen, at_last } = *row;
+            Some([u64::from(stack.0), blocks, bytes, untouched, unseen, at_last])
+        })?;
         rows(&mut out, pinned, |row| Some(of_pinned(row)))?;
         rows(&mut out, pinned_groups, |(group, tally)| Some([u64::from(*group), tally.bytes, tally.count]))?;
         rows(&mut out, statistics.as_slice(), of_statistics)?;
@@ -63,19 +68,22 @@ impl ResidentBreakdown {
     pub fn from_numbers(numbers: &mut impl Iterator<Item = u64>) -> Option<Self> {
         let [anonymous, file, shared] = next(numbers)?;
         let classes = next::<{ MemoryClass::ALL.len() }>(numbers)?;
-        let [untouched, swapped, arena_excess, python_arenas, shared_mapped, bytes, zeroes] = next(numbers)?;
+        let [untouched, never_touched, swapped, arena_excess, python_arenas, shared_mapped] = next(numbers)?;
+        let [bytes, zeroes] = next(numbers)?;
         Some(Self {
             rss: ResidentSizes { anonymous, file, shared },
             classes,
             untouched,
+            never_touched,
             swapped,
             arena_excess,
             python_arenas,
             shared_mapped,
             huge: HugePages { bytes, zeroes },
             arenas: listed(numbers, to_arena)?,
-            untouched_blocks: listed(numbers, |[stack, blocks, bytes, untouched]| {
-                Some(UntouchedBlocks { stack: StackId(u32::try_from(stack).ok()?), blocks, bytes, untouched })
+            untouched_blocks: listed(numbers, |[stack, blocks, bytes, untouched, unseen, at_last]| {
+                let stack = StackId(u32::try_from(stack).ok()?);
+                Some(UntouchedBlocks { stack, blocks, bytes, untouched, unseen, at_last })
             })?,
             pinned: listed(numbers, to_pinned)?,
             pinned_groups: listed(numbers, |[group, bytes, count]| {
@@ -169,7 +177,15 @@ mod tests {
             rss: ResidentSizes { anonymous: 1, file: 2, shared: 3 },
             classes: [1, 2, 3, 4, 5, 6, 7, 8, 9],
             untouched: 10,
-            untouched_blocks: vec![UntouchedBlocks { stack: StackId(5), blocks: 1, bytes: 3, untouched: 2 }],
+            never_touched: 8,
+            untouched_blocks: vec![UntouchedBlocks {
+                stack: StackId(5),
+                blocks: 1,
+                bytes: 9,
+                untouched: 2,
+                unseen: 3,
+                at_last: 4,
+            }],
             swapped: 11,
             arenas: vec![arena, AllocatorArena { allocator: GLIBC, ..arena }],
             arena_excess: 12,

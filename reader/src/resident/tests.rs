@@ -466,7 +466,7 @@ proptest! {
         outlines.sort_by_key(|outline| outline.time_ns);
         let mut heap = HeapAtSnapshots(crate::replay::Replay::new(&Options::default()), Vec::new());
         let (snapshots, finalizing) = feed(&steps, &mut heap);
-        let mut expected = None::<((bool, u64), u64)>;
+        let mut expected = None::<(u64, u64)>;
         for outline in &outlines {
             if finalizing.is_some_and(|end| outline.time_ns > end) && !outline.is_finalizing {
                 break;
@@ -478,7 +478,7 @@ proptest! {
             let untouched = if is_untouched { outline.untouched.min(live) } else { 0 };
             let gap = outline.anonymous.saturating_sub(live - untouched);
             let is_much = gap >= 4 << 20 && gap >= outline.anonymous / 100 * 10;
-            let rank = (is_untouched, if is_much { gap } else { 0 });
+            let rank = untouched + if is_much { gap } else { 0 };
             if (is_much || is_untouched) && expected.is_none_or(|(most, _)| rank >= most) {
                 expected = Some((rank, outline.time_ns));
             }

@@ -27,8 +27,12 @@ pub struct UntouchedBlocks {
     /// Their bytes.
     pub bytes: u64,
     /// Of these, bytes of pages that are neither in memory nor swapped out; in a [`LiveMoment`] whose blocks were followed through
-    /// all accounts ([`FullestScan`](super::FullestScan)), at none of them.
+    /// all accounts ([`FullestScan`](super::FullestScan)), at none of them, and not in memory between two of them for certain.
     pub untouched: u64,
+    /// Bytes besides that no account has in memory either, but which may have been in memory between two.
+    pub unseen: u64,
+    /// Bytes of pages that are neither in memory nor swapped out at the last account of the blocks' lives.
+    pub at_last: u64,
 }
 
 /// The stacks with untouched memory in large extents, most first.
@@ -39,7 +43,7 @@ pub(super) fn by_stack<'a>(
 ) -> Vec<UntouchedBlocks> {
     let mut stacks: FxHashMap<StackId, (UntouchedBlocks, UnseenBytes)> = FxHashMap::default();
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
-        let FullestBlock { touched, unseen } = fullest(account, moment, extent);
+        let FullestBlock { touched, at_last, unseen } = fullest(account, moment, extent);
         let untouched = extent.bytes.saturating_sub(touched);
         if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
             let (row, all_unseen) = stacks.entry(*stack).or_default();
@@ -47,23 +51,27 @@ pub(super) fn by_stack<'a>(
             row.blocks += 1;
             row.bytes = row.bytes.saturating_add(extent.bytes);
             row.untouched = row.untouched.saturating_add(untouched);
+            row.at_last = row.at_last.saturating_add(extent.bytes.saturating_sub(at_last));
             all_unseen.add(unseen, untouched);
         }
     }
-    let less = |(row, unseen): (UntouchedBlocks, UnseenBytes)| UntouchedBlocks {
-        untouched: row.untouched.saturating_sub(unseen.sum()),
-        ..row
+    let less = |(row, unseen): (UntouchedBlocks, UnseenBytes)| {
+        let unseen = unseen.sum().min(row.untouched);
+        UntouchedBlocks { untouched: row.untouched - unseen, unseen, ..row }
     };
-    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().map(less).filter(|row| row.untouched >= LARGE).collect();
+    let is_large = |row: &UntouchedBlocks| row.untouched >= LARGE || row.at_last >= LARGE;
+    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().map(less).filter(is_large).collect();
     rows.sort_by_key(|row| (Reverse(row.untouched), row.stack));
     rows
 }
 
-/// What a block has in memory or swapped out, at the account or at a fuller one.
+/// What a block has in memory or swapped out, at the account, or if it was followed, at the fullest one.
 fn fullest(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) -> FullestBlock {
     let (start, end) = (extent.start, extent.start.saturating_add(extent.bytes));
-    let known = moment.fullest.of(start, end);
-    FullestBlock { touched: known.touched.max(touched(account, start, end)), ..known }
+    moment.fullest.of(start, end).unwrap_or_else(|| {
+        let touched = touched(account, start, end);
+        FullestBlock { touched, at_last: touched, unseen: 0 }
+    })
 }
 
 /// What no account has seen of blocks. By as much as resident memory was larger at a moment, all blocks of that moment together may have been
@@ -97,7 +105,7 @@ pub(super) fn later_touched<'a>(
     let (mut later, mut all_unseen) = (0_u64, UnseenBytes::default());
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
         let now = touched(account, extent.start, extent.start.saturating_add(extent.bytes));
-        let FullestBlock { touched, unseen } = fullest(account, moment, extent);
+        let FullestBlock { touched, unseen, .. } = fullest(account, moment, extent);
         later = later.saturating_add(touched - now);
         all_unseen.add(unseen, extent.bytes.saturating_sub(touched));
     }

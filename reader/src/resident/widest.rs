@@ -1,4 +1,4 @@
-//! The moment at which most resident memory had no live block, found while a capture is replayed once.
+//! The moment at which resident memory and live blocks differ most, found while a capture is replayed once.
 //!
 //! The accounts of a capture are known before its events are read, what was live at each of them only then. So the replay
 //! keeps what was live at the best account so far.
@@ -45,9 +45,9 @@ impl AccountOutline {
         Self { time_ns, anonymous, untouched: 0, is_finalizing: account.cause == AccountCause::Finalizing }
     }
 
-    /// Whether much of what is live takes no memory, and its anonymous memory without a live block, 0 where that is little; `None`
-    /// where neither is much.
-    fn rank(&self, live_bytes: u64) -> Option<(bool, u64)> {
+    /// Bytes by which memory and live blocks differ: of live blocks what takes no memory, and anonymous memory without a live block, each
+    /// where it is much; `None` where neither is.
+    fn rank(&self, live_bytes: u64) -> Option<u64> {
         // More is live than there is memory. Large mappings alone say nothing: the account may have one that was not live yet. Nor
         // does what is missing alone: it may be what a block is being filled with.
         let missing = live_bytes.saturating_sub(self.anonymous).min(self.untouched);
@@ -55,7 +55,7 @@ impl AccountOutline {
         let untouched = if is_untouched { self.untouched.min(live_bytes) } else { 0 };
         let gap = self.anonymous.saturating_sub(live_bytes - untouched);
         let is_much = gap >= LEAST_GAP && gap >= self.anonymous / 100 * LEAST_GAP_PERCENT;
-        (is_much || is_untouched).then_some((is_untouched, if is_much { gap } else { 0 }))
+        (is_much || is_untouched).then_some(untouched.saturating_add(if is_much { gap } else { 0 }))
     }
 }
 
@@ -77,7 +77,7 @@ pub struct WidestScan {
 #[derive(Debug)]
 struct WidestMoment {
     /// See [`AccountOutline::rank`]. Of equal ones the last counts.
-    rank: (bool, u64),
+    rank: u64,
     time_ns: u64,
     trace: AllocatorTrace,
 }
@@ -218,5 +218,38 @@ impl Consumer for WidestScan {
         self.judge_ticked();
         self.replay.replaced();
         self.trace.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::Allocator;
+
+    use super::*;
+    use crate::event::{EventKind, StackId, ThreadId};
+
+    /// As of a program that has a library's buffers and frees much at its start, and reserves a gigabyte later.
+    #[test]
+    fn the_moment_is_the_one_at_which_most_differs() {
+        const MB: u64 = 1 << 20;
+        let block = |size: u64, order: u64| Event {
+            kind: EventKind::Alloc(Allocator::Malloc),
+            address: 0x1000_0000 * (order + 1),
+            size,
+            stack: StackId(1),
+            thread: ThreadId(0),
+            order,
+            time_ns: order * 10,
+        };
+        let outline =
+            |time_ns, anonymous, untouched| AccountOutline { time_ns, anonymous, untouched, is_finalizing: false };
+        let accounts = vec![outline(5, 42 * MB, 67 * MB), outline(15, 150 * MB, 1_067 * MB)];
+        let mut scan = WidestScan::new(&Options::default(), accounts, AllocatorTrace::default());
+        for (size, order) in [(79 * MB, 0), (1_137 * MB, 1)] {
+            scan.event(&block(size, order), &Frames::new());
+            scan.snapshot(&Snapshot { time_ns: order * 10 + 1, order: order + 1, ..Snapshot::default() });
+        }
+        let (kept, ..) = scan.finish();
+        assert_eq!(kept.map(|kept| kept.time_ns), Some(15));
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         let (all, held) = (row.allocated.tally, row.peak.tally.bytes.max(row.leaked.tally.bytes));
         let by_bytes = rate(all.bytes) >= LEAST_BYTES && is_share(all.bytes, totals.allocations.bytes);
         let by_count = rate(all.count) >= LEAST_BLOCKS && is_share(all.count, totals.allocations.count);
-        all.bytes / TIMES >= held && all.bytes / MUCH >= rows.peak.bytes && (by_bytes || by_count)
+        all.bytes / TIMES >= held && all.bytes / MUCH >= rows.in_memory && (by_bytes || by_count)
     };
     let is_of_others = |row: &super::rows::LineRow| row.whose() != Whose::Own;
     let weight = |row: &super::rows::LineRow| {
@@ -60,8 +60,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
     all.sort_by_key(|row| std::cmp::Reverse(weight(row)));
     all.truncate(MOST);
     // A line may hold much and allocate many times that: then another finding is about what it holds.
-    let is_much = |held: u64| held >= LEAST_HELD && held >= rows.peak.bytes / 100 * LEAST_HELD_PERCENT;
-    let holds_much = |row: &super::rows::LineRow| is_much(row.peak.tally.bytes.max(row.leaked.tally.bytes));
+    let is_much = |held: u64| held >= LEAST_HELD && held >= rows.in_memory / 100 * LEAST_HELD_PERCENT;
+    let holds_much =
+        |row: &super::rows::LineRow| is_much(row.present().max(row.absent.present_of_leaked(row.leaked.tally.bytes)));
     let finding = |row: &super::rows::LineRow| {
         let tally = row.allocated.tally;
         let place = row.place(row.allocated, capture, sources);

@@ -13,7 +13,7 @@ use super::{Evidence, Finding, FindingKind, LineRows, Place, Severity, command};
 use crate::reports::capture_info::Capture;
 use crate::reports::own_lines::whose_memory;
 use crate::reports::source::Sources;
-use crate::units::{duration, percent, size};
+use crate::units::{duration, size};
 
 /// Blocks from this part of the peak on, and this size, are looked at.
 const LEAST_PART: u64 = 200;
@@ -59,6 +59,8 @@ pub(crate) struct LargeBlocks {
     pub(crate) at_peak: Vec<LargeBlock>,
     /// The one that was allocated last of those that were live at the end.
     pub(crate) last: Option<LargeBlock>,
+    /// Whether the capture has accounts of resident memory beside them.
+    pub(crate) has_accounts: bool,
 }
 
 impl LargeBlocks {
@@ -135,9 +137,9 @@ impl LargeBlock {
     }
 }
 
-/// The size from which blocks are looked at.
-pub(crate) fn least_copy(capture: &Capture) -> u64 {
-    LEAST.max(capture.analysis.totals.peak.bytes / LEAST_PART)
+/// The size from which blocks are looked at, of a peak of so many bytes.
+pub(crate) fn least_copy(peak: u64) -> u64 {
+    LEAST.max(peak / LEAST_PART)
 }
 
 /// A pair of blocks, the earlier first.
@@ -145,7 +147,15 @@ type Pair<'a> = (&'a LargeBlock, &'a LargeBlock);
 
 /// One finding of blocks that were replaced, and one of others, each if it has a good part of the peak.
 pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Finding> {
-    let mut pairs = pairs(blocks);
+    let least = least_copy(rows.in_memory);
+    // A block that is larger than what is in memory of its line is not.
+    let reserving = rows.rows.iter().filter(|row| row.is_mostly_absent());
+    let reserving: Vec<_> = reserving.map(|row| (row.name(rows.capture), row.present())).collect();
+    let is_reserve =
+        |block: &LargeBlock, (name, present): &(String, u64)| name == block.place.name() && block.bytes > *present;
+    let is_present = |block: &&LargeBlock| !reserving.iter().any(|row| is_reserve(block, row));
+    let blocks: Vec<&LargeBlock> = blocks.iter().filter(|block| block.bytes >= least).filter(is_present).collect();
+    let mut pairs = pairs(&blocks);
     pairs.sort_by_key(|(earlier, _)| std::cmp::Reverse(earlier.bytes));
     let (twice, alike): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(earlier, later)| later.replaced(earlier));
     [(twice, &TWICE), (alike, &ALIKE_ONLY)]
@@ -157,7 +167,7 @@ pub(super) fn findings(rows: &LineRows<'_>, blocks: &[LargeBlock]) -> Vec<Findin
 /// Of these pairs, the largest first.
 fn finding(rows: &LineRows<'_>, pairs: &[Pair<'_>], words: &Words) -> Option<Finding> {
     let bytes: u64 = pairs.iter().map(|(earlier, later)| earlier.bytes.min(later.bytes)).sum();
-    let (_, copy) = pairs.first().filter(|_| bytes >= rows.peak.bytes / (100 / LEAST_PERCENT))?;
+    let (_, copy) = pairs.first().filter(|_| bytes >= rows.in_memory / (100 / LEAST_PERCENT))?;
     let evidence = pairs.iter().take(LISTED).flat_map(|(earlier, later)| {
         let then = later.time_ns.saturating_sub(earlier.time_ns);
         let [first, second] = [earlier, later].map(|block| {
@@ -183,11 +193,10 @@ fn finding(rows: &LineRows<'_>, pairs: &[Pair<'_>], words: &Words) -> Option<Fin
         kind: FindingKind::Copy,
         severity: Severity::Note,
         title: format!(
-            "At the peak {} {}, {} of {}, made in {}",
+            "At the peak {} {}, {}, made in {}",
             size(bytes),
             words.title,
-            percent(bytes, rows.peak.bytes),
-            rows.name_of_peak(),
+            rows.share(bytes, bytes),
             copy.place.name()
         ),
         bytes,
@@ -195,13 +204,13 @@ fn finding(rows: &LineRows<'_>, pairs: &[Pair<'_>], words: &Words) -> Option<Fin
         evidence: evidence.collect(),
         meaning: words.meaning.into(),
         advice: words.advice.into(),
-        command: command(rows.capture, &format!("query 'peak and bytes >= {}'", least_copy(rows.capture))),
+        command: command(rows.capture, &format!("query 'peak and bytes >= {}'", least_copy(rows.in_memory))),
     })
 }
 
 /// Pairs of blocks, the earlier first: each with the one before it that is most like it in size.
-fn pairs(blocks: &[LargeBlock]) -> Vec<Pair<'_>> {
-    let mut sorted: Vec<&LargeBlock> = blocks.iter().filter(|block| !is_one_of_many(block, blocks)).collect();
+fn pairs<'a>(blocks: &[&'a LargeBlock]) -> Vec<Pair<'a>> {
+    let mut sorted: Vec<&LargeBlock> = blocks.iter().filter(|block| !is_one_of_many(block, blocks)).copied().collect();
     sorted.sort_by_key(|block| block.order);
     let mut is_used = vec![false; sorted.len()];
     let mut pairs = Vec::new();
@@ -216,9 +225,9 @@ fn pairs(blocks: &[LargeBlock]) -> Vec<Pair<'_>> {
 }
 
 /// Whether its line has more such blocks than a block and its copy: a collection, each part of which is of use.
-fn is_one_of_many(block: &LargeBlock, blocks: &[LargeBlock]) -> bool {
-    let is_alike = |other: &LargeBlock| block.bytes.abs_diff(other.bytes) <= block.bytes.max(other.bytes) / ALIKE;
-    blocks.iter().filter(|other| other.place.is_line_of(&block.place) && is_alike(other)).nth(2).is_some()
+fn is_one_of_many(block: &LargeBlock, blocks: &[&LargeBlock]) -> bool {
+    let is_alike = |other: &&&LargeBlock| block.bytes.abs_diff(other.bytes) <= block.bytes.max(other.bytes) / ALIKE;
+    blocks.iter().filter(is_alike).filter(|other| other.place.is_line_of(&block.place)).nth(2).is_some()
 }
 
 #[cfg(test)]
@@ -228,7 +237,7 @@ mod tests {
     use super::{LargeBlocks, findings};
     use crate::reports::capture_info::Capture;
     use crate::reports::display::DisplayOptions;
-    use crate::reports::explain::{Finding, LineRows};
+    use crate::reports::explain::{Finding, LineRows, NotInMemory};
     use crate::reports::fixture;
     use crate::reports::source::Sources;
 
@@ -256,7 +265,7 @@ mod tests {
             };
             blocks.add(&capture, &record, &mut sources);
         }
-        findings(&LineRows::of(&capture), &blocks.at_peak)
+        findings(&LineRows::of(&capture, NotInMemory::default()), &blocks.at_peak)
     }
 
     #[test]

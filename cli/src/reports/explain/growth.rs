@@ -5,9 +5,7 @@
 use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
-use super::{
-    Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, noise, size_about, size_of,
-};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
 use crate::reports::library_allocators;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
@@ -48,16 +46,12 @@ const ADVICE_OF_POOL: &str = "Look at what the program keeps of this library's o
                               longer recording shows whether it stops growing.";
 
 /// The lines that grow most.
-pub(super) fn findings(
-    rows: &LineRows<'_>,
-    sources: &mut Sources,
-    (objects, absent): (&LineObjects, &NotInMemory<'_>),
-) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &LineObjects) -> Vec<Finding> {
     let Some(series) = &rows.series else { return Vec::new() };
     let grows = rows.rows.iter().zip(&series.parts).filter_map(|(row, live)| {
         // Imports grow while a program starts, which may be all that it does.
         let growth = UnendingGrowth::of(&series.times_ns, live).filter(|_| row.whose() != Whose::Imports)?;
-        let is_much = growth.bytes >= LEAST.max(rows.peak.bytes / LEAST_PART);
+        let is_much = growth.bytes >= LEAST.max(rows.in_memory / LEAST_PART);
         // What has grown is live: it is known as exactly as that.
         let is_seen = growth.bytes > noise(row.leaked.tally);
         (is_much && is_seen && row.leaked.tally.bytes >= growth.bytes / 2).then_some((row, growth))
@@ -73,7 +67,7 @@ pub(super) fn findings(
         let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
         let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
         let keeps = keeps_most || growth.span_ns >= LONG_NS;
-        let is_large = growth.bytes >= ALARMING.max(rows.peak.bytes / ALARMING_PART);
+        let is_large = growth.bytes >= ALARMING.max(rows.in_memory / ALARMING_PART);
         let alarming = growth.is_steady && keeps && is_large;
         let goes_ahead = is_large && !is_of_arenas && growth.span_ns >= LEAST_SPAN_NS;
         let ahead = if goes_ahead { growth.bytes_per_second().saturating_mul(AHEAD_SECONDS) } else { 0 };
@@ -106,7 +100,7 @@ pub(super) fn findings(
         let name = if is_frameless { WITHOUT_STACK.to_owned() } else { row.name(capture) };
         let may_be_reserve = !row.has_line() || ALLOCATORS.iter().any(|prefix| name.starts_with(prefix));
         let own_allocator = library_allocators::named(process).filter(|_| may_be_reserve);
-        let reserved = absent.evidence(row.named(capture).as_ref()).into_iter().collect();
+        let reserved = row.absent.evidence().into_iter().collect();
         let shown = place.map_or_else(String::new, |place| format!("{} ", place.filters()));
         Finding {
             kind: FindingKind::Growth,

@@ -4,10 +4,10 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::own_lines::rows_by_own_line;
 use crate::reports::source::Sources;
-use crate::units::percent;
+use crate::units::size;
 use memtrack_reader::View;
 use memtrack_reader::analysis::Tally;
 
@@ -18,17 +18,16 @@ const LEAST: u64 = 4 << 20;
 const LEAST_PERCENT: u64 = 20;
 
 /// One finding, if imports hold a good part of the peak.
-pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotInMemory<'_>) -> Vec<Finding> {
+pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Finding> {
     let capture = rows.capture;
     let mut imports: Vec<_> = rows.rows.iter().filter(|row| row.whose() == Whose::Imports).collect();
     let tally: Tally = imports.iter().map(|row| row.peak.tally).sum();
-    let whole = tally.bytes;
-    if whole < LEAST.max(rows.peak.bytes / 100 * LEAST_PERCENT) {
+    let (whole, present) = (tally.bytes, imports.iter().map(|row| row.present()).sum());
+    if present < LEAST.max(rows.in_memory / 100 * LEAST_PERCENT) {
         return Vec::new();
     }
     imports.sort_by_key(|row| std::cmp::Reverse(row.peak.tally.bytes));
     let labels = rows_by_own_line(capture, View::HighWaterMark, false, false);
-    let mut not_there = 0_u64;
     let evidence: Vec<Evidence> = imports
         .iter()
         .take(MOST)
@@ -37,25 +36,21 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, absent: &NotI
             let label = labels.iter().find(|label| row.is(label.key));
             let label = label.map_or_else(|| row.name(capture), |label| label.label(capture).whole().words());
             let place = row.place(row.peak, capture, sources);
-            let line = row.named(capture);
-            not_there += absent.of_line(line.as_ref()).map_or(0, |found| found.absent);
-            let reserved = absent.evidence(line.as_ref());
             let held = Evidence { text: format!("{}: {label}", in_blocks(tally)), tally, place, ..Evidence::default() };
-            [held].into_iter().chain(reserved)
+            [held].into_iter().chain(row.absent.evidence())
         })
         .collect();
     vec![Finding {
         kind: FindingKind::Imports,
         severity: Severity::Note,
         title: format!(
-            "Imports hold {} of {}, {}",
-            percent(whole, rows.peak.bytes),
-            rows.name_of_peak(),
-            size_of(tally)
+            "Imports hold {}, {}",
+            rows.share(whole, present),
+            if present < whole { size(present) } else { size_of(tally) }
         ),
         bytes: whole,
         // Of like amounts, data can be changed more easily than what a program is made of.
-        weight: whole.saturating_sub(not_there) / 2,
+        weight: present / 2,
         evidence,
         meaning: "Modules, their functions and tables, which stay until the process ends.".into(),
         advice:

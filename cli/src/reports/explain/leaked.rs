@@ -4,9 +4,8 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::not_in_memory::BlocksOfLine;
 use super::rows::LineRow;
-use super::{Evidence, Finding, FindingKind, LineRows, NotInMemory, Severity, command, in_blocks, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::leaked::LeakMoment;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
@@ -22,7 +21,6 @@ const LEAST_PERCENT_OF_PEAK: u64 = 5;
 /// What leaked, and by what of it lines are judged.
 pub(super) struct Leaks<'a> {
     rows: &'a LineRows<'a>,
-    absent: &'a NotInMemory<'a>,
     /// Bytes of all that leaked, without what is not in memory.
     whole: u64,
 }
@@ -30,7 +28,7 @@ pub(super) struct Leaks<'a> {
 impl<'a> Leaks<'a> {
     /// `None` where it is not known what leaked: while a program runs, what is live may yet be given back, and what it had when it was
     /// killed may have been of use.
-    pub(super) fn of(rows: &'a LineRows<'a>, absent: &'a NotInMemory<'a>, is_killed: bool) -> Option<Self> {
+    pub(super) fn of(rows: &'a LineRows<'a>, is_killed: bool) -> Option<Self> {
         let is_over = match rows.capture.info.leak_moment {
             LeakMoment::Snapshot
             | LeakMoment::RecordingEnd
@@ -40,9 +38,7 @@ impl<'a> Leaks<'a> {
             LeakMoment::Exit | LeakMoment::Finalization | LeakMoment::Either => !is_killed,
         };
         // What lies in arenas is not known. Beside a gigabyte that was only reserved, no line would have much of what leaked.
-        let leaks = Self { rows, absent, whole: 0 };
-        let whole = counted(rows).map(|row| leaks.present(row)).sum();
-        is_over.then_some(Self { whole, ..leaks })
+        is_over.then(|| Self { rows, whole: counted(rows).map(present).sum() })
     }
 
     /// One finding, if lines have much of what leaked that are not told to grow, nor told of at the peak.
@@ -54,12 +50,11 @@ impl<'a> Leaks<'a> {
         held: &[Finding],
     ) -> Vec<Finding> {
         let (rows, capture) = (self.rows, self.rows.capture);
-        let peak = rows.peak.bytes.saturating_sub(self.absent.sum());
-        let least = LEAST.max(self.whole / (100 / LEAST_PERCENT)).max(peak / (100 / LEAST_PERCENT_OF_PEAK));
+        let least = LEAST.max(self.whole / (100 / LEAST_PERCENT)).max(rows.in_memory / (100 / LEAST_PERCENT_OF_PEAK));
         let is_much = |row: &&LineRow| {
             row.has_line()
-                && row.leaked().bytes >= least
-                && self.is_known(row)
+                && present(row) >= least
+                && is_known(row)
                 && !row.is_named_by(capture, growing)
                 && !(row.is_evidence_of(capture, held) && self.evidence(row).is_some())
         };
@@ -104,35 +99,31 @@ impl<'a> Leaks<'a> {
     /// What leaked of a line that holds much at the peak, as evidence; `None`: that is less than half of it, or not known.
     pub(super) fn evidence(&self, row: &LineRow) -> Option<Evidence> {
         let (leaked, when) = (row.leaked(), self.rows.capture.info.leak_moment);
-        let is_most = self.is_known(row) && leaked.bytes >= row.peak.tally.bytes / 2;
+        let is_most = is_known(row) && leaked.bytes >= row.peak.tally.bytes / 2;
         is_most.then(|| {
             let text = format!("not given back: {} live {}, {}", in_blocks(leaked), when.when(), self.share(row));
             Evidence { text, tally: leaked, ..Evidence::default() }
         })
     }
 
-    /// Whether something of a line has leaked for certain, and is in memory.
-    fn is_known(&self, row: &LineRow) -> bool {
-        let leaked = row.leaked();
-        leaked.bytes_range().0 > 0 && !self.absent_of(row).is_most_of(leaked.bytes)
-    }
-
-    fn absent_of(&self, row: &LineRow) -> BlocksOfLine {
-        self.absent.of_line(row.named(self.rows.capture).as_ref()).unwrap_or_default()
-    }
-
-    /// Bytes of what leaked of a line, without what is not in memory.
-    fn present(&self, row: &LineRow) -> u64 {
-        row.leaked().bytes.saturating_sub(self.absent_of(row).absent)
-    }
-
     /// `75.0 % of what leaked`.
     fn share(&self, row: &LineRow) -> String {
         let selected = if self.rows.capture.info.narrowed { "what is selected of " } else { "" };
-        let has_absent = counted(self.rows).any(|row| self.present(row) < row.leaked().bytes);
-        let present = if has_absent { " and is in memory" } else { "" };
-        format!("{} of {selected}what leaked{present}", percent(self.present(row), self.whole))
+        let has_absent = counted(self.rows).any(|row| present(row) < row.leaked().bytes);
+        let in_memory = if has_absent { " and is in memory" } else { "" };
+        format!("{} of {selected}what leaked{in_memory}", percent(present(row), self.whole))
     }
+}
+
+/// Whether something of a line has leaked for certain, and is in memory.
+fn is_known(row: &LineRow) -> bool {
+    let leaked = row.leaked();
+    leaked.bytes_range().0 > 0 && !row.absent.is_most_of_leaked(leaked.bytes)
+}
+
+/// Bytes of what leaked of a line, without what is not in memory.
+fn present(row: &LineRow) -> u64 {
+    row.absent.present_of_leaked(row.leaked().bytes)
 }
 
 /// The rows of what counts as leaked: imports stay.

@@ -144,15 +144,14 @@ impl Explanation {
         types: &[GrowingType],
         objects: &LineObjects,
     ) -> Self {
-        let rows = LineRows::of(capture);
+        let rows = LineRows::of(capture, NotInMemory::of(resident));
         let mut sources = Sources::of(&capture.info);
-        let absent = NotInMemory::of(resident);
-        let growing = growth::findings(&rows, &mut sources, (objects, &absent));
+        let growing = growth::findings(&rows, &mut sources, objects);
         let tiny = tiny::findings(&rows, &mut sources);
         let killed = killed::findings(&rows, blocks.last.as_ref(), &mut sources);
-        let leaks = Leaks::of(&rows, &absent, !killed.is_empty());
+        let leaks = Leaks::of(&rows, !killed.is_empty());
         let named = [&growing[..], &tiny[..]].concat();
-        let held = held::findings((&rows, leaks.as_ref()), &mut sources, (objects, &absent), &named);
+        let held = held::findings((&rows, leaks.as_ref()), &mut sources, objects, &named);
         let leaked = leaks.map(|leaks| leaks.findings(&mut sources, objects, &growing, &held));
         let mut findings = [
             killed,
@@ -163,14 +162,14 @@ impl Explanation {
             growing,
             tiny,
             churn::findings(&rows, &mut sources),
-            imports::findings(&rows, &mut sources, &absent),
+            imports::findings(&rows, &mut sources),
             native_threads::findings(&rows),
             resident.map(|report| resident::findings(capture, report)).unwrap_or_default(),
             types::findings(capture, types),
         ]
         .concat();
         findings.sort_by_key(|finding| Reverse(finding.weight));
-        Self { findings, not_seen: not_seen::texts(capture, resident.is_some()) }
+        Self { findings, not_seen: not_seen::texts(capture, blocks.has_accounts) }
     }
 }
 
@@ -332,7 +331,8 @@ mod tests {
             let mut tables = capture();
             tables.fold_beside(&DisplayOptions::default()).unwrap();
             let stack = tables.analysis.groups.iter().next().unwrap().stack;
-            let blocks = UntouchedBlocks { stack, blocks: 1, bytes: reserved, untouched };
+            let blocks =
+                UntouchedBlocks { stack, blocks: 1, bytes: reserved, untouched, unseen: 0, at_last: untouched };
             let mut breakdown = ResidentBreakdown::default();
             breakdown.untouched_blocks.push(blocks);
             let (time_ns, cause) = (51_000_000, AccountCause::Growth);
@@ -352,18 +352,98 @@ mod tests {
         assert!(culprit.evidence[1].text.contains("200 MB of a block"), "{culprit:?}");
     }
 
+    /// A gigabyte that a line reserves, beside what another one holds; `at` is what is reserved, `unseen` what may be in memory of it.
+    fn beside_a_reserve(capture: &Capture, (at, unseen): (usize, u64), blocks: &LargeBlocks) -> Vec<Finding> {
+        let group = capture.analysis.groups.iter().nth(at).unwrap();
+        let (bytes, absent) = (group.peak.bytes, group.peak.bytes - unseen);
+        let mut breakdown = ResidentBreakdown::default();
+        breakdown.untouched_blocks.push(UntouchedBlocks {
+            stack: group.stack,
+            blocks: 1,
+            bytes,
+            untouched: absent,
+            unseen,
+            at_last: bytes,
+        });
+        let (time_ns, cause) = (51_000_000, AccountCause::Growth);
+        let moment = ResidentMoment { time_ns, cause, breakdown, threads: 1, knows_all: true };
+        let report = ResidentReport::new(capture, &moment);
+        Explanation::of(capture, blocks, Some(&report), &[], &LineObjects::default()).findings
+    }
+
+    #[test]
+    fn lines_are_judged_by_what_is_in_memory() {
+        let (reserve, many, import) = (("reserve", "/srv/a.py"), ("index", "/srv/b.py"), ("load", "/srv/c.py"));
+        let find = ("_find_and_load", "<frozen importlib._bootstrap>");
+        let numpy = ("<module>", "/v/site-packages/numpy/__init__.py");
+        let mut capture = fixture::of_stacks(&[
+            (&[reserve], 1_000_000_000),
+            (&[many], 16_000_000),
+            (&[import, find, numpy], 24_000_000),
+        ]);
+        capture.analysis.groups.change(1, |group| group.allocated.count = 200_000);
+        capture.analysis.groups.change_all(|group| group.peak = group.allocated);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let titles = |unseen| {
+            let found = beside_a_reserve(&capture, (0, unseen), &LargeBlocks::default());
+            found.into_iter().map(|finding| finding.title).collect::<Vec<_>>()
+        };
+        let told = titles(0);
+        let has = |told: &[String], title: &str| told.iter().any(|one| one.contains(title));
+        assert!(has(&told, "index at /srv/b.py:7 holds 200,000 small blocks"), "{told:?}");
+        assert!(has(&told, "Imports hold 60.0 % of what is in memory of the peak"), "{told:?}");
+        assert!(has(&told, "reserve at /srv/a.py:7 holds 96.2 % of the peak of 1.04 GB"), "{told:?}");
+        // What may be in memory of it counts as such.
+        assert!(!has(&titles(400_000_000), "small blocks"));
+        let at_least = beside_a_reserve(&capture, (0, 400_000_000), &LargeBlocks::default());
+        let texts = at_least.iter().flat_map(|finding| &finding.evidence).map(|evidence| &evidence.text);
+        let text = "at least 600 MB of a block of 1.00 GB was in memory at no account: never touched, or given back";
+        assert!(texts.clone().any(|one| one == text), "{:?}", texts.collect::<Vec<_>>());
+    }
+
+    /// As of a library's thread that maps buffers and does not touch them.
+    #[test]
+    fn what_native_threads_only_reserve_is_no_culprit() {
+        let mut capture = fixture::capture();
+        capture.analysis.groups.change(2, |group| group.peak.bytes = 500_000_000);
+        capture.show(&DisplayOptions::default()).unwrap();
+        let found = beside_a_reserve(&capture, (2, 0), &LargeBlocks::default());
+        let is_of_thread = |finding: &&Finding| finding.title.contains("(pool-0)");
+        let thread = found.iter().find(is_of_thread).unwrap();
+        assert!(thread.title.ends_with(" of the peak, most of it not in memory"), "{}", thread.title);
+        assert_eq!((thread.weight, thread.command.as_str()), (0, "memtrack resident --at 51ms capture.bin"));
+        assert!(!found.first().is_some_and(|first| is_of_thread(&first)), "{found:?}");
+    }
+
+    #[test]
+    fn pages_that_the_allocator_keeps_are_not_seen_only_without_accounts() {
+        let not_seen = |has_accounts| {
+            let blocks = LargeBlocks { has_accounts, ..LargeBlocks::default() };
+            let found = Explanation::of(&fixture::leaking(), &blocks, None, &[], &LineObjects::default());
+            found.not_seen.iter().any(|text| text.starts_with("pages that the allocator keeps"))
+        };
+        assert_eq!([false, true].map(not_seen), [true, false]);
+    }
+
     /// As of a line that imports numpy, whose library reserves buffers, and fills an array.
     #[test]
     fn what_a_line_imports_is_not_what_it_allocates() {
         let find = ("_find_and_load", "<frozen importlib._bootstrap>");
         let line = ("table", "/srv/lazy.py");
         let numpy = ("<module>", "/v/site-packages/numpy/__init__.py");
-        let mut capture = fixture::of_stacks(&[(&[line], 40_000_000), (&[line, find, numpy], 67_000_000)]);
+        let mut capture = fixture::of_stacks(&[(&[line], 40_000_000), (&[line, find, numpy], 87_000_000)]);
         capture.analysis.groups.change_all(|group| group.peak = group.allocated);
         capture.show(&DisplayOptions::default()).unwrap();
         let stack = capture.analysis.groups.iter().nth(1).unwrap().stack;
         let mut breakdown = ResidentBreakdown::default();
-        breakdown.untouched_blocks.push(UntouchedBlocks { stack, blocks: 2, bytes: 67_000_000, untouched: 67_000_000 });
+        breakdown.untouched_blocks.push(UntouchedBlocks {
+            stack,
+            blocks: 2,
+            bytes: 67_000_000,
+            untouched: 67_000_000,
+            unseen: 0,
+            at_last: 67_000_000,
+        });
         let (time_ns, cause) = (51_000_000, AccountCause::Growth);
         let moment = ResidentMoment { time_ns, cause, breakdown, threads: 1, knows_all: true };
         let report = ResidentReport::new(&capture, &moment);

@@ -21,34 +21,40 @@ pub(super) fn findings(rows: &LineRows<'_>) -> Vec<Finding> {
     let leaked = || capture.analysis.rows(View::Leaks).filter(|row| !row.allocator.is_python_arena());
     let of_leaks = FramelessMemory::of(capture, leaked());
     let at_peak = FramelessMemory::of(capture, capture.analysis.rows(View::HighWaterMark));
-    let all_leaked = leaked().map(|row| row.tally()).sum();
+    let all_leaked: Tally = leaked().map(|row| row.tally()).sum();
+    let absent = rows.rows.iter().find(|row| !row.has_line()).map(|row| row.absent).unwrap_or_default();
     let views = [
-        (at_peak, rows.peak, rows.name_of_peak().to_owned()),
-        (of_leaks, all_leaked, format!("what was live {}", capture.info.leak_moment.when())),
+        (at_peak, rows.in_memory, None),
+        (of_leaks, all_leaked.bytes, Some(format!("what was live {}", capture.info.leak_moment.when()))),
     ];
-    let is_much = |(held, whole, _): &(FramelessMemory, Tally, String)| {
-        held.sum().bytes >= LEAST.max(whole.bytes / (100 / LEAST_PERCENT)) && held.sum().bytes_range().0 > 0
+    let is_much = |(held, whole, _): &(FramelessMemory, u64, Option<String>)| {
+        held.sum().bytes >= LEAST.max(whole / (100 / LEAST_PERCENT)) && held.sum().bytes_range().0 > 0
     };
     let Some((held, whole, of)) = views.into_iter().find(is_much) else { return Vec::new() };
     let sum = held.sum();
+    let is_reserved = absent.is_most_of(sum.bytes);
+    let share = match of {
+        Some(of) => format!("{} of {of}", percent(sum.bytes, whole)),
+        None if is_reserved => format!("{} of {}", percent(sum.bytes, rows.peak.bytes), rows.name_of_peak()),
+        None => rows.share(sum.bytes, absent.present(sum.bytes)),
+    };
     let evidence = held.threads(capture).take(MOST).map(|(name, tally)| Evidence {
         text: format!("{} of thread {name}", in_blocks(tally)),
         tally,
         ..Evidence::default()
     });
-    vec![Finding {
+    let finding = Finding {
         kind: FindingKind::Held,
         severity: Severity::Note,
         title: format!(
-            "{} of {}{}: {} of {of}",
+            "{} of {}{}: {share}",
             size_of(sum),
             held.what(),
-            held.names(capture),
-            percent(sum.bytes, whole.bytes)
+            held.names(capture)
         ),
         bytes: sum.bytes,
-        weight: sum.bytes,
-        evidence: evidence.collect(),
+        weight: absent.present(sum.bytes),
+        evidence: evidence.chain(absent.evidence()).collect(),
         meaning: "No Python frame was on the stack when this was allocated, as in thread pools of libraries. Which functions, and of which \
                   library, is not known: stacks of C, C++ and Rust were not recorded."
             .into(),
@@ -57,5 +63,6 @@ pub(super) fn findings(rows: &LineRows<'_>) -> Vec<Finding> {
             true => command(capture, "table --threads"),
             false => format!("memtrack run --native {}", capture.info.title()),
         },
-    }]
+    };
+    vec![if is_reserved { rows.absent.reserved(finding, capture) } else { finding }]
 }

@@ -1,10 +1,10 @@
 //! Which of a line's live bytes are not in memory: address space that allocators reserve, and blocks that nobody has touched.
 //!
-//! They are joined with the rows of findings by the row itself. The command names a moment at which they are not in memory. Invariant:
-//! what an account has in memory, or may have been in memory between two of them, is not said to be absent.
+//! They are joined with the rows of findings by the row itself; rows without a line are one. The command names a moment at which they are
+//! not in memory. Invariant: what an account has in memory, or may have been in memory between two of them, is not said to be absent.
 
-use super::Evidence;
 use super::resident::at_moment;
+use super::{Evidence, Finding};
 use crate::reports::capture_info::Capture;
 use crate::reports::own_lines::NamedLine;
 use crate::reports::resident::{ResidentMoment, ResidentReport, UntouchedRow};
@@ -17,7 +17,7 @@ const LEAST: u64 = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct NotInMemory<'a> {
     moment: Option<&'a ResidentMoment>,
-    rows: Vec<(&'a NamedLine, BlocksOfLine)>,
+    rows: Vec<(Option<&'a NamedLine>, BlocksOfLine)>,
 }
 
 /// Large blocks of a line.
@@ -26,59 +26,100 @@ pub(super) struct BlocksOfLine {
     blocks: u64,
     bytes: u64,
     /// Of these, what is in memory at no account.
-    pub(super) absent: u64,
+    absent: u64,
+    /// What is in memory at no account either, but may have been between two.
+    pub(super) unseen: u64,
+    /// What is not in memory at the last account of their lives.
+    at_last: u64,
 }
 
 impl BlocksOfLine {
     /// Whether most of what the line holds is not in memory.
     pub(super) fn is_most_of(self, held: u64) -> bool {
-        self.absent >= LEAST && self.absent > held.min(self.bytes) / 2
-    }
-}
-
-impl<'a> NotInMemory<'a> {
-    /// Of the moment of this report.
-    pub(super) fn of(report: Option<&'a ResidentReport<'a>>) -> Self {
-        let Some(report) = report else { return Self::default() };
-        let row = |UntouchedRow { line, blocks, .. }: &'a UntouchedRow| {
-            let memtrack_reader::resident::UntouchedBlocks { blocks, bytes, untouched, .. } = *blocks;
-            Some((line.as_ref()?, BlocksOfLine { blocks, bytes, absent: untouched }))
-        };
-        Self { moment: Some(report.memory()), rows: report.untouched().iter().filter_map(row).collect() }
+        is_most(self.absent, held.min(self.bytes))
     }
 
-    /// What is not in memory of this row's blocks; `None`: that is little. What a line imports is not of the row of what it
-    /// allocates itself.
-    pub(super) fn of_line(&self, line: Option<&NamedLine>) -> Option<BlocksOfLine> {
-        let line = line?;
-        let of_line = self.rows.iter().filter(|(other, _)| *other == line);
-        let sum = of_line.fold(BlocksOfLine::default(), |sum, (_, more)| BlocksOfLine {
-            blocks: sum.blocks + more.blocks,
-            bytes: sum.bytes.saturating_add(more.bytes),
-            absent: sum.absent.saturating_add(more.absent),
-        });
-        (sum.absent >= LEAST).then_some(sum)
+    /// The same of what leaked, which has its last account.
+    pub(super) fn is_most_of_leaked(self, leaked: u64) -> bool {
+        is_most(self.at_last, leaked.min(self.bytes))
     }
 
-    /// Bytes that are not in memory, of all lines.
-    pub(super) fn sum(&self) -> u64 {
-        self.rows.iter().map(|(_, row)| row.absent).sum()
+    /// Of so many live bytes, those that are in memory.
+    pub(super) fn present(self, held: u64) -> u64 {
+        held.saturating_sub(self.absent)
     }
 
-    /// What is not in memory of a line, as evidence.
-    pub(super) fn evidence(&self, line: Option<&NamedLine>) -> Option<Evidence> {
-        let BlocksOfLine { blocks, bytes, absent } = self.of_line(line)?;
+    /// The same of what leaked.
+    pub(super) fn present_of_leaked(self, leaked: u64) -> u64 {
+        leaked.saturating_sub(self.at_last)
+    }
+
+    /// What is not in memory, as evidence; `None`: that is little.
+    pub(super) fn evidence(self) -> Option<Evidence> {
+        let Self { blocks, bytes, absent, unseen, .. } = self;
         let of = if blocks == 1 {
             format!("a block of {}", size(bytes))
         } else {
             format!("{} blocks of {} in all", count(blocks), size(bytes))
         };
-        let text = format!("{} of {of} was in memory at no account: never touched, or given back", size(absent));
-        Some(Evidence { text, tally: Evidence::exact(absent, blocks), ..Evidence::default() })
+        let at_least = if size(absent) == size(absent + unseen) { "" } else { "at least " };
+        let text =
+            format!("{at_least}{} of {of} was in memory at no account: never touched, or given back", size(absent));
+        (absent >= LEAST).then(|| Evidence { text, tally: Evidence::exact(absent, blocks), ..Evidence::default() })
     }
 
-    /// The command that lists what is live and not in memory.
-    pub(super) fn command(&self, capture: &Capture) -> Option<String> {
-        self.moment.map(|moment| at_moment(capture, moment, ""))
+    fn and(self, more: Self) -> Self {
+        Self {
+            blocks: self.blocks + more.blocks,
+            bytes: self.bytes.saturating_add(more.bytes),
+            absent: self.absent.saturating_add(more.absent),
+            unseen: self.unseen.saturating_add(more.unseen),
+            at_last: self.at_last.saturating_add(more.at_last),
+        }
+    }
+}
+
+fn is_most(absent: u64, of: u64) -> bool {
+    absent >= LEAST && absent > of / 2
+}
+
+impl<'a> NotInMemory<'a> {
+    /// Of the moment of this report.
+    pub(super) fn of(report: Option<&'a ResidentReport<'a>>) -> Self {
+        let row = |UntouchedRow { line, blocks, .. }: &'a UntouchedRow| {
+            let memtrack_reader::resident::UntouchedBlocks { blocks, bytes, untouched, unseen, at_last, .. } = *blocks;
+            (line.as_ref(), BlocksOfLine { blocks, bytes, absent: untouched, unseen, at_last })
+        };
+        Self {
+            moment: report.map(ResidentReport::memory),
+            rows: report.iter().flat_map(|report| report.untouched()).map(row).collect(),
+        }
+    }
+
+    /// What is not in memory of this row's blocks, `None` being that of stacks without frames; nothing where it is little. What a line
+    /// imports is not of the row of what it allocates itself.
+    pub(super) fn of_line(&self, line: impl Fn() -> Option<NamedLine>) -> BlocksOfLine {
+        if self.rows.is_empty() {
+            return BlocksOfLine::default();
+        }
+        let line = line();
+        let of_line = self.rows.iter().filter(|(other, _)| *other == line.as_ref());
+        let sum = of_line.fold(BlocksOfLine::default(), |sum, (_, more)| sum.and(*more));
+        if sum.absent.max(sum.at_last) >= LEAST { sum } else { BlocksOfLine::default() }
+    }
+
+    /// A finding about memory of which most was only reserved: what holds it is no culprit.
+    pub(super) fn reserved(&self, finding: Finding, capture: &Capture) -> Finding {
+        Finding {
+            title: format!("{}, most of it not in memory", finding.title),
+            meaning: "This is mostly address space that was reserved, by an allocator or for a table that is filled later. It counts as \
+                      live, and takes memory only where it was touched."
+                .into(),
+            advice: "Look at resident memory, where what is reserved does not count; only a limit of address space (ulimit -v) does count \
+                     it."
+                .into(),
+            command: self.moment.map_or(finding.command, |moment| at_moment(capture, moment, "")),
+            ..finding
+        }
     }
 }

@@ -8,7 +8,7 @@ use crate::reports::capture_info::Capture;
 const FEW_WINDOWS: usize = 12;
 
 /// One sentence each.
-pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
+pub(super) fn texts(capture: &Capture, has_accounts: bool) -> Vec<String> {
     let info = &capture.info;
     let process = &info.process;
     let is_python = process.python_version.is_some();
@@ -39,6 +39,6 @@ pub(super) fn texts(capture: &Capture, has_resident: bool) -> Vec<String> {
     );
     say(is_python && !process.native_traces, "functions of C, C++ and Rust; record with --native");
     say(info.has_no_stacks, "call stacks: record with --native");
-    say(!has_resident, "pages that the allocator keeps after frees: figures are of what the program asked for");
+    say(!has_accounts, "pages that the allocator keeps after frees: figures are of what the program asked for");
     texts
 }

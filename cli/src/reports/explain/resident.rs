@@ -27,7 +27,7 @@ pub(super) fn findings(capture: &Capture, report: &ResidentReport<'_>) -> Vec<Fi
 
 fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
     let memory = report.memory();
-    let (found, total) = (&memory.breakdown, memory.breakdown.rss.total());
+    let (found, total) = (&memory.breakdown, memory.program_bytes());
     let bytes = found.bytes(MemoryClass::Retained) + found.bytes(MemoryClass::PythonFree);
     if bytes < LEAST_RETAINED.max(total / 100 * LEAST_PERCENT) {
         return None;
@@ -67,7 +67,7 @@ fn retained(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
 
 fn pinned(capture: &Capture, report: &ResidentReport<'_>) -> Option<Finding> {
     let memory = report.memory();
-    let total = memory.breakdown.rss.total();
+    let total = memory.program_bytes();
     let gain = |row: &PinnedRow| row.pages.pinned_bytes - row.pages.live_bytes;
     let first = report.pinned().first()?;
     let bytes: u64 = report.pinned().iter().map(gain).sum();
@@ -103,7 +103,7 @@ fn evidence_of(row: &PinnedRow, memory: &ResidentMoment) -> Evidence {
         text: format!(
             "{} of pages, {} of resident memory, with {} blocks of {} in all",
             size(pages.pinned_bytes),
-            percent(pages.pinned_bytes, memory.breakdown.rss.total()),
+            percent(pages.pinned_bytes, memory.program_bytes()),
             count(pages.blocks),
             size(pages.live_bytes)
         ),

@@ -7,15 +7,16 @@ use memtrack_reader::analysis::{LiveSeries, Sum, Tally};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
-use super::{Evidence, Finding};
+use super::not_in_memory::BlocksOfLine;
+use super::{Evidence, Finding, NotInMemory};
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
-use crate::reports::own_lines::{NamedLine, OwnLineKey, rows_of_groups};
+use crate::reports::own_lines::{OwnLineKey, rows_of_groups};
 use crate::reports::place::Place;
 use crate::reports::source::Sources;
 use crate::reports::{NO_STACK, display};
-use crate::units::{plural, size};
+use crate::units::{percent, plural, size};
 
 /// The sums of one view, and the stack with most of it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +43,8 @@ pub(crate) struct LineRow {
     pub(super) allocated: ViewSum,
     /// Of what leaked, arenas of Python's allocators.
     pub(super) arenas: Tally,
+    /// What of its blocks is not in memory.
+    pub(super) absent: BlocksOfLine,
 }
 
 /// All of them.
@@ -53,7 +56,13 @@ pub(crate) struct LineRows<'a> {
     pub(super) series: Option<LiveSeries>,
     /// Live at the peak.
     pub(super) peak: Tally,
+    /// Bytes of it that are in memory: what lines are judged by. Beside a gigabyte that was only reserved, none would hold much.
+    pub(super) in_memory: u64,
+    pub(super) absent: NotInMemory<'a>,
 }
+
+/// What is not in memory counts in shares from this percentage of the peak on.
+const LEAST_ABSENT_PERCENT: u64 = 5;
 
 impl<'a> LineRows<'a> {
     /// What the sums at the peak are parts of, in words.
@@ -66,14 +75,30 @@ impl<'a> LineRows<'a> {
         }
     }
 
-    pub(super) fn of(capture: &'a Capture) -> Self {
+    /// `67.1 % of the peak`, or of what is in memory of it, if that is much less.
+    pub(super) fn share_of_peak(&self, row: &LineRow) -> String {
+        self.share(row.peak.tally.bytes, row.present())
+    }
+
+    /// The same of so many bytes, of which these are in memory.
+    pub(super) fn share(&self, bytes: u64, present: u64) -> String {
+        let (peak, name) = (self.peak.bytes, self.name_of_peak());
+        if peak - self.in_memory < peak / (100 / LEAST_ABSENT_PERCENT) {
+            return format!("{} of {name}", percent(bytes, peak));
+        }
+        format!("{} of what is in memory of {name}", percent(present, self.in_memory))
+    }
+
+    /// `absent`: what is known not to be in memory.
+    pub(super) fn of(capture: &'a Capture, absent: NotInMemory<'a>) -> Self {
         let (keys, of_group) = rows_of_groups(capture);
-        let new = |key| LineRow {
+        let new = |key: OwnLineKey| LineRow {
             key,
             peak: ViewSum::default(),
             leaked: ViewSum::default(),
             allocated: ViewSum::default(),
             arenas: Tally::default(),
+            absent: absent.of_line(|| key.named(capture)),
         };
         let mut rows: Vec<LineRow> = keys.into_iter().map(new).collect();
         for (number, (group, row)) in capture.analysis.groups.iter().zip(&of_group).enumerate() {
@@ -92,14 +117,33 @@ impl<'a> LineRows<'a> {
             row.allocated.add(tally(group.allocated, View::Allocated), group.stack);
         }
         let series = capture.analysis.live_series(&of_group, rows.len());
-        let peak = capture.analysis.rows(View::HighWaterMark).map(|row| row.tally()).sum();
-        Self { capture, rows, series, peak }
+        let peak: Tally = capture.analysis.rows(View::HighWaterMark).map(|row| row.tally()).sum();
+        // What may have been in memory between accounts may be of each line, but is of all together.
+        let unseen = rows.iter().map(LineRow::unseen);
+        let known = rows.iter().map(|row| row.present() - row.unseen()).sum::<u64>();
+        let in_memory = (known + unseen.max().unwrap_or(0)).min(peak.bytes);
+        Self { capture, rows, series, peak, in_memory, absent }
     }
 }
 
 impl LineRow {
     pub(super) fn whose(&self) -> Whose {
         self.key.whose()
+    }
+
+    /// Bytes at the peak that are in memory.
+    pub(super) fn present(&self) -> u64 {
+        self.absent.present(self.peak.tally.bytes)
+    }
+
+    /// Of these, what no account has in memory.
+    fn unseen(&self) -> u64 {
+        self.absent.unseen.min(self.present())
+    }
+
+    /// Whether most of what it holds at the peak is not in memory.
+    pub(super) fn is_mostly_absent(&self) -> bool {
+        self.absent.is_most_of(self.peak.tally.bytes)
     }
 
     /// The line in the stack that has most bytes of one of its sums.
@@ -126,11 +170,6 @@ impl LineRow {
             ..Evidence::default()
         };
         objects.of_line(self.key).iter().map(evidence).collect()
-    }
-
-    /// The row by its names.
-    pub(super) fn named(&self, capture: &Capture) -> Option<NamedLine> {
-        self.key.named(capture)
     }
 
     pub(super) fn is(&self, key: OwnLineKey) -> bool {

@@ -5,7 +5,7 @@
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, size_of};
 use crate::reports::estimates::RangedTally;
 use crate::reports::source::Sources;
-use crate::units::{count, percent};
+use crate::units::count;
 
 /// Number of lines.
 const MOST: usize = 2;
@@ -23,7 +23,7 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         let tally = row.peak.tally;
         tally.count_range().0 >= LEAST
             && tally.bytes / tally.count <= SMALL
-            && tally.bytes >= rows.peak.bytes / (100 / LEAST_PERCENT)
+            && tally.bytes >= rows.in_memory / (100 / LEAST_PERCENT)
     };
     let mut tiny: Vec<_> = rows.rows.iter().filter(is_tiny).collect();
     tiny.sort_by_key(|row| std::cmp::Reverse(row.peak.tally.count));
@@ -40,12 +40,11 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
             weight: tally.bytes.saturating_mul(2),
             evidence: vec![Evidence {
                 text: format!(
-                    "{} in {} blocks of {} bytes on average, {} of {}",
+                    "{} in {} blocks of {} bytes on average, {}",
                     size_of(tally),
                     RangedTally::from(tally).number(),
                     tally.bytes / tally.count.max(1),
-                    percent(tally.bytes, rows.peak.bytes),
-                    rows.name_of_peak()
+                    rows.share_of_peak(row)
                 ),
                 tally,
                 place,

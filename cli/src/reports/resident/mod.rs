@@ -124,7 +124,7 @@ impl<'a> ResidentReport<'a> {
 
     /// That resident memory was larger than at any account, if it was by much.
     fn missed_peak(&self) -> Option<String> {
-        let at_account = self.memory.breakdown.rss.total().saturating_sub(self.memory.bytes(MemoryClass::Memtrack));
+        let at_account = self.memory.program_bytes();
         let missed = |peak: &ResidentPeak| {
             let more = peak.bytes.saturating_sub(at_account);
             more >= LEAST_MISSED && more >= peak.bytes / 100 * LEAST_MISSED_PERCENT

@@ -21,27 +21,29 @@ impl CaptureInfo {
     /// stands first: the figures beside which it is shown are of others.
     pub(crate) fn resident_sentence(&self) -> Option<String> {
         let memory = self.resident.as_ref().filter(|memory| memory.matters())?;
-        // As the peak beside which it is shown.
-        let without_own = memory.breakdown.rss.total().saturating_sub(memory.bytes(MemoryClass::Memtrack));
-        Some(format!(
-            "{} after the start: {} ('memtrack resident')",
-            duration(memory.time_ns),
-            memory.figures(without_own)
-        ))
+        Some(format!("{} after the start: {} ('memtrack resident')", duration(memory.time_ns), memory.figures("")))
     }
 }
 
 impl ResidentMoment {
     /// Why resident memory is what it is: `resident 2.1 GB, 0.8 GB of it live blocks in memory: 1.1 GB is kept by glibc in 28 arenas`.
     pub(crate) fn sentence(&self) -> String {
-        format!("resident {}", self.figures(self.breakdown.rss.total()))
+        let own = self.bytes(MemoryClass::Memtrack);
+        let beside = if own > 0 { format!(" beside {} of memtrack's own", size(own)) } else { String::new() };
+        format!("resident {}", self.figures(&beside))
+    }
+
+    /// Resident bytes of the program, as in its peak: without memtrack's own.
+    pub(crate) fn program_bytes(&self) -> u64 {
+        self.breakdown.rss.total().saturating_sub(self.bytes(MemoryClass::Memtrack))
     }
 
     /// The same without the word that tells what it is about. Of live blocks it has what is in memory first, then the rest.
-    /// `total` is with memtrack's own, or without.
-    fn figures(&self, total: u64) -> String {
+    /// `beside`: what is said after the whole.
+    fn figures(&self, beside: &str) -> String {
+        let total = self.program_bytes();
         let mut classes: Vec<MemoryClass> = MemoryClass::ALL.into_iter().skip(1).collect();
-        classes.retain(|class| *class != MemoryClass::Memtrack || total == self.breakdown.rss.total());
+        classes.retain(|class| *class != MemoryClass::Memtrack);
         classes.sort_by_key(|class| Reverse(self.bytes(*class)));
         let is_named =
             |(place, class): &(usize, &MemoryClass)| *place == 0 || self.bytes(**class) >= total / 100 * LEAST_PERCENT;
@@ -52,12 +54,12 @@ impl ResidentMoment {
             false => String::new(),
         };
         let live = size(self.bytes(MemoryClass::Live));
-        format!("{}, {live} of it live blocks in memory: {text}{untouched}", size(total))
+        format!("{}{beside}, {live} of it live blocks in memory: {text}{untouched}", size(total))
     }
 
-    /// Whether live bytes are so much more than they take that they mislead.
+    /// Whether live bytes are so much more than they take that they mislead. A block that is being filled at the moment does not count.
     fn is_much_untouched(&self) -> bool {
-        let untouched = self.breakdown.untouched;
+        let untouched = self.breakdown.never_touched;
         untouched >= MATTERS && untouched >= (self.bytes(MemoryClass::Live) + untouched) / 100 * MATTERS_PERCENT
     }
 

@@ -126,6 +126,41 @@ fn preloaded_allocators_are_counted_to_the_byte() {
     }
 }
 
+/// glibc's debugging allocator has the allocation functions under the versions that programs import, and has no defaults.
+#[test]
+fn a_preloaded_allocator_that_has_versions_only_stays_the_programs_allocator() {
+    let dir = Dir::new();
+    let program = dir.program("checked");
+    let checked = |mut command: Command| {
+        Outcome::of(command.env("LD_PRELOAD", "libc_malloc_debug.so.0").env("MALLOC_CHECK_", "3"))
+    };
+    if checked(dir.command(&program)).stderr.contains("cannot be preloaded") {
+        eprintln!("skipped: this C library has no debugging allocator of its own");
+        return;
+    }
+    for (case, status) in [("destructors", 0), ("overflow", 128 + libc::SIGABRT)] {
+        let with_case = |mut command: Command| {
+            checked({
+                command.arg(case);
+                command
+            })
+        };
+        let plain = with_case(dir.command(&program));
+        assert_eq!(plain.status, status, "{plain:?}");
+        for options in [&[] as &[_], &["--native"], &["--sample"]] {
+            let mut command = dir.memtrack(["run", "--no-native", "-q", "-f", "-o", "capture.bin"]);
+            command.args(options).arg("--").arg(&program);
+            assert_eq!(with_case(command), plain, "{case} {options:?}");
+            if case == "destructors" && options != ["--sample"] {
+                let stats = Stats::of(&dir.path("capture.bin"));
+                stats.is_whole();
+                assert_eq!(stats.allocator("malloc"), ReportedTally::new(20, 20_000), "{options:?}");
+                assert!(stats.number("/deallocations/count") >= 20, "{stats:?}");
+            }
+        }
+    }
+}
+
 /// What a C++ program creates and destroys is counted as its operators are, whoever provides them.
 #[test]
 fn operators_new_and_delete_are_counted_to_the_byte() {

@@ -72,6 +72,33 @@ unsafe extern "C" fn find_range(info: *mut libc::dl_phdr_info, _size: usize, wan
     c_int::from(found)
 }
 
+/// Of two addresses in different objects, the one in the object that was loaded first: there, the loader finds a name first.
+pub(crate) fn in_first_object(one: usize, other: usize) -> usize {
+    let mut first = FirstObject { addresses: [one, other], found: one };
+    // SAFETY: the callback gets the address of `first`, which outlives the call.
+    unsafe { libc::dl_iterate_phdr(Some(find_first), (&raw mut first).cast()) };
+    first.found
+}
+
+/// Some addresses, and the first of them that is found.
+struct FirstObject {
+    addresses: [usize; 2],
+    found: usize,
+}
+
+unsafe extern "C" fn find_first(info: *mut libc::dl_phdr_info, _size: usize, first: *mut c_void) -> c_int {
+    // SAFETY: the loader passes a valid description.
+    let info = unsafe { &*info };
+    // SAFETY: the loader calls this with its lock held.
+    let Some(object) = (unsafe { LoadedObject::of(info) }) else { return 0 };
+    // SAFETY: this is the address that `in_first_object` passed.
+    let first = unsafe { &mut *first.cast::<FirstObject>() };
+    let range = object.range();
+    let Some(address) = first.addresses.into_iter().find(|address| range.contains(address)) else { return 0 };
+    first.found = address;
+    1
+}
+
 /// Where the code of the function is that begins at `address`; empty when not known.
 pub(crate) fn function_at(address: usize) -> Range<usize> {
     let entry = describe(address, SYMBOL_ENTRY).map(|(_, entry)| entry.cast::<libc::Elf64_Sym>());

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use super::dlopen_scopes::{self, Scope};
 use super::hook::{Hook, HookGroup};
 use super::hook_lookup::hooks;
-use crate::platform::dladdr::{is_import_stub, object_at, path_at};
+use crate::platform::dladdr::{in_first_object, is_import_stub, object_at, path_at};
 use crate::platform::loaded_object::Range;
 use crate::platform::symbol_tables::is_defined;
 
@@ -211,11 +211,37 @@ fn only_passes_on(hook: &Hook) -> bool {
 }
 
 fn global(name: &CStr) -> usize {
-    let first = look_up(libc::RTLD_DEFAULT, name);
-    let next = look_up(libc::RTLD_NEXT, name);
+    let first = as_programs_look_up(libc::RTLD_DEFAULT, name);
+    let next = as_programs_look_up(libc::RTLD_NEXT, name);
     // They differ when the program itself has the name, as its own function or as a stub: it takes the address of an
     // import then, and behind the stub is a slot that leads to the hook.
     if first != next && is_import_stub(first) { next } else { first }
+}
+
+/// What a program gets that imports the name with the version that the C library gives it. A preloaded library may have the
+/// name under that version only, and not as its default, as glibc's `libc_malloc_debug.so.0` has: dlsym passes it over.
+fn as_programs_look_up(scope: *mut c_void, name: &CStr) -> usize {
+    let without_version = look_up(scope, name);
+    let Some(version) = import_version(name).filter(|_| without_version != 0) else { return without_version };
+    // SAFETY: a pseudo handle and two strings that end in zero.
+    let with_version = unsafe { dlvsym(scope, name.as_ptr(), version.as_ptr()) as usize };
+    // dlvsym, again, passes over what has no version.
+    if with_version == 0 || with_version == without_version {
+        return without_version;
+    }
+    in_first_object(with_version, without_version)
+}
+
+/// The version under which programs import an allocation function of the C library.
+fn import_version(name: &CStr) -> Option<&'static CStr> {
+    match name.to_bytes() {
+        b"malloc" | b"calloc" | b"realloc" | b"free" | b"posix_memalign" | b"memalign" | b"valloc" | b"pvalloc" => {
+            Some(FIRST_VERSION)
+        }
+        b"aligned_alloc" if cfg!(target_arch = "x86_64") => Some(c"GLIBC_2.16"),
+        b"aligned_alloc" => Some(FIRST_VERSION),
+        _ => None,
+    }
 }
 
 /// The program's stub that stands for this function wherever its address is asked for.
@@ -238,9 +264,28 @@ fn look_up(scope: *mut c_void, name: &CStr) -> usize {
     unsafe { libc::dlsym(scope, name.as_ptr()) as usize }
 }
 
-/// `cfree` is kept for old binaries only, under the first version of the C library's symbols.
+/// The first version of the C library's symbols.
+const FIRST_VERSION: &CStr = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
+
+/// `cfree` is kept for old binaries only, under the first version.
 fn obsolete_cfree() -> usize {
-    let version = if cfg!(target_arch = "aarch64") { c"GLIBC_2.17" } else { c"GLIBC_2.2.5" };
     // SAFETY: a pseudo handle and two strings that end in zero.
-    unsafe { dlvsym(libc::RTLD_DEFAULT, c"cfree".as_ptr(), version.as_ptr()) as usize }
+    unsafe { dlvsym(libc::RTLD_DEFAULT, c"cfree".as_ptr(), FIRST_VERSION.as_ptr()) as usize }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CStr, dlvsym, import_version, look_up};
+
+    #[test]
+    fn what_programs_import_from_the_c_library_is_what_it_has_by_default() {
+        let names = [c"malloc", c"calloc", c"realloc", c"free", c"posix_memalign", c"memalign", c"valloc", c"pvalloc"];
+        for name in names.into_iter().chain([c"aligned_alloc"]) {
+            // SAFETY: a pseudo handle and two strings that end in zero.
+            let with = |version: &CStr| unsafe { dlvsym(libc::RTLD_DEFAULT, name.as_ptr(), version.as_ptr()) as usize };
+            let address = import_version(name).map(with);
+            assert_eq!(address, Some(look_up(libc::RTLD_DEFAULT, name)), "{name:?}");
+            assert_ne!(address, Some(0), "{name:?}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod chain_model;
 mod cli;
 mod constructors;
 mod control_groups;
+mod copied_variables;
 mod crowds;
 mod damage;
 mod endings;

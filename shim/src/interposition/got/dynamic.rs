@@ -67,6 +67,11 @@ impl Dynamic {
         Some(unsafe { std::slice::from_raw_parts(start as *const u8, length) })
     }
 
+    /// The size of what symbol `index` stands for.
+    pub(super) fn size(&self, index: u32) -> Option<usize> {
+        self.symbol(index).map(|symbol| symbol.st_size as usize)
+    }
+
     /// Address of symbol `index` where the object defines it itself; `None` for an import.
     pub(super) fn own_definition(&self, index: u32) -> Option<usize> {
         let symbol = self.symbol(index)?;

@@ -19,6 +19,8 @@ use crate::platform::loaded_object::LoadedObject;
 const WORD: u32 = if cfg!(target_arch = "aarch64") { 257 } else { 1 };
 const DATA: u32 = if cfg!(target_arch = "aarch64") { 1025 } else { 6 };
 pub(super) const CALL: u32 = if cfg!(target_arch = "aarch64") { 1026 } else { 7 };
+/// The type that copies another object's variable to the program.
+const COPY: u32 = if cfg!(target_arch = "aarch64") { 1024 } else { 5 };
 
 /// The relocations of one object that may name a symbol: of data, and of calls.
 #[derive(Clone, Copy)]
@@ -39,6 +41,11 @@ impl<'a> Relocations<'a> {
     /// One of them.
     pub(super) fn get(&self, index: usize) -> Option<&'a DynRela> {
         self.data.get(index).or_else(|| self.calls.get(index.checked_sub(self.data.len())?))
+    }
+
+    /// Those of variables that are copied.
+    pub(super) fn copies(&self) -> impl Iterator<Item = &'a DynRela> {
+        self.data.iter().filter(|relocation| relocation.symbol_type() == COPY)
     }
 
     /// Whether these are still the ones that name hooked functions, as far as names tell.

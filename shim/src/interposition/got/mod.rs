@@ -11,6 +11,7 @@
     reason = "runs at start-up and in a dlopen only, outside of hooks"
 )]
 
+mod copied_variables;
 mod dlopen_scopes;
 mod dynamic;
 mod hook;
@@ -36,6 +37,7 @@ pub(crate) use hook_lookup::HookTable;
 
 use crate::platform::dladdr::own_handle;
 use crate::platform::loaded_object::LoadedObject;
+use copied_variables::PatchedObjects;
 use hooked_relocations::{HookedRelocations, Relocations};
 use originals::RoundOriginals;
 use seen_objects::{Loaded, SeenObject};
@@ -58,7 +60,7 @@ struct PatchState {
 /// What was changed in loaded objects.
 struct ObjectChanges {
     known: Vec<SeenObject>,
-    /// Words outside of slots: of symbol tables, and of the loader's data.
+    /// Words outside of slots: of symbol tables, of the loader's data, and of variables that the program has copies of.
     words: Vec<ChangedWord>,
     hooked: HookedRelocations,
 }
@@ -229,6 +231,7 @@ fn patch_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
     }
     let (unpatched, scopes) = (UnpatchedObjects::new(), dlopen_scopes::pending());
     let mut round = PatchRound { hooks, originals: RoundOriginals::new(&scopes), unpatched: &unpatched, hooked };
+    let is_program_new = front == 0 && comparison.matches.first().is_some_and(Option::is_none);
     let libraries = plt_rs::collect_modules().into_iter().skip(front);
     for ((object, library), found) in rest.iter().zip(libraries).zip(comparison.matches) {
         known.push(found.unwrap_or_else(|| {
@@ -246,6 +249,11 @@ fn patch_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
                 .with_patcher(object, library, earlier, patch)
                 .unwrap_or_else(|| SeenObject::new(object, PatchOutcome::default()))
         }));
+    }
+    if let (true, Some(program)) = (is_program_new, plt_rs::collect_modules().into_iter().next()) {
+        let patched = PatchedObjects { objects: &loaded.objects, outcomes: known, page_size: unpatched.page_size };
+        // What is not as it should be in the program's tables has no copies.
+        let _ = patched.redirect_copies(program, words);
     }
     symbol_redirect::redirect(&loaded.objects, unpatched.page_size, words);
     loaded.remember();

@@ -66,6 +66,13 @@ fn without_the_option_there_are_no_native_frames() {
 /// The stacks of the marked blocks of a case of native_odd.c, and how many stacks count as cut.
 #[track_caller]
 fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
+    let (stacks, stats) = odd_with_stats(case);
+    (stacks, stats.number("/capture/truncated_stacks"))
+}
+
+/// The same, with all that the capture tells of itself.
+#[track_caller]
+fn odd_with_stats(case: &str) -> (Vec<Vec<String>>, Stats) {
     let dir = Dir::new();
     let program = dir.compile("native_odd", "native_odd", &["-fno-optimize-sibling-calls"]);
     let run = dir.run_with(&["--native"], &program, [case]);
@@ -74,7 +81,7 @@ fn odd(case: &str) -> (Vec<Vec<String>>, u64) {
     let blocks = marked(&stacks);
     assert_eq!(run.outcome.stdout, format!("{}\n", blocks.len()));
     let named = |block: &&Block| stacks.functions(block).into_iter().map(str::to_owned).collect();
-    (blocks.iter().map(named).collect(), run.stats().number("/capture/truncated_stacks"))
+    (blocks.iter().map(named).collect(), run.stats())
 }
 
 #[test]
@@ -127,4 +134,24 @@ fn two_thousand_frames_are_whole_and_twenty_thousand_are_cut() {
     assert_eq!(truncated, 1);
     assert!((7000..=8000).contains(&stacks[0].len()), "{}", stacks[0].len());
     assert_eq!(stacks[0][..2], ["mark", "recursive"]);
+}
+
+/// What an event costs does not depend on how many frames are left out of its stack.
+#[test]
+fn of_a_stack_that_is_cut_only_the_newest_frames_are_written_anew() {
+    let (stacks, stats) = odd_with_stats("in_turn");
+    let [deepest, returning] = &stacks[..] else { panic!("{stacks:?}") };
+    assert_eq!((&*deepest[0], &*deepest[1]), ("mark", "even"));
+    assert_eq!((&*returning[0], &*returning[1]), ("mark", "odd"));
+    for stack in [deepest, returning] {
+        assert_eq!(stack.len(), 8000);
+        // mark and 31 others are the newest; whatever is older has its own callers.
+        assert!(stack[1..32].array_windows().all(|[callee, caller]| callee != caller), "{:?}", &stack[..32]);
+        assert_eq!(stack[1..32].iter().filter(|name| ["even", "odd"].contains(&name.as_str())).count(), 31);
+    }
+    let [events, written] =
+        ["stacks_changed", "written"].map(|name| stats.number(&format!("/account/native_frames/{name}")));
+    assert!(events > 40_000, "{events}");
+    // Once, those beyond the oldest 7,968 were, 6,000 on average.
+    assert!(written < 50 * events, "{written} frames for {events} events");
 }

@@ -296,8 +296,13 @@ impl<'a> StackMerge<'a> {
         if start == 0 {
             merge.before_all(native_frames.first().map_or(0, |frame| frame.state.sp), changes.cut);
         }
-        add(&merge.writer.ring.slot().native_levels, native_frames.len().saturating_sub(start) as u64);
-        for frame in native_frames.get_mut(start..).unwrap_or_default() {
+        let mut from = start;
+        if stays && native_frames.get(start).is_some_and(|frame| frame.wire as usize >= HEAD) {
+            (from, caller, in_loop) =
+                merge.first_too_deep(native_frames, (start, changes.first_new), (caller, in_loop));
+        }
+        add(&merge.writer.ring.slot().native_levels, native_frames.len().saturating_sub(from) as u64);
+        for frame in native_frames.get_mut(from..).unwrap_or_default() {
             merge.native_frame(frame, caller, in_loop);
             (caller, in_loop) = (frame.state.sp, frame.is_replaced);
         }
@@ -320,6 +325,47 @@ impl<'a> StackMerge<'a> {
     fn go_to(&mut self, entry: usize) {
         self.entry = entry;
         self.next = self.entries.as_slice().get(entry).map_or(0, |entry| entry.address);
+    }
+
+    /// Writes the frame at `start`, the first that needs the places of the newest, and passes over what need not be written
+    /// after it. Gives where to go on, and the stack pointer of the frame before that and whether it is replaced.
+    #[cold]
+    #[inline(never)]
+    fn first_too_deep(
+        &mut self,
+        native_frames: &mut [NativeFrame],
+        (start, first_new): (usize, usize),
+        (caller, in_loop): (usize, bool),
+    ) -> (usize, usize, bool) {
+        let Some((_, rest)) = native_frames.split_at_mut_checked(start) else { return (start, caller, in_loop) };
+        let Some((first, rest)) = rest.split_first_mut() else { return (start, caller, in_loop) };
+        self.native_frame(first, caller, in_loop);
+        add(&self.writer.ring.slot().native_levels, 1);
+        let after = start.wrapping_add(1);
+        let kept = first_new.saturating_sub(after).min(rest.len());
+        let (beyond, new) = rest.split_at(kept);
+        let left_out = if first.is_replaced { 0 } else { self.leave_out(beyond, new.len()) };
+        let last = left_out.checked_sub(1).and_then(|last| beyond.get(last)).unwrap_or(first);
+        (after.wrapping_add(left_out), last.state.sp, last.is_replaced)
+    }
+
+    /// Passes over the oldest of these frames, which are beyond [`HEAD`] and as the last merge left them, if no Python frames
+    /// come among or after them: they are neither on the wire nor, with so many newer ones, among those that are written
+    /// last. So a stack that is too deep takes no longer the deeper it is. Gives how many.
+    fn leave_out(&mut self, frames: &[NativeFrame], newer: usize) -> usize {
+        let count = frames.len().saturating_sub(TAIL.saturating_sub(newer));
+        let (wire, python) = (self.writer.at, self.done);
+        // The numbers rise from frame to frame: between two that have the same, all have it.
+        let is_as_left = |frame: &NativeFrame| {
+            (frame.wire as usize, frame.python as usize, frame.is_replaced) == (wire, python, false)
+        };
+        let ends = [frames.first(), count.checked_sub(1).and_then(|last| frames.get(last))];
+        let are_as_left = ends.into_iter().all(|end| end.is_some_and(is_as_left));
+        if wire < HEAD || self.next != 0 || python != self.python.length() || !are_as_left {
+            return 0;
+        }
+        self.writer.beyond = self.writer.beyond.wrapping_add(count);
+        count
     }
 
     /// Writes a native frame, or the Python frames that it runs. It was called by one whose stack pointer is `caller`,

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::support::{Dir, Outcome, ReportedTally, Stats};
+use crate::support::{Dir, ReportedTally};
 
 /// The fixture's program, linked to its library, with these options.
 fn program(dir: &Dir, options: &[&str]) -> PathBuf {
@@ -24,15 +24,4 @@ fn calls_through_copied_function_pointers_are_seen() {
             assert_eq!(stats.leaked(), ReportedTally::default(), "{options:?} {case}");
         }
     }
-}
-
-#[test]
-fn the_end_of_a_recording_puts_them_back() {
-    let dir = Dir::new();
-    let program = program(&dir, &["-fPIE", "-pie"]);
-    Outcome::of(dir.memtrack(["run", "-q", "--dormant", "--"]).arg(program).arg("put_back")).success();
-    let stats = Stats::of(&dir.path("phase.bin"));
-    // Those of the program, and what the C library has for the messages to memtrack.
-    assert!(stats.number("/deallocations/count") >= 400, "{stats:?}");
-    assert_eq!(stats.allocator("realloc"), ReportedTally::new(200, 500_000));
 }

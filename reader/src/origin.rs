@@ -130,8 +130,9 @@ fn by_directory(frames: &Frames) -> Vec<Origin> {
     origins
 }
 
-/// Frames of an own object that have no source, where others of it have one: the object was built with debug information, and
-/// they are of libraries that were linked into it without, as of a distribution's `libsqlite3.a`.
+/// Frames of an own object that have no source, where its `main` has one: the program was built with debug information, and they are
+/// of libraries that were linked into it without, as of a distribution's `libsqlite3.a`. Where others alone have one, it may be the
+/// libraries that have debug information.
 fn linked_libraries(frames: &Frames, origins: &[Origin]) -> Vec<FrameId> {
     let own = || {
         let all = (0..).map(FrameId).zip(origins).filter(|(_, origin)| **origin == Origin::Own);
@@ -139,9 +140,11 @@ fn linked_libraries(frames: &Frames, origins: &[Origin]) -> Vec<FrameId> {
     };
     // Without one the file is the object.
     let has_source = |id: FrameId| !frames.file(id).is_empty() && Some(frames.file(id)) != frames.module(id);
-    let built: FxHashSet<NameId> = own().filter(|(id, _)| has_source(*id)).map(|(_, object)| object).collect();
-    let is_linked =
-        |(id, object): &(FrameId, NameId)| built.contains(object) && !has_source(*id) && frames.function(*id) != "main";
+    let is_main = |id: FrameId| frames.function(id) == "main" || frames.function(id).ends_with("::main");
+    let built = own().filter(|(id, _)| has_source(*id) && is_main(*id));
+    let built: FxHashSet<NameId> = built.map(|(_, object)| object).collect();
+    // Of Rust the `main` that the C library calls has none.
+    let is_linked = |(id, object): &(FrameId, NameId)| built.contains(object) && !has_source(*id) && !is_main(*id);
     own().filter(is_linked).map(|(id, _)| id).collect()
 }
 
@@ -286,7 +289,7 @@ fn is_runtime_source(file: &str) -> bool {
 
 /// Whether this file is the source of a library that was compiled into an object.
 fn is_library_source(file: &str) -> bool {
-    ["/usr/include/", "/usr/local/include/"].iter().any(|folder| file.starts_with(folder))
+    ["/usr/include/", "/usr/local/include/", "/rust/deps/"].iter().any(|folder| file.starts_with(folder))
         || ["/.cargo/registry/", "/.cargo/git/"].iter().any(|folder| file.contains(folder))
 }
 
@@ -368,14 +371,19 @@ mod tests {
             frames.set_module(id, "/srv/server").unwrap();
             id
         };
-        let ids =
-            [("main", ""), ("deflateInit_", "/srv/server"), ("grow", "")].map(|(function, file)| id(function, file));
-        assert_eq!(origins(&frames), [Origin::Own; 3], "of one without any, all may be own");
-        let built = frames.frame_named("serve", "server.c", 1).unwrap();
+        let [main, deflate, grow, _] =
+            [("main", ""), ("deflateInit_", "/srv/server"), ("grow", ""), ("parse", "json.c")]
+                .map(|(function, file)| id(function, file));
+        assert_eq!(
+            origins(&frames),
+            [Origin::Own; 4],
+            "a library may have been built with it, and the program without"
+        );
+        let built = frames.frame_named("main", "server.c", 1).unwrap();
         frames.set_module(built, "/srv/server").unwrap();
-        let [main, deflate, grow] = ids.map(|id| origins(&frames)[id.0 as usize]);
-        assert_eq!([main, deflate, grow], [Origin::Own, Origin::Library, Origin::Library]);
-        assert_eq!(origins(&frames)[built.0 as usize], Origin::Own);
+        let of = |id: crate::FrameId| origins(&frames)[id.0 as usize];
+        assert_eq!([main, deflate, grow].map(of), [Origin::Own, Origin::Library, Origin::Library]);
+        assert_eq!(of(built), Origin::Own);
     }
 
     #[test]

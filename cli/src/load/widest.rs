@@ -94,7 +94,8 @@ fn with_fullest(
         true
     })?;
     let peak = file.process().resident_peak.map(|resident| (resident, replay.totals().peak.bytes));
-    Ok(scan.finish(live, replay.snapshots(), peak))
+    let peak_ns = replay.totals().peak.at.map(|at| at.time_ns);
+    Ok(scan.finish(live, replay.snapshots(), peak, peak_ns))
 }
 
 /// The accounts of a few moments, by time, evenly chosen of all, with the last one; fewer where they are large.

@@ -249,7 +249,7 @@ fn peak(capture: &Capture, figures: &RangedTally) -> String {
     }
     let when = peak.at.map(|moment| format!(", after {}", duration(moment.time_ns))).unwrap_or_default();
     let whose = if combined_peaks.is_some() { ", in all processes together" } else { "" };
-    let selected = if capture.info.narrowed { " selected of the peak" } else { "" };
+    let selected = if capture.info.narrowed { ", the selected part of it" } else { "" };
     format!("{}{selected}{whose}{when}", figures.in_words())
 }
 
@@ -393,7 +393,7 @@ mod tests {
             capture.info.narrowed = narrowed;
             super::peak(&capture, &super::WholeFigures::of(&capture, View::Leaks).peak)
         };
-        assert_eq!(told(true), "1.51 MB in 96 allocations selected of the peak, after 3.00 s");
+        assert_eq!(told(true), "1.51 MB in 96 allocations, the selected part of it, after 3.00 s");
         assert_eq!(told(false), "1.51 MB in 96 allocations, after 3.00 s");
     }
 

@@ -5,7 +5,7 @@
 //!
 //! Invariant: of no block it is less than at the moment itself.
 
-use memtrack_format::resident::ResidentAccount;
+use memtrack_format::resident::{AccountCause, ResidentAccount};
 
 use super::fullest_blocks::{FullestBlock, FullestBlocks};
 use super::moment::LiveMoment;
@@ -18,6 +18,8 @@ pub struct FullestScan {
     /// The moment, in nanoseconds since recording began.
     time_ns: u64,
     blocks: Vec<BlockLife>,
+    /// Python has begun to finalize: what is given back from then on has leaked all the same.
+    is_over: bool,
 }
 
 /// A block of the moment.
@@ -46,7 +48,7 @@ impl FullestScan {
             let life = BlockLife { start, end, time_ns, touched, at_last: touched, most: (0, 0) };
             (extent.bytes.saturating_sub(touched) >= LARGE).then_some(life)
         });
-        Self { time_ns, blocks: blocks.collect() }
+        Self { time_ns, blocks: blocks.collect(), is_over: false }
     }
 
     /// Whether all of them are in memory.
@@ -55,8 +57,12 @@ impl FullestScan {
         self.blocks.is_empty()
     }
 
-    /// The next account of the capture, by time.
+    /// The next account of the capture, by time; up to that which was taken as Python began to finalize.
     pub fn add(&mut self, account: &ResidentAccount, time_ns: u64) {
+        if self.is_over && time_ns > self.time_ns {
+            return;
+        }
+        self.is_over |= account.cause == AccountCause::Finalizing;
         let resident = account.resident_bytes();
         for block in &mut self.blocks {
             let (begun, ended) = block.time_ns;
@@ -75,9 +81,15 @@ impl FullestScan {
 
     /// The moment, with what its blocks had in memory at most. By as much as resident memory was larger in a block's life than at
     /// its accounts, and not by what was live besides, it may have had more. `peak`: of resident memory in all, if it is known, and of
-    /// live bytes.
+    /// live bytes. `peak_ns`: when most was live, in nanoseconds since recording began, if that is known.
     #[must_use]
-    pub fn finish(self, live: LiveMoment, snapshots: &[Snapshot], peak: Option<(u64, u64)>) -> LiveMoment {
+    pub fn finish(
+        self,
+        live: LiveMoment,
+        snapshots: &[Snapshot],
+        peak: Option<(u64, u64)>,
+        peak_ns: Option<u64>,
+    ) -> LiveMoment {
         let sampled = snapshots.iter().map(|snapshot| snapshot.rss_bytes).max().unwrap_or(0);
         // When it was is not known, if no snapshot has it.
         let elsewhen = peak.filter(|(resident, _)| resident - resident / 20 > sampled);
@@ -93,10 +105,10 @@ impl FullestScan {
             let (most, heap) = (block.most.0, heap_about(block.most.1));
             let more = moments.map(|(rss, live)| rss.saturating_sub(most).saturating_sub(live.saturating_sub(heap)));
             let unseen = more.max().unwrap_or(0);
-            let BlockLife { start, end, touched, at_last, .. } = *block;
-            ((start, end), FullestBlock { touched, at_last, unseen })
+            let BlockLife { start, end, touched, at_last, time_ns: life_ns, .. } = *block;
+            ((start, end), FullestBlock { life_ns, touched, at_last, unseen })
         };
-        LiveMoment { fullest: FullestBlocks::new(self.blocks.iter().map(fullest).collect()), ..live }
+        LiveMoment { fullest: FullestBlocks::new(self.blocks.iter().map(fullest).collect()), peak_ns, ..live }
     }
 }
 
@@ -166,7 +178,7 @@ mod tests {
             ..Snapshot::default()
         };
         let snapshots: Vec<Snapshot> = samples.iter().map(snapshot).collect();
-        let live = scan.finish(live, &snapshots, peak.map(|peak| (peak * MB, 0)));
+        let live = scan.finish(live, &snapshots, peak.map(|peak| (peak * MB, 0)), None);
         ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()))
     }
 
@@ -186,7 +198,7 @@ mod tests {
         let mut scan = FullestScan::new(&live, &now, MOMENT);
         let mappings = (0..4).map(|number| account(block(number).start, 0).mappings.remove(0)).collect();
         scan.add(&ResidentAccount { mappings, ..now.clone() }, MOMENT);
-        let live = scan.finish(live, &[], Some((150 * MB, 0)));
+        let live = scan.finish(live, &[], Some((150 * MB, 0)), None);
         let found = ResidentBreakdown::of(&now, &live, ProcessFacts::of(&Process::default()));
         assert_eq!((found.untouched_blocks[0].untouched / MB, found.never_touched / MB), (1050, 1050));
     }

@@ -7,8 +7,10 @@
 pub(super) struct FullestBlocks(Vec<((u64, u64), FullestBlock)>);
 
 /// How much of a block was in memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FullestBlock {
+    /// When it was allocated, and the first account at which it was gone, in nanoseconds since recording began.
+    pub(super) life_ns: (u64, u64),
     /// The most of it that an account has in memory.
     pub(super) touched: u64,
     /// What the last account of its life has in memory.

@@ -32,6 +32,8 @@ pub struct LiveMoment {
     pub(super) block_pages: BlockPages,
     /// What large blocks had in memory at other accounts, if they were followed.
     pub(super) fullest: FullestBlocks,
+    /// When most was live in the recording, in nanoseconds since it began, if they were followed.
+    pub(super) peak_ns: Option<u64>,
 }
 
 /// A consumer of events that replays them up to a moment.
@@ -83,6 +85,7 @@ impl LiveMoment {
             arena_excess: trace.arenas.excess(),
             block_pages: trace.pages.clone(),
             fullest: FullestBlocks::default(),
+            peak_ns: None,
         }
     }
 

@@ -17,7 +17,8 @@ use crate::live_extent::LiveExtent;
 /// Bytes of a block or mapping from which it may be listed.
 pub(super) const LARGE: u64 = 1 << 20;
 
-/// Blocks and mappings of a stack with pages that are neither in memory nor swapped out.
+/// Blocks and mappings of a stack with pages that are neither in memory nor swapped out: those of the moment, or if they were followed
+/// through all accounts ([`FullestScan`](super::FullestScan)), of these those that were live when most was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UntouchedBlocks {
     /// The stack.
@@ -26,12 +27,12 @@ pub struct UntouchedBlocks {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of these, bytes of pages that are neither in memory nor swapped out; in a [`LiveMoment`] whose blocks were followed through
-    /// all accounts ([`FullestScan`](super::FullestScan)), at none of them, and not in memory between two of them for certain.
+    /// Of these, bytes of pages that are neither in memory nor swapped out; where they were followed, at no account, and not in memory
+    /// between two of them for certain.
     pub untouched: u64,
     /// Bytes besides that no account has in memory either, but which may have been in memory between two.
     pub unseen: u64,
-    /// Bytes of pages that are neither in memory nor swapped out at the last account of the blocks' lives.
+    /// Of the blocks of the moment that no account has gone, bytes of pages that are neither in memory nor swapped out at the last one.
     pub at_last: u64,
 }
 
@@ -43,24 +44,28 @@ pub(super) fn by_stack<'a>(
 ) -> Vec<UntouchedBlocks> {
     let mut stacks: FxHashMap<StackId, (UntouchedBlocks, UnseenBytes)> = FxHashMap::default();
     for extent in extents.filter(|extent| extent.bytes >= LARGE) {
-        let FullestBlock { touched, at_last, unseen } = fullest(account, moment, extent);
+        let FullestBlock { life_ns: (begun, ended), touched, at_last, unseen } = fullest(account, moment, extent);
+        let Some((stack, _)) = moment.groups.get(extent.group as usize) else { continue };
         let untouched = extent.bytes.saturating_sub(touched);
-        if let Some((stack, _)) = moment.groups.get(extent.group as usize).filter(|_| untouched >= LARGE) {
+        if untouched >= LARGE && moment.peak_ns.is_none_or(|peak| (begun..ended).contains(&peak)) {
             let (row, all_unseen) = stacks.entry(*stack).or_default();
-            row.stack = *stack;
             row.blocks += 1;
             row.bytes = row.bytes.saturating_add(extent.bytes);
             row.untouched = row.untouched.saturating_add(untouched);
-            row.at_last = row.at_last.saturating_add(extent.bytes.saturating_sub(at_last));
             all_unseen.add(unseen, untouched);
         }
+        let left = extent.bytes.saturating_sub(at_last);
+        if left >= LARGE && ended == u64::MAX {
+            let (row, _) = stacks.entry(*stack).or_default();
+            row.at_last = row.at_last.saturating_add(left);
+        }
     }
-    let less = |(row, unseen): (UntouchedBlocks, UnseenBytes)| {
+    let less = |(stack, (row, unseen)): (StackId, (UntouchedBlocks, UnseenBytes))| {
         let unseen = unseen.sum().min(row.untouched);
-        UntouchedBlocks { untouched: row.untouched - unseen, unseen, ..row }
+        UntouchedBlocks { stack, untouched: row.untouched - unseen, unseen, ..row }
     };
     let is_large = |row: &UntouchedBlocks| row.untouched >= LARGE || row.at_last >= LARGE;
-    let mut rows: Vec<UntouchedBlocks> = stacks.into_values().map(less).filter(is_large).collect();
+    let mut rows: Vec<UntouchedBlocks> = stacks.into_iter().map(less).filter(is_large).collect();
     rows.sort_by_key(|row| (Reverse(row.untouched), row.stack));
     rows
 }
@@ -70,7 +75,7 @@ fn fullest(account: &ResidentAccount, moment: &LiveMoment, extent: &LiveExtent) 
     let (start, end) = (extent.start, extent.start.saturating_add(extent.bytes));
     moment.fullest.of(start, end).unwrap_or_else(|| {
         let touched = touched(account, start, end);
-        FullestBlock { touched, at_last: touched, unseen: 0 }
+        FullestBlock { life_ns: (extent.time_ns, u64::MAX), touched, at_last: touched, unseen: 0 }
     })
 }
 

@@ -89,7 +89,7 @@ impl ModuleNames {
             // Functions that DWARF does not name, as those in assembly, may stand in the table; those that no other file can call,
             // as lambdas, have only the last part of their name in DWARF.
             Some(outermost) => {
-                if !outermost.function.contains("::")
+                if !is_qualified(&outermost.function)
                     && let Some(name) = self.name(address).filter(|name| is_more_of(name, &outermost.function))
                 {
                     outermost.function = name;
@@ -117,8 +117,25 @@ impl ModuleNames {
 
 /// Whether a name of the symbol table has this name of DWARF in it, behind the namespaces and classes that it lies in.
 fn is_more_of(name: &str, part: &str) -> bool {
+    // Both write template arguments in their own way.
+    let part = without_arguments(part);
     part.is_empty()
         || name.match_indices(part).any(|(at, _)| name.get(..at).is_some_and(|before| before.ends_with("::")))
+}
+
+/// Whether a name has a namespace or a class.
+fn is_qualified(name: &str) -> bool {
+    without_arguments(name).contains("::")
+}
+
+/// A name up to its template arguments and parameters.
+fn without_arguments(name: &str) -> &str {
+    const CALL: &str = "operator()";
+    if name.starts_with(CALL) {
+        return CALL;
+    }
+    let ends: &[char] = if name.starts_with("operator") { &['('] } else { &['<', '('] };
+    name.split(ends).next().unwrap_or(name)
 }
 
 /// The functions at an address; those that DWARF does not name have an empty name.

@@ -137,7 +137,8 @@ fn attach(memory: c_int, slots: u32) -> Result<(), AttachStatus> {
     let [socket, library] =
         [&socket[..], &library].map(|path| path.split(|byte| *byte == 0).next().unwrap_or_default());
     collector_socket::set_path(socket);
-    let library = own_path().or_else(|| Some(library).filter(|path| !path.is_empty()));
+    // The collector's is there now; what this was loaded from may be gone.
+    let library = if library.is_empty() { own_path() } else { Some(library) };
     let given = Given { socket, library, python_malloc: python_malloc.as_deref() };
     let begin = recording_span::begin(area, &given, Start::Late, begun);
     if begin.is_err() {

@@ -93,7 +93,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     IS_INSTALLED.store(true, Relaxed);
     let watcher = ObjectWatcher { added: native::object_added, removed: native::object_removed };
     match start {
-        Start::OfProgram => got::install(&hook_table::HOOKS, sampling::is_on(), watcher),
+        Start::OfProgram => got::install_at_start(&hook_table::HOOKS, sampling::is_on(), watcher),
         Start::Late => got::install_among_threads(&hook_table::HOOKS, sampling::is_on(), watcher),
     }
     if got::frees_call_no_hook() {

@@ -4,6 +4,7 @@
 //! environment, nothing is done: the library was loaded to be attached later (see [`attach`](super::attach)).
 
 use std::ffi::{c_char, c_int};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 
 use memtrack_transport::Area;
@@ -49,16 +50,25 @@ extern "C" fn begin(_count: c_int, arguments: *const *const c_char, environment:
     let _ = recording_span::begin(area, &given, Start::OfProgram, begun);
 }
 
-/// Fetches the shared memory. A collector whose memory cannot be mapped here offers less when asked again.
+/// Fetches the shared memory. A collector whose memory cannot be mapped here offers less when asked again; one that does not answer,
+/// as it was stopped, is not asked again.
 fn connect() -> Option<Area> {
-    SLOT_COUNTS.iter().find_map(|_| {
+    for _ in SLOT_COUNTS {
         let stream = collector_socket::connect()?;
         // SAFETY: no arguments, cannot fail.
         let pid = unsafe { libc::getpid() };
         // SAFETY: no arguments, cannot fail.
         let ppid = unsafe { libc::getppid() };
         Hello { pid, ppid, fork: None }.send(&stream).ok()?;
-        let (memory, slots) = receive_memory(&stream).ok()?;
-        Area::open(memory.as_fd(), slots).ok()
-    })
+        match receive_memory(&stream) {
+            Ok((memory, slots)) => {
+                if let Ok(area) = Area::open(memory.as_fd(), slots) {
+                    return Some(area);
+                }
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
+            Err(_) => {}
+        }
+    }
+    None
 }

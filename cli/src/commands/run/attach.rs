@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{descendants, lineage};
+use memtrack_collector::{RecordingEnd, descendants, lineage};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     }
     drop(ends);
     let request = wait(&recording, options, &requests);
-    let EndedRecording { capture, summary, children, root, exited } = recording.end();
+    let EndedRecording { capture, summary, children, root, end } = recording.end();
     server.iter_mut().for_each(handler::RecordingServer::withdraw);
     pushes.into_iter().for_each(Pushes::end);
     server.iter().for_each(|server| {
@@ -82,8 +82,13 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
         server.end_views();
     });
     let path = capture.path().to_path_buf();
-    if !run.quiet && !options.background {
-        let how = if exited { "has ended" } else { "runs on, without memtrack" };
+    let how = match end {
+        RecordingEnd::Exited => Some("has ended"),
+        RecordingEnd::Stopped => Some("runs on, without memtrack"),
+        // A warning has said what remains.
+        RecordingEnd::Detached => None,
+    };
+    if let Some(how) = how.filter(|_| !run.quiet && !options.background) {
         message::line(format_args!("memtrack: process {} {how}", options.pid));
     }
     let program = std::fs::read_link(format!("/proc/{}/exe", options.pid));

@@ -52,8 +52,8 @@ pub(super) struct EndedRecording {
     pub(super) summary: Result<RecordingSummary, Error>,
     pub(super) children: Children,
     pub(super) root: Option<OtherRoot>,
-    /// Whether the process has ended.
-    pub(super) exited: bool,
+    /// How it has ended in the first process.
+    pub(super) end: RecordingEnd,
 }
 
 impl AttachedRecording {
@@ -259,7 +259,7 @@ impl AttachedRecording {
         finish: impl FnOnce(Collector) -> Result<RecordingSummary, Error>,
     ) -> EndedRecording {
         let Self { collector, capture, children, root, .. } = self;
-        EndedRecording { capture, summary: finish(collector), children, root, exited: end == RecordingEnd::Exited }
+        EndedRecording { capture, summary: finish(collector), children, root, end }
     }
 }
 
@@ -296,7 +296,10 @@ fn end_recording(pid: i32, detach: impl Fn(i32) -> Result<i32, Refusal>) -> Resu
         match detach(pid) {
             Err(Refusal::NoProcess | Refusal::Zombie | Refusal::Gone) => return Ok(false),
             Err(Refusal::NoLibrary) => return Ok(true),
-            Err(refusal) => bail!("memtrack's library stays active in process {pid}, without recording: {refusal}"),
+            Err(refusal) => bail!(
+                "memtrack's library stays active in process {pid}, without recording: {refusal}; after that 'memtrack detach {pid}' puts \
+                 the process back"
+            ),
             Ok(number) => match AttachStatus::from_number(number) {
                 Some(AttachStatus::Done | AttachStatus::NotRecorded) => return Ok(true),
                 Some(AttachStatus::Busy) => std::thread::sleep(PAUSE),

@@ -117,6 +117,7 @@ pub(super) fn report(
             if summary.process.as_ref().is_some_and(|process| process.own_malloc) {
                 message::warning(OWN_MALLOC);
             }
+            warn_of_missing(&summary);
             if let Some(text) = unrecorded_children.and_then(|children| children.text(summary.before)) {
                 message::warning(format_args!("its children were {text}"));
             }
@@ -140,6 +141,12 @@ pub(super) fn report(
         recorded((options, termination), &capture, &summary, with, unrecorded_children);
     }
     [own, captures].concat()
+}
+
+fn warn_of_missing(summary: &RecordingSummary) {
+    if summary.missing > 0 {
+        message::warning(unrecorded(summary.missing.into()));
+    }
 }
 
 /// Prints problems of the children's captures, and removes those of processes that exited before recording began;
@@ -168,9 +175,6 @@ fn finish_children(quiet: bool, summary: &RecordingSummary, children: &Children)
         captures.push(capture.path().to_path_buf());
     }
     children.discard_rest();
-    if summary.missing > 0 && !quiet {
-        message::warning(unrecorded(summary.missing.into()));
-    }
     captures
 }
 
@@ -202,6 +206,10 @@ fn recorded(
     let native = has_memory && summary.process.iter().chain(followed).any(is_native);
     let names = DebugFileSearch::limited(LINES_TAKE, NAMES_TAKE, Some(processor_time));
     let read = read.then(|| read_back(&all, (!native, names.clone())));
+    // Else reading has warned of it.
+    if !matches!(read, Some(Ok(_))) {
+        warn_of_missing(summary);
+    }
     let took = match &read {
         Some(Ok((capture, _))) => capture.info.duration_ns(&capture.analysis),
         _ => nanos(summary),

@@ -28,6 +28,8 @@ const LEAST_SPAN_NS: u64 = 2_000_000_000;
 const TAKES_TIME: &str = "allocating and freeing takes time";
 /// From this average size on, glibc may give each block a mapping of its own. Whether it is written to is not known.
 const LARGE: u64 = 128 << 10;
+/// Of fewer blocks it is no churn.
+const LEAST_TIMES: u64 = 8;
 const NEW_PAGES: &str = ", and such large blocks may have their pages made new each time";
 /// One byte that is held weighs as much as so many that come and go,
 const WEIGHS: u64 = 64;
@@ -49,7 +51,10 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources) -> Vec<Findin
         let (all, held) = (row.allocated.tally, row.peak.tally.bytes.max(row.leaked.tally.bytes));
         let by_bytes = rate(all.bytes) >= LEAST_BYTES && is_share(all.bytes, totals.allocations.bytes);
         let by_count = rate(all.count) >= LEAST_BLOCKS && is_share(all.count, totals.allocations.count);
-        all.bytes / TIMES >= held && all.bytes / MUCH >= rows.in_memory && (by_bytes || by_count)
+        all.count >= LEAST_TIMES
+            && all.bytes / TIMES >= held
+            && all.bytes / MUCH >= rows.in_memory
+            && (by_bytes || by_count)
     };
     let is_of_others = |row: &super::rows::LineRow| row.whose() != Whose::Own;
     let weight = |row: &super::rows::LineRow| {

@@ -5,9 +5,9 @@
 //!
 //! Invariant: each block is in one pair at most, and both blocks of a pair were live at the peak.
 
-use memtrack_reader::StackId;
 use memtrack_reader::origin::Whose;
 use memtrack_reader::query::{AllocationOutcome, AllocationRecord};
+use memtrack_reader::{StackId, ThreadId};
 
 use super::{Evidence, Finding, FindingKind, LineRows, Place, Severity, command};
 use crate::reports::capture_info::Capture;
@@ -89,6 +89,7 @@ pub(crate) struct LargeBlock {
     order: u64,
     time_ns: u64,
     lifetime_ns: u64,
+    thread: ThreadId,
     freed: bool,
 }
 
@@ -102,6 +103,7 @@ impl LargeBlock {
             order: record.order,
             time_ns: record.time_ns,
             lifetime_ns: record.lifetime_ns,
+            thread: record.thread,
             freed: !record.leaked && matches!(record.fate, AllocationOutcome::Freed { .. }),
         })
     }
@@ -130,10 +132,13 @@ impl LargeBlock {
             && self.place.shares_function(&earlier.place)
     }
 
-    /// Whether it, the later of a pair, took the place of the earlier one: the same line, called in the same way, made both, and the
-    /// earlier one ended first.
+    /// Whether it, the later of a pair, took the place of the earlier one: the same line, called in the same way in the same thread,
+    /// made both, and the earlier one ended first.
     fn replaced(&self, earlier: &Self) -> bool {
-        earlier.freed && earlier.end_ns() < self.end_ns() && self.place.has_path_of(&earlier.place)
+        self.thread == earlier.thread
+            && earlier.freed
+            && earlier.end_ns() < self.end_ns()
+            && self.place.has_path_of(&earlier.place)
     }
 }
 

@@ -54,7 +54,9 @@ pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &Lin
         let is_much = growth.bytes >= LEAST.max(rows.in_memory / LEAST_PART);
         // What has grown is live: it is known as exactly as that.
         let is_seen = growth.bytes > noise(row.leaked.tally);
-        (is_much && is_seen && row.leaked.tally.bytes >= growth.bytes / 2).then_some((row, growth))
+        // What is only reserved takes no memory, however it grows.
+        let is_kept = row.absent.present_of_leaked(row.leaked.tally.bytes) >= growth.bytes / 2;
+        (is_much && is_seen && is_kept).then_some((row, growth))
     });
     let mut grows: Vec<_> = grows.collect();
     grows.sort_by_key(|(_, growth)| std::cmp::Reverse(growth.bytes));

@@ -18,6 +18,8 @@ const MOST: usize = 3;
 /// A line is named if it holds at least this many bytes, and this percentage of the peak.
 const LEAST: u64 = 64 << 10;
 const LEAST_PERCENT: u64 = 10;
+/// What a line has in memory beside what it only reserves is told where it is at least this part of that.
+pub(super) const LEAST_BESIDE: u64 = 8;
 
 /// What it means that a line holds much, and what may be done; and the same where most of it was not given back.
 const HELD: &str = "This memory was live when the program's heap was largest; less of it lowers the peak.";
@@ -39,9 +41,10 @@ pub(super) fn findings(
     let of_row = |row| Holder::of(row, rows, sources);
     let mut holders: Vec<Holder<'_>> = rows.rows.iter().filter_map(of_row).collect();
     // Own code first: what the program can change.
-    holders.sort_by_key(|holder| std::cmp::Reverse((holder.row.whose() == Whose::Own, holder.row.peak.tally.bytes)));
+    let much = |holder: &Holder<'_>| if holder.reserves { holder.row.peak.tally.bytes } else { holder.row.present() };
+    holders.sort_by_key(|holder| std::cmp::Reverse((holder.row.whose() == Whose::Own, much(holder))));
     holders.retain(|holder| !holder.row.is_named_by(capture, others));
-    let (reserving, holding): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| holder.row.is_mostly_absent());
+    let (reserving, holding): (Vec<_>, Vec<_>) = holders.into_iter().partition(|holder| holder.reserves);
     let held = [holding, reserving].into_iter().filter(|holders| !holders.is_empty());
     held.map(|holders| finding((rows, leaks), &holders, objects)).collect()
 }
@@ -49,6 +52,8 @@ pub(super) fn findings(
 /// A line that holds much at the peak.
 struct Holder<'a> {
     row: &'a LineRow,
+    /// Most of it is not in memory, and the rest is little.
+    reserves: bool,
     place: Option<Place>,
 }
 
@@ -56,18 +61,19 @@ impl<'a> Holder<'a> {
     fn of(row: &'a LineRow, rows: &LineRows<'_>, sources: &mut Sources) -> Option<Self> {
         let tally = row.peak.tally;
         let least = LEAST.max(rows.in_memory / (100 / LEAST_PERCENT));
-        let held = if row.is_mostly_absent() { tally.bytes } else { row.present() };
+        let reserves = row.is_mostly_absent() && row.present() < least.max(row.absent.absent / LEAST_BESIDE);
+        let held = if reserves { tally.bytes } else { row.present() };
         // Memory without a stack is the interpreter's own, from before any code ran.
         // What samples leave open is not named.
         if row.whose() == Whose::Imports || held < least || tally.bytes_range().0 == 0 || !row.has_line() {
             return None;
         }
-        Some(Self { row, place: row.place(row.peak, rows.capture, sources) })
+        Some(Self { row, reserves, place: row.place(row.peak, rows.capture, sources) })
     }
 
     /// `67.1 % of the peak`. Of what was only reserved it is its share of all.
     fn share(&self, rows: &LineRows<'_>) -> String {
-        match self.row.is_mostly_absent() {
+        match self.reserves {
             true => format!("{} of {}", percent(self.row.peak.tally.bytes, rows.peak.bytes), rows.name_of_peak()),
             false => rows.share_of_peak(self.row),
         }
@@ -119,5 +125,5 @@ fn finding(
         advice: if is_kept { LET_GO } else { LESS }.into(),
         command: command(capture, &format!("tree --text{filters}")),
     };
-    if first.row.is_mostly_absent() { rows.absent.reserved(finding, capture) } else { finding }
+    if first.reserves { rows.absent.reserved(finding, capture) } else { finding }
 }

@@ -4,12 +4,13 @@
 
 use memtrack_reader::origin::Whose;
 
+use super::held::LEAST_BESIDE;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::leaked::LeakMoment;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
-use crate::units::percent;
+use crate::units::{percent, size};
 
 /// Number of lines.
 const MOST: usize = 3;
@@ -53,8 +54,8 @@ impl<'a> Leaks<'a> {
         let least = LEAST.max(self.whole / (100 / LEAST_PERCENT)).max(rows.in_memory / (100 / LEAST_PERCENT_OF_PEAK));
         let is_much = |row: &&LineRow| {
             row.has_line()
-                && present(row) >= least
-                && is_known(row)
+                && present(row) >= if is_known(row) { least } else { least.max(row.absent.at_last / LEAST_BESIDE) }
+                && row.leaked().bytes_range().0 > 0
                 && !row.is_named_by(capture, growing)
                 && !(row.is_evidence_of(capture, held) && self.evidence(row).is_some())
         };
@@ -71,7 +72,7 @@ impl<'a> Leaks<'a> {
                 filters = place.as_ref().map_or_else(String::new, |place| format!(" {}", place.filters()));
             }
             let leaked = row.leaked();
-            let text = format!("{}, {}: {}", in_blocks(leaked), self.share(row), row.name(capture));
+            let text = format!("{}{}, {}: {}", in_blocks(leaked), in_memory(row), self.share(row), row.name(capture));
             evidence.push(Evidence { text, tally: leaked, place, ..Evidence::default() });
             evidence.extend(row.objects(objects));
         }
@@ -79,10 +80,11 @@ impl<'a> Leaks<'a> {
             kind: FindingKind::Leaked,
             severity: Severity::Note,
             title: format!(
-                "{} has {}, {} live {}",
+                "{} has {}, {}{} live {}",
                 first.name(capture),
                 self.share(first),
                 size_of(tally),
+                in_memory(first),
                 capture.info.leak_moment.when()
             ),
             bytes: tally.bytes,
@@ -119,6 +121,11 @@ impl<'a> Leaks<'a> {
 fn is_known(row: &LineRow) -> bool {
     let leaked = row.leaked();
     leaked.bytes_range().0 > 0 && !row.absent.is_most_of_leaked(leaked.bytes)
+}
+
+/// `, 12.4 MB of it in memory,` of what leaked of a line that mostly reserves.
+fn in_memory(row: &LineRow) -> String {
+    if is_known(row) { String::new() } else { format!(", {} of it in memory,", size(present(row))) }
 }
 
 /// Bytes of what leaked of a line, without what is not in memory.

@@ -26,22 +26,22 @@ pub(super) struct BlocksOfLine {
     blocks: u64,
     bytes: u64,
     /// Of these, what is in memory at no account.
-    absent: u64,
+    pub(super) absent: u64,
     /// What is in memory at no account either, but may have been between two.
     pub(super) unseen: u64,
     /// What is not in memory at the last account of their lives.
-    at_last: u64,
+    pub(super) at_last: u64,
 }
 
 impl BlocksOfLine {
     /// Whether most of what the line holds is not in memory.
     pub(super) fn is_most_of(self, held: u64) -> bool {
-        is_most(self.absent, held.min(self.bytes))
+        is_most(self.absent, held)
     }
 
     /// The same of what leaked, which has its last account.
     pub(super) fn is_most_of_leaked(self, leaked: u64) -> bool {
-        is_most(self.at_last, leaked.min(self.bytes))
+        is_most(self.at_last, leaked)
     }
 
     /// Of so many live bytes, those that are in memory.

@@ -39,6 +39,14 @@ pub(super) fn texts(capture: &Capture, has_accounts: bool) -> Vec<String> {
     );
     say(is_python && !process.native_traces, "functions of C, C++ and Rust; record with --native");
     say(info.has_no_stacks, "call stacks: record with --native");
-    say(!has_accounts, "pages that the allocator keeps after frees: figures are of what the program asked for");
+    let is_part = info.narrowed || !info.processes.is_empty();
+    say(
+        is_part && !has_accounts,
+        "which of it is not in memory, and pages that the allocator keeps after frees: explain a whole capture of one process",
+    );
+    say(
+        !is_part && !has_accounts,
+        "pages that the allocator keeps after frees: figures are of what the program asked for",
+    );
     texts
 }

@@ -86,7 +86,7 @@ impl<'a> LineRows<'a> {
         if peak - self.in_memory < peak / (100 / LEAST_ABSENT_PERCENT) {
             return format!("{} of {name}", percent(bytes, peak));
         }
-        format!("{} of what is in memory of {name}", percent(present, self.in_memory))
+        format!("{} of what is in memory of {name}", percent(present.min(self.in_memory), self.in_memory))
     }
 
     /// `absent`: what is known not to be in memory.

@@ -4,10 +4,11 @@
 //! the loader copies what the library's relocations have put there, and everything uses the copy from then on, the library
 //! too: the slot that is patched in the library is read by nobody. `xmlFree` of libxml2 is such a variable.
 //!
-//! Invariant: a word is changed only if it holds a hook's original, and is the copy of a slot of a library that was patched
-//! to lead to that hook. What the program has stored there itself stays.
+//! Invariant: a word is changed only before the program runs, if it holds a hook's original, and is the copy of a slot of a library
+//! that was patched to lead to that hook. It is not put back: the program may have protected its memory since, and the hook passes
+//! calls on where nothing is recorded.
 
-#![expect(clippy::disallowed_types, reason = "runs at start-up and in a dlopen only, outside of hooks")]
+#![expect(clippy::disallowed_types, reason = "runs at start-up only, outside of hooks")]
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,7 +22,6 @@ use super::hooked_relocations::Relocations;
 use super::originals;
 use super::protection::Protection;
 use super::seen_objects::SeenObject;
-use super::slot::ChangedWord;
 use crate::platform::loaded_object::{LoadedObject, Range};
 use crate::platform::symbol_tables::for_each_definition;
 
@@ -39,25 +39,22 @@ pub(super) struct PatchedObjects<'a> {
 }
 
 impl PatchedObjects<'_> {
-    /// Changes the words of the program's copies, after everything was patched.
-    pub(super) fn redirect_copies(&self, library: LoadedLibrary<'_>, changed: &mut Vec<ChangedWord>) -> Option<()> {
+    /// Changes the words of the program's copies, after everything was patched and before the program runs.
+    pub(super) fn redirect_copies(&self, library: LoadedLibrary<'_>) -> Option<()> {
         let program = self.objects.first().filter(|program| program.base == library.addr())?;
         let dynamic = Dynamic::read(program)?;
         let library = DynamicLibrary::initialize(library).ok()?;
         let known = |hook: &'static Hook| Some((originals::known_original(hook), hook)).filter(|known| known.0 != 0);
         let known: Vec<(usize, &'static Hook)> = hooks().iter().filter_map(known).collect();
-        let pages = program.relro_pages(self.page_size);
-        let mut protection = Protection::new(pages.clone(), libc::PROT_READ);
+        let mut protection = Protection::new(program.relro_pages(self.page_size), libc::PROT_READ);
         for copy in Relocations::of(&library, &dynamic).copies() {
             let variable = program.base.wrapping_add(copy.r_offset as usize);
             let size = dynamic.size(copy.symbol_index()).unwrap_or(0).min(LARGEST);
             for (address, hook) in pointers(program, variable..variable.saturating_add(size), &known) {
                 let name = dynamic.name_start(copy.symbol_index(), LONGEST_NAME);
                 let Some(name) = name.and_then(|name| CStr::from_bytes_until_nul(name).ok()) else { break };
-                if self.leads_to_hook_at_home(name, address.wrapping_sub(variable), hook)
-                    && let Some((before, after)) = write(address, hook, &mut protection)
-                {
-                    changed.push(ChangedWord { address, before, after, pages: pages.clone(), usual: libc::PROT_READ });
+                if self.leads_to_hook_at_home(name, address.wrapping_sub(variable), hook) {
+                    write(address, hook, &mut protection);
                 }
             }
         }
@@ -102,13 +99,12 @@ fn pointers(
     addresses.filter_map(hook_at).collect()
 }
 
-/// Makes the word at an address lead to the hook, if it leads to the original still; gives what it was and is.
-fn write(address: usize, hook: &'static Hook, protection: &mut Protection) -> Option<(usize, usize)> {
-    let (before, after) = (hook.original(), hook.slot_target());
+/// Makes the word at an address lead to the hook, if it leads to the original still.
+fn write(address: usize, hook: &'static Hook, protection: &mut Protection) {
     // SAFETY: an aligned word in a writable segment of the program; others read and write it as one word.
     let word = unsafe { &*(address as *const AtomicUsize) };
-    // Fails when the program has changed it just now, which is then left.
-    let is_written = protection.make_writable(address)
-        && word.compare_exchange(before, after, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    is_written.then_some((before, after))
+    if protection.make_writable(address) {
+        // Fails when another constructor has changed it, which is then left.
+        let _ = word.compare_exchange(hook.original(), hook.slot_target(), Ordering::AcqRel, Ordering::Relaxed);
+    }
 }

@@ -54,13 +54,15 @@ struct PatchState {
     removing: AtomicBool,
     /// Slots that were patched are to be looked at once more.
     rewriting: AtomicBool,
+    /// The program has not run yet: its variables are as the loader left them.
+    starting: AtomicBool,
     watcher: OnceLock<ObjectWatcher>,
 }
 
 /// What was changed in loaded objects.
 struct ObjectChanges {
     known: Vec<SeenObject>,
-    /// Words outside of slots: of symbol tables, of the loader's data, and of variables that the program has copies of.
+    /// Words outside of slots: of symbol tables, and of the loader's data.
     words: Vec<ChangedWord>,
     hooked: HookedRelocations,
 }
@@ -80,6 +82,7 @@ static STATE: PatchState = PatchState {
     again: AtomicBool::new(false),
     removing: AtomicBool::new(false),
     rewriting: AtomicBool::new(false),
+    starting: AtomicBool::new(false),
     watcher: OnceLock::new(),
 };
 
@@ -93,8 +96,14 @@ pub(crate) struct ObjectWatcher {
 }
 
 /// Looks up the originals of `hooks` and patches everything that is loaded, for everything to be recorded or samples.
-/// Called when recording begins, outside of hooks; other threads may run.
-pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
+/// Called when recording begins, outside of hooks, in a program that has not run yet.
+pub(crate) fn install_at_start(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
+    STATE.starting.store(true, Ordering::Release);
+    install(hooks, samples, watcher);
+    STATE.starting.store(false, Ordering::Release);
+}
+
+fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
     hook_lookup::set(hooks);
     // The first caller is the only one.
     let _ = STATE.watcher.set(watcher);
@@ -103,12 +112,12 @@ pub(crate) fn install(hooks: &'static HookTable, samples: bool, watcher: ObjectW
     patch(None);
 }
 
-/// Whether the real `free` calls no hook. After [`install`].
+/// Whether the real `free` calls no hook. After [`install_at_start`] or [`install_among_threads`].
 pub(crate) fn frees_call_no_hook() -> bool {
     originals::is_free_the_c_librarys()
 }
 
-/// As [`install`], where other threads may have been binding slots meanwhile, each of which writes what it has found.
+/// The same in a running program, where other threads may have been binding slots meanwhile, each of which writes what it has found.
 pub(crate) fn install_among_threads(hooks: &'static HookTable, samples: bool, watcher: ObjectWatcher) {
     install(hooks, samples, watcher);
     STATE.rewriting.store(true, Ordering::Release);
@@ -250,10 +259,11 @@ fn patch_round(ObjectChanges { known, words, hooked }: &mut ObjectChanges) {
                 .unwrap_or_else(|| SeenObject::new(object, PatchOutcome::default()))
         }));
     }
-    if let (true, Some(program)) = (is_program_new, plt_rs::collect_modules().into_iter().next()) {
+    let is_new = is_program_new && STATE.starting.load(Ordering::Acquire);
+    if let (true, Some(program)) = (is_new, plt_rs::collect_modules().into_iter().next()) {
         let patched = PatchedObjects { objects: &loaded.objects, outcomes: known, page_size: unpatched.page_size };
         // What is not as it should be in the program's tables has no copies.
-        let _ = patched.redirect_copies(program, words);
+        let _ = patched.redirect_copies(program);
     }
     symbol_redirect::redirect(&loaded.objects, unpatched.page_size, words);
     loaded.remember();

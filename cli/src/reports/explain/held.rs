@@ -6,6 +6,7 @@ use memtrack_reader::View;
 use memtrack_reader::origin::Whose;
 
 use super::leaked::Leaks;
+use super::not_in_memory::LEAST_BESIDE;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, Place, Severity, command, in_blocks};
 use crate::reports::estimates;
@@ -18,8 +19,6 @@ const MOST: usize = 3;
 /// A line is named if it holds at least this many bytes, and this percentage of the peak.
 const LEAST: u64 = 64 << 10;
 const LEAST_PERCENT: u64 = 10;
-/// What a line has in memory beside what it only reserves is told where it is at least this part of that.
-pub(super) const LEAST_BESIDE: u64 = 8;
 
 /// What it means that a line holds much, and what may be done; and the same where most of it was not given back.
 const HELD: &str = "This memory was live when the program's heap was largest; less of it lowers the peak.";

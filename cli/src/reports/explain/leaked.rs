@@ -4,7 +4,7 @@
 
 use memtrack_reader::origin::Whose;
 
-use super::held::LEAST_BESIDE;
+use super::not_in_memory::LEAST_BESIDE;
 use super::rows::LineRow;
 use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_of};
 use crate::reports::leaked::LeakMoment;

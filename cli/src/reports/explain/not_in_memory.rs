@@ -12,6 +12,8 @@ use crate::units::{count, size};
 
 /// Bytes from which it is said.
 const LEAST: u64 = 16 << 20;
+/// What a line has in memory beside what it only reserves is told where it is at least this part of that.
+pub(super) const LEAST_BESIDE: u64 = 8;
 
 /// The lines whose blocks are not all in memory at a moment; none where that is not known.
 #[derive(Debug, Default)]

@@ -22,7 +22,7 @@ pub(super) struct NotInMemory<'a> {
     rows: Vec<(Option<&'a NamedLine>, BlocksOfLine)>,
 }
 
-/// Large blocks of a line.
+/// Large blocks of a line that were live at the peak.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct BlocksOfLine {
     blocks: u64,
@@ -31,7 +31,7 @@ pub(super) struct BlocksOfLine {
     pub(super) absent: u64,
     /// What is in memory at no account either, but may have been between two.
     pub(super) unseen: u64,
-    /// What is not in memory at the last account of their lives.
+    /// Of blocks of the line that live to the end, what is not in memory at the last account.
     pub(super) at_last: u64,
 }
 

@@ -101,3 +101,35 @@ def test_what_tasks_have_is_called_by_its_variable(executable, tmp_path, version
         "__main__.Result": {"__main__.DONE[…].<result>": 6},
         "__main__.Failed": {"__main__.DONE[…].<exception>": 3},
     }
+
+
+# Frames lie where tuples with pointers to the object were, and up to 3.10 do not clear the stack of their `try` blocks.
+LEFT_OVER = """
+import sys
+class Target: pass
+HOLDER = {"a": {"b": {"c": [Target()]}}}
+def pointers():
+    target = HOLDER["a"]["b"]["c"][0]
+    return [(target,) * slots for slots in range(40, 56) for number in range(300)]
+def wait(number): yield number
+FILLED = pointers()
+del FILLED
+WAITING = [wait(number) for number in range(500)]
+for waiting in WAITING: next(waiting)
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_was_in_a_frames_memory_before_is_no_reference(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(LEFT_OVER)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        until_it_waits(process.pid)
+        rows = objects(executable, process, "--why", "__main__.Target")["why"]
+        process.stdin.write("\n")
+    assert {row["pattern"]: row["count"] for row in rows} == {"__main__.HOLDER[…][…][…][…]": 1}

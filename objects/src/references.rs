@@ -182,9 +182,9 @@ impl ReferenceReader<'_> {
                     & self.field_words(of, address, 32, self.layout.frame_data, each)
             }
             ObjectKind::Generator if self.layout.has_light_frames() => {
-                let frame = self.layout.generator_frame;
-                self.field_words(of, address, 16, frame, each) & self.frame_of_generator(address, each)
+                self.generator_fields(of, address, each) & self.frame_of_generator(address, each)
             }
+            ObjectKind::Generator => self.generator_fields(of, address, each),
             ObjectKind::Frame => self.frame_object(of, address, each),
             ObjectKind::WeakReference => {
                 // Not the object, nor the neighbours in its list of weak references, nor that list's lock.
@@ -207,9 +207,7 @@ impl ReferenceReader<'_> {
             }
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
-            ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Generator => {
-                self.fields_before_items(of, address, each)
-            }
+            ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code => self.fields_before_items(of, address, each),
         };
         is_whole
     }
@@ -229,12 +227,9 @@ impl ReferenceReader<'_> {
             ObjectKind::NumpyArray => self.objects_of_array(address, part, each),
             ObjectKind::Outer(holder) => self.outer_items(holder, address, part, each),
             ObjectKind::Code if self.layout.has_light_frames() => true,
-            ObjectKind::Generator if self.layout.has_light_frames() => true,
-            ObjectKind::Tuple
-            | ObjectKind::Fields
-            | ObjectKind::Code
-            | ObjectKind::Generator
-            | ObjectKind::Greenlet => self.items(of, address, part, each),
+            ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Greenlet => {
+                self.items(of, address, part, each)
+            }
             _ => true,
         }
     }

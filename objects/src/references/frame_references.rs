@@ -18,6 +18,12 @@ const FRAMES_OF_INTERPRETER: u8 = 3;
 const VALUE_STACK: u64 = 64;
 const STACK_TOP: u64 = 72;
 const STACK_DEPTH: u64 = 80;
+/// And its generator, behind the last of its references: the frame only borrows it. Numbers follow, and the stack of its `try`
+/// blocks, behind whose end stands what was there before.
+const GENERATOR: u64 = 96;
+const GENERATOR_OF_3_10: u64 = 88;
+/// Where generators before 3.10 say in one byte whether they are being executed.
+const GENERATOR_IS_RUNNING: u64 = 24;
 /// Slots of a frame that are read at most.
 const MOST_SLOTS: u64 = 1 << 16;
 
@@ -52,6 +58,30 @@ impl ReferenceReader<'_> {
     fn is_frame_of_interpreter(&self, frame: u64) -> bool {
         let owner = || self.memory.u8(frame.wrapping_add(self.layout.frame_owner)).unwrap_or(FRAMES_OF_INTERPRETER);
         self.layout.minor >= 12 && owner() >= FRAMES_OF_INTERPRETER
+    }
+
+    /// The fields of a generator, coroutine or asynchronous generator. Numbers that fill a part of their word, and what plain
+    /// generators never set, have in them what was in that memory before.
+    pub(crate) fn generator_fields(
+        &self,
+        of: &ObjectType,
+        address: u64,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        // Where what is executed in the generator has the exceptions that its caller handles, which is in no object of its own.
+        // Behind it is the last reference: where a coroutine was made, or what finalizes an asynchronous generator.
+        let outer_exceptions = match self.layout.minor {
+            ..10 => 88,
+            10 => 80,
+            11.. => self.layout.generator_frame.saturating_sub(24),
+        };
+        let end = if of.name == "builtins.generator" { outer_exceptions } else { outer_exceptions + 16 };
+        self.field_words(of, address, 16, end, &mut |place, word| {
+            let is_running = self.layout.minor < 10 && place == ReferencePlace::Field(GENERATOR_IS_RUNNING);
+            if !is_running && place != ReferencePlace::Field(outer_exceptions) {
+                each(place, word);
+            }
+        })
     }
 
     /// The frame within a generator, coroutine or asynchronous generator. Of one that has ended only the code is left: what it
@@ -155,13 +185,8 @@ impl ReferenceReader<'_> {
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
         let Some(slots) = self.slots_of_frame_object(address) else { return false };
-        let generator = ReferencePlace::Field(if self.layout.minor >= 10 { 88 } else { 96 });
-        let fields = self.field_words(of, address, 24, self.layout.frame_data, &mut |place, word| {
-            // The frame only borrows its generator, which holds the frame.
-            if place != generator {
-                each(place, word);
-            }
-        });
+        let end = if self.layout.minor >= 10 { GENERATOR_OF_3_10 } else { GENERATOR };
+        let fields = self.field_words(of, address, 24, end, each);
         let mut index = 0;
         fields
             & self.memory.words(address.wrapping_add(self.layout.frame_data), slots.in_use, |word| {

@@ -4,6 +4,7 @@
 //! Weak references and lists of them are left out. Invariant: what is passed on is a candidate; whoever takes it checks
 //! that an object is there.
 
+pub(crate) mod container_references;
 pub(crate) mod frame_references;
 pub(crate) mod numpy_objects;
 pub(crate) mod outer_references;
@@ -14,8 +15,7 @@ use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::static_types::StaticTypes;
 use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
-use crate::object::contents::DEQUE_ITEMS;
-use crate::object::dictionary::{Dictionary, KeyTable, values_start};
+use crate::object::dictionary::{KeyTable, values_start};
 use crate::object::measures::Measure;
 use crate::object::numpy_array;
 use crate::object::types::{ObjectKind, ObjectType};
@@ -30,10 +30,6 @@ const CODE_KEPT_FIELDS: u64 = 4;
 pub(crate) const FIRST_OF_CODE_KEPT: u64 = 1 << 20;
 /// How the dictionaries are called that a static type has in other interpreters than the main one.
 pub(crate) const OF_SUBINTERPRETERS: u64 = 1 << 20;
-/// Blocks of a deque that are followed at most.
-const MOST_BLOCKS: u64 = 1 << 24;
-/// Where the values of [`ObjectKind::TeeData`] begin.
-const TEE_VALUES: u64 = 40;
 /// The most words of a fixed part.
 const MOST_FIELDS: u64 = 1 << 16;
 /// Items of an object that are read at once, where an object is read in parts.
@@ -379,72 +375,6 @@ impl ReferenceReader<'_> {
         let found = self.memory.u64(at);
         each(ReferencePlace::Field(0), found.unwrap_or(0));
         found.is_some()
-    }
-
-    /// The iterator, what comes behind it, and the values so far: the words of later ones are never set.
-    fn tee_data(&self, of: &ObjectType, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let fields = self.layout.fields(address);
-        let Some(count) = self.memory.u32(fields.wrapping_add(24)) else { return false };
-        let most = self.fixed(of).saturating_sub(TEE_VALUES) / 8;
-        let mut index = 0;
-        self.field_words(of, address, 16, 24, each)
-            & self.field_words(of, address, 32, TEE_VALUES, each)
-            & self.memory.words(fields.wrapping_add(TEE_VALUES), u64::from(count).min(most), |word| {
-                each(ReferencePlace::Item(index), word);
-                index += 1;
-            })
-    }
-
-    fn dictionary(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let Some(read) = Dictionary::read(self.memory, self.layout, address) else { return false };
-        let Some(some) = part.of(read.keys.entries) else { return false };
-        read.each_of(self.memory, some, |key, value| {
-            if value != 0 {
-                each(ReferencePlace::Value(key), value);
-                each(ReferencePlace::Key, key);
-            }
-        })
-    }
-
-    fn list(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
-        let (Some(count), Some(items)) = (word(16), word(24)) else { return false };
-        self.entry_words(items, (count, 1), part, ReferencePlace::Item, each)
-    }
-
-    fn set(&self, address: u64, part: &mut ItemPart, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
-        let (Some(mask), Some(table)) = (word(32), word(40)) else { return false };
-        let Some(Range { start, end }) = mask.checked_add(1).and_then(|size| part.of(size)) else { return false };
-        let mut index = 0_u64;
-        self.memory.words(table.wrapping_add(start * 16), (end - start) * 2, |word| {
-            if index.is_multiple_of(2) {
-                each(ReferencePlace::Member, word);
-            }
-            index += 1;
-        })
-    }
-
-    fn deque(&self, address: u64, each: &mut dyn FnMut(ReferencePlace, u64)) -> bool {
-        let word = |at: u64| self.memory.u64(self.layout.fields(address).wrapping_add(at));
-        let (Some(count), Some(mut block), Some(left)) = (word(16), word(24), word(40)) else { return false };
-        let (mut done, mut place) = (0, left % DEQUE_ITEMS);
-        for _ in 0..MOST_BLOCKS {
-            let some = (DEQUE_ITEMS - place).min(count.saturating_sub(done));
-            if some == 0 {
-                return true;
-            }
-            let is_read = self.memory.words(block.wrapping_add(8 + place * 8), some, |word| {
-                each(ReferencePlace::Item(done), word);
-                done += 1;
-            });
-            let Some(next) = self.memory.u64(block.wrapping_add(8 + DEQUE_ITEMS * 8)) else { return false };
-            if !is_read {
-                return false;
-            }
-            (block, place) = (next, 0);
-        }
-        false
     }
 
     /// A code object, whose other fields are numbers, some of them left as the memory was.

@@ -103,26 +103,47 @@ def test_what_tasks_have_is_called_by_its_variable(executable, tmp_path, version
     }
 
 
-# Frames lie where tuples with pointers to the object were, and up to 3.10 do not clear the stack of their `try` blocks.
+# Objects lie where tuples and lists with pointers to another object were. C code of these does not set all of their memory: frames up
+# to 3.10 not the stack of their `try` blocks, a date without a time zone not even has room for that, and so on.
 LEFT_OVER = """
-import sys
-class Target: pass
-HOLDER = {"a": {"b": {"c": [Target()]}}}
-def pointers():
-    target = HOLDER["a"]["b"]["c"][0]
-    return [(target,) * slots for slots in range(40, 56) for number in range(300)]
+import ctypes, datetime, operator, re, sys, threading, zlib
 def wait(number): yield number
-FILLED = pointers()
-del FILLED
-WAITING = [wait(number) for number in range(500)]
-for waiting in WAITING: next(waiting)
+def waiting(number):
+    made = wait(number)
+    next(made)
+    return made
+MAKE = {
+    "generator": waiting,
+    "match": lambda number: re.match("(a)(b)?", "ab"),
+    "date": lambda number: datetime.datetime(2020, 1, 1 + number % 28),
+    "time": lambda number: datetime.time(number % 24),
+    "argument": lambda number: ctypes.byref(ctypes.c_int(number)),
+    "compressor": lambda number: zlib.compressobj() if number < 20 else None,
+    "decompressor": lambda number: zlib.decompressobj() if number < 20 else None,
+    "lock": lambda number: threading.Lock(),
+    "caller": lambda number: operator.methodcaller("name", number),
+}
+HOLDER = {"a": {"b": {"c": {}}}}
+def leave_pointers(target):
+    filled = [(target,) * slots for slots in range(1, 62) for number in range(100)]
+    filled += [[target] * slots for slots in range(1, 64) for number in range(60)]
+    del filled[::2]
+    return filled[::50]
+for kind, make in MAKE.items():
+    target = type("Target_" + kind, (), {})()
+    HOLDER["a"]["b"]["c"][kind] = {"target": target}
+    made = globals()["MADE_" + kind] = [None] * 300
+    some = leave_pointers(target)
+    for number in range(300): made[number] = make(number)
+    del some, target
 print("ready", flush=True)
 sys.stdin.readline()
 """
+KINDS = ("generator", "match", "date", "time", "argument", "compressor", "decompressor", "lock", "caller")
 
 
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
-def test_what_was_in_a_frames_memory_before_is_no_reference(executable, tmp_path, version):
+def test_what_was_in_an_objects_memory_before_is_no_reference(executable, tmp_path, version):
     script = tmp_path / "app.py"
     script.write_text(LEFT_OVER)
     with subprocess.Popen(
@@ -130,6 +151,54 @@ def test_what_was_in_a_frames_memory_before_is_no_reference(executable, tmp_path
     ) as process:
         assert process.stdout.readline() == "ready\n"
         until_it_waits(process.pid)
-        rows = objects(executable, process, "--why", "__main__.Target")["why"]
+        found = {}
+        for kind in KINDS:
+            rows = objects(executable, process, "--why", f"__main__.Target_{kind}")["why"]
+            found[kind] = {row["pattern"]: row["count"] for row in rows}
         process.stdin.write("\n")
-    assert {row["pattern"]: row["count"] for row in rows} == {"__main__.HOLDER[…][…][…][…]": 1}
+    assert found == {kind: {"__main__.HOLDER[…][…]…[…]": 1} for kind in KINDS}
+
+
+# A function that has ended keeps an exception, whose frame has the functions that called it.
+CALLERS = """
+import gc, sys
+gc.disable()
+class Request: pass
+class Ring: pass
+ERRORS = []
+def validate():
+    try: raise ValueError
+    except ValueError as error: ERRORS.append(error)
+def handle():
+    request = Request()
+    validate()
+def forget():
+    # The exception is a variable of the frame that it has.
+    ring = Ring()
+    try: raise ValueError
+    except ValueError as error: kept = error
+for number in range(20):
+    handle()
+    forget()
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_callers_of_a_kept_exceptions_frame_hold_is_called_by_it(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(CALLERS)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        until_it_waits(process.pid)
+        found = {}
+        for name in ("Request", "Ring"):
+            rows = objects(executable, process, "--why", f"__main__.{name}")["why"]
+            found[name] = {(row["pattern"], row.get("held_by")): row["count"] for row in rows}
+        process.stdin.write("\n")
+    assert found["Request"] == {("__main__.ERRORS[…].__traceback__.tb_frame.f_back.request", None): 20}
+    assert {held_by for _, held_by in found["Ring"]} == {None}
+    assert all("in a ring that only holds itself" in pattern for pattern, _ in found["Ring"])

@@ -16,6 +16,7 @@ use crate::interpreter::static_types::StaticTypes;
 use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
 use crate::object::dictionary::{KeyTable, values_start};
+use crate::object::known_fields::KnownFields;
 use crate::object::measures::Measure;
 use crate::object::numpy_array;
 use crate::object::types::{ObjectKind, ObjectType};
@@ -175,6 +176,7 @@ impl ReferenceReader<'_> {
                 let frame = self.memory.u64(self.layout.fields(address).wrapping_add(24));
                 // Behind these fields is room for the frame, which has something in it only once its function has ended.
                 frame.is_some_and(|frame| self.frame(frame, each))
+                    & self.field_words(of, address, 16, 24, each)
                     & self.field_words(of, address, 32, self.layout.frame_data, each)
             }
             ObjectKind::Generator if self.layout.has_light_frames() => {
@@ -203,6 +205,7 @@ impl ReferenceReader<'_> {
             }
             ObjectKind::Type => self.type_fields(of, address, each),
             ObjectKind::Code if self.layout.has_light_frames() => self.code(of, address, each),
+            ObjectKind::Fields if let Some(known) = of.known => self.known_fields(of, known, address, each),
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code => self.fields_before_items(of, address, each),
         };
         is_whole
@@ -223,11 +226,29 @@ impl ReferenceReader<'_> {
             ObjectKind::NumpyArray => self.objects_of_array(address, part, each),
             ObjectKind::Outer(holder) => self.outer_items(holder, address, part, each),
             ObjectKind::Code if self.layout.has_light_frames() => true,
+            ObjectKind::Fields if of.known.is_some() => true,
             ObjectKind::Tuple | ObjectKind::Fields | ObjectKind::Code | ObjectKind::Greenlet => {
                 self.items(of, address, part, each)
             }
             _ => true,
         }
+    }
+
+    /// The fields of a type of which it is known which are references, and of classes derived from it.
+    fn known_fields(
+        &self,
+        of: &ObjectType,
+        known: &KnownFields,
+        address: u64,
+        each: &mut dyn FnMut(ReferencePlace, u64),
+    ) -> bool {
+        let condition = known.condition.map(|at| self.memory.u8(self.layout.fields(address).wrapping_add(at)));
+        let references = if condition == Some(Some(0)) { &[] } else { known.references };
+        let mut is_whole = condition != Some(None);
+        for (start, end) in references {
+            is_whole &= self.field_words(of, address, *start, *end, each);
+        }
+        is_whole & self.fields(of, address, known.end, each)
     }
 
     /// Where the fields of a class derived from a type without references begin.

@@ -9,7 +9,7 @@ use crate::object::types::{ObjectKind, ObjectType};
 use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS};
 
 /// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
-const BY_OFFSET: [(&str, u64, &str); 30] = [
+const BY_OFFSET: [(&str, u64, &str); 31] = [
     ("_asyncio.Future", 16, "<loop>"),
     ("_asyncio.Future", 24, "<callback>"),
     ("_asyncio.Future", 40, "<callbacks>"),
@@ -32,6 +32,8 @@ const BY_OFFSET: [(&str, u64, &str); 30] = [
     ("builtins.filter", 24, "<iterated>"),
     ("builtins.map", 16, "<iterated>"),
     ("builtins.map", 24, "<function>"),
+    // From 3.11 on.
+    ("builtins.frame", 16, "f_back"),
     ("builtins.hamt", 16, ""),
     ("builtins.mappingproxy", 16, "<mapping>"),
     ("builtins.memoryview", 64, "obj"),

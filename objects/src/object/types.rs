@@ -15,6 +15,7 @@ use crate::interpreter::type_fields::{
 use crate::memory::ObjectMemory;
 use crate::object::borrowed_fields::borrowed_field;
 use crate::object::dictionary::{Dictionary, text_of};
+use crate::object::known_fields::KnownFields;
 use crate::object::measures::Measure;
 use crate::object::outer_holder::OuterHolder;
 
@@ -82,6 +83,8 @@ pub(crate) struct ObjectType {
     pub(crate) basic_size: u64,
     pub(crate) item_size: u64,
     pub(crate) weak_list: i64,
+    /// Which fields are references, where that is known.
+    pub(crate) known: Option<&'static KnownFields>,
     /// A field that is no reference; 0: none.
     pub(crate) borrowed: u64,
     pub(crate) dictionary_offset: i64,
@@ -298,6 +301,7 @@ impl<'a> TypeTable<'a> {
             borrowed: borrowed_field(&name, self.layout),
             name,
             kind,
+            known: self.names_of_c(address).find_map(|(_, name)| KnownFields::of_name(&name)),
             measure: self.measure(address),
             is_conservative: matches!(kind, ObjectKind::Fields | ObjectKind::Outer(_)) && self.has_fields_of_c(address),
             is_size_partial: self.is_size_partial(address),

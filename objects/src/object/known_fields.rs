@@ -1,0 +1,47 @@
+//! Types of CPython of which it is known which of their fields are references: their C code leaves others as the memory was, where
+//! addresses may be left over of what was there before.
+//!
+//! Invariant: a type is known by the name that its C code gave it, and is so in all versions.
+
+/// The fields of a type that are references: the offsets of where they begin and end.
+#[derive(Debug)]
+pub(crate) struct KnownFields {
+    name: &'static str,
+    pub(crate) references: &'static [(u64, u64)],
+    /// Where the fields of classes derived from it begin.
+    pub(crate) end: u64,
+    /// A field of one byte that is 0 in objects without these references.
+    pub(crate) condition: Option<u64>,
+}
+
+static KNOWN: [KnownFields; 9] = [
+    KnownFields::new("datetime.datetime", &[(40, 48)], 48).only_if(HAS_ZONE),
+    KnownFields::new("datetime.time", &[(32, 40)], 40).only_if(HAS_ZONE),
+    KnownFields::new("datetime.date", &[], 32),
+    KnownFields::new("datetime.timedelta", &[], 40),
+    // What `ctypes.byref` gives: the object; a value by value, and a size of a structure, are numbers.
+    KnownFields::new("CArgObject", &[(48, 56)], 64),
+    KnownFields::new("_ctypes.CArgObject", &[(48, 56)], 64),
+    // The text, the groups' borders as a tuple, and the pattern; items are the borders as numbers.
+    KnownFields::new("re.Match", &[(24, 48)], 88),
+    // Behind zlib's structure: data that was not used, and the dictionary.
+    KnownFields::new("zlib.Compress", &[(128, 144), (152, 160)], 168),
+    KnownFields::new("zlib.Decompress", &[(128, 144), (152, 160)], 168),
+];
+/// Of a date with a time, and of a time of day: whether it has a time zone. Without one there is no room for that.
+const HAS_ZONE: u64 = 24;
+
+impl KnownFields {
+    const fn new(name: &'static str, references: &'static [(u64, u64)], end: u64) -> Self {
+        Self { name, references, end, condition: None }
+    }
+
+    const fn only_if(self, condition: u64) -> Self {
+        Self { condition: Some(condition), ..self }
+    }
+
+    /// Those of the type with this name.
+    pub(crate) fn of_name(name: &str) -> Option<&'static Self> {
+        KNOWN.iter().find(|of| of.name == name)
+    }
+}

@@ -117,3 +117,30 @@ def test_a_module_without_symbols(executable, tmp_path):
         process.stdin.write("\n")
     expected = {("<list that C code holds>[…]", f"a pointer to it lies in static data of {built.name}"): 1}
     assert (held, of_other) == (expected, expected)
+
+
+MODULES = """
+import atexit, struct, sys
+class Registered: pass
+def make(held): return lambda: held
+atexit.register(make(Registered()))
+for number in range(1, 40): struct.pack(f"{number}B", *range(number))
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_modules_of_the_standard_library_hold(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(MODULES)
+    with waits([str(interpreter_path(version)), str(script)]) as process:
+        formats = why(executable, process.pid, "Struct")
+        registered = why(executable, process.pid, "__main__.Registered")
+        process.stdin.write("\n")
+    minor = int(version.split(".")[1].rstrip("t"))
+    if 9 < minor < 15:
+        by_c = {held_by for path, held_by in formats if path == "<dict that C code holds>[…]"}
+        assert by_c == {"a pointer to it lies in the state of module _struct"}
+    # Not the table of functions by their versions that the interpreter has since 3.13: it does not hold them.
+    assert not any("_PyRuntime" in (held_by or "") for _, held_by in registered)

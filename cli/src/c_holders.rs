@@ -40,6 +40,8 @@ enum CHolder {
     Block(Option<String>),
     /// The interpreter's state; whether it may have left the pointer there.
     State(bool),
+    /// The state of this module.
+    ModuleState(String),
     /// The stack of this thread.
     Stack(String),
     Nothing,
@@ -85,6 +87,7 @@ fn text(holder: &CHolder, search: PointerSearch, (least, most): (u64, u64)) -> S
         CHolder::Variable(name, file, is_left) => (format!("static variable {name}{offset} of {file}"), *is_left),
         CHolder::Data(file, is_left) => (format!("static data of {file}"), *is_left),
         CHolder::State(is_left) => ("the interpreter's state".into(), *is_left),
+        CHolder::ModuleState(module) => (format!("the state of module {module}"), false),
         CHolder::Block(Some(place)) => (format!("a block of {bytes} that {place} allocated"), false),
         CHolder::Block(None) => (format!("a block of {bytes} that is no object"), false),
         CHolder::Stack(thread) => (format!("the C stack of thread {thread}"), false),
@@ -120,7 +123,7 @@ impl PlaceNames {
             match pointer.place {
                 PointerPlace::Static { module, offset } => offsets.entry(module).or_default().push(offset),
                 PointerPlace::Block { address, .. } => addresses.push(address),
-                PointerPlace::State | PointerPlace::Stack { .. } => {}
+                PointerPlace::State | PointerPlace::ModuleState { .. } | PointerPlace::Stack { .. } => {}
             }
         }
         let modules = picture.pointer_modules();
@@ -162,6 +165,7 @@ impl PlaceNames {
                 None => (CHolder::Block(None), bytes),
             },
             Some(PointerPlace::State) => (CHolder::State(is_reused), 0),
+            Some(PointerPlace::ModuleState { text }) => (CHolder::ModuleState(picture.text_of(text).into()), 0),
             Some(PointerPlace::Stack { text, tid }) => (CHolder::Stack(name_or_number(picture.text_of(text), tid)), 0),
             None => (CHolder::Nothing, 0),
         }

@@ -413,6 +413,7 @@ mod tests {
                     pointer(0, PointerPlace::Static { module: 0, offset: 0x4028 }),
                     pointer(0, PointerPlace::Block { address: 1 << 45, bytes: 4096 }),
                     pointer(1, PointerPlace::State),
+                    pointer(1, PointerPlace::ModuleState { text: 2 }),
                     pointer(2, PointerPlace::Block { address: (1 << 45) - 8, bytes: u64::MAX }),
                     pointer(2, PointerPlace::Stack { text: 2, tid: 77 }),
                 ],

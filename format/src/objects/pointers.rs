@@ -6,7 +6,8 @@
 use super::{unzigzag, zigzag};
 use crate::fields::{FieldReader, FieldWriter};
 
-/// The lowest two bits of a pointer say where it lies: in a block, or here.
+/// The lowest two bits of a pointer say where it lies: in a block, or here. `STATE` is the interpreter's, or, if the next number is not 0,
+/// that of the module whose name is in the row of texts one below it.
 const MODULE: u64 = 1;
 const STACK: u64 = 2;
 const STATE: u64 = 3;
@@ -52,6 +53,11 @@ pub enum PointerPlace {
     },
     /// In the interpreter's state, where that is a block.
     State,
+    /// In the state that C code of a Python module has.
+    ModuleState {
+        /// A row of the picture's texts: the module's name.
+        text: u32,
+    },
     /// On the stack of a thread or in its registers.
     Stack {
         /// A row of the picture's texts: the thread's name.
@@ -99,6 +105,7 @@ impl StoredPointers {
                     at = address;
                 }
                 PointerPlace::State => out.numbers(&[step << 2 | STATE, 0, 0]),
+                PointerPlace::ModuleState { text } => out.numbers(&[step << 2 | STATE, u64::from(text) + 1, 0]),
                 PointerPlace::Stack { text, tid } => out.numbers(&[step << 2 | STACK, text.into(), tid]),
             }
         });
@@ -120,7 +127,10 @@ impl StoredPointers {
                 }
                 MODULE => PointerPlace::Static { module: small(first, modules.len())?, offset: second },
                 STACK => PointerPlace::Stack { text: small(first, texts)?, tid: second },
-                _ => PointerPlace::State,
+                _ => match first.checked_sub(1) {
+                    Some(text) => PointerPlace::ModuleState { text: small(text, texts)? },
+                    None => PointerPlace::State,
+                },
             };
             Some(PicturedPointer { object: last, place })
         })?;

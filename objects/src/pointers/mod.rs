@@ -4,5 +4,7 @@
 //! is an object's address is no proof that C code holds the object.
 
 pub(crate) mod explained;
+pub(crate) mod function_versions;
+pub(crate) mod module_states;
 pub(crate) mod search;
 pub(crate) mod targets;

@@ -10,6 +10,7 @@ use memtrack_format::objects::{
 };
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::{LoadedData, ProcessView, ThreadStack};
+use rustc_hash::FxHashMap;
 
 use crate::finding::addresses::AddressTable;
 use crate::finding::blocks::BlockInUse;
@@ -18,6 +19,8 @@ use crate::interpreter::PythonRuntime;
 use crate::memory::ObjectMemory;
 use crate::object::object_head::may_be_object;
 use crate::pointers::explained::retain_unexplained;
+use crate::pointers::function_versions;
+use crate::pointers::module_states::module_states;
 use crate::pointers::targets::{FoundPointer, PointerRegion, SearchTargets};
 
 /// Bytes that are read at most, and of one stack, which may lie in a larger mapping.
@@ -103,8 +106,10 @@ impl SearchedProcess<'_> {
             PointerSearch::Partial
         };
         let mut found = searcher.targets.found;
+        function_versions::retain_others(&mut found, picture, self.memory, &self.runtime.layout);
         retain_unexplained(&mut found, picture, self.memory);
-        let mut told = ToldPlaces { view: self.view, data: &data, stacks: &stacks, texts, modules: Vec::new() };
+        let states = module_states(picture, self.memory, &self.runtime.layout);
+        let mut told = ToldPlaces { view: self.view, data: &data, stacks: &stacks, states, texts, modules: Vec::new() };
         let all =
             best_of_each(found, &are_reused(picture)).into_iter().filter_map(|pointer| told.pointer(pointer)).collect();
         StoredPointers { search, modules: told.modules, all }
@@ -196,6 +201,8 @@ struct ToldPlaces<'a> {
     view: &'a ProcessView,
     data: &'a [LoadedData],
     stacks: &'a [ThreadStack],
+    /// The names of modules by the addresses of their states.
+    states: FxHashMap<u64, String>,
     texts: &'a mut LabelTexts,
     modules: Vec<PointerModule>,
 }
@@ -208,7 +215,10 @@ impl ToldPlaces<'_> {
                 let of = self.data.get(number as usize)?;
                 PointerPlace::Static { module: self.module(of), offset: address.wrapping_sub(of.bias) }
             }
-            PointerRegion::Block(_, bytes) => PointerPlace::Block { address, bytes },
+            PointerRegion::Block(block, bytes) => match self.states.get(&block) {
+                Some(module) => PointerPlace::ModuleState { text: self.texts.row(module) },
+                None => PointerPlace::Block { address, bytes },
+            },
             PointerRegion::Stack(number) => {
                 let tid = self.stacks.get(number as usize)?.tid;
                 let text = self.texts.row(&self.view.thread_name(tid));

@@ -371,3 +371,47 @@ def test_what_an_object_has_for_itself_is_counted_once(executable, tmp_path, ver
     # A pickler keeps its file besides.
     retained = {name: pictures[1][name]["retained_bytes"] - pictures[0][name]["retained_bytes"] for name in told}
     assert {**retained, "Pickler": None} == {**told, "Pickler": None}
+
+
+ATTRIBUTES = """
+import sys, tracemalloc
+tracemalloc.start()
+class Plain:
+    def __init__(self): self.a = self.b = self.c = self.d = self.e = self.f = self.g = self.h = None
+class Looked(Plain): pass
+def allocated(make):
+    before = tracemalloc.get_traced_memory()[0]
+    made = [make() for number in range(20_000)]
+    return made, tracemalloc.get_traced_memory()[0] - before - sys.getsizeof(made)
+def looked_at():
+    made = Looked()
+    vars(made)
+    return made
+(plain, of_plain), (looked, of_looked) = allocated(Plain), allocated(looked_at)
+print(of_plain, of_looked, flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_instances_retain_has_the_values_of_their_attributes(executable, tmp_path, version):
+    script = tmp_path / "app.py"
+    script.write_text(ATTRIBUTES)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        of_plain, of_looked = map(int, process.stdout.readline().split())
+        until_it_waits(process.pid)
+        command = [executable, "objects", str(process.pid)]
+        told = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+        text = subprocess.run([*command, "-n", "3"], capture_output=True, text=True, check=True)
+        process.stdin.write("\n")
+    types = {row["type"]: row for row in told["types"]}
+    plain, looked = types["__main__.Plain"], types["__main__.Looked"]
+    assert plain["retained_bytes"] == pytest.approx(of_plain, rel=0.002)
+    assert looked["retained_bytes"] == pytest.approx(of_looked, rel=0.002)
+    if int(version.split(".")[1].rstrip("t")) >= 11:
+        assert plain["own_bytes"] + plain["value_bytes"] == pytest.approx(of_plain, rel=0.002)
+        assert "for the attributes of instances" in text.stderr and "of __main__.Plain" in text.stderr
+    else:
+        assert plain["value_bytes"] == 0 and "attributes of instances" not in text.stderr

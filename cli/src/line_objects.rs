@@ -1,6 +1,7 @@
 //! Which Python objects are in the blocks that a line of own code has allocated, and who holds them.
 //!
-//! Invariant: counts and bytes are those of `objects --places` of the same picture, summed up by the line of own code.
+//! Invariant: counts are those of `objects --places` of the same picture, summed up by the line of own code, and bytes, too, with those
+//! of attributes.
 
 use anyhow::Result;
 use memtrack_format::objects::{PictureExtent, PictureHead};
@@ -21,11 +22,11 @@ const LEAST: u64 = 64 << 10;
 const MOST_TYPES: usize = 2;
 const LEAST_PERCENT: u64 = 10;
 
-/// Objects, by their rows, and the sum of their sizes.
+/// Objects, by their rows, and the sum of their sizes, with those of the values of attributes.
 #[derive(Debug, Default)]
 struct ObjectRows {
     rows: Vec<u32>,
-    own_bytes: u64,
+    bytes: u64,
 }
 
 /// Those of the capture's picture: that of the end, or the last one. None, if it has no picture that can be read.
@@ -58,6 +59,7 @@ fn rows_by_line(
     let (read, blocks) = blocks_at(file, head)?;
     let stacks = capture.frames.take_over(&read.frames, |frame| frame)?;
     let capture = &*capture;
+    let values = picture.value_bytes_of_one();
     let mut lines: FxHashMap<StackId, OwnLineKey> = FxHashMap::default();
     let mut by_line: FxHashMap<OwnLineKey, FxHashMap<u32, ObjectRows>> = FxHashMap::default();
     for ((object, block), row) in picture.objects().iter().zip(blocks_of(picture, &blocks)).zip(0..) {
@@ -65,13 +67,13 @@ fn rows_by_line(
         let line = *lines.entry(stack).or_insert_with(|| line_of(capture, stack));
         let of = by_line.entry(line).or_default().entry(object.type_number).or_default();
         of.rows.push(row);
-        of.own_bytes += object.own_bytes;
+        of.bytes += object.own_bytes + values.get(object.type_number as usize).copied().unwrap_or(0);
     }
     Ok(by_line.into_iter().collect())
 }
 
 fn bytes_of(types: &FxHashMap<u32, ObjectRows>) -> u64 {
-    types.values().map(|of| of.own_bytes).sum()
+    types.values().map(|of| of.bytes).sum()
 }
 
 /// The types with most bytes, with who holds their objects.
@@ -81,17 +83,12 @@ fn largest(
     types: FxHashMap<u32, ObjectRows>,
 ) -> Vec<ObjectsOfLine> {
     let least = bytes_of(&types) / 100 * LEAST_PERCENT;
-    let mut types: Vec<(u32, ObjectRows)> = types.into_iter().filter(|(_, of)| of.own_bytes >= least).collect();
-    types.sort_by_key(|(number, of)| (std::cmp::Reverse(of.own_bytes), *number));
+    let mut types: Vec<(u32, ObjectRows)> = types.into_iter().filter(|(_, of)| of.bytes >= least).collect();
+    types.sort_by_key(|(number, of)| (std::cmp::Reverse(of.bytes), *number));
     types.truncate(MOST_TYPES);
     let told = types.into_iter().filter_map(|(number, of)| {
         let holder = picture.paths(&of.rows).first()?.told().to_owned();
-        Some(ObjectsOfLine {
-            name: names.get(&number)?.clone(),
-            count: of.rows.len() as u64,
-            own_bytes: of.own_bytes,
-            holder,
-        })
+        Some(ObjectsOfLine { name: names.get(&number)?.clone(), count: of.rows.len() as u64, bytes: of.bytes, holder })
     });
     told.collect()
 }

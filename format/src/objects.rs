@@ -11,8 +11,8 @@
 //! ```text
 //! time cause mark minor pause resident consistent unreadable
 //! texts: count, (length bytes)…       names of types, attributes, keys, variables
-//! types: count, (text << 2 | partial << 1 | conservative)…
-//!                                     module and qualified name
+//! types: count, (text << 2 | partial << 1 | conservative, value_bytes)…
+//!                                     module and qualified name, bytes of attribute values that no size has
 //! objects: count, address+…           ascending
 //!          (own_bytes << 1 | tracked)… type…
 //! contents: count, (object+ address~)…
@@ -26,12 +26,14 @@
 //!           modules: count, (path identity)…
 //!           count, (object+ << 2 | kind, …)…
 //!                                     0: address~ of the pointer in a block, bytes of that; 1: module, address in its file;
-//!                                     2: text of a thread's name, its number; 3: 0 0, in the interpreter's state
+//!                                     2: text of a thread's name, its number; 3: 0 0, in the interpreter's state,
+//!                                     text+1 0, in that of a module
 //! ```
 //!
 //! `+` marks a difference to the previous row, `~` a zigzag difference. Bit 1 of `consistent` is set where `references`,
 //! `list` and `conservative` are there; in older pictures a type is a text. Bit 2 is set where large objects may be
-//! missing, bit 3 where `partial` is there, bit 4 where `contents` are, bit 5 where `pointers` are. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
+//! missing, bit 3 where `partial` is there, bit 4 where `contents` are, bit 5 where `pointers` are, bit 6 where
+//! `value_bytes` are. The collector takes a tick of that time, as for a mark (see [`crate::marks`]), so a picture has a place in
 //! the order of events.
 //!
 //! Invariant: `decode` of the joined parts of `encode(x)` is `x`; a decoder allocates no more rows than there are bytes, and
@@ -60,6 +62,7 @@ const MISSES_LARGE: u64 = 4;
 const WITH_PARTIAL_SIZES: u64 = 8;
 const WITH_CONTENTS: u64 = 16;
 const WITH_POINTERS: u64 = 32;
+const WITH_VALUE_BYTES: u64 = 64;
 
 /// Why a picture was taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,6 +109,8 @@ pub struct PicturedType {
     pub is_conservative: bool,
     /// Whether a `__sizeof__` that is not known, and not executed, measures its objects: their bytes are those of fields and items.
     pub is_size_partial: bool,
+    /// Bytes that all its objects have for the values of their attributes, besides their sizes; 0 in pictures that do not say so.
+    pub value_bytes: u64,
 }
 
 /// A block in which an object has its items, its bytes or its keys.
@@ -324,7 +329,8 @@ fn read_type(input: &mut FieldReader<'_>, texts: usize, state: u64) -> Option<Pi
     };
     let (is_conservative, is_size_partial) = (bit(WITH_LISTS), bit(WITH_PARTIAL_SIZES));
     let text = u32::try_from(number).ok().filter(|row| (*row as usize) < texts)?;
-    Some(PicturedType { text, is_conservative, is_size_partial })
+    let value_bytes = if state & WITH_VALUE_BYTES != 0 { input.number()? } else { 0 };
+    Some(PicturedType { text, is_conservative, is_size_partial, value_bytes })
 }
 
 /// The list of each object; returns the references that are counted.
@@ -388,8 +394,8 @@ mod tests {
             unreadable: 3,
             texts: ["builtins.dict", "builtins.str", "SESSIONS"].map(Into::into).into(),
             types: vec![
-                PicturedType { text: 0, is_conservative: false, is_size_partial: true },
-                PicturedType { text: 1, is_conservative: true, is_size_partial: false },
+                PicturedType { text: 0, is_conservative: false, is_size_partial: true, value_bytes: 0 },
+                PicturedType { text: 1, is_conservative: true, is_size_partial: false, value_bytes: 1_200_000 },
             ],
             objects: vec![
                 object(4096, 64, 0, CollectorList::Oldest),

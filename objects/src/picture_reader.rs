@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use memtrack_format::objects::{HolderKind, PicturedObject, PicturedRoot, PicturedType, StoredPicture};
 use memtrack_inject::ProcessView;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::finding::addresses::AddressTable;
 use crate::finding::followers::FollowerMemories;
@@ -76,6 +76,7 @@ pub fn read_objects(
         holders: Vec::new(),
         unmeasured: Vec::new(),
         type_references: Vec::new(),
+        value_bytes: FxHashMap::default(),
         by_address: &by_address,
         unreadable: 0,
         is_at_rest: runtime.is_at_rest(view),
@@ -109,12 +110,14 @@ pub fn read_objects(
     let found = std::mem::take(&mut builder.holders);
     let mut blocks = std::mem::take(&mut builder.blocks_without);
     let (is_at_rest, has_all_blocks) = (builder.is_at_rest, builder.has_all_blocks);
-    let (stored, types) = builder.into_stored(references, &rows, threads);
+    let (stored, types, value_bytes) = builder.into_stored(references, &rows, threads);
     let mut texts = LabelTexts::default();
+    let mut value_bytes = value_bytes.into_iter();
     let pictured_types = types.each(|of| PicturedType {
         text: texts.row(&of.name),
         is_conservative: of.is_conservative,
         is_size_partial: of.is_size_partial,
+        value_bytes: value_bytes.next().unwrap_or(0),
     });
     let is_consistent = is_at_rest || !misses_large;
     let stored = StoredPicture { is_consistent, misses_large, types: pictured_types, ..stored };
@@ -188,11 +191,23 @@ fn rows_of_all(addresses: impl Iterator<Item = u64>, by_address: &AddressTable) 
 }
 
 impl<'a> FoundObjects<'a> {
-    /// What is stored of the objects, by their new rows, besides names and paths; and their types, by name.
-    fn into_stored(self, found: FoundReferences, rows: &NewRows, threads: usize) -> (StoredPicture, TypeTable<'a>) {
-        let Self { types, objects, reference_counts, unreadable, layout, memory, .. } = self;
+    /// What is stored of the objects, by their new rows, besides names and paths; and their types, by name, with the bytes of the values of
+    /// each one's instances.
+    fn into_stored(
+        self,
+        found: FoundReferences,
+        rows: &NewRows,
+        threads: usize,
+    ) -> (StoredPicture, TypeTable<'a>, Vec<u64>) {
+        let Self { types, objects, reference_counts, value_bytes, unreadable, layout, memory, .. } = self;
         // Types were numbered as they were found, which depends on how fast threads are.
         let type_numbers = types.sort();
+        let mut sorted_bytes = vec![0; type_numbers.len()];
+        for (old, bytes) in value_bytes {
+            if let Some(sum) = type_numbers.get(old as usize).and_then(|new| sorted_bytes.get_mut(*new as usize)) {
+                *sum += bytes;
+            }
+        }
         let in_types = |of: PicturedObject| {
             let type_number = type_numbers.get(of.type_number as usize).copied().unwrap_or(of.type_number);
             PicturedObject { type_number, ..of }
@@ -215,6 +230,6 @@ impl<'a> FoundObjects<'a> {
             references,
             ..StoredPicture::default()
         };
-        (stored, types)
+        (stored, types, sorted_bytes)
     }
 }

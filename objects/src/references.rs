@@ -15,7 +15,8 @@ use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::static_types::StaticTypes;
 use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
-use crate::object::dictionary::{KeyTable, values_start};
+use crate::object::dictionary::KeyTable;
+use crate::object::instance_values::InstanceValues;
 use crate::object::known_fields::KnownFields;
 use crate::object::measures::Measure;
 use crate::object::numpy_array;
@@ -353,21 +354,8 @@ impl ReferenceReader<'_> {
         if !of.has_managed_dictionary {
             return of.dictionary_offset >= 0 || self.dictionary_at_end(of, address, each);
         }
-        let word = |before: u64| self.memory.u64(self.layout.fields(address).wrapping_sub(before));
-        let (dictionary, values) = match self.layout.minor {
-            11 => (word(24), word(32)),
-            12 => match word(24) {
-                Some(tagged) if tagged & 1 == 1 => (Some(0), Some(tagged.wrapping_add(1))),
-                plain => (plain, Some(0)),
-            },
-            _ => {
-                let start = address.wrapping_add(of.basic_size);
-                // The fourth byte tells whether they are in use.
-                let has_values = of.has_inline_values && self.memory.u8(start.wrapping_add(3)) == Some(1);
-                (word(24), Some(if has_values { values_start(self.layout, start) } else { 0 }))
-            }
-        };
-        let (Some(dictionary), Some(values)) = (dictionary, values) else { return false };
+        let Some(read) = InstanceValues::read(self.memory, self.layout, of, address) else { return false };
+        let InstanceValues { dictionary, values } = read;
         if dictionary != 0 {
             each(ReferencePlace::Field(0), dictionary);
         }

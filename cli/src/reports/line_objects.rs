@@ -12,8 +12,8 @@ pub(crate) struct ObjectsOfLine {
     /// Module and qualified name of the type.
     pub(crate) name: String,
     pub(crate) count: u64,
-    /// The sum of their `sys.getsizeof`.
-    pub(crate) own_bytes: u64,
+    /// The sum of their `sys.getsizeof`, and of the values of their attributes.
+    pub(crate) bytes: u64,
     /// How most of their bytes are held, by the path to one of them.
     pub(crate) holder: String,
 }

@@ -3,7 +3,8 @@
 //! Invariant: they are the same whether all columns are encoded in one thread or side by side.
 
 use super::{
-    CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_CONTENTS, WITH_LISTS, WITH_PARTIAL_SIZES, WITH_POINTERS, zigzag,
+    CONSISTENT, MISSES_LARGE, PART, StoredPicture, WITH_CONTENTS, WITH_LISTS, WITH_PARTIAL_SIZES, WITH_POINTERS,
+    WITH_VALUE_BYTES, zigzag,
 };
 use crate::fields::FieldWriter;
 
@@ -71,11 +72,12 @@ impl StoredPicture {
         out.bytes(self.head.mark.as_bytes());
         let bit = |is_set: bool, bit: u64| if is_set { bit } else { 0 };
         let state = bit(self.is_consistent, CONSISTENT) | bit(self.misses_large, MISSES_LARGE);
-        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES | WITH_CONTENTS | WITH_POINTERS;
+        let state = state | WITH_LISTS | WITH_PARTIAL_SIZES | WITH_CONTENTS | WITH_POINTERS | WITH_VALUE_BYTES;
         out.numbers(&[self.minor.into(), self.pause_ns, self.resident, state, self.unreadable]);
         out.rows(&self.texts, |out, text| out.bytes(text.as_bytes()));
         out.rows(&self.types, |out, of| {
             out.number(u64::from(of.text) << 2 | u64::from(of.is_size_partial) << 1 | u64::from(of.is_conservative));
+            out.number(of.value_bytes);
         });
         out.number(self.objects.len() as u64);
         let mut last = 0;

@@ -22,6 +22,8 @@ pub(crate) struct FollowedObjects {
     pub(crate) objects: Vec<PicturedObject>,
     /// Of each object; `None`: it cannot be read.
     pub(crate) sizes: Vec<Option<u64>>,
+    /// The types of instances whose values have bytes that their sizes leave out, and these.
+    pub(crate) value_bytes: Vec<(u32, u64)>,
     /// Of each object, where its references end.
     pub(crate) ends: Vec<usize>,
     /// The addresses that they refer to, as they were found.
@@ -56,10 +58,24 @@ pub(crate) enum FollowedReference {
 impl FollowedObjects {
     /// Empties it; what it has allocated is used again.
     pub(crate) fn clear(&mut self) {
-        let Self { objects, sizes, ends, addresses, references, places, new, order, unreadable, large, part, blocks } =
-            self;
+        let Self {
+            objects,
+            sizes,
+            value_bytes,
+            ends,
+            addresses,
+            references,
+            places,
+            new,
+            order,
+            unreadable,
+            large,
+            part,
+            blocks,
+        } = self;
         objects.clear();
         sizes.clear();
+        value_bytes.clear();
         ends.clear();
         addresses.clear();
         references.clear();

@@ -16,6 +16,7 @@ use crate::finding::large_objects::{LargeObject, LargeRead, LargeWork, PartReadi
 use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::static_types::StaticTypes;
 use crate::memory::{ObjectMemory, are_scattered};
+use crate::object::instance_values::InstanceValues;
 use crate::object::object_head::{ObjectHead, may_be_object};
 use crate::object::size::own_bytes;
 use crate::object::types::ObjectType;
@@ -102,6 +103,8 @@ impl Follower<'_> {
         }
         made.unreadable += u64::from(!is_whole);
         made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
+        let values = of.map_or(0, |of| InstanceValues::bytes(self.memory, self.layout, of, object.address));
+        made.value_bytes.extend((values > 0).then_some((object.type_number, values)));
         // The object's type is kept by it, too, where types are objects of the program.
         of.into_iter().for_each(|of| note(NotedPlace::NONE, of.address, made));
         made.ends.push(made.addresses.len());

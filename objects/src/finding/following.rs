@@ -173,6 +173,9 @@ impl FoundObjects<'_> {
                 references.end_parts(row);
             }
         }
+        for (of, bytes) in &read.value_bytes {
+            *self.value_bytes.entry(*of).or_default() += bytes;
+        }
         for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
             if number.is_multiple_of(PREFETCHED) && self.memory.is_shared() {
                 let known = read.known_of(number..number + PREFETCHED);

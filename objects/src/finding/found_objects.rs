@@ -9,6 +9,8 @@ use memtrack_format::objects::{CollectorList, PicturedObject};
 use memtrack_format::pymalloc::LARGEST_BLOCK;
 use memtrack_inject::ProcessView;
 
+use rustc_hash::FxHashMap;
+
 use crate::allocators::mimalloc;
 use crate::allocators::pool_headers::PoolHeaders;
 use crate::allocators::pymalloc::PoolLayout;
@@ -61,6 +63,8 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) unmeasured: Vec<u32>,
     /// By number of a type that measured ones are of: its row, and the reference to it that they share.
     pub(crate) type_references: Vec<Option<(u32, ReferenceSpan)>>,
+    /// Bytes that the values of all instances of a type have besides their sizes, by the type's number.
+    pub(crate) value_bytes: FxHashMap<u32, u64>,
     pub(crate) by_address: &'a AddressTable,
     pub(crate) unreadable: u64,
     /// Whether no collector works.

@@ -309,6 +309,7 @@ impl<'a> Holders<'a> {
             children: &children,
             holders: &holders,
             is_first: &is_first,
+            value_bytes: &self.picture.value_bytes_of_one(),
         };
         by_type.iter().enumerate().map(|(number, of)| search.bytes(number as u32, of, &mut marks)).collect()
     }
@@ -384,6 +385,8 @@ struct RetainedSearch<'a> {
     children: &'a Neighbours,
     holders: &'a Neighbours,
     is_first: &'a [bool],
+    /// Of the values of an object of each type.
+    value_bytes: &'a [u64],
 }
 
 impl RetainedSearch<'_> {
@@ -427,6 +430,10 @@ impl RetainedSearch<'_> {
             }
         }
         let gone = below.iter().filter(|object| marks[**object as usize] == of);
-        gone.map(|object| self.picture.stored.objects[*object as usize].own_bytes).sum()
+        let bytes = |object: &u32| {
+            let of = &self.picture.stored.objects[*object as usize];
+            of.own_bytes + self.value_bytes.get(of.type_number as usize).copied().unwrap_or(0)
+        };
+        gone.map(bytes).sum()
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod borrowed_fields;
 pub(crate) mod contents;
 pub(crate) mod dictionary;
 pub(crate) mod greenlets;
+pub(crate) mod instance_values;
 pub(crate) mod known_fields;
 pub(crate) mod leaf_contents;
 pub(crate) mod measures;

@@ -19,6 +19,8 @@ use crate::units::{count, duration, percent, plural, size};
 
 /// A place stands in the table of types if it has made one in so many of a type's objects, or of their bytes.
 const LEAST_PART: u64 = 20;
+/// The values of attributes are told of from so many of the objects' bytes on.
+const LEAST_VALUES: u64 = 20;
 
 /// Prints a table, with what shows who keeps the objects, and on standard error what the picture is. `target`: what was read.
 ///
@@ -45,6 +47,7 @@ pub(super) fn print(options: &ObjectsArgs, read: &ObjectsRead, target: &Path, ou
     }
     if read.paths.is_none() {
         say_partial_sizes(read, rows);
+        say_value_bytes(read);
     }
     if let types @ [_, _, ..] = &read.why_types[..] {
         let names: Vec<String> =
@@ -103,6 +106,21 @@ fn say_partial_sizes(read: &ObjectsRead, rows: usize) {
     }
 }
 
+/// Says how much the attributes of instances take, which `sys.getsizeof` leaves out, where that is much.
+fn say_value_bytes(read: &ObjectsRead) {
+    let all: u64 = read.types.iter().map(|of| of.sum.value_bytes).sum();
+    let Some(most) = read.types.iter().max_by_key(|of| of.sum.value_bytes) else { return };
+    if all < read.own_bytes / LEAST_VALUES {
+        return;
+    }
+    message::note(format_args!(
+        "own bytes are those of sys.getsizeof: without {} for the attributes of instances, {} of them of {}",
+        size(all),
+        size(most.sum.value_bytes),
+        short(&most.sum.name),
+    ));
+}
+
 /// How many objects have a place.
 fn share(read: &ObjectsRead, placed: PlacedShare) -> String {
     let (of_objects, of_bytes) =
@@ -134,6 +152,7 @@ pub(super) fn as_json(read: &ObjectsRead) -> Value {
             "conservative": has_references.then_some(of.sum.is_conservative),
             "size_partial": of.sum.is_size_partial,
             "own_bytes": of.sum.own_bytes,
+            "value_bytes": of.sum.value_bytes,
             "retained_bytes": of.retained,
             "places": of.made.places.iter().map(place_as_json).collect::<Vec<_>>(),
             "threads": of.made.threads.iter().map(thread_as_json).collect::<Vec<_>>(),

@@ -162,11 +162,11 @@ impl LineRow {
         let text = |of: &ObjectsOfLine| {
             let name = of.name.strip_prefix("builtins.").unwrap_or(&of.name);
             let told = plural(of.count, &format!("{name} object"), &format!("{name} objects"));
-            format!("in its blocks {}: {} in {told}, held by {}", objects.when, size(of.own_bytes), of.holder)
+            format!("in its blocks {}: {} in {told}, held by {}", objects.when, size(of.bytes), of.holder)
         };
         let evidence = |of: &ObjectsOfLine| Evidence {
             text: text(of),
-            tally: Evidence::exact(of.own_bytes, of.count),
+            tally: Evidence::exact(of.bytes, of.count),
             ..Evidence::default()
         };
         objects.of_line(self.key).iter().map(evidence).collect()

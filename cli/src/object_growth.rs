@@ -3,7 +3,8 @@
 //!
 //! One more picture than `objects --diff` takes: what was being built in one of the steps has not grown in the other. Pictures at
 //! one mark are of one state of the program; one at the end, which may come right after the last mark, is of another.
-//! Invariant: counts and bytes are those of `objects --at` of the same pictures.
+//! Invariant: counts and bytes are those of `objects --at` of the same pictures, with the attributes of instances; what has grown is
+//! told of one type only.
 
 use std::collections::BTreeMap;
 
@@ -28,22 +29,34 @@ pub(crate) struct GrowingType {
     pub(crate) name: String,
     /// Objects in each of the pictures.
     pub(crate) counts: [u64; PICTURES],
-    /// The sum of `sys.getsizeof` in each of the pictures.
+    /// The bytes of these objects, with their attributes, in each of the pictures.
     pub(crate) own_bytes: [u64; PICTURES],
     /// How those of the last picture are held by what holds more than in the first, the kind of path that has grown most first.
-    pub(crate) paths: Vec<HolderPath>,
-    /// Other types that grow, most of whose objects are held by those of this one, and the bytes by which they have grown.
+    pub(crate) paths: Vec<GrownPath>,
+    /// Bytes by which objects of other types have grown that those of this one hold, by the other type, the most first.
     pub(crate) held: Vec<(String, u64)>,
+    /// The part of its own growth that objects of other growing types hold.
+    pub(crate) held_by_others: u64,
     /// How long after the first picture the last one was taken.
     pub(crate) span_ns: u64,
     /// The mark at which all pictures were taken, if it is the same one.
     pub(crate) mark: Option<String>,
 }
 
+/// How objects are held of which there are more than there were.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GrownPath {
+    /// The path, and all objects that are held so.
+    pub(crate) path: HolderPath,
+    /// By how much these have grown.
+    grown_bytes: u64,
+}
+
 impl GrowingType {
-    /// Bytes by which it has grown, with what it holds.
+    /// Bytes by which it has grown, with what it holds, and without what others hold.
     pub(crate) fn bytes(&self) -> u64 {
-        self.own_growth() + self.held.iter().map(|(_, bytes)| bytes).sum::<u64>()
+        let own = self.own_growth().saturating_sub(self.held_by_others);
+        own + self.held.iter().map(|(_, bytes)| bytes).sum::<u64>()
     }
 
     fn own_growth(&self) -> u64 {
@@ -55,14 +68,10 @@ impl GrowingType {
         grows(&self.counts) && grows(&self.own_bytes)
     }
 
-    /// Whether most objects of the other type are held by objects of this one.
-    fn holds(&self, other: &Self) -> bool {
-        match (self.paths.first(), other.paths.first()) {
-            (Some(own), Some(others)) => {
-                others.pattern.len() > own.pattern.len() && others.pattern.starts_with(&own.pattern)
-            }
-            _ => false,
-        }
+    /// Whether what is held on this path is held by objects of this type, of which there are more.
+    fn holds(&self, other: &HolderPath) -> bool {
+        let is_before = |own: &str| other.pattern.len() > own.len() && other.pattern.starts_with(own);
+        self.paths.iter().any(|own| is_before(&own.path.pattern))
     }
 
     fn is_of_program(&self) -> bool {
@@ -91,7 +100,7 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
         let picture = ObjectPicture::of_stored(stored);
         for of in picture.by_type() {
             let sum = &mut sums.entry(of.name).or_default()[place];
-            *sum = (sum.0 + of.count, sum.1 + of.own_bytes);
+            *sum = (sum.0 + of.count, sum.1 + of.own_bytes + of.value_bytes);
         }
         whole.extend((!is_between).then_some(picture));
     }
@@ -101,6 +110,7 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
         own_bytes: sums.map(|(_, bytes)| bytes),
         paths: Vec::new(),
         held: Vec::new(),
+        held_by_others: 0,
         span_ns,
         mark: mark.clone(),
     };
@@ -117,27 +127,37 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
 
 /// Of the paths of the last picture those that a hundredth of the type's growth or more is at, by how much; counts of large types are
 /// estimates. None where that is not known.
-fn grown_paths(first: &[HolderPath], mut last: Vec<HolderPath>, type_growth: u64) -> Vec<HolderPath> {
+fn grown_paths(first: &[HolderPath], last: Vec<HolderPath>, type_growth: u64) -> Vec<GrownPath> {
     let before: BTreeMap<&str, &HolderPath> = first.iter().map(|path| (&*path.pattern, path)).collect();
     let growth = |path: &HolderPath| {
         let before = before.get(&*path.pattern);
         let (count, bytes) = before.map_or((0, 0), |before| (before.count, before.own_bytes));
         (path.own_bytes.saturating_sub(bytes), path.count.saturating_sub(count))
     };
-    last.retain(|path| growth(path).1 > 0 && growth(path).0 >= type_growth / 100);
-    last.sort_by_key(|path| std::cmp::Reverse(growth(path)));
-    last
+    let mut grown: Vec<_> = last.into_iter().map(|path| (growth(&path), path)).collect();
+    grown.retain(|((bytes, count), _)| *count > 0 && *bytes >= type_growth / 100);
+    grown.sort_by_key(|(growth, _)| std::cmp::Reverse(*growth));
+    grown.into_iter().map(|((grown_bytes, _), path)| GrownPath { path, grown_bytes }).collect()
 }
 
-/// The types that grow most, each with those that its objects hold.
+/// The types that grow most, each with what its objects hold of others; of these the rest is left.
 fn largest(growing: Vec<GrowingType>) -> Vec<GrowingType> {
     let mut found: Vec<GrowingType> = Vec::new();
-    for of in growing {
-        match found.iter_mut().find(|holder| holder.holds(&of)) {
-            Some(holder) => holder.held.push((of.name, of.own_bytes[PICTURES - 1].saturating_sub(of.own_bytes[0]))),
-            None => found.push(of),
+    for mut of in growing {
+        for holder in &mut found {
+            let (held, rest) = of.paths.into_iter().partition(|grown| holder.holds(&grown.path));
+            of.paths = rest;
+            let bytes = held.iter().map(|grown: &GrownPath| grown.grown_bytes).sum();
+            // Counts of large types are estimates.
+            let bytes = of.own_growth().saturating_sub(of.held_by_others).min(bytes);
+            if bytes > 0 {
+                holder.held.push((of.name.clone(), bytes));
+                of.held_by_others += bytes;
+            }
         }
+        found.push(of);
     }
+    found.iter_mut().for_each(|of| of.held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes)));
     found.retain(|of| of.bytes() >= LEAST);
     found.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.bytes())));
     found.truncate(MOST);
@@ -164,7 +184,7 @@ fn same_mark(heads: &[&PictureHead]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GrowingType, compared, grown_paths, largest};
+    use super::{GrowingType, GrownPath, compared, grown_paths, largest};
     use memtrack_format::objects::{PictureCause, PictureHead};
     use memtrack_objects::HolderPath;
 
@@ -181,8 +201,9 @@ mod tests {
             name: name.into(),
             counts: [1, 2, 3],
             own_bytes: [0, bytes / 2, bytes],
-            paths: vec![path],
+            paths: vec![GrownPath { path, grown_bytes: bytes }],
             held: Vec::new(),
+            held_by_others: 0,
             span_ns: 1,
             mark: None,
         }
@@ -201,6 +222,20 @@ mod tests {
         assert_eq!(names, [("app.Session", 90_000, 1), ("builtins.dict", 90_000, 0)]);
     }
 
+    /// Objects of the interpreter's types are held in many ways: each is told of that holds some.
+    #[test]
+    fn what_others_hold_of_a_type_is_left_to_it() {
+        let mut text = growing("builtins.str", 1_200_000, "app.SESSIONS[…].name");
+        let elsewhere = growing("", 1_000_000, "app.CACHE[…]").paths.swap_remove(0);
+        text.paths = vec![elsewhere, GrownPath { grown_bytes: 200_000, ..text.paths.swap_remove(0) }];
+        let list = growing("builtins.list", 300_000, "app.SESSIONS[…].items");
+        let found = largest(vec![growing("app.Session", 100_000, "app.SESSIONS[…]"), text, list]);
+        let told: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.paths.len())).collect();
+        assert_eq!(told, [("app.Session", 600_000, 1), ("builtins.str", 1_000_000, 1)]);
+        let held: Vec<_> = found[0].held.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
+        assert_eq!(held, [("builtins.list", 300_000), ("builtins.str", 200_000)]);
+    }
+
     #[test]
     fn what_has_grown_is_named_before_what_is_large() {
         let path = |pattern: &str, count: u64| HolderPath {
@@ -208,7 +243,7 @@ mod tests {
             pattern: pattern.into(),
             count,
             own_bytes: count * 64,
-            ..growing("", 0, "").paths.swap_remove(0)
+            ..growing("", 0, "").paths.swap_remove(0).path
         };
         let first = [path("lib.TABLE[…]", 900), path("<interned strings>", 800), path("app.entries[…].meta", 100)];
         let last = vec![
@@ -219,7 +254,7 @@ mod tests {
         ];
         let found = |last: Vec<HolderPath>| {
             let found = grown_paths(&first, last, 64 * 402);
-            found.into_iter().map(|path| (path.pattern.to_string(), path.count)).collect::<Vec<_>>()
+            found.into_iter().map(|GrownPath { path, .. }| (path.pattern.to_string(), path.count)).collect::<Vec<_>>()
         };
         let [new, entries] = ["app.new[…]", "app.entries[…].meta"].map(str::to_owned);
         assert_eq!(found(last), [(new, 201), (entries, 300)]);

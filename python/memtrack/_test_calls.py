@@ -25,15 +25,16 @@ def replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Cal
     function = item.obj
     item.obj = recorded(function)
     instance = item.instance
-    asynchronous = isinstance(instance, unittest.TestCase) and inspect.iscoroutinefunction(function)
-    if asynchronous:
-        # unittest looks these up by name.
-        setattr(instance, item.name, item.obj)
+    case = instance if isinstance(instance, unittest.TestCase) else None
+    if case is not None:
+        # unittest looks its method up by name, and so may another plugin that calls the case without a look at the item.
+        setattr(case, case._testMethodName, item.obj)
 
     def restore() -> None:
         item.obj = function
-        if asynchronous:
-            delattr(instance, item.name)
+        if case is not None:
+            # pytest takes it away, too.
+            vars(case).pop(case._testMethodName, None)
 
     return restore
 

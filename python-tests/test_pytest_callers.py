@@ -1,0 +1,89 @@
+"""The plugin for pytest beside plugins that call the test function, or its parts, by themselves: all that it calls is judged, or the test
+says why not.
+
+Each test runs pytest in a process of its own, as in test_pytest_plugin.py.
+"""
+
+import json
+
+import pytest
+
+from test_pytest_plugin import outcomes, tests  # noqa: F401
+
+pytest_plugins = ["pytester"]
+
+DJANGO = """
+import unittest
+from django.test import SimpleTestCase, TestCase, TransactionTestCase
+
+KEPT = []
+
+class Kinds:
+    @pytest.mark.limit_memory("8 MB")
+    def test_over(self):
+        kept = load(9)
+
+    @pytest.mark.limit_leaks("100 kB")
+    def test_leaks(self):
+        KEPT.append(load(1))
+
+    @pytest.mark.limit_memory("8 MB")
+    async def test_async_over(self):
+        kept = load(9)
+
+    @pytest.mark.limit_memory("8 MB")
+    def test_within(self):
+        kept = load(7)
+
+    def test_without(self):
+        kept = load(3)
+
+class Plain(Kinds, SimpleTestCase):
+    pass
+
+class Rows(Kinds, TestCase):
+    pass
+
+class Transactions(Kinds, TransactionTestCase):
+    pass
+
+@pytest.mark.limit_memory("8 MB")
+@pytest.mark.django_db
+def test_function():
+    kept = load(9)
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--memtrack-compare=figures.json"], ["--memtrack-dir=captures"]], ids=" ".join)
+def test_cases_of_django(tests, pytester, options):  # noqa: F811
+    """pytest-django calls the test case, which looks up its method by itself."""
+    pytest.importorskip("pytest_django")
+    pytester.makepyfile(settings="DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}")
+    result = tests(DJANGO, "-p", "django", "--ds=settings", "-p", "no:asyncio", "-p", "no:anyio", *options)
+    assert outcomes(result) == {"passed": 6, "failed": 10}, result.stdout.str()
+    text = result.stdout.str()
+    assert text.count("limit_memory('8 MB'): the test held 9.") == 7
+    assert text.count("limit_leaks('100 kB'): what the test leaves grows by 1.0") == 3
+    if "compare" in str(options):
+        known = json.loads((pytester.path / "figures.json").read_text())["tests"]
+        assert len(known) == 16 and known["test_shop.py::Rows::test_without"]["peak_bytes"] // 1_000_000 == 3
+
+
+def test_a_case_has_its_methods_as_before(tests):  # noqa: F811
+    result = tests(
+        """
+import unittest
+
+class Case(unittest.TestCase):
+    def tearDown(self):
+        type(self).last = self
+
+    @pytest.mark.limit_memory("8 MB")
+    def test_over(self):
+        load(9)
+
+def test_after():
+    assert "test_over" not in vars(Case.last)
+""",
+    )
+    assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()

@@ -87,3 +87,76 @@ def test_after():
 """,
     )
     assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()
+
+
+STEPS = """
+from pytest_bdd import given, scenario, then, when
+
+KEPT = []
+
+@pytest.mark.limit_memory("8 MB")
+@scenario("shop.feature", "large")
+def test_over():
+    pass
+
+@pytest.mark.limit_leaks("100 kB")
+@scenario("shop.feature", "leaking")
+def test_leaks():
+    pass
+
+@pytest.mark.limit_memory("8 MB")
+@scenario("shop.feature", "within")
+def test_within():
+    pass
+
+@pytest.fixture
+def stock():
+    yield load(20)
+
+@given("a stock", target_fixture="basket")
+def basket(stock):
+    return []
+
+@when("many are taken")
+def take_many(basket):
+    basket.append(load(9))
+    yield
+
+@when("one is remembered")
+def remember():
+    KEPT.append(load(1))
+
+@then("it is done")
+def done(basket):
+    load(2)
+"""
+FEATURE = """
+Feature: shop
+  Scenario: large
+    Given a stock
+    When many are taken
+    Then it is done
+  Scenario: leaking
+    When one is remembered
+  Scenario: within
+    Given a stock
+    Then it is done
+"""
+
+
+def test_steps_of_a_scenario(tests, pytester):  # noqa: F811
+    """pytest-bdd calls steps with the function that calls fixtures. What the fixtures of a step allocate is theirs."""
+    pytest.importorskip("pytest_bdd")
+    pytester.makefile(".feature", shop=FEATURE)
+    result = tests(STEPS, "-p", "pytest-bdd")
+    assert outcomes(result) == {"passed": 1, "failed": 2}, result.stdout.str()
+    result.stdout.fnmatch_lines(
+        [
+            "limit_memory('8 MB'): the test held 11.* MB*",
+            "*load*",
+            "*called by take_many at test_shop.py:*",
+            "fixtures, not judged: *stock (20.0 MB while the test ran)*",
+            "limit_leaks('100 kB'): what the test leaves grows by 1.0* MB*",
+            "*called by remember at test_shop.py:*",
+        ]
+    )

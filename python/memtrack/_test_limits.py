@@ -466,8 +466,8 @@ def _of_pytest(stack: Stack) -> Optional[str]:
 
 def _fixture(stack: Stack) -> Optional[str]:
     """The fixture that is being set up, if one is; the empty text where pytest prepares one."""
-    for number, frame in enumerate(stack):
-        if frame.function == "call_fixture_func" and frame.file.endswith("fixtures.py"):
-            return stack[number - 1].function if number else ""
+    for number, frame in enumerate(stack[:-1]):
+        # Steps of pytest-bdd are called by the same function, and from elsewhere.
+        if frame.function == "call_fixture_func" and stack[number + 1].function == "pytest_fixture_setup" and frame.file.endswith("fixtures.py"):
+            return stack[number - 1].function if number and stack[number - 1].file != frame.file else ""
     return None
-

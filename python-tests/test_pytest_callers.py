@@ -160,3 +160,73 @@ def test_steps_of_a_scenario(tests, pytester):  # noqa: F811
             "*called by remember at test_shop.py:*",
         ]
     )
+
+
+LATE = {
+    "modifyitems": """
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.limit_memory("1 MB"))
+""",
+    "modifyitems, last": """
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        item.add_marker(pytest.mark.limit_memory("1 MB"))
+""",
+    "setup": """
+def pytest_runtest_setup(item):
+    item.add_marker(pytest.mark.limit_memory("1 MB"))
+""",
+    "fixture": """
+@pytest.fixture(autouse=True)
+def limited(request):
+    request.node.add_marker(pytest.mark.limit_memory("1 MB"))
+""",
+}
+REPLACING = """
+import logging
+
+def fail(*_):
+    1 / 0
+
+def replace(patch):
+    patch.setattr(os, "listdir", fail)
+    patch.setattr(os.path, "exists", fail)
+    patch.setattr("builtins.open", fail)
+
+@pytest.fixture
+def replaced(monkeypatch):
+    with monkeypatch.context() as patch:
+        replace(patch)
+        yield
+"""
+REPLACED = [
+    """
+def test_it(monkeypatch):
+    replace(monkeypatch)
+    kept = load(2)
+""",
+    """
+def test_it(replaced):
+    kept = load(2)
+""",
+    """
+def test_it():
+    for number in range(1500):
+        logging.warning("%d %s", number, "x" * 500)
+    kept = load(2)
+""",
+]
+
+
+@pytest.mark.parametrize("code", REPLACED, ids=["replaces", "fixture-replaces", "logs"])
+@pytest.mark.parametrize("way", LATE)
+def test_limits_that_come_late(tests, pytester, way, code):  # noqa: F811
+    """The first one finds everything prepared, as if the marker stood in the source."""
+    pytester.makeconftest("import pytest\n" + LATE[way])
+    result = tests(REPLACING + code)
+    assert outcomes(result) == {"failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["limit_memory('1 MB'): the test held *, *"])
+    if "logging" in code:
+        result.stdout.fnmatch_lines(["kept by pytest for its report, not judged: log (*)"])

@@ -170,31 +170,44 @@ class MemtrackPlugin:
         self._limits: "Dict[Optional[str], List[Limit]]" = {}
         #: Records the calls of tests with limits, from the first one on.
         self._limited: "Optional[LimitedCalls]" = None
+        self._is_prepared = False
         self.goes_on = False
         """The next test has limits, too."""
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
-    def pytest_collection_modifyitems(self, items: List[pytest.Item]) -> None:
-        if not self.config.option.collectonly and any(map(self.has_limits, items)):
-            # What these need of other modules, a test may replace there as soon as its fixtures are made.
-            from memtrack import _control, _tracker, _unpatched  # noqa: F401
-
-            self.limited()
-            self._keep_output_apart()
-            _unpatched.keep_modules()
-
-            # Where it cannot be made, the tests say so.
-            with contextlib.suppress(OSError):
-                self._captures()
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """All hooks have had the tests: that of a conftest.py may have given them markers."""
+        if not self.config.option.collectonly:
+            if self.options.records_all or any(map(self.has_limits, session.items)):
+                self.prepare()
+            elif self.has_markers:
+                self.config.pluginmanager.register(_LateMarkers(self), "memtrack_late_markers")
         if hasattr(self.config, "workerinput"):
             # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.
             return
-        for item in items:
+        for item in session.items:
             try:
                 self.limits(item)
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
+
+    def prepare(self) -> None:
+        """Prepares for tests with limits, before the first of them has fixtures."""
+        if self._is_prepared:
+            return
+        self._is_prepared = True
+        # What these need of other modules, a test may replace there as soon as its fixtures are made.
+        from memtrack import _control, _tracker, _unpatched  # noqa: F401
+
+        self.limited()
+        self._keep_output_apart()
+        _unpatched.keep_modules()
+
+        # Where it cannot be made, the tests say so.
+        with contextlib.suppress(OSError):
+            self._captures()
 
     def _keep_output_apart(self) -> None:
         if not self.config.pluginmanager.hasplugin("memtrack_output"):
@@ -427,3 +440,27 @@ class MemtrackPlugin:
 
     def _over(self) -> List[str]:
         return [self.options.fail_over.text] if self.options.fail_over else []
+
+
+class _LateMarkers:
+    """Awaits the first limit in a session without any: a hook or a fixture may add a marker to a test that has begun."""
+
+    def __init__(self, plugin: MemtrackPlugin) -> None:
+        self._plugin = plugin
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_fixture_setup(self, request: pytest.FixtureRequest) -> None:
+        """This fixture may replace what memtrack needs."""
+        self._look(getattr(request, "_pyfuncitem", None))
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, None]:
+        """The last fixture may have added it."""
+        yield
+        self._look(item)
+
+    def _look(self, item: Optional[pytest.Item]) -> None:
+        manager = self._plugin.config.pluginmanager
+        if item is not None and manager.is_registered(self) and self._plugin.has_limits(item):
+            self._plugin.prepare()
+            manager.unregister(self)

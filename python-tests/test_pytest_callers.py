@@ -230,3 +230,101 @@ def test_limits_that_come_late(tests, pytester, way, code):  # noqa: F811
     result.stdout.fnmatch_lines(["limit_memory('1 MB'): the test held *, *"])
     if "logging" in code:
         result.stdout.fnmatch_lines(["kept by pytest for its report, not judged: log (*)"])
+
+
+#: Calls tests before pytest does, as pytest-asyncio-cooperative; what pytest calls afterwards gives the result.
+AHEAD = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtestloop(session):
+    for item in session.items:
+        if "ahead" in item.name:
+            item.obj()
+            item.runtest = lambda: None
+    yield
+"""
+UNSEEN = """
+@pytest.mark.limit_memory("8 MB")
+def test_ahead():
+    kept = load(9)
+
+@pytest.mark.limit_leaks("100 kB")
+def test_ahead_too():
+    kept = load(9)
+
+@pytest.mark.xfail(reason="known")
+@pytest.mark.limit_memory("8 MB")
+def test_ahead_known():
+    kept = load(9)
+
+def test_ahead_without():
+    kept = load(9)
+
+@pytest.mark.limit_memory("8 MB")
+def test_skips():
+    pytest.skip("not today")
+"""
+
+
+def test_a_call_that_is_not_seen(tests, pytester):  # noqa: F811
+    """Its limit holds nothing, so that the test does not pass."""
+    pytester.makeconftest(AHEAD)
+    result = tests(UNSEEN)
+    assert outcomes(result) == {"passed": 1, "failed": 2, "xfailed": 1, "skipped": 1}, result.stdout.str()
+    assert result.stdout.str().count("memtrack: the limits of this test cannot be checked: its function was not called, or by another plugin") == 2
+    result = tests(UNSEEN, "--memtrack")
+    result.stdout.fnmatch_lines(["memtrack: *test_shop.py::test_ahead_without: passed without being measured"])
+
+
+def test_what_calls_nothing_passes_as_ever(tests):  # noqa: F811
+    """Tests that unittest skips, and those whose setUp decides what becomes of them."""
+    code = """
+import unittest
+
+class Case(unittest.TestCase):
+    @unittest.skip("not today")
+    def test_skipped(self):
+        raise AssertionError
+
+    def test_skips(self):
+        self.skipTest("not today")
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        raise AssertionError
+
+class Skips(unittest.TestCase):
+    def setUp(self):
+        self.skipTest("not today")
+
+    def test_it(self):
+        raise AssertionError
+
+@unittest.skip("not today")
+class Skipped(unittest.TestCase):
+    def test_it(self):
+        raise AssertionError
+
+class Fails(unittest.TestCase):
+    def setUp(self):
+        raise KeyError("broken")
+
+    def test_it(self):
+        pass
+
+    @unittest.expectedFailure
+    def test_expected(self):
+        pass
+
+class Loop(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self):
+        self.skipTest("not today")
+
+    async def test_it(self):
+        raise AssertionError
+"""
+    known = outcomes(tests(code))
+    assert known["skipped"] == 5 and known["xfailed"] and "passed" not in known
+    result = tests(code, "--memtrack-limit=8MB")
+    assert outcomes(result) == known and "cannot be checked" not in result.stdout.str()

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from memtrack._test_limits import Limit
 
 
+_UNSEEN = (
+    "its function was not called, or by another plugin in a way that memtrack does not see; "
+    "run it without that plugin (-p no:NAME), or take the limit away"
+)
+
+
 class LimitedCalls:
     """The calls of tests with limits of one session."""
 
@@ -38,10 +44,20 @@ class LimitedCalls:
         self._resting: Optional[RestingRecording] = None
         #: A test that is within its limits, whose figures are still to come.
         self._late: Optional[Tuple[pytest.Item, RecordedCall]] = None
+        #: The test whose function is still to be called.
+        self._awaited: Optional[pytest.Item] = None
 
     def begin(self, item: pytest.Item, limits: "List[Limit]") -> Callable[[], None]:
         """Puts what records and judges it around the call of a test; gives what takes that away again."""
+        self._awaited = item
         return replace_call(item, functools.partial(self._recorded, item, limits))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """After a test that has not failed: its limits were looked at. What unittest skips, which calls nothing, is an outcome of the item."""
+        awaited, self._awaited = self._awaited, None
+        if awaited is item and not getattr(item, "_excinfo", None):
+            pytest.fail(_unchecked(_UNSEEN), pytrace=False)
 
     def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, recorded and judged."""
@@ -77,6 +93,7 @@ class LimitedCalls:
 
     def _recording(self, item: pytest.Item, limits: "List[Limit]") -> RecordedCall:
         """A recording for one call of this test, which has begun; the test fails where there can be none."""
+        self._awaited = None
         # Of an earlier call of the same test.
         self.note_late()
         if self._plugin.session is not None:

@@ -242,6 +242,7 @@ class MemtrackPlugin:
             from memtrack._limited_calls import LimitedCalls
 
             self._limited = LimitedCalls(self)
+            self.config.pluginmanager.register(self._limited, "memtrack_limited_calls")
         return self._limited
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -402,10 +403,8 @@ class MemtrackPlugin:
         from memtrack import Error
         from memtrack._test_figures import compared
 
-        unknown = sorted(self._passed.difference(self.figures))
-        if unknown and not self.problems:
-            others = f" and {len(unknown) - 1:,} more" if len(unknown) > 1 else ""
-            self.problems.append(f"{unknown[0]}{others}: passed without being measured")
+        if self._unmeasured() and not self.problems:
+            self.problems.append(self._unmeasured())
         if not self.figures:
             self.comparison = [f"no test was measured, so that nothing is compared with {path}"]
             return
@@ -417,6 +416,12 @@ class MemtrackPlugin:
         except Error as error:
             self.problems.append(str(error))
 
+    def _unmeasured(self) -> str:
+        """Which tests have passed without figures, if any."""
+        names = sorted(self._passed.difference(self.figures))
+        others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        return f"{names[0]}{others}: passed without being measured" if names else ""
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.options.records_all:
             return
@@ -426,6 +431,8 @@ class MemtrackPlugin:
             terminalreporter.write_sep("=", f"memtrack: memory of {len(self.figures):,} {'tests' if len(self.figures) > 1 else 'test'}")
             for line in summary(self.figures, self.options.top):
                 terminalreporter.write_line(line)
+        if self._unmeasured() and not self.options.compare:
+            terminalreporter.write_line(f"memtrack: {self._unmeasured()}", yellow=True)
         if self.comparison:
             terminalreporter.write_sep("=", f"memtrack: compared with {self.options.compare}", red=bool(self.wrong))
             for line in self.comparison:

@@ -8,23 +8,16 @@ what it is without memtrack.
 import functools
 import io
 import logging
-import mmap
 import sys
-
-# By name: a test may replace it in its module while it is recorded.
-from os import getpid
 from typing import TYPE_CHECKING, Any, Callable, Generator, List, Optional
 
 import pytest
 
 from memtrack import _test_limits
+from memtrack._shared_bytes import SharedBytes
 
 if TYPE_CHECKING:
     from memtrack._pytest_plugin import MemtrackPlugin
-
-_FIRST_SIZE = 1 << 16
-#: A text's memory is given back with its test if it is larger.
-_MOST_KEPT = 1 << 20
 
 
 class SharedText(io.StringIO):
@@ -32,43 +25,32 @@ class SharedText(io.StringIO):
 
     def __init__(self) -> None:
         super().__init__()
-        self._process = getpid()
-        self._memory = mmap.mmap(-1, _FIRST_SIZE)
+        self._bytes = SharedBytes()
         self._is_ordinary = False
-        self._size = 0
 
     def begin(self, text: str) -> None:
         """It is this text, and no other."""
         super().seek(0)
         super().truncate()
-        self._is_ordinary, self._size = False, 0
-        if len(self._memory) > _MOST_KEPT:
-            self._memory = mmap.mmap(-1, _FIRST_SIZE)
+        self._is_ordinary = False
+        self._bytes.clear()
         self.write(text)
 
     @property
     def size(self) -> int:
         """In bytes, as UTF-8."""
-        return len(super().getvalue()) if self._is_ordinary else self._size
+        return len(super().getvalue()) if self._is_ordinary else self._bytes.size
 
     def write(self, text: str) -> int:
         """Adds a text."""
         if self._is_ordinary:
             return super().write(text)
-        content = text.encode("utf-8", "surrogatepass")
-        end = self._size + len(content)
-        if end > len(self._memory) or getpid() != self._process:
-            # A forked child has a text of its own from here on.
-            larger = mmap.mmap(-1, max(2 * len(self._memory), end))
-            larger[: self._size] = memoryview(self._memory)[: self._size]
-            self._memory, self._process = larger, getpid()
-        self._memory[self._size : end] = content
-        self._size = end
+        self._bytes.append(text.encode("utf-8", "surrogatepass"))
         return len(text)
 
     def getvalue(self) -> str:
         """All of it."""
-        return super().getvalue() if self._is_ordinary else self._memory[: self._size].decode("utf-8", "surrogatepass")
+        return super().getvalue() if self._is_ordinary else self._bytes.content().decode("utf-8", "surrogatepass")
 
     def _ordinary(self) -> None:
         if not self._is_ordinary:

@@ -317,3 +317,139 @@ def test_leaks_by_an_older_one():
     lines = result.outlines[: next(at for at, line in enumerate(result.outlines) if "short test summary info" in line)]
     said = [line for line in lines if line.startswith("by threads that are older than the test: ")]
     assert len(said) == 2 and all("(3.00 MB); with current_thread_only=True" in line for line in said), said
+
+
+WARNS = """
+import warnings
+
+class Odd(UserWarning):
+    def __init__(self, number, *, more):
+        super().__init__(f"odd {number}")
+        self.more = more
+
+class Plain(DeprecationWarning):
+    pass
+
+def old(text, category=DeprecationWarning):
+    warnings.warn(text, category, stacklevel=2)
+"""
+
+
+def test_warnings_are_no_leak_and_not_held(tests):  # noqa: F811
+    result = tests(
+        WARNS
+        + """
+@pytest.mark.limit_leaks("10 kB")
+def test_same():
+    for number in range(100):
+        old("use new")
+
+@pytest.mark.limit_leaks("10 kB")
+def test_each():
+    for number in range(100):
+        old(f"{number}: use new", Plain)
+
+@pytest.mark.limit_leaks("10 kB")
+@pytest.mark.filterwarnings("always")
+def test_odd():
+    for number in range(100):
+        warnings.warn(Odd(number, more=bytearray(1000)))
+
+@pytest.mark.limit_memory("500 kB")
+def test_held():
+    for number in range(5000):
+        old(f"{number}: use new")
+
+@pytest.mark.limit_memory("1 MB")
+def test_over():
+    old("use new")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn(Odd(1, more=bytearray(1000)))
+    kept = load(3)
+""",
+    )
+    assert outcomes(result) == {"passed": 4, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(
+        [
+            "limit_memory('1 MB'): the test held 3.0* MB *",
+            "kept by pytest for its report, not judged: warnings (* B)",
+            "kept by pytest and judged: 1 warning, with what it refers to; *",
+        ]
+    )
+
+
+@pytest.mark.parametrize("options", ["--memtrack-limit=50MB", "--memtrack"])
+def test_warnings_are_what_they_are_without_memtrack(tests, pytester, options):  # noqa: F811
+    """Those that pytest reports, whatever they are, and those that a test looks at itself."""
+    pytester.makeconftest("""
+known = []
+
+def pytest_warning_recorded(warning_message, nodeid):
+    each = warning_message
+    known.append((str(each.message), each.category.__name__, each.lineno, type(each.message).__name__, getattr(each.message, "more", None), nodeid))
+
+def pytest_sessionfinish():
+    with open("known.txt", "w") as file:
+        print(*known, sep=chr(10), file=file)
+""")
+    code = """
+@pytest.fixture
+def warns():
+    old("before")
+    yield
+    old("after")
+
+@pytest.mark.filterwarnings("always")
+def test_kinds(warns):
+    old("text")
+    old("\u20ac", Plain)
+    warnings.warn(Odd(7, more=(1, 2)))
+    warnings.warn(Plain(1, "two", None))
+    warnings.warn(Plain(["a", "list"]))
+    warnings.warn_explicit("elsewhere", UserWarning, "other.py", 17)
+    process = os.fork()
+    if process == 0:
+        old("child")
+        os._exit(0)
+    os.waitpid(process, 0)
+    old("text")
+
+@pytest.mark.filterwarnings("error")
+def test_error():
+    with pytest.raises(DeprecationWarning):
+        old("raised")
+
+def test_recwarn(recwarn):
+    old("one")
+    assert [str(each.message) for each in recwarn.list] == ["one"]
+
+def test_own():
+    with pytest.warns(DeprecationWarning, match="two"):
+        old("two")
+    with warnings.catch_warnings(record=True) as own:
+        warnings.simplefilter("always")
+        old("three")
+        assert len(own) == 1
+    old("four")
+
+def test_threads():
+    threads = [threading.Thread(target=lambda: [old("many") for _ in range(50)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+def test_left_open():
+    left = warnings.catch_warnings()
+    left.__enter__()
+    old("five")
+    left.__exit__(None, None, None)
+    old("six")
+"""
+    without = tests(WARNS + code, "-p", "no:memtrack_tests")
+    known = (pytester.path / "known.txt").read_text()
+    assert len(known.splitlines()) == 212, known
+    result = tests(WARNS + code, options)
+    assert outcomes(result) == {"passed": 6} == outcomes(without), result.stdout.str()
+    assert (pytester.path / "known.txt").read_text() == known

@@ -44,7 +44,7 @@ PRINTED = "<printed>"
 #: Runs of a test with limit_leaks that does not say how many.
 REPEAT = 5
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_OUTPUT = _HERE + "_test_output.py"
+_OUTPUT = (_HERE + "_test_output.py", _HERE + "_test_warnings.py")
 
 
 class LimitExceeded(Exception):
@@ -406,13 +406,7 @@ class RecordedCall:
         if older:
             threads = ", ".join(f"{name} ({size_text(size)})" for name, size in sorted(older.items(), key=lambda each: -each[1]))
             lines.append(f"by threads that are older than the test: {threads}; with current_thread_only=True they do not count")
-        kept = {"log": output.log_bytes if output is not None else 0, "what it prints": apart.pop(PRINTED, 0)}
-        texts = [f"{name} ({size_text(size)})" for name, size in kept.items() if size]
-        if texts:
-            lines.append(f"kept by pytest for its report, not judged: {', '.join(texts)}")
-        if output is not None and output.log_records:
-            records = "1 log record, with what its" if output.log_records == 1 else f"{output.log_records:,} log records, with what their"
-            lines.append(f"kept by pytest and judged: {records} arguments hold; with --log-level=ERROR, for example, only those of errors")
+        lines += _kept_by_pytest(apart.pop(PRINTED, 0))
         own = self.fixtures() if callable(self.fixtures) else self.fixtures
         fixtures = {name: "" for name in own}
         fixtures.update({name: f" ({size_text(size)} while the test ran)" for name, size in apart.items() if name})
@@ -420,6 +414,14 @@ class RecordedCall:
             lines.append(f"fixtures, not judged: {', '.join(name + size for name, size in fixtures.items())}")
         lines.append(f"capture: {' '.join(self.capture.files)}")
         return "\n".join(lines)
+
+
+def _kept_by_pytest(printed: int) -> List[str]:
+    """What pytest keeps of the test for its report, in words."""
+    sizes = {**(output.kept_bytes() if output is not None else {}), "what it prints": printed}
+    lines = output.judged() if output is not None else []
+    texts = [f"{name} ({size_text(size)})" for name, size in sizes.items() if size]
+    return [f"kept by pytest for its report, not judged: {', '.join(texts)}", *lines] if texts else lines
 
 
 def own_fixtures(item: "pytest.Item", root: str) -> List[str]:
@@ -459,7 +461,7 @@ def _from_the_call(stack: Stack) -> Optional[Stack]:
 def _of_pytest(stack: Stack) -> Optional[str]:
     """What pytest keeps for its report, if this is that; the empty text where it needs no name."""
     for frame in stack:
-        if frame.file == _OUTPUT:
+        if frame.file in _OUTPUT:
             return PRINTED if frame.function == "write_captured" else ""
     return None
 

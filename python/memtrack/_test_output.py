@@ -1,4 +1,4 @@
-"""What pytest keeps of a test for its report: the text of its log, and what it prints.
+"""What pytest keeps of a test for its report: the text of its log, its warnings, and what it prints.
 
 None of it is the test's memory. While the test runs, the text of the log lies in shared memory, which counts as no allocation. The
 records of the log are kept for whoever asks for them, and count. Invariant: what pytest reports, and what `caplog` and `capsys` give, is
@@ -9,12 +9,13 @@ import functools
 import io
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, Callable, Generator, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional
 
 import pytest
 
 from memtrack import _test_limits
 from memtrack._shared_bytes import SharedBytes
+from memtrack._test_warnings import KeptWarnings, recorded
 
 if TYPE_CHECKING:
     from memtrack._pytest_plugin import MemtrackPlugin
@@ -117,7 +118,7 @@ class _Handler:
 class OutputOfTest:
     """What pytest keeps of the call of one test."""
 
-    def __init__(self, item: pytest.Item, texts: List[SharedText], marks_printed: bool) -> None:
+    def __init__(self, item: pytest.Item, texts: List[SharedText], kept: "Optional[KeptWarnings]", marks_printed: bool) -> None:
         """`texts` are used again by later tests. `marks_printed`: the stacks of what the test prints are to tell that it is printed."""
         from _pytest.capture import CaptureIO
 
@@ -134,9 +135,12 @@ class OutputOfTest:
         self._printed = [stream for stream in in_memory if "write" not in vars(stream)]
         for stream in self._printed:
             setattr(stream, "write", functools.partial(write_captured, stream.write))
+        self.warnings = kept
 
     def restore(self) -> None:
         """The test was called."""
+        if self.warnings is not None:
+            self.warnings.restore()
         for handler in self._handlers:
             handler.restore()
         for stream in self._printed:
@@ -146,6 +150,8 @@ class OutputOfTest:
         """The test runs again: its caplog begins anew."""
         from _pytest import logging as plugin
 
+        if self.warnings is not None:
+            self.warnings.next_run()
         for each in self._handlers:
             handler = each.handler
             records: List[logging.LogRecord] = []
@@ -159,15 +165,23 @@ class OutputOfTest:
             if key is not None and key in known and handler is self._handlers[0].handler:
                 known[key]["call"] = records
 
-    @property
-    def log_bytes(self) -> int:
-        """The size of the log's text."""
-        return max((each.text.size for each in self._handlers), default=0)
+    def kept_bytes(self) -> Dict[str, int]:
+        """The sizes of what is outside of the heap, by name."""
+        log = max((each.text.size for each in self._handlers), default=0)
+        return {"log": log, "warnings": self.warnings.size if self.warnings is not None else 0}
 
-    @property
-    def log_records(self) -> int:
-        """How many records of the log are kept."""
-        return max((len(each.handler.records) for each in self._handlers), default=0)
+    def judged(self) -> List[str]:
+        """Lines that say what lies in the heap."""
+        lines = []
+        records = max((len(each.handler.records) for each in self._handlers), default=0)
+        if records:
+            text = "1 log record, with what its" if records == 1 else f"{records:,} log records, with what their"
+            lines.append(f"kept by pytest and judged: {text} arguments hold; with --log-level=ERROR, for example, only those of errors")
+        whole = self.warnings.whole if self.warnings is not None else 0
+        if whole:
+            text = "1 warning, with what it refers" if whole == 1 else f"{whole:,} warnings, with what they refer"
+            lines.append(f"kept by pytest and judged: {text} to; with -p no:warnings, for example, none")
+        return lines
 
 
 class OutputPlugin:
@@ -176,6 +190,15 @@ class OutputPlugin:
     def __init__(self, plugin: "MemtrackPlugin") -> None:
         self._plugin = plugin
         self._texts: List[SharedText] = []
+        self._bytes = SharedBytes()
+        self._warned: Optional[List[Any]] = None
+
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, None]:
+        """pytest has begun to record warnings, and no fixture has."""
+        self._warned = recorded()
+        yield
+        self._warned = None
 
     @pytest.hookimpl(hookwrapper=True, trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
@@ -184,12 +207,20 @@ class OutputPlugin:
             yield
             return
         outer = _test_limits.output
-        _test_limits.output = own = OutputOfTest(item, self._texts if outer is None else [], has_limits)
+        _test_limits.output = own = OutputOfTest(
+            item, self._texts if outer is None else [], self._kept_warnings(outer is None), has_limits
+        )
         try:
             yield
         finally:
             own.restore()
             _test_limits.output = outer
+
+    def _kept_warnings(self, is_outer: bool) -> Optional[KeptWarnings]:
+        """What takes the test's warnings in place of pytest's list. A list of the test's own, as that of recwarn, is left to it."""
+        if self._warned is None or self._warned is not recorded():
+            return None
+        return KeptWarnings(self._warned, self._bytes if is_outer else SharedBytes())
 
 
 def write_captured(write: Callable[[str], int], text: str) -> int:

@@ -137,3 +137,79 @@ def test_looks_up():
 """
     )
     assert outcomes(result) == {"passed": 1}, result.stdout.str()
+
+
+def test_what_fixtures_undo_at_the_end_is_none(tests):  # noqa: F811
+    """It is undone between the runs, but what the fixtures themselves have done, and the last run's, which the teardown finds."""
+    pytest.importorskip("pytest_mock")
+    result = tests(
+        """
+import subprocess, sys, unittest
+from unittest import mock
+
+RUNS = []
+STATE = {"undone": 0}
+
+def work():
+    for _ in range(20):
+        os.cpu_count()
+
+@pytest.fixture
+def replaced(mocker, monkeypatch, tmp_path):
+    mocker.patch("os.getppid", return_value=7)
+    monkeypatch.setenv("OF_FIXTURE", "yes")
+    monkeypatch.setitem(STATE, "of fixture", 1)
+    yield
+    assert os.getppid() == 7 and os.environ["OF_FIXTURE"] == "yes"
+
+@pytest.mark.limit_leaks("10 kB")
+def test_mocker(mocker, replaced):
+    assert isinstance(os.getppid, mock.Mock) and not isinstance(os.cpu_count, mock.Mock)
+    for name in ("os.cpu_count", "os.getpriority", "os.sched_yield"):
+        mocker.patch(name, return_value=1)
+    mocker.spy(os, "getpgid")
+    mocker.patch("subprocess.Popen", autospec=True)
+    work()
+    RUNS.append("mocker")
+
+@pytest.mark.limit_leaks("10 kB")
+def test_monkeypatch(monkeypatch, replaced, tmp_path):
+    assert "A1" not in os.environ and "of test" not in STATE and STATE["of fixture"] == 1 and os.getcwd() == START
+    assert sys.path[0] != "first"
+    for number in range(200):
+        monkeypatch.setenv(f"A{number}", "x" * 500)
+    monkeypatch.setitem(STATE, "of test", 1)
+    monkeypatch.syspath_prepend("first")
+    monkeypatch.chdir(tmp_path)
+
+START = os.getcwd()
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        self.addCleanup(STATE.__setitem__, "set up", False)
+        STATE["set up"] = True
+
+    @pytest.mark.limit_leaks("10 kB")
+    def test_cleanup(self):
+        assert STATE["set up"]
+        for name in ("os.cpu_count", "os.getpriority", "os.sched_yield"):
+            patch = mock.patch(name, return_value=1)
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.addCleanup(lambda: STATE.update(undone=STATE["undone"] + 1))
+        work()
+
+@pytest.mark.limit_leaks("10 kB")
+def test_leaks(mocker):
+    mocker.patch("os.cpu_count", return_value=1)
+    RUNS.append(load(1))
+
+def test_after():
+    assert RUNS[:5] == ["mocker"] * 5 and STATE == {"undone": 5, "set up": False} and os.getcwd() == START
+    assert not isinstance(os.cpu_count, mock.Mock) and "A1" not in os.environ and "OF_FIXTURE" not in os.environ
+""",
+        "-p",
+        "pytest_mock",
+    )
+    assert outcomes(result) == {"passed": 4, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["FAILED *::test_leaks - *"])

@@ -1012,3 +1012,52 @@ def test_here():
     )
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(["*limit_memory('5 MB'): the test held 9.0* MB at its high-water mark*"])
+
+
+def test_a_file_is_read_once_more_only_where_that_tells_more(tests, pytester):
+    """What the test held when it held most is found by two more passes over all events, which take longer than a busy test itself."""
+    pytester.makeconftest("""
+from memtrack import _test_limits
+
+passes = []
+known = _test_limits.at_their_peak
+
+def counted(*arguments):
+    passes.append(arguments)
+    return known(*arguments)
+
+def pytest_collection_modifyitems():
+    # Later it would stand for something that a test has replaced.
+    _test_limits.at_their_peak = counted
+
+def pytest_runtest_logreport(report):
+    if report.when == "teardown":
+        print(report.nodeid.split("::")[1], "took", len(passes))
+        passes.clear()
+""")
+    result = tests(
+        """
+@pytest.mark.limit_memory("24 MB")
+def test_all_is_judged():
+    kept = load(40)
+
+@pytest.fixture
+def much():
+    return load(20)
+
+@pytest.mark.limit_memory("8 MB")
+def test_fixture_is_not(request):
+    load(10)
+    request.getfixturevalue("much")
+    kept = load(9)
+
+@pytest.mark.limit_memory("8 MB")
+def test_within(request):
+    request.getfixturevalue("much")
+    kept = load(7)
+""",
+        "-s",
+    )
+    assert outcomes(result) == {"failed": 2, "passed": 1}
+    result.stdout.fnmatch_lines(["*test_all_is_judged took 0", "*test_fixture_is_not took 1", "*test_within took 0"])
+    result.stdout.fnmatch_lines(["*the test held 40.0 MB at*16.0 MB more*", "*the test held 10.0 MB at*2.0* MB more*"])

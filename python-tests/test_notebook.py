@@ -119,18 +119,23 @@ def test_files_of_similar_names_are_none_of_the_cells(notebook, tmp_path):
 
 
 def test_wrong_options_are_said_before_the_cell_runs(notebook):
-    wrong, number, unknown = notebook("%%memtrack --bogus\nran = 1", "%%memtrack --height tall\nran = 1", "ran")
+    wrong, number, word, line, unknown = notebook(
+        "%%memtrack --bogus\nran = 1", "%%memtrack --height tall\nran = 1", "%%memtrack ran = 1\nran = 1", "%memtrack --help", "ran"
+    )
     assert error(wrong).ename == "Error" and "unexpected argument '--bogus'" in error(wrong).evalue
     assert "invalid int value: 'tall'" in error(number).evalue and "--height PIXELS" in error(number).evalue
+    assert "During handling" not in "".join(error(number).traceback)
+    assert "ran: expected options only" in error(word).evalue and error(line).evalue.startswith("%%memtrack [options]")
     assert error(unknown).ename == "NameError"
 
 
 def test_what_an_expression_leaves(notebook):
-    _, leak, of_function, none, failing, usage = notebook(
+    _, leak, of_function, none, once, failing, usage = notebook(
         "kept = []\ndef grab():\n    kept.append(bytes(50_000))",
         "%memtrack_leaks -r 4 kept.append(bytes(100_000))",
         "%memtrack_leaks grab()",
         "%memtrack_leaks [1] * 1000",
+        "%memtrack_leaks -r 1 7",
         "%memtrack_leaks kept.disappear()",
         "%memtrack_leaks",
     )
@@ -141,5 +146,23 @@ def test_what_an_expression_leaves(notebook):
     # As tracebacks call it.
     assert "  grab at Cell In[2], line 3" in of_function[0].text, of_function[0].text
     assert none[0].text == "[1] * 1000: nothing grows in 5 runs\n"
+    assert once[0].text == "7: leaves nothing in one run\n"
     assert error(failing).ename == "AttributeError"
     assert "expected an expression" in error(usage).evalue
+
+
+def test_what_other_threads_leave_meanwhile_is_said_to_be_theirs(notebook):
+    _, leak, _ = notebook(
+        """
+import threading
+kept, asked, done = [], threading.Semaphore(0), threading.Semaphore(0)
+def collect():
+    while asked.acquire() and not kept[:1] == ["end"]:
+        kept.append(bytes(50_000))
+        done.release()
+threading.Thread(target=collect, name="collector").start()
+""",
+        "%memtrack_leaks (asked.release(), done.acquire())",
+        "kept.insert(0, 'end'); asked.release()",
+    )
+    assert "grows by 50." in leak[0].text and "by threads that are older than the expression: collector (50." in leak[0].text

@@ -34,6 +34,15 @@ class Holding:
     """The thread, if it was there before what is judged."""
 
 
+def older_threads(holdings: Iterable[Holding]) -> str:
+    """The threads that were there before, with what they hold, largest first."""
+    sizes: Dict[str, int] = {}
+    for holding in holdings:
+        if holding.older_thread:
+            sizes[holding.older_thread] = sizes.get(holding.older_thread, 0) + holding.bytes
+    return ", ".join(f"{name} ({size_text(size)})" for name, size in sorted(sizes.items(), key=lambda each: -each[1]))
+
+
 def holders_text(
     holdings: Iterable[Holding], root: str, most: int = 5, cell: Callable[[str], Optional[str]] = lambda file: None
 ) -> List[str]:

@@ -46,20 +46,22 @@ class _Arguments(argparse.ArgumentParser):
     """Options of a magic: what is wrong is the magic's error, and does not end the kernel."""
 
     def error(self, message: str) -> NoReturn:
-        raise Error(f"{message}\n\n{self.description}")
+        # What argparse has caught says the same.
+        raise Error(f"{message}\n\n{self.description}") from None
 
 
 def load_ipython_extension(shell: Any) -> None:
     """Makes the magics known: `%load_ext memtrack`."""
     magics = _Magics(shell)
-    shell.register_magic_function(magics.memtrack, "cell", "memtrack")
+    shell.register_magic_function(magics.memtrack, "line_cell", "memtrack")
     shell.register_magic_function(magics.memtrack_leaks, "line", "memtrack_leaks")
 
 
 def unload_ipython_extension(shell: Any) -> None:
     """Takes them away."""
-    shell.magics_manager.magics["cell"].pop("memtrack", None)
-    shell.magics_manager.magics["line"].pop("memtrack_leaks", None)
+    magics = shell.magics_manager.magics
+    for kind, name in (("cell", "memtrack"), ("line", "memtrack"), ("line", "memtrack_leaks")):
+        magics[kind].pop(name, None)
 
 
 def _with_own_braces(magic: _Magic) -> _Magic:
@@ -76,12 +78,14 @@ class _Magics:
         # Those that save the history, answer the notebook, and the like.
         self.threads_of_kernel = other_threads()
 
-    def memtrack(self, line: str, cell: str) -> Any:
-        """%%memtrack"""
+    def memtrack(self, line: str, cell: Optional[str] = None) -> Any:
+        """%%memtrack; as %memtrack, or without statements, it says how it is used."""
         __tracebackhide__ = True
         from memtrack._tracker import Tracker
 
         wanted, page_options = _cell_options(line)
+        if cell is None:
+            raise Error(_CELL)
         # What is wrong with the page's options is said before the cell runs.
         read_output(["flamegraph", *page_options, "--help"])
         statements, value = _compiled(self.shell, cell)
@@ -141,18 +145,20 @@ class _Magics:
 def _leaks_text(
     recorded: "RecordedCall", limit: Any, expression: str, rows: int, cell: Callable[[str], Optional[str]]
 ) -> List[str]:
-    from memtrack._holders import holders_text
+    from memtrack._holders import holders_text, older_threads
     from memtrack._sizes import size_text
 
     with quietly():
         growing, _ = limit.growing(recorded)
     grown, runs = growing.bytes, len(recorded.runs)
     if not grown:
-        return [f"{expression}: nothing grows in {runs} runs"]
+        return [f"{expression}: nothing grows in {runs} runs" if runs > 1 else f"{expression}: leaves nothing in one run"]
     how = f"grows by {size_text(grown)} with each of {runs} runs" if runs > 1 else f"leaves {size_text(grown)} in one run"
     if growing.differs:
         how += ", by stacks that differ each time"
-    return [f"{expression}: {how}", *holders_text(growing.holdings, recorded.root, rows, cell)]
+    text = [f"{expression}: {how}", *holders_text(growing.holdings, recorded.root, rows, cell)]
+    older = older_threads(growing.holdings)
+    return [*text, f"by threads that are older than the expression: {older}"] if older else text
 
 
 def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
@@ -171,6 +177,8 @@ def _cell_options(line: str) -> Tuple[argparse.Namespace, List[str]]:
         raise Error(f"{error}: {line}") from None
     if wanted.help:
         raise Error(_CELL)
+    if others and not others[0].startswith("-"):
+        options.error(f"{others[0]}: expected options only; what is recorded is the rest of the cell")
     return wanted, others
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Awaitable, Callable, Dict, FrozenSet, Ite
 from memtrack._capture import Allocation, Capture
 from memtrack._errors import Error, quietly
 from memtrack._growth import Growth, growth
-from memtrack._holders import Holding, holders_text, is_own
+from memtrack._holders import Holding, holders_text, is_own, older_threads
 from memtrack._interrupts import surely
 from memtrack._records import Stack
 from memtrack._rest import LATE, spans_between
@@ -407,13 +407,9 @@ class RecordedCall:
     def report(self, title: str, holdings: List[Holding], apart: Dict[str, int]) -> str:
         """The text of a failure."""
         lines = [title, *holders_text(holdings, self.root)]
-        older: Dict[str, int] = {}
-        for holding in holdings:
-            if holding.older_thread:
-                older[holding.older_thread] = older.get(holding.older_thread, 0) + holding.bytes
+        older = older_threads(holdings)
         if older:
-            threads = ", ".join(f"{name} ({size_text(size)})" for name, size in sorted(older.items(), key=lambda each: -each[1]))
-            lines.append(f"by threads that are older than the test: {threads}; with current_thread_only=True they do not count")
+            lines.append(f"by threads that are older than the test: {older}; with current_thread_only=True they do not count")
         lines += _kept_by_pytest(apart.pop(PRINTED, 0))
         own = self.fixtures() if callable(self.fixtures) else self.fixtures
         fixtures = {name: "" for name in own}

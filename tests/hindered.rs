@@ -167,6 +167,37 @@ fn marks_of_a_capture_that_cannot_be_written_are_refused() {
     drop(program.ends("1300000 blocks\n"));
 }
 
+/// Everybody is told while the program runs, and nobody gets a file that has nothing.
+#[test]
+fn that_a_capture_cannot_be_written_is_said_while_the_program_runs() {
+    const ENDED: &str = "the recording has ended: its capture could not be written any more: File too large";
+    for options in [&["--compress", "none"] as &[&str], &["--window", "100ms", "--sample"]] {
+        let mut program = WaitingProgram::of("phases", options);
+        let pid = program.control.pid().to_string();
+        let mut live = program.dir.memtrack(["live", "--jsonl", "--every", "100ms", &pid]);
+        let mut live = RunningProcess::start(&mut live);
+        wait_until("a window", || live.stdout().contains(r#""window""#));
+        limit(program.memtrack.pid(), libc::RLIMIT_FSIZE, 300);
+        let list = || Outcome::of(&mut program.dir.memtrack(["ps"]));
+        wait_until("it has ended", || list().stdout.contains(" ended "));
+        let listed = list();
+        wait_until("it is said at once", || program.memtrack.stderr().contains("written any more: File too large"));
+        assert!(
+            listed.stderr.contains("recorded no more: its capture could not be written: File too large"),
+            "{listed:?}"
+        );
+        assert!(listed.stdout.contains(" ended ") && !listed.stdout.contains(" counting "), "{listed:?}");
+        Outcome::of(&mut program.dir.memtrack(["snapshot", &pid, "-o", "now.bin"]))
+            .fails(1, &[ENDED, "capture.bin has"]);
+        assert!(!program.dir.path("now.bin").exists());
+        for watched in [live.wait(), Outcome::of(&mut program.dir.memtrack(["live", "--jsonl", &pid]))] {
+            assert!(watched.status == 0 && watched.stderr.contains(ENDED), "{watched:?}");
+        }
+        program.control.let_go(1);
+        drop(program.ends("1300000 blocks\n"));
+    }
+}
+
 /// As root, or where users may have name spaces of their own.
 #[test]
 fn a_full_disk_ends_the_recording_and_not_the_program() {

@@ -110,6 +110,7 @@ pub(crate) struct Session {
     memory_limit: MemoryLimitWatch,
     end_watch: EndWatch,
     end_reason: fn(&ProcessEnd) -> Option<String>,
+    told_cut_off: fn(&str),
     sleep: Duration,
     checkpoint_ns: u64,
     changed: bool,
@@ -211,6 +212,7 @@ impl Session {
             memory_limit: if has_ended { MemoryLimitWatch::default() } else { MemoryLimitWatch::of(pid) },
             end_watch: if has_ended { EndWatch::default() } else { EndWatch::of(pid) },
             end_reason: options.end_reason,
+            told_cut_off: options.cut_off,
             sleep: Duration::from_nanos(interval).min(LONGEST_SLEEP),
             checkpoint_ns: nanoseconds(options.checkpoint),
             changed: false,
@@ -251,7 +253,6 @@ impl Session {
         self.account(now, queue);
         self.find_used_slots();
         let checkpoint = now.saturating_sub(self.last_checkpoint_ns) >= self.checkpoint_interval(now);
-        let _ = checkpoint && self.is_cut_off(queue);
         // While the target is being registered, only a slow barrier reaches it, which would delay the drain.
         let waits = !self.over && !self.is_registration_over() && now.saturating_sub(self.begun_ns) < REGISTERED_NS;
         let marks = checkpoint && !waits && (self.watermarks.is_due() || self.observer.has_waiting());
@@ -443,7 +444,7 @@ impl Session {
             }
             self.next_idle_check_ns = now.saturating_add(IDLE_CHECK_NS);
         }
-        if queue.failed() {
+        if self.is_cut_off(queue) {
             self.area.control().state.store(state::CLOSED, SeqCst);
         }
         if checkpoint {

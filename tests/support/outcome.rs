@@ -47,6 +47,11 @@ impl RunningProcess {
         text(&mut self.stdout)
     }
 
+    /// What it has written to its standard error so far.
+    pub(crate) fn stderr(&mut self) -> String {
+        text(&mut self.stderr)
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(mut self) -> Outcome {
         let status = self.status();

@@ -38,6 +38,7 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     } else if processes.is_empty() {
         message::note("nothing is being recorded by this user; start with 'memtrack run PROGRAM'");
     } else {
+        processes.iter().filter_map(|process| why_ended(process)).for_each(message::note);
         let format = TextFormat::new(options.colors.color, true);
         for line in table(&processes, now_ns()).lines(format) {
             text.push_str(&format!("{line}\n"));
@@ -46,6 +47,12 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output: cannot be written")?;
     Ok(0)
+}
+
+/// Why a process is recorded no more that may run on.
+fn why_ended(process: &ProcessStatus) -> Option<String> {
+    let reason = process.write_error.as_ref()?;
+    Some(format!("process {} is recorded no more: its capture could not be written: {reason}", process.pid))
 }
 
 /// Counts what the recording process does not: reads the captures until the deadline, those with least records first, so
@@ -64,6 +71,8 @@ fn count_what_is_live(all: &mut [RunningRecording], deadline: Instant) {
         let Some(capture) = &process.capture else { continue };
         // What was recorded and is not in the capture yet would be missing.
         let totals = if process.counting { None } else { source::totals(capture, recorder, deadline) };
+        // Sums that could not be written once say nothing.
+        let totals = totals.filter(|totals| process.write_error.is_none() || totals.events > 0);
         match totals {
             Some(totals) => {
                 process.events = Some(totals.events);
@@ -146,6 +155,7 @@ mod tests {
             resident_bytes: None,
             record_bytes: 0,
             capture: Some("/srv/memtrack-app.py.4711.bin".into()),
+            write_error: None,
             command_line: ["python3", "app.py", "a b"].map(Into::into).into(),
         };
         let lines = |width| {

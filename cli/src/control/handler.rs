@@ -155,14 +155,14 @@ impl RecordingCommands {
     }
 
     fn process(&self, known: RecordedProcess, totals: Option<LiveTotals>) -> Option<ProcessStatus> {
-        let RecordedProcess { number, process, ended, cut_off, record_bytes, resident_bytes, .. } = known;
+        let RecordedProcess { number, process, ended, write_error, record_bytes, resident_bytes, .. } = known;
         let process = process.unwrap_or_default();
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
             recording: Some(self.number),
             number,
-            state: if ended || cut_off { ProcessState::Ended } else { ProcessState::Recording },
+            state: if ended || write_error.is_some() { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),
             started_ns: process.start.realtime_ns,
             events: totals.map(|totals| totals.events),
@@ -172,6 +172,7 @@ impl RecordingCommands {
             resident_bytes,
             record_bytes,
             capture: (self.captures)(number),
+            write_error,
             command_line: process.command_line.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
         })
     }
@@ -197,7 +198,9 @@ impl CommandHandler for RecordingCommands {
         let process = |known: RecordedProcess| {
             let is_written = written.contains(&known.number);
             let totals = self.engine.totals_since(known.number, since, deadline).filter(|_| is_written);
-            Some(ProcessStatus { counting: !is_written, ..self.process(known, totals)? })
+            let process = self.process(known, totals)?;
+            // What could not be written comes no more.
+            Some(ProcessStatus { counting: !is_written && process.write_error.is_none(), ..process })
         };
         let processes = self.recording.processes().into_iter().filter_map(process).collect();
         RecordingStatus { recorder: std::process::id(), processes }

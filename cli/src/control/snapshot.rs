@@ -27,6 +27,7 @@ use tempfile::NamedTempFile;
 
 use super::recordings::RunningRecording;
 use crate::load::Request;
+use crate::reports::capture_info::quoted_path;
 
 /// Where the capture of a process of the recording is, by the number of the process in the tree.
 pub(crate) type CapturePaths = Arc<dyn Fn(u32) -> Option<PathBuf> + Send + Sync>;
@@ -146,6 +147,12 @@ fn open_of(other_user: Option<u32>, path: &Path) -> io::Result<File> {
     if is_permitted(&file.metadata()?) { Ok(file) } else { Err(denied()) }
 }
 
+/// That the capture of a process could not be written any more, for the user.
+pub(crate) fn cut_off(capture: Option<&Path>, reason: &str) -> String {
+    let has = capture.map(|path| format!("; {} has what came before", quoted_path(path))).unwrap_or_default();
+    format!("the recording has ended: its capture could not be written any more: {reason}{has}")
+}
+
 /// Takes a snapshot of the process with this pid; of the first process of a recording one of all that it has, each at its own moment.
 ///
 /// # Errors
@@ -155,6 +162,9 @@ pub(crate) fn take(recording: &mut RunningRecording, pid: Option<u32>) -> Result
     let is_first = |number: u32| number == 0;
     let RunningRecording { client, status } = recording;
     let found = status.process(wanted).context("the process has not begun to record yet")?;
+    if let Some(reason) = &found.write_error {
+        bail!(cut_off(found.capture.as_deref(), reason));
+    }
     let is_of_all = is_first(found.number) && found.state != ProcessState::Dormant;
     let of_recording = is_of_all.then(|| status.of_recording(found.recording));
     let mut captures = Vec::new();

@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use memtrack_collector::control::ControlClient;
-use memtrack_collector::control::protocol::{ControlCommand, ProcessState, RecordingStatus};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessState, ProcessStatus, RecordingStatus};
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use super::subscription::WindowSubscription;
 use crate::control::recordings::{self, RunningRecording};
+use crate::control::snapshot::cut_off;
 
 /// How often the recording is asked for its status.
 const ASKED: Duration = Duration::from_secs(1);
@@ -35,6 +36,8 @@ pub(crate) struct LiveSource {
     asked: Instant,
     len: u64,
     grown: Instant,
+    /// Why nothing more comes, although the process runs.
+    why_ended: Option<String>,
 }
 
 impl LiveSource {
@@ -60,8 +63,8 @@ impl LiveSource {
             bail!("the recording of process {} has no capture yet: try again in a moment", process.pid)
         };
         let path = recordings::as_seen_here(capture, recording.status.recorder);
-        let of = (process.pid, process.recording);
-        Ok(Self::new(path, Some((of, recording.client))))
+        let (of, why_ended) = ((process.pid, process.recording), why_ended(process));
+        Ok(Self { why_ended, ..Self::new(path, Some((of, recording.client))) })
     }
 
     fn of_capture(path: &Path) -> Self {
@@ -70,7 +73,8 @@ impl LiveSource {
 
     fn new(path: PathBuf, found: Option<FoundRecording>) -> Self {
         let now = Instant::now();
-        let mut made = Self { path, pid: None, recording: None, client: None, asked: now, len: 0, grown: now };
+        let (len, grown, asked) = (0, now, now);
+        let mut made = Self { path, pid: None, recording: None, client: None, asked, len, grown, why_ended: None };
         made.set(found);
         made
     }
@@ -128,6 +132,11 @@ impl LiveSource {
         self.client.is_some() || self.grown.elapsed() < STILL
     }
 
+    /// Why nothing more comes, although the process runs on, for the user.
+    pub(crate) fn why_ended(&self) -> Option<&str> {
+        self.why_ended.as_deref()
+    }
+
     /// Asks the recording, or connects to it again.
     fn ask(&mut self) {
         let status = match &mut self.client {
@@ -139,6 +148,9 @@ impl LiveSource {
             self.set(recording_of(&self.path));
             return;
         };
+        if let Some(process) = status.as_ref().and_then(|status| status.process(pid)) {
+            self.why_ended = why_ended(process);
+        }
         match status {
             Some(status) if is_recorded(&status, pid, self.recording) => {}
             Some(_) => self.client = None,
@@ -170,6 +182,11 @@ impl LiveSource {
 fn is_recorded(status: &RecordingStatus, pid: u32, recording: Option<u32>) -> bool {
     let mut processes = status.of_recording(recording);
     processes.any(|process| process.pid == pid && process.state == ProcessState::Recording)
+}
+
+/// Why a process is recorded no more that runs on, for the user.
+fn why_ended(process: &ProcessStatus) -> Option<String> {
+    process.write_error.as_ref().map(|reason| cut_off(process.capture.as_deref(), reason))
 }
 
 /// A process with the number of its recording, and the recording process.

@@ -98,6 +98,9 @@ impl LiveEngine {
         every: Duration,
         subscriber: Subscriber,
     ) -> Result<(), String> {
+        if let Some((_, why)) = self.recording.cut_off().into_iter().find(|(cut_off, _)| *cut_off == number) {
+            return Err(why);
+        }
         let mut state = self.running(&capture)?;
         state.arrived.push(Arrival { number, capture, every: every.max(SHORTEST), subscriber });
         Ok(())
@@ -263,6 +266,21 @@ impl Engine {
         if self.asked.is_none_or(|asked| asked.elapsed() > ASKED) {
             self.asked = Some(Instant::now());
             self.recording.follow_for(FOLLOWED);
+            self.drop_cut_off();
+        }
+    }
+
+    /// Nothing more comes of captures that could not be written: their viewers read what there is.
+    fn drop_cut_off(&mut self) {
+        let has_viewers = |watched: &WatchedCapture| !watched.grids.is_empty() || watched.counted.is_some();
+        if !self.watched.iter().any(has_viewers) {
+            return;
+        }
+        for (number, reason) in self.recording.cut_off() {
+            for watched in self.watched.extract_if(.., |watched| watched.number == number) {
+                watched.grids.iter().flat_map(|grid| &grid.viewers).for_each(|viewer| refuse(viewer, &reason));
+                lock(&self.shared).totals.remove(&number);
+            }
         }
     }
 

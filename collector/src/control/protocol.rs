@@ -212,6 +212,9 @@ pub struct ProcessStatus {
     pub record_bytes: u64,
     /// Its capture.
     pub capture: Option<PathBuf>,
+    /// Why its capture could not be written any more, as on a full disk: it has ended with that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write_error: Option<String>,
     /// Its arguments, the program first.
     pub command_line: Vec<String>,
 }
@@ -234,6 +237,7 @@ impl ProcessStatus {
             resident_bytes: None,
             record_bytes: 0,
             capture: None,
+            write_error: None,
             command_line: Vec::new(),
         }
     }

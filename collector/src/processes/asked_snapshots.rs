@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Select};
 
-use crate::processes::recording_access::{NOT_BEGUN, RecordingAccess, has_not_begun};
+use crate::processes::recording_access::{NOT_BEGUN, RecordingAccess, cut_off, has_not_begun};
 use crate::session::drain_command::{DrainCommand, NoAnswer, PATIENCE, TicketSpan};
 use crate::sink::SnapshotCopy;
 
@@ -104,6 +104,7 @@ pub(crate) fn snapshot_of(
         Ok(Err(error)) if error.kind() == io::ErrorKind::Unsupported => {
             Err("the capture of this recording is no regular file, so it cannot be copied".into())
         }
+        Ok(Err(_)) if let Some(reason) = access.progress.write_error() => Err(cut_off(reason)),
         Ok(Err(error)) => Err(format!("the capture cannot be written: {error}")),
         Err(none) => Err(why_no_snapshot(none, access)),
     }

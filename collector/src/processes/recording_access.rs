@@ -12,6 +12,11 @@ use crate::session::drain_command::CommandSender;
 /// Why nothing is done before a process has connected.
 pub(crate) const NOT_BEGUN: &str = "the program has not begun to record yet: try it again in a moment";
 
+/// That a recording has ended because its capture could not be written, for the user.
+pub(crate) fn cut_off(reason: &str) -> String {
+    format!("the recording has ended: its capture could not be written any more: {reason}")
+}
+
 /// Whether none of these processes has connected yet.
 pub(crate) fn has_not_begun(all: &[(u32, RecordingAccess)]) -> bool {
     all.iter().all(|(_, access)| !access.progress.has_ended() && access.progress.process().is_none())
@@ -37,8 +42,8 @@ pub struct RecordedProcess {
     pub process: Option<Process>,
     /// Whether it has ended.
     pub ended: bool,
-    /// Whether its capture could not be written, so that it is not recorded any more.
-    pub cut_off: bool,
+    /// Why its capture could not be written, so that it is not recorded any more.
+    pub write_error: Option<String>,
     /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
     pub ends_itself: bool,
     /// Bytes of records so far, before compression.
@@ -58,7 +63,7 @@ impl RecordingAccess {
             pid: self.admitted.or_else(told),
             process,
             ended: progress.has_ended(),
-            cut_off: progress.is_cut_off(),
+            write_error: progress.write_error().map(str::to_owned),
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),

@@ -11,7 +11,7 @@ use memtrack_transport::clock::monotonic_ns;
 use crate::pictures::LAST_PATIENCE;
 use crate::processes::asked_snapshots::{AskedSnapshots, snapshot_of};
 use crate::processes::recorded_children::RecordedChildren;
-use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAccess, has_not_begun};
+use crate::processes::recording_access::{NOT_BEGUN, RecordedProcess, RecordingAccess, cut_off, has_not_begun};
 use crate::session::drain_command::{
     DrainCommand, NoAnswer, PATIENCE, RecordingMoment, RestMoment, RestReply, TicketSpan,
 };
@@ -38,6 +38,13 @@ impl RecordingHandle {
     #[must_use]
     pub fn processes(&self) -> Vec<RecordedProcess> {
         self.all().iter().map(|(number, access)| access.describe(*number)).collect()
+    }
+
+    /// The numbers of the processes whose captures could not be written any more, and why, for the user.
+    #[must_use]
+    pub fn cut_off(&self) -> Vec<(u32, String)> {
+        let of = |(number, access): (u32, RecordingAccess)| Some((number, cut_off(access.progress.write_error()?)));
+        self.all().into_iter().filter_map(of).collect()
     }
 
     /// For this long, checkpoints come more often: somebody follows the captures while they are written.
@@ -85,13 +92,13 @@ impl RecordingHandle {
         let living: Vec<_> = all.iter().filter(|(_, access)| !access.progress.has_ended()).collect();
         let answers: Vec<_> = living.iter().map(|(_, access)| access.commands.ask(mark)).collect();
         let times: Vec<u64> = answers.iter().filter_map(|answer| answer.ok().flatten()).collect();
-        let is_cut_off = || living.iter().any(|(_, access)| access.progress.is_cut_off());
+        let write_error = || living.iter().find_map(|(_, access)| access.progress.write_error());
         match times.first() {
             Some(first) => Ok((*first, times.len() as u64)),
             None if answers.contains(&Err(NoAnswer::Late)) => {
                 Err("the recording is too busy to answer; the mark is set when it comes to it".into())
             }
-            None if is_cut_off() => Err("the recording has ended: its capture could not be written any more".into()),
+            None if let Some(reason) = write_error() => Err(cut_off(reason)),
             None if has_not_begun(&all) => Err(NOT_BEGUN.into()),
             None => Err("no recorded process is running any more".into()),
         }

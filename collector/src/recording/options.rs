@@ -37,6 +37,8 @@ pub struct RecordingOptions {
     pub library: Option<PathBuf>,
     /// Puts in words what ended a process, if a signal did.
     pub end_reason: fn(&ProcessEnd) -> Option<String>,
+    /// Is told why the capture of a process could not be written any more, on a thread that must not wait.
+    pub cut_off: fn(&str),
 }
 
 impl RecordingOptions {
@@ -61,6 +63,7 @@ impl Default for RecordingOptions {
             pictures: None,
             library: None,
             end_reason: |_| None,
+            cut_off: |_| (),
         }
     }
 }

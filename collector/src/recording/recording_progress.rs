@@ -39,8 +39,8 @@ pub(crate) struct RecordingProgress {
     terminated: AtomicBool,
     /// It ends by itself: it has called `exit` or the like, or sends itself a signal.
     ends_itself: AtomicBool,
-    /// The capture could not be written, and what comes later is not in it.
-    cut_off: AtomicBool,
+    /// Why the capture could not be written: what comes later is not in it.
+    write_error: OnceLock<String>,
     /// Until this time on the monotonic clock somebody follows the capture while it is written.
     followed_until_ns: AtomicU64,
 }
@@ -85,14 +85,14 @@ impl RecordingProgress {
         self.ends_itself.load(Relaxed)
     }
 
-    /// The capture could not be written: what comes later is not in it.
-    pub(crate) fn set_cut_off(&self) {
-        self.cut_off.store(true, Relaxed);
+    /// The capture could not be written, for this reason: what comes later is not in it. Whether that is new.
+    pub(crate) fn set_cut_off(&self, reason: &str) -> bool {
+        self.write_error.set(reason.to_owned()).is_ok()
     }
 
-    /// Whether the capture ended because it could not be written.
-    pub(crate) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Relaxed)
+    /// Why the capture ended, if it could not be written.
+    pub(crate) fn write_error(&self) -> Option<&str> {
+        self.write_error.get().map(String::as_str)
     }
 
     /// Somebody follows the capture, at least until this time on the monotonic clock.

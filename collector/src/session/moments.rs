@@ -47,11 +47,11 @@ impl Session {
 
     /// Whether the capture could not be written; from then on others can ask for it, too.
     pub(crate) fn is_cut_off(&self, queue: &SinkQueue) -> bool {
-        let failed = queue.failed();
-        if failed {
-            self.progress.set_cut_off();
+        let Some(reason) = queue.failure() else { return false };
+        if self.progress.set_cut_off(reason) {
+            (self.told_cut_off)(reason);
         }
-        failed
+        true
     }
 
     /// Takes the ticket of the present moment: what this process has recorded before it was asked for has none that is later,

@@ -6,8 +6,8 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use memtrack_format::mapped::MappedFile;
@@ -68,7 +68,8 @@ impl PieceHead {
 pub(crate) struct SinkQueue {
     messages: Sender<SinkMessage>,
     spare: Receiver<Vec<u8>>,
-    failed: Arc<AtomicBool>,
+    /// Why the sink has failed.
+    failure: Arc<OnceLock<String>>,
     /// Somebody waits for what is in the queue.
     hurry: Arc<AtomicBool>,
     work: RunningWork<io::Result<()>>,
@@ -87,18 +88,18 @@ impl SinkQueue {
     pub(crate) fn start(mut sink: Box<dyn Sink>) -> io::Result<(Self, BeginningThread)> {
         let (messages, inbox) = bounded(QUEUE);
         let (give_back, spare) = bounded(SPARE);
-        let failed = Arc::new(AtomicBool::new(false));
-        let flag = Arc::clone(&failed);
+        let failure = Arc::<OnceLock<String>>::default();
+        let told = Arc::clone(&failure);
         let hurry = Arc::new(AtomicBool::new(false));
         let hurried = Arc::clone(&hurry);
         let (wants_watermarks, follower) = (sink.wants_watermarks(), sink.follower());
-        let work = move || feed(sink.as_mut(), &inbox, &give_back, (&flag, &hurried));
+        let work = move || feed(sink.as_mut(), &inbox, &give_back, (&told, &hurried));
         let (work, begins) = WRITING.execute(work)?;
         let (held, drained_from_ns, record_bytes, pieces) = (RefCell::default(), 0, 0, 0);
         let queue = Self {
             messages,
             spare,
-            failed,
+            failure,
             hurry,
             work,
             drained_from_ns,
@@ -118,7 +119,12 @@ impl SinkQueue {
 
     /// Whether the sink has failed; messages are discarded then.
     pub(crate) fn failed(&self) -> bool {
-        self.failed.load(Relaxed)
+        self.failure().is_some()
+    }
+
+    /// Why the sink has failed, for the user.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// See [`Sink::wants_watermarks`].
@@ -219,7 +225,8 @@ impl SinkQueue {
             return;
         }
         if self.messages.send(message).is_err() {
-            self.failed.store(true, Relaxed);
+            // Nobody replaces what the sink itself has said.
+            let _ = self.failure.set("the writing thread has ended".into());
         }
     }
 }
@@ -228,7 +235,7 @@ fn feed(
     sink: &mut dyn Sink,
     inbox: &Receiver<SinkMessage>,
     give_back: &Sender<Vec<u8>>,
-    (failed, hurry): (&AtomicBool, &AtomicBool),
+    (failure, hurry): (&OnceLock<String>, &AtomicBool),
 ) -> io::Result<()> {
     let (mut result, mut is_hurried): (io::Result<()>, bool) = (Ok(()), false);
     for message in inbox {
@@ -242,7 +249,10 @@ fn feed(
         match (&result, &message) {
             (Ok(()), _) => {
                 result = call(sink, &message);
-                failed.store(result.is_err(), Relaxed);
+                if let Err(error) = &result {
+                    // The first one stays.
+                    let _ = failure.set(error.to_string());
+                }
             }
             // The one who asked may have lost patience.
             (Err(error), SinkMessage::Snapshot { answer, .. }) => _ = answer.send(Err(copy_of(error))),

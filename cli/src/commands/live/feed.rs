@@ -210,6 +210,7 @@ impl Follow {
                 interval = self.every;
             }
             if ended {
+                self.shared.lock().message = self.source.why_ended().map(str::to_owned);
                 return self.rest();
             }
             if progress == FollowProgress::CaughtUp {

@@ -23,6 +23,7 @@ use crate::live::received_window::NextWindow;
 use crate::live::source::LiveSource;
 use crate::live::subscription::WindowSubscription;
 use crate::live_windows::message::Lag;
+use crate::message;
 
 /// Windows that may wait for whoever reads them.
 const MOST_WAITING: usize = 4;
@@ -61,7 +62,7 @@ pub(super) fn run(source: &mut LiveSource, every: Duration, all: bool) -> Result
     let (sender, receiver) = sync_channel(MOST_WAITING);
     let gone = AtomicBool::new(false);
     thread::scope(|scope| {
-        let (gone, followed) = (&gone, source);
+        let (gone, followed) = (&gone, &mut *source);
         let follower = scope.spawn(move || follow(followed, follower, from_ns, sender, gone));
         let written = receiver.iter().try_for_each(|WaitingWindow { picture, totals }| writer.write(picture, &totals));
         gone.store(true, Relaxed);
@@ -70,6 +71,9 @@ pub(super) fn run(source: &mut LiveSource, every: Duration, all: bool) -> Result
             follower.join().unwrap_or_else(|_| Err(io::Error::other("the following thread panicked").into()));
         followed.and(written)
     })?;
+    if let Some(why) = source.why_ended() {
+        message::warning(why);
+    }
     writer.records.end()
 }
 

@@ -212,7 +212,7 @@ impl AttachedRecording {
 
     /// Whether the capture of the first process could not be written.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.handle().processes().first().is_some_and(|process| process.cut_off)
+        self.handle().processes().first().is_some_and(|process| process.write_error.is_some())
     }
 
     /// Ends it: the processes are put back as they were, and the captures are completed.

@@ -30,7 +30,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -317,7 +318,8 @@ fn launch(
     file: File,
     children: &Children,
 ) -> Result<LaunchedProgram> {
-    let (how, mode) = (recording_options(options), CaptureMode::of(options));
+    let how = memtrack_collector::RecordingOptions { cut_off: say_cut_off, ..recording_options(options) };
+    let mode = CaptureMode::of(options);
     // First, because exceeding the file size limit (shared memory included) raises SIGXFSZ.
     let signals = Signals::take()?;
     let sink = sink(mode, file, None).context("cannot write the capture")?;
@@ -361,6 +363,14 @@ fn recording_options(options: &args::RunArgs) -> memtrack_collector::RecordingOp
         end_reason: |end| Termination::of(end).signal_text(),
         ..memtrack_collector::RecordingOptions::default()
     }
+}
+
+/// Says at once why a capture ends, since the program may go on for long: once, for all its processes.
+fn say_cut_off(reason: &str) {
+    static SAID: Once = Once::new();
+    let text = format!("the capture cannot be written any more: {reason}; the program goes on, unrecorded");
+    // On a thread of its own, since nobody may read what is said.
+    SAID.call_once(|| _ = thread::Builder::new().spawn(move || message::warning(text)));
 }
 
 /// What spans of the recording can have.

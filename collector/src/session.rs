@@ -15,6 +15,7 @@ pub(crate) mod slot_reader;
 pub(crate) mod touched_pages;
 pub(crate) mod waker;
 
+mod due_work;
 mod early_end;
 mod moments;
 mod panic;
@@ -421,74 +422,6 @@ impl Session {
             Some(format!("later records of stream {stream} are lost: its shared memory was damaged ({reason})"))
         };
         self.slot_readers.iter().filter_map(note).collect()
-    }
-
-    fn do_due_work(&mut self, now: u64, checkpoint: bool, queue: &mut SinkQueue) {
-        self.threads.find_new(&self.area, self.slot_readers.len() as u32, &mut self.observer);
-        let rare = if self.threads.owned > 1 { CHECK_NS } else { self.checkpoint_ns };
-        if now.saturating_sub(self.last_check_ns) >= rare {
-            self.threads.check(&self.area, &mut self.observer);
-            self.last_check_ns = now;
-        }
-        if now >= self.next_life_ns {
-            self.read_processor_time();
-            self.over |= self.handle.has_ended();
-            self.alive_ns = if self.over { self.alive_ns } else { now };
-            self.next_life_ns = now.saturating_add(LIFE_NS);
-        }
-        self.read_resident_peak(now);
-        if now >= self.next_idle_check_ns {
-            self.look_for_idle_threads(queue);
-            if !self.over {
-                self.end_watch.look();
-            }
-            self.next_idle_check_ns = now.saturating_add(IDLE_CHECK_NS);
-        }
-        if self.is_cut_off(queue) {
-            self.area.control().state.store(state::CLOSED, SeqCst);
-        }
-        if checkpoint {
-            self.save(queue);
-            self.last_checkpoint_ns = now;
-        } else if self.observer.is_full() {
-            self.observer.hand_over(queue);
-        }
-    }
-
-    fn checkpoint_interval(&mut self, now: u64) -> u64 {
-        if self.memory_limit.is_near(now) {
-            return 0;
-        }
-        let is_followed = self.progress.is_followed(now);
-        if is_followed { self.checkpoint_ns.min(FOLLOWED_CHECKPOINT_NS) } else { self.checkpoint_ns }
-    }
-
-    /// Hands over all other changes and requests a checkpoint.
-    fn save(&mut self, queue: &SinkQueue) {
-        self.counts.note_changes(&self.area, &mut self.observer);
-        self.dirty |= self.observer.hand_over(queue);
-        let python = describe::python(self.area.control());
-        let mut known = self.process.clone();
-        known.update(&python.encode());
-        if known != self.process {
-            self.update_process(python, queue);
-            self.dirty = true;
-        }
-        if std::mem::take(&mut self.dirty) {
-            queue.checkpoint();
-        }
-    }
-
-    fn pace(&self, now: u64, freed: u32) -> DrainPace {
-        if self.over {
-            DrainPace::Over
-        } else if freed >= 4 || self.memory_limit.was_near() {
-            DrainPace::Fast
-        } else if now.saturating_sub(self.last_event_ns) < IDLE_NS {
-            DrainPace::Steady
-        } else {
-            DrainPace::Idle
-        }
     }
 }
 

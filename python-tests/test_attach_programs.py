@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -98,6 +99,28 @@ def test_programs_that_are_started_later_are_left_alone(executable, program, tmp
     until("it is another program", lambda: "-c" in Path(f"/proc/{program.pid}/cmdline").read_text())
     assert "memtrack" not in Path(f"/proc/{program.pid}/maps").read_text()
     assert "MEMTRACK_SOCKET" not in Path(f"/proc/{program.pid}/environ").read_text()
+
+
+def test_a_program_that_becomes_a_static_one_is_recorded_no_more(executable, tmp_path):
+    (tmp_path / "waits.c").write_text("#include <unistd.h>\nint main(void) { char c; return read(0, &c, 1) != 0; }\n")
+    compiled = shutil.which("gcc") and subprocess.run(["gcc", "-static", "-o", "waits", "waits.c"], cwd=tmp_path, capture_output=True)
+    if not compiled or compiled.returncode:
+        pytest.skip("needs a compiler and a static C library")
+    code = "import os\nprint('ready', flush=True)\ninput()\nkept = [bytearray(1000) for _ in range(20)]\nos.execv('./waits', ['waits'])\n"
+    program = subprocess.Popen([sys.executable, "-uc", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert program.stdout.readline() == "ready\n"
+    attach = [executable, "attach", str(program.pid), "-o", tmp_path / "c.bin"]
+    attached = subprocess.Popen(attach, stderr=subprocess.PIPE, text=True)
+    assert "recording process" in attached.stderr.readline()
+    program.stdin.write("\n")
+    program.stdin.flush()
+    said = attached.stderr.readline()
+    while "recorded no more" not in said and attached.poll() is None:
+        said += attached.stderr.readline()
+    assert "/waits, which cannot" in said
+    program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0
+    assert "recording ends at an exec" in " ".join(attached.communicate(timeout=PATIENCE)[1].split())
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")

@@ -44,6 +44,65 @@ fn a_recording_is_listed_while_it_runs() {
     assert_eq!(listed(&dir, pid), None);
 }
 
+/// Its recording has ended, and the process has not: what was recorded before is in the capture, and the children are recorded on.
+#[test]
+fn a_process_that_becomes_a_static_program_is_recorded_no_more() {
+    let dir = Dir::new();
+    if !dir.compiles("counting", "static", &["-static"]) {
+        return;
+    }
+    let control = dir.control("control");
+    let script = format!("exec ./static phases {}", control.path().display());
+    let mut command = dir.memtrack(["run", "--no-native", "--follow", "-o", "capture.bin", "--", "sh", "-c"]);
+    let memtrack = RunningProcess::start(command.arg(&script));
+    wait_until("the program waits", || control.phase() == 1);
+    let (pid, mut process) = (control.pid(), Value::Null);
+    assert_eq!(listed(&dir, pid).expect("it is listed")["state"], "recording", "it may only be slow to start");
+    wait_until("its recording has ended", || {
+        process = listed(&dir, pid).expect("it is listed");
+        process["state"] == "ended"
+    });
+    assert!(process["unrecorded_program"].as_str().is_some_and(|path| path.ends_with("/static")), "{process}");
+    let text = memtrack_says(&dir, &["ps"]);
+    assert!(text.stderr.contains("/static, which cannot load memtrack's library"), "{text:?}");
+    memtrack_says(&dir, &["snapshot", &pid.to_string(), "-o", "now.bin"]).success();
+    control.let_go(1);
+    let ended = memtrack.wait();
+    assert_eq!((ended.stdout.as_str(), ended.status), ("1300000 blocks\n", 0), "{}", ended.stderr);
+    for capture in ["now.bin", "capture.bin"] {
+        let stats = memtrack_says(&dir, &["stats", capture]);
+        assert!(stats.status == 0 && stats.stderr.contains("ends at an exec"), "{stats:?}");
+    }
+}
+
+/// As of an emulator or a wrapper that is linked statically: what it executes in the end has the library, and is recorded.
+#[test]
+fn a_program_that_connects_late_is_recorded_after_all() {
+    let dir = Dir::new();
+    if !dir.compiles("waits_and_executes", "wrapper", &["-static"]) {
+        return;
+    }
+    let (program, control) = (dir.program("counting"), dir.control("control"));
+    let interpreter = format!("#!{}\n", dir.path("wrapper").display());
+    let script = dir.executable("script", interpreter.as_bytes(), 0o755);
+    let mut command = dir.memtrack(["run", "--no-native", "-o", "capture.bin", "--", "sh", "-c", "exec \"$0\" \"$@\""]);
+    let memtrack = RunningProcess::start(command.arg(script).arg("go").arg(program).arg("phases").arg(control.path()));
+    let states = || {
+        let list: Value = serde_json::from_str(&memtrack_says(&dir, &["ps", "--json"]).success()).expect("JSON");
+        let processes = list["processes"].as_array().expect("processes");
+        processes.iter().map(|process| process["state"].clone()).collect::<Vec<_>>()
+    };
+    wait_until("its recording has ended", || states() == ["ended"]);
+    dir.write("go", b"");
+    wait_until("the program waits", || control.phase() == 1);
+    assert_eq!(states(), ["recording"]);
+    control.let_go(1);
+    let ended = memtrack.wait();
+    assert_eq!((ended.stdout.as_str(), ended.status), ("1300000 blocks\n", 0), "{}", ended.stderr);
+    // With what the shell had allocated before.
+    assert!(stats(&dir.path("capture.bin"), &[]).allocator("malloc").count >= 1_300_000);
+}
+
 /// The program says that it waits as soon as it has made its blocks: long before the next checkpoint.
 #[test]
 fn what_is_listed_counts_everything_until_the_question() {

@@ -17,6 +17,7 @@ pub(crate) mod waker;
 
 mod due_work;
 mod early_end;
+mod exec_watch;
 mod moments;
 mod panic;
 mod pictures;
@@ -58,6 +59,7 @@ use crate::system::procfs::ProcessorTimes;
 use crate::system::thread_ids::ThreadIds;
 
 use early_end::{EarlyEnd, last_alive_ns};
+use exec_watch::ExecWatch;
 
 /// Without events for this long, in nanoseconds, the process counts as idle.
 const IDLE_NS: u64 = 2_000_000;
@@ -110,6 +112,7 @@ pub(crate) struct Session {
     pictures: PictureScheduler,
     memory_limit: MemoryLimitWatch,
     end_watch: EndWatch,
+    exec_watch: ExecWatch,
     end_reason: fn(&ProcessEnd) -> Option<String>,
     told_cut_off: fn(&str),
     sleep: Duration,
@@ -212,6 +215,7 @@ impl Session {
             pictures,
             memory_limit: if has_ended { MemoryLimitWatch::default() } else { MemoryLimitWatch::of(pid) },
             end_watch: if has_ended { EndWatch::default() } else { EndWatch::of(pid) },
+            exec_watch: ExecWatch::default(),
             end_reason: options.end_reason,
             told_cut_off: options.cut_off,
             sleep: Duration::from_nanos(interval).min(LONGEST_SLEEP),
@@ -238,6 +242,11 @@ impl Session {
     /// Whether the target has started to record.
     pub(crate) fn has_begun(&self) -> bool {
         if self.ended { self.begun } else { self.area.control().state.load(Acquire) != state::READY }
+    }
+
+    /// Whether the process has ended, whatever its recording has.
+    pub(crate) fn process_has_ended(&self) -> bool {
+        self.handle.has_ended()
     }
 
     /// One round: takes a ticket, drains, and does periodic work that is due.

@@ -11,7 +11,7 @@ use memtrack_collector::control::protocol::{ControlCommand, ProcessState, Proces
 use serde_json::json;
 
 use crate::args::running::PsArgs;
-use crate::control::recordings::{self, RunningRecording};
+use crate::control::recordings::{self, RunningRecording, unrecorded};
 use crate::live::source;
 use crate::message;
 use crate::reports::capture_info::{quoted, visible};
@@ -51,8 +51,10 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
 
 /// Why a process is recorded no more that may run on.
 fn why_ended(process: &ProcessStatus) -> Option<String> {
-    let reason = process.write_error.as_ref()?;
-    Some(format!("process {} is recorded no more: its capture could not be written: {reason}", process.pid))
+    let ProcessStatus { pid, write_error, unrecorded_program, .. } = process;
+    let unwritten = write_error.as_ref().map(|reason| format!("its capture could not be written: {reason}"));
+    let became = || Some(unrecorded(unrecorded_program.as_deref()?));
+    Some(format!("process {pid} is recorded no more: {}", unwritten.or_else(became)?))
 }
 
 /// Counts what the recording process does not: reads the captures until the deadline, those with least records first, so
@@ -156,6 +158,7 @@ mod tests {
             record_bytes: 0,
             capture: Some("/srv/memtrack-app.py.4711.bin".into()),
             write_error: None,
+            unrecorded_program: None,
             command_line: ["python3", "app.py", "a b"].map(Into::into).into(),
         };
         let lines = |width| {

@@ -155,7 +155,16 @@ impl RecordingCommands {
     }
 
     fn process(&self, known: RecordedProcess, totals: Option<LiveTotals>) -> Option<ProcessStatus> {
-        let RecordedProcess { number, process, ended, write_error, record_bytes, resident_bytes, .. } = known;
+        let RecordedProcess {
+            number,
+            process,
+            ended,
+            write_error,
+            unrecorded_program,
+            record_bytes,
+            resident_bytes,
+            ..
+        } = known;
         let process = process.unwrap_or_default();
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
@@ -173,6 +182,7 @@ impl RecordingCommands {
             record_bytes,
             capture: (self.captures)(number),
             write_error,
+            unrecorded_program,
             command_line: process.command_line.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
         })
     }

@@ -12,6 +12,8 @@ use anyhow::{Result, bail};
 use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, RecordingStatus};
 use memtrack_collector::control::{ControlClient, ControlError, directory};
 
+use crate::reports::capture_info::visible;
+
 /// A recording that has answered.
 pub(crate) struct RunningRecording {
     /// The connection to its recording process.
@@ -30,6 +32,11 @@ impl RunningRecording {
     pub(crate) fn process(&self, pid: Option<u32>) -> Option<&ProcessStatus> {
         self.status.process(pid.unwrap_or(self.client.pid()))
     }
+}
+
+/// That a process has become a program that cannot be recorded, for the user.
+pub(crate) fn unrecorded(program: &str) -> String {
+    format!("it has become {}, which cannot load memtrack's library", visible(program))
 }
 
 /// All recordings that this user can reach, by the pid of their first processes.

@@ -215,6 +215,9 @@ pub struct ProcessStatus {
     /// Why its capture could not be written any more, as on a full disk: it has ended with that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write_error: Option<String>,
+    /// The program that it has become by `exec` and that cannot load memtrack's library: it runs on, and its recording has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unrecorded_program: Option<String>,
     /// Its arguments, the program first.
     pub command_line: Vec<String>,
 }
@@ -238,6 +241,7 @@ impl ProcessStatus {
             record_bytes: 0,
             capture: None,
             write_error: None,
+            unrecorded_program: None,
             command_line: Vec::new(),
         }
     }

@@ -44,6 +44,8 @@ pub struct RecordedProcess {
     pub ended: bool,
     /// Why its capture could not be written, so that it is not recorded any more.
     pub write_error: Option<String>,
+    /// The program as which it runs on unrecorded, since that cannot load the library: it counts as ended.
+    pub unrecorded_program: Option<String>,
     /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
     pub ends_itself: bool,
     /// Bytes of records so far, before compression.
@@ -64,6 +66,7 @@ impl RecordingAccess {
             process,
             ended: progress.has_ended(),
             write_error: progress.write_error().map(str::to_owned),
+            unrecorded_program: progress.unrecorded_program(),
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),

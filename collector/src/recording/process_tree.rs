@@ -66,6 +66,11 @@ impl ProcessTree {
         self.living.fetch_sub(1, SeqCst);
     }
 
+    /// Notes that a process that had counted as ended, since its new program did not connect, has connected.
+    pub(crate) fn process_returned(&self) {
+        self.living.fetch_add(1, SeqCst);
+    }
+
     /// Number of living processes.
     pub(crate) fn living(&self) -> u32 {
         self.living.load(SeqCst)

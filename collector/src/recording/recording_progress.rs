@@ -41,6 +41,8 @@ pub(crate) struct RecordingProgress {
     ends_itself: AtomicBool,
     /// Why the capture could not be written: what comes later is not in it.
     write_error: OnceLock<String>,
+    /// What it has become by exec, if that cannot be recorded.
+    unrecorded_program: Mutex<Option<String>>,
     /// Until this time on the monotonic clock somebody follows the capture while it is written.
     followed_until_ns: AtomicU64,
 }
@@ -93,6 +95,16 @@ impl RecordingProgress {
     /// Why the capture ended, if it could not be written.
     pub(crate) fn write_error(&self) -> Option<&str> {
         self.write_error.get().map(String::as_str)
+    }
+
+    /// It goes on as this program, which cannot be recorded; `None`: it does not, or has ended.
+    pub(crate) fn set_unrecorded_program(&self, program: Option<String>) {
+        *self.unrecorded_program.lock().unwrap_or_else(PoisonError::into_inner) = program;
+    }
+
+    /// The program as which it goes on unrecorded.
+    pub(crate) fn unrecorded_program(&self) -> Option<String> {
+        self.unrecorded_program.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Somebody follows the capture, at least until this time on the monotonic clock.

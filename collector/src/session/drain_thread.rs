@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, TryRecvError};
+use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use memtrack_format::meta::Process;
 
 use crate::recording::options::RecordingOptions;
@@ -21,6 +21,8 @@ use crate::sink::sink_queue::SinkQueue;
 /// Time between rounds while events flow, and while rings fill quickly.
 const STEADY: Duration = Duration::from_millis(1);
 const FAST: Duration = Duration::from_micros(200);
+/// How often is looked whether a process has ended that runs on unrecorded.
+const EXEC_LOOK: Duration = Duration::from_secs(1);
 
 /// The draining thread.
 #[derive(Debug)]
@@ -71,17 +73,43 @@ impl DrainThread {
     pub(crate) fn run(mut self) -> Result<RecordingSummary, Error> {
         self.queue.begin_draining();
         loop {
-            if self.over && self.by_itself {
+            if self.over && self.by_itself && !self.runs_on() {
                 return self.finish(RecordingEnd::Exited);
             }
             let active = self.session.is_some() && !self.over;
             let wait = || self.commands.recv().map_err(|_| TryRecvError::Disconnected);
-            match if active { self.commands.try_recv() } else { wait() } {
+            let watch = || {
+                self.commands.recv_timeout(EXEC_LOOK).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                })
+            };
+            let next = if active {
+                self.commands.try_recv()
+            } else if self.runs_on() {
+                watch()
+            } else {
+                wait()
+            };
+            match next {
                 Ok(DrainCommand::Finish(ended)) => return self.finish(ended),
                 Ok(event) => self.handle(event),
-                Err(TryRecvError::Empty) => self.step(),
+                Err(TryRecvError::Empty) if active => self.step(),
+                Err(TryRecvError::Empty) => self.look_at_unrecorded(),
                 Err(TryRecvError::Disconnected) => return self.finish(RecordingEnd::Detached),
             }
+        }
+    }
+
+    /// Whether the process runs on as a program that cannot be recorded: it may still connect, as where that starts another.
+    fn runs_on(&self) -> bool {
+        self.over && self.progress.unrecorded_program().is_some()
+    }
+
+    /// Whether such a process has ended.
+    fn look_at_unrecorded(&self) {
+        if self.session.as_ref().is_none_or(Session::process_has_ended) {
+            self.progress.set_unrecorded_program(None);
         }
     }
 
@@ -91,6 +119,7 @@ impl DrainThread {
             DrainCommand::NoRoom(reason) => self.no_room = Some(reason),
             DrainCommand::ChildExited(exited) => {
                 self.exited = Some(exited);
+                self.progress.set_unrecorded_program(None);
                 self.end();
             }
             DrainCommand::Mark(name, answer) => {
@@ -139,7 +168,10 @@ impl DrainThread {
             self.notes.extend(earlier.notes());
             known = earlier.process().clone();
         }
-        self.over = false;
+        if std::mem::take(&mut self.over) {
+            self.tree.process_returned();
+        }
+        self.progress.set_unrecorded_program(None);
         self.progress.set_ended(false);
         self.waker.watch(Arc::clone(&connection.area));
         self.session = Some(Session::begin(connection, known, &self.options, &self.queue, &self.progress));

@@ -23,6 +23,7 @@ impl Session {
             self.over |= self.handle.has_ended();
             self.alive_ns = if self.over { self.alive_ns } else { now };
             self.next_life_ns = now.saturating_add(LIFE_NS);
+            self.look_at_exec(now);
         }
         self.read_resident_peak(now);
         if now >= self.next_idle_check_ns {
@@ -40,6 +41,15 @@ impl Session {
             self.last_checkpoint_ns = now;
         } else if self.observer.is_full() {
             self.observer.hand_over(queue);
+        }
+    }
+
+    /// Ends this where the process runs on as a program that cannot be recorded.
+    fn look_at_exec(&mut self, now: u64) {
+        let found = self.exec_watch.look(self.area.control(), &self.handle, self.pid, now);
+        if let Some(program) = found.filter(|_| !self.over) {
+            self.progress.set_unrecorded_program(Some(program));
+            self.over = true;
         }
     }
 

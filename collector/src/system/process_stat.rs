@@ -11,7 +11,7 @@ pub(crate) fn own_start() -> Option<u64> {
 
 /// The line of one process.
 #[derive(Debug)]
-pub(super) struct ProcessStat {
+pub(crate) struct ProcessStat {
     /// What stands behind the name.
     rest: String,
 }
@@ -21,7 +21,7 @@ impl ProcessStat {
     const FIRST: usize = 3;
 
     /// Reads it; `None`: the process was waited for, or cannot be seen.
-    pub(super) fn of(pid: i32) -> Option<Self> {
+    pub(crate) fn of(pid: i32) -> Option<Self> {
         Self::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
@@ -46,6 +46,17 @@ impl ProcessStat {
     /// Its last field: the exit status of a zombie, and 0 where that may not be read.
     pub(super) fn last(&self) -> Option<&str> {
         self.rest.split_ascii_whitespace().next_back()
+    }
+
+    /// Whether it sleeps, and a signal would end that: not where it is stopped, traced, or waits for a disk.
+    pub(crate) fn sleeps(&self) -> bool {
+        self.field(Self::FIRST) == Some("S")
+    }
+
+    /// Its processor time in ticks of the system's clock.
+    pub(crate) fn processor_ticks(&self) -> Option<u64> {
+        let number = |field| self.field(field)?.parse::<u64>().ok();
+        Some(number(14)?.saturating_add(number(15)?))
     }
 
     /// Whether it has ended and was not waited for, or is about to go.

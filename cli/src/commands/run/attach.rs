@@ -22,6 +22,7 @@ use super::{final_summary, repack, wait_for_nothing};
 use crate::args;
 use crate::args::running::AttachArgs;
 use crate::control::handler::{self, EndRequest, RecordingCommands};
+use crate::control::recordings::unrecorded;
 use crate::message;
 use crate::push::Pushes;
 use crate::reports::capture_info::quoted_path;
@@ -165,6 +166,7 @@ fn serve(
 /// Waits for the end of the program, of the time, or a request; returns that.
 fn wait(recording: &AttachedRecording, options: &AttachArgs, requests: &Receiver<EndRequest>) -> Option<EndRequest> {
     let begun = Instant::now();
+    let mut says = !options.background && !options.quiet;
     loop {
         let left = options.duration.map(|duration| duration.saturating_sub(begun.elapsed()));
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
@@ -173,6 +175,11 @@ fn wait(recording: &AttachedRecording, options: &AttachArgs, requests: &Receiver
         // In the background 'detach' is waited for, which tells why.
         if !options.background && recording.is_cut_off() {
             return None;
+        }
+        if let Some(program) = recording.unrecorded_program().filter(|_| says) {
+            says = false;
+            let became = unrecorded(&program);
+            message::note(format_args!("memtrack: process {} is recorded no more: {became}", options.pid));
         }
         match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {
             Ok(request) => return Some(request),

@@ -205,9 +205,16 @@ impl AttachedRecording {
         self.collector.child_exited(exited);
     }
 
-    /// Whether the first process has ended.
+    /// Whether the first process has ended. One that has become a program that cannot be recorded has not: it may have children
+    /// that are.
     pub(super) fn has_ended(&self) -> bool {
-        self.handle().processes().first().is_some_and(|process| process.ended)
+        let has_ended = |process: &RecordedProcess| process.ended && process.unrecorded_program.is_none();
+        self.handle().processes().first().is_some_and(has_ended)
+    }
+
+    /// The program that the first process has become, if that cannot be recorded.
+    pub(super) fn unrecorded_program(&self) -> Option<String> {
+        self.handle().processes().into_iter().next()?.unrecorded_program
     }
 
     /// Whether the capture of the first process could not be written.

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -123,20 +124,62 @@ def test_a_program_that_becomes_a_static_one_is_recorded_no_more(executable, tmp
     assert "recording ends at an exec" in " ".join(attached.communicate(timeout=PATIENCE)[1].split())
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
-def test_programs_that_cannot_read_the_library_run_without_it(executable, tmp_path):
-    """Of another user, whose directory memtrack's library is not in."""
-    code = "import os, subprocess, sys\nos.setuid(65534)\nprint('ready', flush=True)\ninput()\n"
-    code += "print(subprocess.run([sys.executable, '-c', 'print(7)'], capture_output=True, text=True).stdout, end='', flush=True)\ninput()\n"
+@pytest.fixture
+def of_another_user():
+    """A program of another user that starts one when it is told to."""
+    if os.getuid() != 0:
+        pytest.skip("needs root")
+    code = "import os, subprocess, sys\nos.setgroups([])\nos.setgid(65534)\nos.setuid(65534)\nprint('ready', flush=True)\ninput()\n"
+    kept = "kept = [bytearray(100_000) for _ in range(20)]; print(7)"
+    code += f"print(subprocess.run([sys.executable, '-c', {kept!r}], capture_output=True, text=True), flush=True)\ninput()\n"
     program = subprocess.Popen(["/usr/bin/python3", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1, cwd="/")
     assert program.stdout.readline() == "ready\n"
-    directory = tmp_path / "library"
-    directory.mkdir(mode=0o700)
-    environment = {**os.environ, "XDG_CACHE_HOME": str(directory), "MEMTRACK_CACHE": str(directory)}
+    yield program
+    program.kill()
+    program.communicate()
+
+
+def attach_with_a_library_of_roots(executable, program, tmp_path, **environment):
+    """To the program of another user, who cannot read what is in the directory for the library."""
+    (tmp_path / "library").mkdir(mode=0o700)
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "library"), **environment}
     attach = [executable, "attach", str(program.pid), "--follow", "-o", tmp_path / "c.bin"]
-    attached = subprocess.Popen(attach, stderr=subprocess.PIPE, text=True, env=environment)
-    assert "recording process" in attached.stderr.readline()
-    program.stdin.write("\n")
-    assert program.stdout.readline() == "7\n"
+    return subprocess.Popen(attach, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def end_both(program, attached, said=""):
+    assert "stdout='7\\n', stderr='')" in program.stdout.readline()
     program.communicate("\n", timeout=PATIENCE)
-    assert "1 process that was started was not recorded" in " ".join(attached.communicate(timeout=PATIENCE)[1].split())
+    return " ".join((said + attached.communicate(timeout=PATIENCE)[1]).split())
+
+
+def test_programs_of_another_user_are_recorded(executable, of_another_user, tmp_path):
+    with tempfile.TemporaryDirectory(dir="/tmp") as temporary:
+        os.chmod(temporary, 0o711)
+        attached = attach_with_a_library_of_roots(executable, of_another_user, tmp_path, TMPDIR=temporary)
+        assert "recording process" in attached.stderr.readline()
+        [directory] = Path(temporary).iterdir()
+        found = {path.name: path.stat() for path in directory.iterdir()}
+        owned = {name: (of.st_uid, of.st_mode & 0o777) for name, of in found.items()}
+        # Whatever that user changed there would be loaded by programs that may do more than he may.
+        assert (directory.stat().st_uid, directory.stat().st_mode & 0o777) == (0, 0o711)
+        library = next(name for name in found if name.endswith(".so"))
+        assert owned == {"socket": (65534, 0o600), "lock": (0, 0o600), library: (0, 0o444)}
+        of_another_user.stdin.write("\n")
+        said = end_both(of_another_user, attached)
+        assert "not recorded" not in said, said
+        assert [blocks(executable, capture) for capture in tmp_path.glob("c.*-*.bin")] == [20]
+        assert not directory.exists()
+
+
+def test_programs_that_cannot_read_the_library_run_without_it(executable, of_another_user, tmp_path):
+    """Where no directory for temporary files can be reached by the other user, either."""
+    (tmp_path / "own").mkdir(mode=0o700)
+    attached = attach_with_a_library_of_roots(executable, of_another_user, tmp_path, TMPDIR=str(tmp_path / "own"))
+    said = ""
+    while "recording process" not in said:
+        said += attached.stderr.readline()
+    of_another_user.stdin.write("\n")
+    said = end_both(of_another_user, attached, said)
+    assert "user 65534 cannot reach " in said and "set TMPDIR to a directory" in said, said
+    assert "1 process that was started was not recorded" in said, said

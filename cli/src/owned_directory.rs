@@ -79,6 +79,19 @@ impl OwnedDirectory {
         Ok(Self { directory, _lock: lock })
     }
 
+    /// Lets others go through it to files whose names they are told; nobody else lists or changes it, nor has its lock.
+    ///
+    /// # Errors
+    /// It cannot be changed.
+    pub(crate) fn let_others_through(&self) -> io::Result<()> {
+        let set = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode));
+        match set(&self.path().join(LOCK), 0o600) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        set(self.path(), 0o711)
+    }
+
     /// Its path.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()

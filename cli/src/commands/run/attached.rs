@@ -21,7 +21,7 @@ use memtrack_inject::Refusal;
 use super::children::Children;
 use super::other_root::OtherRoot;
 use super::private_directory::PrivateDirectory;
-use super::{CaptureMode, open, recording_options, room, sink};
+use super::{CaptureMode, handed_on, open, recording_options, room, sink};
 use crate::args;
 use crate::capture_file::CaptureFile;
 use crate::control::recordings;
@@ -66,8 +66,10 @@ impl AttachedRecording {
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
         let image = library()?;
         room()?;
-        let how = RecordingOptions { library: handed_on(pid), ..recording_options(options) };
-        let mut made = Self::open(options, how, pid, Arc::new(PrivateDirectory::new()?), None)?;
+        let private = Arc::new(PrivateDirectory::new()?);
+        let library = handed_on::library_for(pid, &private, &image, options.follow && !options.quiet);
+        let how = RecordingOptions { library, ..recording_options(options) };
+        let mut made = Self::open(options, how, pid, private, None)?;
         if let Err(error) = made.attach(&image) {
             made.discard();
             return Err(error);
@@ -110,8 +112,8 @@ impl AttachedRecording {
         };
         if options.follow {
             crate::sys::raise_descriptor_limit();
-            admit_user(private.path(), pid);
         }
+        handed_on::admit_user(&private, collector.socket_path(), pid);
         collector.expect_given(pid);
         let root = OtherRoot::of_process(pid);
         Ok(Self { pid, collector, capture, children, follows: options.follow, root, _private: private })
@@ -333,28 +335,10 @@ fn refused(pid: i32, refusal: &Refusal) -> anyhow::Error {
     anyhow::anyhow!("process {pid} cannot be recorded: {refusal}")
 }
 
-/// The path of the library for the programs that the process starts; where these have another root directory, there is none.
-fn handed_on(pid: i32) -> Option<PathBuf> {
-    shim::find().ok().filter(|path| OtherRoot::of_process(pid).is_none() && !shim::is_special(path))
-}
-
 /// The bytes of the library.
 fn library() -> Result<Vec<u8>> {
     let path = shim::find()?;
     fs::read(&path).with_context(|| format!("{}: cannot be read", path.display()))
-}
-
-/// Where root records the program of another user: lets that user's children connect.
-fn admit_user(directory: &Path, pid: i32) {
-    use std::os::unix::fs::{MetadataExt, chown};
-    let owner = |path: &str| fs::metadata(path).map(|found| found.uid());
-    if let (Ok(theirs), Ok(own)) = (owner(&format!("/proc/{pid}")), owner("/proc/self"))
-        && theirs != own
-    {
-        // Without it children are not recorded, which is reported.
-        let _ = chown(directory.join("socket"), Some(theirs), None);
-        let _ = chown(directory, Some(theirs), None);
-    }
 }
 
 /// The name of the program for its capture: that of a script, a module, or the executable.

@@ -9,6 +9,7 @@ pub(crate) mod await_program;
 mod children;
 mod dormant;
 mod final_summary;
+mod handed_on;
 pub(crate) mod keep_sums;
 mod kept_windows;
 mod limits;

@@ -1,10 +1,12 @@
 //! The private directory of a recording, with the socket that the shim connects to, and the environment that makes the
 //! program load the shim.
 //!
-//! Invariant: the directory is the user's alone, and gone when memtrack ends.
+//! Invariant: nobody else can change what is in the directory, and it is gone when memtrack ends.
 
 use std::ffi::OsString;
-use std::os::unix::fs::symlink;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,6 +14,7 @@ use memtrack_collector::{DORMANT_VARIABLE, PID_DIGITS, PID_VARIABLES, PRELOAD_VA
 
 use crate::owned_directory::OwnedDirectory;
 use crate::shim::{NoPlace, SHIM_NAME, is_special};
+use crate::sys::check_executable_mapping;
 use crate::target::{Environment, set_variable};
 
 const PRELOAD: &str = "LD_PRELOAD";
@@ -60,6 +63,28 @@ impl PrivateDirectory {
         symlink(shim, &link)
             .with_context(|| format!("{}: cannot create a symbolic link to the library", link.display()))?;
         Ok(link)
+    }
+
+    /// Lets another user's processes connect to the socket in it, and load a copy of the library, if it has one. The directory stays
+    /// this user's, and so does the library: what they can change they could make one load who has more rights than they have, as
+    /// a program that changes its user now and then.
+    ///
+    /// # Errors
+    /// So for both: the system refuses it.
+    pub(super) fn admit(&self, socket: &Path, user: u32) -> io::Result<()> {
+        fs::set_permissions(socket, Permissions::from_mode(0o600))?;
+        lchown(socket, Some(user), None)?;
+        self.0.let_others_through()
+    }
+
+    /// Writes a copy of the library into it that everybody may read who may go through the directory.
+    pub(super) fn copy_library(&self, image: &[u8]) -> io::Result<PathBuf> {
+        let path = self.path().join(SHIM_NAME);
+        let mut file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        file.write_all(image)?;
+        check_executable_mapping(&file)?;
+        file.set_permissions(Permissions::from_mode(0o444))?;
+        Ok(path)
     }
 
     /// Adds variables to the program's environment: LD_PRELOAD for the loader, the socket's path for the shim (without one it

@@ -163,3 +163,47 @@ def test_all_processes_of_a_recording_are_added_up(memtrack, seen):
     assert any("hold" in str(stack) and sums["live"][1] > 100 for _, stacks in windows for stack, sums in stacks.items())
     refused = memtrack("live", "--jsonl", "--all", path)
     assert refused.status == 1 and b"no recording writes" in refused.stderr
+
+
+#: As setproctitle does: the workers of gunicorn, celery and nginx have titles.
+WORKERS = """
+import ctypes
+def set_title(title):
+    fields = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
+    begin, end = int(fields[45]), int(fields[46])
+    ctypes.memmove(begin, title.ljust(end - begin, b"\\0"), end - begin)
+def worker(title):
+    pid = os.fork()
+    if pid == 0:
+        kept = [bytearray(3000 + number) for number in range(500)]
+        if title:
+            set_title(title)
+            wait_for(sys.argv[1])
+        os._exit(0)
+    return pid
+for number in range(7):
+    os.waitpid(worker(None), 0)
+worker(b"app: worker 3")
+wait_for(sys.argv[1])
+"""
+
+
+def test_workers_are_listed_by_their_titles_and_those_that_have_ended_are_summed_up(memtrack):
+    path, end = memtrack.directory / "titled.bin", memtrack.directory / "end"
+    process = start(memtrack, [sys.executable, "-c", WAITS + WORKERS, str(end)], path, "--follow")
+    try:
+        own = lambda: [one for one in memtrack.processes() if str(one["capture"]).startswith(f"{memtrack.directory}/")]
+        titled = lambda: [one for one in own() if one.get("title")]
+        (worker,) = until("it has its title", titled)
+        assert worker["title"] == "app: worker 3" and worker["command_line"][0] == sys.executable
+        ended = lambda: [one for one in own() if one["state"] == "ended"]
+        until("the others have ended", lambda: len(ended()) == 7)
+        (first,) = [one["pid"] for one in own() if one["number"] == 0]
+        text = memtrack("ps").stdout.decode().splitlines()
+        rows = {int(line.split()[0]): line for line in text[1:] if line.split()[0].isdigit()}
+        assert rows[worker["pid"]].endswith("  app: worker 3") and rows[first].endswith(str(end))
+        assert not {one["pid"] for one in ended()} & set(rows)
+        assert [line for line in text if f"process {first}: 7 recorded processes that it started have ended" in line]
+    finally:
+        end.touch()
+    assert process.wait(PATIENCE) == 0

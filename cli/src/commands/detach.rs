@@ -3,6 +3,8 @@
 //! Invariant: the answer comes when the capture is open, or complete. Where nobody records a process any more that has
 //! memtrack's library still active, `detach` restores the process itself.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result};
 use memtrack_collector::control::ControlError;
 use memtrack_collector::control::protocol::{ControlCommand, StartAnswer, StopAnswer};
@@ -12,6 +14,10 @@ use crate::commands::run::restore;
 use crate::control::recordings;
 use crate::message;
 use crate::reports::capture_info::quoted_path;
+use crate::units::count;
+
+/// More captures than these are counted.
+const MOST_NAMED: usize = 5;
 
 /// Ends an attached recording.
 ///
@@ -69,12 +75,38 @@ fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
     }
     let answer = answer?;
     if !options.quiet {
-        let captures: Vec<_> = answer.captures.iter().map(|path| quoted_path(path)).collect();
-        let captures = if captures.is_empty() { "nothing was recorded".into() } else { captures.join(" ") };
+        let captures = named(&answer.captures);
         let first = recording.client.pid();
         // What was attached to ends as a whole.
         let pid = if matches!(command, ControlCommand::Stop { .. }) { options.pid.unwrap_or(first) } else { first };
         message::line(format_args!("memtrack: process {pid} {how}: {captures}"));
     }
     Ok(0)
+}
+
+/// Captures in a message. Of a server that starts its workers again there may be thousands, which are named after the first one.
+fn named(captures: &[PathBuf]) -> String {
+    let named = |captures: &[PathBuf]| captures.iter().map(|path| quoted_path(path)).collect::<Vec<_>>().join(" ");
+    match captures {
+        [] => "nothing was recorded".into(),
+        [first, others @ ..] if captures.len() > MOST_NAMED => {
+            let others = count(others.len() as u64);
+            format!("{}, and {others} captures of processes that it started beside it", quoted_path(first))
+        }
+        all => named(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    #[test]
+    fn few_captures_are_named_and_many_counted() {
+        let captures: Vec<_> = (0..1234).map(|number| PathBuf::from(format!("/d/c-{number}.bin"))).collect();
+        assert_eq!(super::named(&[]), "nothing was recorded");
+        assert_eq!(super::named(&captures[..2]), "/d/c-0.bin /d/c-1.bin");
+        let many = super::named(&captures);
+        assert_eq!(many, "/d/c-0.bin, and 1,233 captures of processes that it started beside it");
+    }
 }

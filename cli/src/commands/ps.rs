@@ -1,6 +1,6 @@
 //! `memtrack ps`: the recordings that run, with their processes, as text or JSON.
 //!
-//! Invariant: figures count everything that was recorded when they were asked for, or are not told. Recordings that end meanwhile
+//! The text sums up children that have ended; JSON has them all. Invariant: figures count everything that was recorded when they were asked for, or are not told. Recordings that end meanwhile
 //! are left out; that nothing is recorded is no error.
 
 use std::io::{Write, stdout};
@@ -17,7 +17,7 @@ use crate::message;
 use crate::reports::capture_info::{quoted, visible};
 use crate::terminal::TextFormat;
 use crate::text::{TextTable, column};
-use crate::units::{count, duration, size};
+use crate::units::{count, duration, plural, size};
 
 /// For how long is waited for what was recorded until now, and captures are read to count what is live.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,6 +29,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) fn run(options: &PsArgs) -> Result<u8> {
     let deadline = Instant::now() + PATIENCE;
     let mut all = recordings::all_of_now(deadline);
+    let ended = if options.json { Vec::new() } else { all.iter_mut().filter_map(take_ended_children).collect() };
     count_what_is_live(&mut all, deadline);
     let processes: Vec<&ProcessStatus> = all.iter().flat_map(|recording| &recording.status.processes).collect();
     let mut text = String::new();
@@ -43,10 +44,23 @@ pub(crate) fn run(options: &PsArgs) -> Result<u8> {
         for line in table(&processes, now_ns()).lines(format) {
             text.push_str(&format!("{line}\n"));
         }
+        ended.iter().for_each(|line| text.push_str(&format!("{line}\n")));
     }
     let mut out = stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output: cannot be written")?;
     Ok(0)
+}
+
+/// Takes out the children that have ended, of which a server that starts its workers again has ever more; sums them up.
+fn take_ended_children(recording: &mut RunningRecording) -> Option<String> {
+    let is_past = |process: &mut ProcessStatus| {
+        process.number > 0 && process.state == ProcessState::Ended && why_ended(process).is_none()
+    };
+    let ended = recording.status.processes.extract_if(.., is_past).count();
+    let pid = recording.client.pid();
+    let number =
+        plural(ended as u64, "recorded process that it started has", "recorded processes that it started have");
+    (ended > 0).then(|| format!("process {pid}: {number} ended ('memtrack ps --json' lists what has ended)"))
 }
 
 /// Why a process is recorded no more that may run on.
@@ -129,11 +143,17 @@ fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
             bytes(process.peak_bytes),
             bytes(process.resident_bytes),
             process.capture.as_ref().map_or("-".into(), |path| visible(&path.to_string_lossy())),
-            visible(&process.command_line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ")),
+            visible(&command(process)),
         ];
         table.row(cells.map(Into::into));
     }
     table
+}
+
+/// What a process shows as its command line.
+fn command(process: &ProcessStatus) -> String {
+    let words = || process.command_line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+    process.title.clone().unwrap_or_else(words)
 }
 
 #[cfg(test)]
@@ -160,6 +180,7 @@ mod tests {
             write_error: None,
             unrecorded_program: None,
             command_line: ["python3", "app.py", "a b"].map(Into::into).into(),
+            title: None,
         };
         let lines = |width| {
             let format = TextFormat { width, color: false };
@@ -174,6 +195,9 @@ mod tests {
             ProcessStatus { events: None, live_bytes: None, peak_bytes: None, counting: true, ..process.clone() };
         let told = table(&[&behind], 0).lines(TextFormat { width: None, color: false });
         assert!(told.iter().any(|line| line.to_string().contains(" counting ")), "what is counted is no number");
+        let titled = ProcessStatus { title: Some("app: worker 3".into()), ..process.clone() };
+        let shown = table(&[&titled], 0).lines(TextFormat { width: None, color: false });
+        assert!(shown.iter().any(|line| line.to_string().ends_with("  app: worker 3")), "its title");
         for width in [70, 80, 160] {
             assert!(lines(Some(width)).iter().all(|line| line.chars().count() <= width), "{width}");
         }

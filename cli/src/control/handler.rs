@@ -155,6 +155,7 @@ impl RecordingCommands {
     }
 
     fn process(&self, known: RecordedProcess, totals: Option<LiveTotals>) -> Option<ProcessStatus> {
+        let title = known.title();
         let RecordedProcess {
             number,
             process,
@@ -184,6 +185,7 @@ impl RecordingCommands {
             write_error,
             unrecorded_program,
             command_line: process.command_line.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
+            title,
         })
     }
 }

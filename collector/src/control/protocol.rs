@@ -220,6 +220,9 @@ pub struct ProcessStatus {
     pub unrecorded_program: Option<String>,
     /// Its arguments, the program first.
     pub command_line: Vec<String>,
+    /// What it shows in their place now, as workers of a server do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub title: Option<String>,
 }
 
 impl ProcessStatus {
@@ -243,6 +246,7 @@ impl ProcessStatus {
             write_error: None,
             unrecorded_program: None,
             command_line: Vec::new(),
+            title: None,
         }
     }
 }

@@ -8,6 +8,7 @@ use memtrack_format::meta::Process;
 
 use crate::recording::recording_progress::RecordingProgress;
 use crate::session::drain_command::CommandSender;
+use crate::system::procfs;
 
 /// Why nothing is done before a process has connected.
 pub(crate) const NOT_BEGUN: &str = "the program has not begun to record yet: try it again in a moment";
@@ -52,6 +53,18 @@ pub struct RecordedProcess {
     pub record_bytes: u64,
     /// Resident memory in bytes at the last sample, without memtrack's own.
     pub resident_bytes: Option<u64>,
+}
+
+impl RecordedProcess {
+    /// What it shows as its command line now, if it runs and that is not what it was recorded with: forked children have that of their
+    /// parent first, and workers of a server give themselves a title.
+    #[must_use]
+    pub fn title(&self) -> Option<String> {
+        let (pid, process) = (self.pid.filter(|_| !self.ended)?, self.process.as_ref()?);
+        let words = procfs::command_line(pid);
+        let is_other = !words.is_empty() && words != process.command_line;
+        is_other.then(|| String::from_utf8_lossy(&words.join(&b' ')).into_owned())
+    }
 }
 
 impl RecordingAccess {

@@ -111,3 +111,55 @@ def test_the_joint_peak_of_sampled_processes_is_not_what_chance_has_raised(execu
         ratio += peak["bytes"] / truth / rounds
     # Of 12 intervals of 95 %, with a probability below 1e-4, fewer than 8 cover; the largest of all estimates is a fifth too high.
     assert covered >= 8 and 0.85 < ratio < 1.12, (covered, ratio)
+
+
+# Some large blocks that are kept, small ones that have mostly no sample, and blocks that are freed at once.
+CHURN = r"""
+#include <stdlib.h>
+static void *volatile last;
+int main(int count, char **words) {
+    long large = atol(words[1]), small = atol(words[2]), churn = atol(words[3]);
+    for (long i = 0; i < large; i++) last = malloc(20000);
+    for (long i = 0; i < small; i++) last = malloc(16);
+    for (long i = 0; i < churn; i++) {
+        void *volatile block = malloc(20000);
+        free(block);
+    }
+    return 0;
+}
+"""
+
+
+def churned(executable, tmp_path, *words):
+    """`stats` of some recordings."""
+    program, capture = tmp_path / "program", tmp_path / "churn.bin"
+    if not program.exists():
+        program = built(tmp_path, CHURN)
+    for _ in range(12):
+        run = [executable, "run", "-q", "-f", "--no-native", "--sample", "-o", capture, program, *words]
+        subprocess.run(run, timeout=PATIENCE, check=True)
+        yield json.loads(told(executable, "stats", "--json", capture))
+
+
+def test_what_is_live_is_as_sure_as_its_own_samples_whatever_was_freed(executable, tmp_path):
+    covered = 0
+    for stats in churned(executable, tmp_path, "500", "10000", "1000000"):
+        assert stats["allocations"]["bytes"] > 20e9
+        for name, number in (("live_at_exit", "count"), ("peak", "allocations"), ("leaked", "allocations")):
+            live = stats[name]
+            # 10 MB have 20 samples.
+            assert live["bytes_high"] - live["bytes"] < 20e6, live
+            covered += live["bytes_low"] <= 10_160_000 <= live["bytes_high"]
+            covered += live[f"{number}_low"] <= 10_500 <= live[f"{number}_high"]
+    # Of 24 independent intervals of 95 %, each three times, with a probability below 1e-6 fewer than 15 cover.
+    assert covered >= 3 * 15
+
+
+def test_no_estimate_is_above_what_was_counted(executable, tmp_path):
+    for stats in churned(executable, tmp_path, "500", "0", "0"):
+        counted = stats["allocations"]
+        figures = [stats[name] for name in ("live_at_exit", "peak", "leaked")] + [*stats["leaked"]["parts"].values()]
+        for figure in figures:
+            number = "count" if "count" in figure else "allocations"
+            assert figure["bytes_low"] <= figure["bytes"] <= counted["bytes"] >= figure["bytes_high"], figure
+            assert figure[number + "_low"] <= figure[number] <= counted["count"] >= figure[number + "_high"], figure

@@ -65,22 +65,23 @@ impl RangedTally {
     }
 
     /// With what may be there unseen, but not more than all there is without what the samples show of the rest. Where they stand for
-    /// more than all, a part of it is estimated too high, too; where for less, what is missing may be in this part.
+    /// more than all, a part of it is estimated too high, too.
     fn widened(self, unseen: (u64, u64), whole: &WholeSamples, rest: Tally) -> Self {
-        let rest = Self::from(rest);
+        let (rest, missing) = (Self::from(rest), whole.missing());
         let widened = |(low, high): (u64, u64), figure: u64, unseen: u64, [all, estimated, rest]: [u64; 3]| {
             let scaled =
                 |end: u64| if estimated > all { (end as f64 * all as f64 / estimated as f64) as u64 } else { end };
-            let (missing, rest) =
-                if whole.is_counted { (all.saturating_sub(estimated), scaled(rest)) } else { Default::default() };
-            let high = high.max(figure.saturating_add(unseen.max(missing)));
-            (scaled(low), high.min(all.saturating_sub(rest).max(figure)))
+            let rest = if whole.is_counted { scaled(rest) } else { 0 };
+            let figure = figure.min(all);
+            let high = high.max(figure.saturating_add(unseen));
+            (scaled(low).min(figure), high.min(all.saturating_sub(rest).max(figure)))
         };
         let WholeSamples { all, estimated, .. } = whole;
+        let (bytes, count) = (self.tally.bytes, self.tally.count);
         Self {
-            bytes: widened(self.bytes, self.tally.bytes, unseen.0, [all.bytes, estimated.bytes, rest.bytes.0]),
-            count: widened(self.count, self.tally.count, unseen.1, [all.count, estimated.count, rest.count.0]),
-            ..self
+            tally: at_most(self.tally, whole.all),
+            bytes: widened(self.bytes, bytes, unseen.0, [all.bytes, estimated.bytes, rest.bytes.0]),
+            count: widened(self.count, count, unseen.1.max(missing), [all.count, estimated.count, rest.count.0]),
         }
     }
 
@@ -108,6 +109,11 @@ impl RangedTally {
     }
 }
 
+/// A part as it is estimated, but no more of it than there is in all.
+fn at_most(part: Tally, all: Tally) -> Tally {
+    Tally { bytes: part.bytes.min(all.bytes), count: part.count.min(all.count), ..part }
+}
+
 /// The sums of a whole capture.
 #[derive(Debug)]
 pub(super) struct WholeFigures {
@@ -127,9 +133,20 @@ struct WholeSamples {
     is_counted: bool,
     /// What the samples stand for.
     estimated: Tally,
+    weights: Option<SampleWeights>,
 }
 
 impl WholeSamples {
+    /// How many of what was counted may be of any part without a sample there: small blocks, if what was counted leaves room for
+    /// them, for beyond the interval of the estimate it is sure that they have none. Bytes are not missing so: what a part may have is
+    /// in its interval, and what all that was ever allocated may have besides is chance of samples that are not in this part.
+    fn missing(&self) -> u64 {
+        let Some(weights) = self.weights.filter(|_| self.is_counted) else { return 0 };
+        let (low, high) = self.estimated.variance.count_range(self.estimated.count);
+        let all = self.all.count;
+        all.saturating_sub(high).max(all.saturating_sub(low).min(weights.unseen_smallest()))
+    }
+
     /// What is left of it without a view. The moment of a peak is not sure.
     fn without(&self, part: Tally, view: View) -> Tally {
         let rest = self.estimated.less(part);
@@ -153,8 +170,9 @@ impl WholeFigures {
             all: Tally { bytes: allocated.bytes.1, count: allocated.count.1, ..all },
             is_counted,
             estimated: Tally { variance: of_allocated, ..totals.allocations },
+            weights: capture.sample_bytes().map(SampleWeights::new),
         };
-        let weights = capture.sample_bytes().map(SampleWeights::new);
+        let weights = whole.weights;
         let ranged = |tally: Tally, view: View| {
             let tally = Tally { variance: capture.analysis.whole_variance(view), ..tally };
             let figure = RangedTally::from(tally);
@@ -242,6 +260,8 @@ fn known(capture: &Capture, view: View) -> Option<RangedTally> {
 pub(crate) struct PartRanges {
     weights: Option<SampleWeights>,
     whole: Option<RangedTally>,
+    /// All that was counted.
+    all: Option<Tally>,
 }
 
 impl PartRanges {
@@ -249,13 +269,15 @@ impl PartRanges {
     pub(crate) fn of(capture: &Capture, view: View) -> Self {
         let weights = capture.sample_bytes().map(SampleWeights::new);
         let is_one_sum = view != View::HighWaterMark || !capture.has_several_peaks();
-        Self { weights, whole: weights.filter(|_| is_one_sum).and_then(|_| known(capture, view)) }
+        let all = is_counted(capture).then(|| allocated(capture));
+        Self { weights, whole: weights.filter(|_| is_one_sum).and_then(|_| known(capture, view)), all }
     }
 
     /// This part, or all of it.
     pub(crate) fn part(&self, part: Tally) -> RangedTally {
         let Some(weights) = self.weights else { return part.into() };
         let figures = |tally: &Tally| [tally.bytes, tally.count];
+        let part = self.all.map_or(part, |all| at_most(part, all));
         let one = RangedTally::from(part).with_unseen_of(weights);
         let Some(whole) = &self.whole else { return one };
         if figures(&part) == figures(&whole.tally) {
@@ -348,8 +370,16 @@ pub(super) fn put_figures(report: &mut Value, capture: &Capture, leaks: View) {
     report["deallocations"]["count_high"] = freed.count.1.into();
     put_distance(&mut report["capture"], capture);
     freed.put(&mut report["freed"], ["bytes", "count"]);
-    live.put(&mut report["live_at_exit"], ["bytes", "count"]);
-    peak.put(&mut report["peak"], ["bytes", "allocations"]);
+    for (figure, part, names) in [(live, "live_at_exit", ["bytes", "count"]), (peak, "peak", ["bytes", "allocations"])]
+    {
+        for (name, number) in names.into_iter().zip([figure.tally.bytes, figure.tally.count]) {
+            // It is not known of every number of processes.
+            if !report[part][name].is_null() {
+                report[part][name] = number.into();
+            }
+        }
+        figure.put(&mut report[part], names);
+    }
     leaked.put(&mut report["leaked"], ["bytes", "allocations"]);
     // How many allocations lie between two events is not known from samples.
     report["temporary"] = Value::Null;

@@ -115,9 +115,10 @@ impl LeakParts {
     /// The object `leaked` of `stats --json`.
     pub(crate) fn json(&self, capture: &Capture) -> Value {
         let value = |tally: Tally| {
-            let mut value = json!({"bytes": tally.bytes, "allocations": tally.count});
+            let part = self.ranges.part(tally);
+            let mut value = json!({"bytes": part.tally.bytes, "allocations": part.tally.count});
             if capture.is_sampled() {
-                self.ranges.part(tally).put(&mut value, ["bytes", "allocations"]);
+                part.put(&mut value, ["bytes", "allocations"]);
             }
             value
         };

@@ -311,6 +311,12 @@ impl SampleWeights {
     pub fn unseen(self, mean_size: u64) -> (u64, u64) {
         ((self.mean * UNSEEN) as u64, (UNSEEN / self.probability(mean_size)) as u64)
     }
+
+    /// With 95 %, at most so many of the smallest blocks are there, of which nothing was sampled.
+    #[must_use]
+    pub fn unseen_smallest(self) -> u64 {
+        self.unseen(LEAST_SIZE as u64).1
+    }
 }
 
 /// The weight, or the next whole number.

@@ -188,6 +188,9 @@ def write_tables(directory, values, service="shop", host="web"):
         of_rows, _, columns = of_table.rpartition(" t(")
         # In these tables each line has one stack.
         stack = ", own_frame as stack" if "own_frame" in columns else ""
+        if table == "windows" and "freed_bytes_variance" not in columns:
+            # All that was there is freed, and allocated anew.
+            stack += ", live_bytes_variance as allocated_bytes_variance, live_bytes_variance as freed_bytes_variance"
         duckdb.sql(f"copy (select *{stack} from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
 
 
@@ -248,6 +251,24 @@ def test_noise_that_goes_both_ways_is_no_growth(executable, tmp_path, processes)
     }
     write_tables(tmp_path, values)
     assert ask_tables(executable, tmp_path, "growth") == []
+
+
+def test_what_is_live_all_the_time_is_no_chance_of_growth(executable, tmp_path):
+    # One stack holds the same all the time, the other adds to what it holds.
+    columns = "t(process, window_number, end_ns, own_frame, live_bytes, live_bytes_variance, allocated_bytes_variance, freed_bytes_variance)"
+    values = {
+        "processes": f"(1, '1', 1000, 9, 9, 9, 9) {PROCESS}",
+        "sites": f"(1, 7, 'own', null, 9, 1.0, 9, 1.0), (1, 8, 'own', null, 9, 1.0, 9, 1.0) {SITE}",
+        "windows": f"""(1, 0, 1, 8, 300000000, 1e14, 1e14, null), (1, 1, 2, 8, 300000000, 1e14, null, null),
+            (1, 0, 1, 7, 100000000, 1e14, 1e14, null), (1, 1, 2, 7, 110000000, 1.09e14, 9e12, null) {columns}""",
+        "frames": f"(8, 'cache', 'app.py', 9), {FRAME}",
+    }
+    write_tables(tmp_path, values)
+    (grown,) = ask_tables(executable, tmp_path, "growth")
+    assert (grown["function"], grown["grown_bytes"]) == ("work", 10_000_000)
+    assert grown["grown_bytes_margin"] == pytest.approx(1.96 * 3e6)
+    (leaks,) = ask_tables(executable, tmp_path, "leaks")
+    assert leaks["growth_bytes_per_hour_margin"] / leaks["growth_bytes_per_hour"] == pytest.approx(0.588)
 
 
 def test_every_estimate_has_its_interval(executable, tmp_path):

@@ -15,17 +15,27 @@ names as (
 owners as (
     select process, coalesce(stack, 0) as stack, min(whose) as whose from sites group by process, coalesce(stack, 0)
 ),
-grown as (
-    select w.process, w.service, w.host, o.whose, n.function, n.file, n.line, max(e.sample_bytes) as sample_bytes,
+-- What is live at both ends has the same samples, whose chance is in no difference: a stack has at most the variance of what it
+-- allocated and freed in between, and at most that of both ends.
+of_stacks as (
+    select w.process, w.service, w.host, w.own_frame, coalesce(w.stack, 0) as stack, max(e.sample_bytes) as sample_bytes,
         sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as first_bytes,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end) as last_bytes,
-        sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
-            as variance,
+        least(sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end),
+            sum(case when w.window_number > e.first_window and w.window_number <= e.last_window
+                then coalesce(w.allocated_bytes_variance, 0) + coalesce(w.freed_bytes_variance, 0) else 0 end)) as variance,
         max(e.lasted_ns) as lasted_ns
-    from windows w join ends e on e.process = w.process left join names n on n.frame = w.own_frame
-        left join owners o on o.process = w.process and o.stack = coalesce(w.stack, 0)
+    from windows w join ends e on e.process = w.process
     where e.last_window > e.first_window
-    group by w.process, w.service, w.host, o.whose, n.function, n.file, n.line
+    group by w.process, w.service, w.host, w.own_frame, coalesce(w.stack, 0)
+),
+grown as (
+    select s.process, s.service, s.host, o.whose, n.function, n.file, n.line, max(s.sample_bytes) as sample_bytes,
+        sum(s.first_bytes) as first_bytes, sum(s.last_bytes) as last_bytes, sum(s.variance) as variance,
+        max(s.lasted_ns) as lasted_ns
+    from of_stacks s left join names n on n.frame = s.own_frame
+        left join owners o on o.process = s.process and o.stack = s.stack
+    group by s.process, s.service, s.host, o.whose, n.function, n.file, n.line
 ),
 summed as (
     select g.service, cast(sum(g.last_bytes) - sum(g.first_bytes) as bigint) as grown_bytes,

@@ -7,16 +7,21 @@ with ends as (
     where w.end_ns <= coalesce(p.finalizing_ns, p.duration_ns)
     group by w.process
 ),
-grown as (
+-- Chance as of growth: at most that of what was allocated and freed in between, and at most that of both ends.
+of_stacks as (
     select w.process,
         sum(case when w.window_number = e.last_window then w.live_bytes else 0 end)
             - sum(case when w.window_number = e.first_window then w.live_bytes else 0 end) as bytes,
-        sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end)
-            as variance,
+        least(sum(case when w.window_number in (e.first_window, e.last_window) then coalesce(w.live_bytes_variance, 0) else 0 end),
+            sum(case when w.window_number > e.first_window and w.window_number <= e.last_window
+                then coalesce(w.allocated_bytes_variance, 0) + coalesce(w.freed_bytes_variance, 0) else 0 end)) as variance,
         max(e.lasted_ns) as lasted_ns
     from windows w join ends e on e.process = w.process
     where e.last_window > e.first_window
-    group by w.process
+    group by w.process, coalesce(w.stack, 0)
+),
+grown as (
+    select process, sum(bytes) as bytes, sum(variance) as variance, max(lasted_ns) as lasted_ns from of_stacks group by process
 ),
 parts as (
     select process, leaked_bytes, coalesce(leaked_bytes_variance, 0) as variance,

@@ -163,3 +163,63 @@ def test_no_estimate_is_above_what_was_counted(executable, tmp_path):
             number = "count" if "count" in figure else "allocations"
             assert figure["bytes_low"] <= figure["bytes"] <= counted["bytes"] >= figure["bytes_high"], figure
             assert figure[number + "_low"] <= figure[number] <= counted["count"] >= figure[number + "_high"], figure
+
+
+# A cache, blocks in whose place others come, and blocks that are kept besides.
+GROWING = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void **cache;
+__attribute__((noinline)) static void fill(long place) { cache[place] = malloc(20000); }
+__attribute__((noinline)) static void grow(long place) { cache[place] = malloc(20000); }
+static void stop(void) { printf("%d\n", getpid()); fflush(stdout); getchar(); }
+int main(int count, char **words) {
+    long held = atol(words[1]), replaced = atol(words[2]), added = atol(words[3]);
+    cache = calloc(held + added, sizeof *cache);
+    for (long i = 0; i < held; i++) fill(i);
+    stop();
+    for (long i = 0; i < replaced; i++) { free(cache[i % held]); fill(i % held); }
+    for (long i = 0; i < added; i++) grow(held + i);
+    stop();
+    return 0;
+}
+"""
+
+
+def grown(executable, tmp_path, options, *words):
+    """The difference of two snapshots of one recording, 18 MB apart, by `diff --json` of the figure."""
+    program = tmp_path / "program"
+    if not program.exists():
+        program = built(tmp_path, GROWING).rename(program)
+    run = [executable, "run", "-q", "-f", "--sample", "-o", tmp_path / "grown.bin", program, *words, "900"]
+    run = subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    snapshots = [tmp_path / "first.bin", tmp_path / "second.bin"]
+    for snapshot in snapshots:
+        pid = run.stdout.readline().strip()
+        subprocess.run([executable, "snapshot", "-f", pid, "-o", snapshot], capture_output=True, timeout=PATIENCE, check=True)
+        run.stdin.write("\n")
+        run.stdin.flush()
+    assert run.wait(PATIENCE) == 0
+    return json.loads(told(executable, "diff", *options, "--json", *snapshots)), snapshots
+
+
+def test_what_two_snapshots_of_a_recording_have_in_common_is_no_chance(executable, tmp_path):
+    covered = 0
+    for options in ((), (), ("--leaks",), ("--leaks",), ("--leaks",), ("--leaks",)):
+        report, snapshots = grown(executable, tmp_path, options, "15000", "0")
+        # 300 MB are live at both moments, known to 35 MB; 18 MB have 34 samples.
+        assert report["change_high"] - report["change_low"] < 30e6, report
+        covered += report["change_low"] <= 18_000_000 <= report["change_high"]
+        # Each side has the interval of all that it has.
+        assert report["new_total_high"] - report["new_total_low"] > 40e6
+        # Either way.
+        back = json.loads(told(executable, "diff", *options, "--json", *reversed(snapshots)))
+        assert [back["change_low"], back["change_high"]] == [-report["change_high"], -report["change_low"]]
+    # Of 6 intervals of 95 %, with a probability below 1e-4, fewer than 3 cover.
+    assert covered >= 3
+
+
+def test_what_was_replaced_between_two_snapshots_is_chance(executable, tmp_path):
+    report, _ = grown(executable, tmp_path, ("--leaks",), "3000", "6000")
+    assert report["change_high"] - report["change_low"] > 25e6, report

@@ -5,7 +5,9 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
+use memtrack_format::meta::StartTimes;
 use memtrack_reader::View;
+use memtrack_reader::analysis::{RecordingPart, share_samples};
 
 use crate::args::{self, DiffFigure, GrowthLimit};
 use crate::commands::views::{refuse_open_without_file, show};
@@ -28,12 +30,13 @@ pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
     refuse_open_without_file(options.open, &options.output)?;
     let metric = options.metric.map_or_else(|| of_view(options.which.wanted().unwrap_or_default()), of_name);
     let read = |capture| load(Request::from((capture, &options.filters)).about(metric.view), &options.which.reading());
-    let [mut base, new] = [read(&options.base)?, read(&options.new)?];
+    let [mut base, mut new] = [read(&options.base)?, read(&options.new)?];
     let notes = comparability_warnings(&base, &new);
     notes.iter().for_each(message::warning);
     let scale = options.normalize.map(|to| Scale::new(to.into(), &base, &new, metric)).transpose()?;
-    if let Some(scale) = &scale {
-        scale.apply(&mut base);
+    match &scale {
+        Some(scale) => scale.apply(&mut base),
+        None => share_samples_of_one_recording([&mut base, &mut new], metric.view),
     }
     let diff = Diff::new(&base, &new, metric, options.by == DiffFigure::Total).with_notes(scale.clone(), notes.clone());
     if options.html {
@@ -42,6 +45,30 @@ pub(crate) fn run(options: &args::DiffArgs) -> Result<u8> {
         write(options, &diff)?;
     }
     Ok(options.fail_over.map_or(0, |limit| check_limit(&diff, metric, limit)))
+}
+
+/// What two captures of one recording have the same samples of is no chance of their difference.
+fn share_samples_of_one_recording(captures: [&mut Capture; 2], view: View) {
+    if !is_one_recording([&*captures[0], &*captures[1]]) {
+        return;
+    }
+    let mut parts = captures.map(|Capture { analysis, frames, .. }| RecordingPart { analysis, frames });
+    parts.sort_by_key(|part| part.analysis.totals.end_time_ns);
+    share_samples(parts, view);
+}
+
+/// Whether these are two moments of one recording with samples, all of it.
+fn is_one_recording(captures: [&Capture; 2]) -> bool {
+    let identity = |capture: &Capture| {
+        let StartTimes { realtime_ns, monotonic_ns, .. } = capture.info.process.start;
+        (realtime_ns, monotonic_ns, capture.info.process.pid, capture.sample_bytes())
+    };
+    let is_whole = |capture: &&Capture| !capture.info.narrowed && capture.info.combined_peaks.is_none();
+    let [(realtime_ns, ..), _] = captures.map(identity);
+    captures.iter().all(is_whole)
+        && captures[0].is_sampled()
+        && realtime_ns.is_some()
+        && identity(captures[0]) == identity(captures[1])
 }
 
 fn write(options: &args::DiffArgs, diff: &Diff) -> Result<()> {

@@ -40,22 +40,28 @@ impl DiffNoise {
 
     /// The 95 % interval of the change of a figure.
     pub(super) fn range(&self, pair: &FigurePair) -> (i128, i128) {
+        // What both have the same samples of does not differ by chance.
+        let unshared = |tally: Tally| Tally { variance: tally.variance.unshared(), ..tally };
+        let apart = FigurePair { base: unshared(pair.base), new: unshared(pair.new) };
+        let is_exact = [pair.base, pair.new].iter().all(|tally| tally.variance.is_exact());
         let side = |side: DiffSide| {
-            let RangedTally { tally, bytes, count } = self.ranged(pair, side);
+            let RangedTally { tally, bytes, count } = self.ranged(&apart, side, is_exact);
             if self.counts { (tally.count, count) } else { (tally.bytes, bytes) }
         };
         difference_range(side(DiffSide::Base), side(DiffSide::New))
     }
 
-    /// A figure of one side with its intervals. What has no sample may be there all the same, as the other side has it.
-    fn ranged(&self, pair: &FigurePair, side: DiffSide) -> RangedTally {
+    /// A figure of one side with its intervals. What has no sample may be there all the same, as the other side has it; `is_exact`: not of
+    /// figures that are exact on both sides.
+    fn ranged(&self, pair: &FigurePair, side: DiffSide, is_exact: bool) -> RangedTally {
         let (tally, other, weights) = match side {
             DiffSide::Base => (pair.base, pair.new, self.weights[0]),
             DiffSide::New => (pair.new, pair.base, self.weights[1]),
         };
         let mut ranged = RangedTally::from(tally);
-        // What is exact are mappings and blocks that are always sampled: what the other side has besides may be here, too.
-        let is_missing = tally.count == 0 || tally.variance.is_exact() && !other.variance.is_exact();
+        // What is exact are mappings and blocks that are always sampled, or samples that both have: what the other side has besides may
+        // be here, too.
+        let is_missing = tally.count == 0 || tally.variance.is_exact() && !is_exact;
         if let Some(weights) = weights.filter(|_| is_missing) {
             let (bytes, count) = weights.unseen_beside(other);
             ranged.bytes.1 = ranged.bytes.1.saturating_add(bytes);
@@ -82,7 +88,8 @@ impl DiffNoise {
     pub(super) fn put_ranges(&self, value: &mut Value, part: &str, pair: &FigurePair, side: DiffSide) {
         if !self.is_exact() {
             let [bytes, count] = ["bytes", "count"].map(|name| format!("{part}{name}"));
-            self.ranged(pair, side).put(value, [&bytes, &count]);
+            let is_exact = [pair.base, pair.new].iter().all(|tally| tally.variance.is_exact());
+            self.ranged(pair, side, is_exact).put(value, [&bytes, &count]);
         }
     }
 

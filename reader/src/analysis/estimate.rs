@@ -17,6 +17,8 @@ use super::peak_moves::{MOMENTS, PeakMoves};
 const NEARLY_ALWAYS: f64 = 0.95;
 /// Of what has no sample at all, less than this part of the mean distance is there, times the mean, with 95 %: -ln 0.05.
 pub(super) const UNSEEN: f64 = 3.0;
+/// Parts of sums in single precision that are no more than what was rounded in them.
+const ROUNDED: f32 = 1e-5;
 /// The least bytes that blocks take.
 pub(super) const LEAST_SIZE: f64 = 16.0;
 
@@ -34,6 +36,9 @@ pub struct Variance {
     /// How many allocations have no sample, of which any may be among these, and of which threads they are: a bit for each.
     pub(super) missing: f32,
     pub(super) missing_of: u32,
+    /// Of the first four, what another capture of the same recording has the same samples of: see
+    /// [`share_samples`](super::share_samples).
+    pub(super) shared: [f32; 4],
     /// Of a sum of the peak, how it differs at other moments that may have been it. Nothing in all other sums, which are added up
     /// by the same code.
     pub(super) moves: PeakMoves,
@@ -52,6 +57,7 @@ impl AddAssign for Variance {
         self.unseen_bytes = self.unseen_bytes.max(more.unseen_bytes);
         self.unseen_count = self.unseen_count.max(more.unseen_count);
         self.add_missing(more);
+        self.shared.iter_mut().zip(more.shared).for_each(|(shared, more)| *shared += more);
         self.moves += more.moves;
     }
 }
@@ -67,6 +73,7 @@ impl Variance {
         unseen_count: 0.0,
         missing: 0.0,
         missing_of: 0,
+        shared: [0.0; 4],
         moves: PeakMoves::NONE,
     };
 
@@ -190,7 +197,10 @@ impl Variance {
     pub fn less(self, part: Self) -> Self {
         let mut moves = self.moves;
         moves -= part.moves;
+        let mut shared = self.shared;
+        shared.iter_mut().zip(part.shared).for_each(|(shared, part)| *shared = (*shared - part).max(0.0));
         Self {
+            shared,
             bytes: (self.bytes - part.bytes).max(0.0),
             skewed_bytes: (self.skewed_bytes - part.skewed_bytes).max(0.0),
             count: (self.count - part.count).max(0.0),
@@ -198,6 +208,26 @@ impl Variance {
             moves,
             ..self
         }
+    }
+
+    /// With these parts of its samples shared.
+    pub(super) fn sharing(self, parts: [f32; 4]) -> Self {
+        let mut shared = self.sample_numbers();
+        shared.iter_mut().zip(parts).for_each(|(number, part)| *number *= part);
+        Self { shared, ..self }
+    }
+
+    /// Without what is shared: that of a difference from the other capture, as far as this one makes it.
+    #[must_use]
+    pub fn unshared(self) -> Self {
+        let mut numbers = self.sample_numbers();
+        for (number, shared) in numbers.iter_mut().zip(self.shared) {
+            let rest = *number - shared;
+            // What is left of equal sums was rounded.
+            *number = if rest > *number * ROUNDED { rest } else { 0.0 };
+        }
+        let [bytes, skewed_bytes, count, skewed_count] = numbers;
+        Self { bytes, skewed_bytes, count, skewed_count, shared: [0.0; 4], ..self }
     }
 
     /// With 95 %, at most so many of the smallest blocks of these sums are in a part of them without a sample of any: three times the
@@ -218,6 +248,7 @@ impl Variance {
             unseen_count: self.unseen_count * factor as f32,
             missing: self.missing * factor as f32,
             missing_of: self.missing_of,
+            shared: [self.shared[0] * square, self.shared[1] * cube, self.shared[2] * square, self.shared[3] * cube],
             moves: self.moves.scaled(factor),
         }
     }

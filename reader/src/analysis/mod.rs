@@ -41,6 +41,7 @@ mod sampled_peak;
 mod sampled_variances;
 mod sampling_gaps;
 mod selection;
+mod shared_samples;
 pub(crate) mod short_lived_sums;
 mod since;
 mod totals;
@@ -66,6 +67,7 @@ pub use quiet::{CaptureRows, FunctionKey, MovedBlocks, ReducedRows};
 pub use running_flow::{FlowMark, RunningFlow};
 pub use sampling_gaps::SamplingGaps;
 pub use selection::Selection;
+pub use shared_samples::{RecordingPart, share_samples};
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
 pub(crate) use estimate::{HALVES, Halves};

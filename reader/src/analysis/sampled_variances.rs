@@ -56,6 +56,28 @@ impl VarianceSum {
         Self(sums)
     }
 
+    /// The smaller one of each, and none below 0.
+    pub(super) fn least(self, Self(other): Self) -> Self {
+        let mut sums = self.0;
+        sums.iter_mut().zip(other).for_each(|(sum, other)| *sum = sum.min(other).max(0.0));
+        Self(sums)
+    }
+
+    /// Which parts it is of another one, from 0 to 1.
+    pub(super) fn parts_of(self, Self(all): Self) -> [f32; 4] {
+        let mut parts = self.0;
+        parts
+            .iter_mut()
+            .zip(all)
+            .for_each(|(sum, all)| *sum = if all > 0.0 { (*sum / all).clamp(0.0, 1.0) } else { 0.0 });
+        parts.map(|part| part as f32)
+    }
+
+    /// Whether they differ by no more than this part.
+    pub(super) fn is_nearly(self, Self(other): Self, part: f64) -> bool {
+        self.0.iter().zip(other).all(|(sum, other)| (sum - other).abs() <= sum.max(other) * part)
+    }
+
     /// This part of it.
     pub(super) fn scaled(self, part: f64) -> Self {
         Self(self.0.map(|sum| sum * part))

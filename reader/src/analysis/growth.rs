@@ -8,7 +8,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Analysis, Intervals, snapshots_before};
+use super::sampled_variances::VarianceSum;
+use super::{Analysis, Intervals, Variance, View, snapshots_before};
 
 /// Slices after the start-up.
 const SLICES: usize = 8;
@@ -40,6 +41,8 @@ pub struct UnendingGrowth {
     pub bytes: u64,
     /// In which time, in nanoseconds.
     pub span_ns: u64,
+    /// The begin of that time, in nanoseconds since recording began.
+    pub from_ns: u64,
     /// Whether it grows along a straight line from the first quarter on: bytes at the moments against their times.
     pub is_steady: bool,
 }
@@ -77,7 +80,7 @@ impl UnendingGrowth {
         let is_steady = determination(&times_ns[start..], &bytes[start..]) >= STEADY;
         // From the beginning of the first slice to that of the last.
         let span_ns = (last - begin) / SLICES as u64 * (SLICES as u64 - 1);
-        Some(Self { bytes: to - from, span_ns, is_steady })
+        Some(Self { bytes: to - from, span_ns, from_ns: begin, is_steady })
     }
 }
 
@@ -119,6 +122,15 @@ fn determination(times_ns: &[u64], bytes: &[u64]) -> f64 {
     if of_time == 0.0 || of_bytes == 0.0 { 0.0 } else { together * together / (of_time * of_bytes) }
 }
 
+/// What a group has allocated and freed since a moment.
+#[derive(Clone, Copy, Debug, Default)]
+struct MovedSamples {
+    variance: VarianceSum,
+    live: u64,
+    /// Live at that moment.
+    before: u64,
+}
+
 impl Analysis {
     /// Live bytes over time of the parts that the groups belong to, up to the moment of leaks; `None` if neither intervals were
     /// asked for nor the capture has windows. `part_of_group` has a number below `parts` for each group.
@@ -156,6 +168,85 @@ impl Analysis {
         series
     }
 
+    /// How exact it is by how much a part has grown from this moment to that of leaks. What is live at both has the same samples, whose
+    /// error is in no difference, so that is the variance of what came and of what went in between. `is_of_part`: by group.
+    #[must_use]
+    pub fn growth_variance(&self, from_ns: u64, is_of_part: impl Fn(usize) -> bool) -> Variance {
+        let groups = self.groups.iter().enumerate().filter(|(at, _)| is_of_part(*at));
+        let of_one_byte = groups.map(|(at, group)| {
+            let mut all = VarianceSum::default();
+            all += self.variance(at, View::Allocated);
+            (at, all.scaled(1.0 / group.allocated.bytes.max(1) as f64))
+        });
+        let of_one_byte: FxHashMap<usize, VarianceSum> = of_one_byte.collect();
+        match &self.intervals {
+            Some(intervals) => self.variance_of_intervals(intervals, from_ns, &of_one_byte),
+            None => self.variance_of_windows(from_ns, &of_one_byte),
+        }
+        .into()
+    }
+
+    /// Of the blocks that are live at one of the moments only.
+    fn variance_of_intervals(
+        &self,
+        intervals: &Intervals,
+        from_ns: u64,
+        of_one_byte: &FxHashMap<usize, VarianceSum>,
+    ) -> VarianceSum {
+        let finalizing = self.totals.finalizing.map_or(u64::MAX, |moment| moment.order);
+        let last = (snapshots_before(&self.snapshots, finalizing) as u32).saturating_sub(1);
+        let first = self.snapshots.partition_point(|snapshot| snapshot.time_ns < from_ns) as u32;
+        let mut sum = VarianceSum::default();
+        for interval in intervals.iter() {
+            let is_live = |at| interval.first_snapshot <= at && interval.end_snapshot.is_none_or(|end| at < end);
+            if let Some(of_one) = of_one_byte.get(&(interval.group as usize))
+                && is_live(first) != is_live(last)
+            {
+                sum += of_one.scaled(interval.bytes as f64);
+            }
+        }
+        sum
+    }
+
+    /// Of each group, at most that of what it allocated and freed, and at most that of all it had at both moments.
+    fn variance_of_windows(&self, from_ns: u64, of_one_byte: &FxHashMap<usize, VarianceSum>) -> VarianceSum {
+        let last_ns = self.totals.finalizing.map_or(self.totals.end_time_ns, |moment| moment.time_ns);
+        let keys = of_one_byte.keys().filter_map(|at| {
+            let group = self.groups.get(*at)?;
+            Some(((group.stack, group.allocator, group.thread), *at))
+        });
+        let numbers: FxHashMap<_, usize> = keys.collect();
+        let mut moved: FxHashMap<usize, MovedSamples> = FxHashMap::default();
+        for window in self.windows.iter().take_while(|window| window.from_ns < last_ns) {
+            for row in &window.rows {
+                let Some(number) = numbers.get(&(row.stack, row.allocator, row.thread)) else { continue };
+                let moved = moved.entry(*number).or_default();
+                moved.live = moved.live.saturating_add(row.allocated.bytes);
+                if window.to_ns > from_ns {
+                    moved.variance += row.allocated.variance;
+                }
+                // What is freed after the moment of leaks is not in what leaked.
+                if window.to_ns <= last_ns {
+                    moved.live = moved.live.saturating_sub(row.freed.bytes);
+                    if window.to_ns > from_ns {
+                        moved.variance += row.freed.variance;
+                    }
+                }
+                if window.to_ns <= from_ns {
+                    moved.before = moved.live;
+                }
+            }
+        }
+        let mut sum = VarianceSum::default();
+        for (number, MovedSamples { mut variance, live, before }) in moved {
+            let leaked = self.groups.get(number).map_or(0, |group| group.leaked.bytes);
+            let of_one_byte = of_one_byte.get(&number).copied().unwrap_or_default();
+            variance += of_one_byte.scaled(live.saturating_sub(leaked) as f64);
+            sum += variance.least(of_one_byte.scaled(before.saturating_add(leaked) as f64));
+        }
+        sum
+    }
+
     fn series_of_intervals(&self, intervals: &Intervals, part_of_group: &[u32], parts: usize) -> LiveSeries {
         let finalizing = self.totals.finalizing.map_or(u64::MAX, |moment| moment.order);
         let before = snapshots_before(&self.snapshots, finalizing) as u32;
@@ -190,7 +281,9 @@ mod tests {
     use memtrack_format::Allocator;
 
     use super::{LiveSeries, UnendingGrowth};
-    use crate::analysis::{Analysis, Group, GroupFlow, Interval, Moment, SiteWindow, Sum, Tally};
+    use crate::analysis::{
+        Analysis, Group, GroupFlow, Interval, Moment, SiteWindow, Sum, Tally, Variance, View, ViewVariances,
+    };
     use crate::event::{Snapshot, StackId, ThreadId};
 
     const SECOND: u64 = 1_000_000_000;
@@ -317,5 +410,59 @@ mod tests {
         assert_eq!(series.parts, [[80, 120, 40, 40], [7, 7, 7, 7]]);
         analysis.totals.finalizing = Some(Moment { order: 9, time_ns: 45 });
         assert_eq!(analysis.live_series(&[0, 1, 0], 2).unwrap().times_ns, [10, 20, 45]);
+    }
+
+    /// A group of 100 blocks of 10 bytes each that are kept, of which one byte has a variance of 4.
+    fn sampled(windows: Vec<SiteWindow>, intervals: Option<Vec<Interval>>) -> Analysis {
+        let sum = Sum { bytes: 1000, count: 100, ..Sum::default() };
+        let group = Group { allocated: sum, leaked: sum, ..Group::new(StackId(1), Allocator::Malloc, ThreadId(0)) };
+        let variance = Variance { bytes: 4000.0, ..Variance::EXACT };
+        let variances = ViewVariances::default().with(View::Allocated, variance).with(View::Leaks, variance);
+        let mut analysis = Analysis {
+            groups: [group].into_iter().collect(),
+            variances: Some(vec![variances]),
+            windows,
+            intervals: intervals.map(|all| all.into_iter().collect()),
+            ..Analysis::default()
+        };
+        analysis.totals.end_time_ns = 35;
+        analysis
+    }
+
+    #[test]
+    fn growth_has_the_variance_of_what_came_and_went() {
+        let of =
+            |bytes: u64| Tally { bytes, count: 1, variance: Variance { bytes: bytes as f32 * 4.0, ..Variance::EXACT } };
+        let window = |number: u64, allocated, freed| {
+            let (stack, thread, allocator) = (StackId(1), ThreadId(0), Allocator::Malloc);
+            let (allocated, freed, live) = (of(allocated), of(freed), Tally::default());
+            let row = GroupFlow { stack, thread, allocator, allocated, freed, live, peak: None };
+            SiteWindow { from_ns: number * 10, to_ns: number * 10 + 10, rows: vec![row] }
+        };
+        let since = |analysis: &Analysis, from_ns| analysis.growth_variance(from_ns, |_| true).of_samples();
+        // What is freed in the last window is freed after the moment of leaks.
+        let windows = sampled(vec![window(0, 800, 0), window(2, 150, 50), window(3, 100, 1000)], None);
+        assert_eq!(since(&windows, 10), 4.0 * (150.0 + 50.0 + 100.0));
+        assert_eq!(since(&windows, 30), 4.0 * 100.0);
+        assert_eq!(windows.growth_variance(10, |_| false).of_samples(), 0.0);
+        // No more than that of both moments.
+        let windows = sampled(vec![window(0, 800, 0), window(2, 90_000, 89_800)], None);
+        assert_eq!(since(&windows, 10), 4.0 * 1800.0);
+
+        let interval =
+            |first_snapshot, end_snapshot, bytes| Interval { group: 0, first_snapshot, end_snapshot, bytes, count: 1 };
+        let all =
+            vec![interval(0, None, 750), interval(0, Some(2), 50), interval(1, Some(3), 7777), interval(3, None, 250)];
+        let mut events = sampled(Vec::new(), Some(all));
+        let snapshot = |index| Snapshot {
+            index,
+            time_ns: u64::from(index) * 10,
+            rss_bytes: 0,
+            heap_bytes: 0,
+            order: u64::from(index) * 100,
+        };
+        events.snapshots = (0..4).map(snapshot).collect();
+        assert_eq!(since(&events, 0), 4.0 * (50.0 + 250.0));
+        assert_eq!(since(&events, 20), 4.0 * (7777.0 + 250.0));
     }
 }

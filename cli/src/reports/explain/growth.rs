@@ -5,7 +5,7 @@
 use memtrack_reader::analysis::UnendingGrowth;
 use memtrack_reader::origin::Whose;
 
-use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, noise, size_about, size_of};
+use super::{Evidence, Finding, FindingKind, LineRows, Severity, command, in_blocks, size_about, size_of};
 use crate::reports::library_allocators;
 use crate::reports::line_objects::LineObjects;
 use crate::reports::source::Sources;
@@ -48,24 +48,26 @@ const ADVICE_OF_POOL: &str = "Look at what the program keeps of this library's o
 /// The lines that grow most.
 pub(super) fn findings(rows: &LineRows<'_>, sources: &mut Sources, objects: &LineObjects) -> Vec<Finding> {
     let Some(series) = &rows.series else { return Vec::new() };
-    let grows = rows.rows.iter().zip(&series.parts).filter_map(|(row, live)| {
+    let grows = rows.rows.iter().enumerate().zip(&series.parts).filter_map(|((number, row), live)| {
         // Imports grow while a program starts, which may be all that it does.
         let growth = UnendingGrowth::of(&series.times_ns, live).filter(|_| row.whose() != Whose::Imports)?;
         let is_much = growth.bytes >= LEAST.max(rows.in_memory / LEAST_PART);
-        // What has grown is live: it is known as exactly as that.
-        let is_seen = growth.bytes > noise(row.leaked.tally);
+        if !is_much {
+            return None;
+        }
+        let unsure = rows.noise_of_growth(number, growth);
+        let is_seen = growth.bytes > unsure;
         // What is only reserved takes no memory, however it grows.
         let is_kept = row.absent.present_of_leaked(row.leaked.tally.bytes) >= growth.bytes / 2;
-        (is_much && is_seen && is_kept).then_some((row, growth))
+        (is_seen && is_kept).then_some((row, growth, unsure))
     });
     let mut grows: Vec<_> = grows.collect();
-    grows.sort_by_key(|(_, growth)| std::cmp::Reverse(growth.bytes));
+    grows.sort_by_key(|(_, growth, _)| std::cmp::Reverse(growth.bytes));
     grows.truncate(MOST);
     let capture = rows.capture;
-    let finding = |(row, growth): (&super::rows::LineRow, UnendingGrowth)| {
+    let finding = |(row, growth, unsure): (&super::rows::LineRow, UnendingGrowth, u64)| {
         let place = row.place(row.leaked, capture, sources);
         let live = row.leaked.tally;
-        let unsure = noise(live);
         let is_of_arenas = row.arenas.bytes >= live.bytes / 2;
         let keeps_most = !is_of_arenas && live.bytes >= row.allocated.tally.bytes / 100 * KEPT_PERCENT;
         let keeps = keeps_most || growth.span_ns >= LONG_NS;

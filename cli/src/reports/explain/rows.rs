@@ -3,12 +3,12 @@
 //! Arenas of Python's allocators count for the line that made Python ask for them. Invariant: the sums of a line are those
 //! of `table` in the same view, with arenas.
 
-use memtrack_reader::analysis::{LiveSeries, Sum, Tally};
+use memtrack_reader::analysis::{LiveSeries, Sum, Tally, UnendingGrowth};
 use memtrack_reader::origin::Whose;
 use memtrack_reader::{StackId, View};
 
 use super::not_in_memory::BlocksOfLine;
-use super::{Evidence, Finding, NotInMemory};
+use super::{Evidence, Finding, NotInMemory, noise};
 use crate::reports::capture_info::Capture;
 use crate::reports::display::place;
 use crate::reports::line_objects::{LineObjects, ObjectsOfLine};
@@ -54,6 +54,8 @@ pub(crate) struct LineRows<'a> {
     pub(super) rows: Vec<LineRow>,
     /// Live bytes of each row over time, if known.
     pub(super) series: Option<LiveSeries>,
+    /// The row of each group.
+    of_group: Vec<u32>,
     /// Live at the peak.
     pub(super) peak: Tally,
     /// Bytes of it that are in memory: what lines are judged by. Beside a gigabyte that was only reserved, none would hold much.
@@ -122,7 +124,18 @@ impl<'a> LineRows<'a> {
         let unseen = rows.iter().map(LineRow::unseen);
         let known = rows.iter().map(|row| row.present() - row.unseen()).sum::<u64>();
         let in_memory = (known + unseen.max().unwrap_or(0)).min(peak.bytes);
-        Self { capture, rows, series, peak, in_memory, absent }
+        Self { capture, rows, series, of_group, peak, in_memory, absent }
+    }
+
+    /// How many bytes more or less than these a row may have grown by since this moment, where there are samples only.
+    pub(super) fn noise_of_growth(&self, row: usize, growth: UnendingGrowth) -> u64 {
+        if !self.capture.is_sampled() {
+            return 0;
+        }
+        let is_of_row = |group: usize| self.of_group.get(group).is_some_and(|of| *of as usize == row);
+        let variance = self.capture.analysis.growth_variance(growth.from_ns, is_of_row);
+        let live = self.rows.get(row).map_or_else(Tally::default, |row| row.leaked.tally);
+        noise(Tally { variance, ..live })
     }
 }
 

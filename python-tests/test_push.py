@@ -394,6 +394,21 @@ def test_a_server_that_refuses_is_named_once(memtrack, python, tmp_path):
     assert f"{number} of {number} windows not delivered to {server.url}" in told(run)
 
 
+def test_the_first_window_that_is_given_up_is_said_also_after_others_have_waited(memtrack, python, tmp_path):
+    with Server(lambda number: 500 if number == 0 else 404, b"no such route", folder=tmp_path, wanted=3) as server:
+        run, _ = memtrack.run(python, program(tmp_path), options=("--push", server.url, *EVERY))
+    assert run.status == 0 and "500" in told(run)
+    assert told(run).count("a window was given up, and is not sent again: the server answers 404 Not Found: no such route") == 1
+
+
+def test_a_module_is_the_service(memtrack, python, tmp_path):
+    command = ("run", "-f", "-o", "c.bin", *EVERY, "--push")
+    record = lambda server: (memtrack(*command, server.url, python, "-m", program(tmp_path).stem), None)
+    _, _, server = pushed(record, tmp_path, wanted=1)
+    path, _, _ = server.posts[0]
+    assert "name=growing%7B" in path or "name=growing{" in path, path
+
+
 def test_rejected_profiles_of_a_collector_are_counted(memtrack, python, tmp_path):
     service = pytest.importorskip("opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2")
     answer = service.ExportProfilesServiceResponse(partial_success={"rejected_profiles": 4, "error_message": "too old"})

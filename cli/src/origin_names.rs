@@ -8,12 +8,44 @@ use memtrack_format::meta::Process;
 
 /// Where nothing is known.
 const UNKNOWN: &str = "unknown";
+/// What the names of Python's executables begin with.
+const INTERPRETER: &[u8] = b"python";
 
-/// The name of the script, or of the program.
+/// The name of the script, of the module that Python ran (`python -m`), or of the program. That of an interpreter is without its version,
+/// which would make another service of the same program.
 pub(crate) fn service(process: &Process) -> String {
-    let path = process.script.as_ref().or(process.executable.as_ref());
-    let name = path.and_then(|path| path.rsplit(|byte| *byte == b'/').next());
-    name.map_or_else(|| UNKNOWN.into(), |name| String::from_utf8_lossy(name).into_owned())
+    let base = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
+    let executable = || process.executable.as_deref().and_then(base);
+    let is_interpreter =
+        || process.python_version.is_some() && executable().is_some_and(|name| name.starts_with(INTERPRETER));
+    let name = match &process.script {
+        Some(script) => base(script),
+        None if is_interpreter() => Some(module(&process.command_line).unwrap_or(INTERPRETER).to_vec()),
+        None => executable(),
+    };
+    name.map_or_else(|| UNKNOWN.into(), |name| String::from_utf8_lossy(&name).into_owned())
+}
+
+/// The module that this command line of Python runs.
+fn module(command_line: &[Vec<u8>]) -> Option<&[u8]> {
+    let mut arguments = command_line.iter().skip(1).map(Vec::as_slice);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            b"-X" | b"-W" | b"--check-hash-based-pycs" => drop(arguments.next()),
+            [b'-', b'-', ..] => {}
+            // One-letter options may stand together; the last one may have its argument behind it.
+            [b'-', options @ ..] => match options.iter().position(|option| b"cmWX".contains(option)) {
+                Some(at) if options[at] == b'm' => {
+                    let behind = &options[at + 1..];
+                    return if behind.is_empty() { arguments.next() } else { Some(behind) };
+                }
+                Some(at) if options[at] == b'c' => return None,
+                _ => {}
+            },
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// The name of this machine.
@@ -21,4 +53,38 @@ pub(crate) fn host() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
     if name.is_empty() { UNKNOWN.into() } else { name.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use memtrack_format::meta::{Process, PythonVersion};
+
+    use super::service;
+
+    #[test]
+    fn what_python_runs_is_the_service() {
+        let named = |script: Option<&str>, words: &str| {
+            service(&Process {
+                script: script.map(|script| script.as_bytes().to_vec()),
+                executable: Some(b"/usr/bin/python3.11".to_vec()),
+                python_version: Some(PythonVersion { hex: 0x030b_07f0 }),
+                command_line: words.split(' ').map(|word| word.as_bytes().to_vec()).collect(),
+                ..Process::default()
+            })
+        };
+        assert_eq!(named(Some("/srv/app.py"), "python app.py -m x"), "app.py");
+        for words in [
+            "python -m rq.cli worker",
+            "python -X dev -uIm rq.cli",
+            "python -mrq.cli",
+            "python -W error -m rq.cli -c 1",
+        ] {
+            assert_eq!(named(None, words), "rq.cli", "{words}");
+        }
+        for words in ["python -c code -m x", "python", "python -"] {
+            assert_eq!(named(None, words), "python", "{words}");
+        }
+        let native = Process { executable: Some(b"/usr/sbin/squid".to_vec()), ..Process::default() };
+        assert_eq!((service(&native), service(&Process::default())), ("squid".into(), "unknown".into()));
+    }
 }

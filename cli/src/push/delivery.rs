@@ -88,6 +88,7 @@ pub(super) struct Delivery {
     server: PushServer,
     agent: Agent,
     has_failed: bool,
+    has_given_up: bool,
     /// A success is not said.
     quiet: bool,
 }
@@ -99,7 +100,7 @@ impl Delivery {
             .max_redirects(0)
             .user_agent(concat!("memtrack/", env!("CARGO_PKG_VERSION")))
             .build();
-        Self { queue, url, server, agent: agent.into(), has_failed: false, quiet }
+        Self { queue, url, server, agent: agent.into(), has_failed: false, has_given_up: false, quiet }
     }
 
     /// Sends until the queue is closed, and empty or out of time.
@@ -112,7 +113,7 @@ impl Delivery {
                     pauses.delivered();
                 }
                 Sent::Refused(why) => {
-                    self.tell(&why);
+                    self.tell_given_up(&why);
                     self.queue.done(&queued, false);
                 }
                 Sent::Failed(why, asked) => {
@@ -141,6 +142,16 @@ impl Delivery {
         if !std::mem::replace(&mut self.has_failed, true) {
             message::warning(format_args!("{}: a window was not delivered: {why}", self.url));
         }
+    }
+
+    /// Of what is given up the first is said in any case: what has failed before may only have waited.
+    fn tell_given_up(&mut self, why: &str) {
+        let has_waited = std::mem::replace(&mut self.has_failed, true);
+        if std::mem::replace(&mut self.has_given_up, true) {
+            return;
+        }
+        let what = if has_waited { "was given up, and is not sent again" } else { "was not delivered" };
+        message::warning(format_args!("{}: a window {what}: {why}", self.url));
     }
 
     fn send(&self, queued: &QueuedPush) -> Sent {

@@ -174,12 +174,13 @@ def test_programs_of_another_user_are_recorded(executable, of_another_user, tmp_
 
 def test_programs_that_cannot_read_the_library_run_without_it(executable, of_another_user, tmp_path):
     """Where no directory for temporary files can be reached by the other user, either."""
-    (tmp_path / "own").mkdir(mode=0o700)
-    attached = attach_with_a_library_of_roots(executable, of_another_user, tmp_path, TMPDIR=str(tmp_path / "own"))
-    said = ""
-    while "recording process" not in said:
-        said += attached.stderr.readline()
-    of_another_user.stdin.write("\n")
-    said = end_both(of_another_user, attached, said)
+    # With a long name, as the test's own directory may have, the socket would be elsewhere.
+    with tempfile.TemporaryDirectory(dir="/tmp") as own:
+        attached = attach_with_a_library_of_roots(executable, of_another_user, tmp_path, TMPDIR=own)
+        said = ""
+        while "recording process" not in said:
+            said += attached.stderr.readline()
+        of_another_user.stdin.write("\n")
+        said = end_both(of_another_user, attached, said)
     assert "user 65534 cannot reach " in said and "set TMPDIR to a directory" in said, said
     assert "1 process that was started was not recorded" in said, said

@@ -59,7 +59,7 @@ def test_cases_of_django(tests, pytester, options):  # noqa: F811
     """pytest-django calls the test case, which looks up its method by itself."""
     pytest.importorskip("pytest_django")
     pytester.makepyfile(settings="DATABASES = {'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}}")
-    result = tests(DJANGO, "-p", "django", "--ds=settings", "-p", "no:asyncio", "-p", "no:anyio", *options)
+    result = tests(DJANGO, "-p", "django", "--ds=settings", "-p", "no:asyncio", "-p", "no:anyio", "-rN", *options)
     assert outcomes(result) == {"passed": 6, "failed": 10}, result.stdout.str()
     text = result.stdout.str()
     assert text.count("limit_memory('8 MB'): the test held 9.") == 7
@@ -270,7 +270,7 @@ def test_skips():
 def test_a_call_that_is_not_seen(tests, pytester):  # noqa: F811
     """Its limit holds nothing, so that the test does not pass."""
     pytester.makeconftest(AHEAD)
-    result = tests(UNSEEN)
+    result = tests(UNSEEN, "-rN")
     assert outcomes(result) == {"passed": 1, "failed": 2, "xfailed": 1, "skipped": 1}, result.stdout.str()
     assert result.stdout.str().count("memtrack: the limits of this test cannot be checked: its function was not called, or by another plugin") == 2
     result = tests(UNSEEN, "--memtrack")

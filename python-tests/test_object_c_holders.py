@@ -120,11 +120,14 @@ def test_a_module_without_symbols(executable, tmp_path):
 
 
 MODULES = """
-import atexit, struct, sys
+import atexit, operator, struct, sys
 class Registered: pass
 def make(held): return lambda: held
 atexit.register(make(Registered()))
 for number in range(1, 40): struct.pack(f"{number}B", *range(number))
+# From 3.13 on they have the names of arguments once they were called.
+CALLERS = [operator.methodcaller("format", name=number) for number in range(200)]
+for caller in CALLERS: caller("{name}")
 print("ready", flush=True)
 sys.stdin.readline()
 """
@@ -137,10 +140,12 @@ def test_what_modules_of_the_standard_library_hold(executable, tmp_path, version
     with waits([str(interpreter_path(version)), str(script)]) as process:
         formats = why(executable, process.pid, "Struct")
         registered = why(executable, process.pid, "__main__.Registered")
+        tuples = why(executable, process.pid, "tuple")
         process.stdin.write("\n")
     minor = int(version.split(".")[1].rstrip("t"))
     if 9 < minor < 15:
         by_c = {held_by for path, held_by in formats if path == "<dict that C code holds>[…]"}
         assert by_c == {"a pointer to it lies in the state of module _struct"}
+    assert sum(count for (_, held_by), count in tuples.items() if held_by == FORGOTTEN) < 100
     # Not the table of functions by their versions that the interpreter has since 3.13: it does not hold them.
     assert not any("_PyRuntime" in (held_by or "") for _, held_by in registered)

@@ -118,3 +118,49 @@ def test_explain_names_what_holds_more_and_not_what_holds_most(memtrack, executa
     assert len(held["dict"]) == 1 and held["dict"][0].startswith("6,000 objects held by __main__.ENTRIES[")
     assert held["str"][0].startswith("6,000 objects held by __main__.KEPT[")
     assert not [text for texts in held.values() for text in texts if "interned strings" in text or "CONSTANT" in text]
+
+
+SEVERAL = """
+import os, sys
+class User: __slots__ = ("age",)
+class Session:
+    __slots__ = ("user", "user_name", "number")
+    def __init__(self, number):
+        self.user, self.user_name, self.number = User(), "user %d " % number * 20, number
+class Item:
+    def __init__(self, number): self.number, self.first, self.second = number, None, None
+class Basket:
+    def __init__(self, number): self.items = [Item(number), Item(number)]
+STATE = {"sessions": [], "log": [], "baskets": []}
+for step in range(3):
+    for number in range(2000):
+        STATE["sessions"].append(Session(number))
+        STATE["baskets"].append(Basket(number))
+        STATE["log"].append(("line", "text %d " % number * 100))
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_explain_tells_what_grows_with_the_objects_that_it_hangs_on(memtrack, executable, tmp_path):
+    """By objects: paths that are called alike may lead to what is not alike."""
+    (tmp_path / "app.py").write_text(SEVERAL)
+    command = [str(executable), "run", "-q", "-o", "several.bin", "--objects-at", "mark:step", "--python", sys.executable, "app.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        kill_in_time(process)
+        for _ in range(3):
+            memtrack.mark(process.stdout.readline().strip(), "step")
+            process.stdin.write("\n")
+            process.stdin.flush()
+        assert process.wait(PATIENCE) == 0
+    explained = subprocess.run(
+        [str(executable), "explain", "--json", "several.bin"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    found = [of for of in json.loads(explained.stdout)["findings"] if "from picture to picture" in of["title"]]
+    told = {of["title"].split()[2]: [one["text"] for one in of["evidence"]] for of in found}
+    assert list(told) == ["tuple", "__main__.Session", "__main__.Basket"]
+    # 4,000 more strings of 1 kB in the log; 300 bytes in each of 4,000 more sessions.
+    assert found[0]["bytes"] > 4_000 * 900 and any(text.startswith("6,000 objects held by __main__.STATE['log']") for text in told["tuple"])
+    assert 4_000 * 300 < found[1]["bytes"] < 4_000 * 600 and "str in them" in told["__main__.Session"][1]
+    assert "more of __main__.Item in them" in told["__main__.Basket"][1]
+    assert not any("more are in objects of which other findings tell" in text for text in told["__main__.Session"])

@@ -9,16 +9,15 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
-use memtrack_objects::{HolderPath, ObjectPicture};
+use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead, PicturedObject};
+use memtrack_objects::{HolderPath, NO_RANK, ObjectPicture};
 use memtrack_reader::source::CaptureReader;
+use rustc_hash::FxHashMap;
 
 /// Pictures that are compared.
 const PICTURES: usize = 3;
 /// Types that are returned at most: those with the largest growth.
 const MOST: usize = 3;
-/// Types that grow whose paths are followed: those of the program, then the others, each with the largest growth.
-const MOST_SEEN: usize = 16;
 /// The least growth of a type and what it holds, in bytes.
 const LEAST: u64 = 64 << 10;
 
@@ -32,24 +31,17 @@ pub(crate) struct GrowingType {
     /// The bytes of these objects, with their attributes, in each of the pictures.
     pub(crate) own_bytes: [u64; PICTURES],
     /// How those of the last picture are held by what holds more than in the first, the kind of path that has grown most first.
-    pub(crate) paths: Vec<GrownPath>,
-    /// Bytes by which objects of other types have grown that those of this one hold, by the other type, the most first.
+    pub(crate) paths: Vec<HolderPath>,
+    /// Bytes by which objects of other types have grown that hang on those of this one, by the other type, the most first.
     pub(crate) held: Vec<(String, u64)>,
-    /// The part of its own growth that objects of other growing types hold.
-    pub(crate) held_by_others: u64,
+    /// The part of its own growth that hangs on objects of other types that are told of.
+    pub(crate) held_by_told: u64,
+    /// And on those of any other.
+    held_by_others: u64,
     /// How long after the first picture the last one was taken.
     pub(crate) span_ns: u64,
     /// The mark at which all pictures were taken, if it is the same one.
     pub(crate) mark: Option<String>,
-}
-
-/// How objects are held of which there are more than there were.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct GrownPath {
-    /// The path, and all objects that are held so.
-    pub(crate) path: HolderPath,
-    /// By how much these have grown.
-    grown_bytes: u64,
 }
 
 impl GrowingType {
@@ -68,18 +60,13 @@ impl GrowingType {
         grows(&self.counts) && grows(&self.own_bytes)
     }
 
-    /// Whether what is held on this path is held by objects of this type, of which there are more.
-    fn holds(&self, other: &HolderPath) -> bool {
-        let is_before = |own: &str| other.pattern.len() > own.len() && other.pattern.starts_with(own);
-        self.paths.iter().any(|own| is_before(&own.path.pattern))
-    }
-
     fn is_of_program(&self) -> bool {
         !self.name.starts_with("builtins.")
     }
 }
 
-/// The types that grow, those that the program or a library defines before those of the interpreter.
+/// The types that grow, the largest growth first. What hangs on new objects of a type is told with that type: of the program, else of
+/// the interpreter.
 ///
 /// # Errors
 /// The capture cannot be read.
@@ -104,30 +91,127 @@ pub(crate) fn growing_types(file: &CaptureReader) -> Result<Vec<GrowingType>> {
         }
         whole.extend((!is_between).then_some(picture));
     }
+    let [first, last] = &whole[..] else { return Ok(Vec::new()) };
     let of_sums = |(name, sums): (String, [(u64, u64); PICTURES])| GrowingType {
         name,
         counts: sums.map(|(count, _)| count),
         own_bytes: sums.map(|(_, bytes)| bytes),
         paths: Vec::new(),
         held: Vec::new(),
+        held_by_told: 0,
         held_by_others: 0,
         span_ns,
         mark: mark.clone(),
     };
     let mut growing: Vec<GrowingType> = sums.into_iter().map(of_sums).filter(GrowingType::is_growing).collect();
     growing.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.own_growth())));
-    growing.truncate(MOST_SEEN);
-    for of in &mut growing {
-        let mut paths = whole.iter().map(|picture| picture.paths(&picture.find_named(&of.name)));
-        let first = paths.next().unwrap_or_default();
-        of.paths = grown_paths(&first, paths.next().unwrap_or_default(), of.own_growth());
+    let (mut found, above) = told_by_holder(growing, first, last);
+    for (of, rank) in &mut found {
+        let mut paths = [(first, &above.first), (last, &above.last)].map(|(picture, above)| {
+            // What hangs on others is told of these.
+            let is_own =
+                |object: &u32| above.get(*object as usize).is_none_or(|above| *above == NO_RANK || above == rank);
+            picture.paths(&picture.find_named(&of.name).into_iter().filter(is_own).collect::<Vec<_>>())
+        });
+        let last = std::mem::take(&mut paths[1]);
+        of.paths = grown_paths(&paths[0], last, of.own_growth().saturating_sub(of.held_by_others));
     }
-    Ok(largest(growing))
+    Ok(found.into_iter().map(|(of, _)| of).collect())
+}
+
+/// For each object of two pictures, the rank of what it hangs on.
+#[derive(Debug)]
+struct RanksAbove {
+    first: Vec<u32>,
+    last: Vec<u32>,
+}
+
+/// The types that grow most, with their ranks among all, each with what hangs on its objects.
+fn told_by_holder(
+    growing: Vec<GrowingType>,
+    first: &ObjectPicture,
+    last: &ObjectPicture,
+) -> (Vec<(GrowingType, u32)>, RanksAbove) {
+    let mut is_holder = vec![true; growing.len()];
+    loop {
+        let (ranked_first, ranked_last) = (RankedPicture::new(first, &growing), RankedPicture::new(last, &growing));
+        let above_first = ranked_first.above(&ranked_last, &growing, &is_holder);
+        let above_last = ranked_last.above(&ranked_first, &growing, &is_holder);
+        let before = ranked_first.held(&above_first);
+        let mut held = ranked_last.held(&above_last);
+        for (key, bytes) in &mut held {
+            *bytes = bytes.saturating_sub(before.get(key).copied().unwrap_or(0));
+        }
+        let found = largest(growing.clone(), &held);
+        // What is too small to be told leaves to others what hangs on it.
+        let is_told = |rank: usize| found.iter().any(|(_, of)| *of as usize == rank);
+        let small: Vec<usize> = (0..growing.len()).filter(|rank| is_holder[*rank] && !is_told(*rank)).collect();
+        let is_missed = held.iter().any(|((_, by), bytes)| *bytes > 0 && small.contains(&(*by as usize)));
+        if !is_missed {
+            return (found, RanksAbove { first: above_first, last: above_last });
+        }
+        small.into_iter().for_each(|rank| is_holder[rank] = false);
+    }
+}
+
+/// A picture, and the rank of each type among those that grow.
+struct RankedPicture<'a> {
+    picture: &'a ObjectPicture,
+    /// By the number of the type.
+    of_types: Vec<u32>,
+    /// Bytes of the attributes of one object, likewise.
+    value_bytes: Vec<u64>,
+}
+
+impl<'a> RankedPicture<'a> {
+    fn new(picture: &'a ObjectPicture, growing: &[GrowingType]) -> Self {
+        let ranks: FxHashMap<&str, u32> = growing.iter().map(|of| &*of.name).zip(0..).collect();
+        let rank = |name: &str| ranks.get(name).copied().unwrap_or(NO_RANK);
+        Self { picture, of_types: picture.each_type_name(rank), value_bytes: picture.value_bytes_of_one() }
+    }
+
+    fn rank(&self, object: &PicturedObject) -> u32 {
+        self.of_types.get(object.type_number as usize).copied().unwrap_or(NO_RANK)
+    }
+
+    /// The rank of the first object on each one's path that the other picture does not have: of a type of the program, else of one of the
+    /// interpreter. An object that was there already may have been filled by anybody.
+    fn above(&self, other: &Self, growing: &[GrowingType], is_holder: &[bool]) -> Vec<u32> {
+        let mut others = other.picture.objects().iter().peekable();
+        let rank_as_holder = |object: &PicturedObject| {
+            let rank = self.rank(object);
+            while others.next_if(|known| known.address < object.address).is_some() {}
+            let is_in_both =
+                others.peek().is_some_and(|known| known.address == object.address && other.rank(known) == rank);
+            if is_holder.get(rank as usize) == Some(&true) && !is_in_both { rank } else { NO_RANK }
+        };
+        let ranks: Vec<u32> = self.picture.objects().iter().map(rank_as_holder).collect();
+        let is_of_program = |rank: u32| growing.get(rank as usize).is_some_and(GrowingType::is_of_program);
+        let only = |rank: &u32| if is_of_program(*rank) { *rank } else { NO_RANK };
+        let mut above = self.picture.first_ranks_above(&ranks.iter().map(only).collect::<Vec<_>>());
+        for (of_program, of_any) in above.iter_mut().zip(self.picture.first_ranks_above(&ranks)) {
+            *of_program = if *of_program == NO_RANK { of_any } else { *of_program };
+        }
+        above
+    }
+
+    /// The bytes of objects of each type that hang on those of another, by the ranks of both.
+    fn held(&self, above: &[u32]) -> BTreeMap<(u32, u32), u64> {
+        let mut held = BTreeMap::new();
+        for (object, above) in self.picture.objects().iter().zip(above) {
+            let rank = self.rank(object);
+            if rank != NO_RANK && *above != NO_RANK && *above != rank {
+                let values = self.value_bytes.get(object.type_number as usize).copied().unwrap_or(0);
+                *held.entry((rank, *above)).or_default() += object.own_bytes + values;
+            }
+        }
+        held
+    }
 }
 
 /// Of the paths of the last picture those that a hundredth of the type's growth or more is at, by how much; counts of large types are
 /// estimates. None where that is not known.
-fn grown_paths(first: &[HolderPath], last: Vec<HolderPath>, type_growth: u64) -> Vec<GrownPath> {
+fn grown_paths(first: &[HolderPath], last: Vec<HolderPath>, type_growth: u64) -> Vec<HolderPath> {
     let before: BTreeMap<&str, &HolderPath> = first.iter().map(|path| (&*path.pattern, path)).collect();
     let growth = |path: &HolderPath| {
         let before = before.get(&*path.pattern);
@@ -137,30 +221,30 @@ fn grown_paths(first: &[HolderPath], last: Vec<HolderPath>, type_growth: u64) ->
     let mut grown: Vec<_> = last.into_iter().map(|path| (growth(&path), path)).collect();
     grown.retain(|((bytes, count), _)| *count > 0 && *bytes >= type_growth / 100);
     grown.sort_by_key(|(growth, _)| std::cmp::Reverse(*growth));
-    grown.into_iter().map(|((grown_bytes, _), path)| GrownPath { path, grown_bytes }).collect()
+    grown.into_iter().map(|(_, path)| path).collect()
 }
 
-/// The types that grow most, each with what its objects hold of others; of these the rest is left.
-fn largest(growing: Vec<GrowingType>) -> Vec<GrowingType> {
-    let mut found: Vec<GrowingType> = Vec::new();
-    for mut of in growing {
-        for holder in &mut found {
-            let (held, rest) = of.paths.into_iter().partition(|grown| holder.holds(&grown.path));
-            of.paths = rest;
-            let bytes = held.iter().map(|grown: &GrownPath| grown.grown_bytes).sum();
-            // Counts of large types are estimates.
-            let bytes = of.own_growth().saturating_sub(of.held_by_others).min(bytes);
-            if bytes > 0 {
-                holder.held.push((of.name.clone(), bytes));
-                of.held_by_others += bytes;
-            }
-        }
-        found.push(of);
+/// The types that grow most, each with its rank and with what hangs on its objects, by the ranks of both.
+fn largest(growing: Vec<GrowingType>, held: &BTreeMap<(u32, u32), u64>) -> Vec<(GrowingType, u32)> {
+    let names: Vec<String> = growing.iter().map(|of| of.name.clone()).collect();
+    let mut found: Vec<(GrowingType, u32)> = growing.into_iter().zip(0..).collect();
+    for ((of, by), bytes) in held.iter().filter(|(_, bytes)| **bytes > 0) {
+        let (of, by) = (*of as usize, *by as usize);
+        // What was held elsewhere before has not grown.
+        let bytes = found[of].0.own_growth().saturating_sub(found[of].0.held_by_others).min(*bytes);
+        found[of].0.held_by_others += bytes;
+        found[by].0.held.extend((bytes > 0).then(|| (names[of].clone(), bytes)));
     }
-    found.iter_mut().for_each(|of| of.held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes)));
-    found.retain(|of| of.bytes() >= LEAST);
-    found.sort_by_key(|of| std::cmp::Reverse((of.is_of_program(), of.bytes())));
+    found.iter_mut().for_each(|(of, _)| of.held.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes)));
+    found.retain(|(of, _)| of.bytes() >= LEAST);
+    found.sort_by_key(|(of, _)| std::cmp::Reverse((of.bytes(), of.is_of_program())));
     found.truncate(MOST);
+    let told: Vec<(String, Vec<(String, u64)>)> =
+        found.iter().map(|(of, _)| (of.name.clone(), of.held.clone())).collect();
+    for (of, _) in &mut found {
+        let parts = told.iter().flat_map(|(_, held)| held).filter(|(name, _)| *name == of.name);
+        of.held_by_told = parts.map(|(_, bytes)| bytes).sum();
+    }
     found
 }
 
@@ -184,25 +268,20 @@ fn same_mark(heads: &[&PictureHead]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{GrowingType, GrownPath, compared, grown_paths, largest};
+    use std::collections::BTreeMap;
+
+    use super::{GrowingType, compared, grown_paths, largest};
     use memtrack_format::objects::{PictureCause, PictureHead};
     use memtrack_objects::HolderPath;
 
-    fn growing(name: &str, bytes: u64, pattern: &str) -> GrowingType {
-        let path = HolderPath {
-            example: pattern.into(),
-            pattern: pattern.into(),
-            count: 1,
-            own_bytes: 8,
-            is_known: true,
-            held_by: None,
-        };
+    fn growing(name: &str, bytes: u64) -> GrowingType {
         GrowingType {
             name: name.into(),
             counts: [1, 2, 3],
             own_bytes: [0, bytes / 2, bytes],
-            paths: vec![GrownPath { path, grown_bytes: bytes }],
+            paths: Vec::new(),
             held: Vec::new(),
+            held_by_told: 0,
             held_by_others: 0,
             span_ns: 1,
             mark: None,
@@ -210,29 +289,35 @@ mod tests {
     }
 
     #[test]
-    fn what_a_growing_type_holds_counts_for_it_and_small_growth_for_nothing() {
-        let found = largest(vec![
-            growing("app.Session", 50_000, "app.SESSIONS[…]"),
-            growing("app.Small", 60_000, "app.small[…]"),
-            growing("builtins.list", 40_000, "app.SESSIONS[…].payload"),
-            growing("builtins.dict", 90_000, "app.others[…]"),
-            growing("builtins.str", 10_000, "app.SESSIONS"),
-        ]);
-        let names: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.held.len())).collect();
-        assert_eq!(names, [("app.Session", 90_000, 1), ("builtins.dict", 90_000, 0)]);
+    fn what_hangs_on_a_growing_type_counts_for_it_and_small_growth_for_nothing() {
+        let all = vec![
+            growing("app.Session", 50_000),
+            growing("app.Small", 60_000),
+            growing("builtins.list", 40_000),
+            growing("builtins.dict", 95_000),
+            growing("builtins.str", 10_000),
+        ];
+        // Of what hung on others before, more hangs on Session than has grown.
+        let held = BTreeMap::from([((2, 0), 45_000), ((4, 1), 3_000)]);
+        let found = largest(all, &held);
+        let told: Vec<_> = found.iter().map(|(of, rank)| (&*of.name, *rank, of.bytes(), of.held.len())).collect();
+        assert_eq!(told, [("builtins.dict", 3, 95_000, 0), ("app.Session", 0, 90_000, 1)]);
     }
 
     /// Objects of the interpreter's types are held in many ways: each is told of that holds some.
     #[test]
-    fn what_others_hold_of_a_type_is_left_to_it() {
-        let mut text = growing("builtins.str", 1_200_000, "app.SESSIONS[…].name");
-        let elsewhere = growing("", 1_000_000, "app.CACHE[…]").paths.swap_remove(0);
-        text.paths = vec![elsewhere, GrownPath { grown_bytes: 200_000, ..text.paths.swap_remove(0) }];
-        let list = growing("builtins.list", 300_000, "app.SESSIONS[…].items");
-        let found = largest(vec![growing("app.Session", 100_000, "app.SESSIONS[…]"), text, list]);
-        let told: Vec<_> = found.iter().map(|of| (&*of.name, of.bytes(), of.paths.len())).collect();
-        assert_eq!(told, [("app.Session", 600_000, 1), ("builtins.str", 1_000_000, 1)]);
-        let held: Vec<_> = found[0].held.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
+    fn what_does_not_hang_on_others_is_left_to_a_type() {
+        let all = vec![
+            growing("app.Session", 100_000),
+            growing("app.Small", 1_000),
+            growing("builtins.str", 1_300_000),
+            growing("builtins.list", 300_000),
+        ];
+        let held = BTreeMap::from([((2, 0), 200_000), ((2, 1), 50_000), ((3, 0), 300_000)]);
+        let found = largest(all, &held);
+        let told: Vec<_> = found.iter().map(|(of, _)| (&*of.name, of.bytes(), of.held_by_told)).collect();
+        assert_eq!(told, [("builtins.str", 1_050_000, 200_000), ("app.Session", 600_000, 0)]);
+        let held: Vec<_> = found[1].0.held.iter().map(|(name, bytes)| (&**name, *bytes)).collect();
         assert_eq!(held, [("builtins.list", 300_000), ("builtins.str", 200_000)]);
     }
 
@@ -243,7 +328,8 @@ mod tests {
             pattern: pattern.into(),
             count,
             own_bytes: count * 64,
-            ..growing("", 0, "").paths.swap_remove(0).path
+            is_known: true,
+            held_by: None,
         };
         let first = [path("lib.TABLE[…]", 900), path("<interned strings>", 800), path("app.entries[…].meta", 100)];
         let last = vec![
@@ -254,7 +340,7 @@ mod tests {
         ];
         let found = |last: Vec<HolderPath>| {
             let found = grown_paths(&first, last, 64 * 402);
-            found.into_iter().map(|GrownPath { path, .. }| (path.pattern.to_string(), path.count)).collect::<Vec<_>>()
+            found.into_iter().map(|path| (path.pattern.to_string(), path.count)).collect::<Vec<_>>()
         };
         let [new, entries] = ["app.new[…]", "app.entries[…].meta"].map(str::to_owned);
         assert_eq!(found(last), [(new, 201), (entries, 300)]);

@@ -27,6 +27,7 @@ mod side_by_side;
 pub use holders::c_holders::CHolders;
 pub use holders::graph::Holders;
 pub use holders::holder_path::HolderPath;
+pub use holders::ranks::NO_RANK;
 pub use interpreter::PythonRuntime;
 pub use picture::{ListSums, ObjectPicture, TypeSum, encode_picture};
 pub use picture_reader::{PictureDetail, ReadingRoom, read_objects};

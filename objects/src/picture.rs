@@ -208,6 +208,11 @@ impl ObjectPicture {
         counts
     }
 
+    /// What is made of the name of each type, by its number.
+    pub fn each_type_name<T>(&self, make: impl Fn(&str) -> T) -> Vec<T> {
+        (0..self.stored.types.len() as u32).map(|of| make(self.type_name(of))).collect()
+    }
+
     /// For each type, by its number, the bytes of the values of one of its objects, on the average: see [`TypeSum::value_bytes`].
     pub fn value_bytes_of_one(&self) -> Vec<u64> {
         let mut counts = vec![0_u64; self.stored.types.len()];

@@ -17,7 +17,7 @@ use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
 use crate::object::dictionary::KeyTable;
 use crate::object::instance_values::InstanceValues;
-use crate::object::known_fields::KnownFields;
+use crate::object::known_fields::{KnownFields, OptionalFields};
 use crate::object::measures::Measure;
 use crate::object::numpy_array;
 use crate::object::types::{ObjectKind, ObjectType};
@@ -243,11 +243,16 @@ impl ReferenceReader<'_> {
         address: u64,
         each: &mut dyn FnMut(ReferencePlace, u64),
     ) -> bool {
-        let condition = known.condition.map(|at| self.memory.u8(self.layout.fields(address).wrapping_add(at)));
-        let references = if condition == Some(Some(0)) { &[] } else { known.references };
-        let mut is_whole = condition != Some(None);
-        for (start, end) in references {
-            is_whole &= self.field_words(of, address, *start, *end, each);
+        let mut is_whole = true;
+        let mut optional: &[(u64, u64)] = &[];
+        if let Some(OptionalFields { references, word, bits }) = known.optional {
+            let word = self.memory.u64(self.layout.fields(address).wrapping_add(word));
+            is_whole = word.is_some();
+            optional = if word.is_some_and(|word| word & bits != 0) { references } else { &[] };
+        }
+        for (start, end) in known.references.iter().chain(optional) {
+            // Of a version that does not have so many.
+            is_whole &= self.field_words(of, address, *start, (*end).min(self.fixed(of)), each);
         }
         is_whole & self.fields(of, address, known.end, each)
     }

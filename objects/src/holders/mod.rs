@@ -15,4 +15,5 @@ pub(crate) mod label_threads;
 pub(crate) mod labels;
 pub(crate) mod path_patterns;
 pub(crate) mod paths;
+pub(crate) mod ranks;
 pub(crate) mod roots;

@@ -384,8 +384,14 @@ fn step(objects: &[u32]) -> usize {
     objects.len().div_ceil(MOST_OBJECTS).max(1)
 }
 
+/// One of each [`step`] of the objects, at a place that has nothing to do with the order in which a program allocates.
 pub(crate) fn followed(objects: &[u32]) -> impl Iterator<Item = &u32> {
-    objects.iter().step_by(step(objects))
+    const SCATTERING: u64 = 0x9e37_79b9_7f4a_7c15;
+    objects.chunks(step(objects)).zip(1_u64..).filter_map(|(some, number)| {
+        let scattered =
+            (number.wrapping_mul(SCATTERING) ^ number.wrapping_mul(SCATTERING) >> 29).wrapping_mul(SCATTERING);
+        some.get((scattered >> 32) as usize % some.len())
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use crate::interpreter::layout::ObjectLayout;
 
 /// The type, the offset of the field in builds with a global lock, and the last version that has it.
-const BORROWED: [(&str, u64, u8); 7] = [
+const BORROWED: [(&str, u64, u8); 6] = [
     // The group that was made last, which holds the object itself.
     ("itertools.groupby", 56, u8::MAX),
     // The value that was asked for last: contexts hold values.
@@ -16,8 +16,6 @@ const BORROWED: [(&str, u64, u8); 7] = [
     ("_thread._localdummy", 16, 12),
     // A thread has locked it: a number of one byte, in a word of which the rest is not set.
     ("_thread.lock", 32, 13),
-    // Names of arguments, which only those with such arguments set.
-    ("operator.methodcaller", 48, u8::MAX),
     // What the module's C code keeps, in a structure of its own. Where it begins with two types, it looks like an object.
     ("builtins.module", 32, 14),
 ];

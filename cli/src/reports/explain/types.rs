@@ -3,7 +3,7 @@
 //! Invariant: counts and bytes are those of `objects` at the same pictures.
 
 use super::{Evidence, Finding, FindingKind, Severity, command};
-use crate::object_growth::{GrowingType, GrownPath};
+use crate::object_growth::GrowingType;
 use crate::reports::capture_info::{Capture, quoted};
 use crate::units::{count, duration, plural, size};
 
@@ -28,7 +28,7 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
         None => "in the last three pictures".into(),
     };
     let at = of.mark.as_ref().map_or_else(String::new, |mark| format!(" --at {}", quoted(&format!("mark:{mark}"))));
-    let elsewhere = match of.held_by_others {
+    let elsewhere = match of.held_by_told {
         0 => String::new(),
         bytes => format!("; {} more are in objects of which other findings tell", size(bytes)),
     };
@@ -40,7 +40,7 @@ fn finding(capture: &Capture, of: &GrowingType) -> Finding {
         tally: Evidence::exact(of.bytes(), of.counts[2] - of.counts[0]),
         ..Evidence::default()
     };
-    let held = of.paths.iter().take(PATHS).map(|GrownPath { path, .. }| Evidence {
+    let held = of.paths.iter().take(PATHS).map(|path| Evidence {
         text: format!("{} held by {}", plural(path.count, "object", "objects"), path.told()),
         tally: Evidence::exact(0, path.count),
         ..Evidence::default()

@@ -17,15 +17,20 @@ pub(super) fn texts(capture: &Capture, has_accounts: bool) -> Vec<String> {
     say(info.growing, "what comes after this moment: the recording goes on");
     say(process.snapshot, "what came after the snapshot");
     say(process.began_late, "what was allocated before the recording began");
-    say(capture.is_sampled(), "copies, and what is too small for samples; record without --sample");
     let windows = capture.analysis.windows.len();
     let has_windows = windows > 0;
+    let (is_sampled, is_of_windows) = (capture.is_sampled(), info.aggregated && has_windows);
+    say(is_sampled && !is_of_windows, "copies, and what is too small for samples; record without --sample");
+    say(
+        is_sampled && is_of_windows,
+        "copies, and what is too small for samples; record without --sample, --window and --aggregate",
+    );
     say(
         (1..FEW_WINDOWS).contains(&windows),
         "growth over time: there are too few windows to tell it; record for longer, or with a shorter --window",
     );
     say(
-        info.aggregated && has_windows,
+        is_of_windows && !is_sampled,
         "copies: sums have no single allocations; record without --window and --aggregate",
     );
     say(

@@ -227,3 +227,30 @@ def test_an_anonymized_capture_keeps_them(executable, tmp_path):
 def test_wrong_usage(executable, options, said):
     run = subprocess.run([executable, "run", *options, "true"], capture_output=True, text=True)
     assert run.returncode == 2 and said in run.stderr
+
+
+WORKERS = """
+import os
+def work():
+    kept = [bytearray(1_000_000) for _ in range(20)]
+    return len(kept)
+for number in range(2):
+    child = os.fork()
+    if child == 0:
+        work()
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize("how", [["--window", "100ms"], ["--aggregate"]], ids=" ".join)
+def test_lines_are_named_where_processes_have_no_joint_peak(executable, tmp_path, how):
+    (tmp_path / "program.py").write_text(WORKERS)
+    command = [executable, "run", "--follow", *how, "-o", "workers.bin", "program.py"]
+    said = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True).stderr
+    peak = said[said.index("  peak ") : said.index("  leaked ")]
+    assert "sum of per-process peaks" in peak and "program.py:4" in peak
+    captures = sorted(tmp_path.glob("workers*.bin"))
+    told = subprocess.run([executable, "stats", *captures], check=True, capture_output=True, text=True).stdout
+    sums = told[told.index("  sum of peaks") : told.index("\nLive ")]
+    assert "program.py:4" in sums.splitlines()[1]

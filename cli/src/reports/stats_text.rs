@@ -148,6 +148,9 @@ fn figures(
     }
     if let Some(bytes) = info.combined_peaks.as_ref().and_then(|combined_peaks| combined_peaks.sum_of_peaks) {
         line("  sum of peaks", format!("{}, each process at its own time", size(bytes)))?;
+        if capture.shown.folded && capture.has_several_peaks() {
+            own_line_rows(capture, View::HighWaterMark, format, out)?;
+        }
     }
     for (label, text) in leaked {
         write_figure(label, &text, format, out)?;

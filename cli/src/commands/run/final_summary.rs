@@ -326,6 +326,7 @@ fn figures(
             let most = size(combined_peaks.sum_of_peaks.unwrap_or(peak.bytes));
             let least = size(combined_peaks.at_least);
             message::labelled("peak", format_args!("at least {least} at one time; sum of per-process peaks {most}"));
+            own_line_rows(View::HighWaterMark);
         }
         None => {
             let all = if captures > 1 { ", in all processes together" } else { "" };

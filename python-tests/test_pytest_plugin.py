@@ -14,7 +14,7 @@ import pytest
 from conftest import PATIENCE, PROGRAMS, REPOSITORY, WHOLE, execute, interpreter_path
 
 pytest_plugins = ["pytester"]
-PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider", "-p", "no:django", "-p", "no:pytest-bdd", "-p", "no:pytest_mock")
+PLUGIN = ("-p", "memtrack._pytest_plugin", "-p", "no:cacheprovider", "-p", "no:django", "-p", "no:pytest-bdd")
 SHOP = """
 import os
 import threading

@@ -17,7 +17,6 @@ import pytest
 from memtrack._errors import Error
 from memtrack._rest import RestingRecording
 from memtrack._test_calls import replace_call
-from memtrack._test_gathered import Gathered
 from memtrack._test_limits import LimitExceeded, RecordedCall, await_test, call_test, own_fixtures
 from memtrack._unpatched import has_builtins, undisturbed
 
@@ -68,11 +67,8 @@ class LimitedCalls:
             async def awaited(*args: Any, **kwargs: Any) -> None:
                 __tracebackhide__ = True
                 with self._recording(item, limits) as test:
-                    gathered = Gathered(item)
                     for number in test.numbers():
                         with _named_run(item, number):
-                            if number:
-                                gathered.undo()
                             await await_test(function, args, kwargs)
                 self._judge(item, test)
 
@@ -88,13 +84,9 @@ class LimitedCalls:
                     begin = note_run()
                     call_test(function, args, kwargs)
                     test.runs.append((begin, note_run()))
-                else:
-                    gathered = Gathered(item)
-                    for number in test.numbers():
-                        with _named_run(item, number):
-                            if number:
-                                gathered.undo()
-                            call_test(function, args, kwargs)
+                for number in test.numbers() if test.repeat else ():
+                    with _named_run(item, number):
+                        call_test(function, args, kwargs)
             self._judge(item, test)
 
         return called

@@ -328,3 +328,9 @@ class Loop(unittest.IsolatedAsyncioTestCase):
     assert known["skipped"] == 5 and known["xfailed"] and "passed" not in known
     result = tests(code, "--memtrack-limit=8MB")
     assert outcomes(result) == known and "cannot be checked" not in result.stdout.str()
+
+
+def test_a_suite_that_collects_again(tests, pytester):  # noqa: F811
+    """What awaits the first limit is there once."""
+    pytester.makeconftest("def pytest_runtestloop(session):\n    session.perform_collect()\n")
+    assert outcomes(tests("def test_it():\n    pass\n")) == {"passed": 1}

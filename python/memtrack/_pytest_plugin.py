@@ -182,7 +182,8 @@ class MemtrackPlugin:
         if not self.config.option.collectonly:
             if self.options.records_all or any(map(self.has_limits, session.items)):
                 self.prepare()
-            elif self.has_markers:
+            # A suite may collect again.
+            elif self.has_markers and not self.config.pluginmanager.hasplugin("memtrack_late_markers"):
                 self.config.pluginmanager.register(_LateMarkers(self), "memtrack_late_markers")
         if hasattr(self.config, "workerinput"):
             # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.

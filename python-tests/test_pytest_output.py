@@ -4,9 +4,12 @@ Each test runs pytest in a process of its own, as in test_pytest_plugin.py.
 """
 
 import json
+import threading
+import warnings
 
 import pytest
 
+from conftest import REPOSITORY
 from test_pytest_plugin import outcomes, tests  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -453,3 +456,53 @@ def test_left_open():
     result = tests(WARNS + code, options)
     assert outcomes(result) == {"passed": 6} == outcomes(without), result.stdout.str()
     assert (pytester.path / "known.txt").read_text() == known
+
+
+def test_a_thread_that_warns_as_the_test_ends(monkeypatch):
+    """Its warning is in the report, and nothing fails by it."""
+    monkeypatch.syspath_prepend(str(REPOSITORY / "python"))
+    from memtrack._shared_bytes import SharedBytes
+    from memtrack._test_warnings import KeptWarnings
+
+    reached, goes_on = threading.Event(), threading.Event()
+
+    class Lock:
+        """Lets the thread go on as soon as somebody waits for it."""
+
+        def __init__(self):
+            self._lock = threading.Lock()
+            self.release = self._lock.release
+
+        def acquire(self, blocking=True, timeout=-1):
+            if blocking:
+                goes_on.set()
+            return self._lock.acquire(blocking, timeout)
+
+    class Bytes(SharedBytes):
+        def content(self):
+            known = super().content()
+            goes_on.set()
+            thread.join()
+            return known
+
+    class Kept(KeptWarnings):
+        def _packed(self, message):
+            if threading.current_thread() is thread:
+                reached.set()
+                goes_on.wait()
+            return super()._packed(message)
+
+    def message(text):
+        return warnings.WarningMessage(UserWarning(text), UserWarning, "shop.py", 1)
+
+    shown = []
+    thread = threading.Thread(target=lambda: kept.add(message("amid")))
+    with warnings.catch_warnings():
+        kept = Kept(shown, Bytes())
+        kept._lock = Lock()
+        kept.add(message("before"))
+        thread.start()
+        reached.wait()
+        kept.restore()
+        kept.add(message("after"))
+    assert [str(each.message) for each in shown] == ["before", "amid", "after"]

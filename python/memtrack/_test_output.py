@@ -139,12 +139,12 @@ class OutputOfTest:
 
     def restore(self) -> None:
         """The test was called."""
-        if self.warnings is not None:
-            self.warnings.restore()
-        for handler in self._handlers:
-            handler.restore()
         for stream in self._printed:
             vars(stream).pop("write", None)
+        for handler in self._handlers:
+            handler.restore()
+        if self.warnings is not None:
+            self.warnings.restore()
 
     def next_run(self) -> None:
         """The test runs again: its caplog begins anew."""
@@ -213,8 +213,8 @@ class OutputPlugin:
         try:
             yield
         finally:
-            own.restore()
             _test_limits.output = outer
+            own.restore()
 
     def _kept_warnings(self, is_outer: bool) -> Optional[KeptWarnings]:
         """What takes the test's warnings in place of pytest's list. A list of the test's own, as that of recwarn, is left to it."""

@@ -5,18 +5,21 @@ which counts as no allocation; a warning that refers to other objects is kept as
 equal warnings afterwards, and lists of the test's own have the very ones.
 """
 
+import contextlib
 import warnings
 
 # By name: a test may replace them in their modules while it is recorded.
 from io import BytesIO
 from marshal import dumps, load
 from threading import Lock
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 from warnings import WarningMessage
 
 from memtrack._shared_bytes import SharedBytes
 
 _IMPLEMENTATION = "_showwarnmsg_impl"
+#: Seconds to wait for a thread that keeps a warning at this moment: longer than it takes, and no thread does in a forked child.
+_PATIENCE = 5
 
 
 def recorded() -> Optional[List[Any]]:
@@ -45,10 +48,14 @@ class KeptWarnings:
     def add(self, message: Any) -> None:
         """Keeps this one."""
         # Whoever comes amid another, as a signal handler does or a child of a process with threads, waits for nobody.
-        if self._is_over or not self._lock.acquire(False):
+        if not self._lock.acquire(False):
             self._kept.append(message)
             return
         try:
+            if self._is_over:
+                # A thread that was on its way here when the test ended.
+                self._kept.append(message)
+                return
             packed = self._packed(message)
             if packed is None:
                 self._number += 1
@@ -89,12 +96,14 @@ class KeptWarnings:
 
     def restore(self) -> None:
         """The test was called: they are in pytest's list."""
-        self._is_over = True
         if getattr(warnings, _IMPLEMENTATION, None) == self.add:
             setattr(warnings, _IMPLEMENTATION, self._kept.append)
+        with self._alone():
+            self._is_over = True
+            content = self._bytes.content()
         categories = list(self._categories)
-        file = BytesIO(self._bytes.content())
-        for _ in iter(lambda: file.tell() < self._bytes.size, False):
+        file = BytesIO(content)
+        while file.tell() < len(content):
             known = load(file)
             if isinstance(known, tuple):
                 number, arguments, *place = known
@@ -102,6 +111,16 @@ class KeptWarnings:
                 self._kept.append(WarningMessage(category(*arguments), category, *place))
             elif known in self._whole:
                 self._kept.append(self._whole[known])
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread keeps a warning meanwhile."""
+        is_held = self._lock.acquire(timeout=_PATIENCE)
+        try:
+            yield
+        finally:
+            if is_held:
+                self._lock.release()
 
 
 def _is_plain(category: type) -> bool:

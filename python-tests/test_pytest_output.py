@@ -333,6 +333,12 @@ class Odd(UserWarning):
 class Plain(DeprecationWarning):
     pass
 
+class Text(str):
+    pass
+
+class Number(int):
+    pass
+
 def old(text, category=DeprecationWarning):
     warnings.warn(text, category, stacklevel=2)
 """
@@ -410,6 +416,9 @@ def test_kinds(warns):
     warnings.warn(Odd(7, more=(1, 2)))
     warnings.warn(Plain(1, "two", None))
     warnings.warn(Plain(["a", "list"]))
+    warnings.warn(Plain("bytes", bytearray(b"abc")))
+    warnings.warn(Text("a text of another type"))
+    warnings.warn_explicit("line", UserWarning, "other.py", Number(3))
     warnings.warn_explicit("elsewhere", UserWarning, "other.py", 17)
     process = os.fork()
     if process == 0:
@@ -452,7 +461,7 @@ def test_left_open():
 """
     without = tests(WARNS + code, "-p", "no:memtrack_tests")
     known = (pytester.path / "known.txt").read_text()
-    assert len(known.splitlines()) == 212, known
+    assert len(known.splitlines()) == 215, known
     result = tests(WARNS + code, options)
     assert outcomes(result) == {"passed": 6} == outcomes(without), result.stdout.str()
     assert (pytester.path / "known.txt").read_text() == known

@@ -18,6 +18,8 @@ from warnings import WarningMessage
 from memtrack._shared_bytes import SharedBytes
 
 _IMPLEMENTATION = "_showwarnmsg_impl"
+#: What is equal, and of the same type, after it was packed. Of others, such as a bytearray or a scalar of numpy, it would be bytes.
+_VALUES = frozenset((str, int, float, complex, bool, bytes, type(None)))
 #: Seconds to wait for a thread that keeps a warning at this moment: longer than it takes, and no thread does in a forked child.
 _PATIENCE = 5
 
@@ -73,12 +75,11 @@ class KeptWarnings:
         more = (message.source, message.file, message.line, warning.__cause__, warning.__context__, warning.__traceback__)
         if vars(warning) or any(each is not None for each in more):
             return None
-        number = self._categories.setdefault(category, len(self._categories))
-        try:
-            return dumps((number, warning.args, message.filename, message.lineno))
-        except ValueError:
-            # An argument is no plain value.
+        said = (*warning.args, message.filename, message.lineno)
+        if not all(type(each) in _VALUES for each in said):
             return None
+        number = self._categories.setdefault(category, len(self._categories))
+        return dumps((number, *said))
 
     def next_run(self) -> None:
         """The test runs again: what is kept as it is begins anew."""
@@ -106,9 +107,9 @@ class KeptWarnings:
         while file.tell() < len(content):
             known = load(file)
             if isinstance(known, tuple):
-                number, arguments, *place = known
+                number, *arguments, name, line = known
                 category = categories[number]
-                self._kept.append(WarningMessage(category(*arguments), category, *place))
+                self._kept.append(WarningMessage(category(*arguments), category, name, line))
             elif known in self._whole:
                 self._kept.append(self._whole[known])
 

@@ -364,6 +364,14 @@ def test_odd():
     for number in range(100):
         warnings.warn(Odd(number, more=bytearray(1000)))
 
+@pytest.mark.limit_leaks("10 kB")
+@pytest.mark.filterwarnings("always")
+def test_new_categories():
+    # As of a module that each run loads again. Without "always" the module's __warningregistry__ holds them.
+    for number in range(20):
+        old("use new", type("New", (UserWarning,), {"text": "x" * 1000}))
+    old("use new", Plain)
+
 @pytest.mark.limit_memory("500 kB")
 def test_held():
     for number in range(5000):
@@ -378,7 +386,7 @@ def test_over():
     kept = load(3)
 """,
     )
-    assert outcomes(result) == {"passed": 4, "failed": 1}, result.stdout.str()
+    assert outcomes(result) == {"passed": 5, "failed": 1}, result.stdout.str()
     result.stdout.fnmatch_lines(
         [
             "limit_memory('1 MB'): the test held 3.0* MB *",

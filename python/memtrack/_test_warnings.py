@@ -14,6 +14,7 @@ from marshal import dumps, load
 from threading import Lock
 from typing import Any, Dict, Iterator, List, Optional
 from warnings import WarningMessage
+from weakref import ref
 
 from memtrack._shared_bytes import SharedBytes
 
@@ -40,6 +41,8 @@ class KeptWarnings:
         self._bytes = store
         store.clear()
         self._categories: Dict[type, int] = {}
+        #: Those of earlier runs, by their numbers, as long as somebody else holds them.
+        self._earlier: "Dict[int, ref[type]]" = {}
         self._whole: Dict[int, Any] = {}
         self._number = 0
         self._lock = Lock()
@@ -78,12 +81,15 @@ class KeptWarnings:
         said = (*warning.args, message.filename, message.lineno)
         if not all(type(each) in _VALUES for each in said):
             return None
-        number = self._categories.setdefault(category, len(self._categories))
+        number = self._categories.setdefault(category, len(self._earlier) + len(self._categories))
         return dumps((number, *said))
 
     def next_run(self) -> None:
-        """The test runs again: what is kept as it is begins anew."""
-        self._whole.clear()
+        """The test runs again: what is kept as it is begins anew, and so do warnings of a category that nobody holds any more."""
+        with self._alone():
+            self._whole.clear()
+            self._earlier.update((number, ref(category)) for category, number in self._categories.items())
+            self._categories.clear()
 
     @property
     def size(self) -> int:
@@ -102,14 +108,16 @@ class KeptWarnings:
         with self._alone():
             self._is_over = True
             content = self._bytes.content()
-        categories = list(self._categories)
+        categories = {number: known() for number, known in self._earlier.items()}
+        categories.update((number, category) for category, number in self._categories.items())
         file = BytesIO(content)
         while file.tell() < len(content):
             known = load(file)
             if isinstance(known, tuple):
                 number, *arguments, name, line = known
                 category = categories[number]
-                self._kept.append(WarningMessage(category(*arguments), category, name, line))
+                if category is not None:
+                    self._kept.append(WarningMessage(category(*arguments), category, name, line))
             elif known in self._whole:
                 self._kept.append(self._whole[known])
 

@@ -334,3 +334,45 @@ def test_a_suite_that_collects_again(tests, pytester):  # noqa: F811
     """What awaits the first limit is there once."""
     pytester.makeconftest("def pytest_runtestloop(session):\n    session.perform_collect()\n")
     assert outcomes(tests("def test_it():\n    pass\n")) == {"passed": 1}
+
+
+#: While a test is called, its instance is what pytest before 8.2 took for it.
+INSTANCE_OF_FUNCTION = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_runtest_call(item):
+    kind, known = type(item), type(item).__dict__.get("instance")
+    kind.instance = property(lambda self: getattr(self.obj, "__self__", None))
+    yield
+    if known is None:
+        del kind.instance
+    else:
+        kind.instance = known
+"""
+
+
+@pytest.mark.parametrize("option", ["--memtrack-limit=8MB", "--memtrack"])
+def test_the_instance_of_a_test_of_older_pytest(tests, pytester, option):  # noqa: F811
+    """Cases that look their method up are measured, and fixtures that a test asks for belong to its instance."""
+    pytester.makeconftest(INSTANCE_OF_FUNCTION)
+    result = tests(
+        """
+import unittest
+
+class Case(unittest.IsolatedAsyncioTestCase):
+    async def test_async(self):
+        pass
+
+class TestClass:
+    @pytest.fixture
+    def asked(self, request):
+        assert request.instance is self
+        return self
+
+    def test_method(self, request):
+        assert request.getfixturevalue("asked") is self
+""",
+        option,
+    )
+    assert outcomes(result) == {"passed": 2} and "without being measured" not in result.stdout.str(), result.stdout.str()

@@ -23,8 +23,11 @@ def replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Cal
         item.runtest = recorded(runtest)  # type: ignore[method-assign]
         return functools.partial(setattr, item, "runtest", runtest)
     function = item.obj
-    item.obj = recorded(function)
+    # Before 8.2 pytest takes the instance of the function that the item has: for us here, for fixtures while it runs.
     instance = item.instance
+    item.obj = recorded(function)
+    if hasattr(function, "__self__"):
+        setattr(item.obj, "__self__", function.__self__)
     case = instance if isinstance(instance, unittest.TestCase) else None
     if case is not None:
         # unittest looks its method up by name, and so may another plugin that calls the case without a look at the item.

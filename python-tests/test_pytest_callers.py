@@ -376,3 +376,70 @@ class TestClass:
         option,
     )
     assert outcomes(result) == {"passed": 2} and "without being measured" not in result.stdout.str(), result.stdout.str()
+
+
+#: Does what a test returns afterwards, as pytest-twisted with a Deferred.
+DRIVES = """
+import asyncio, inspect, pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    function = pyfuncitem.obj
+
+    def drive(**arguments):
+        result = function(**arguments)
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        elif hasattr(result, "addCallback"):
+            result = result.result()
+        return result
+
+    pyfuncitem.obj = drive
+    yield
+    pyfuncitem.obj = function
+"""
+
+
+@pytest.mark.parametrize("marker", ["limit_memory('50 MB')", "limit_leaks('50 MB')"])
+def test_what_a_test_returns_goes_on(tests, pytester, marker):  # noqa: F811
+    """Whoever calls the test has it. Where there is something to be done with it, the limit is not checked, and the test says so."""
+    pytester.makeconftest(DRIVES)
+    code = f"""
+class Deferred:
+    def __init__(self, result):
+        self.result, self.called = result, False
+    def addCallback(self, function):
+        pass
+
+def fail():
+    assert 0, "its own reason"
+
+async def work():
+    RAN.append(True)
+
+RAN = []
+pytestmark = pytest.mark.{marker}
+
+def test_own_failure():
+    return Deferred(fail)
+
+def test_coroutine():
+    return work()
+
+def test_done():
+    deferred = Deferred(lambda: RAN.append(True))
+    deferred.called = True
+    return deferred
+
+def test_number():
+    return 5
+
+@pytest.mark.limit_memory("50 MB")
+def test_after():
+    assert RAN == [True, True]
+"""
+    result = tests(code, "-rN")
+    assert outcomes(result) == {"passed": 3, "failed": 2}, result.stdout.str()
+    text = result.stdout.str()
+    assert text.count("cannot be checked: its function has returned something that goes on (coroutine)") == 1
+    assert "its own reason" in text and "returned something that goes on (Deferred)" not in text and "PytestReturnNotNoneWarning" in text

@@ -16,7 +16,7 @@ import pytest
 
 from memtrack._errors import Error
 from memtrack._rest import RestingRecording
-from memtrack._test_calls import replace_call
+from memtrack._test_calls import goes_on, replace_call
 from memtrack._test_limits import LimitExceeded, RecordedCall, await_test, call_test, own_fixtures
 from memtrack._unpatched import has_builtins, undisturbed
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 _UNSEEN = (
     "its function was not called, or by another plugin in a way that memtrack does not see; "
     "run it without that plugin (-p no:NAME), or take the limit away"
+)
+_GOES_ON = (
+    "its function has returned something that goes on ({}), such as a Deferred or a coroutine, for whoever calls it; "
+    "memtrack sees to the end of functions, and of `async def`"
 )
 
 
@@ -44,56 +48,63 @@ class LimitedCalls:
         self._resting: Optional[RestingRecording] = None
         #: A test that is within its limits, whose figures are still to come.
         self._late: Optional[Tuple[pytest.Item, RecordedCall]] = None
-        #: The test whose function is still to be called.
-        self._awaited: Optional[pytest.Item] = None
+        #: The test whose limits are still to be looked at, and why they are not.
+        self._unseen: Optional[Tuple[pytest.Item, str]] = None
 
     def begin(self, item: pytest.Item, limits: "List[Limit]") -> Callable[[], None]:
         """Puts what records and judges it around the call of a test; gives what takes that away again."""
-        self._awaited = item
+        self._unseen = item, _UNSEEN
         return replace_call(item, functools.partial(self._recorded, item, limits))
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         """After a test that has not failed: its limits were looked at. What unittest skips, which calls nothing, is an outcome of the item."""
-        awaited, self._awaited = self._awaited, None
-        if awaited is item and not getattr(item, "_excinfo", None):
-            pytest.fail(_unchecked(_UNSEEN), pytrace=False)
+        unseen, self._unseen = self._unseen, None
+        if unseen is not None and unseen[0] is item and not getattr(item, "_excinfo", None):
+            pytest.fail(_unchecked(unseen[1]), pytrace=False)
 
     def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, recorded and judged."""
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> None:
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
                 __tracebackhide__ = True
+                result = None
                 with self._recording(item, limits) as test:
                     for number in test.numbers():
                         with _named_run(item, number):
-                            await await_test(function, args, kwargs)
+                            result = await await_test(function, args, kwargs)
                 self._judge(item, test)
+                return result
 
             return awaited
 
         @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> None:
+        def called(*args: Any, **kwargs: Any) -> Any:
             __tracebackhide__ = True
+            result = None
             with self._recording(item, limits) as test:
                 if not test.repeat:
                     # As below, with less that is recorded: of a small test it is the larger part.
                     note_run = test.note_run
                     begin = note_run()
-                    call_test(function, args, kwargs)
+                    result = call_test(function, args, kwargs)
                     test.runs.append((begin, note_run()))
                 for number in test.numbers() if test.repeat else ():
                     with _named_run(item, number):
-                        call_test(function, args, kwargs)
+                        # Two of them do not go on at one time.
+                        result = result if goes_on(result) else call_test(function, args, kwargs)
+            if goes_on(result):
+                self._unseen = item, _GOES_ON.format(type(result).__name__)
             self._judge(item, test)
+            return result
 
         return called
 
     def _recording(self, item: pytest.Item, limits: "List[Limit]") -> RecordedCall:
         """A recording for one call of this test, which has begun; the test fails where there can be none."""
-        self._awaited = None
+        self._unseen = None
         # Of an earlier call of the same test.
         self.note_late()
         if self._plugin.session is not None:

@@ -42,6 +42,15 @@ def replace_call(item: pytest.Item, recorded: Callable[[Callable[..., Any]], Cal
     return restore
 
 
+def goes_on(result: Any) -> bool:
+    """Whether what a function has returned has still to be done by whoever has called it: a coroutine, or a Deferred of Twisted's."""
+    if result is None:
+        return False
+    if hasattr(type(result), "addCallback"):
+        return not getattr(result, "called", False) or bool(getattr(result, "paused", False))
+    return inspect.isawaitable(result) or inspect.isgenerator(result)
+
+
 def timed(session: "RecordedSession", item: pytest.Item, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as a span of the session's recording."""
     from memtrack._spans import now_ns as now

@@ -11,6 +11,7 @@ sys.path.insert(0, str(REPOSITORY / "python"))
 from memtrack._growth import growth  # noqa: E402
 from memtrack._holders import Holding  # noqa: E402
 from memtrack._records import Frame  # noqa: E402
+from memtrack._test_limits import _fixture  # noqa: E402
 
 pytest_plugins = ["pytester"]
 
@@ -137,3 +138,18 @@ def test_looks_up():
 """
     )
     assert outcomes(result) == {"passed": 1}, result.stdout.str()
+
+
+def test_a_fixture_among_native_frames():
+    """The interpreter's functions lie between those of Python before 3.11; its name is that of Python's function, too."""
+    python = [
+        Frame("big", "test_shop.py", 4, 0),
+        Frame("call_fixture_func", "_pytest/fixtures.py", 8, 0),
+        Frame("pytest_fixture_setup", "_pytest/fixtures.py", 9, 0),
+    ]
+    native = [Frame("_PyEval_EvalFrame", "", 0, 0), Frame("function_code_fastcall", "Objects/call.c", 7, 0)]
+    mixed = (*native, *[each for frame in python for each in (frame, *native)])
+    assert _fixture(tuple(python)) == _fixture(mixed) == "big"
+    # A step of pytest-bdd, and what pytest does itself.
+    step = tuple(each for frame in (*python[:2], Frame("_execute_step_function", "pytest_bdd/scenario.py", 3, 0)) for each in (frame, *native))
+    assert _fixture(step) is None and _fixture(mixed[3:]) == ""

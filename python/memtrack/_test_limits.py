@@ -23,7 +23,7 @@ from memtrack._errors import Error, quietly
 from memtrack._growth import Growth, growth
 from memtrack._holders import Holding, holders_text, is_own, older_threads
 from memtrack._interrupts import surely
-from memtrack._records import Stack
+from memtrack._records import Frame, Stack
 from memtrack._rest import LATE, spans_between
 from memtrack._sizes import parse_size, size_text
 from memtrack._spans import at_their_peak, captures_at, captures_of, live_at_ends, now_ns, sums_of_small
@@ -472,8 +472,16 @@ def _of_pytest(stack: Stack) -> Optional[str]:
 
 def _fixture(stack: Stack) -> Optional[str]:
     """The fixture that is being set up, if one is; the empty text where pytest prepares one."""
-    for number, frame in enumerate(stack[:-1]):
+    for number, frame in enumerate(stack):
         # Steps of pytest-bdd are called by the same function, and from elsewhere.
-        if frame.function == "call_fixture_func" and stack[number + 1].function == "pytest_fixture_setup" and frame.file.endswith("fixtures.py"):
-            return stack[number - 1].function if number and stack[number - 1].file != frame.file else ""
+        if frame.function == "call_fixture_func" and frame.file.endswith("fixtures.py"):
+            # With native stacks the interpreter's own functions lie between those of Python.
+            outer = next(_of_python(stack[number + 1 :]), None)
+            if outer is not None and outer.function == "pytest_fixture_setup":
+                inner = next(_of_python(reversed(stack[:number])), frame)
+                return inner.function if inner.file != frame.file else ""
     return None
+
+
+def _of_python(frames: Iterable[Frame]) -> Iterator[Frame]:
+    return (frame for frame in frames if frame.file.endswith(".py"))

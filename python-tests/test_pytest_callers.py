@@ -217,10 +217,18 @@ def test_it():
         logging.warning("%d %s", number, "x" * 500)
     kept = load(2)
 """,
+    """
+import warnings
+
+def test_it():
+    for number in range(5000):
+        warnings.warn(f"{number}: use new", DeprecationWarning)
+    kept = load(2)
+""",
 ]
 
 
-@pytest.mark.parametrize("code", REPLACED, ids=["replaces", "fixture-replaces", "logs"])
+@pytest.mark.parametrize("code", REPLACED, ids=["replaces", "fixture-replaces", "logs", "warns"])
 @pytest.mark.parametrize("way", LATE)
 def test_limits_that_come_late(tests, pytester, way, code):  # noqa: F811
     """The first one finds everything prepared, as if the marker stood in the source."""
@@ -230,6 +238,8 @@ def test_limits_that_come_late(tests, pytester, way, code):  # noqa: F811
     result.stdout.fnmatch_lines(["limit_memory('1 MB'): the test held *, *"])
     if "logging" in code:
         result.stdout.fnmatch_lines(["kept by pytest for its report, not judged: log (*)"])
+    if "import warnings" in code:
+        result.stdout.fnmatch_lines(["kept by pytest for its report, not judged: warnings (*)"])
 
 
 #: Calls tests before pytest does, as pytest-asyncio-cooperative; what pytest calls afterwards gives the result.

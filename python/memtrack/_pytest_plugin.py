@@ -10,6 +10,7 @@ import functools
 import os
 import re
 import tempfile
+import warnings
 
 # By name: a test may replace them in their modules while it is recorded.
 from os import getpid, unlink
@@ -194,8 +195,9 @@ class MemtrackPlugin:
             except (TypeError, ValueError) as error:
                 raise pytest.UsageError(f"{item.nodeid}: {error}") from None
 
-    def prepare(self) -> None:
-        """Prepares for tests with limits, before the first of them has fixtures."""
+    def prepare(self, shows_warnings: Any = None) -> None:
+        """Prepares for tests with limits, before the first of them has fixtures. `shows_warnings`: what pytest has put in place to record
+        the warnings of a test that has begun."""
         if self._is_prepared:
             return
         self._is_prepared = True
@@ -203,18 +205,18 @@ class MemtrackPlugin:
         from memtrack import _control, _tracker, _unpatched  # noqa: F401
 
         self.limited()
-        self._keep_output_apart()
+        self._keep_output_apart(shows_warnings)
         _unpatched.keep_modules()
 
         # Where it cannot be made, the tests say so.
         with contextlib.suppress(OSError):
             self._captures()
 
-    def _keep_output_apart(self) -> None:
+    def _keep_output_apart(self, shows_warnings: Any = None) -> None:
         if not self.config.pluginmanager.hasplugin("memtrack_output"):
             from memtrack._test_output import OutputPlugin
 
-            self.config.pluginmanager.register(OutputPlugin(self), "memtrack_output")
+            self.config.pluginmanager.register(OutputPlugin(self, shows_warnings), "memtrack_output")
 
     def has_limits(self, item: pytest.Item) -> bool:
         """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
@@ -455,6 +457,7 @@ class _LateMarkers:
 
     def __init__(self, plugin: MemtrackPlugin) -> None:
         self._plugin = plugin
+        self._shows_warnings: Any = None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_fixture_setup(self, request: pytest.FixtureRequest) -> None:
@@ -463,12 +466,13 @@ class _LateMarkers:
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, None]:
-        """The last fixture may have added it."""
+        """The last fixture may have added it. None has begun to record warnings yet; the name is that of `_test_warnings`."""
+        self._shows_warnings = getattr(warnings, "_showwarnmsg_impl", None)
         yield
         self._look(item)
 
     def _look(self, item: Optional[pytest.Item]) -> None:
         manager = self._plugin.config.pluginmanager
         if item is not None and manager.is_registered(self) and self._plugin.has_limits(item):
-            self._plugin.prepare()
+            self._plugin.prepare(self._shows_warnings)
             manager.unregister(self)

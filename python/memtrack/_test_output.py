@@ -15,7 +15,7 @@ import pytest
 
 from memtrack import _test_limits
 from memtrack._shared_bytes import SharedBytes
-from memtrack._test_warnings import KeptWarnings, recorded
+from memtrack._test_warnings import KeptWarnings, recorded, recorded_by
 
 if TYPE_CHECKING:
     from memtrack._pytest_plugin import MemtrackPlugin
@@ -187,11 +187,12 @@ class OutputOfTest:
 class OutputPlugin:
     """Begins with what is next to the call of a test: pytest's own handlers are in their places then."""
 
-    def __init__(self, plugin: "MemtrackPlugin") -> None:
+    def __init__(self, plugin: "MemtrackPlugin", shows_warnings: Any = None) -> None:
+        """`shows_warnings`: that of a test that has begun; see `pytest_runtest_protocol`."""
         self._plugin = plugin
         self._texts: List[SharedText] = []
         self._bytes = SharedBytes()
-        self._warned: Optional[List[Any]] = None
+        self._warned: Optional[List[Any]] = recorded_by(shows_warnings)
 
     @pytest.hookimpl(hookwrapper=True, trylast=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, None]:

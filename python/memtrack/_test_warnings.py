@@ -27,7 +27,11 @@ _PATIENCE = 5
 
 def recorded() -> Optional[List[Any]]:
     """The list in which warnings are recorded at present, if they are."""
-    known = getattr(warnings, _IMPLEMENTATION, None)
+    return recorded_by(getattr(warnings, _IMPLEMENTATION, None))
+
+
+def recorded_by(known: Any) -> Optional[List[Any]]:
+    """The list in which this function, which shows warnings, records them, if it does."""
     kept = getattr(known, "__self__", None)
     return kept if type(kept) is list and getattr(known, "__name__", "") == "append" else None
 

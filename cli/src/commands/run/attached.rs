@@ -113,8 +113,9 @@ impl AttachedRecording {
         if options.follow {
             crate::sys::raise_descriptor_limit();
         }
-        handed_on::admit_user(&private, collector.socket_path(), pid);
+        // First: until then whatever connects may become the first process.
         collector.expect_given(pid);
+        handed_on::admit_user(&private, collector.socket_path(), pid);
         let root = OtherRoot::of_process(pid);
         Ok(Self { pid, collector, capture, children, follows: options.follow, root, _private: private })
     }

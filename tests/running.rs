@@ -75,6 +75,31 @@ fn a_process_that_becomes_a_static_program_is_recorded_no_more() {
     }
 }
 
+/// It is waited for, since it may start a program that is recorded, and what was recorded of it is all there was.
+#[test]
+fn the_capture_of_a_child_that_becomes_a_static_program_is_complete() {
+    let dir = Dir::new();
+    if !dir.compiles("counting", "static", &["-static"]) {
+        return;
+    }
+    let control = dir.control("control");
+    let script = format!("./static phases {} &", control.path().display());
+    let mut command = dir.memtrack(["run", "--no-native", "--follow", "-o", "capture.bin", "--", "sh", "-c"]);
+    let memtrack = RunningProcess::start(command.arg(&script));
+    wait_until("the program waits", || control.phase() == 1);
+    let (pid, mut process) = (control.pid(), Value::Null);
+    wait_until("its recording has ended", || {
+        process = listed(&dir, pid).expect("it is waited for");
+        process["state"] == "ended"
+    });
+    control.let_go(1);
+    let ended = memtrack.wait();
+    assert_eq!((ended.stdout.as_str(), ended.status), ("1300000 blocks\n", 0), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("incomplete"), "{}", ended.stderr);
+    let capture = process["capture"].as_str().expect("it has a capture");
+    assert_eq!(stats(Path::new(capture), &[]).0["complete"], true);
+}
+
 /// As of an emulator or a wrapper that is linked statically: what it executes in the end has the library, and is recorded.
 #[test]
 fn a_program_that_connects_late_is_recorded_after_all() {

@@ -73,13 +73,14 @@ impl RecordingAccess {
         let Self { progress, .. } = self;
         let process = progress.process();
         let told = || process.as_ref()?.pid.map(u32::cast_signed);
+        let (ended, unrecorded_program) = progress.end_state();
         RecordedProcess {
             number,
             pid: self.admitted.or_else(told),
             process,
-            ended: progress.has_ended(),
+            ended,
             write_error: progress.write_error().map(str::to_owned),
-            unrecorded_program: progress.unrecorded_program(),
+            unrecorded_program,
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),

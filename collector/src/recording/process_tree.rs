@@ -66,7 +66,7 @@ impl ProcessTree {
         self.living.fetch_sub(1, SeqCst);
     }
 
-    /// Notes that a process that had counted as ended, since its new program did not connect, has connected.
+    /// Notes that a process that had counted as ended has connected.
     pub(crate) fn process_returned(&self) {
         self.living.fetch_add(1, SeqCst);
     }

@@ -107,6 +107,14 @@ impl RecordingProgress {
         self.unrecorded_program.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Whether the process has ended, and as which program it goes on if it counts as ended for that. One that connects again is told
+    /// to live before it has no such program, so that it is at no time one that has ended without one.
+    pub(crate) fn end_state(&self) -> (bool, Option<String>) {
+        let had_ended = self.has_ended();
+        let program = self.unrecorded_program();
+        (had_ended && self.has_ended(), program)
+    }
+
     /// Somebody follows the capture, at least until this time on the monotonic clock.
     pub(crate) fn set_followed(&self, until_ns: u64) {
         self.followed_until_ns.fetch_max(until_ns, Relaxed);

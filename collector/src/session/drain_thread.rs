@@ -38,6 +38,8 @@ pub(crate) struct DrainThread {
     session: Option<Session>,
     /// The session's process has ended and is drained.
     over: bool,
+    /// It does not count as [living](ProcessTree::living) any more.
+    left_tree: bool,
     exited: Option<ProcessExit>,
     no_room: Option<String>,
     notes: Vec<String>,
@@ -63,6 +65,7 @@ impl DrainThread {
             by_itself,
             session: None,
             over: false,
+            left_tree: false,
             exited: None,
             no_room: None,
             notes,
@@ -107,9 +110,17 @@ impl DrainThread {
     }
 
     /// Whether such a process has ended.
-    fn look_at_unrecorded(&self) {
+    fn look_at_unrecorded(&mut self) {
         if self.session.as_ref().is_none_or(Session::process_has_ended) {
             self.progress.set_unrecorded_program(None);
+            self.leave_tree();
+        }
+    }
+
+    /// The process lives no more, or is not known to.
+    fn leave_tree(&mut self) {
+        if self.session.is_some() && !std::mem::replace(&mut self.left_tree, true) {
+            self.tree.process_ended();
         }
     }
 
@@ -121,6 +132,7 @@ impl DrainThread {
                 self.exited = Some(exited);
                 self.progress.set_unrecorded_program(None);
                 self.end();
+                self.leave_tree();
             }
             DrainCommand::Mark(name, answer) => {
                 match self.session.as_mut().filter(|_| !self.over) {
@@ -168,11 +180,13 @@ impl DrainThread {
             self.notes.extend(earlier.notes());
             known = earlier.process().clone();
         }
-        if std::mem::take(&mut self.over) {
+        self.over = false;
+        if std::mem::take(&mut self.left_tree) {
             self.tree.process_returned();
         }
-        self.progress.set_unrecorded_program(None);
+        // In this order: see `RecordingProgress::end_state`.
         self.progress.set_ended(false);
+        self.progress.set_unrecorded_program(None);
         self.waker.watch(Arc::clone(&connection.area));
         self.session = Some(Session::begin(connection, known, &self.options, &self.queue, &self.progress));
     }
@@ -196,12 +210,16 @@ impl DrainThread {
             std::iter::from_fn(|| session.take_warning()).for_each(|warning| self.tree.note(warning));
             self.progress.set_counts(self.queue.record_bytes, session.resident_bytes());
             self.progress.set_ended(true);
-            self.tree.process_ended();
+        }
+        // One that runs on unrecorded is waited for: it may connect again.
+        if !self.runs_on() {
+            self.leave_tree();
         }
     }
 
     fn finish(mut self, ended: RecordingEnd) -> Result<RecordingSummary, Error> {
         self.end();
+        let ended = self.end_of_unrecorded().unwrap_or(ended);
         if let (Some(session), Some(exited)) = (&mut self.session, &self.exited) {
             session.has_exited(exited, &self.queue);
         }
@@ -218,6 +236,12 @@ impl DrainThread {
         let summary = self.summary(complete);
         self.queue.finish(complete).map_err(Error::Sink)?;
         Ok(summary)
+    }
+
+    /// How the recording has ended of a process that runs on unrecorded, whatever else is said: it has everything before that.
+    fn end_of_unrecorded(&self) -> Option<RecordingEnd> {
+        let session = self.session.as_ref().filter(|_| self.runs_on())?;
+        Some(if session.process_has_ended() { RecordingEnd::Exited } else { RecordingEnd::Stopped })
     }
 
     fn summary(&self, complete: bool) -> RecordingSummary {

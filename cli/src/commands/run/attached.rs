@@ -229,14 +229,21 @@ impl AttachedRecording {
     pub(super) fn end(mut self) -> EndedRecording {
         self.handle().take_pictures_of_end();
         // First, so that it starts no more recorded children.
-        let first = detached(self.pid);
+        let first = self.detach_first();
         let mut ends = HashMap::new();
         self.detach_children(&mut ends);
         // Some may have connected, and not been admitted yet: forked children do not wait for that.
         self.collector.stop_admitting();
         self.detach_children(&mut ends);
+        let first = first.or_else(|| self.detach_first()).unwrap_or(RecordingEnd::Stopped);
         let of_child = |number| ends.get(&number).copied().unwrap_or(RecordingEnd::Detached);
         self.completed(first, |collector| collector.finish_each(first, of_child))
+    }
+
+    /// Puts back the first process; how its recording has ended. `None`: it has nothing of memtrack's, since it has become a program that
+    /// cannot load the library.
+    fn detach_first(&self) -> Option<RecordingEnd> {
+        self.unrecorded_program().is_none().then(|| detached(self.pid))
     }
 
     /// Puts back all recorded children: those, too, that others of them start meanwhile. Adds how the recording of each has ended,

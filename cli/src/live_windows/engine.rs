@@ -18,6 +18,7 @@ use memtrack_collector::control::Subscriber;
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use super::message::WindowLine;
+use crate::control::recordings::unrecorded_end;
 
 /// How long is read at a time.
 const BUDGET: Duration = Duration::from_millis(50);
@@ -98,7 +99,7 @@ impl LiveEngine {
         every: Duration,
         subscriber: Subscriber,
     ) -> Result<(), String> {
-        if let Some((_, why)) = self.recording.cut_off().into_iter().find(|(cut_off, _)| *cut_off == number) {
+        if let Some((_, why)) = recorded_no_more(&self.recording).find(|(ended, _)| *ended == number) {
             return Err(why);
         }
         let mut state = self.running(&capture)?;
@@ -266,17 +267,17 @@ impl Engine {
         if self.asked.is_none_or(|asked| asked.elapsed() > ASKED) {
             self.asked = Some(Instant::now());
             self.recording.follow_for(FOLLOWED);
-            self.drop_cut_off();
+            self.drop_recorded_no_more();
         }
     }
 
-    /// Nothing more comes of captures that could not be written: their viewers read what there is.
-    fn drop_cut_off(&mut self) {
+    /// Nothing more comes of such captures: their viewers read what there is.
+    fn drop_recorded_no_more(&mut self) {
         let has_viewers = |watched: &WatchedCapture| !watched.grids.is_empty() || watched.counted.is_some();
         if !self.watched.iter().any(has_viewers) {
             return;
         }
-        for (number, reason) in self.recording.cut_off() {
+        for (number, reason) in recorded_no_more(&self.recording) {
             for watched in self.watched.extract_if(.., |watched| watched.number == number) {
                 watched.grids.iter().flat_map(|grid| &grid.viewers).for_each(|viewer| refuse(viewer, &reason));
                 lock(&self.shared).totals.remove(&number);
@@ -331,6 +332,14 @@ impl Engine {
             });
         }
     }
+}
+
+/// The numbers of the processes that are recorded no more although they may run on, and why, for the user: their captures could not be
+/// written, or they have become programs that cannot be recorded.
+fn recorded_no_more(recording: &RecordingHandle) -> impl Iterator<Item = (u32, String)> {
+    let unrecorded = recording.unrecorded_programs().into_iter();
+    let became = unrecorded.map(|(number, program)| (number, unrecorded_end(&program)));
+    recording.cut_off().into_iter().chain(became)
 }
 
 /// Tells a viewer that it gets no windows.

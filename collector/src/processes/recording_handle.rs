@@ -47,6 +47,13 @@ impl RecordingHandle {
         self.all().into_iter().filter_map(of).collect()
     }
 
+    /// The numbers of the processes that run on unrecorded, with the programs that they have become.
+    #[must_use]
+    pub fn unrecorded_programs(&self) -> Vec<(u32, String)> {
+        let of = |(number, access): (u32, RecordingAccess)| Some((number, access.progress.unrecorded_program()?));
+        self.all().into_iter().filter_map(of).collect()
+    }
+
     /// For this long, checkpoints come more often: somebody follows the captures while they are written.
     pub fn follow_for(&self, time: Duration) {
         let until_ns = monotonic_ns().saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));

@@ -66,7 +66,7 @@ impl AttachedRecording {
         memtrack_inject::find_library(pid).map_err(|refusal| refused(pid, &refusal))?;
         let image = library()?;
         room()?;
-        let private = Arc::new(PrivateDirectory::new()?);
+        let private = Arc::new(handed_on::directory_for(pid)?);
         let library = handed_on::library_for(pid, &private, &image, options.follow && !options.quiet);
         let how = RecordingOptions { library, ..recording_options(options) };
         let mut made = Self::open(options, how, pid, private, None)?;

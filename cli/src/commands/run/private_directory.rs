@@ -1,12 +1,13 @@
 //! The private directory of a recording, with the socket that the shim connects to, and the environment that makes the
 //! program load the shim.
 //!
-//! Invariant: nobody else can change what is in the directory, and it is gone when memtrack ends.
+//! Invariant: nobody else can change what is in the directory, and it is gone when memtrack ends. Nor can anybody but root put another in
+//! its place where another user's programs are told its path.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,7 +15,7 @@ use memtrack_collector::{DORMANT_VARIABLE, PID_DIGITS, PID_VARIABLES, PRELOAD_VA
 
 use crate::owned_directory::OwnedDirectory;
 use crate::shim::{NoPlace, SHIM_NAME, is_special};
-use crate::sys::check_executable_mapping;
+use crate::sys::{check_executable_mapping, effective_user};
 use crate::target::{Environment, set_variable};
 
 const PRELOAD: &str = "LD_PRELOAD";
@@ -31,9 +32,13 @@ impl PrivateDirectory {
     /// # Errors
     /// [`NoPlace`] if no directory can be created; names the reason for each.
     pub(super) fn new() -> Result<Self, NoPlace> {
-        let mut parents = vec![std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-        parents.retain(|path| is_usable(path));
-        parents.dedup();
+        Self::new_in(parents().into_iter())
+    }
+
+    /// The same in the first of these directories where nobody but root and this user can move it, by its path without symbolic links.
+    pub(super) fn guarded() -> Result<Self, NoPlace> {
+        let mut parents: Vec<_> = parents().iter().filter_map(|path| fs::canonicalize(path).ok()).collect();
+        parents.retain(|path| is_usable(path) && is_guarded(path));
         Self::new_in(parents.into_iter())
     }
 
@@ -52,6 +57,11 @@ impl PrivateDirectory {
     /// The path of the directory.
     pub(super) fn path(&self) -> &Path {
         self.0.path()
+    }
+
+    /// Whether nobody but root and this user can put another directory in its place.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.path().parent().is_some_and(is_guarded)
     }
 
     /// A path of the library that LD_PRELOAD can contain.
@@ -118,6 +128,25 @@ impl PrivateDirectory {
     }
 }
 
+/// The directories in which it may be.
+fn parents() -> Vec<PathBuf> {
+    let mut parents = vec![std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+    parents.retain(|path| is_usable(path));
+    parents.dedup();
+    parents
+}
+
+/// Whether nobody but root and this user can rename what these have in the directory, or a directory on the way to it.
+fn is_guarded(directory: &Path) -> bool {
+    let is_safe = |path: &Path| {
+        let Ok(found) = fs::symlink_metadata(path) else { return false };
+        let is_owned = found.uid() == 0 || found.uid() == effective_user();
+        let is_sticky = found.mode() & libc::S_ISVTX != 0;
+        found.is_dir() && is_owned && (is_sticky || found.mode() & 0o022 == 0)
+    };
+    directory.is_absolute() && directory.ancestors().all(is_safe)
+}
+
 /// Whether the path of a socket in it is short enough, and LD_PRELOAD can contain the path of a link in it.
 fn is_usable(directory: &Path) -> bool {
     directory.as_os_str().len() <= MAX_DIRECTORY_LEN && directory.is_absolute() && !is_special(directory)
@@ -125,9 +154,10 @@ fn is_usable(directory: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{PRELOAD_VARIABLE, PrivateDirectory, SOCKET_VARIABLE};
+    use super::{PRELOAD_VARIABLE, PrivateDirectory, SOCKET_VARIABLE, is_guarded};
     use crate::shim::is_special;
     use crate::target::{Environment, variable};
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
     use std::path::Path;
 
     fn prepared(before: &[(&str, &str)], shim: &str) -> (PrivateDirectory, Environment) {
@@ -167,6 +197,28 @@ mod tests {
         assert!(!is_special(Path::new(preload)));
         assert_eq!(std::fs::read_link(preload).unwrap(), Path::new("/with space/shim.so"));
         assert!(Path::new(preload).starts_with(private.path()));
+    }
+
+    #[test]
+    fn a_place_where_another_user_can_rename_is_not_guarded() {
+        let root = tempfile::tempdir_in("/tmp").unwrap();
+        let (outer, inner) = (root.path().join("outer"), root.path().join("outer/inner"));
+        std::fs::create_dir_all(&inner).unwrap();
+        let mode = |mode| std::fs::set_permissions(&outer, PermissionsExt::from_mode(mode)).unwrap();
+        mode(0o755);
+        assert!(is_guarded(&outer) && is_guarded(&inner) && !is_guarded(Path::new("inner")));
+        for shared in [0o777, 0o775] {
+            mode(shared);
+            assert!(!is_guarded(&outer) && !is_guarded(&inner));
+        }
+        mode(0o1777);
+        assert!(is_guarded(&outer) && is_guarded(&inner));
+        symlink(&inner, root.path().join("link")).unwrap();
+        assert!(!is_guarded(&root.path().join("link")));
+        // Only root gives directories to others. That of a sticky one renames what is in it.
+        if chown(&outer, Some(65534), None).is_ok() {
+            assert!(!is_guarded(&outer) && !is_guarded(&inner));
+        }
     }
 
     #[test]

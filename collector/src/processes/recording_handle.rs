@@ -40,6 +40,12 @@ impl RecordingHandle {
         self.all().iter().map(|(number, access)| access.describe(*number)).collect()
     }
 
+    /// The first process. The others are not looked at, however many there were.
+    #[must_use]
+    pub fn first(&self) -> RecordedProcess {
+        self.first.describe(0)
+    }
+
     /// The numbers of the processes whose captures could not be written any more, and why, for the user.
     #[must_use]
     pub fn cut_off(&self) -> Vec<(u32, String)> {

@@ -14,7 +14,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use memtrack_collector::{RecordingEnd, descendants, lineage};
+use memtrack_collector::{RecordedProcess, RecordingEnd, descendants, lineage};
 
 use super::attached::{AttachedRecording, EndedRecording};
 use super::termination::Termination;
@@ -172,11 +172,12 @@ fn wait(recording: &AttachedRecording, options: &AttachArgs, requests: &Receiver
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
             return None;
         }
+        let RecordedProcess { unrecorded_program, write_error, .. } = recording.first();
         // In the background 'detach' is waited for, which tells why.
-        if !options.background && recording.is_cut_off() {
+        if !options.background && write_error.is_some() {
             return None;
         }
-        if let Some(program) = recording.unrecorded_program().filter(|_| says) {
+        if let Some(program) = unrecorded_program.filter(|_| says) {
             says = false;
             let became = unrecorded(&program);
             message::note(format_args!("memtrack: process {} is recorded no more: {became}", options.pid));

@@ -211,18 +211,13 @@ impl AttachedRecording {
     /// Whether the first process has ended. One that has become a program that cannot be recorded has not: it may have children
     /// that are.
     pub(super) fn has_ended(&self) -> bool {
-        let has_ended = |process: &RecordedProcess| process.ended && process.unrecorded_program.is_none();
-        self.handle().processes().first().is_some_and(has_ended)
+        let RecordedProcess { ended, unrecorded_program, .. } = self.first();
+        ended && unrecorded_program.is_none()
     }
 
-    /// The program that the first process has become, if that cannot be recorded.
-    pub(super) fn unrecorded_program(&self) -> Option<String> {
-        self.handle().processes().into_iter().next()?.unrecorded_program
-    }
-
-    /// Whether the capture of the first process could not be written.
-    pub(super) fn is_cut_off(&self) -> bool {
-        self.handle().processes().first().is_some_and(|process| process.write_error.is_some())
+    /// What is known of the first process.
+    pub(super) fn first(&self) -> RecordedProcess {
+        self.handle().first()
     }
 
     /// Ends it: the processes are put back as they were, and the captures are completed.
@@ -243,7 +238,7 @@ impl AttachedRecording {
     /// Puts back the first process; how its recording has ended. `None`: it has nothing of memtrack's, since it has become a program that
     /// cannot load the library.
     fn detach_first(&self) -> Option<RecordingEnd> {
-        self.unrecorded_program().is_none().then(|| detached(self.pid))
+        self.first().unrecorded_program.is_none().then(|| detached(self.pid))
     }
 
     /// Puts back all recorded children: those, too, that others of them start meanwhile. Adds how the recording of each has ended,

@@ -65,7 +65,10 @@ fn a_process_that_becomes_a_static_program_is_recorded_no_more() {
     assert!(process["unrecorded_program"].as_str().is_some_and(|path| path.ends_with("/static")), "{process}");
     let text = memtrack_says(&dir, &["ps"]);
     assert!(text.stderr.contains("/static, which cannot load memtrack's library"), "{text:?}");
-    memtrack_says(&dir, &["snapshot", &pid.to_string(), "-o", "now.bin"]).success();
+    let snapshot = memtrack_says(&dir, &["snapshot", &pid.to_string(), "-o", "now.bin"]);
+    assert!(snapshot.status == 0 && snapshot.stderr.contains("its recording has ended"), "{snapshot:?}");
+    let live = memtrack_says(&dir, &["live", "--jsonl", &pid.to_string()]);
+    assert!(live.stderr.contains("/static, which cannot load memtrack's library"), "{live:?}");
     control.let_go(1);
     let ended = memtrack.wait();
     assert_eq!((ended.stdout.as_str(), ended.status), ("1300000 blocks\n", 0), "{}", ended.stderr);

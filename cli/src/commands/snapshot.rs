@@ -5,8 +5,10 @@
 use std::path::Path;
 
 use anyhow::{Result, bail};
+use memtrack_collector::control::protocol::{ProcessState, ProcessStatus};
 
 use crate::args::running::SnapshotArgs;
+use crate::control::recordings::RunningRecording;
 use crate::control::{recordings, snapshot};
 use crate::message;
 use crate::output::ReportOutput;
@@ -29,12 +31,20 @@ pub(crate) fn run(options: &SnapshotArgs) -> Result<u8> {
     });
     let path = snapshot::new_name(Path::new(""), capture.as_deref(), pid, None);
     let mut out = ReportOutput::capture(options.output.as_deref().or(Some(&path)), options.force, &path, "snapshot")?;
+    let goes_on = if is_over(&recording, process) { "its recording has ended" } else { "the recording goes on" };
     let mut captures = snapshot::take(&mut recording, options.pid)?;
     let bytes = snapshot::write(&mut captures, &mut out)?;
     if let Some(path) = out.finish()?.filter(|_| !options.quiet) {
         let path = quoted_path(&path);
         let several = if captures.len() > 1 { format!(", {} processes", captures.len()) } else { String::new() };
-        message::line(format_args!("{path}: {}{several}, everything up to now; the recording goes on", size(bytes)));
+        message::line(format_args!("{path}: {}{several}, everything up to now; {goes_on}", size(bytes)));
     }
     Ok(0)
+}
+
+/// Whether nothing more comes of what a snapshot of this process has: of the first one it is that of all.
+fn is_over(recording: &RunningRecording, process: &ProcessStatus) -> bool {
+    let has_ended = |process: &ProcessStatus| process.state == ProcessState::Ended;
+    let mut all = recording.status.of_recording(process.recording);
+    has_ended(process) && (process.number > 0 || all.all(has_ended))
 }

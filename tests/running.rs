@@ -100,7 +100,7 @@ fn the_capture_of_a_child_that_becomes_a_static_program_is_complete() {
     assert_eq!((ended.stdout.as_str(), ended.status), ("1300000 blocks\n", 0), "{}", ended.stderr);
     assert!(!ended.stderr.contains("incomplete"), "{}", ended.stderr);
     let capture = process["capture"].as_str().expect("it has a capture");
-    assert_eq!(stats(Path::new(capture), &[]).0["complete"], true);
+    assert_eq!(stats(Path::new(capture), &[]).0["capture"]["complete"], true);
 }
 
 /// As of an emulator or a wrapper that is linked statically: what it executes in the end has the library, and is recorded.

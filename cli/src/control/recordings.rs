@@ -39,11 +39,6 @@ pub(crate) fn unrecorded(program: &str) -> String {
     format!("it has become {}, which cannot load memtrack's library", visible(program))
 }
 
-/// That the recording of a process has ended with that, for the user.
-pub(crate) fn unrecorded_end(program: &str) -> String {
-    format!("the recording has ended: {}", unrecorded(program))
-}
-
 /// All recordings that this user can reach, by the pid of their first processes.
 pub(crate) fn all() -> Vec<RunningRecording> {
     all_that_answer(|_| ControlCommand::Status { within_ms: None })

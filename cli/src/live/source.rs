@@ -17,7 +17,7 @@ use memtrack_collector::control::protocol::{ControlCommand, ProcessState, Proces
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use super::subscription::WindowSubscription;
-use crate::control::recordings::{self, RunningRecording, unrecorded_end};
+use crate::control::recordings::{self, RunningRecording, unrecorded};
 use crate::control::snapshot::cut_off;
 
 /// How often the recording is asked for its status.
@@ -187,7 +187,7 @@ fn is_recorded(status: &RecordingStatus, pid: u32, recording: Option<u32>) -> bo
 /// Why a process is recorded no more that runs on, for the user.
 fn why_ended(process: &ProcessStatus) -> Option<String> {
     let unwritten = process.write_error.as_ref().map(|reason| cut_off(process.capture.as_deref(), reason));
-    let became = || process.unrecorded_program.as_deref().map(unrecorded_end);
+    let became = || Some(format!("the recording has ended: {}", unrecorded(process.unrecorded_program.as_deref()?)));
     unwritten.or_else(became)
 }
 

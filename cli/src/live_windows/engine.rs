@@ -18,7 +18,6 @@ use memtrack_collector::control::Subscriber;
 use memtrack_reader::live::{FollowProgress, LiveFollower, LiveTotals};
 
 use super::message::WindowLine;
-use crate::control::recordings::unrecorded_end;
 
 /// How long is read at a time.
 const BUDGET: Duration = Duration::from_millis(50);
@@ -337,9 +336,7 @@ impl Engine {
 /// The numbers of the processes that are recorded no more although they may run on, and why, for the user: their captures could not be
 /// written, or they have become programs that cannot be recorded.
 fn recorded_no_more(recording: &RecordingHandle) -> impl Iterator<Item = (u32, String)> {
-    let unrecorded = recording.unrecorded_programs().into_iter();
-    let became = unrecorded.map(|(number, program)| (number, unrecorded_end(&program)));
-    recording.cut_off().into_iter().chain(became)
+    recording.cut_off().into_iter().chain(recording.unrecorded())
 }
 
 /// Tells a viewer that it gets no windows.

@@ -53,10 +53,12 @@ impl RecordingHandle {
         self.all().into_iter().filter_map(of).collect()
     }
 
-    /// The numbers of the processes that run on unrecorded, with the programs that they have become.
+    /// The numbers of the processes that run on unrecorded, and that they do, for the user.
     #[must_use]
-    pub fn unrecorded_programs(&self) -> Vec<(u32, String)> {
-        let of = |(number, access): (u32, RecordingAccess)| Some((number, access.progress.unrecorded_program()?));
+    pub fn unrecorded(&self) -> Vec<(u32, String)> {
+        let text =
+            |program| format!("the recording has ended: it has become {program}, which cannot load memtrack's library");
+        let of = |(number, access): (u32, RecordingAccess)| Some((number, text(access.progress.unrecorded_program()?)));
         self.all().into_iter().filter_map(of).collect()
     }
 

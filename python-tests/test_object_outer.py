@@ -137,10 +137,10 @@ class Held:
     __slots__ = ("data",)
     def __init__(self, size): self.data = bytes(size)
 class Owner: __slots__ = ("held",)
-class OfElements(Owner): pass
-class OfQueues(Owner): pass
-class OfPicklers(Owner): pass
-class OfParsers(Owner): pass
+class OfElements(Owner): __slots__ = ()
+class OfQueues(Owner): __slots__ = ()
+class OfPicklers(Owner): __slots__ = ()
+class OfParsers(Owner): __slots__ = ()
 def owner(kind, held):
     made = kind()
     made.held = held
@@ -164,6 +164,7 @@ def parser(size):
     made.CommentHandler = functools.partial(print, Held(size + 1))
     return made
 class Sink:
+    __slots__ = ()
     def write(self, text): pass
 # The interpreter keeps texts of a single letter.
 LETTERS = ("<", "&")

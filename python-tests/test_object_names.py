@@ -7,6 +7,24 @@ import pytest
 from conftest import OBJECT_VERSIONS, flat, interpreter_path, until_it_waits
 from test_objects import objects
 
+
+def held(executable, directory, version, text, names):
+    """Who holds the objects of each of these types of a script that waits: how many by path, and by what C code holds."""
+    script = directory / "app.py"
+    script.write_text(text)
+    with subprocess.Popen(
+        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        until_it_waits(process.pid)
+        found = {}
+        for name in names:
+            rows = objects(executable, process, "--why", f"__main__.{name}")["why"]
+            found[name] = {(row["pattern"], row["held_by"]): row["count"] for row in rows}
+        process.stdin.write("\n")
+    return found
+
+
 PACKAGE = {
     "__init__.py": "",
     "cache.py": "class Item: pass\nITEMS = {number: Item() for number in range(20)}\ndef use(callback): callback()\n",
@@ -84,22 +102,11 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
 def test_what_tasks_have_is_called_by_its_variable(executable, tmp_path, version):
-    script = tmp_path / "app.py"
-    script.write_text(TASKS)
-    with subprocess.Popen(
-        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        until_it_waits(process.pid)
-        found = {}
-        for name in ("__main__.User", "__main__.Other", "__main__.Result", "__main__.Failed"):
-            found[name] = {row["pattern"]: row["count"] for row in objects(executable, process, "--why", name)["why"]}
-        process.stdin.write("\n")
-    assert found == {
-        "__main__.User": {"__main__.PENDING[…].<context>[request_user]": 10},
-        "__main__.Other": {"__main__.PENDING[…].<context>[other]": 10},
-        "__main__.Result": {"__main__.DONE[…].<result>": 6},
-        "__main__.Failed": {"__main__.DONE[…].<exception>": 3},
+    assert held(executable, tmp_path, version, TASKS, ("User", "Other", "Result", "Failed")) == {
+        "User": {("__main__.PENDING[…].<context>[request_user]", None): 10},
+        "Other": {("__main__.PENDING[…].<context>[other]", None): 10},
+        "Result": {("__main__.DONE[…].<result>", None): 6},
+        "Failed": {("__main__.DONE[…].<exception>", None): 3},
     }
 
 
@@ -144,19 +151,9 @@ KINDS = ("generator", "match", "date", "time", "argument", "compressor", "decomp
 
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
 def test_what_was_in_an_objects_memory_before_is_no_reference(executable, tmp_path, version):
-    script = tmp_path / "app.py"
-    script.write_text(LEFT_OVER)
-    with subprocess.Popen(
-        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        until_it_waits(process.pid)
-        found = {}
-        for kind in KINDS:
-            rows = objects(executable, process, "--why", f"__main__.Target_{kind}")["why"]
-            found[kind] = {row["pattern"]: row["count"] for row in rows}
-        process.stdin.write("\n")
-    assert found == {kind: {"__main__.HOLDER[…][…]…[…]": 1} for kind in KINDS}
+    names = [f"Target_{kind}" for kind in KINDS]
+    found = held(executable, tmp_path, version, LEFT_OVER, names)
+    assert found == {name: {("__main__.HOLDER[…][…]…[…]", None): 1} for name in names}
 
 
 # A function that has ended keeps an exception, whose frame has the functions that called it.
@@ -187,18 +184,7 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
 def test_what_callers_of_a_kept_exceptions_frame_hold_is_called_by_it(executable, tmp_path, version):
-    script = tmp_path / "app.py"
-    script.write_text(CALLERS)
-    with subprocess.Popen(
-        flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout.readline() == "ready\n"
-        until_it_waits(process.pid)
-        found = {}
-        for name in ("Request", "Ring"):
-            rows = objects(executable, process, "--why", f"__main__.{name}")["why"]
-            found[name] = {(row["pattern"], row.get("held_by")): row["count"] for row in rows}
-        process.stdin.write("\n")
+    found = held(executable, tmp_path, version, CALLERS, ("Request", "Ring"))
     assert found["Request"] == {("__main__.ERRORS[…].__traceback__.tb_frame.f_back.request", None): 20}
     assert {held_by for _, held_by in found["Ring"]} == {None}
     assert all("in a ring that only holds itself" in pattern for pattern, _ in found["Ring"])

@@ -3,12 +3,11 @@
 //! If filters are active, the capture is read twice: which groups pass is known only at its end. Invariant: the same
 //! allocations are kept as in every other report.
 
-use std::collections::{HashMap, HashSet};
-
 use anyhow::Result;
 use memtrack_format::{Allocator, MapClass};
 use memtrack_reader::analysis::Selection;
 use memtrack_reader::{Event, EventKind, Options, StackId, ThreadId, source};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::address_ranges::{AddressRange, AddressRanges};
 use crate::allocation_records;
@@ -19,15 +18,15 @@ use crate::load::{Request, note_filtered};
 pub(crate) struct KeptEvents<'a> {
     kept: &'a AllocationFilter,
     /// Addresses of the live kept allocations; unused if all allocations are kept.
-    live: HashSet<u64>,
+    live: FxHashSet<u64>,
     /// The kept block that each thread has freed last, for an undo.
-    freed: HashMap<ThreadId, u64>,
+    freed: FxHashMap<ThreadId, u64>,
     /// All mappings, kept or not.
     mapped: AddressRanges<KnownMapping>,
     /// What each thread has unmapped last, for an undo.
-    unmapped: HashMap<ThreadId, Vec<AddressRange<KnownMapping>>>,
+    unmapped: FxHashMap<ThreadId, Vec<AddressRange<KnownMapping>>>,
     /// The range that each thread has resized or moved last.
-    remapped: HashMap<ThreadId, KnownMapping>,
+    remapped: FxHashMap<ThreadId, KnownMapping>,
 }
 
 /// What is known of a mapping.
@@ -42,11 +41,11 @@ impl<'a> KeptEvents<'a> {
     pub(crate) fn new(kept: &'a AllocationFilter) -> Self {
         Self {
             kept,
-            live: HashSet::new(),
-            freed: HashMap::new(),
+            live: FxHashSet::default(),
+            freed: FxHashMap::default(),
             mapped: AddressRanges::default(),
-            unmapped: HashMap::new(),
-            remapped: HashMap::new(),
+            unmapped: FxHashMap::default(),
+            remapped: FxHashMap::default(),
         }
     }
 
@@ -141,7 +140,7 @@ fn has_kept(parts: &[AddressRange<KnownMapping>]) -> bool {
 #[derive(Debug, Default)]
 pub(crate) struct AllocationFilter {
     /// `None` for all.
-    groups: Option<HashSet<(StackId, Option<Allocator>, ThreadId)>>,
+    groups: Option<FxHashSet<(StackId, Option<Allocator>, ThreadId)>>,
     selection: Selection,
 }
 

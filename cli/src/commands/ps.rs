@@ -4,6 +4,7 @@
 //! are left out; that nothing is recorded is no error.
 
 use std::io::{Write, stdout};
+use std::iter;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -150,10 +151,16 @@ fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
     table
 }
 
-/// What a process shows as its command line.
+/// What a process shows as its command line; of the path of its executable only the file name, so that what tells processes of one
+/// interpreter apart is not cut off.
 fn command(process: &ProcessStatus) -> String {
-    let words = || process.command_line.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
-    process.title.clone().unwrap_or_else(words)
+    let words = || {
+        let (executable, arguments) = process.command_line.split_first()?;
+        let name = executable.rsplit_once('/').map_or(executable.as_str(), |(_, name)| name);
+        let words = iter::once(name).chain(arguments.iter().map(String::as_str));
+        Some(words.map(quoted).collect::<Vec<_>>().join(" "))
+    };
+    process.title.clone().or_else(words).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -179,7 +186,7 @@ mod tests {
             capture: Some("/srv/memtrack-app.py.4711.bin".into()),
             write_error: None,
             unrecorded_program: None,
-            command_line: ["python3", "app.py", "a b"].map(Into::into).into(),
+            command_line: ["/opt/venv/bin/python3", "app.py", "a b"].map(Into::into).into(),
             title: None,
         };
         let lines = |width| {
@@ -187,7 +194,7 @@ mod tests {
             table(&[&process], 61_000_000_000).lines(format).iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         let whole = lines(None).join("\n");
-        assert!(whole.ends_with("python3 app.py 'a b'"), "{whole}");
+        assert!(whole.ends_with("  python3 app.py 'a b'"), "{whole}");
         for text in ["4711  recording", "1 min 00 s", "12.3 MB", "20.0 MB", " - ", "/srv/memtrack-app.py.4711.bin"] {
             assert!(whole.contains(text), "{text}: {whole}");
         }

@@ -148,6 +148,35 @@ LEAKS = {
         "LATER.add_done_callback(functools.partial(print))\nLATER.add_done_callback(functools.partial(print, Leak()))",
         ["__main__.LATER.<callbacks>[…][…].args[…]"],
     ),
+    "what_a_task_waits_for": (
+        "import asyncio\nclass Leak(asyncio.Future): pass\nasync def wait(): await Leak()\n"
+        "async def main():\n    global TASK\n    TASK = asyncio.ensure_future(wait())\n    await asyncio.sleep(0)\n    stop()\n"
+        "def RUN(): asyncio.new_event_loop().run_until_complete(main())",
+        ["__main__.TASK._fut_waiter"],
+    ),
+    "variable_of_a_task": (
+        "import asyncio, contextvars\nVAR = contextvars.ContextVar('VAR')\n"
+        "async def wait():\n    VAR.set(Leak())\n    await asyncio.get_running_loop().create_future()\n"
+        "async def main():\n    global TASK\n    TASK = asyncio.ensure_future(wait())\n    await asyncio.sleep(0)\n    stop()\n"
+        "def RUN(): asyncio.new_event_loop().run_until_complete(main())",
+        ["__main__.TASK.<context>[VAR]"],
+    ),
+    # 3.8 takes no message.
+    "message_of_a_cancelled_future": (
+        "import asyncio\nLATER = asyncio.Future(loop=asyncio.new_event_loop())\n"
+        "try: LATER.cancel(msg=Leak())\nexcept TypeError: OLDER = Leak()",
+        ["__main__.LATER._cancel_message", "__main__.OLDER"],
+    ),
+    "value_before_a_token": (
+        "import contextvars\nVAR = contextvars.ContextVar('VAR')\nVAR.set(Leak())\nTOKEN = VAR.set(None)",
+        ["__main__.TOKEN.old_value"],
+    ),
+    # An attribute as any other before 3.12.
+    "type_parameter_of_a_function": ("def one(): pass\none.__type_params__ = (Leak(),)", ["__main__.one.__type_params__[…]", "__main__.one.__dict__['__type_params__'][…]"]),
+    "bound_of_a_type_variable": (
+        "import typing\nclass Leak(type): pass\nONE = typing.TypeVar('ONE', bound=Leak('Bound', (), {}))",
+        ["__main__.ONE.__bound__"],
+    ),
     "zip_and_map": ("ROWS = zip(map(str, [1]), filter(None, [Leak()]))", ["__main__.ROWS.<iterated>[…].<iterated>.<iterated>[…]"]),
     "queue": ("import queue\nQUEUE = queue.Queue()\nQUEUE.put(Leak())", ["__main__.QUEUE.queue[…]"]),
     "iterator": ("ITERATOR = iter([1, Leak()])\nnext(ITERATOR)", ["__main__.ITERATOR.<iterated>[…]"]),

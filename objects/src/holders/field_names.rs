@@ -9,7 +9,7 @@ use crate::object::types::{ObjectKind, ObjectType};
 use crate::references::{FIRST_OF_CODE_KEPT, OF_SUBINTERPRETERS};
 
 /// Fields of types that C code defines, which are where they are in all versions: type, offset, name.
-const BY_OFFSET: [(&str, u64, &str); 31] = [
+const BY_OFFSET: [(&str, u64, &str); 39] = [
     ("_asyncio.Future", 16, "<loop>"),
     ("_asyncio.Future", 24, "<callback>"),
     ("_asyncio.Future", 40, "<callbacks>"),
@@ -24,10 +24,16 @@ const BY_OFFSET: [(&str, u64, &str); 31] = [
     // The variables, which are called by their names.
     ("_contextvars.Context", 24, ""),
     ("_contextvars.ContextVar", 24, "<default>"),
+    ("_contextvars.Token", 16, "<context>"),
+    ("_contextvars.Token", 24, "var"),
+    ("_contextvars.Token", 32, "old_value"),
     // Before 3.10.
     ("builtins.Context", 16, "<previous>"),
     ("builtins.Context", 24, ""),
     ("builtins.ContextVar", 24, "<default>"),
+    ("builtins.Token", 16, "<context>"),
+    ("builtins.Token", 24, "var"),
+    ("builtins.Token", 32, "old_value"),
     ("builtins.filter", 16, "<function>"),
     ("builtins.filter", 24, "<iterated>"),
     ("builtins.map", 16, "<iterated>"),
@@ -44,12 +50,48 @@ const BY_OFFSET: [(&str, u64, &str); 31] = [
     ("itertools._tee", 16, "<values>"),
     ("itertools._tee_dataobject", 16, "<iterated>"),
     ("itertools._tee_dataobject", 32, "<later values>"),
+    // From 3.12 on, where C code defines it.
+    ("typing.TypeVar", 24, "__bound__"),
+    ("typing.TypeVar", 40, "__constraints__"),
 ];
 
 /// Whether the field of a task or future is its result, up to 3.10.5: since then that is behind the traceback of its exception.
 pub(crate) fn is_result(of: &ObjectType, offset: u64, held: &str) -> bool {
     let is_future = of.name == "_asyncio.Future" || of.name == "_asyncio.Task";
     is_future && offset == 56 && held != "builtins.traceback"
+}
+
+/// Of a future or a task, what is elsewhere in each version, or in some only.
+fn of_future(minor: u8, of: &ObjectType, offset: u64) -> Option<&'static str> {
+    let is_task = of.name == "_asyncio.Task";
+    if !is_task && of.name != "_asyncio.Future" {
+        return None;
+    }
+    // Since 3.10.6 the traceback of the exception is before the result.
+    let has_traceback = minor > 10 || minor == 10 && of.dictionary_offset != 96;
+    let creation = if has_traceback { 72 } else { 64 };
+    // The first field that only tasks have, and where what it was cancelled with is.
+    let (waited_for, cancellation) = match minor {
+        ..=8 => (104, 0..0),
+        9 => (144, 112..136),
+        10 => (creation + 80, creation + 48..creation + 72),
+        11 | 12 => (128, 120..128),
+        13 => (112, 88..96),
+        14.. => (u64::MAX, 88..96),
+    };
+    match offset {
+        // What is no traceback there is called otherwise: see [`is_result`].
+        56 => Some("<traceback>"),
+        64 if has_traceback => Some("<result>"),
+        _ if offset == creation => Some("_source_traceback"),
+        _ if offset == creation + 8 && minor >= 9 => Some("_cancel_message"),
+        _ if cancellation.contains(&offset) => Some("<cancellation>"),
+        _ if !is_task => None,
+        _ => {
+            const OF_TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "<context>"];
+            OF_TASK.get((offset.checked_sub(waited_for)? / 8) as usize).copied()
+        }
+    }
 }
 
 /// Fields that no table of members names, since code shows them.
@@ -69,7 +111,7 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
         "__annotations__",
         "__qualname__",
     ];
-    const SINCE_3_10: [&str; 13] = [
+    const SINCE_3_10: [&str; 14] = [
         "__globals__",
         "__builtins__",
         "__name__",
@@ -83,6 +125,8 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
         "<weak references>",
         "__module__",
         "__annotations__",
+        // From 3.12 on.
+        "__type_params__",
     ];
     const EXCEPTION: [&str; 5] = ["__dict__", "args", "__traceback__", "__context__", "__cause__"];
     const SINCE_3_11: [&str; 6] = ["__dict__", "args", "__notes__", "__traceback__", "__context__", "__cause__"];
@@ -118,13 +162,8 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
             _ => None,
         };
     }
-    if of.name == "_asyncio.Future" || of.name == "_asyncio.Task" {
-        // What is no traceback there is called otherwise: see [`is_result`].
-        match offset {
-            56 => return Some("<traceback>"),
-            64 if layout.minor >= 10 => return Some("<result>"),
-            _ => {}
-        }
+    if let Some(name) = of_future(layout.minor, of, offset) {
+        return Some(name);
     }
     if of.name == "builtins.hamt_array_node" {
         return Some("");
@@ -139,6 +178,7 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
     let names: &[&str] = match &*of.name {
         "builtins.cell" => &["cell_contents"],
         "builtins.function" if layout.minor < 10 => &BEFORE_3_10,
+        "builtins.function" if layout.minor > 13 && offset >= 120 => &[],
         "builtins.function" => &SINCE_3_10,
         "builtins.builtin_function_or_method" => &["<definition>", "__self__", "__module__"],
         "builtins.traceback" => &["tb_next", "tb_frame"],

@@ -156,6 +156,34 @@ def test_what_was_in_an_objects_memory_before_is_no_reference(executable, tmp_pa
     assert found == {name: {("__main__.HOLDER[…][…]…[…]", None): 1} for name in names}
 
 
+# The name of a class is characters, with what was in memory before behind them: here the address of a type.
+NAMES_OF_CLASSES = """
+import gc, struct, sys
+# Where the characters of a short name are, and the word after them.
+before = 0 if sys.version_info < (3, 12) else id(set)
+filled = [struct.pack("QQQQ", 0, 0, before, id(set))[:31] for number in range(3000)]
+del filled[::2]
+CLASSES = [type("c%d" % number, (), {}) for number in range(900)]
+del filled
+print(sum(type(one) is set for one in gc.get_objects()), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("version", OBJECT_VERSIONS)
+def test_what_is_behind_the_name_of_a_class_is_no_object(executable, tmp_path, version):
+    script = tmp_path / "classes.py"
+    script.write_text(NAMES_OF_CLASSES)
+    command = flat([interpreter_path(version), script])
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        count = int(process.stdout.readline())
+        until_it_waits(process.pid)
+        found = objects(executable, process)
+        process.communicate("\n")
+    assert found["unreadable"] == 0
+    assert {of["type"]: of["count"] for of in found["types"]}["builtins.set"] == count
+
+
 # A function that has ended keeps an exception, whose frame has the functions that called it.
 CALLERS = """
 import gc, sys

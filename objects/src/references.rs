@@ -415,7 +415,11 @@ impl ReferenceReader<'_> {
         let is_heap_type = is_heap_type(self.memory, self.layout, address);
         // Metatypes of C code have fields behind those of all classes.
         let size = if is_heap_type { self.fixed(of).max(self.layout.heap_type) } else { self.layout.static_type };
-        let is_whole = self.field_words(of, address, 24, size, each);
+        // Its name and its documentation are characters, behind which may be what was left in memory; methods and members are C's.
+        let parts = [32..176, 184..232, 256..size];
+        let is_whole = parts
+            .into_iter()
+            .fold(true, |is_whole, part| is_whole & self.field_words(of, address, part.start, part.end, each));
         if !is_heap_type {
             for state in self.static_types.of(self.memory, self.layout, address) {
                 let offset = if state.is_main { 0 } else { OF_SUBINTERPRETERS };

@@ -158,7 +158,7 @@ class Overview {
   via(via, viaValue, value) {
     if (via < 0) return [];
     const frame = this.model.frames[via];
-    const mostly = viaValue < value * 0.995 ? "mostly via" : "via";
+    const mostly = Math.abs(viaValue - value) > Math.abs(value) * 0.005 ? "mostly via" : "via";
     return [element("span", "via", ` ${mostly} ${frame.brief}${frame.shortPlace && `, ${frame.shortPlace}`}`)];
   }
 

@@ -44,8 +44,8 @@ class OwnLines {
     rows.delete(-1);
     this.hasOwn = [...rows.values()].some((row) => row.value);
     return this.largestRows(rows, most, least).map(([line, row]) => {
-      const [frame] = this.largest(this.call, row.nodes);
-      return { frame, value: row.value, ...this.through(line, row.nodes) };
+      const [frame] = this.largest(this.call, row);
+      return { frame, value: row.value, ...this.through(line, row) };
     });
   }
 
@@ -77,16 +77,17 @@ class OwnLines {
     return rows;
   }
 
-  /** Of the frames of these nodes, the one with the most memory, and how much. */
-  largest(frameOf, nodes) {
+  /** Of the frames of a row's nodes, the one with the most memory, and how much: in a difference, with the most of the row's change. */
+  largest(frameOf, row) {
     const sums = new Map();
-    for (const node of nodes) sums.set(frameOf[node], (sums.get(frameOf[node]) || 0) + this.value(node));
-    return [...sums].sort((a, b) => Math.abs(b[1]) - Math.abs(a[1]))[0];
+    for (const node of row.nodes) sums.set(frameOf[node], (sums.get(frameOf[node]) || 0) + this.value(node));
+    const sign = Math.sign(row.value);
+    return [...sums].sort((a, b) => sign * (b[1] - a[1]))[0];
   }
 
-  /** The called function with most of these nodes' memory, and its share; none if it is the line itself. */
-  through(ownLine, nodes) {
-    const [place, value] = this.largest(this.place, nodes);
+  /** The called function with most of a row's memory, and how much; none if it is the line itself. */
+  through(ownLine, row) {
+    const [place, value] = this.largest(this.place, row);
     return place === ownLine || place < 0 ? { via: -1, viaValue: 0 } : { via: place, viaValue: value };
   }
 }

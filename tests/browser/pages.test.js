@@ -617,6 +617,11 @@ inPage("a difference begins with whose lines changed most", "diff.html", async (
   );
 });
 
+inPage("what a line gained is told of a function that gained", "replaced.html", async (page) => {
+  const [row] = await page.$$eval("#ownLines li", (rows) => rows.map((row) => row.textContent));
+  assert.match(row, /^\+2\.\d\d MBreplaced\.py encodes mostly via b16encode, base64\.py$/);
+});
+
 inPage("a difference of two runs of one program has no colours, and nobody changed", "again.html", async (page) => {
   assert.match(await page.textContent("#noOwnLines"), /^No function changed/);
   assert.equal((await page.$$("#ownLines li")).length, 0);

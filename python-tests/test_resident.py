@@ -426,6 +426,19 @@ grow()
     in_one_of(3, missed)
 
 
+def test_resident_memory_at_the_end_is_what_is_left_when_the_interpreter_has_ended(memtrack, tmp_path):
+    """Modules free what they have in less time than is between two snapshots."""
+    program = "kept = [str(number) * 20 for number in range(400_000)]"
+    for _ in range(6):
+        assert memtrack("run", "-f", "-o", "capture.bin", sys.executable, "-c", program, cwd=tmp_path).status == 0
+        told = json.loads(memtrack("stats", "--json", "capture.bin", cwd=tmp_path).stdout)["rss"]
+        at_end = json.loads(memtrack("resident", "--at", "end", "--json", "capture.bin", cwd=tmp_path).stdout)
+        assert told["peak_bytes"] > 60_000_000
+        [own] = [row["bytes"] for row in at_end["classes"] if row["class"] == "memtrack"]
+        # Between the two there may be pages that are touched meanwhile.
+        assert abs(told["last_bytes"] - sum(at_end["rss"].values()) + own) < 900_000, told
+
+
 def test_of_a_merged_file_one_process_is_to_be_named(memtrack, tmp_path):
     for name in ("first", "second"):
         memtrack("run", "-q", "-o", tmp_path / f"{name}.bin", "true")

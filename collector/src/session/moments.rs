@@ -58,7 +58,7 @@ impl Session {
     /// and what it records from now on has later ones.
     pub(crate) fn position(&mut self, queue: &SinkQueue) -> RecordingMoment {
         self.counts.note_changes(&self.area, &mut self.observer);
-        let ticket = self.observer.moment(&self.area);
+        let ticket = self.observer.moment(&self.area).ticket;
         self.observer.hand_over(queue);
         self.dirty = true;
         // Of the tick the clocks are read once, perhaps with a pause between; by this the times of short spans are told.
@@ -69,7 +69,7 @@ impl Session {
     /// Takes the ticket of the present moment, and hands over everything that was recorded before it.
     pub(crate) fn rest(&mut self, queue: &mut SinkQueue) -> RestMoment {
         self.counts.note_changes(&self.area, &mut self.observer);
-        let ticket = self.observer.moment(&self.area);
+        let ticket = self.observer.moment(&self.area).ticket;
         // As in `position`.
         let ClockPairing { ticks, monotonic_ns: now, .. } = ClockPairing::measure(self.clock);
         let busy = self.still_busy(now);

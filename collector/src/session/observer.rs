@@ -239,11 +239,11 @@ impl Observer {
         tick
     }
 
-    /// Takes a tick at which a span begins or ends, with a snapshot if resident memory is known; its ticket.
-    pub(crate) fn moment(&mut self, area: &Area) -> u64 {
+    /// Takes a tick at which a span begins or ends, or the process is about to end, with a snapshot if resident memory is known.
+    pub(crate) fn moment(&mut self, area: &Area) -> Tick {
         match self.rss(area) {
-            Some(rss) => self.snapshot(area, rss).ticket,
-            None => self.tick(area).ticket,
+            Some(rss) => self.snapshot(area, rss),
+            None => self.tick(area),
         }
     }
 

@@ -87,9 +87,11 @@ impl Session {
     }
 
     fn order_account(&mut self, cause: AccountCause) {
-        let tick = self.observer.tick(&self.area);
-        if matches!(cause, AccountCause::End | AccountCause::Finalizing) {
-            // It waits until the account is there.
+        // At its end it waits until the account is there, with the memory that it has then: much may be freed after the last snapshot.
+        let is_waiting = matches!(cause, AccountCause::End | AccountCause::Finalizing);
+        let tick =
+            if is_waiting { self.observer.moment(&self.area) } else { self.observer.tick(&self.area) };
+        if is_waiting {
             self.alive_ns = tick.time_ns;
         }
         self.dirty = true;

@@ -23,12 +23,14 @@ pub fn short<'p>(frames: &Frames, path: &'p str) -> Cow<'p, str> {
 
 /// The same of a path without `.` and `..`, but for what leads above the directory that it is relative to.
 fn short_plain<'p>(frames: &Frames, path: &'p str) -> &'p str {
-    let own = || frames.programs().iter().find_map(|program| program.below_own(path));
-    let is_executable = frames.programs().iter().any(|program| program.is_executable(path));
+    let programs = || frames.programs().iter();
+    let installed = || programs().find_map(|program| program.below_installed_root(path));
+    let own = || programs().find_map(|program| program.below_own(path));
+    let is_executable = programs().any(|program| program.is_executable(path));
     if let Some((_, name)) = path.rsplit_once('/').filter(|_| is_executable) {
         return name;
     }
-    let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(own);
+    let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(installed).or_else(own);
     known.or_else(|| below_native(path)).unwrap_or(path)
 }
 
@@ -46,13 +48,20 @@ mod tests {
     use super::short;
     use crate::frames::Frames;
     use crate::program::Program;
-    use crate::program::tests::program;
     use memtrack_format::meta::Process;
 
     #[test]
     fn what_says_where_something_is_installed_is_left_out() {
         let mut frames = Frames::new();
-        frames.add_program(program(&[], &[]).into());
+        let installed = ["/opt/vendor/mistune", "/opt/vendor/google/type", "/opt/vendor/one.py", "/srv/vendor/shop"];
+        let process = Process {
+            working_directory: Some(b"/srv".to_vec()),
+            own_directories: vec![b"/srv".to_vec()],
+            import_roots: [b"/opt/vendor", b"/srv/vendor"].map(|root| root.to_vec()).into(),
+            installed_directories: installed.map(|path| path.as_bytes().to_vec()).into(),
+            ..Process::default()
+        };
+        frames.add_program(Program::of(&process).into());
         let process = Process { executable: Some(b"/usr/bin/redis-server".to_vec()), ..Process::default() };
         frames.add_program(Program::of(&process).into());
         for (path, expected) in [
@@ -60,6 +69,13 @@ mod tests {
             ("/srv/./shop/api.py", "shop/api.py"),
             ("/srv/tools/../shop/api.py", "shop/api.py"),
             ("/srv/venv/lib/python3.11/site-packages/pandas/core/frame.py", "pandas/core/frame.py"),
+            ("/root/.pex/installed_wheels/3/b9b3/mistune-3.0.1-py3-none-any.whl/mistune/core.py", "mistune/core.py"),
+            ("/root/.pex/unzipped_pexes/4/803a/.bootstrap/pex/pex.py", "pex/pex.py"),
+            ("/opt/vendor/mistune/core.py", "mistune/core.py"),
+            ("/opt/vendor/google/type/date.py", "google/type/date.py"),
+            ("/opt/vendor/one.py", "one.py"),
+            ("/opt/vendor/other.py", "/opt/vendor/other.py"),
+            ("/srv/vendor/shop/api.py", "shop/api.py"),
             ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
             ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),
             ("/rustc/0a1b2c/library/alloc/src/vec/mod.rs", "alloc/src/vec/mod.rs"),

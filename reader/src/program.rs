@@ -91,6 +91,14 @@ impl Program {
         paths.find(|path| self.installed.contains(*path)).map(str::len)
     }
 
+    /// The path of a file of an installed package relative to the import root in which that is installed: of `pip install --target`, or
+    /// of a wheel in an archive that was unpacked.
+    pub(crate) fn below_installed_root<'p>(&self, path: &'p str) -> Option<&'p str> {
+        let installed = self.installed_above(path)?;
+        // The nearest root is the longest.
+        self.roots.iter().filter(|root| root.len() <= installed).find_map(|root| below(root, path))
+    }
+
     /// The packages that the command line starts, by their dots.
     pub(crate) fn started_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.started.iter().map(String::as_str)

@@ -89,8 +89,7 @@ impl Session {
     fn order_account(&mut self, cause: AccountCause) {
         // At its end it waits until the account is there, with the memory that it has then: much may be freed after the last snapshot.
         let is_waiting = matches!(cause, AccountCause::End | AccountCause::Finalizing);
-        let tick =
-            if is_waiting { self.observer.moment(&self.area) } else { self.observer.tick(&self.area) };
+        let tick = if is_waiting { self.observer.moment(&self.area) } else { self.observer.tick(&self.area) };
         if is_waiting {
             self.alive_ns = tick.time_ns;
         }

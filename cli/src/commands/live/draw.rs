@@ -94,31 +94,21 @@ impl LiveStyles {
             true => format!("at {}: ", duration(totals.time_ns)),
             false => String::new(),
         };
-        let mut text = format!(
-            " {moment}live {} in {} {}   peak {}   resident {resident}",
-            live.size(),
-            live.number(),
-            if live.tally.count == 1 { "block" } else { "blocks" },
-            size(totals.peak_bytes),
-        );
-        if let Some(bytes) = board.capture.sample_bytes() {
-            text.push_str(&format!(
-                "   estimates from samples {} apart; unseen: at most {} of a stack",
-                size(bytes.get()),
-                size(unseen_bytes(bytes))
-            ));
-        }
         let rate = |number: u64| per_second(number, board.window_ns);
-        for part in [
-            format!("   {}/s allocated", size(rate(board.allocated))),
-            format!("   {} events/s", count(rate(board.events))),
-        ] {
-            // A number that is cut is another number.
-            if text.chars().count() + part.chars().count() <= usize::from(width) {
-                text.push_str(&part);
-            }
-        }
-        Line::from(text)
+        let blocks = if live.tally.count == 1 { "block" } else { "blocks" };
+        let samples = board.capture.sample_bytes();
+        // Each with its rank: what a screen has no room for is left out, the last ones first.
+        let parts = [
+            (0, format!(" {moment}live {}", live.size())),
+            (3, format!(" in {} {blocks}", live.number())),
+            (2, format!("   peak {}", size(totals.peak_bytes))),
+            (1, format!("   resident {resident}")),
+            (4, samples.map_or_else(String::new, |bytes| format!("   estimates from samples {} apart", size(bytes.get())))),
+            (7, samples.map_or_else(String::new, |bytes| format!("; unseen: at most {} of a stack", size(unseen_bytes(bytes))))),
+            (5, format!("   {}/s allocated", size(rate(board.allocated)))),
+            (6, format!("   {} events/s", count(rate(board.events)))),
+        ];
+        Line::from(fitting(parts, width))
     }
 
     fn chart(
@@ -336,6 +326,23 @@ fn behind(board: &Board) -> String {
     let part = u128::from(replayed) * 100 / u128::from(all.max(1));
     let late = if ms > 0 { format!("{} behind, ", duration(ms * 1_000_000)) } else { String::new() };
     format!("  catching up, {part} %: {late}{} events to replay", count(events))
+}
+
+/// The parts that fit on a line, chosen by rank. None is cut: a number that is cut is another number.
+fn fitting<const N: usize>(parts: [(usize, String); N], width: u16) -> String {
+    let mut ranked: Vec<&(usize, String)> = parts.iter().collect();
+    ranked.sort_unstable_by_key(|(rank, _)| *rank);
+    let mut room = usize::from(width);
+    let mut shown = [false; N];
+    for (rank, part) in ranked {
+        let length = part.chars().count();
+        // The first one stands on any screen.
+        if *rank == 0 || length <= room {
+            room = room.saturating_sub(length);
+            shown[*rank] = true;
+        }
+    }
+    parts.iter().filter(|(rank, _)| shown[*rank]).map(|(_, part)| part.as_str()).collect()
 }
 
 /// A column: its name and width.

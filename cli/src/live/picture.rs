@@ -19,7 +19,7 @@ use memtrack_reader::program::Program;
 use memtrack_reader::symbols::{Symbolizer, apply};
 use memtrack_reader::{Analysis, Frames, Thread};
 
-use crate::live_windows::message::WindowSums;
+use crate::live_windows::message::{WindowMessage, WindowSums};
 pub(crate) use crate::live_windows::message::{ALLOCATED, AT_MARK, FREED, LIVE};
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
@@ -53,6 +53,7 @@ impl LivePicture {
                 sources: sources(follower.sources()),
                 complete: follower.has_ended(),
                 growing: !follower.has_ended(),
+                aggregated: follower.aggregated(),
                 lost_blocks: follower.lost().blocks,
                 lost_bytes: follower.lost().bytes,
                 ..CaptureInfo::default()
@@ -69,15 +70,15 @@ impl LivePicture {
     pub(crate) fn received(
         (file, process): (PathBuf, Process),
         (sums, frames, threads): (WindowSums, &Frames, Vec<Thread>),
-        totals: LiveTotals,
-        complete: bool,
+        message: &WindowMessage,
     ) -> Self {
         let mut frames = frames.clone();
         frames.add_program(Arc::new(Program::of(&process)));
-        let growing = !complete;
+        let &WindowMessage { last: complete, aggregated, .. } = message;
+        let (format_version, growing) = (header::VERSION, !complete);
         let info =
-            CaptureInfo { file, format_version: header::VERSION, process, complete, growing, ..CaptureInfo::default() };
-        Self { info, sums, frames, threads, totals, symbols: Vec::new() }
+            CaptureInfo { file, format_version, process, aggregated, complete, growing, ..CaptureInfo::default() };
+        Self { info, sums, frames, threads, totals: message.totals(), symbols: Vec::new() }
     }
 
     /// The capture, with names of native code.
@@ -86,7 +87,8 @@ impl LivePicture {
     /// More names than this version can number.
     pub(crate) fn capture(self, symbolizer: &mut Symbolizer) -> Result<Capture> {
         let Self { info, sums: WindowSums { groups, variances }, mut frames, threads, totals, symbols } = self;
-        let mut analysis = Analysis { groups, variances, ..Analysis::default() };
+        let exact_times = info.process.timestamps && !info.aggregated;
+        let mut analysis = Analysis { groups, variances, exact_times, ..Analysis::default() };
         symbolizer.know(&symbols);
         apply(symbolizer, &mut frames, &mut analysis)?;
         // Names come with frames of their own.

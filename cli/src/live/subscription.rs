@@ -79,6 +79,6 @@ impl WindowSubscription {
     pub(crate) fn picture(&self, window: &ReceivedWindow, sums: WindowSums) -> LivePicture {
         let of = (self.path.clone(), window.process.clone());
         let tables = (sums, &self.frames, window.threads.clone());
-        LivePicture::received(of, tables, window.message.totals(), window.message.last)
+        LivePicture::received(of, tables, &window.message)
     }
 }

@@ -274,6 +274,7 @@ impl SummedProcesses {
         self.events = self.events.saturating_add(message.events);
         self.skipped = self.skipped.saturating_add(line.skipped);
         self.has_news = true;
+        self.ended.aggregated |= message.aggregated;
         let last = message.last;
         let known = self.known.entry(number).or_default();
         (known.live, known.start_ns, known.newest) = (live, start_ns, Some(Box::new(message)));

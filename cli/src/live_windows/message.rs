@@ -128,6 +128,9 @@ pub(crate) struct WindowMessage {
     pub(crate) lag: Lag,
     /// The recording has ended in it.
     pub(crate) last: bool,
+    /// The recording has sums in place of events.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) aggregated: bool,
     /// Time, live bytes and resident bytes.
     pub(crate) history: Vec<[u64; 3]>,
     /// The processes whose sum it is; `None`: it is that of one, as it is sent.
@@ -217,6 +220,7 @@ impl WindowLine {
                 unmatched_frees,
                 lag,
                 last: window.last,
+                aggregated: follower.aggregated(),
                 processes: None,
                 history: points.map(|point| [point.time_ns, point.live_bytes, point.rss_bytes]).collect(),
                 process: STANDARD.encode(follower.process().encode()),

@@ -187,6 +187,12 @@ impl LiveFollower {
         self.state.end(end_ns);
     }
 
+    /// Whether the capture has sums in place of events.
+    #[must_use]
+    pub fn aggregated(&self) -> bool {
+        matches!(self.input, FollowInput::Sums(_))
+    }
+
     /// Whether the capture was complete when it was opened: nothing runs on while it is read.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -21,7 +21,7 @@ pub(super) enum DiffSide {
 
 /// The intervals of differences.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct DiffNoise {
+pub(crate) struct DiffNoise {
     /// Numbers are compared, not bytes.
     counts: bool,
     /// Of the base and of the new capture; `None`: it has all allocations.
@@ -32,6 +32,11 @@ impl DiffNoise {
     pub(super) fn of(captures: [&Capture; 2], metric: ComparedMetric) -> Self {
         let weights = captures.map(|capture| capture.sample_bytes().map(SampleWeights::new));
         Self { counts: metric.counts, weights }
+    }
+
+    /// Of the bytes of two moments of this one.
+    pub(crate) fn of_moments(capture: &Capture) -> Self {
+        Self { counts: false, weights: [capture.sample_bytes().map(SampleWeights::new); 2] }
     }
 
     pub(super) fn is_exact(&self) -> bool {
@@ -77,7 +82,7 @@ impl DiffNoise {
     }
 
     /// Half the interval of the change: the larger half.
-    pub(super) fn half(&self, pair: &FigurePair) -> u64 {
+    pub(crate) fn half(&self, pair: &FigurePair) -> u64 {
         let (low, high) = self.range(pair);
         let figure = |tally: Tally| i128::from(if self.counts { tally.count } else { tally.bytes });
         let change = figure(pair.new) - figure(pair.base);

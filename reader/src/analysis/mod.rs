@@ -67,7 +67,7 @@ pub use quiet::{CaptureRows, FunctionKey, MovedBlocks, ReducedRows};
 pub use running_flow::{FlowMark, RunningFlow};
 pub use sampling_gaps::SamplingGaps;
 pub use selection::Selection;
-pub use shared_samples::{RecordingPart, share_samples};
+pub use shared_samples::{RecordingPart, share_live, share_samples};
 pub use totals::{ClassTotals, MappingTotals, Moment, Peak, Tally, Totals};
 
 pub(crate) use estimate::{HALVES, Halves};

@@ -3,7 +3,7 @@
 //! The chance of these samples is in both figures, and in no difference of them. Which blocks these are is not kept in sums. Of each call
 //! path, what is live at the later moment and was not at the earlier one was allocated in between, so its variance is at most that
 //! of what was allocated; the rest of the later variance is shared. A path that keeps what it allocates shares all that it had,
-//! and one that frees more in between than it holds nothing at all.
+//! and one that frees more in between than it holds nothing at all. Of what is followed live, what came in between is known by group.
 //!
 //! Invariant: no more is shared than either side has.
 
@@ -84,6 +84,19 @@ pub fn share_samples([mut earlier, mut later]: [RecordingPart<'_>; 2], view: Vie
     }
 }
 
+/// The variances of what was live at a moment and is live at a later one, of a group or of several: in them is noted what both have
+/// the same samples of. `came`: that of what was allocated in between.
+#[must_use]
+pub fn share_live([earlier, later]: [Variance; 2], came: Variance) -> [Variance; 2] {
+    let [earlier_sum, later_sum, came] = [earlier, later, came].map(|of| {
+        let mut sum = VarianceSum::default();
+        sum += of;
+        sum
+    });
+    let shared = later_sum.less(came).least(earlier_sum).least(later_sum);
+    [earlier.sharing(shared.parts_of(earlier_sum)), later.sharing(shared.parts_of(later_sum))]
+}
+
 impl RecordingPart<'_> {
     fn sums(&self, places: &[u32], number: usize, view: View) -> Vec<PathSums> {
         const AT_END: View = View::LeaksAtExit;
@@ -94,5 +107,49 @@ impl RecordingPart<'_> {
             sums.get_mut(*place as usize).into_iter().for_each(|sums| sums.add(figures, variances));
         }
         sums
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::{Variance, share_live};
+    use crate::analysis::SampleWeights;
+
+    /// So many samples of blocks of one size.
+    fn samples(count: usize) -> Variance {
+        let one = SampleWeights::new(NonZeroU64::new(512 << 10).unwrap()).variance(300);
+        std::iter::repeat_n(one, count).fold(Variance::EXACT, |mut sum, one| {
+            sum += one;
+            sum
+        })
+    }
+
+    fn unshared(held: [usize; 2], came: usize) -> [f64; 2] {
+        let one = samples(1).of_samples();
+        share_live(held.map(samples), samples(came)).map(|of| of.unshared().of_samples() / one)
+    }
+
+    #[test]
+    fn what_stays_is_no_chance_and_what_came_and_went_is() {
+        let is_near = |held, came, wanted: [f64; 2]| {
+            let found = unshared(held, came);
+            assert!(found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 0.01), "{found:?} {wanted:?}");
+        };
+        is_near([600, 600], 0, [0.0, 0.0]);
+        is_near([600, 636], 36, [0.0, 36.0]);
+        is_near([600, 500], 0, [100.0, 0.0]);
+        // A third was replaced.
+        is_near([300, 300], 100, [100.0, 100.0]);
+        // All of it, several times.
+        is_near([300, 330], 5000, [300.0, 330.0]);
+        is_near([0, 20], 20, [0.0, 20.0]);
+    }
+
+    #[test]
+    fn what_each_moment_has_by_itself_stays() {
+        let [earlier, later] = share_live([samples(600), samples(636)], samples(36));
+        assert_eq!([earlier.sample_numbers(), later.sample_numbers()], [samples(600), samples(636)].map(Variance::sample_numbers));
     }
 }

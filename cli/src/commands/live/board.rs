@@ -7,13 +7,15 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use memtrack_reader::analysis::{Tally, View, difference_range};
+use memtrack_reader::analysis::diff::FigurePair;
+use memtrack_reader::analysis::{Tally, Variance, View, share_live};
 use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::origin::Whose;
 
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
 use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::capture_info::Capture;
+use crate::reports::diff_noise::DiffNoise;
 use crate::reports::estimates::RangedTally;
 use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
 use crate::text::Label;
@@ -40,8 +42,9 @@ pub(super) struct BoardRow {
     pub(super) allocated: Tally,
     /// Windows in a row in which it has grown.
     pub(super) rising: u32,
-    /// Bytes that it has grown by in them.
+    /// Bytes that it has grown by in them, and by how much that may be chance.
     pub(super) risen: u64,
+    pub(super) risen_noise: u64,
 }
 
 /// A thread and what it holds.
@@ -82,10 +85,21 @@ pub(super) struct Board {
 /// How a line has grown over the windows so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Growth {
-    live: u64,
+    live: Tally,
     rising: u32,
     risen: u64,
     seen: u64,
+    /// What it held when it began to rise, and the variance of what it has allocated since; `None`: not all windows are known.
+    start: Tally,
+    came: Option<Variance>,
+}
+
+/// What a line holds at the end of a window.
+#[derive(Clone, Copy, Debug, Default)]
+struct LineLevel {
+    live: Tally,
+    /// That of what it has allocated in the window.
+    came: Variance,
 }
 
 /// A line in all windows: ids change from picture to picture, and what is not own code may be in several parts, each with a row.
@@ -99,23 +113,27 @@ pub(super) struct GrowthRecord {
 }
 
 impl GrowthRecord {
-    /// Notes what each line holds at the end of a window.
-    pub(super) fn note(&mut self, rows: &mut [BoardRow]) {
+    /// Notes what each line holds at the end of a window. `follows`: none is missing between the last one and this.
+    pub(super) fn note(&mut self, rows: &mut [BoardRow], follows: bool, noise: DiffNoise) {
         self.windows += 1;
         let noted = |row: &BoardRow| (row.live.bytes > 0 || row.grown != 0).then(|| row.line_name());
         let names: Vec<Option<LineName>> = rows.iter().map(noted).collect();
         // Rows with equal names are one line.
-        let mut live: HashMap<&LineName, u64> = HashMap::new();
+        let mut levels: HashMap<&LineName, LineLevel> = HashMap::new();
         for (name, row) in names.iter().zip(&*rows) {
-            name.iter().for_each(|name| *live.entry(name).or_default() += row.live.bytes);
+            if let Some(name) = name {
+                let level = levels.entry(name).or_default();
+                level.live += row.live;
+                level.came += row.allocated.variance;
+            }
         }
-        for (name, live) in live {
+        for (name, level) in levels {
             let known = self.lines.get(name).copied();
-            self.lines.insert(name.clone(), Growth::at(known, live, self.windows));
+            self.lines.insert(name.clone(), Growth::at(known, level, follows, self.windows));
         }
         for (row, name) in rows.iter_mut().zip(&names) {
             let growth = name.as_ref().and_then(|name| self.lines.get(name)).copied().unwrap_or_default();
-            (row.rising, row.risen) = (growth.rising, growth.risen);
+            (row.rising, row.risen, row.risen_noise) = (growth.rising, growth.risen, growth.noise(noise));
         }
         // Lines that hold nothing any more.
         let windows = self.windows;
@@ -125,17 +143,31 @@ impl GrowthRecord {
 
 impl Growth {
     /// After a window at whose end so much is live. In the first one, everything is new.
-    fn at(known: Option<Self>, live: u64, window: u64) -> Self {
-        let (rising, risen) = match known {
-            Some(before) if live > before.live => (before.rising + 1, before.risen.saturating_add(live - before.live)),
-            _ => (0, 0),
-        };
-        Self { live, rising, risen, seen: window }
+    fn at(known: Option<Self>, LineLevel { live, came }: LineLevel, follows: bool, window: u64) -> Self {
+        let begun = Self { live, rising: 0, risen: 0, seen: window, start: live, came: Some(Variance::EXACT) };
+        let Some(before) = known.filter(|before| live.bytes > before.live.bytes) else { return begun };
+        let all_came = before.came.filter(|_| follows).map(|mut all| {
+            all += came;
+            all
+        });
+        let risen = before.risen.saturating_add(live.bytes - before.live.bytes);
+        Self { live, rising: before.rising + 1, risen, seen: window, start: before.start, came: all_came }
+    }
+
+    /// By how much it may have risen by chance: what it holds on is the same samples.
+    fn noise(&self, noise: DiffNoise) -> u64 {
+        let (mut base, mut new) = (self.start, self.live);
+        if let Some(came) = self.came {
+            [base.variance, new.variance] = share_live([base.variance, new.variance], came);
+        }
+        noise.half(&FigurePair { base, new })
     }
 }
 
-/// The rows of a folded capture, largest first; what they allocated adds up to all that was allocated.
-pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
+/// The rows of a folded capture, largest first; what they allocated adds up to all that was allocated. `has_mark`: else nothing was
+/// live where growth is counted from.
+pub(super) fn rows(capture: &Capture, has_mark: bool) -> Vec<BoardRow> {
+    let noise = DiffNoise::of_moments(capture);
     let by_key = |view| {
         let rows = rows_by_own_line(capture, view, false, false).into_iter();
         rows.map(|row: OwnLineRow| (row.key, row)).collect::<HashMap<_, _>>()
@@ -143,19 +175,23 @@ pub(super) fn rows(capture: &Capture) -> Vec<BoardRow> {
     let (mut allocated, mut at_mark) = (by_key(ALLOCATED), by_key(AT_MARK));
     let row = |row: &OwnLineRow, live: Tally, allocated: Option<OwnLineRow>, at_mark: Option<OwnLineRow>| {
         let at_mark = at_mark.map_or_else(Tally::default, |row| row.tally);
-        // What lives on is in both, so this is rather too much.
-        let (low, high) = difference_range((at_mark.bytes, at_mark.bytes_range()), (live.bytes, live.bytes_range()));
         let before = at_mark.bytes;
+        let of_live = live.bytes_range();
+        let grown_noise = match has_mark {
+            true => noise.half(&FigurePair { base: at_mark, new: live }),
+            false => (of_live.1 - live.bytes).max(live.bytes - of_live.0),
+        };
         BoardRow {
             key: row.key,
             label: row.label(capture),
             is_own: row.whose() == Whose::Own,
             live,
             grown: i64::try_from(live.bytes).unwrap_or(i64::MAX).saturating_sub_unsigned(before),
-            noise: u64::try_from((high - low) / 2).unwrap_or(u64::MAX),
+            noise: grown_noise,
             allocated: allocated.map_or_else(Tally::default, |row| row.tally),
             rising: 0,
             risen: 0,
+            risen_noise: 0,
         }
     };
     let live = rows_by_own_line(capture, LIVE, false, false);
@@ -236,9 +272,8 @@ impl BoardRow {
 
     /// Whether it has grown in every one of the last windows, by more than noise.
     pub(super) fn is_suspect(&self, live_bytes: u64) -> bool {
-        let (low, high) = self.live.bytes_range();
         let is_more = self.risen > LEAST_BYTES && self.risen > live_bytes / LEAST_SHARE;
-        self.rising >= SUSPICIOUS && is_more && self.risen > (high - low) / 2
+        self.rising >= SUSPICIOUS && is_more && self.risen > self.risen_noise
     }
 }
 

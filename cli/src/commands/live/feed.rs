@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use memtrack_reader::analysis::{FlowMark, GroupFlow, Tally};
+use memtrack_reader::analysis::{FlowMark, GroupFlow, RunningFlow, Tally, share_live};
 use memtrack_reader::live::{FollowProgress, LiveFollower, LivePoint, LiveTotals};
 use memtrack_reader::symbols::Symbolizer;
 
@@ -22,6 +22,7 @@ use crate::live::picture::LivePicture;
 use crate::live::source::LiveSource;
 use crate::live::subscription::WindowSubscription;
 use crate::live_windows::message::{Lag, SummedCounts};
+use crate::reports::diff_noise::DiffNoise;
 use crate::reports::display::DisplayOptions;
 
 /// How long is read at a time.
@@ -54,6 +55,8 @@ struct FedPicture {
     lag: Lag,
     /// The processes whose sum it is; `None`: it is that of one.
     processes: Option<SummedCounts>,
+    /// Windows before this one were lost.
+    has_lost: bool,
 }
 
 /// What the threads and the view share.
@@ -165,7 +168,24 @@ fn follow(
 #[derive(Default)]
 struct GrowthStart {
     time_ns: u64,
-    live: Vec<Tally>,
+    live: Vec<LiveAtMark>,
+}
+
+/// What a group had live at the mark, and had allocated and freed until then.
+#[derive(Clone, Copy, Default)]
+struct LiveAtMark {
+    live: Tally,
+    flow: FlowMark,
+}
+
+impl LiveAtMark {
+    /// What was live then, and is live now.
+    fn until(self, running: &RunningFlow) -> [Tally; 2] {
+        let (mut before, mut now) = (self.live, running.flow.live);
+        let came = running.since(self.flow).allocated.variance;
+        [before.variance, now.variance] = share_live([before.variance, now.variance], came);
+        [before, now]
+    }
 }
 
 /// What was there at the last picture.
@@ -232,7 +252,8 @@ impl Follow {
     fn answer(&mut self, request: &FeedRequest) {
         match request {
             FeedRequest::Mark => {
-                let live = self.follower.state().groups().map(|group| group.live).collect();
+                let at_mark = |running: RunningFlow| LiveAtMark { live: running.flow.live, flow: running.mark() };
+                let live = self.follower.state().running_groups().map(at_mark).collect();
                 self.mark = GrowthStart { time_ns: self.follower.state().totals().time_ns, live };
             }
             FeedRequest::Snapshot => {
@@ -254,7 +275,8 @@ impl Follow {
             allocated_ever += running.flow.allocated;
             freed_ever += running.flow.freed;
             let group = running.since(before.next().unwrap_or_default());
-            (group, at_mark.next().unwrap_or_default())
+            let [at_mark, live] = at_mark.next().unwrap_or_default().until(&running);
+            (GroupFlow { live, ..group }, at_mark)
         });
         let empty = |(group, at_mark): &(GroupFlow, Tally)| {
             [group.live, group.allocated, *at_mark].iter().all(|tally| *tally == Tally::default())
@@ -276,6 +298,7 @@ impl Follow {
             ended: self.follower.has_ended(),
             lag,
             processes: None,
+            has_lost: false,
         };
         self.shared.show(fed);
         Ok(())
@@ -307,13 +330,15 @@ fn prepare(shared: &Shared) {
 
 fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord, last_ns: &mut u64) -> Result<Board> {
     let FedPicture { picture, totals, points, window_ns, events, allocated_ever, freed_ever, .. } = fed;
-    let FedPicture { mark_ns, ended, lag, processes, .. } = fed;
+    let FedPicture { mark_ns, ended, lag, processes, has_lost, .. } = fed;
     let mut capture = picture.capture(symbolizer)?;
     capture.fold(&DisplayOptions::default())?;
-    let mut rows = rows(&capture);
+    let mut rows = rows(&capture, mark_ns > 0);
     // A picture for a key, or of a recording that rests, is no window.
     if totals.time_ns > *last_ns {
-        growth.note(&mut rows);
+        // One that came too soon was not taken.
+        let follows = !has_lost && totals.time_ns.saturating_sub(window_ns) <= *last_ns;
+        growth.note(&mut rows, follows, DiffNoise::of_moments(&capture));
         *last_ns = totals.time_ns;
     }
     let threads = threads(&capture);

@@ -14,6 +14,7 @@ use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
 use super::view::{KEYS, LiveView, ShownProcess, ViewRequest};
 use crate::live_windows::message::{Lag, SummedCounts};
+use crate::reports::diff_noise::DiffNoise;
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
 use crate::screen::NextAction;
@@ -32,8 +33,8 @@ fn board(lines: &[(&str, u64, u64, u64)], growth: &mut GrowthRecord) -> Arc<Boar
     });
     capture.analysis.groups = groups.collect();
     capture.fold(&DisplayOptions::default()).unwrap();
-    let mut rows = rows(&capture);
-    growth.note(&mut rows);
+    let mut rows = rows(&capture, true);
+    growth.note(&mut rows, true, DiffNoise::of_moments(&capture));
     let live = Tally { bytes: lines.iter().map(|line| line.1).sum(), count: lines.len() as u64, ..Tally::default() };
     let points = (0..100).map(|at| LivePoint { time_ns: at * 100_000_000, live_bytes: at * 1000, rss_bytes: 500_000 });
     let totals = LiveTotals {
@@ -238,7 +239,7 @@ fn rows_of_one_name_are_one_series_and_one_suspect() {
         let mut board = Arc::into_inner(board(&lines, &mut GrowthRecord::default())).unwrap();
         let lib = board.rows.iter().find(|row| row.label.whole().words().starts_with("lib")).cloned().unwrap();
         board.rows.push(lib);
-        growth.note(&mut board.rows);
+        growth.note(&mut board.rows, true, DiffNoise::of_moments(&board.capture));
         let suspects = board.rows.iter().filter(|row| row.is_suspect(board.totals.live.bytes)).count();
         assert_eq!(suspects, if window < u64::from(SUSPICIOUS) { 0 } else { 2 });
         let text = super::metrics::text(&Arc::new(board));

@@ -1,6 +1,7 @@
 //! Pictures of the windows that a recording sends.
 //!
-//! Invariant: growth since a mark is that of the groups, which keep their ids from window to window.
+//! Invariant: growth since a mark is that of the groups, which keep their ids from window to window. What they have the same samples
+//! of at both moments is known as long as no window was lost.
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,11 +10,11 @@ use std::time::Duration;
 
 use anyhow::Result;
 use memtrack_format::Allocator;
-use memtrack_reader::analysis::{Group, Groups, Sum, Variance, ViewVariances};
+use memtrack_reader::analysis::{Group, Groups, Sum, Variance, ViewVariances, share_live};
 use memtrack_reader::{StackId, ThreadId};
 
 use super::{FedPicture, FeedRequest, Shared};
-use crate::live::picture::{AT_MARK, LIVE};
+use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
 use crate::live::received_window::{NextWindow, ReceivedWindow};
 use crate::live::source::LiveSource;
 use crate::live::subscription::WindowSubscription;
@@ -33,7 +34,18 @@ pub(super) struct ReceivedWindows<'a> {
     newest: Option<ReceivedWindow>,
     mark_ns: u64,
     /// What was live at the mark.
-    mark: HashMap<WindowGroupKey, (Sum, Variance)>,
+    mark: HashMap<WindowGroupKey, GroupAtMark>,
+    /// What came since the mark is not all known.
+    has_lost: bool,
+}
+
+/// What a group had live at the mark.
+#[derive(Clone, Copy, Debug, Default)]
+struct GroupAtMark {
+    live: Sum,
+    variance: Variance,
+    /// That of what it has allocated since.
+    came: Variance,
 }
 
 impl<'a> ReceivedWindows<'a> {
@@ -43,7 +55,7 @@ impl<'a> ReceivedWindows<'a> {
         shared: &'a Shared,
         asked: &'a Receiver<FeedRequest>,
     ) -> Self {
-        Self { subscription, source, shared, asked, newest: None, mark_ns: 0, mark: HashMap::new() }
+        Self { subscription, source, shared, asked, newest: None, mark_ns: 0, mark: HashMap::new(), has_lost: false }
     }
 
     /// Shows windows; `true`: the recording was lost before it ended.
@@ -53,7 +65,10 @@ impl<'a> ReceivedWindows<'a> {
                 self.answer(&request);
             }
             match self.subscription.next(WAIT)? {
-                NextWindow::Window(window) => self.newest = Some(*window),
+                NextWindow::Window(window) => {
+                    self.note_allocated(&window);
+                    self.newest = Some(*window);
+                }
                 NextWindow::Nothing => continue,
                 NextWindow::Lost => return Ok(!self.subscription.is_sum()),
             }
@@ -68,6 +83,15 @@ impl<'a> ReceivedWindows<'a> {
         Ok(false)
     }
 
+    /// Adds up what groups with something live at the mark have allocated since.
+    fn note_allocated(&mut self, window: &ReceivedWindow) {
+        self.has_lost |= window.skipped > 0;
+        let Some(variances) = &window.sums.variances else { return };
+        for (group, of) in window.sums.groups.iter().zip(variances) {
+            self.mark.get_mut(&key(&group)).into_iter().for_each(|at_mark| at_mark.came += of.of(ALLOCATED));
+        }
+    }
+
     fn answer(&mut self, request: &FeedRequest) {
         match request {
             FeedRequest::Mark => {
@@ -75,8 +99,9 @@ impl<'a> ReceivedWindows<'a> {
                 let variances = newest.sums.variances.iter().flatten().map(|of| of.of(LIVE));
                 let all = newest.sums.groups.iter().zip(variances.chain(std::iter::repeat(Variance::EXACT)));
                 let live = all.filter(|(group, _)| group.peak.bytes > 0);
-                self.mark = live.map(|(group, variance)| (key(&group), (group.peak, variance))).collect();
-                self.mark_ns = newest.message.t1_ns;
+                let at_mark = |(group, variance): (Group, _)| GroupAtMark { live: group.peak, variance, came: Variance::EXACT };
+                self.mark = live.map(|of| (key(&of.0), at_mark(of))).collect();
+                (self.mark_ns, self.has_lost) = (newest.message.t1_ns, false);
                 self.show();
             }
             FeedRequest::Snapshot => {
@@ -91,15 +116,18 @@ impl<'a> ReceivedWindows<'a> {
         let mut at_mark = self.mark.clone();
         let mut variances = window.sums.variances.clone();
         let with_mark = |(at, group): (usize, Group)| {
-            let (allocated, variance) = at_mark.remove(&key(&group)).unwrap_or_default();
-            let of = variances.as_mut().and_then(|variances| variances.get_mut(at));
-            of.into_iter().for_each(|of| *of = of.with(AT_MARK, variance));
-            Group { allocated, ..group }
+            let GroupAtMark { live, variance, came } = at_mark.remove(&key(&group)).unwrap_or_default();
+            if let Some(of) = variances.as_mut().and_then(|variances| variances.get_mut(at)) {
+                let moments = [variance, of.of(LIVE)];
+                let [before, now] = if self.has_lost { moments } else { share_live(moments, came) };
+                *of = of.with(AT_MARK, before).with(LIVE, now);
+            }
+            Group { allocated: live, ..group }
         };
         let mut groups: Groups = window.sums.groups.iter().enumerate().map(with_mark).collect();
         // What is all freed since the mark.
-        for ((stack, thread, allocator), (allocated, variance)) in at_mark {
-            groups.push(&Group { allocated, ..Group::new(stack, allocator, thread) });
+        for ((stack, thread, allocator), GroupAtMark { live, variance, .. }) in at_mark {
+            groups.push(&Group { allocated: live, ..Group::new(stack, allocator, thread) });
             let of = ViewVariances::default().with(AT_MARK, variance);
             variances.iter_mut().for_each(|variances| variances.push(of));
         }
@@ -116,6 +144,7 @@ impl<'a> ReceivedWindows<'a> {
             ended: message.last,
             lag: message.lag,
             processes: message.processes,
+            has_lost: window.skipped > 0,
         });
     }
 }

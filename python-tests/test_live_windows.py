@@ -196,7 +196,9 @@ def test_a_program_that_mostly_waits_has_windows_of_the_same_length(memtrack, op
 
     def attempt():
         capture = memtrack.record(sys.executable, "-c", SLOW, options=options)
-        windows, _ = windows_of(capture.reading("live", "--jsonl", "--every", "100ms", capture.path).splitlines())
+        lines = capture.reading("live", "--jsonl", "--every", "100ms", capture.path).splitlines()
+        windows, _ = windows_of(lines)
+        is_like_the_capture(lines, capture)
         spans = [(window["t0_ms"], window["t1_ms"]) for window, _ in windows]
         for (begin, end), (window, _) in zip(spans, windows):
             allocations = capture.stats("--from", f"{begin}ms", "--to", f"{end}ms")["allocations"]
@@ -208,12 +210,22 @@ def test_a_program_that_mostly_waits_has_windows_of_the_same_length(memtrack, op
     in_one_of(10, attempt)
 
 
+def is_like_the_capture(lines, capture):
+    """What windows say of the recording is what an export of the capture says."""
+    told, whole = (json.loads(text[0]) for text in (lines, capture.reading("transform", "jsonl", "-o", "-", capture.path).splitlines()))
+    assert told["type"] == whole["type"] == "meta"
+    for name in ("aggregated", "has_allocation_timestamps"):
+        assert told[name] == whole[name], name
+
+
 def test_windows_of_an_aggregated_recording_are_the_times_between_its_sums(memtrack, seen):
     path = memtrack.directory / "sums.bin"
     process = start(memtrack, [sys.executable, "-c", PYTHON, str(seen)], path, "--aggregate")
     lines = watched(memtrack, seen, path)
     assert process.wait(PATIENCE) == 0
     windows, _ = windows_of(lines)
+    is_like_the_capture(lines, Capture(memtrack, path))
+    assert json.loads(lines[0])["aggregated"]
     stats, live, ever = Capture(memtrack, path).stats(), {}, (0, 0)
     assert len(windows) >= 2
     for number, (window, stacks) in enumerate(windows):

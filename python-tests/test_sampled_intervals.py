@@ -1,9 +1,11 @@
 """Sampled captures: of the rows that a report shows, as many intervals as promised hold the truth; text says what JSON says."""
 
 import json
+import re
 import subprocess
 
 from conftest import PATIENCE
+from test_run_live import Emulator, screen
 
 # Each function has one block; most have no sample, and no row.
 MANY_FUNCTIONS = "#include <stdlib.h>\nvoid *volatile kept[2000];\n" + "".join(
@@ -223,3 +225,56 @@ def test_what_two_snapshots_of_a_recording_have_in_common_is_no_chance(executabl
 def test_what_was_replaced_between_two_snapshots_is_chance(executable, tmp_path):
     report, _ = grown(executable, tmp_path, ("--leaks",), "3000", "6000")
     assert report["change_high"] - report["change_low"] > 25e6, report
+
+
+GROWN = r"\n *\+([\d.]+) MB +([\d.]+) MB "
+
+
+def shown_after(view, moment_ms):
+    """Waits until the view shows a later moment of the recording: all that was recorded before."""
+    now_ms = 0
+    while now_ms <= moment_ms:
+        assert view.read(0.1)
+        if found := re.search(r" recording ([\d.]+) (m?s) ", screen(view.output)):
+            now_ms = float(found[1]) * (1 if found[2] == "ms" else 1000)
+
+
+def watched_growth(executable, tmp_path):
+    """What the live view says that has grown since the mark, and its chance, in MB; and the difference of snapshots at both moments."""
+    program, snapshots = tmp_path / "program", [tmp_path / "first.bin", tmp_path / "second.bin"]
+    if not program.exists():
+        program = built(tmp_path, GROWING).rename(program)
+    run = [executable, "run", "-q", "-f", "--no-native", "--sample", "-o", tmp_path / "grown.bin", program, "15000", "0", "900"]
+    run = subprocess.Popen(run, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    view = None
+    for number, snapshot in enumerate(snapshots):
+        pid = run.stdout.readline().strip()
+        view = view or Emulator([executable, "live", "--every", "200ms", pid], tmp_path, columns=120)
+        subprocess.run([executable, "snapshot", "-f", pid, "-o", snapshot], capture_output=True, timeout=PATIENCE, check=True)
+        shown_after(view, json.loads(told(executable, "stats", "--json", snapshot))["capture"]["duration_ms"])
+        if number == 0:
+            view.press(b"r")
+            view.until_shown(r"2 Since \d")
+            view.press(b"2")
+        else:
+            text = view.until_shown(GROWN)
+        run.stdin.write("\n")
+        run.stdin.flush()
+    grown, noise = re.search(GROWN, text).groups()
+    assert run.wait(PATIENCE) == 0
+    view.press(b"q")
+    assert view.end()[0] == 0
+    return float(grown), float(noise), json.loads(told(executable, "diff", "--leaks", "--json", *snapshots))
+
+
+def test_growth_of_the_live_view_is_as_sure_as_that_of_snapshots(executable, tmp_path):
+    covered = 0
+    for _ in range(6):
+        grown, noise, report = watched_growth(executable, tmp_path)
+        change = report["new_total"] - report["base_total"]
+        of_snapshots = (report["change_high"] - report["change_low"]) / 2e6
+        # 300 MB that are live at both moments are known to 35 MB.
+        assert abs(grown - change / 1e6) < 0.1 and noise < 1.05 * of_snapshots < 15, (grown, noise, report)
+        covered += abs(grown - 18) <= noise
+    # Of 6 intervals of 95 %, with a probability below 1e-4, fewer than 3 cover.
+    assert covered >= 3

@@ -19,8 +19,8 @@ use memtrack_reader::program::Program;
 use memtrack_reader::symbols::{Symbolizer, apply};
 use memtrack_reader::{Analysis, Frames, Thread};
 
-use crate::live_windows::message::{WindowMessage, WindowSums};
 pub(crate) use crate::live_windows::message::{ALLOCATED, AT_MARK, FREED, LIVE};
+use crate::live_windows::message::{WindowMessage, WindowSums};
 use crate::reports::capture_info::{Capture, CaptureInfo};
 use crate::reports::presentation::Presentation;
 

@@ -81,8 +81,14 @@ impl DiffNoise {
         !self.is_exact() && low <= 0 && high >= 0
     }
 
+    /// Half the length of the interval of the change.
+    pub(crate) fn half_length(&self, pair: &FigurePair) -> u64 {
+        let (low, high) = self.range(pair);
+        u64::try_from((high - low) / 2).unwrap_or(u64::MAX)
+    }
+
     /// Half the interval of the change: the larger half.
-    pub(crate) fn half(&self, pair: &FigurePair) -> u64 {
+    pub(super) fn half(&self, pair: &FigurePair) -> u64 {
         let (low, high) = self.range(pair);
         let figure = |tally: Tally| i128::from(if self.counts { tally.count } else { tally.bytes });
         let change = figure(pair.new) - figure(pair.base);

@@ -135,7 +135,10 @@ mod tests {
     fn what_stays_is_no_chance_and_what_came_and_went_is() {
         let is_near = |held, came, wanted: [f64; 2]| {
             let found = unshared(held, came);
-            assert!(found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 0.01), "{found:?} {wanted:?}");
+            assert!(
+                found.iter().zip(wanted).all(|(found, wanted)| (found - wanted).abs() < 0.01),
+                "{found:?} {wanted:?}"
+            );
         };
         is_near([600, 600], 0, [0.0, 0.0]);
         is_near([600, 636], 36, [0.0, 36.0]);
@@ -150,6 +153,9 @@ mod tests {
     #[test]
     fn what_each_moment_has_by_itself_stays() {
         let [earlier, later] = share_live([samples(600), samples(636)], samples(36));
-        assert_eq!([earlier.sample_numbers(), later.sample_numbers()], [samples(600), samples(636)].map(Variance::sample_numbers));
+        assert_eq!(
+            [earlier.sample_numbers(), later.sample_numbers()],
+            [samples(600), samples(636)].map(Variance::sample_numbers)
+        );
     }
 }

@@ -160,7 +160,7 @@ impl Growth {
         if let Some(came) = self.came {
             [base.variance, new.variance] = share_live([base.variance, new.variance], came);
         }
-        noise.half(&FigurePair { base, new })
+        noise.half_length(&FigurePair { base, new })
     }
 }
 
@@ -178,8 +178,8 @@ pub(super) fn rows(capture: &Capture, has_mark: bool) -> Vec<BoardRow> {
         let before = at_mark.bytes;
         let of_live = live.bytes_range();
         let grown_noise = match has_mark {
-            true => noise.half(&FigurePair { base: at_mark, new: live }),
-            false => (of_live.1 - live.bytes).max(live.bytes - of_live.0),
+            true => noise.half_length(&FigurePair { base: at_mark, new: live }),
+            false => (of_live.1 - of_live.0) / 2,
         };
         BoardRow {
             key: row.key,

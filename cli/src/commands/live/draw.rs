@@ -103,10 +103,19 @@ impl LiveStyles {
             (3, format!(" in {} {blocks}", live.number())),
             (2, format!("   peak {}", size(totals.peak_bytes))),
             (1, format!("   resident {resident}")),
-            (4, samples.map_or_else(String::new, |bytes| format!("   estimates from samples {} apart", size(bytes.get())))),
-            (7, samples.map_or_else(String::new, |bytes| format!("; unseen: at most {} of a stack", size(unseen_bytes(bytes))))),
+            (
+                4,
+                samples
+                    .map_or_else(String::new, |bytes| format!("   estimates from samples {} apart", size(bytes.get()))),
+            ),
+            (
+                6,
+                samples.map_or_else(String::new, |bytes| {
+                    format!("; unseen: at most {} of a stack", size(unseen_bytes(bytes)))
+                }),
+            ),
             (5, format!("   {}/s allocated", size(rate(board.allocated)))),
-            (6, format!("   {} events/s", count(rate(board.events)))),
+            (7, format!("   {} events/s", count(rate(board.events)))),
         ];
         Line::from(fitting(parts, width))
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memtrack_format::Allocator;
-use memtrack_reader::analysis::{Group, Sum, Tally};
+use memtrack_reader::analysis::{Group, Sum, Tally, Variance, ViewVariances, share_live};
 use memtrack_reader::live::{LivePoint, LiveTotals};
 use memtrack_reader::{StackId, ThreadId};
 use ratatui::Terminal;
@@ -13,7 +13,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
 use super::view::{KEYS, LiveView, ShownProcess, ViewRequest};
-use crate::live_windows::message::{Lag, SummedCounts};
+use crate::live_windows::message::{AT_MARK, LIVE, Lag, SummedCounts};
 use crate::reports::diff_noise::DiffNoise;
 use crate::reports::display::DisplayOptions;
 use crate::reports::fixture;
@@ -269,5 +269,73 @@ fn any_screen_and_no_figures_are_drawn() {
         screen(&mut view, width, height);
         press(&mut view, "4?");
         screen(&mut view, width, height);
+    }
+}
+
+/// A recording of samples, of which a line holds 600 at the mark, and 36 more now.
+fn sampled(shared: bool) -> Board {
+    let mut board = Arc::into_inner(board(&[("cache", 0, 0, 0)], &mut GrowthRecord::default())).unwrap();
+    let mut capture = fixture::empty();
+    let mean = 512 << 10;
+    capture.info.process.sample_bytes = Some(mean);
+    let of = |samples: f32| Variance::of_numbers([samples * 2.7e11, samples * 1.4e17, samples * 3e6, samples * 5e9]);
+    let (before, now) = (of(600.0), of(636.0));
+    let [before, now] = if shared { share_live([before, now], of(36.0)) } else { [before, now] };
+    let sum = |samples: u64| Sum { bytes: samples * mean, count: samples * 1700, first_order: 0, first_time_ns: 0 };
+    let group = Group::new(StackId::EMPTY, Allocator::Malloc, ThreadId(0));
+    capture.analysis.groups = [Group { peak: sum(636), allocated: sum(600), ..group }].into_iter().collect();
+    capture.analysis.variances = Some(vec![ViewVariances::default().with(LIVE, now).with(AT_MARK, before)]);
+    board.rows = rows(&capture, true);
+    board.totals.live = Tally { bytes: 636 * mean, count: 636 * 1700, ..Tally::default() };
+    board.capture = capture;
+    board
+}
+
+#[test]
+fn what_a_line_has_held_since_the_mark_is_no_chance_of_its_growth() {
+    let noise = |shared| sampled(shared).rows[0].noise;
+    let grown = 36 * (512 << 10);
+    // 36 samples are known to a third, 1236 in both moments to more than all that has grown.
+    assert!((5_000_000..9_000_000).contains(&noise(true)), "{}", noise(true));
+    assert!(noise(false) > 30_000_000, "{}", noise(false));
+    let board = sampled(true);
+    assert!(board.rows[0].grown == grown && !board.rows[0].is_noise() && sampled(false).rows[0].is_noise());
+    // What it holds is as sure as ever.
+    let [with, without] = [true, false].map(|shared| sampled(shared).rows[0].live.bytes_range());
+    assert_eq!(with, without);
+}
+
+#[test]
+fn a_suspect_of_samples_has_grown_by_more_than_what_came_may_be_by_chance() {
+    let noise = |came: f32, follows: bool| {
+        let mut growth = GrowthRecord::default();
+        let mut board = sampled(false);
+        let one = Variance::of_numbers([2.7e11, 1.4e17, 3e6, 5e9]);
+        for window in 0..=u64::from(SUSPICIOUS) {
+            board.rows[0].live.bytes += 9 * (512 << 10);
+            board.rows[0].live.variance = Variance::of_numbers(one.numbers().map(|of| of * (600 + 9 * window) as f32));
+            board.rows[0].allocated.variance = Variance::of_numbers(one.numbers().map(|of| of * came));
+            growth.note(&mut board.rows, follows, DiffNoise::of_moments(&board.capture));
+        }
+        (board.rows[0].is_suspect(board.totals.live.bytes), board.rows[0].risen_noise)
+    };
+    let (kept, replaced, unknown) = (noise(9.0, true), noise(2000.0, true), noise(9.0, false));
+    assert!(kept.0 && kept.1 < 9_000_000, "{kept:?}");
+    assert!(!replaced.0 && replaced.1 > 30_000_000, "{replaced:?}");
+    assert_eq!(unknown, replaced);
+}
+
+#[test]
+fn figures_that_fit_are_whole_and_those_that_matter_most_come_first() {
+    let figures = |width| {
+        let mut view = LiveView::default();
+        view.update(Arc::new(sampled(true)));
+        screen(&mut view, width, 24).remove(1)
+    };
+    assert_eq!(figures(80), " live 333 MB ± 26.7 MB   peak 2.00 MB   resident 8.00 MB   0 B/s allocated");
+    assert_eq!(figures(44), " live 333 MB ± 26.7 MB   resident 8.00 MB");
+    let wide = figures(200);
+    for part in ["in 1,081,200", "blocks", "estimates from samples 524 kB apart; unseen: at most 1.57 MB of a stack"] {
+        assert!(wide.contains(part), "{wide}");
     }
 }

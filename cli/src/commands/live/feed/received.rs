@@ -99,7 +99,8 @@ impl<'a> ReceivedWindows<'a> {
                 let variances = newest.sums.variances.iter().flatten().map(|of| of.of(LIVE));
                 let all = newest.sums.groups.iter().zip(variances.chain(std::iter::repeat(Variance::EXACT)));
                 let live = all.filter(|(group, _)| group.peak.bytes > 0);
-                let at_mark = |(group, variance): (Group, _)| GroupAtMark { live: group.peak, variance, came: Variance::EXACT };
+                let at_mark =
+                    |(group, variance): (Group, _)| GroupAtMark { live: group.peak, variance, came: Variance::EXACT };
                 self.mark = live.map(|of| (key(&of.0), at_mark(of))).collect();
                 (self.mark_ns, self.has_lost) = (newest.message.t1_ns, false);
                 self.show();

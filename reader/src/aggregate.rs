@@ -16,6 +16,7 @@ use crate::analysis::{
 use crate::error::Error;
 use crate::event::{CountedAllocations, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
+use crate::live::{WindowGroups, WindowRow};
 use crate::native::NativeModule;
 
 /// The content of an aggregated capture.
@@ -41,13 +42,35 @@ pub fn save(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggrega
     }
 }
 
-/// The same with only the stacks of the groups, and what these refer to: for a part of a large capture.
+/// A window, with only the stacks of its groups, and what these refer to: the sum of the peak has what is live, that of temporary
+/// allocations what was allocated, that of leaks what was freed. Counts that are not 0 are one higher: a group of which something was
+/// unmapped has bytes without a block, and a sum is kept where its count is not 0.
 #[must_use]
-pub fn save_used(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Aggregate {
-    let groups: Vec<Group> = analysis.groups.iter().collect();
+pub fn save_window(window: &WindowGroups, frames: &Frames, threads: &[Thread]) -> Aggregate {
+    let mut groups: Vec<_> = window.rows().iter().map(save_row).collect();
+    let used = save_used(&mut groups, frames, threads);
+    let variances = window.variances().into_iter().flatten().map(|[allocated, freed, live]| {
+        let of = ViewVariances::default().with(View::HighWaterMark, *live);
+        save_view_variances(&of.with(View::Temporary, *allocated).with(View::Leaks, *freed))
+    });
+    Aggregate { groups, totals: save_totals(&Totals::default()), variances: variances.collect(), ..used }
+}
+
+fn save_row(row: &WindowRow) -> aggregate::AggregateGroup {
+    let sum = |(bytes, count): (u64, u64)| {
+        let count = if bytes > 0 || count > 0 { count.saturating_add(1) } else { 0 };
+        aggregate::AggregateSum { count, bytes, first_order: 0, first_time_ns: 0 }
+    };
+    let none = sum((0, 0));
+    let sums = [none, sum(row.live), sum(row.freed), none, sum(row.allocated)];
+    aggregate::AggregateGroup { stack: row.stack.0, allocator: row.allocator as u8, thread: row.thread.0, sums }
+}
+
+/// The tables that these groups refer to, whose stacks are numbered anew.
+fn save_used(groups: &mut [aggregate::AggregateGroup], frames: &Frames, threads: &[Thread]) -> Aggregate {
     // Number 0 of stacks is the empty one. Parents have lower numbers than their children.
     let mut stacks = vec![0_u32; frames.stacks().len() + 1];
-    groups.iter().for_each(|group| mark(&mut stacks, group.stack.0));
+    groups.iter().for_each(|group| mark(&mut stacks, group.stack));
     for at in (1..stacks.len()).rev() {
         if let Some(node) = frames.node(StackId(at as u32)).filter(|_| stacks[at] != 0) {
             mark(&mut stacks, node.parent.0);
@@ -60,21 +83,17 @@ pub fn save_used(analysis: &Analysis, frames: &Frames, threads: &[Thread]) -> Ag
         nodes.push((stacks[node.parent.0 as usize], used.frame(node.frame, frames)));
         stacks[at] = nodes.len() as u32;
     }
-    let group = |group: &Group| {
-        let stack = stacks.get(group.stack.0 as usize).copied().unwrap_or(0);
-        aggregate::AggregateGroup { stack, ..save_group(group) }
-    };
+    for group in groups {
+        group.stack = stacks.get(group.stack as usize).copied().unwrap_or(0);
+    }
     Aggregate {
         names: used.names,
         frames: used.frames,
         stacks: nodes,
         threads: threads.iter().map(|thread| (thread.tid, thread.name.clone())).collect(),
-        groups: groups.iter().map(group).collect(),
-        totals: save_totals(&analysis.totals),
         columns: used.columns,
         modules: frames.native_modules().iter().map(save_module).collect(),
         places: used.places,
-        variances: save_variances(analysis),
         counts: save_counts(threads),
         ..Aggregate::default()
     }
@@ -232,8 +251,11 @@ fn save_counts(threads: &[Thread]) -> Vec<(u64, u64)> {
 }
 
 fn save_variances(analysis: &Analysis) -> Vec<aggregate::AggregateVariances> {
-    let all = analysis.variances.iter().flatten();
-    all.map(|of_group| SAVED_VIEWS.map(|view| of_group.of(view).numbers().map(f32::to_bits))).collect()
+    analysis.variances.iter().flatten().map(save_view_variances).collect()
+}
+
+fn save_view_variances(of_group: &ViewVariances) -> aggregate::AggregateVariances {
+    SAVED_VIEWS.map(|view| of_group.of(view).numbers().map(f32::to_bits))
 }
 
 /// Those of the groups that are restored.
@@ -352,9 +374,10 @@ fn numbers(totals: &mut Totals) -> Vec<&mut u64> {
 #[cfg(test)]
 mod tests {
     use super::{restore, save};
-    use crate::analysis::Analysis;
+    use crate::analysis::{Analysis, GroupFlow, Tally};
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::{Frame, Frames};
+    use crate::live::WindowGroups;
     use crate::{Options, Replay};
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::{Allocator, MapClass};
@@ -362,14 +385,18 @@ mod tests {
     /// What no group uses is left out, and what is left is the same; ids of tables that have more stay.
     #[test]
     fn a_part_is_saved_with_what_it_uses() {
-        let (mut analysis, mut frames, threads) = example();
+        let (_, mut frames, threads) = example();
         let name = frames.name_id("other").unwrap();
         let other = frames.id_of(Frame { function: name, file: name, line: 1, column: 0 }).unwrap();
         let used = frames.stack_of(&[other, other, other]).unwrap();
         let unused = frames.stack_of(&[other, other, other, other]).unwrap();
-        analysis.groups = analysis.groups.iter().skip(1).take(1).collect();
-        analysis.groups.change(0, |group| group.stack = used);
-        let saved = super::save_used(&analysis, &frames, &threads);
+        let tally = |bytes, count| Tally { bytes, count, ..Tally::default() };
+        let (thread, allocator) = (ThreadId(0), Allocator::Calloc);
+        // A part of a mapping has ended.
+        let [allocated, freed, live] = [tally(7, 1), tally(4096, 0), tally(900, 3)];
+        let mut window = WindowGroups::new(true);
+        window.push(&GroupFlow { stack: used, thread, allocator, allocated, freed, live, peak: None });
+        let saved = super::save_window(&window, &frames, &threads);
         assert_eq!(
             (saved.stacks.len(), saved.frames.len(), saved.names.as_slice()),
             (3, 1, ["other".to_owned()].as_slice())
@@ -377,10 +404,9 @@ mod tests {
         let saved = Aggregate::decode(&saved.encode()).unwrap();
         let (restored, tables, _) = restore(&saved).unwrap();
         let group = restored.groups.get(0).unwrap();
-        assert_eq!(
-            (group.allocated, tables.root_to_leaf(group.stack).len()),
-            (analysis.groups.get(0).unwrap().allocated, 3)
-        );
+        let sums = [group.temporary, group.leaked, group.peak, group.allocated].map(|sum| (sum.bytes, sum.count));
+        assert_eq!(sums, [(7, 2), (4096, 1), (900, 4), (0, 0)]);
+        assert_eq!((group.thread, group.allocator, tables.root_to_leaf(group.stack).len()), (thread, allocator, 3));
         let (restored, _) = super::restore_into(&mut frames, &saved).unwrap();
         assert_eq!((restored.groups.get(0).unwrap().stack, frames.stack_of(&[other; 4]).unwrap()), (used, unused));
     }

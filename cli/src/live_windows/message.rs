@@ -11,7 +11,7 @@ use memtrack_format::aggregate::Aggregate;
 use memtrack_format::meta::Process;
 use memtrack_reader::analysis::{Group, GroupFlow, Groups, SampleWeights, Sum, Tally, ViewVariances};
 use memtrack_reader::live::{LiveFollower, LivePoint, LiveTotals, LiveWindow};
-use memtrack_reader::{Analysis, Frames, Thread, View, aggregate};
+use memtrack_reader::{Frames, Thread, View, aggregate};
 use serde::{Deserialize, Serialize};
 
 /// The view that has what is live.
@@ -184,19 +184,10 @@ impl WindowLine {
     pub(crate) fn of(window: &LiveWindow, follower: &mut LiveFollower) -> Result<Self> {
         let lag = Lag::of(follower)?;
         let follower = &*follower;
-        let is_sampled = follower.process().sample_bytes.is_some();
         let message = |tally: Tally| TallyMessage::of(tally, follower.process());
-        let sum = |tally: fn(&GroupFlow) -> Tally| message(window.groups.iter().map(tally).sum());
-        let (mut allocated, mut freed) = (Tally::default(), Tally::default());
-        for group in follower.state().groups() {
-            allocated += group.allocated;
-            freed += group.freed;
-        }
-        let flows = window.groups.iter().map(|flow| (*flow, Tally::default()));
-        let WindowSums { groups, variances } = WindowSums::of(flows, is_sampled);
-        let groups = groups.iter().map(|group| with_counts(group, one_more)).collect();
-        let analysis = Analysis { groups, variances, ..Analysis::default() };
-        let sums = aggregate::save_used(&analysis, follower.frames(), follower.threads()).encode();
+        let [allocated, freed] = window.groups.moved();
+        let [total_allocated, total_freed] = follower.state().moved();
+        let sums = aggregate::save_window(&window.groups, follower.frames(), follower.threads()).encode();
         let LiveTotals { events, live, peak_bytes, peak_time_ns, rss_bytes, rss_peak_bytes, unmatched_frees, .. } =
             window.totals;
         let points = follower.state().history().points().iter();
@@ -208,11 +199,11 @@ impl WindowLine {
                 t1_ns: window.to_ns,
                 events: window.events,
                 live: message(live),
-                allocated: sum(|group| group.allocated),
-                freed: sum(|group| group.freed),
+                allocated: message(allocated),
+                freed: message(freed),
                 total_events: events,
-                total_allocated: message(allocated),
-                total_freed: message(freed),
+                total_allocated: message(total_allocated),
+                total_freed: message(total_freed),
                 peak_bytes,
                 peak_ns: peak_time_ns,
                 rss_bytes,
@@ -301,7 +292,7 @@ impl WindowMessage {
         }
         let sums = Aggregate::decode(&STANDARD.decode(&self.sums)?).context("the sums in a window are damaged")?;
         let (analysis, threads) = aggregate::restore_into(frames, &sums)?;
-        let groups = analysis.groups.iter().map(|group| with_counts(group, one_less)).collect();
+        let groups = analysis.groups.iter().map(with_counts).collect();
         Ok((WindowSums { groups, variances: analysis.variances }, threads, process))
     }
 }
@@ -318,19 +309,11 @@ pub(crate) fn group(flow: &GroupFlow, at_mark: Tally) -> Group {
     Group { peak: sum(live), temporary: sum(allocated), leaked: sum(freed), allocated: sum(at_mark), ..group }
 }
 
-/// Sums without a block, of which something was unmapped, have bytes, too: these are kept only where the count is not 0.
-fn one_more(sum: &mut Sum) {
-    if sum.bytes > 0 || sum.count > 0 {
-        sum.count = sum.count.saturating_add(1);
+/// Counts as they are: see [`aggregate::save_window`].
+fn with_counts(mut group: Group) -> Group {
+    for sum in [&mut group.peak, &mut group.temporary, &mut group.leaked] {
+        sum.count = sum.count.saturating_sub(1);
     }
-}
-
-fn one_less(sum: &mut Sum) {
-    sum.count = sum.count.saturating_sub(1);
-}
-
-fn with_counts(mut group: Group, change: fn(&mut Sum)) -> Group {
-    [&mut group.peak, &mut group.temporary, &mut group.leaked].into_iter().for_each(change);
     group
 }
 

@@ -142,7 +142,7 @@ impl PushedTree {
 
     fn window(&mut self, follower: &LiveFollower, window: LiveWindow) -> Result<PushedWindow> {
         let LiveWindow { from_ns, to_ns, groups, totals, .. } = window;
-        let groups = groups.into_iter().map(|group| (group, memtrack_reader::analysis::Tally::default()));
+        let groups = groups.iter().map(|group| (group, memtrack_reader::analysis::Tally::default()));
         let capture = LivePicture::of(follower, groups, totals).capture(&mut self.symbolizer)?;
         let process = follower.process();
         Ok(PushedWindow {

@@ -28,6 +28,16 @@ pub struct GroupFlow {
     pub peak: Option<Tally>,
 }
 
+/// What a group of an exact recording has allocated and freed since the recording began, as bytes and numbers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExactFlow {
+    pub(crate) stack: StackId,
+    pub(crate) thread: ThreadId,
+    pub(crate) allocator: Allocator,
+    pub(crate) allocated: (u64, u64),
+    pub(crate) freed: (u64, u64),
+}
+
 /// A span of time, and what groups did in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SiteWindow {

@@ -147,6 +147,10 @@ impl Groups {
         self.rows.is_empty()
     }
 
+    pub(super) fn rows(&self) -> &[StoredGroup] {
+        &self.rows
+    }
+
     /// The group with this number.
     #[must_use]
     pub fn get(&self, number: usize) -> Option<Group> {

@@ -52,6 +52,7 @@ pub use curve::Curve;
 pub use detail::Detail;
 pub use estimate::{SampleWeights, Variance, ViewVariances, unseen_bytes};
 pub use failed::{Failed, FailedGroup};
+pub(crate) use flow::ExactFlow;
 pub use flow::{GroupFlow, SiteWindow};
 pub use group::{Group, Sum};
 pub use groups::Groups;

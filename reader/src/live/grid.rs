@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use crate::analysis::{FlowMark, GroupFlow, RunningFlow, Tally};
+use super::window_groups::WindowGroups;
+use crate::analysis::{ExactFlow, FlowMark, RunningFlow, Tally};
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND_NS: u64 = 1_000_000;
@@ -40,7 +41,7 @@ pub struct LiveWindow {
     /// The moment after its last.
     pub to_ns: u64,
     /// All groups with an event in it, or with something live at its end.
-    pub groups: Vec<GroupFlow>,
+    pub groups: WindowGroups,
     /// At its end.
     pub totals: LiveTotals,
     /// Events in it.
@@ -55,10 +56,7 @@ impl LiveWindow {
     /// The window from a later moment on, of which nobody knows any more what was allocated and freed in it: what is live at its end.
     #[must_use]
     pub fn levels_from(mut self, from_ns: u64) -> Self {
-        self.groups.retain(|group| group.live.count > 0);
-        for group in &mut self.groups {
-            (group.allocated, group.freed) = (Tally::default(), Tally::default());
-        }
+        self.groups.keep_levels();
         Self { from_ns, events: 0, ..self }
     }
 }
@@ -73,6 +71,8 @@ pub(super) struct WindowGrid {
     events_before: u64,
     /// What each group had allocated and freed when the open window began.
     before: Vec<FlowMark>,
+    /// The same of an exact recording.
+    exact_before: Vec<ExactFlow>,
     /// The open window closes as soon as a millisecond with an event has passed.
     at_once: bool,
     /// The open window ends here.
@@ -89,6 +89,7 @@ impl WindowGrid {
             from_ns: 0,
             events_before: 0,
             before: Vec::new(),
+            exact_before: Vec::new(),
             at_once: false,
             fixed_ns: None,
             held: false,
@@ -144,31 +145,52 @@ impl WindowGrid {
         (time_ns.max(self.from_ns) / MILLISECOND_NS + 1) * MILLISECOND_NS
     }
 
-    /// The window until this time.
+    /// The window until this time, with `groups`, which are empty so far; whether it is the last one.
     pub(super) fn close(
         &mut self,
-        to_ns: u64,
-        last: bool,
+        end: (u64, bool),
         totals: LiveTotals,
         flows: impl Iterator<Item = RunningFlow>,
+        mut groups: WindowGroups,
     ) -> LiveWindow {
-        let mut groups = Vec::new();
         let mut before = self.before.iter_mut();
         let mut further = Vec::new();
         for running in flows {
             let now = running.mark();
-            let group = running.since(match before.next() {
+            groups.push(&running.since(match before.next() {
                 Some(before) => std::mem::replace(before, now),
                 None => {
                     further.push(now);
                     FlowMark::default()
                 }
-            });
-            if [group.allocated, group.freed, group.live].iter().any(|tally| *tally != Tally::default()) {
-                groups.push(group);
-            }
+            }));
         }
         self.before.append(&mut further);
+        self.next(end, totals, groups)
+    }
+
+    /// The same of an exact recording.
+    pub(super) fn close_exact(
+        &mut self,
+        end: (u64, bool),
+        totals: LiveTotals,
+        flows: impl Iterator<Item = ExactFlow>,
+    ) -> LiveWindow {
+        let mut groups = WindowGroups::new(true);
+        for (at, flow) in flows.enumerate() {
+            match self.exact_before.get_mut(at) {
+                Some(before) => groups.push_exact(&flow, &std::mem::replace(before, flow)),
+                None => {
+                    self.exact_before.push(flow);
+                    groups.push_exact(&flow, &ExactFlow { allocated: (0, 0), freed: (0, 0), ..flow });
+                }
+            }
+        }
+        self.next(end, totals, groups)
+    }
+
+    /// The window with these groups; the next one is open.
+    fn next(&mut self, (to_ns, last): (u64, bool), totals: LiveTotals, groups: WindowGroups) -> LiveWindow {
         let (from_ns, grid) = (self.from_ns, self.number);
         let events = totals.events.saturating_sub(self.events_before);
         (self.events_before, self.from_ns, self.at_once, self.fixed_ns) = (totals.events, to_ns, false, None);

@@ -13,7 +13,8 @@ use memtrack_format::meta::Process;
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
-use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, UnknownBlocks};
+use super::window_groups::WindowGroups;
+use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, Tally, UnknownBlocks};
 use crate::decoded_run::DecodedRun;
 use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
@@ -94,6 +95,23 @@ impl LiveState {
         flows(&self.replay, self.sums.as_ref())
     }
 
+    /// What was allocated and freed so far.
+    #[must_use]
+    pub fn moved(&self) -> [Tally; 2] {
+        let mut sums = [Tally::default(); 2];
+        match self.replay.exact_flows() {
+            Some(flows) if self.sums.is_none() => flows.for_each(|flow| {
+                sums[0].add(flow.allocated.0, flow.allocated.1);
+                sums[1].add(flow.freed.0, flow.freed.1);
+            }),
+            _ => self.groups().for_each(|group| {
+                sums[0] += group.allocated;
+                sums[1] += group.freed;
+            }),
+        }
+        sums
+    }
+
     /// The totals now.
     #[must_use]
     pub fn totals(&self) -> LiveTotals {
@@ -171,7 +189,14 @@ impl LiveState {
         for grid in &mut self.grids {
             if let Some((to_ns, last)) = end(grid, &totals) {
                 self.most_live = self.most_live.max(totals.live.bytes);
-                self.windows.push_back(grid.close(to_ns, last, totals, flows(&self.replay, self.sums.as_ref())));
+                self.windows.push_back(match self.replay.exact_flows() {
+                    Some(flows) if self.sums.is_none() => grid.close_exact((to_ns, last), totals, flows),
+                    _ => {
+                        let is_exact = self.sums.as_ref().is_some_and(|sums| sums.is_exact);
+                        let groups = WindowGroups::new(is_exact);
+                        grid.close((to_ns, last), totals, flows(&self.replay, self.sums.as_ref()), groups)
+                    }
+                });
             }
         }
     }

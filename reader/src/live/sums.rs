@@ -97,6 +97,8 @@ pub(super) struct ReadSums {
     /// The place of each group in `flows`, which it keeps.
     places: FxHashMap<(StackId, Allocator, ThreadId), usize>,
     pub(super) totals: LiveTotals,
+    /// They are no estimates.
+    pub(super) is_exact: bool,
     /// Snapshots up to this time are in the history.
     known_ns: Option<u64>,
 }
@@ -108,6 +110,7 @@ impl ReadSums {
 
     /// Takes over newer sums, and what they add to the history.
     pub(super) fn update(&mut self, analysis: &Analysis, history: &mut LiveHistory) {
+        self.is_exact = analysis.variances.is_none();
         for (number, row) in analysis.groups.iter().enumerate() {
             let (stack, thread, allocator) = (row.stack, row.thread, row.allocator);
             let tally = |sum: Sum, view| Tally { variance: analysis.variance(number, view), ..sum.tally() };

@@ -35,7 +35,9 @@ use self::mappings::{Cut, Mappings};
 use self::recent_blocks::RecentBlocks;
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
-use crate::analysis::{Analysis, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, RunningFlow, Tally, Totals};
+use crate::analysis::{
+    Analysis, ExactFlow, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, RunningFlow, Tally, Totals,
+};
 use crate::analysis::{LiveBlock, Options, UnknownBlocks};
 use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
@@ -309,6 +311,11 @@ impl Replay {
     /// The same, of which differences can be taken.
     pub(crate) fn running_flows(&self) -> impl Iterator<Item = RunningFlow> + '_ {
         self.sums.flows()
+    }
+
+    /// The same of a recording without samples.
+    pub(crate) fn exact_flows(&self) -> Option<impl Iterator<Item = ExactFlow> + '_> {
+        self.sums.exact_flows()
     }
 
     /// The [peaks](GroupFlow::peak) of flows are from now on.

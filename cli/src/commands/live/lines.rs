@@ -166,5 +166,5 @@ fn follow(
 
 fn picture(follower: &LiveFollower, window: LiveWindow) -> LivePicture {
     let totals = window.totals;
-    LivePicture::of(follower, window.groups.into_iter().map(|group| (group, Tally::default())), totals)
+    LivePicture::of(follower, window.groups.iter().map(|group| (group, Tally::default())), totals)
 }

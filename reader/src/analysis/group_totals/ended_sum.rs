@@ -26,4 +26,9 @@ impl EndedSum {
     pub(super) fn tally(self) -> Tally {
         Tally { bytes: self.bytes, count: self.count, ..Tally::default() }
     }
+
+    #[inline]
+    pub(super) fn amount(self) -> (u64, u64) {
+        (self.bytes, self.count)
+    }
 }

@@ -1,5 +1,9 @@
 """Native and Python frames in one stack: in the right order, on every interpreter, with callbacks from C and threads."""
 
+import re
+import shutil
+import subprocess
+
 import pytest
 
 from conftest import interpreter_path
@@ -221,3 +225,19 @@ def test_python_has_no_native_stacks_unless_asked(memtrack, python, programs):
         assert memtrack("run", "-q", "-f", "-o", "capture.bin", "--", *target).status == 0
         table = memtrack("table", "--allocated", "--csv", "capture.bin").stdout.decode()
         assert "_PyEval" not in table and "<module>" in table
+
+
+def test_the_end_of_run_names_native_functions_of_a_python_program(memtrack, python, tmp_path):
+    """One function that allocates at several of its addresses is one row, and none is an address."""
+    (tmp_path / "lib.c").write_text(
+        "#include <stdlib.h>\n#include <pthread.h>\nvoid *kept[2];\n"
+        "static void *fill_tables(void *none) { kept[0] = calloc(3000000, 1); kept[1] = calloc(2000000, 1); return none; }\n"
+        "void begin(void) { pthread_t one; pthread_create(&one, 0, fill_tables, 0); pthread_join(one, 0); }\n"
+    )
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    subprocess.run([compiler, "-g", "-O1", "-shared", "-fPIC", "-o", tmp_path / "lib.so", tmp_path / "lib.c", "-lpthread"], check=True)
+    program = "import ctypes; ctypes.CDLL('./lib.so').begin()"
+    ended = memtrack("run", "--native", "-f", "-o", "capture.bin", python, "-c", program, cwd=tmp_path)
+    rows = [line for line in ended.stderr.decode().splitlines() if " MB " in line and "%" in line]
+    assert any("5.00 MB" in row and "fill_tables at " in row for row in rows), rows
+    assert not any(re.search(r"\+0x[0-9a-f]+ at", row) for row in rows), rows

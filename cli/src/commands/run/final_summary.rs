@@ -198,7 +198,7 @@ fn recorded(
     let all: Vec<PathBuf> = own.iter().chain(children).cloned().collect();
     let bytes = all.iter().filter_map(|path| Some(fs::metadata(path).ok()?.len())).sum();
     let read = path.is_file() && is_read_back(summary);
-    let is_native = |process: &Process| process.native_traces && process.python_version.is_none();
+    let is_native = |process: &Process| process.native_traces;
     // In a small control group, symbolization could trigger the OOM killer, and the program's exit status would be
     // lost.
     let has_memory = memory_limit().is_none_or(|limit| limit >= MEMORY_FOR_NAMES);
@@ -284,7 +284,7 @@ pub(super) fn read_for_reports(captures: &[PathBuf]) -> Result<()> {
     read_back(captures, (true, DebugFileSearch::default())).map(drop)
 }
 
-/// Native frames are symbolized only where a process has no other stacks, because it takes time.
+/// Native frames are symbolized where a process has such, as far as there is time for it.
 fn read_back(captures: &[PathBuf], (without_names, search): (bool, DebugFileSearch)) -> Result<(Capture, LeakParts)> {
     let request =
         Request { paths: captures, quiet: true, without_names, search, with_resident: true, ..Request::default() };

@@ -23,6 +23,7 @@ use crate::load::{Request, capture_info, expanded, load, load_by, of_one_recordi
 use crate::message;
 use crate::origin_names;
 use crate::output::{ReportOutput, derived};
+use crate::report_mark::ReportMark;
 use crate::reports::capture_info::{CaptureInfo, rfc3339};
 use crate::span_sums;
 use crate::terminal::Progress;
@@ -156,7 +157,8 @@ fn write_process(
         release: options.release.as_deref(),
         window_ns,
     };
-    let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept };
+    let mark = ReportMark::of(&[path.to_path_buf()]);
+    let source = parquet::TableSource { capture: &capture, windows, labels: &labels, kept: &kept, mark };
     // What a sample stands for shows in sums only.
     let has_events = !file.aggregated() && file.sample_bytes().is_none();
     let events = (!options.no_events && has_events).then_some(&file);

@@ -22,6 +22,7 @@ use self::events::EventRows;
 use self::keys::{CaptureKeys, process_key};
 use self::table::{ParquetTable, SCHEMA_VERSION};
 use crate::allocation_filter::AllocationFilter;
+use crate::report_mark::ReportMark;
 use crate::reports::capture_info::Capture;
 
 /// All tables.
@@ -45,6 +46,8 @@ pub(crate) struct TableSource<'a> {
     pub(crate) windows: Option<&'a [SiteWindow]>,
     pub(crate) labels: &'a ProcessLabels<'a>,
     pub(crate) kept: &'a AllocationFilter,
+    /// Of the capture's file; `None` if that does not identify its process.
+    pub(crate) mark: Option<ReportMark>,
 }
 
 /// The tables of one process, while they are written.
@@ -94,7 +97,7 @@ pub(crate) fn write(
         writer.windows(windows, table)?;
     }
     writer.sums()?;
-    directory.publish(&writer.written, &source.labels.partition, writer.process)
+    directory.publish(&writer.written, &source.labels.partition, (writer.process, source.mark))
 }
 
 impl TableWriter<'_> {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::output::refuse_too_long;
+use crate::report_mark::ReportMark;
 use crate::sys::EndSignals;
 
 /// What the folders are named after.
@@ -91,25 +92,37 @@ impl TableDirectory {
         self.temporary.path().join(table)
     }
 
-    /// Moves the files of a process into their folders. With `force` those that the process had are gone: files of two
-    /// services with the same keys would be taken for those of one process by every query.
+    /// Moves the files of a process into their folders, with the mark of its capture. With `force`, or where all that the process had
+    /// are unmodified reports of the same capture and service, those are gone: files of two services with the same keys would be
+    /// taken for those of one process by every query.
     ///
     /// # Errors
     /// The process is already there, or its files cannot be moved.
-    pub(super) fn publish(&self, tables: &[&str], partition: &Partition, process: u64) -> Result<()> {
+    pub(super) fn publish(
+        &self,
+        tables: &[&str],
+        partition: &Partition,
+        (process, mark): (u64, Option<ReportMark>),
+    ) -> Result<()> {
         let cannot = || format!("{}: cannot be written", self.path.display());
         let folder = |table: &str| self.path.join(table).join(partition.folders());
         let named = |table: &str| folder(table).join(file_name(table, process));
         let mut known = self.files_of(partition, process);
-        if let Some(file) = known.first().filter(|_| !self.force) {
-            let is_of_another = super::TABLES.iter().all(|table| named(table) != *file);
+        let is_of_another = |file: &PathBuf| super::TABLES.iter().all(|table| named(table) != *file);
+        let is_own = |file: &PathBuf| !is_of_another(file) && mark.is_some_and(|mark| mark.is_of(file));
+        if let Some(file) = known.iter().find(|file| !is_own(file)).filter(|_| !self.force) {
+            let is_of_another = is_of_another(file);
             let whose =
                 if is_of_another { "the process is there already, as one of this service" } else { "file exists" };
             bail!("{}: {whose}; overwrite it with -f/--force, or name another directory with -o", file.display());
         }
         for table in tables {
             fs::create_dir_all(folder(table)).with_context(cannot)?;
-            fs::rename(self.file(table), named(table)).with_context(cannot)?;
+            let written = self.file(table);
+            if let Some((mark, file)) = mark.zip(fs::File::open(&written).ok()) {
+                mark.put_on(&file);
+            }
+            fs::rename(written, named(table)).with_context(cannot)?;
             known.retain(|file| *file != named(table));
         }
         for file in known {
@@ -175,7 +188,7 @@ mod tests {
             let directory = TableDirectory::new(path.clone(), force).unwrap();
             tables.iter().for_each(|table| fs::write(directory.file(table), service).unwrap());
             let [day, service, host] = ["2026-11-23", service, "web1"].map(str::to_owned);
-            directory.publish(tables, &Partition { day, service, host }, 7)
+            directory.publish(tables, &Partition { day, service, host }, (7, None))
         };
         let all = |table: &str| {
             let services = fs::read_dir(path.join(table).join("day=2026-11-23")).unwrap().flatten();

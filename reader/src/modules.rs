@@ -182,12 +182,10 @@ pub fn dotted(programs: &[Arc<Program>], file: &str) -> Option<String> {
     Some(parts.join("."))
 }
 
-/// What follows the last `site-packages/` or `dist-packages/`, or the directory of an unpacked wheel, as archives made by pex have them, or
-/// the one where pex has its own packages.
+/// What follows the last `site-packages/` or `dist-packages/`.
 pub(crate) fn below_packages(file: &str) -> Option<&str> {
     let after = |folder: &str| file.rfind(folder).map(|at| at + folder.len());
-    let of_pex = file.rfind("/.bootstrap/pex/").map(|at| at + "/.bootstrap/".len());
-    let start = ["/site-packages/", "/dist-packages/", ".whl/"].into_iter().filter_map(after).chain(of_pex).max()?;
+    let start = after("/site-packages/").max(after("/dist-packages/"))?;
     file.get(start..).filter(|below| !below.is_empty())
 }
 

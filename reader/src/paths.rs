@@ -30,8 +30,17 @@ fn short_plain<'p>(frames: &Frames, path: &'p str) -> &'p str {
     if let Some((_, name)) = path.rsplit_once('/').filter(|_| is_executable) {
         return name;
     }
-    let known = below_packages(path).or_else(|| below_standard_library(path)).or_else(installed).or_else(own);
+    let packages = below_packages(path).or_else(|| below_wheel(path));
+    let known = packages.or_else(|| below_standard_library(path)).or_else(installed).or_else(own);
     known.or_else(|| below_native(path)).unwrap_or(path)
+}
+
+/// The path below a wheel that pex has unpacked, `installed_wheels/3/b9b3…/mistune-3.0.1-py3-none-any.whl/`, or in its own packages.
+fn below_wheel(path: &str) -> Option<&str> {
+    let after = |folder: &str| path.find(folder).and_then(|at| path.get(at + folder.len()..));
+    let wheels =
+        || after("/installed_wheels/").or_else(|| after("/.deps/"))?.split_once(".whl/").map(|(_, below)| below);
+    after("/.bootstrap/").filter(|rest| rest.starts_with("pex/")).or_else(wheels)
 }
 
 /// The path below the directory of Rust or C++ libraries.
@@ -53,10 +62,11 @@ mod tests {
     #[test]
     fn what_says_where_something_is_installed_is_left_out() {
         let mut frames = Frames::new();
-        let installed = ["/opt/vendor/mistune", "/opt/vendor/google/type", "/opt/vendor/one.py", "/srv/vendor/shop"];
+        let installed = ["/opt/vendor/mistune", "/opt/vendor/google/type", "/opt/vendor/one.py", "/srv/vendor"];
         let process = Process {
             working_directory: Some(b"/srv".to_vec()),
             own_directories: vec![b"/srv".to_vec()],
+            packages: vec![b"/srv/shop".to_vec()],
             import_roots: [b"/opt/vendor", b"/srv/vendor"].map(|root| root.to_vec()).into(),
             installed_directories: installed.map(|path| path.as_bytes().to_vec()).into(),
             ..Process::default()
@@ -75,7 +85,9 @@ mod tests {
             ("/opt/vendor/google/type/date.py", "google/type/date.py"),
             ("/opt/vendor/one.py", "one.py"),
             ("/opt/vendor/other.py", "/opt/vendor/other.py"),
-            ("/srv/vendor/shop/api.py", "shop/api.py"),
+            ("/srv/vendor/tool/api.py", "tool/api.py"),
+            // Own code has a package of this name, too.
+            ("/srv/vendor/shop/api.py", "vendor/shop/api.py"),
             ("/usr/lib/python3.11/json/decoder.py", "json/decoder.py"),
             ("<frozen importlib._bootstrap>", "importlib/_bootstrap.py"),
             ("/rustc/0a1b2c/library/alloc/src/vec/mod.rs", "alloc/src/vec/mod.rs"),

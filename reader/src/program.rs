@@ -92,11 +92,14 @@ impl Program {
     }
 
     /// The path of a file of an installed package relative to the import root in which that is installed: of `pip install --target`, or
-    /// of a wheel in an archive that was unpacked.
+    /// of a wheel. `None` where own code has a package of the same name.
     pub(crate) fn below_installed_root<'p>(&self, path: &'p str) -> Option<&'p str> {
         let installed = self.installed_above(path)?;
         // The nearest root is the longest.
-        self.roots.iter().filter(|root| root.len() <= installed).find_map(|root| below(root, path))
+        let rest = self.roots.iter().filter(|root| root.len() <= installed).find_map(|root| below(root, path))?;
+        let package = rest.split('/').next().unwrap_or(rest);
+        let is_own = |own: &String| self.packages.contains(&format!("{own}/{package}"));
+        (!self.own.iter().any(is_own)).then_some(rest)
     }
 
     /// The packages that the command line starts, by their dots.

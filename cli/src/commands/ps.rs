@@ -156,7 +156,9 @@ fn table(processes: &[&ProcessStatus], now_ns: u64) -> TextTable {
 fn command(process: &ProcessStatus) -> String {
     let words = || {
         let (executable, arguments) = process.command_line.split_first()?;
-        let name = executable.rsplit_once('/').map_or(executable.as_str(), |(_, name)| name);
+        // With a space it may be a title that the process has written over its arguments: `nginx: master process /usr/sbin/nginx -g …`.
+        let name = executable.rsplit_once('/').filter(|(folder, _)| !folder.contains(' '));
+        let name = name.map_or(executable.as_str(), |(_, name)| name);
         let words = iter::once(name).chain(arguments.iter().map(String::as_str));
         Some(words.map(quoted).collect::<Vec<_>>().join(" "))
     };
@@ -205,6 +207,9 @@ mod tests {
         let titled = ProcessStatus { title: Some("app: worker 3".into()), ..process.clone() };
         let shown = table(&[&titled], 0).lines(TextFormat { width: None, color: false });
         assert!(shown.iter().any(|line| line.to_string().ends_with("  app: worker 3")), "its title");
+        let written = ProcessStatus { command_line: vec!["shop: worker of /srv/app.sock".into()], ..process.clone() };
+        let shown = table(&[&written], 0).lines(TextFormat { width: None, color: false });
+        assert!(shown.iter().any(|line| line.to_string().contains("shop: worker of /srv/app.sock")), "written over");
         for width in [70, 80, 160] {
             assert!(lines(Some(width)).iter().all(|line| line.chars().count() <= width), "{width}");
         }

@@ -55,7 +55,7 @@ impl Session {
     pub(super) fn wait_for_account(&mut self, cause: AccountCause, queue: &mut SinkQueue) {
         let begun = monotonic_ns();
         self.accounts.end(queue);
-        let tick = self.observer.tick(&self.area);
+        let tick = self.observer.moment(&self.area);
         self.ask_for_account(tick, cause);
         while !self.accounts.take(ROUND, queue) && monotonic_ns().saturating_sub(begun) < PATIENCE_NS {
             self.drain(true, queue);

@@ -157,9 +157,9 @@ impl Growth {
     /// By how much it may have risen by chance: what it holds on is the same samples.
     fn noise(&self, noise: DiffNoise) -> u64 {
         let (mut base, mut new) = (self.start, self.live);
-        if let Some(came) = self.came {
-            [base.variance, new.variance] = share_live([base.variance, new.variance], came);
-        }
+        // Where it is not known what came, all may have come anew; what is noted in the variances is what the mark has, too.
+        let came = self.came.unwrap_or(new.variance);
+        [base.variance, new.variance] = share_live([base.variance, new.variance], came);
         noise.half_length(&FigurePair { base, new })
     }
 }

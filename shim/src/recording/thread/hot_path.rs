@@ -292,7 +292,7 @@ impl StateAccess<'_> {
         }
         let update = |RecordingState { ring, chain, native, .. }: &mut RecordingState| {
             if let Some(native) = native {
-                native.update_natives(chain, ring);
+                native.update_without_python(chain, ring);
             }
             NameLookup::Done
         };

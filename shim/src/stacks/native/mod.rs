@@ -177,7 +177,32 @@ impl NativeStack {
         naming
     }
 
-    /// As [`NativeStack::update`], where there is no Python, or what changed in its stack is known.
+    /// As [`NativeStack::update`], where there is no Python.
+    #[inline(always)]
+    pub(crate) fn update_without_python(&mut self, chain: &Chain, ring: &mut Ring) {
+        let start = walk::here();
+        if !self.walk.is_same(start, 0, ring.slot()) {
+            cold_path();
+            self.change_without_python(chain, ring, start);
+        }
+        #[cfg(feature = "verify-marks")]
+        self.verify(chain, start, ring);
+    }
+
+    /// Native frames have changed, and there is no Python.
+    #[inline(never)]
+    fn change_without_python(&mut self, chain: &Chain, ring: &mut Ring, start: FrameState) {
+        self.walk.begin_unproven();
+        if self.timer.is_due() {
+            return self.change_timed(chain, ring, start, false);
+        }
+        let Self { walk, python, tops, .. } = self;
+        if tops.put_back_without_python(start, walk, python, ring).is_none() {
+            self.change_closely(chain, ring, start, false);
+        }
+    }
+
+    /// As [`NativeStack::update`], where what changed in Python's stack is known.
     #[inline(always)]
     pub(crate) fn update_natives(&mut self, chain: &Chain, ring: &mut Ring) {
         let start = walk::here();

@@ -118,8 +118,7 @@ impl WrittenTops {
     ) -> Option<()> {
         let (mut base, mut is_older) = (self.base?, false);
         if python.length() == 0 {
-            let is_native = base.place == 0 && !stays && !python.has_changed();
-            return if is_native { self.put_back_native(start, walk, ring) } else { None };
+            return if stays { None } else { self.put_back_natives(start, walk, python, ring) };
         }
         let at = if stays {
             walk.path_from(base.place.wrapping_add(1))?
@@ -182,8 +181,27 @@ impl WrittenTops {
         Some(())
     }
 
-    /// The same, of a stack without Python frames.
+    /// As [`WrittenTops::put_back_without_python`], in a function of its own.
     #[inline(never)]
+    fn put_back_natives(&mut self, start: FrameState, walk: &mut Walk, python: &Python, ring: &mut Ring) -> Option<()> {
+        self.put_back_without_python(start, walk, python, ring)
+    }
+
+    /// As [`WrittenTops::put_back`], of a stack without Python frames.
+    #[inline(always)]
+    pub(super) fn put_back_without_python(
+        &mut self,
+        start: FrameState,
+        walk: &mut Walk,
+        python: &Python,
+        ring: &mut Ring,
+    ) -> Option<()> {
+        let is_native = self.base?.place == 0 && python.length() == 0 && !python.has_changed();
+        if is_native { self.put_back_native(start, walk, ring) } else { None }
+    }
+
+    /// The same, where the stack is known to have none.
+    #[inline(always)]
     fn put_back_native(&mut self, start: FrameState, walk: &mut Walk, ring: &mut Ring) -> Option<()> {
         let (top, kept) = walk.find(start)?;
         if let Some(TopToTake::Native { top: last, kept: under, .. }) = self.to_take {

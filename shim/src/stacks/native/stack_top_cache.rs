@@ -2,7 +2,7 @@
 //!
 //! A stack top ("tip") is the frames above one that older walks had in common. It is used again where a walk begins at
 //! the same place, every word that led from there down to the common frame is unchanged, and that frame is where it
-//! was.
+//! was. Most tops of a large program come only once: a top is kept when it is met the second time.
 //!
 //! Invariant: all words of a tip lie in the known part of the thread's own stack. Tips are dropped with the thread's
 //! stack, and when modules come or go.
@@ -18,6 +18,9 @@ const WORDS: usize = 32;
 /// Tips that begin at places of one kind, and kinds; powers of two.
 const WAYS: usize = 4;
 const SETS: usize = 32;
+
+/// Places for tops that were met once; a power of two.
+const CANDIDATES: usize = 1024;
 
 /// A stack top that is in the cache, or was.
 #[derive(Clone, Copy, Debug, Default)]
@@ -73,6 +76,8 @@ pub(super) struct StackTopCache {
     filled: u64,
     /// Of each set, the one that is given up next.
     next: [u8; SETS],
+    /// The top that was last met at each place, and is kept when it is met again.
+    candidates: [u32; CANDIDATES],
 }
 
 impl CachedTop {
@@ -147,7 +152,7 @@ impl CachedTop {
 
 impl StackTopCache {
     pub(super) const fn new() -> Self {
-        Self { list: MappedVec::new(), filled: 0, next: [0; SETS] }
+        Self { list: MappedVec::new(), filled: 0, next: [0; SETS], candidates: [0; CANDIDATES] }
     }
 
     pub(super) fn clear(&mut self) {
@@ -162,9 +167,11 @@ impl StackTopCache {
         ways.iter().find(|tip| tip.is_there(start))
     }
 
-    /// Remembers one, in the place of one that was there too if there is such a one; not if it is too long.
+    /// Remembers one that was met before, in the place of one that was there too if there is such a one; not if it is too
+    /// long.
     pub(super) fn put(&mut self, tip: &NewTop<'_>) -> Option<KnownTop> {
-        if tip.frames.len() > FRAMES || tip.words.len() > WORDS || !self.list.grow(SETS * WAYS) {
+        let is_short = tip.frames.len() <= FRAMES && tip.words.len() <= WORDS;
+        if !is_short || !self.is_met_again(tip) || !self.list.grow(SETS * WAYS) {
             return None;
         }
         let set = Self::set(tip.start);
@@ -179,6 +186,21 @@ impl StackTopCache {
             self.filled = known.serial;
         }
         Some(known)
+    }
+
+    /// Whether the tip, or one that hardly differs from it, was the last one that was met at its place.
+    #[inline(always)]
+    fn is_met_again(&mut self, tip: &NewTop<'_>) -> bool {
+        let parts = [
+            tip.frames.last().map_or(0, |newest| newest.state.pc),
+            tip.under.state.sp,
+            tip.under.state.pc,
+            tip.frames.len(),
+        ];
+        let mix = |key: u64, part: usize| (key ^ part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        let mixed = parts.into_iter().fold((tip.start.sp ^ tip.start.pc) as u64, mix);
+        let candidate = self.candidates.get_mut((mixed >> 40) as usize & (CANDIDATES - 1));
+        candidate.is_some_and(|candidate| std::mem::replace(candidate, mixed as u32) == mixed as u32)
     }
 
     /// One that was found since the last [`StackTopCache::put`].
@@ -208,6 +230,19 @@ mod tests {
     }
 
     #[test]
+    fn a_tip_is_kept_when_it_is_met_again() {
+        let (under, frames) = (frame(0x100, 9), [frame(0x80, 10)]);
+        let tip = |sp: usize| {
+            let start = FrameState { sp, ..START };
+            NewTop { start, frame_mask: 0, under: &under, kept: 5, frames: &frames, words: &[], own: 0 }
+        };
+        let mut tips = StackTopCache::new();
+        assert!(tips.put(&tip(0x20)).is_none() && tips.find(START).is_none());
+        assert!(tips.put(&tip(0x28)).is_none(), "another one");
+        assert!(tips.put(&tip(0x20)).is_some() && tips.find(START).is_some());
+    }
+
+    #[test]
     fn a_tip_is_found_where_its_words_are_as_they_were() {
         let (under, frames) = (frame(0x100, 9), [frame(0x80, 10), frame(0x40, 11)]);
         let mut memory = [1_usize, 2];
@@ -218,8 +253,18 @@ mod tests {
         };
         let put = |tips: &mut StackTopCache, values: [usize; 2], frame_mask: usize, frames: &[NativeFrame]| {
             let words = [0, 1].map(|number| Word { address: places[number], value: values[number] });
-            let _known =
-                tips.put(&NewTop { start: START, frame_mask, under: &under, kept: 5, frames, words: &words, own: 1 });
+            // What was met once is not kept yet.
+            for _ in 0..2 {
+                let _known = tips.put(&NewTop {
+                    start: START,
+                    frame_mask,
+                    under: &under,
+                    kept: 5,
+                    frames,
+                    words: &words,
+                    own: 1,
+                });
+            }
         };
         let mut tips = StackTopCache::new();
         assert!(tips.find(START).is_none());

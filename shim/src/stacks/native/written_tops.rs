@@ -291,15 +291,13 @@ impl WrittenTops {
     ) {
         self.base = LoopPlace::of(walk.frames(), python, entries, ring);
         let Some(base) = self.base else { return };
-        let found = if python.length() != 0 {
-            Self::top_on_loop(base, walk, (python, changed))
-        } else if is_known {
-            Self::native_top(walk)
-        } else {
-            None
-        };
-        if let Some(found) = found {
-            self.see(found, ring);
+        if python.length() != 0 {
+            if let Some(found) = Self::top_on_loop(base, walk, (python, changed)) {
+                self.see(found, ring);
+            }
+        } else if is_known && let Some((key, python, wire)) = Self::native_top(walk) {
+            // The cache has it, for it was met before.
+            let _kept = self.keep(key, python, wire, ring);
         }
     }
 

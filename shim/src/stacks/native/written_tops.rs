@@ -204,13 +204,14 @@ impl WrittenTops {
     #[inline(always)]
     fn put_back_native(&mut self, start: FrameState, walk: &mut Walk, ring: &mut Ring) -> Option<()> {
         let (top, kept) = walk.find(start)?;
-        if let Some(TopToTake::Native { top: last, kept: under, .. }) = self.to_take {
-            let is_same = last.serial == top.serial;
-            if is_same || kept > under {
+        if let Some(TopToTake::Native { top: last, kept: under, number }) = self.to_take {
+            if last.serial == top.serial {
                 self.take(walk);
-            }
-            if is_same {
                 return walk.is_still(top);
+            }
+            if kept > under {
+                let wire = self.list.as_slice().get(number)?.written.below;
+                note_native_places(walk.take_below(last, kept)?, wire);
             }
         }
         let number = Self::number(top.serial);
@@ -253,11 +254,8 @@ impl WrittenTops {
             TopToTake::OnLoop { place, loops } => walk.cut_at_loop(place, loops),
             TopToTake::Native { top, kept, number } => match self.list.as_slice().get(number) {
                 Some(found) if walk.take_whole(top).is_some() => {
-                    let mut wire = found.written.below;
-                    for frame in walk.frames_mut().get_mut(kept..).unwrap_or_default() {
-                        wire = wire.wrapping_add(1);
-                        (frame.wire, frame.python, frame.is_replaced) = (wire, 0, false);
-                    }
+                    let frames = walk.frames_mut().get_mut(kept..).unwrap_or_default();
+                    note_native_places(frames, found.written.below);
                 }
                 _ => walk.forget(),
             },
@@ -356,6 +354,15 @@ fn note_places(frames: &mut [NativeFrame], loops: Replaced) {
     for (at, frame) in frames.iter_mut().enumerate() {
         (frame.wire, frame.python, frame.is_replaced) = (wire, loops.python, at == 0);
         wire = wire.wrapping_add(1);
+    }
+}
+
+/// Frames without Python frames, which stand on the wire one after the other above the first `wire` ones.
+#[inline(always)]
+fn note_native_places(frames: &mut [NativeFrame], mut wire: u32) {
+    for frame in frames {
+        wire = wire.wrapping_add(1);
+        (frame.wire, frame.python, frame.is_replaced) = (wire, 0, false);
     }
 }
 

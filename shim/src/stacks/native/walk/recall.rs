@@ -96,6 +96,26 @@ impl Walk {
         Some(())
     }
 
+    /// Takes those frames of a top that was just found which are among the first `end` ones of the stack; gives them.
+    #[inline(always)]
+    pub(in crate::stacks::native) fn take_below(&mut self, top: KnownTop, end: usize) -> Option<&mut [NativeFrame]> {
+        let Self { tips, frames, words, .. } = self;
+        let tip = tips.get(top)?;
+        let kept = tip.kept();
+        let taken = tip.frames().get(..end.checked_sub(kept)?)?;
+        let below = frames.get(kept.wrapping_sub(1)).words;
+        let lead = tip.words().get(..taken.last()?.words as usize)?;
+        if !frames.grow(end) || !words.replace_newest(below as usize, lead, 0) {
+            return None;
+        }
+        let places = frames.as_mut_slice().get_mut(kept..end)?;
+        for (place, frame) in places.iter_mut().zip(taken) {
+            *place = frame.with_words(frame.words.wrapping_add(below));
+        }
+        self.length = end;
+        Some(places)
+    }
+
     /// Takes the frames of a top that was just recalled, and gives the first one that is new.
     #[inline(always)]
     pub(super) fn take_tip(&mut self, top: KnownTop, start: FrameState) -> Option<usize> {

@@ -19,8 +19,8 @@ const WORDS: usize = 32;
 const WAYS: usize = 4;
 const SETS: usize = 32;
 
-/// Places for tops that were met once; a power of two.
-const CANDIDATES: usize = 1024;
+/// Groups of tops that were met once; a power of two. Of each there are [`Candidates::COUNT`].
+const CANDIDATES: usize = 128;
 
 /// A stack top that is in the cache, or was.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,9 +76,13 @@ pub(super) struct StackTopCache {
     filled: u64,
     /// Of each set, the one that is given up next.
     next: [u8; SETS],
-    /// The top that was last met at each place, and is kept when it is met again.
-    candidates: [u32; CANDIDATES],
+    /// Tops that were met last, each of which is kept when it is met again.
+    candidates: [Candidates; CANDIDATES],
 }
+
+/// Numbers of tops that share a place, the newest first: so many that come in turn do not displace each other.
+#[derive(Clone, Copy, Debug)]
+struct Candidates([u16; Self::COUNT]);
 
 impl CachedTop {
     /// Becomes another tip, in place: it is large, and the program's stack may be small.
@@ -152,7 +156,7 @@ impl CachedTop {
 
 impl StackTopCache {
     pub(super) const fn new() -> Self {
-        Self { list: MappedVec::new(), filled: 0, next: [0; SETS], candidates: [0; CANDIDATES] }
+        Self { list: MappedVec::new(), filled: 0, next: [0; SETS], candidates: [Candidates::NONE; CANDIDATES] }
     }
 
     pub(super) fn clear(&mut self) {
@@ -188,9 +192,16 @@ impl StackTopCache {
         Some(known)
     }
 
-    /// Whether the tip, or one that hardly differs from it, was the last one that was met at its place.
+    /// Whether the tip, or one that hardly differs from it, is among the last ones that were met at its place.
     #[inline(always)]
     fn is_met_again(&mut self, tip: &NewTop<'_>) -> bool {
+        let (place, number) = Self::candidate(tip);
+        self.candidates.get_mut(place).is_some_and(|candidates| candidates.meet(number))
+    }
+
+    /// Among which candidates the tip is, and its number there.
+    #[inline(always)]
+    fn candidate(tip: &NewTop<'_>) -> (usize, u16) {
         let parts = [
             tip.frames.last().map_or(0, |newest| newest.state.pc),
             tip.under.state.sp,
@@ -199,8 +210,7 @@ impl StackTopCache {
         ];
         let mix = |key: u64, part: usize| (key ^ part as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
         let mixed = parts.into_iter().fold((tip.start.sp ^ tip.start.pc) as u64, mix);
-        let candidate = self.candidates.get_mut((mixed >> 40) as usize & (CANDIDATES - 1));
-        candidate.is_some_and(|candidate| std::mem::replace(candidate, mixed as u32) == mixed as u32)
+        ((mixed >> 40) as usize & (CANDIDATES - 1), mixed as u16)
     }
 
     /// One that was found since the last [`StackTopCache::put`].
@@ -215,10 +225,26 @@ impl StackTopCache {
     }
 }
 
+impl Candidates {
+    const COUNT: usize = 4;
+    const NONE: Self = Self([0; Self::COUNT]);
+
+    /// Whether this one is there; otherwise it is from now on, in the place of the oldest.
+    #[inline(always)]
+    fn meet(&mut self, number: u16) -> bool {
+        let is_there = self.0.contains(&number);
+        if !is_there {
+            let [newest, next, older, _] = self.0;
+            self.0 = [number, newest, next, older];
+        }
+        is_there
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by a panic")]
 mod tests {
-    use super::{FRAMES, FrameState, NewTop, StackTopCache, WAYS, Word};
+    use super::{Candidates, FRAMES, FrameState, NewTop, StackTopCache, WAYS, Word};
     use crate::stacks::native::native_frame::NativeFrame;
 
     const START: FrameState = FrameState { pc: 0x10, sp: 0x20, bp: 0x30 };
@@ -240,6 +266,21 @@ mod tests {
         assert!(tips.put(&tip(0x20)).is_none() && tips.find(START).is_none());
         assert!(tips.put(&tip(0x28)).is_none(), "another one");
         assert!(tips.put(&tip(0x20)).is_some() && tips.find(START).is_some());
+    }
+
+    #[test]
+    fn tips_that_come_in_turn_do_not_displace_each_other() {
+        let (under, frames) = (frame(0x100, 9), [frame(0x80, 10)]);
+        let tip = |sp: usize| {
+            let start = FrameState { sp, ..START };
+            NewTop { start, frame_mask: 0, under: &under, kept: 5, frames: &frames, words: &[], own: 0 }
+        };
+        let (place, _) = StackTopCache::candidate(&tip(0));
+        let shares_place = |sp: &usize| StackTopCache::candidate(&tip(*sp)).0 == place;
+        let sharing: Vec<_> = (0..).step_by(8).filter(shares_place).take(Candidates::COUNT).collect();
+        let mut tips = StackTopCache::new();
+        assert!(sharing.iter().all(|sp| tips.put(&tip(*sp)).is_none()));
+        assert!(sharing.iter().all(|sp| tips.put(&tip(*sp)).is_some()));
     }
 
     #[test]

@@ -68,8 +68,9 @@ enum TopToTake {
 #[derive(Debug)]
 pub(super) struct WrittenTops {
     list: MappedVec<WrittenTop>,
-    /// The top that was last seen at each place, and is kept when it is seen again.
-    candidates: [u32; TOPS],
+    /// The top on a loop that was last seen at each place, and is kept when it is seen again. Native tops have those of the
+    /// stack top cache.
+    candidates: [u16; TOPS],
     /// Of the stack as it is; `None`: no top can be put back.
     base: Option<LoopPlace>,
     to_take: Option<TopToTake>,
@@ -106,7 +107,8 @@ impl WrittenTops {
 
     /// Writes the stack where what its top stands on has not changed, which begins at `start`; without Python frames, only
     /// where the top was written before. `stays`: its native frames are as they were. They are taken when they are needed:
-    /// mostly the next top stands where this one did. `None`: nothing has been written.
+    /// mostly the next top stands where this one did. `None`: nothing has been written, but some frames of the last top may
+    /// have been taken.
     #[inline(always)]
     pub(super) fn put_back(
         &mut self,
@@ -187,7 +189,8 @@ impl WrittenTops {
         self.put_back_without_python(start, walk, python, ring)
     }
 
-    /// As [`WrittenTops::put_back`], of a stack without Python frames.
+    /// As [`WrittenTops::put_back`], of a stack without Python frames, but for one whose last ones have just gone: that is to
+    /// be written.
     #[inline(always)]
     pub(super) fn put_back_without_python(
         &mut self,
@@ -276,8 +279,8 @@ impl WrittenTops {
         }
     }
 
-    /// The stack has been written otherwise. Its top gets a number the second time; `is_known`: its native top was met
-    /// before.
+    /// The stack has been written otherwise. A top on a loop gets a number the second time, a native one the third: the second
+    /// time the cache keeps it. `is_known`: the cache had it.
     #[inline(always)]
     pub(super) fn note(
         &mut self,
@@ -294,7 +297,6 @@ impl WrittenTops {
                 self.see(found, ring);
             }
         } else if is_known && let Some((key, python, wire)) = Self::native_top(walk) {
-            // The cache has it, for it was met before.
             let _kept = self.keep(key, python, wire, ring);
         }
     }
@@ -303,7 +305,7 @@ impl WrittenTops {
     #[inline(always)]
     fn see(&mut self, (key, python, wire): (u64, usize, usize), ring: &mut Ring) {
         let Some(candidate) = self.candidates.get_mut(Self::number(key)) else { return };
-        if std::mem::replace(candidate, key as u32) == key as u32 {
+        if std::mem::replace(candidate, key as u16) == key as u16 {
             let _kept = self.keep(key, python, wire, ring);
         }
     }

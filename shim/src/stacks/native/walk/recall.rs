@@ -96,7 +96,9 @@ impl Walk {
         Some(())
     }
 
-    /// Takes those frames of a top that was just found which are among the first `end` ones of the stack; gives them.
+    /// Takes those frames of the top that was put back last which are among the first `end` ones of the stack; gives them.
+    /// The cache still has it: only a walk puts others there, before which it is taken whole. What is noted of the whole
+    /// stack stays: either another top is put back on these frames, or this one is taken whole, over them.
     #[inline(always)]
     pub(in crate::stacks::native) fn take_below(&mut self, top: KnownTop, end: usize) -> Option<&mut [NativeFrame]> {
         let Self { tips, frames, words, .. } = self;

@@ -186,7 +186,7 @@ fn that_a_capture_cannot_be_written_is_said_while_the_program_runs() {
             listed.stderr.contains("recorded no more: its capture could not be written: File too large"),
             "{listed:?}"
         );
-        assert!(listed.stdout.contains(" ended ") && !listed.stdout.contains(" counting "), "{listed:?}");
+        assert!(listed.stdout.contains(" ended ") && !listed.stdout.contains(" counting  "), "{listed:?}");
         Outcome::of(&mut program.dir.memtrack(["snapshot", &pid, "-o", "now.bin"]))
             .fails(1, &[ENDED, "capture.bin has"]);
         assert!(!program.dir.path("now.bin").exists());

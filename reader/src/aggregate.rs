@@ -16,8 +16,8 @@ use crate::analysis::{
 use crate::error::Error;
 use crate::event::{CountedAllocations, Snapshot, StackId, Thread, ThreadId};
 use crate::frames::{Frame, FrameId, Frames, NameId, Native};
-use crate::live::{WindowGroups, WindowRow};
 use crate::native::NativeModule;
+use crate::window_groups::{WindowGroups, WindowRow};
 
 /// The content of an aggregated capture.
 #[must_use]
@@ -377,7 +377,7 @@ mod tests {
     use crate::analysis::{Analysis, GroupFlow, Tally};
     use crate::event::{Event, EventKind, StackId, Thread, ThreadId};
     use crate::frames::{Frame, Frames};
-    use crate::live::WindowGroups;
+    use crate::window_groups::WindowGroups;
     use crate::{Options, Replay};
     use memtrack_format::aggregate::Aggregate;
     use memtrack_format::{Allocator, MapClass};

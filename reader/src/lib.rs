@@ -48,6 +48,7 @@ pub mod symbols;
 mod text_frames;
 mod timeline;
 pub mod together;
+mod window_groups;
 pub mod windows;
 
 /// Source positions of instructions of code objects, as the format decodes them.

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::window_groups::WindowGroups;
 use crate::analysis::{ExactFlow, FlowMark, RunningFlow, Tally};
+use crate::window_groups::WindowGroups;
 
 /// Nanoseconds in a millisecond.
 const MILLISECOND_NS: u64 = 1_000_000;

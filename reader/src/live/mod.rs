@@ -15,11 +15,9 @@ mod state;
 mod sums;
 #[cfg(test)]
 mod tests;
-mod window_groups;
 
 pub use self::follower::{FollowProgress, LiveFollower};
 pub use self::grid::{LiveTotals, LiveWindow};
 pub use self::history::{LiveHistory, LivePoint};
 pub use self::state::LiveState;
-pub use self::window_groups::WindowGroups;
-pub(crate) use self::window_groups::WindowRow;
+pub use crate::window_groups::WindowGroups;

@@ -13,13 +13,13 @@ use memtrack_format::meta::Process;
 use super::grid::{LiveTotals, LiveWindow, WindowGrid};
 use super::history::LiveHistory;
 use super::sums::ReadSums;
-use super::window_groups::WindowGroups;
 use crate::analysis::{Analysis, GroupFlow, Options, RunningFlow, Tally, UnknownBlocks};
 use crate::decoded_run::DecodedRun;
 use crate::event::{Event, RunEvent, Snapshot};
 use crate::frames::Frames;
 use crate::replay::Replay;
 use crate::source::Consumer;
+use crate::window_groups::WindowGroups;
 
 /// The live heap.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use memtrack_format::Allocator;
 use crate::analysis::{ExactFlow, GroupFlow, Tally, Variance};
 use crate::event::{StackId, ThreadId};
 
-/// Bytes and number of blocks.
-type Amount = (u64, u64);
+/// Bytes and number of blocks of a row.
+type RowAmount = (u64, u64);
 
 /// What a group has allocated and freed in a window, and holds at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +16,9 @@ pub(crate) struct WindowRow {
     pub(crate) stack: StackId,
     pub(crate) thread: ThreadId,
     pub(crate) allocator: Allocator,
-    pub(crate) allocated: Amount,
-    pub(crate) freed: Amount,
-    pub(crate) live: Amount,
+    pub(crate) allocated: RowAmount,
+    pub(crate) freed: RowAmount,
+    pub(crate) live: RowAmount,
 }
 
 /// The variances of a group: of what it has allocated, has freed, and holds.
@@ -108,8 +108,9 @@ impl WindowGroups {
     }
 
     /// The same of an exact one, which had allocated and freed so much when the window began.
-    pub(super) fn push_exact(&mut self, flow: &ExactFlow, before: &ExactFlow) {
-        let less = |(bytes, count): Amount, part: Amount| (bytes.saturating_sub(part.0), count.saturating_sub(part.1));
+    pub(crate) fn push_exact(&mut self, flow: &ExactFlow, before: &ExactFlow) {
+        let less =
+            |(bytes, count): RowAmount, part: RowAmount| (bytes.saturating_sub(part.0), count.saturating_sub(part.1));
         let (allocated, freed) = (less(flow.allocated, before.allocated), less(flow.freed, before.freed));
         let live = less(flow.allocated, flow.freed);
         if [allocated, freed, live].iter().any(|amount| *amount != (0, 0)) {
@@ -119,7 +120,7 @@ impl WindowGroups {
     }
 
     /// What groups hold, without what they have allocated and freed.
-    pub(super) fn keep_levels(&mut self) {
+    pub(crate) fn keep_levels(&mut self) {
         let mut variances = self.variances.take().map(Vec::into_iter);
         let mut kept = variances.as_ref().map(|_| Vec::new());
         self.rows.retain_mut(|row| {

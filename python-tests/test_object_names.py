@@ -1,5 +1,6 @@
 """`memtrack objects PID --why`: what a program has in its modules is called by that, whatever its functions do meanwhile."""
 
+import contextlib
 import subprocess
 
 import pytest
@@ -8,20 +9,28 @@ from conftest import OBJECT_VERSIONS, flat, interpreter_path, until_it_waits
 from test_objects import objects
 
 
-def held(executable, directory, version, text, names):
-    """Who holds the objects of each of these types of a script that waits: how many by path, and by what C code holds."""
+@contextlib.contextmanager
+def waiting(directory, version, text):
+    """A script that prints a line and waits: its process, and the line."""
     script = directory / "app.py"
     script.write_text(text)
     with subprocess.Popen(
         flat([interpreter_path(version), script]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout.readline() == "ready\n"
+        line = process.stdout.readline().strip()
         until_it_waits(process.pid)
+        yield process, line
+        process.stdin.write("\n")
+
+
+def held(executable, directory, version, text, names):
+    """Who holds the objects of each of these types of a script that waits: how many by path, and by what C code holds."""
+    with waiting(directory, version, text) as (process, line):
+        assert line == "ready"
         found = {}
         for name in names:
             rows = objects(executable, process, "--why", f"__main__.{name}")["why"]
             found[name] = {(row["pattern"], row["held_by"]): row["count"] for row in rows}
-        process.stdin.write("\n")
     return found
 
 
@@ -172,16 +181,10 @@ sys.stdin.readline()
 
 @pytest.mark.parametrize("version", OBJECT_VERSIONS)
 def test_what_is_behind_the_name_of_a_class_is_no_object(executable, tmp_path, version):
-    script = tmp_path / "classes.py"
-    script.write_text(NAMES_OF_CLASSES)
-    command = flat([interpreter_path(version), script])
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        count = int(process.stdout.readline())
-        until_it_waits(process.pid)
+    with waiting(tmp_path, version, NAMES_OF_CLASSES) as (process, count):
         found = objects(executable, process)
-        process.communicate("\n")
     assert found["unreadable"] == 0
-    assert {of["type"]: of["count"] for of in found["types"]}["builtins.set"] == count
+    assert {of["type"]: of["count"] for of in found["types"]}["builtins.set"] == int(count)
 
 
 # A function that has ended keeps an exception, whose frame has the functions that called it.

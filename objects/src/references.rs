@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::static_types::StaticTypes;
-use crate::interpreter::type_fields::{DICTIONARY, SUBCLASSES, is_heap_type};
+use crate::interpreter::type_fields::{BASE, BASIC_SIZE, DICTIONARY, DOCUMENTATION, METHODS, SUBCLASSES, is_heap_type};
 use crate::memory::ObjectMemory;
 use crate::object::dictionary::KeyTable;
 use crate::object::instance_values::InstanceValues;
@@ -415,8 +415,9 @@ impl ReferenceReader<'_> {
         let is_heap_type = is_heap_type(self.memory, self.layout, address);
         // Metatypes of C code have fields behind those of all classes.
         let size = if is_heap_type { self.fixed(of).max(self.layout.heap_type) } else { self.layout.static_type };
-        // Its name and its documentation are characters, behind which may be what was left in memory; methods and members are C's.
-        let parts = [32..176, 184..232, 256..size];
+        // The name and the documentation are characters, behind which may be what was left in memory; the tables of methods, members and
+        // accessors are C's.
+        let parts = [BASIC_SIZE..DOCUMENTATION, DOCUMENTATION + 8..METHODS, BASE..size];
         let is_whole = parts
             .into_iter()
             .fold(true, |is_whole, part| is_whole & self.field_words(of, address, part.start, part.end, each));

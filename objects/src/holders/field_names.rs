@@ -178,6 +178,7 @@ pub(crate) fn of_field(layout: &ObjectLayout, of: &ObjectType, offset: u64) -> O
     let names: &[&str] = match &*of.name {
         "builtins.cell" => &["cell_contents"],
         "builtins.function" if layout.minor < 10 => &BEFORE_3_10,
+        // From 3.14 on the function that makes the annotations comes first there.
         "builtins.function" if layout.minor > 13 && offset >= 120 => &[],
         "builtins.function" => &SINCE_3_10,
         "builtins.builtin_function_or_method" => &["<definition>", "__self__", "__module__"],

@@ -10,11 +10,15 @@ pub(crate) const NAME: u64 = 24;
 pub(crate) const BASIC_SIZE: u64 = 32;
 pub(crate) const ITEM_SIZE: u64 = 40;
 pub(crate) const FLAGS: u64 = 168;
+/// The documentation, as characters.
+pub(crate) const DOCUMENTATION: u64 = 176;
 pub(crate) const WEAK_LIST: u64 = 208;
 /// The function that gives an object's iterator; 0: it has none.
 pub(crate) const ITERATOR: u64 = 216;
 /// The function that gives an iterator's next value; 0: it is none. Classes have one that refuses.
 pub(crate) const NEXT: u64 = 224;
+/// The table of methods, which C code has.
+pub(crate) const METHODS: u64 = 232;
 /// The table of members, which names fields.
 pub(crate) const MEMBERS: u64 = 240;
 pub(crate) const BASE: u64 = 256;

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::addresses::Bottom;
 use super::{Replay, thread};
-use crate::analysis::{LiveBlock, Moment};
+use crate::analysis::{ExactFlow, GroupFlow, LiveBlock, Moment, RunningFlow};
 use crate::decoded_run::DecodedRun;
 use crate::event::{Event, EventKind};
 
@@ -27,6 +27,27 @@ impl Replay {
     /// Whether only sums are asked for: then [`Replay::flow_run`] suffices to whoever asks for flows alone.
     pub(crate) fn is_sums_only(&self) -> bool {
         self.watch.is_none() && self.sums.is_sums_only()
+    }
+
+    /// What each group has allocated and freed so far, in the order of their first allocations; without
+    /// [`Options::flows`] nothing.
+    pub fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
+        self.running_flows().map(|running| running.flow)
+    }
+
+    /// The same, of which differences can be taken.
+    pub(crate) fn running_flows(&self) -> impl Iterator<Item = RunningFlow> + '_ {
+        self.sums.flows()
+    }
+
+    /// The same of a recording without samples.
+    pub(crate) fn exact_flows(&self) -> Option<impl Iterator<Item = ExactFlow> + '_> {
+        self.sums.exact_flows()
+    }
+
+    /// The [peaks](GroupFlow::peak) of flows are from now on.
+    pub fn begin_window(&mut self) {
+        self.sums.begin_window();
     }
 
     /// Replays the next events.

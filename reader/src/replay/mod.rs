@@ -35,9 +35,7 @@ use self::mappings::{Cut, Mappings};
 use self::recent_blocks::RecentBlocks;
 use self::short_lived::ShortLivedBlocks;
 use self::watch::LiveBytesObserver;
-use crate::analysis::{
-    Analysis, ExactFlow, GroupFlow, GroupTotals, LivePart, Moment, ReleasedBlock, RunningFlow, Tally, Totals,
-};
+use crate::analysis::{Analysis, GroupTotals, LivePart, Moment, ReleasedBlock, Tally, Totals};
 use crate::analysis::{LiveBlock, Options, UnknownBlocks};
 use crate::event::{Event, EventKind, RunEvent, Snapshot, StackId, ThreadId};
 use crate::live_extent::LiveExtent;
@@ -300,27 +298,6 @@ impl Replay {
     #[must_use]
     pub fn allocated(&self) -> Tally {
         self.sums.allocated()
-    }
-
-    /// What each group has allocated and freed so far, in the order of their first allocations; without
-    /// [`Options::flows`] nothing.
-    pub fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
-        self.running_flows().map(|running| running.flow)
-    }
-
-    /// The same, of which differences can be taken.
-    pub(crate) fn running_flows(&self) -> impl Iterator<Item = RunningFlow> + '_ {
-        self.sums.flows()
-    }
-
-    /// The same of a recording without samples.
-    pub(crate) fn exact_flows(&self) -> Option<impl Iterator<Item = ExactFlow> + '_> {
-        self.sums.exact_flows()
-    }
-
-    /// The [peaks](GroupFlow::peak) of flows are from now on.
-    pub fn begin_window(&mut self) {
-        self.sums.begin_window();
     }
 
     /// The totals so far that are not sums over groups.

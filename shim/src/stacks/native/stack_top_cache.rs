@@ -255,13 +255,15 @@ mod tests {
         frame
     }
 
+    fn tip_from<'a>(sp: usize, under: &'a NativeFrame, frames: &'a [NativeFrame]) -> NewTop<'a> {
+        let start = FrameState { sp, ..START };
+        NewTop { start, frame_mask: 0, under, kept: 5, frames, words: &[], own: 0 }
+    }
+
     #[test]
     fn a_tip_is_kept_when_it_is_met_again() {
         let (under, frames) = (frame(0x100, 9), [frame(0x80, 10)]);
-        let tip = |sp: usize| {
-            let start = FrameState { sp, ..START };
-            NewTop { start, frame_mask: 0, under: &under, kept: 5, frames: &frames, words: &[], own: 0 }
-        };
+        let tip = |sp: usize| tip_from(sp, &under, &frames);
         let mut tips = StackTopCache::new();
         assert!(tips.put(&tip(0x20)).is_none() && tips.find(START).is_none());
         assert!(tips.put(&tip(0x28)).is_none(), "another one");
@@ -271,10 +273,7 @@ mod tests {
     #[test]
     fn tips_that_come_in_turn_do_not_displace_each_other() {
         let (under, frames) = (frame(0x100, 9), [frame(0x80, 10)]);
-        let tip = |sp: usize| {
-            let start = FrameState { sp, ..START };
-            NewTop { start, frame_mask: 0, under: &under, kept: 5, frames: &frames, words: &[], own: 0 }
-        };
+        let tip = |sp: usize| tip_from(sp, &under, &frames);
         let (place, _) = StackTopCache::candidate(&tip(0));
         let shares_place = |sp: &usize| StackTopCache::candidate(&tip(*sp)).0 == place;
         let sharing: Vec<_> = (0..).step_by(8).filter(shares_place).take(Candidates::COUNT).collect();

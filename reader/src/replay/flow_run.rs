@@ -30,7 +30,7 @@ impl Replay {
     }
 
     /// What each group has allocated and freed so far, in the order of their first allocations; without
-    /// [`Options::flows`] nothing.
+    /// [`Options::flows`](crate::Options::flows) nothing.
     pub fn flows(&self) -> impl Iterator<Item = GroupFlow> + '_ {
         self.running_flows().map(|running| running.flow)
     }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use tempfile::NamedTempFile;
 
+use crate::message;
 use crate::report_mark::ReportMark;
 use crate::sys::EndSignals;
 use crate::temporary_file::{TemporaryFile, hidden};
@@ -116,6 +117,13 @@ impl ReportOutput {
             return Ok(Self::Device(BufWriter::new(file), path.into()));
         }
         to.check(path)?;
+        let mark = ReportMark::of(to.captures);
+        if !to.force && mark.is_some_and(|mark| mark.differs_from(path)) {
+            message::note(format_args!(
+                "{}: the report that was made with other options is replaced; name another file with -o to keep both",
+                path.display()
+            ));
+        }
         // What has no name is gone by itself when a signal ends memtrack.
         let mut signals = None;
         let take = || signals = Some(EndSignals::take());
@@ -124,7 +132,7 @@ impl ReportOutput {
         if let (Some(hidden), Some(signals)) = (file.path(), signals) {
             signals.context("cannot install signal handlers")?.remove(hidden.to_owned());
         }
-        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), ReportMark::of(to.captures)))
+        Ok(Self::File(BufWriter::with_capacity(1 << 16, file), path.into(), mark))
     }
 
     /// Completes the report; returns the path of its file, if it has one.
@@ -283,6 +291,10 @@ fn cannot_create(path: &Path, error: &io::Error) -> anyhow::Error {
                 path.display(),
                 directory.display()
             )
+        }
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
+            let why = without_path(error);
+            anyhow!("{}: {why}; name a file in another directory with -o", cannot_write(path))
         }
         _ => anyhow::Error::from(without_path(error)).context(cannot_write(path)),
     }

@@ -1,9 +1,10 @@
-//! Records in an extended attribute of a report's file which captures it was made from.
+//! Records in an extended attribute of a report's file which captures it was made from, and with which options.
 //!
-//! It lets memtrack overwrite its own unmodified report without `--force`, whatever the format. Invariant: a file that
-//! was modified, or whose captures are unknown, is not recognized.
+//! It lets memtrack overwrite its own unmodified report without `--force`, whatever the format, and say so where that one
+//! showed something else. Invariant: a file that was modified, or whose captures are unknown, is not recognized.
 
 use std::collections::hash_map::DefaultHasher;
+use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
@@ -14,9 +15,15 @@ use xattr::FileExt;
 
 const ATTRIBUTE: &str = "user.memtrack.report";
 
-/// Identifies the captures of a report.
+/// Options that do not change what a report shows.
+const WITHOUT_EFFECT: [&str; 4] = ["-f", "--force", "-q", "--quiet"];
+
+/// Identifies the captures of a report, and the options that it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReportMark(u64);
+pub(crate) struct ReportMark {
+    captures: u64,
+    options: u64,
+}
 
 impl ReportMark {
     /// The mark for these captures; `None` if there are none, or if one does not identify its process.
@@ -28,28 +35,49 @@ impl ReportMark {
                 processes.push((process.start.realtime_ns?, process.start.monotonic_ns, process.pid?));
             }
         }
-        let mut hasher = DefaultHasher::new();
-        processes.hash(&mut hasher);
-        (!processes.is_empty()).then(|| Self(hasher.finish()))
+        let has_effect = |word: &OsString| {
+            !WITHOUT_EFFECT.iter().any(|option| word == *option)
+                && !captures.iter().any(|path| path.as_os_str() == word)
+        };
+        let options: Vec<_> = std::env::args_os().skip(1).filter(has_effect).collect();
+        (!processes.is_empty()).then(|| Self { captures: hash(&processes), options: hash(&options) })
     }
 
     /// Marks a completed report. Has no effect on file systems without extended attributes.
     pub(crate) fn put_on(self, file: &File) {
         if let Some(mark) = file.metadata().ok().map(|metadata| self.text(&metadata)) {
-            let _ = file.set_xattr(ATTRIBUTE, mark.as_bytes());
+            let _ = file.set_xattr(ATTRIBUTE, format!("{mark}{:016x}", self.options).as_bytes());
         }
     }
 
     /// Whether the file is an unmodified report of these captures.
     pub(crate) fn is_of(self, path: &Path) -> bool {
-        let Ok(metadata) = path.metadata() else { return false };
-        matches!(xattr::get_deref(path, ATTRIBUTE), Ok(Some(mark)) if mark == self.text(&metadata).as_bytes())
+        self.options_of(path).is_some()
     }
 
-    /// The attribute's value, with the size and time of the file to detect modifications.
-    fn text(self, metadata: &std::fs::Metadata) -> String {
-        format!("1 {:016x} {} {}.{:09}", self.0, metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    /// Whether the file is an unmodified report of these captures that was made with other options.
+    pub(crate) fn differs_from(self, path: &Path) -> bool {
+        self.options_of(path).is_some_and(|options| options != format!("{:016x}", self.options))
     }
+
+    /// The hash of the options of an unmodified report of these captures. One of an earlier version has none: it is empty.
+    fn options_of(self, path: &Path) -> Option<String> {
+        let metadata = path.metadata().ok()?;
+        let mark = String::from_utf8(xattr::get_deref(path, ATTRIBUTE).ok()??).ok()?;
+        let text = self.text(&metadata);
+        if mark == text.trim_end() { Some(String::new()) } else { mark.strip_prefix(&text).map(str::to_owned) }
+    }
+
+    /// The attribute's value before the options, with the size and time of the file to detect modifications.
+    fn text(self, metadata: &std::fs::Metadata) -> String {
+        format!("1 {:016x} {} {}.{:09} ", self.captures, metadata.len(), metadata.mtime(), metadata.mtime_nsec())
+    }
+}
+
+fn hash(of: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    of.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]
@@ -62,11 +90,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report");
         fs::write(&path, "text").unwrap();
-        let (this, other) = (ReportMark(1), ReportMark(2));
-        assert!(!this.is_of(&path));
+        let this = ReportMark { captures: 1, options: 1 };
+        let (other, next_view) = (ReportMark { captures: 2, ..this }, ReportMark { options: 2, ..this });
+        assert!(!this.is_of(&path) && !this.differs_from(&path));
         this.put_on(&File::open(&path).unwrap());
-        assert!(this.is_of(&path) && !other.is_of(&path));
+        assert!(this.is_of(&path) && !other.is_of(&path) && next_view.is_of(&path));
+        assert_eq!([this, other, next_view].map(|mark| mark.differs_from(&path)), [false, false, true]);
         fs::write(&path, "next").unwrap();
-        assert!(!this.is_of(&path));
+        assert!(!this.is_of(&path) && !next_view.differs_from(&path));
     }
 }

@@ -16,7 +16,7 @@ use crate::query::{Expr, MatchContext, Matcher, Test, TextField};
 pub struct Filter {
     /// Names of threads, or numbers that the operating system gave them.
     pub threads: Vec<String>,
-    /// Stacks with a function whose name contains one of these.
+    /// Stacks with a function whose name contains one of these, or, of `=NAME`, is NAME.
     pub functions: Vec<String>,
     /// Stacks with a file whose path contains one of these.
     pub files: Vec<String>,
@@ -43,7 +43,7 @@ impl Filter {
         let one_of = |all: Vec<Expr>| if all.is_empty() { Expr::And(all) } else { Expr::Or(all) };
         Expr::And(vec![
             Expr::any_of(TextField::Thread, &self.threads, Test::Is),
-            Expr::any_of(TextField::Function, &self.functions, Test::Contains),
+            Expr::any_of(TextField::Function, &self.functions, Test::is_or_contains),
             Expr::any_of(TextField::File, &self.files, Test::Contains),
             Expr::any_of(TextField::Module, &self.modules, Test::Is),
             one_of(allocators),
@@ -107,6 +107,8 @@ mod tests {
         assert_eq!(kept(|filter| filter.threads.push("70".into())), 1);
         assert_eq!(kept(|filter| filter.functions.push("ars".into())), 4);
         assert_eq!(kept(|filter| filter.files.push("app.py".into())), 6);
+        assert_eq!(kept(|filter| filter.functions.push("=parse".into())), 4);
+        assert_eq!(kept(|filter| filter.functions.push("=ars".into())), 0);
         assert_eq!(kept(|filter| filter.modules.push("toml".into())), 4);
         assert_eq!(kept(|filter| filter.allocators.push(Allocator::Malloc)), 5);
         assert_eq!(kept(|filter| filter.functions.push("no such".into())), 0);

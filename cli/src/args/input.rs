@@ -40,7 +40,7 @@ pub(crate) struct FilterArgs {
     /// Only allocations by the thread of this name or number
     #[arg(long, help_heading = FILTERS, value_name = "NAME|TID")]
     pub(crate) thread: Vec<String>,
-    /// Only stacks that contain a function whose name, or qualified name such as json.loads, contains TEXT
+    /// Only stacks that contain a function whose name, or qualified name such as json.loads, contains TEXT; '=TEXT': is TEXT
     #[arg(long, help_heading = FILTERS, value_name = "TEXT")]
     pub(crate) function: Vec<String>,
     /// Only stacks with a source file whose path contains TEXT

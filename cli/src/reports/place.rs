@@ -111,7 +111,8 @@ impl Place {
         if self.function.starts_with('<') && !self.file.is_empty() {
             return format!("--file {}", quoted(&self.file));
         }
-        format!("--function {}", quoted(&self.function))
+        // Of a part of the name there may be others: every native stack has a `Py_BytesMain`.
+        format!("--function {}", quoted(&format!("={}", self.function)))
     }
 
     pub(crate) fn json(&self) -> Value {

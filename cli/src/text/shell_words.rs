@@ -7,7 +7,9 @@ use std::path::Path;
 /// Quotes an argument for a shell.
 pub(crate) fn quoted(argument: &str) -> String {
     let plain = |char: char| char.is_alphanumeric() || "-_./=:,+@%".contains(char);
-    if !argument.is_empty() && argument.chars().all(plain) {
+    // zsh takes `=name` for the path of a command.
+    let is_plain = !argument.is_empty() && !argument.starts_with('=') && argument.chars().all(plain);
+    if is_plain {
         return argument.into();
     }
     if argument.contains(char::is_control) {

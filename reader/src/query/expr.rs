@@ -135,6 +135,14 @@ impl Expr {
 }
 
 impl Test {
+    /// What a filter by a function's name asks: `=NAME` for the whole name, anything else for a part of it.
+    pub(crate) fn is_or_contains(wanted: String) -> Self {
+        match wanted.strip_prefix('=').filter(|name| !name.is_empty()) {
+            Some(name) => Self::Is(name.to_owned()),
+            None => Self::Contains(wanted),
+        }
+    }
+
     /// Whether this text passes.
     #[must_use]
     pub fn takes(&self, text: &str) -> bool {

@@ -47,12 +47,17 @@ pub(super) fn open(path: &Path) -> Result<OpenCaptureFile, Error> {
     let unusable = |expected, found: String, remedy| Error::Unusable { file: path.to_owned(), expected, found, remedy };
     if let Some((whole, number)) = of_several(path) {
         let file = OpenCaptureFile::open(&whole)?;
-        let places = file.members()?.unwrap_or_default();
+        let Some(places) = file.members()? else {
+            let remedy = "name it without '#' and a number";
+            return Err(unusable("a file of several captures", "one capture".to_owned(), remedy));
+        };
         return match number.checked_sub(1).and_then(|place| places.get(place)) {
             Some(place) => file.member(path, place),
-            None => {
-                Err(unusable("a capture in a merged file", format!("a file of {}", places.len()), "check the number"))
-            }
+            None => Err(unusable(
+                "a capture in a merged file",
+                format!("a file of {} captures", places.len()),
+                "check the number",
+            )),
         };
     }
     let file = OpenCaptureFile::open(path)?;

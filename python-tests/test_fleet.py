@@ -393,6 +393,22 @@ def test_modules_beside_the_tables_are_not_run(fleet, tables):
             (tables / f"{name}.py").unlink()
 
 
+def test_a_query_that_takes_long_has_no_progress_in_its_answer(fleet, tmp_path, monkeypatch):
+    # Every query takes longer than this.
+    code = """
+import duckdb
+connect = duckdb.connect
+def impatient():
+    connection = connect()
+    connection.execute("set progress_bar_time = 1")
+    return connection
+duckdb.connect = impatient
+"""
+    (tmp_path / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    assert rows(fleet("growth", "--json"))
+
+
 def test_the_query_is_printed_and_errors_say_what_helps(fleet, tmp_path):
     sql = fleet("peaks", "--sql").stdout
     assert "percentile_cont" in sql and "create temp view processes" in sql

@@ -26,7 +26,10 @@ try:
 except ImportError:
     sys.exit(86)
 try:
-    cursor = duckdb.connect().execute(sys.stdin.read())
+    connection = duckdb.connect()
+    # Without a file of the program it takes itself for a shell, and after two seconds prints a bar between the answer's lines.
+    connection.execute('set enable_progress_bar = false')
+    cursor = connection.execute(sys.stdin.read())
     names = [column[0] for column in cursor.description]
     print(json.dumps([dict(zip(names, row)) for row in cursor.fetchall()], default=float))
 except duckdb.Error as error:

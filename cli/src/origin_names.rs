@@ -11,7 +11,7 @@ const UNKNOWN: &str = "unknown";
 /// What the names of Python's executables begin with.
 const INTERPRETER: &[u8] = b"python";
 
-/// The name of the script, of the module that Python ran (`python -m`), or of the program. That of an interpreter is without its version,
+/// The name of the script, of the module that Python ran (`python -m`), or by which the program was started. That of an interpreter is without its version,
 /// which would make another service of the same program.
 pub(crate) fn service(process: &Process) -> String {
     let base = |path: &[u8]| path.rsplit(|byte| *byte == b'/').next().map(<[u8]>::to_vec);
@@ -21,9 +21,21 @@ pub(crate) fn service(process: &Process) -> String {
     let name = match &process.script {
         Some(script) => base(script),
         None if is_interpreter() => Some(module(&process.command_line).unwrap_or(INTERPRETER).to_vec()),
-        None => executable(),
+        None => called(&process.command_line).map(<[u8]>::to_vec).or_else(executable),
     };
     name.map_or_else(|| UNKNOWN.into(), |name| String::from_utf8_lossy(&name).into_owned())
+}
+
+/// The name by which a program was started: one file may be several programs, as `redis-server` is a link to `redis-check-rdb`. Of a
+/// title, which programs write there (`nginx: master process`), the first word.
+fn called(command_line: &[Vec<u8>]) -> Option<&[u8]> {
+    let words = command_line.first()?;
+    let path = if words.starts_with(b"/") { words } else { words.split(u8::is_ascii_whitespace).next()? };
+    let name = path.rsplit(|byte| *byte == b'/').next()?;
+    // A login shell is `-bash`.
+    let name = name.strip_prefix(b"-").unwrap_or(name);
+    let name = name.strip_suffix(b":").unwrap_or(name);
+    (!name.is_empty()).then_some(name)
 }
 
 /// The module that this command line of Python runs.
@@ -83,6 +95,22 @@ mod tests {
         }
         for words in ["python -c code -m x", "python", "python -"] {
             assert_eq!(named(None, words), "python", "{words}");
+        }
+        let called = |first: &str| {
+            let (executable, command_line) =
+                (Some(b"/usr/bin/redis-check-rdb".to_vec()), vec![first.as_bytes().to_vec()]);
+            service(&Process { executable, command_line, ..Process::default() })
+        };
+        for (first, name) in [
+            ("redis-server", "redis-server"),
+            ("/usr/bin/redis-server", "redis-server"),
+            ("redis-server *:6379", "redis-server"),
+            ("nginx: master process /usr/sbin/nginx", "nginx"),
+            ("/opt/My App/bin/shop", "shop"),
+            ("-bash", "bash"),
+            ("", "redis-check-rdb"),
+        ] {
+            assert_eq!(called(first), name, "{first}");
         }
         let native = Process { executable: Some(b"/usr/sbin/squid".to_vec()), ..Process::default() };
         assert_eq!((service(&native), service(&Process::default())), ("squid".into(), "unknown".into()));

@@ -62,6 +62,16 @@ pub(crate) enum PushServer {
     Otlp,
 }
 
+impl PushServer {
+    /// The option that names it.
+    pub(crate) fn option(self) -> &'static str {
+        match self {
+            Self::Profiles(_) => "--push",
+            Self::Otlp => "--otlp",
+        }
+    }
+}
+
 /// The root of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerUrl {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ureq::Agent;
 use ureq::http::StatusCode;
-use ureq::http::header::RETRY_AFTER;
+use ureq::http::header::{LOCATION, RETRY_AFTER};
 
 use super::queue::{PushQueue, QueueCounts, QueuedPush};
 use super::request::PushRequest;
@@ -50,6 +50,8 @@ struct PushAnswer {
     status: StatusCode,
     /// The pause that it asks for.
     asked: Duration,
+    /// The address to which it sends memtrack.
+    location: Option<String>,
     body: Vec<u8>,
 }
 
@@ -107,6 +109,7 @@ impl Delivery {
     pub(super) fn run(&mut self) {
         let mut pauses = PushPauses::new();
         while let Some(queued) = self.queue.take() {
+            self.tell_unwritten();
             match self.send(&queued) {
                 Sent::Delivered => {
                     self.queue.done(&queued, true);
@@ -125,6 +128,7 @@ impl Delivery {
                 }
             }
         }
+        self.tell_unwritten();
         let QueueCounts { made, lost, taken } = self.queue.counts();
         let windows = plural(made, "window", "windows");
         let rest = match taken {
@@ -138,9 +142,20 @@ impl Delivery {
         }
     }
 
+    /// The server as it was named: the same one may get windows by both options.
+    fn named(&self) -> String {
+        format!("{} {}", self.server.option(), self.url)
+    }
+
+    fn tell_unwritten(&self) {
+        if let Some(why) = self.queue.unwritten() {
+            message::warning(format_args!("{}: a window was given up: {why}", self.named()));
+        }
+    }
+
     fn tell(&mut self, why: &str) {
         if !std::mem::replace(&mut self.has_failed, true) {
-            message::warning(format_args!("{}: a window was not delivered: {why}", self.url));
+            message::warning(format_args!("{}: a window was not delivered: {why}", self.named()));
         }
     }
 
@@ -151,7 +166,7 @@ impl Delivery {
             return;
         }
         let what = if has_waited { "was given up, and is not sent again" } else { "was not delivered" };
-        message::warning(format_args!("{}: a window {what}: {why}", self.url));
+        message::warning(format_args!("{}: a window {what}: {why}", self.named()));
     }
 
     fn send(&self, queued: &QueuedPush) -> Sent {
@@ -189,17 +204,31 @@ impl Delivery {
     }
 
     fn judge(&self, answer: &PushAnswer) -> Sent {
-        let PushAnswer { status, asked, body } = answer;
+        let PushAnswer { status, asked, location, body } = answer;
         if status.is_success() {
             let rejection = if self.server == PushServer::Otlp { otlp::rejection(body) } else { None };
             return rejection.map_or(Sent::Delivered, Sent::Refused);
         }
-        let said: String = visible(String::from_utf8_lossy(body).trim()).chars().take(MOST_SAID).collect();
-        let said = if said.is_empty() { said } else { format!(": {said}") };
+        let shown = |text: &str| visible(text.trim()).chars().take(MOST_SAID).collect::<String>();
+        let said = match location {
+            Some(location) => format!(", {}; {}", shown(location), where_to(location)),
+            None => Some(shown(&String::from_utf8_lossy(body)))
+                .filter(|said| !said.is_empty())
+                .map_or_else(String::new, |said| format!(": {said}")),
+        };
         let why = format!("the server answers {status}{said}");
         let is_passing = status.is_server_error() && *status != StatusCode::NOT_IMPLEMENTED
             || [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS].contains(status);
         if is_passing { Sent::Failed(why, *asked) } else { Sent::Refused(why) }
+    }
+}
+
+/// What to do where the server sends memtrack to another address.
+fn where_to(location: &str) -> &'static str {
+    if location.trim().starts_with("https:") {
+        "memtrack sends by http only: name an agent or a proxy that sends by https"
+    } else {
+        "memtrack follows no redirection: name the address itself"
     }
 }
 
@@ -217,8 +246,11 @@ fn post(agent: &Agent, url: &ServerUrl, request: &PushRequest, limit: Duration) 
     let body = answer.body_mut().with_config().limit(MOST_ANSWER).read_to_vec();
     let asked = answer.headers().get(RETRY_AFTER).and_then(|asked| asked.to_str().ok());
     let asked = asked.and_then(|asked| retry_after::pause(asked, SystemTime::now())).unwrap_or_default();
+    let is_elsewhere = answer.status().is_redirection();
+    let location = answer.headers().get(LOCATION).filter(|_| is_elsewhere).and_then(|to| to.to_str().ok());
+    let location = location.map(str::to_owned);
     // What it says beyond its status is of use only for a message.
-    Ok(PushAnswer { status: answer.status(), asked, body: body.unwrap_or_default() })
+    Ok(PushAnswer { status: answer.status(), asked, location, body: body.unwrap_or_default() })
 }
 
 #[cfg(test)]

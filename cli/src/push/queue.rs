@@ -8,13 +8,14 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::request::PushRequest;
 use super::stored::{self, MOST_BYTES, StoredFor};
 use crate::owned_directory::{LeftDirectory, OwnedDirectory};
+use crate::units::size;
 
 /// Requests that wait: a day of windows of 15 s.
 const MOST_WAITING: usize = 6_000;
@@ -63,6 +64,10 @@ struct PushQueueState {
     made: u64,
     /// How many were given up.
     lost: u64,
+    /// Why the first one that could not be written was given up, until that is told.
+    unwritten: Option<String>,
+    /// Whether there was such a one.
+    has_unwritten: bool,
     /// Nothing is put into it any more; what waits is given up at this time.
     closed: Option<Instant>,
 }
@@ -149,11 +154,19 @@ impl PushQueue {
         let mut state = self.lock();
         let name = state.made.to_string();
         state.made += 1;
-        let file = state.directory.as_ref().map(|directory| directory.path().join(name));
-        let written = file.and_then(|file| self.write(file, request));
-        let Some((file, bytes)) = written else {
+        let Some(file) = state.directory.as_ref().map(|directory| directory.path().join(name)) else {
             state.lost += 1;
             return;
+        };
+        let bytes = match self.write(&file, request) {
+            Ok(bytes) => bytes,
+            Err(why) => {
+                state.lost += 1;
+                if !std::mem::replace(&mut state.has_unwritten, true) {
+                    state.unwritten = Some(why);
+                }
+                return;
+            }
         };
         state.bytes += bytes;
         state.waiting.push_back(QueuedPush { file, bytes, is_taken: false });
@@ -162,13 +175,23 @@ impl PushQueue {
         self.changed.notify_all();
     }
 
-    /// Writes a file with its bytes, or none.
-    fn write(&self, file: PathBuf, request: &PushRequest) -> Option<(PathBuf, u64)> {
-        let written = stored::write(&file, &self.server, request).ok().filter(|bytes| *bytes <= MOST_BYTES);
-        if written.is_none() {
-            let _ = fs::remove_file(&file);
-        }
-        Some((file, written?))
+    /// Writes a request into its file; returns the bytes. If that fails, there is no file.
+    fn write(&self, file: &Path, request: &PushRequest) -> Result<u64, String> {
+        let why = match stored::write(file, &self.server, request) {
+            Ok(bytes) if bytes <= MOST_BYTES => return Ok(bytes),
+            Ok(bytes) => format!("it has {}, and {} may wait at the most", size(bytes), size(MOST_BYTES)),
+            Err(error) => {
+                let directory = file.parent().and_then(Path::parent).unwrap_or(file).display();
+                format!("it cannot be kept in {directory}: {error}; set TMPDIR to another directory")
+            }
+        };
+        let _ = fs::remove_file(file);
+        Err(why)
+    }
+
+    /// Why a request could not be written, once.
+    pub(super) fn unwritten(&self) -> Option<String> {
+        self.lock().unwritten.take()
     }
 
     /// Waits for the next request, and takes it; `None`: the queue is closed, and empty or out of time.
@@ -359,8 +382,24 @@ mod tests {
         queue.close(Instant::now());
         queue.remove();
         queue.put(&request("late"));
+        assert!(queue.unwritten().is_none());
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
         assert_eq!(queue.counts(), QueueCounts { made: 2, lost: 2, taken: 0 });
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_told_once() {
+        let parent = tempfile::tempdir().unwrap();
+        let queue = queue(parent.path(), SERVER);
+        for of in queue.lock().directory.iter() {
+            (0..2).for_each(|number| fs::create_dir(of.path().join(number.to_string())).unwrap());
+        }
+        ["1", "2", "3"].iter().for_each(|name| queue.put(&request(name)));
+        assert_eq!(queue.counts(), QueueCounts { made: 3, lost: 3, taken: 0 });
+        let told = queue.unwritten().unwrap();
+        assert!(told.contains("cannot be kept in") && told.contains("TMPDIR"), "{told}");
+        assert!(queue.unwritten().is_none());
+        assert_eq!(next(&queue).as_deref(), Some("3"));
     }
 
     #[test]

@@ -263,10 +263,10 @@ impl Diff {
     /// ends are told.
     fn signed_within(&self, pair: &FigurePair) -> String {
         let change = self.signed(self.measure.change(pair));
+        let (low, high) = self.measure.noise.range(pair);
         match self.measure.noise.half(pair) {
             0 => change,
-            half if u128::from(half) >= self.measure.change(pair).unsigned_abs() && !self.measure.noise.hides(pair) => {
-                let (low, high) = self.measure.noise.range(pair);
+            half if u128::from(half) >= self.measure.change(pair).unsigned_abs() && (low > 0 || high < 0) => {
                 format!("{change} ({} to {})", self.signed(low), self.signed(high))
             }
             half => format!("{change} ± {}", self.measure.amount(half)),

@@ -26,17 +26,25 @@ pub(crate) struct DiffNoise {
     counts: bool,
     /// Of the base and of the new capture; `None`: it has all allocations.
     weights: [Option<SampleWeights>; 2],
+    /// By how much the intervals are wider that decide what is chance: see [`DiffNoise::among`].
+    wider: f64,
 }
 
 impl DiffNoise {
     pub(super) fn of(captures: [&Capture; 2], metric: ComparedMetric) -> Self {
         let weights = captures.map(|capture| capture.sample_bytes().map(SampleWeights::new));
-        Self { counts: metric.counts, weights }
+        Self { counts: metric.counts, weights, wider: 1.0 }
+    }
+
+    /// The same where so many figures are compared at once. Of a hundred intervals of 95 % five miss by chance; what is beyond these
+    /// wider ones is, with 95 %, none by chance in all of them together (Bonferroni).
+    pub(super) fn among(self, figures: usize) -> Self {
+        Self { wider: deviations(0.025 / figures.max(1) as f64) / deviations(0.025), ..self }
     }
 
     /// Of the bytes of two moments of this one.
     pub(crate) fn of_moments(capture: &Capture) -> Self {
-        Self { counts: false, weights: [capture.sample_bytes().map(SampleWeights::new); 2] }
+        Self { counts: false, weights: [capture.sample_bytes().map(SampleWeights::new); 2], wider: 1.0 }
     }
 
     pub(super) fn is_exact(&self) -> bool {
@@ -75,10 +83,19 @@ impl DiffNoise {
         ranged
     }
 
-    /// Whether the change of a figure may be chance.
+    /// Whether the change of a figure may be chance, among all that are compared.
     pub(super) fn hides(&self, pair: &FigurePair) -> bool {
-        let (low, high) = self.range(pair);
-        !self.is_exact() && low <= 0 && high >= 0
+        if self.is_exact() {
+            return false;
+        }
+        let (change, (low, high)) = (self.change(pair), self.range(pair));
+        let wider = |half: i128| (half as f64 * self.wider) as i128;
+        change <= wider(change - low) && -change <= wider(high - change)
+    }
+
+    fn change(&self, pair: &FigurePair) -> i128 {
+        let figure = |tally: Tally| i128::from(if self.counts { tally.count } else { tally.bytes });
+        figure(pair.new) - figure(pair.base)
     }
 
     /// Half the length of the interval of the change.
@@ -89,9 +106,7 @@ impl DiffNoise {
 
     /// Half the interval of the change: the larger half.
     pub(super) fn half(&self, pair: &FigurePair) -> u64 {
-        let (low, high) = self.range(pair);
-        let figure = |tally: Tally| i128::from(if self.counts { tally.count } else { tally.bytes });
-        let change = figure(pair.new) - figure(pair.base);
+        let (change, (low, high)) = (self.change(pair), self.range(pair));
         u64::try_from((high - change).max(change - low)).unwrap_or(u64::MAX)
     }
 
@@ -121,5 +136,46 @@ impl DiffNoise {
         }
         let (low, high) = self.range(whole);
         write!(out, "\"change_low\":{low},\"change_high\":{high},")
+    }
+}
+
+/// So many standard deviations a normally distributed figure exceeds with this probability, from 1e-9 to 0.5: within 0.0005, by
+/// Abramowitz and Stegun 26.2.23.
+fn deviations(probability: f64) -> f64 {
+    let root = (-2.0 * probability.ln()).sqrt();
+    let above = root.mul_add(root.mul_add(0.010_328, 0.802_853), 2.515_517);
+    let below = root.mul_add(root.mul_add(root.mul_add(0.001_308, 0.189_269), 1.432_788), 1.0);
+    root - above / below
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use memtrack_reader::analysis::diff::FigurePair;
+    use memtrack_reader::analysis::{SampleWeights, Tally, Variance};
+
+    use super::{DiffNoise, deviations};
+
+    #[test]
+    fn deviations_are_those_of_the_normal_distribution() {
+        for (probability, expected) in [(0.025, 1.95996), (0.001, 3.09023), (0.025 / 700.0, 3.97148), (1e-7, 5.19934)] {
+            assert!((deviations(probability) - expected).abs() < 0.001, "{probability}");
+        }
+    }
+
+    #[test]
+    fn among_many_a_change_has_to_be_larger() {
+        let weights = [Some(SampleWeights::new(NonZeroU64::new(1 << 16).unwrap())); 2];
+        let alone = DiffNoise { counts: false, weights, wider: 1.0 };
+        let among = alone.among(700);
+        // 100 kB standard deviation of each: 277 kB are the interval of their difference, and 561 kB that of all 700.
+        let side = |bytes: u64| Tally { bytes, count: 1000, variance: Variance::of_numbers([1e10, 1e12, 0.0, 0.0]) };
+        let pair = |more: u64| FigurePair { base: side(10_000_000), new: side(10_000_000 + more) };
+        let hidden = |noise: DiffNoise| [200_000, 400_000, 700_000].map(|more| noise.hides(&pair(more)));
+        assert_eq!((hidden(alone), hidden(among)), ([true, false, false], [true, true, false]));
+        assert_eq!(alone.range(&pair(400_000)), among.range(&pair(400_000)));
+        let less = FigurePair { base: side(10_700_000), new: side(10_000_000) };
+        assert!(!among.hides(&less) && among.hides(&FigurePair { base: side(10_400_000), ..less }));
     }
 }

@@ -69,7 +69,11 @@ impl DiffRows {
     pub(super) fn of(captures: [&Capture; 2], metric: ComparedMetric, by_total: bool, merged: &mut MergedTree) -> Self {
         let rows = || captures.map(|capture| capture.analysis.view(metric.view));
         let noise = DiffNoise::of(captures, metric);
-        let all = compared(captures, &rows(), merged, noise);
+        let mut all = compared(captures, &rows(), merged, noise);
+        let noise = noise.among(all.rows.len());
+        if !noise.is_exact() {
+            all = compared(captures, &rows(), merged, noise);
+        }
         let measure = Measure { metric, by_total, noise, whole: all.whole };
         let (mut kept, mut round) = (FxHashSet::default(), 0);
         loop {

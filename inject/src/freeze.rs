@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::copy_limits;
 use crate::holding_memory::ThreadStack;
 use crate::late_threads::LateThreads;
 use crate::library::{inspect_untraced, on_own_thread};
@@ -52,6 +53,7 @@ pub fn freeze<T: Send>(
             return Err(Refusal::Seccomp("a filter", "clone and wait4, or pass --hold".into()));
         }
         if !hold {
+            copy_limits::check(pid)?;
             wait_for_left(&target);
         }
         let view = ProcessView::of_stopped(pid).map_err(|_| Refusal::Gone)?;
@@ -104,6 +106,12 @@ fn fork_stopped(target: &TargetProcess, mut threads: Vec<StoppedThread>) -> Resu
     let copy = (|| {
         let mut thread = RemoteThread::begin(target, used, LateThreads::of(target.pid))?;
         let copied = thread.fork().map(|(tracee, inner_pid)| ProcessCopy::of(tracee, inner_pid));
+        let copied = copied.map_err(|refusal| match refusal {
+            Refusal::InTarget { error, .. } if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::ENOMEM)) => {
+                Refusal::NoCopy(error)
+            }
+            refusal => refusal,
+        });
         let restored = thread.finish();
         let copy = copied?;
         restored.map(|()| copy)

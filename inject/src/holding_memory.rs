@@ -3,11 +3,17 @@
 //! Invariant: what is told of an object is what its headers in memory say, within bounds; what they say may be wrong.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use crate::maps::Mappings;
 use crate::memory::RemoteMemory;
 use crate::object::RemoteObject;
+
+/// For how long a thread may run that is between two system calls, or about to end.
+const MOMENT: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Data of a loaded object that it can write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,11 +71,31 @@ pub(crate) fn loaded_data(memory: &RemoteMemory, mappings: &Mappings) -> Vec<Loa
     found
 }
 
-/// The stacks of a process's threads that wait in a system call; `None` if one of them runs.
+/// The stacks of a process's threads that wait in a system call; `None` if one of them runs for longer than a moment.
 pub(crate) fn waiting_stacks(pid: i32) -> Option<Vec<ThreadStack>> {
+    let looked = Instant::now();
+    loop {
+        if let Some(stacks) = stacks_now(pid) {
+            return Some(stacks);
+        }
+        if looked.elapsed() > MOMENT {
+            return None;
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// The same of this instant.
+fn stacks_now(pid: i32) -> Option<Vec<ThreadStack>> {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
     let tids = threads.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    tids.map(|tid| waiting_stack(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?, tid)).collect()
+    let stack = |tid| match fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")) {
+        Ok(text) => Some(waiting_stack(&text, tid)),
+        // It has ended meanwhile.
+        Err(error) if error.kind() == ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH) => None,
+        Err(_) => Some(None),
+    };
+    tids.filter_map(stack).collect()
 }
 
 /// From the text of `/proc/PID/task/TID/syscall`: its last two numbers are the stack pointer and where the thread is.

@@ -15,6 +15,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod candidates;
+mod copy_limits;
 mod denial;
 #[cfg(target_arch = "x86_64")]
 mod filter;

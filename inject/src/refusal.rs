@@ -135,6 +135,30 @@ pub enum Refusal {
          program stands still while it is read"
     )]
     CopyEnded,
+    /// The system promises no memory for a copy.
+    #[error(
+        "the system promises only as much memory as there is (vm.overcommit_memory=2), and a copy of the process needs {} MB of \
+         the {} MB that are left, with a reserve for the program; with --hold no copy is made, and the program stands still \
+         while it is read",
+        needed_kb * 1024 / 1_000_000, left_kb * 1024 / 1_000_000
+    )]
+    NoCommit {
+        /// What the copy and the reserve need.
+        needed_kb: u64,
+        /// What may be promised.
+        left_kb: u64,
+    },
+    /// The system refuses the copy.
+    #[error(
+        "the process may not be copied: {0} ({what}); with --hold no copy is made, and the program stands still while it is \
+         read",
+        what = if .0.raw_os_error() == Some(libc::EAGAIN) {
+            "it may have no more processes or threads: ulimit -u, or pids.max of its control group"
+        } else {
+            "the system has no memory for one"
+        }
+    )]
+    NoCopy(io::Error),
     /// No thread came to a safe point.
     #[error("no thread of the process could be used within {seconds} s: {reason}; try again")]
     Busy {

@@ -199,7 +199,13 @@ impl<'a> FoundObjects<'a> {
         rows: &NewRows,
         threads: usize,
     ) -> (StoredPicture, TypeTable<'a>, Vec<u64>) {
-        let Self { types, objects, reference_counts, value_bytes, unreadable, layout, memory, .. } = self;
+        let Self { types, mut objects, reference_counts, value_bytes, unreadable, layout, memory, .. } = self;
+        // Large ones of which a later part could not be read have no bytes, as the others that cannot be read.
+        for row in found.unreadable_rows() {
+            if let Some(object) = objects.get_mut(row as usize) {
+                object.own_bytes = 0;
+            }
+        }
         // Types were numbered as they were found, which depends on how fast threads are.
         let type_numbers = types.sort();
         let mut sorted_bytes = vec![0; type_numbers.len()];

@@ -4,7 +4,6 @@
 
 use anyhow::{Context, Result, bail};
 use memtrack_format::Allocator;
-use memtrack_format::meta::Process;
 use memtrack_format::objects::{PictureCause, PictureExtent, PictureHead};
 use memtrack_objects::ObjectPicture;
 use memtrack_reader::analysis::{Group, Sum, Tally};
@@ -48,7 +47,7 @@ pub(super) fn add_objects(file: &CaptureReader, capture: &mut Capture, wanted: O
     }
     let moment = find_picture(file, None)?;
     let stored = file.picture(&moment, PictureExtent::Objects)?;
-    let picture = ObjectPicture::of_stored(stored.with_context(|| damaged(file))?);
+    let picture = ObjectPicture::of_stored(stored.with_context(|| unreadable(file))?);
     let (read, blocks) = blocks_at(file, &moment.head)?;
     let joined = JoinedObjects::of(&picture, &blocks);
     let groups = joined.groups(&picture, &read.frames, &mut capture.frames)?;
@@ -137,7 +136,7 @@ pub(crate) fn find_picture(file: &CaptureReader, at: Option<&ObjectsMoment>) -> 
     let pictures = file.pictures()?;
     let path = file.path().display();
     if pictures.is_empty() {
-        bail!("{path}: {}", no_picture(file.process()));
+        bail!("{path}: {}", no_picture(file));
     }
     let heads: Vec<&PictureHead> = pictures.iter().map(|picture| &picture.head).collect();
     let found = match at {
@@ -152,13 +151,22 @@ pub(crate) fn find_picture(file: &CaptureReader, at: Option<&ObjectsMoment>) -> 
 }
 
 /// Why a capture has no picture.
-fn no_picture(process: &Process) -> String {
+fn no_picture(file: &CaptureReader) -> String {
+    let process = file.process();
     if process.stripped.count.is_some() || process.anonymized {
         return "no picture of objects: 'memtrack strip' and 'anonymize' leave it out; use the original capture".into();
     }
     match &process.objects_note {
         Some(note) => {
             format!("no picture of objects in it, though it was asked for: {}", String::from_utf8_lossy(note))
+        }
+        None if file.is_growing() => {
+            "no picture of objects in it yet: it is still being recorded. One that --objects-at asked for is there some seconds after its \
+             moment, when it has been read; 'memtrack objects PID' takes one now"
+                .into()
+        }
+        None if !file.complete() => {
+            "no picture of objects in it: the recording was cut off, and with it any that was asked for; record the program again".into()
         }
         None if process.python_version.is_none() => {
             "no picture of objects in it: its program does not run Python, and only Python programs have objects".into()
@@ -168,8 +176,15 @@ fn no_picture(process: &Process) -> String {
 }
 
 /// The error of a picture that cannot be read.
-pub(crate) fn damaged(file: &CaptureReader) -> String {
-    format!("{}: the picture of objects is damaged", file.path().display())
+pub(crate) fn unreadable(file: &CaptureReader) -> String {
+    let why = if file.is_growing() {
+        "is still being written; try again in some seconds"
+    } else if file.complete() {
+        "is damaged"
+    } else {
+        "is not whole: the recording was cut off while it was written"
+    };
+    format!("{}: the picture of objects {why}", file.path().display())
 }
 
 /// The moment of a picture in words.

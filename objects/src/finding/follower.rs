@@ -90,7 +90,8 @@ impl Follower<'_> {
         let of = types.all.get(object.type_number as usize);
         let (mut part, begin) = (ItemPart::FIRST, made.addresses.len());
         let mut is_whole = of.is_some_and(|of| self.note_part(of, object.address, &mut part, made));
-        if part.next().is_some() {
+        let size = of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address));
+        if part.next().is_some() && size.is_some() {
             self.look_up(begin, made);
             let before = made.new.len();
             self.look_up(made.addresses.len(), made);
@@ -101,8 +102,10 @@ impl Follower<'_> {
             }
             made.large.push((number, part));
         }
-        made.unreadable += u64::from(!is_whole);
-        made.sizes.push(of.and_then(|of| own_bytes(self.memory, self.layout, of, object.address)));
+        // What cannot be read is counted once, and has no bytes: its size may have been overwritten, too. Without a size it is counted
+        // by who takes it.
+        made.unreadable += u64::from(!is_whole && size.is_some());
+        made.sizes.push(size.map(|bytes| if is_whole { bytes } else { 0 }));
         let values = of.map_or(0, |of| InstanceValues::bytes(self.memory, self.layout, of, object.address));
         made.value_bytes.extend((values > 0).then_some((object.type_number, values)));
         // The object's type is kept by it, too, where types are objects of the program.

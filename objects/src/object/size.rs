@@ -17,6 +17,8 @@ use crate::object::types::{ObjectKind, ObjectType};
 
 /// The largest object that is believed.
 const MOST: u64 = 1 << 46;
+/// Of one that is larger, the last byte has to be there: its size may have been overwritten.
+const LEAST_CHECKED: u64 = 1 << 20;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
 /// A block of a deque.
@@ -38,6 +40,11 @@ pub(crate) fn own_bytes(
         Some((Measure::CtypesClass, _)) => variable(kind, memory.u64(layout.fields(address).checked_add(16)?)?)?,
         _ => bytes_of_kind(memory, layout, kind, address)?,
     };
+    if own > LEAST_CHECKED
+        && last_byte(memory, layout, kind, (address, own)).is_some_and(|last| memory.u8(last).is_none())
+    {
+        return None;
+    }
     let beside = match kind.measure {
         Some(measure) => bytes_beside(memory, layout, measure, address)?,
         None => 0,
@@ -49,6 +56,28 @@ pub(crate) fn own_bytes(
     let is_collected = kind.is_collected && !has_no_header && !is_active_greenlet(memory, layout, kind, address);
     let header = if is_collected && !layout.is_free_threaded() { COLLECTOR_HEADER } else { 0 };
     own.checked_add(beside)?.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
+}
+
+/// Where an object of so many bytes ends, or its items, if they are in one piece.
+fn last_byte(
+    memory: &ObjectMemory<'_>,
+    layout: &ObjectLayout,
+    kind: &ObjectType,
+    (address, own): (u64, u64),
+) -> Option<u64> {
+    let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
+    let end = match kind.kind {
+        // From 3.15 on they are an object.
+        ObjectKind::ByteArray if layout.minor < 15 => word(32)?.checked_add(word(24)?)?,
+        ObjectKind::List => word(24)?.checked_add(word(32)?.checked_mul(8)?)?,
+        ObjectKind::Text => {
+            let text = whole_text(memory, layout, address).filter(|text| text.data != 0)?;
+            text.data.checked_add(text.length.checked_add(1)?.checked_mul(text.width)?)?
+        }
+        ObjectKind::Bytes | ObjectKind::Integer | ObjectKind::Tuple => address.checked_add(own)?,
+        _ => return None,
+    };
+    end.checked_sub(1)
 }
 
 /// Whether it is a greenlet that says by code that it is not collected, which counted before 3.11.

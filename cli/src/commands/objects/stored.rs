@@ -11,7 +11,7 @@ use memtrack_objects::ObjectPicture;
 use super::{ObjectsRead, PictureOrigin, check_found, find_paths, join, read_picture};
 use crate::args::objects::ObjectsArgs;
 use crate::c_holders::HolderSources;
-use crate::load::objects::{damaged, find_picture, when};
+use crate::load::objects::{find_picture, unreadable, when};
 use crate::load::{Request, search};
 use crate::objects_moment::ObjectsMoment;
 use crate::units::size;
@@ -26,7 +26,7 @@ pub(super) fn read(options: &ObjectsArgs, path: &Path, at: Option<&ObjectsMoment
     let needs_references = options.retained || options.json || options.why.is_some();
     let extent = if needs_references { PictureExtent::Whole } else { PictureExtent::Objects };
     let stored = file.picture(&moment, extent)?;
-    let stored = stored.with_context(|| damaged(&file))?;
+    let stored = stored.with_context(|| unreadable(&file))?;
     let (pause_ns, resident) = (stored.pause_ns, stored.resident);
     let picture = ObjectPicture::of_stored(stored);
     let mut when = when(&file, &moment.head);

@@ -155,7 +155,7 @@ pub(crate) fn read_holders(
         for (piece, number) in pieces.iter().zip(0..) {
             let source = &mut sources[number % count];
             let read = source.next(piece);
-            source.texts.extend(read.texts.iter().map(|text| texts.row(text)));
+            source.texts.extend(read.texts.into_iter().map(|text| texts.row_of(text)));
             for (row, kind, value) in read.labels {
                 let text = || source.texts.get(value as usize).copied().unwrap_or(0);
                 let value = if kind.has_text() { text().into() } else { value };
@@ -318,8 +318,9 @@ fn noted_holders(
         });
         side_by_side::execute(work.collect(), threads);
     }
-    let mut rows = |noted: &NotedLabels| noted.texts.iter().map(|text| texts.row(text)).collect();
-    let rows: Vec<Vec<u32>> = noted.iter().map(&mut rows).collect();
+    let mut rows =
+        |noted: &mut NotedLabels| std::mem::take(&mut noted.texts).into_iter().map(|text| texts.row_of(text)).collect();
+    let rows: Vec<Vec<u32>> = noted.iter_mut().map(&mut rows).collect();
     let work = holders.chunks_mut(NOTED_AT_ONCE).enumerate().map(|(number, some)| {
         let rows = &rows[number % threads];
         move || {

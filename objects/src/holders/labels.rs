@@ -3,8 +3,11 @@
 //! Invariant: a name is made of what the program's memory says and of nothing else; texts are cut and their sum is bounded,
 //! and what has no name is called by its offset.
 
+use std::hash::BuildHasher;
+
+use hashbrown::HashTable;
 use memtrack_format::objects::{HolderKind, PicturedObject};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
 
 use crate::finding::addresses::AddressTable;
 use crate::holders::field_names;
@@ -42,7 +45,8 @@ const MOST_BYTES: usize = 256 << 20;
 /// Texts, each once.
 #[derive(Debug, Default)]
 pub(crate) struct LabelTexts {
-    rows: FxHashMap<String, u32>,
+    /// The row of each, and its hash: where the table grows, no text is looked at.
+    rows: HashTable<(u64, u32)>,
     all: Vec<String>,
     bytes: usize,
 }
@@ -50,16 +54,29 @@ pub(crate) struct LabelTexts {
 impl LabelTexts {
     /// The row of a text; one for all, when there are too many.
     pub(crate) fn row(&mut self, text: &str) -> u32 {
-        if let Some(row) = self.rows.get(text) {
-            return *row;
-        }
+        let hash = FxBuildHasher.hash_one(text);
+        self.known(hash, text).unwrap_or_else(|| self.add(hash, text.to_owned()))
+    }
+
+    /// The same of a text that nobody else needs.
+    pub(crate) fn row_of(&mut self, text: String) -> u32 {
+        let hash = FxBuildHasher.hash_one(text.as_str());
+        self.known(hash, &text).unwrap_or_else(|| self.add(hash, text))
+    }
+
+    fn known(&self, hash: u64, text: &str) -> Option<u32> {
+        let is_it = |(of, row): &(u64, u32)| *of == hash && self.all.get(*row as usize).is_some_and(|it| it == text);
+        self.rows.find(hash, is_it).map(|(_, row)| *row)
+    }
+
+    fn add(&mut self, hash: u64, text: String) -> u32 {
         if self.bytes > MOST_BYTES && text != "…" {
             return self.row("…");
         }
         let row = self.all.len() as u32;
         self.bytes += text.len();
-        self.all.push(text.to_owned());
-        self.rows.insert(text.to_owned(), row);
+        self.all.push(text);
+        self.rows.insert_unique(hash, (hash, row), |(hash, _)| *hash);
         row
     }
 
@@ -268,7 +285,7 @@ impl LabelReader<'_> {
             _ => {
                 let (memory, layout) = (self.reader.memory, self.reader.layout);
                 let text = KeyReader { memory, layout, types: self.types }.text(key);
-                (HolderKind::OtherKey, self.known.texts.row(&text).into())
+                (HolderKind::OtherKey, self.known.texts.row_of(text).into())
             }
         }
     }
@@ -285,7 +302,7 @@ impl LabelReader<'_> {
             Some(row) => row,
             None => {
                 let text = text_of(self.reader.memory, self.reader.layout, address).unwrap_or_else(|| "?".into());
-                let row = self.known.texts.row(&cut(&text));
+                let row = self.known.texts.row_of(cut(&text));
                 self.known.strings.get_mut(place_of(address)).into_iter().for_each(|known| *known = (address, row));
                 row
             }

@@ -74,7 +74,7 @@ impl SearchedProcess<'_> {
         contents.sort_unstable();
         let mut searcher = PointerSearcher {
             process: self,
-            targets: SearchTargets::new(self.rows, targets, picture.objects.len()),
+            targets: SearchTargets::new(self.rows, targets, &picture.objects),
             contents,
             states: self.runtime.states(self.memory),
             bytes_left: MOST_BYTES,

@@ -439,3 +439,24 @@ def test_a_peak_shortly_before_the_end_is_found_and_costs_no_wait(recorded, obje
         return "" if took < max(9, reference + 8) else f"{took} s, without a peak {reference} s"
 
     in_one_of(3, attempt)
+
+
+def test_a_picture_that_is_not_there_yet_or_was_cut_off_is_told_so(executable, tmp_path):
+    capture = tmp_path / "app.bin"
+    (tmp_path / "app.py").write_text("import os, sys\nprint(os.getpid(), flush=True)\nsys.stdin.readline()\n")
+    command = [str(executable), "run", "-q", "-o", str(capture), "--objects-at", "mark:later", "app.py"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    kill_in_time(process)
+
+    def told():
+        done = subprocess.run([str(executable), "objects", str(capture)], capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == 1, done.stdout
+        return done.stderr
+
+    until_it_waits(int(process.stdout.readline()))
+    assert "no picture of objects in it yet: it is still being recorded" in told()
+    process.send_signal(signal.SIGKILL)
+    process.wait(timeout=PATIENCE)
+    assert "no picture of objects in it: the recording was cut off" in told()
+    # The program, which goes on, ends by the end of its input.
+    process.communicate(timeout=PATIENCE)

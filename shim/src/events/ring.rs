@@ -151,8 +151,6 @@ static NOWHERE: SegmentHeader = SegmentHeader {
 /// A sampled duration that is longer was interrupted by other processes, in ticks.
 const LONGEST_SAMPLE: u64 = 1 << 17;
 
-static NEW_ENCODER: Encoder = Encoder::new(false);
-
 impl Ring {
     /// Makes the ring of a slot in memory that is all zeroes, in place: it is larger than a small thread's stack.
     ///
@@ -180,11 +178,7 @@ impl Ring {
         let segment = unsafe { &raw mut (*place).segment };
         // SAFETY: the caller's promise.
         unsafe { segment.write(RingSegment::NONE) };
-        // SAFETY: a field of the caller's memory.
-        let encoder = unsafe { &raw mut (*place).encoder };
-        // SAFETY: the caller's promise; a copy from memory to memory, not over the stack.
-        unsafe { encoder.copy_from_nonoverlapping(&raw const NEW_ENCODER, 1) };
-        // The other fields are zero, which is their start.
+        // The other fields are zero, which is their start; the encoder sets itself when its first segment begins.
     }
 
     /// Forgets everything: the slot is a new one, of the same number, in memory that may have other settings.

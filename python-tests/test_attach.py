@@ -639,3 +639,60 @@ def test_objects_at_the_end_of_the_recording(executable, target, tmp_path, ends)
     if ends == "detached":
         assert target.grow(1) == "done 31\n"
         target.end()
+
+
+THREADS = """
+import sys, threading
+lock, go = threading.Condition(), [0, 0]
+def work():
+    seen = 0
+    while True:
+        with lock:
+            lock.wait_for(lambda: go[0] > seen)
+            seen = go[0]
+        kept = [bytearray(700) for _ in range(50)]
+        with lock:
+            go[1] += 1
+            lock.notify_all()
+threads = [threading.Thread(target=work, daemon=True) for _ in range(200)]
+for thread in threads:
+    thread.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    with lock:
+        go[0], go[1] = go[0] + 1, 0
+        lock.notify_all()
+        lock.wait_for(lambda: go[1] == len(threads))
+    print("done", flush=True)
+"""
+
+
+def test_what_is_kept_for_threads_is_given_back_at_the_end(executable, tmp_path):
+    """It was kept, and grew with each recording."""
+    (tmp_path / "program.py").write_text(THREADS)
+    command = [sys.executable, tmp_path / "program.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def resident():
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+        def work():
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+
+        assert process.stdout.readline() == "ready\n"
+        work()
+        plain, afterwards = resident(), []
+        for number in range(4):
+            capture = tmp_path / f"{number}.bin"
+            attached = Attached(executable, process.pid, "--native", "-o", capture)
+            work()
+            recorded = resident()
+            attached.end()
+            afterwards.append(resident())
+        # The library, and for each thread a part of what it had.
+        assert afterwards[0] - plain < (recorded - plain) / 2, (plain, recorded, afterwards)
+        assert afterwards[-1] - afterwards[0] < 2_000_000, afterwards
+        process.kill()

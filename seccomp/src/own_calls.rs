@@ -27,6 +27,8 @@ pub enum OwnCall {
     Map,
     /// `mremap` of shared memory, `munmap` and `madvise`.
     Extend,
+    /// `madvise` of memory that is no file's.
+    Advise,
     /// `fcntl` with `F_GET_SEALS`, which tells files in memory from others.
     Seals,
 }
@@ -40,7 +42,7 @@ impl OwnCall {
 }
 
 /// The calls with their usual arguments.
-const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 15] = {
+const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 17] = {
     const POINTER: u64 = 0x7fff_0000_1000;
     const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     const WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
@@ -59,6 +61,8 @@ const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 15] = {
         (OwnCall::Extend, libc::SYS_mremap, [POINTER, 0, 1 << 16, libc::MREMAP_MAYMOVE as u64, 0, 0]),
         (OwnCall::Extend, libc::SYS_munmap, [POINTER, 1 << 16, 0, 0, 0, 0]),
         (OwnCall::Extend, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTDUMP as u64, 0, 0, 0]),
+        (OwnCall::Advise, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTNEED as u64, 0, 0, 0]),
+        (OwnCall::Advise, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]),
         (OwnCall::Seals, libc::SYS_fcntl, [3, libc::F_GET_SEALS as u64, 0, 0, 0, 0]),
     ]
 };

@@ -23,6 +23,7 @@ use crate::events::sampled_timer::SAMPLED_ONE_IN;
 use crate::events::stack_model::MAX_DEPTH;
 use crate::platform::allocator_statistics;
 use crate::platform::errno::Errno;
+use crate::platform::own_memory;
 use crate::platform::seccomp::{self, OwnCall};
 
 mod next_segment;
@@ -188,6 +189,12 @@ impl Ring {
         self.home.clock = StampingClock::from_number(control.clock.load(Relaxed));
         self.segment = RingSegment::NONE;
         self.number = 0;
+        self.depth = 0;
+        let (wire, encoder) = (NonNull::from(&mut self.wire), NonNull::from(&mut self.encoder));
+        // SAFETY: frames of no stack, of which none is looked at.
+        unsafe { own_memory::give_back_within(wire.cast(), size_of_val(&self.wire)) };
+        // SAFETY: zeroes are an encoder's start, of which a page may keep what it holds: the next segment sets it anew.
+        unsafe { own_memory::give_back_within(encoder.cast(), size_of::<Encoder>()) };
     }
 
     /// Begins a run, whose ticket divides what came before a fork from what comes after it.

@@ -3,25 +3,8 @@
 //! A hook may not allocate from the heap that is measured. Invariant: every element up to the capacity is initialised
 //! (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
 
-use crate::platform::errno::Errno;
-use crate::platform::seccomp::{self, OwnCall};
+use crate::platform::own_memory::{self, PAGE, map_zeroed};
 use std::ptr::NonNull;
-
-/// Memory for pages that are used a few at a time: they count when they are.
-const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | NO_RESERVE;
-/// Miri knows no other flags.
-const NO_RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
-
-/// So many zeroed bytes at the start of a page, in a mapping of their own.
-pub(crate) fn map_zeroed(bytes: usize) -> Option<NonNull<u8>> {
-    if !seccomp::may(OwnCall::Map) {
-        return None;
-    }
-    let _errno = Errno::keep();
-    // SAFETY: a new private mapping touches nothing that exists.
-    let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_READ | libc::PROT_WRITE, FLAGS, -1, 0) };
-    if start == libc::MAP_FAILED { None } else { NonNull::new(start.cast()) }
-}
 
 /// Types for which all-zero bytes are a value.
 ///
@@ -116,18 +99,27 @@ impl<T: Zeroable> MappedVec<T> {
 
     /// A region of at least `count` zeros: a power of two, and at least a page.
     fn map(count: usize) -> Option<Self> {
-        const PAGE: usize = 4096;
         let size = count.checked_mul(size_of::<T>())?.checked_next_power_of_two()?.max(PAGE);
         Some(Self { base: map_zeroed(size)?.cast(), capacity: size / size_of::<T>() })
     }
 
+    /// Sets all elements to zero, and gives their memory back to the system; there is room for as many as before.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: whole pages of this region alone, in which zeroes are values.
+        if self.capacity != 0 && !unsafe { own_memory::give_back(self.base.cast(), self.bytes()) } {
+            self.as_mut_slice().fill(T::default());
+        }
+    }
+
     /// Gives the mapping back to the system. (Not a `Drop`: slots live as long as the process.)
     pub(crate) fn release(self) {
-        if self.capacity == 0 {
-            return;
+        if self.capacity != 0 {
+            // SAFETY: exactly the mapping that `map` made; the region is consumed, so nobody refers to it any more.
+            unsafe { own_memory::unmap(self.base.cast(), self.bytes()) };
         }
-        let _errno = Errno::keep();
-        // SAFETY: exactly the mapping that `map` made; the region is consumed, so nobody refers to it any more.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.capacity * size_of::<T>()) };
+    }
+
+    const fn bytes(&self) -> usize {
+        self.capacity * size_of::<T>()
     }
 }

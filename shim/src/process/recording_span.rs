@@ -131,6 +131,7 @@ pub(super) fn end(area: &'static Area) -> AttachStatus {
     if !are_outside {
         return AttachStatus::ThreadInHook;
     }
+    thread::give_back_all(area);
     // SAFETY: recording is off, and no thread is inside a hook; one that is about to enter finds memory to write to.
     let left = unsafe { area.leave() };
     if left { AttachStatus::Done } else { AttachStatus::NotMapped }

@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
-use crate::platform::mapped_vec::map_zeroed;
+use crate::platform::own_memory::map_zeroed;
 use crate::platform::recording_switch;
 
 /// Counters of pages; pages that far apart share one. Less under Miri, which is a thousand times slower.

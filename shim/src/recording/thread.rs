@@ -36,6 +36,7 @@ use crate::stacks::native::NativeStack;
 use crate::stacks::python::{self, Chain};
 
 mod frees;
+mod give_back;
 mod hot_path;
 mod live_sizes;
 pub(crate) mod most_bytes;
@@ -46,6 +47,7 @@ mod slots;
 mod span_sums;
 mod unknown;
 
+pub(crate) use give_back::give_back_all;
 pub(crate) use recorder::Recorder;
 
 use frees::FreeStep;
@@ -171,17 +173,15 @@ impl StateAccess<'_> {
         }
     }
 
-    /// Forgets what was told: the shared memory is new.
+    /// Forgets what was told, and gives its memory back: the shared memory is new, or no longer needed.
     fn begin_again(&mut self) {
         self.thread.python_block.set(0);
         self.thread.fork_ticket.set(0);
         let state = self.state();
         state.ring.begin_again();
         state.chain.begin_again();
+        state.native.iter_mut().chain(&mut state.unused_native).for_each(|native| native.begin_again());
         state.choose_native();
-        if let Some(native) = &mut state.native {
-            native.begin_again();
-        }
         state.deferred = None;
         // Other settings may hold now.
         (state.alloc_and_leave, state.exact_alloc) = (first_alloc(), ALLOC_FIRST);

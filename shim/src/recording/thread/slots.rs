@@ -15,8 +15,9 @@ use memtrack_transport::segment_chain;
 use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{FailedCall, PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
-use crate::platform::mapped_vec::{MappedVec, map_zeroed};
+use crate::platform::mapped_vec::MappedVec;
 use crate::platform::own_ids;
+use crate::platform::own_memory::map_zeroed;
 use crate::platform::seccomp::{self, OwnCall};
 use crate::recording::sampling::{NextHit, Sampler};
 use crate::stacks::native::{self, NativeStack};
@@ -149,7 +150,7 @@ fn inherit_slot(area: &Area, tid: i32) -> Option<u32> {
 }
 
 /// Whether there is no such thread in this process any more. Where a filter forbids to ask, the collector finds out.
-fn has_ended(tid: i32) -> bool {
+pub(super) fn has_ended(tid: i32) -> bool {
     // Miri does not know the call.
     if cfg!(miri) || !seccomp::may(OwnCall::ThreadLife) {
         return false;

@@ -40,6 +40,13 @@ impl EvaluationEntries {
         self.length = 0;
     }
 
+    /// There are none; the memory is given back.
+    pub(super) fn begin_again(&mut self) {
+        self.reset();
+        self.list.clear();
+        self.fresh.clear();
+    }
+
     /// Reads those again that have at least `from` older frames.
     pub(super) fn update(&mut self, chain: &Chain, from: usize, native_frames: &[NativeFrame]) {
         self.length = self.as_slice().partition_point(|entry| (entry.shown as usize) < from);

@@ -154,11 +154,14 @@ impl NativeStack {
         self.truncated = false;
     }
 
-    /// Nothing was told yet: in a forked child.
+    /// Nothing was told yet, and no stack is known; the memory is given back.
     pub(crate) fn begin_again(&mut self) {
         code_pages::begin_again();
         self.walk.begin_again();
+        self.python.begin_again();
+        self.entries.begin_again();
         self.tops.begin_again();
+        self.truncated = false;
     }
 
     /// Writes what changed in the calling thread's stack. As of [`Chain::update`].

@@ -70,6 +70,12 @@ impl Python {
         (self.length, self.changed, self.kept, self.truncated) = (0, 0, 0, false);
     }
 
+    /// As [`Python::reset`], and gives the memory back.
+    pub(super) fn begin_again(&mut self) {
+        self.reset();
+        self.frames.clear();
+    }
+
     /// What has changed since the last merge.
     #[inline(always)]
     pub(super) const fn changed(&self) -> Changed {

@@ -232,7 +232,7 @@ impl RuleCache {
     }
 
     pub(super) fn clear(&mut self) {
-        self.pairs.as_mut_slice().fill(AddressPair::default());
+        self.pairs.clear();
     }
 }
 

@@ -160,7 +160,14 @@ impl StackTopCache {
     }
 
     pub(super) fn clear(&mut self) {
-        self.list.as_mut_slice().iter_mut().for_each(|tip| tip.start = FrameState::NONE);
+        // Pages that hold none stay untouched.
+        let tips = self.list.as_mut_slice().iter_mut().filter(|tip| tip.start != FrameState::NONE);
+        tips.for_each(|tip| tip.start = FrameState::NONE);
+    }
+
+    /// As [`StackTopCache::clear`], and gives the memory back.
+    pub(super) fn begin_again(&mut self) {
+        self.list.clear();
     }
 
     /// The tip that the stack of a walk from `start` ends in.

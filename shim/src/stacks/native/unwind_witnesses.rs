@@ -50,6 +50,12 @@ impl UnwindWitnesses {
         Self { list: MappedVec::new(), length: 0, whole: 0, outside: usize::MAX }
     }
 
+    /// There are none; the memory is given back.
+    pub(super) fn begin_again(&mut self) {
+        self.list.clear();
+        (self.length, self.whole, self.outside) = (0, 0, usize::MAX);
+    }
+
     pub(super) const fn length(&self) -> usize {
         self.length
     }

@@ -136,11 +136,16 @@ impl Walk {
         self.current = None;
     }
 
-    /// Nothing is described any more.
+    /// Nothing is described any more, and no stack is known; the memory is given back.
     pub(super) fn begin_again(&mut self) {
-        self.described.as_mut_slice().fill(0);
-        self.rules.clear();
         self.forget();
+        self.described.clear();
+        self.rules.clear();
+        self.tips.begin_again();
+        self.paths.begin_again();
+        self.words.begin_again();
+        self.frames.clear();
+        self.fresh.clear();
     }
 
     pub(super) fn frames(&self) -> &[NativeFrame] {

@@ -88,9 +88,9 @@ impl WrittenTops {
         (self.base, self.to_take) = (None, None);
     }
 
-    /// None is known: their numbers and code objects are not described.
+    /// None is known: their numbers and code objects are not described. The memory is given back.
     pub(super) fn begin_again(&mut self) {
-        self.list.as_mut_slice().fill(WrittenTop::default());
+        self.list.clear();
         self.reset();
     }
 

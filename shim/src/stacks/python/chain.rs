@@ -147,11 +147,14 @@ impl Chain {
         self.naming = NameLookup::Done;
     }
 
-    /// Forgets the stack and every code object: nothing was told yet.
+    /// Forgets the stack and every code object: nothing was told yet. The memory is given back.
     pub(crate) fn begin_again(&mut self) {
         self.reset();
         self.codes.clear();
         self.tops.begin_again();
+        self.sentinels.begin_again();
+        self.links.begin_again();
+        self.index.clear();
     }
 
     /// Whether names of threads can be read now: this thread holds the GIL. If so, it need not ask again soon.

@@ -67,7 +67,7 @@ impl CodeIds {
 
     /// Forgets everything: the next use of any code object describes it again.
     pub(super) fn clear(&mut self) {
-        self.entries.as_mut_slice().fill(CodeEntry::default());
+        self.entries.clear();
         self.used = 0;
         self.unknown = 0;
         self.has_unlisted = false;

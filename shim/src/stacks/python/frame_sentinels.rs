@@ -198,6 +198,12 @@ impl FrameSentinels {
         }
     }
 
+    /// There are none; the memory is given back.
+    pub(super) fn begin_again(&mut self) {
+        self.length = 0;
+        self.list.clear();
+    }
+
     /// The newest sentinel below `place`.
     #[inline(always)]
     pub(super) fn newest_below(&self, place: usize) -> Option<&FrameSentinel> {

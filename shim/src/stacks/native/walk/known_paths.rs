@@ -107,7 +107,14 @@ impl KnownPaths {
     }
 
     pub(super) fn clear(&mut self) {
-        self.list.as_mut_slice().iter_mut().for_each(|known| known.start = FrameState::NONE);
+        // Pages that hold none stay untouched.
+        let known = self.list.as_mut_slice().iter_mut().filter(|known| known.start != FrameState::NONE);
+        known.for_each(|known| known.start = FrameState::NONE);
+    }
+
+    /// As [`KnownPaths::clear`], and gives the memory back.
+    pub(super) fn begin_again(&mut self) {
+        self.list.clear();
     }
 
     #[inline(always)]

@@ -40,6 +40,11 @@ impl LoopPaths {
     pub(super) fn clear(&mut self) {
         self.known.clear();
     }
+
+    /// As [`LoopPaths::clear`], and gives the memory back.
+    pub(super) fn begin_again(&mut self) {
+        self.known.begin_again();
+    }
 }
 
 impl Walk {

@@ -45,6 +45,11 @@ impl Links {
         Self { list: MappedVec::new() }
     }
 
+    /// All links are zeroes; the memory is given back.
+    pub(super) fn begin_again(&mut self) {
+        self.list.clear();
+    }
+
     /// The link at `place`, or zeros beyond the room.
     #[inline]
     pub(super) fn get(&self, place: usize) -> ChainLink {

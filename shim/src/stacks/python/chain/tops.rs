@@ -61,12 +61,13 @@ impl ChainTops {
     /// None is known: a code object has died.
     #[cold]
     pub(super) fn forget(&mut self) {
-        self.list.as_mut_slice().iter_mut().for_each(|top| top.newest = 0);
+        // Pages that hold none stay untouched.
+        self.list.as_mut_slice().iter_mut().filter(|top| top.newest != 0).for_each(|top| top.newest = 0);
     }
 
-    /// None is known: no segment defines any, and their code objects are not described.
+    /// None is known: no segment defines any, and their code objects are not described. The memory is given back.
     pub(super) fn begin_again(&mut self) {
-        self.list.as_mut_slice().fill(ChainTop::default());
+        self.list.clear();
         self.candidates.fill(0);
     }
 

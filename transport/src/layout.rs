@@ -14,13 +14,14 @@
 //!
 //! Invariant: the memory of a segment below its published fill level never changes until the collector has freed it.
 
-use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+use std::ops::Range;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 24;
+pub const LAYOUT_VERSION: u32 = 25;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -146,6 +147,32 @@ impl AllocatorAnswer {
     pub const UNKNOWN: u64 = u64::MAX;
 }
 
+/// Ranges of memory of memtrack's own, at most.
+pub const OWN_RANGES: usize = 64;
+
+/// A range of addresses, which stays mapped.
+#[repr(C)]
+#[derive(Debug)]
+pub struct OwnRange {
+    /// First address; 0: there is none.
+    start: AtomicU64,
+    length: AtomicU64,
+}
+
+impl OwnRange {
+    /// Target: it has this one.
+    pub fn tell(&self, start: u64, length: u64) {
+        self.length.store(length, Relaxed);
+        self.start.store(start, Release);
+    }
+
+    /// Collector: the range, if there is one.
+    pub fn get(&self) -> Option<Range<u64>> {
+        let start = self.start.load(Acquire);
+        (start != 0).then(|| start..start.saturating_add(self.length.load(Relaxed)))
+    }
+}
+
 /// The first page. Each word names the side that writes it: target or collector.
 #[repr(C, align(4096))]
 #[derive(Debug)]
@@ -236,6 +263,16 @@ pub struct ControlPage {
     pub end_peak: AtomicU64,
     /// CLOCK_MONOTONIC when the target was about to end, in nanoseconds; 0: it has not said so; target.
     pub end_ns: AtomicU64,
+    /// 1: the process was recorded before; target.
+    pub recorded_before: AtomicU32,
+    /// Bytes of `own_ranges` that are in use, whether in memory or not; target.
+    pub own_bytes: AtomicU64,
+    /// The resident memory of a forked child when it began, in bytes; target, before the collector knows of the child.
+    pub inherited_rss: AtomicU64,
+    /// How much of it was its parent's memory of memtrack's own, which the child has given back; target, likewise.
+    pub inherited_own: AtomicU64,
+    /// Where the target has memory of memtrack's own that is not shared; target.
+    pub own_ranges: [OwnRange; OWN_RANGES],
     /// What the collector asks of the target's allocator.
     pub allocator: AllocatorAnswer,
     /// Pages of code on native stacks that belong to no loaded object; see [`Question`].

@@ -16,6 +16,7 @@ mod budget;
 mod chunks;
 mod huge;
 mod memory;
+mod own_memory;
 mod pages;
 mod read;
 
@@ -32,6 +33,8 @@ use memtrack_transport::{Area, futex};
 
 use self::allocator::AllocatorAsker;
 use self::budget::{ALLOWANCE_NS, ASKED_ALLOWANCE_NS, AccountBudget};
+pub(crate) use self::own_memory::OwnMemory;
+use self::own_memory::name_own_memory;
 use self::read::AccountReader;
 use crate::sink::sink_queue::SinkQueue;
 use crate::system::procfs;
@@ -342,6 +345,7 @@ fn answer(
     let code = account.as_ref().map(|account| reader.new_code(account)).unwrap_or_default();
     let payloads = account.map(|mut account| {
         (account.time_ns, account.cause) = (tick.time_ns, cause);
+        name_own_memory(&mut account, area);
         account.statistics = allocator::read(&area.control().allocator).or(statistics);
         account.encode()
     });

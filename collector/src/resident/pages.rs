@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 
@@ -142,6 +143,14 @@ impl PageReader {
             return Err(io::Error::other("its memory is in too many pieces"));
         }
         Ok(runs)
+    }
+
+    /// How much of a private range is in memory, as far as that is certain.
+    pub(super) fn anonymous_bytes(&mut self, Range { start, end }: Range<u64>) -> io::Result<u64> {
+        self.runs = 0;
+        let runs = self.runs(PageRange { start, end, may_be_anonymous: true, resident: None })?;
+        let anonymous = runs.iter().filter(|run| run.state == PageState::Anonymous);
+        Ok(anonymous.map(|run| run.end - run.start).sum())
     }
 
     fn by_ranges(&mut self, range: PageRange, categories: u64) -> io::Result<Vec<PageRun>> {

@@ -10,9 +10,10 @@ use memtrack_format::record::AllocationCount;
 use memtrack_transport::Area;
 use memtrack_transport::area::FIRST_PAGES;
 use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
-use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, ticket};
+use memtrack_transport::layout::{PAGE, SlotHeader, image, segments_offset, state, ticket};
 
 use crate::recording::recording_progress::ResidentReading;
+use crate::resident::OwnMemory;
 use crate::sink::sink_queue::SinkQueue;
 use crate::system::procfs::ResidentMemory;
 
@@ -32,6 +33,9 @@ pub(crate) struct Observer {
     writer: ObservationWriter,
     clock: StampingClock,
     resident: ResidentMemory,
+    own: OwnMemory,
+    /// Resident bytes of memtrack's private memory when they were last asked for.
+    own_bytes: u64,
     interval_ns: u64,
     next_snapshot_ns: u64,
     last_rss: u64,
@@ -62,6 +66,8 @@ impl Observer {
         Self {
             writer: ObservationWriter::default(),
             clock,
+            own: OwnMemory::of(resident.pid),
+            own_bytes: 0,
             resident,
             interval_ns,
             next_snapshot_ns: 0,
@@ -102,7 +108,8 @@ impl Observer {
 
     /// Takes the first snapshot; if the process has ended by now, with its resident memory from when it connected.
     pub(crate) fn observe_first(&mut self, area: &Area) {
-        let first = self.resident.first.map(|bytes| bytes.saturating_sub(self.memtracks_bytes(area)));
+        let first = self.resident.first.filter(|_| !is_beginning_late(area));
+        let first = first.map(|bytes| bytes.saturating_sub(self.memtracks_bytes(area, bytes)));
         if let Some(rss) = self.rss(area).or(first) {
             self.snapshot(area, rss);
         }
@@ -111,10 +118,21 @@ impl Observer {
     /// Notes the kernel's current high-water mark of resident memory. If it has risen since the last call, memtrack's resident
     /// pages are subtracted: the most since that call, which are at least as many as there were at the mark.
     pub(crate) fn note_peak(&mut self, area: &Area, peak: u64) {
+        if is_beginning_late(area) {
+            return;
+        }
+        // An earlier recording's memory may be in the mark, until it rises.
+        if self.seen_peak == 0 && area.control().recorded_before.load(SeqCst) != 0 {
+            self.seen_peak = peak;
+        }
         if peak > self.seen_peak {
             self.seen_peak = peak;
             let since = (self.most_segment_pages.saturating_sub(self.segment_pages)) * PAGE as u64;
-            self.own_peak = self.own_peak.max(peak.saturating_sub(self.memtracks_bytes(area) + since));
+            let resident = self.resident.bytes().unwrap_or(peak);
+            self.own.count_now(area, resident);
+            let shared = self.memtracks_bytes(area, resident).saturating_sub(self.own_bytes);
+            let private = self.own.take_most().max(inherited_bytes(area, peak));
+            self.own_peak = self.own_peak.max(peak.saturating_sub(shared + since + private));
         }
         self.most_segment_pages = self.segment_pages;
     }
@@ -140,7 +158,8 @@ impl Observer {
     fn read(&mut self, area: &Area, now_ns: u64) -> Option<u64> {
         let rss = self.rss(area);
         self.known_rss = rss.unwrap_or(self.known_rss);
-        if let Some((rss, private)) = rss.zip(self.resident.private_bytes()) {
+        let private = self.resident.private_bytes().map(|bytes| bytes.saturating_sub(self.own_bytes));
+        if let Some((rss, private)) = rss.zip(private) {
             self.reading = ResidentReading { time_ns: now_ns, rss, private };
         }
         self.next_reading_ns = now_ns.saturating_add(READING_NS);
@@ -212,16 +231,20 @@ impl Observer {
     }
 
     /// Resident bytes of the target without memtrack's own; `None` if unknown, or if another program may be running by now.
-    fn rss(&self, area: &Area) -> Option<u64> {
-        if area.control().image.load(SeqCst) == image::IN_EXEC {
+    fn rss(&mut self, area: &Area) -> Option<u64> {
+        if area.control().image.load(SeqCst) == image::IN_EXEC || is_beginning_late(area) {
             return None;
         }
-        Some(self.resident.bytes()?.saturating_sub(self.memtracks_bytes(area)))
+        let resident = self.resident.bytes()?;
+        Some(resident.saturating_sub(self.memtracks_bytes(area, resident)))
     }
 
-    /// Bytes of the shared memory, and of memtrack's library, that are resident in the target.
-    fn memtracks_bytes(&self, area: &Area) -> u64 {
-        (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64 + self.resident.library
+    /// Bytes of the shared memory, of memtrack's library and of its private memory that are resident in the target, which has so
+    /// many in all.
+    fn memtracks_bytes(&mut self, area: &Area, resident: u64) -> u64 {
+        self.own_bytes = self.own.bytes(area, resident);
+        let shared = (self.segment_pages + header_pages(area.slot_count(), self.used_slots)) * PAGE as u64;
+        shared + self.resident.library + self.own_bytes
     }
 
     /// Reads the resident memory of memtrack's library again. What was added since the last reading came with the first
@@ -241,6 +264,9 @@ impl Observer {
 
     /// Takes a tick at which a span begins or ends, or the process is about to end, with a snapshot if resident memory is known.
     pub(crate) fn moment(&mut self, area: &Area) -> Tick {
+        if let Some(resident) = self.resident.bytes() {
+            self.own.count_now(area, resident);
+        }
         match self.rss(area) {
             Some(rss) => self.snapshot(area, rss),
             None => self.tick(area),
@@ -285,6 +311,21 @@ fn header_pages(slots: u32, used: u32) -> u64 {
     let touched = PAGE + used as usize * size_of::<SlotHeader>();
     let mapped = touched.div_ceil(PAGE).max(FIRST_PAGES);
     mapped.min(segments_offset(slots) / PAGE) as u64
+}
+
+/// How much of memtrack's private memory a forked child had of its parent's at this high-water mark, if it is still that of its
+/// beginning.
+fn inherited_bytes(area: &Area, peak: u64) -> u64 {
+    /// What the child may have touched by the time, and what the kernel counts inexactly.
+    const SLACK: u64 = 1 << 20;
+    let at_begin = area.control().inherited_rss.load(SeqCst);
+    if peak <= at_begin + SLACK { area.control().inherited_own.load(SeqCst) } else { 0 }
+}
+
+/// Whether recording is just beginning in a process that runs already: it may have memory of an earlier recording, and has not
+/// said where.
+fn is_beginning_late(area: &Area) -> bool {
+    area.control().began_late.load(SeqCst) != 0 && area.control().state.load(SeqCst) == state::READY
 }
 
 /// Takes the next ticket; returns its word.

@@ -19,6 +19,7 @@ const MAX_COMMAND_LINE: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct ResidentMemory {
     statm: Option<File>,
+    pub(crate) pid: i32,
     page: u64,
     /// Resident bytes when this was created.
     pub(crate) first: Option<u64>,
@@ -32,7 +33,7 @@ impl ResidentMemory {
         // SAFETY: reads a constant of the system.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let statm = File::open(format!("/proc/{pid}/statm")).ok();
-        let mut made = Self { statm, page: u64::try_from(page).unwrap_or(4096), first: None, library: 0 };
+        let mut made = Self { statm, pid, page: u64::try_from(page).unwrap_or(4096), first: None, library: 0 };
         made.first = made.bytes();
         made
     }

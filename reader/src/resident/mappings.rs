@@ -10,8 +10,9 @@ use super::loaded_allocators::{loaded_allocator, named};
 use super::moment::LiveMoment;
 use crate::live_extent::LiveExtent;
 
-/// The names of memtrack's library, as a file and as a memory file of a process that it was attached to, and of its memory.
-const MEMTRACK: [&[u8]; 3] = [b"libmemtrack", b"memfd:libmemtrack", b"memfd:memtrack"];
+/// The names of memtrack's library, as a file and as a memory file of a process that it was attached to, of its shared memory,
+/// and, as the collector calls it, of its private memory.
+const MEMTRACK: [&[u8]; 4] = [b"libmemtrack", b"memfd:libmemtrack", b"memfd:memtrack", b"[anon:memtrack]"];
 /// The largest guard of a thread's stack, and the size of a stack where no limit says otherwise.
 const LARGEST_GUARD: u64 = 1 << 20;
 const STACK_BYTES: u64 = 8 << 20;

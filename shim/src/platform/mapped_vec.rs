@@ -1,4 +1,4 @@
-//! A vector of plain values in an anonymous mapping of its own.
+//! A vector of plain values in pages of its own.
 //!
 //! A hook may not allocate from the heap that is measured. Invariant: every element up to the capacity is initialised
 //! (zero at first), so slices of it are always valid; nothing is ever given back to the heap.
@@ -111,12 +111,9 @@ impl<T: Zeroable> MappedVec<T> {
         }
     }
 
-    /// Gives the mapping back to the system. (Not a `Drop`: slots live as long as the process.)
-    pub(crate) fn release(self) {
-        if self.capacity != 0 {
-            // SAFETY: exactly the mapping that `map` made; the region is consumed, so nobody refers to it any more.
-            unsafe { own_memory::unmap(self.base.cast(), self.bytes()) };
-        }
+    /// Nobody needs it any more; its addresses stay unused. (Not a `Drop`: slots live as long as the process.)
+    pub(crate) fn release(mut self) {
+        self.clear();
     }
 
     const fn bytes(&self) -> usize {

@@ -20,7 +20,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::handshake::{Fork, ForkStart, Hello, receive_memory};
 use memtrack_transport::layout::state;
 
-use super::inherited::{InheritedNotes, InheritedSettings};
+use super::inherited::{InheritedMemory, InheritedNotes, InheritedSettings};
 use super::recorded_process;
 use crate::interposition::python_allocators;
 use crate::platform::barrier_registration;
@@ -93,7 +93,8 @@ extern "C" fn in_child() {
         .filter(|area| matches!(area.control().state.load(Acquire), state::RECORDING | state::CLOSED));
     let ticket = thread::take_fork_ticket().filter(|_| !seccomp::has_seccomp_filter());
     let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
-    if connect(area, ticket).is_some() {
+    let inherited = InheritedMemory::give_back();
+    if connect(area, ticket, &inherited).is_some() {
         own_resources::note_fork(begun);
         area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
         begin(area);
@@ -101,16 +102,19 @@ extern "C" fn in_child() {
 }
 
 /// Gets the child's own shared memory into the place of its parent's.
-fn connect(area: &'static Area, ticket: u64) -> Option<()> {
+fn connect(area: &'static Area, ticket: u64, inherited: &InheritedMemory) -> Option<()> {
     let notes = InheritedNotes::of(area.control());
     let ppid = area.control().pid.load(Relaxed);
     // SAFETY: no arguments, cannot fail.
     let pid = unsafe { libc::getpid() };
     let fork = Fork { ticket, slots: area.slot_count(), begun: None };
     let hello = |begun| Hello { pid, ppid, fork: Some(Fork { begun, ..fork }) };
-    match bring_memory(area, hello) {
+    match bring_memory(area, hello, inherited) {
         Brought::Sent => {}
-        Brought::NoMemory => ask_for_memory(area, hello(None))?,
+        Brought::NoMemory => {
+            ask_for_memory(area, hello(None))?;
+            inherited.tell(area.control());
+        }
         // Which takes its time; another attempt would take as long.
         Brought::NoCollector => return None,
     }
@@ -130,7 +134,11 @@ enum Brought {
 }
 
 /// Makes the memory, and sends it.
-fn bring_memory(area: &'static Area, hello: impl FnOnce(Option<ForkStart>) -> Hello) -> Brought {
+fn bring_memory(
+    area: &'static Area,
+    hello: impl FnOnce(Option<ForkStart>) -> Hello,
+    inherited: &InheritedMemory,
+) -> Brought {
     let settings = InheritedSettings::of(area.control());
     let clock = StampingClock::from_number(area.control().clock.load(Relaxed));
     let Some(memory) = Area::for_child(area.slot_count()) else { return Brought::NoMemory };
@@ -139,6 +147,7 @@ fn bring_memory(area: &'static Area, hello: impl FnOnce(Option<ForkStart>) -> He
         return Brought::NoMemory;
     }
     settings.tell(area.control());
+    inherited.tell(area.control());
     let (resident, name) = (own_resources::resident(), own_resources::thread_name());
     let begun = ForkStart { start: ClockPairing::measure(clock), resident, name };
     // Last: the collector begins to wait for the message once there is a connection.
@@ -160,7 +169,6 @@ fn replace(area: &'static Area, memory: BorrowedFd<'_>) -> bool {
 }
 
 fn begin(area: &'static Area) {
-    thread::begin_again();
     recorded_process::note();
     barrier_registration::register(&area.control().registration);
     // Not over a CLOSED: the collector may have given up meanwhile.

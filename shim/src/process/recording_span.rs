@@ -18,7 +18,7 @@ use memtrack_transport::layout::{state, stop_reason};
 use super::{child_environment, fork, hook_table, recorded_process, rest};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::{allocator_statistics, barrier_registration, recording_switch};
+use crate::platform::{allocator_statistics, barrier_registration, own_memory, recording_switch};
 use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
@@ -63,6 +63,8 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if !recording_switch::protect_children() {
         return Err(AttachStatus::ChildrenUnprotected);
     }
+    control.recorded_before.store(u32::from(start == Start::Late && own_memory::is_used()), Relaxed);
+    own_memory::tell_all(control);
     barrier_registration::register(&control.registration);
     sampling::begin(&control.sample_bytes, control.sample_varies.load(Relaxed) != 0);
     if control.native.load(Relaxed) != 0 {

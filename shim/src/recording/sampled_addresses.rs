@@ -12,7 +12,7 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicUsize};
 
-use crate::platform::own_memory::map_zeroed;
+use crate::platform::own_memory::map_apart;
 use crate::platform::recording_switch;
 
 /// Counters of pages; pages that far apart share one. Less under Miri, which is a thousand times slower.
@@ -35,12 +35,12 @@ static IN_USE: AtomicUsize = AtomicUsize::new(0);
 pub(crate) fn begin() -> bool {
     let memory = MEMORY.load(Acquire);
     if memory.is_null() {
-        let Some(memory) = map_zeroed(BYTES) else { return false };
+        let Some(memory) = map_apart(BYTES) else { return false };
         MEMORY.store(memory.as_ptr(), Release);
         return true;
     }
     IN_USE.store(0, Release);
-    // SAFETY: the mapping that `map_zeroed` made, which nobody reads meanwhile; its pages are zeroes again.
+    // SAFETY: the mapping that `map_apart` made, which nobody reads meanwhile; its pages are zeroes again.
     unsafe { libc::madvise(memory.cast(), BYTES, libc::MADV_DONTNEED) == 0 }
 }
 

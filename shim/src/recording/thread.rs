@@ -248,7 +248,7 @@ pub(crate) fn resume(left: *const ()) {
     tls::set(left);
 }
 
-/// Forgets the slots of all threads: in a forked child, whose shared memory is new.
+/// Forgets the slots of all threads, with their memory: in a forked child, which is to have shared memory of its own.
 pub(crate) fn begin_again() {
     tls::set(std::ptr::null());
     python::forget_specific();

@@ -44,23 +44,19 @@ pub(super) fn highest() -> u32 {
     HIGHEST.load(Acquire)
 }
 
-/// Forgets what was told of all threads, and that they have slots: none of them is in this process.
+/// Forgets what was told of all threads, and that they have slots, with the memory of those: none of them is in this process.
 pub(super) fn forget_all() {
     let highest = HIGHEST.swap(0, Relaxed);
     (0..highest).for_each(|slot| python::object_of(slot).forget());
-    for place in THREADS.iter().take(highest as usize) {
-        // SAFETY: null, or a slot's thread, which is never freed.
-        if let Some(thread) = unsafe { place.load(Acquire).as_ref() } {
-            // SAFETY: no thread of this process has the slot.
-            unsafe { StateAccess::new(thread) }.begin_again();
-        }
-    }
+    THREADS.iter().take(highest as usize).for_each(|place| place.store(ptr::null_mut(), Relaxed));
+    native::forget_code_pages();
 }
 
 /// Begins the stream of each thread that has a slot anew, in new shared memory: its thread-local word leads there still.
 /// Recording is off, and no thread is inside a hook. In a forked child one of the words is its first thread's, and
 /// which one is not known: so that thread gets them all.
 pub(super) fn begin_anew(area: &'static Area, is_forked: bool) {
+    native::forget_code_pages();
     for index in 0..highest().min(area.slot_count()) {
         python::object_of(index).forget();
         let (Some(place), Some(slot)) = (THREADS.get(index as usize), area.slot(index)) else { continue };

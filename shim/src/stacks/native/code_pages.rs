@@ -162,7 +162,7 @@ fn take_back(control: &ControlPage, address: usize, length: usize) {
     }
 }
 
-/// Clears the table and pending questions, in a forked child.
+/// Clears the table: the shared memory is new.
 pub(super) fn begin_again() {
     TAKING.store(false, Relaxed);
     if COUNT.swap(0, Relaxed) != 0 {

@@ -106,6 +106,11 @@ pub(crate) fn maps(address: usize, length: usize, is_code: bool, is_file: bool) 
     }
 }
 
+/// No code that belongs to no object is known: the shared memory is new.
+pub(crate) fn forget_code_pages() {
+    code_pages::begin_again();
+}
+
 /// Whether they are.
 pub(crate) fn is_on() -> bool {
     ON.load(Relaxed)
@@ -156,7 +161,6 @@ impl NativeStack {
 
     /// Nothing was told yet, and no stack is known; the memory is given back.
     pub(crate) fn begin_again(&mut self) {
-        code_pages::begin_again();
         self.walk.begin_again();
         self.python.begin_again();
         self.entries.begin_again();

@@ -69,3 +69,16 @@ function reachOf(metric, figures, spread) {
   const seen = { ...sum, samples: estimate / (1 + others), seen: 1 };
   return reachOfSum(seen, 1.2 * small.mixed, Math.max(unseen.count, missing ? missing.number : 0, small.unseen));
 }
+
+/** The same of figures that have a spread; `of`: what part of them is meant, as bytes and number. */
+function reachOfParts(metric, of, figures) {
+  const { variance, skew, unseen, missing, moves } = figures.spread;
+  const spread = { variance: of(variance), skew: of(skew), unseen: of(unseen), missing: of(missing).count };
+  return reachOf(metric, of(figures), { ...spread, moves: moves.map(of) });
+}
+
+/** Whether a change may be chance, among so many figures that intervals of 95 % are wider by as much. */
+function isChance(change, [before, after], wider) {
+  const reach = change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down);
+  return Math.abs(change) <= wider * reach;
+}

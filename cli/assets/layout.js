@@ -272,18 +272,15 @@ class Layout {
       const { bytes, count } = this.describe(block, what);
       return { bytes: bytes[which], count: count[which] };
     };
-    const { variance, skew, unseen, missing, moves } = figures.spread;
-    const spread = { variance: of(variance), skew: of(skew), unseen: of(unseen), missing: of(missing).count };
-    return reachOf(metric, of(figures), { ...spread, moves: moves.map(of) });
+    return reachOfParts(metric, of, figures);
   }
 
-  /** Whether the difference of a figure lies within its 95 % interval. */
+  /** Whether the difference of a figure may be chance, among all that are compared: the intervals of 95 % are wider by as much. */
   isNoise(block, metric, which, now, base) {
     const after = this.reach(block, metric, which);
     const before = this.reach(block, metric, which, block.figures.base);
     if (!after || !before) return false;
-    const change = now - base;
-    return Math.abs(change) <= (change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down));
+    return isChance(now - base, [before, after], this.model.data.wider);
   }
 
   describeArenas(metric, figures) {

@@ -116,7 +116,8 @@ class Overview {
     const moved = diff ? data.moved[this.layout.selection.view] : "";
     $("noOwnLines").hidden = rows.length > 0 && !moved;
     if (diff) {
-      const none = rows.length ? [] : ["No function changed by more than two runs of one program differ."];
+      const chance = this.layout.figures.spread ? ", or by more than chance" : "";
+      const none = rows.length ? [] : [`No function changed by more than two runs of one program differ${chance}.`];
       $("noOwnLines").textContent = [...none, ...(moved ? [`${moved}.`] : [])].join(" ");
     }
   }
@@ -135,7 +136,7 @@ class Overview {
     ][view];
   }
 
-  ownLine({ frame: number, value, via, viaValue }) {
+  ownLine({ frame: number, value, within, via, viaValue }) {
     const frame = this.model.frames[number];
     const item = element("li");
     const button = element("button", "frame");
@@ -147,7 +148,8 @@ class Overview {
     const share = this.model.diff ? "" : formatPercent(value, this.layout.whole);
     const text = element("span", "what");
     text.append(element("b", "", frame.shortLine || "<no file>"), ` ${frame.brief}`, ...this.via(via, viaValue, value));
-    button.append(bar, element("span", "amount", amount), element("span", "share", share), text);
+    const interval = within ? element("span", "within", `± ${formatAmount(within, this.metric)}`) : "";
+    button.append(bar, element("span", "amount", amount), interval, element("span", "share", share), text);
     const through = via >= 0 ? `\nvia ${this.model.frames[via].name} ${this.model.frames[via].place}` : "";
     button.title = `${frame.name}\n${frame.place}${through}\nClick to zoom in`;
     button.onclick = () => this.on.choose(number);

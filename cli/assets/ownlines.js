@@ -45,7 +45,7 @@ class OwnLines {
     this.hasOwn = [...rows.values()].some((row) => row.value);
     return this.largestRows(rows, most, least).map(([line, row]) => {
       const [frame] = this.largest(this.call, row);
-      return { frame, value: row.value, ...this.through(line, row) };
+      return { frame, value: row.value, within: this.within(row), ...this.through(line, row) };
     });
   }
 
@@ -53,12 +53,13 @@ class OwnLines {
   others(most, least) {
     const rows = this.sums((node) => (this.ownLine[node] < 0 ? this.place[node] : -1));
     rows.delete(-1);
-    return this.largestRows(rows, most, least).map(([frame, row]) => ({ frame, value: row.value, via: -1 }));
+    const shown = ([frame, row]) => ({ frame, value: row.value, within: this.within(row), via: -1 });
+    return this.largestRows(rows, most, least).map(shown);
   }
 
   largestRows(rows, most, least) {
     return [...rows]
-      .filter(([, row]) => row.value && Math.abs(row.news) >= least)
+      .filter(([, row]) => row.value && Math.abs(row.news) >= least && !this.isNoise(row))
       .sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value))
       .slice(0, most);
   }
@@ -67,7 +68,8 @@ class OwnLines {
     const rows = new Map();
     for (let node = 1; node < this.model.count; node++) {
       const value = this.value(node);
-      if (!value) continue;
+      // What has not changed may have done so by chance.
+      if (!value && !this.figures.base?.[this.metric].own[node]) continue;
       const key = keyOf(node);
       if (!rows.has(key)) rows.set(key, { value: 0, news: 0, nodes: [] });
       rows.get(key).value += value;
@@ -75,6 +77,34 @@ class OwnLines {
       rows.get(key).nodes.push(node);
     }
     return rows;
+  }
+
+  /** How far the 95 % interval of a row's figure reaches; null where figures are exact. */
+  reach(row, figures) {
+    if (!figures?.spread) return null;
+    const of = (what) => {
+      const sum = (metric) => {
+        const { own } = what[metric];
+        return row.nodes.reduce((all, node) => (what.join ?? sumOf)(all, own[node]), 0);
+      };
+      return { bytes: sum("bytes"), count: sum("count") };
+    };
+    return reachOfParts(this.metric, of, figures);
+  }
+
+  /** Half the 95 % interval of a row's figure, the larger one; in a difference, of its change. */
+  within(row) {
+    const { base } = this.figures;
+    const reach = this.reach(row, this.figures);
+    if (!reach) return 0;
+    const before = base ? this.reach(row, base) : { down: 0, up: 0 };
+    return Math.max(Math.hypot(reach.down, before?.up ?? 0), Math.hypot(reach.up, before?.down ?? 0));
+  }
+
+  isNoise(row) {
+    const { base } = this.figures;
+    const [before, after] = [base, this.figures].map((figures) => this.reach(row, figures));
+    return Boolean(before && after) && isChance(row.value, [before, after], this.model.data.wider);
   }
 
   /** Of the frames of a row's nodes, the one with the most memory, and how much: in a difference, with the most of the row's change. */

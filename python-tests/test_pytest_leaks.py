@@ -54,6 +54,14 @@ def grown(*added, first=2):
         ([dict.fromkeys(("g:1", "g:2", "g:3", "g:4"), 100), *({f"f:{line}": 60, f"g:{line}": -60} for line in range(1, 5))], 0, False),
         # A leak by lines in turn, and something large that is given back in one run.
         ([{"x:1": 9000}, *({f"{name}:1": 60} for name in "abcabc"), {"x:1": -9000, "a:1": 60}, {"b:1": 60}], 60, True),
+        # A run gives back some of what it leaks, or what was large; it fails all the same.
+        ([{"a:1": 100}, {"a:1": 100}, {"a:1": 100}, {"a:1": -10}, {"a:1": 100}], 100, False),
+        ([{"a:1": 100, "x:1": 9000}, {"a:1": 100}, {"a:1": 100, "x:1": -9000}, {"a:1": 100}, {"a:1": 100}], 100, False),
+        # A leak that is far more than what is emptied beside it in the same place.
+        ([{"a:1": 300}, {"a:1": 100}, {"a:1": 300}, {"a:1": 300}, {"a:1": 300}], 300, False),
+        ([{"a:1": 300}, {"a:1": 300}, {"a:1": -150}, *[{"a:1": 300}] * 7], 243, False),
+        # Emptied by the third run, and filled further than it was: its lines are in turn.
+        ([{"a:1": 400}, {"a:2": 400}, {"a:1": -400, "a:2": -400, "a:3": 200}, {"a:4": 400}, {"a:5": 400}], 0, False),
         ([{"a:1": 500}, {}, {}, {}, {}], 0, False),
         ([{}] * 5, 0, False),
     ],
@@ -67,6 +75,47 @@ def test_growth(added, size, differs):
 def test_growth_of_the_only_run_is_everything():
     found = grown({"a:1": 500, "b:1": 30}, first=0)
     assert (found.bytes, found.differs) == (530, False)
+
+
+def levels_of_cache(added, kept, earlier, runs):
+    """What a cache of 100 entries, which begins with some of earlier work, has of the runs after each: full, it keeps so many, the newest."""
+    entries, levels = [0] * earlier, []
+    for _ in range(runs):
+        for _ in range(added):
+            if len(entries) == 100:
+                del entries[: 100 - kept]
+            entries.append(1)
+        levels.append(sum(entries))
+    return levels
+
+
+@pytest.mark.parametrize("kept", [0, 50])
+def test_a_cache_that_is_emptied_when_full_does_not_grow(kept):
+    """In whichever run it is emptied, and by lines of a function in turn, too. One whose emptying no run shows has grown for all that is known."""
+    wrong = []
+    for runs in range(4, 16):
+        for added in range(7, 100, 3):
+            levels = levels_of_cache(added, kept, 0, runs)
+            if any(now < before for before, now in zip(levels, levels[1:])):
+                changes = [now - before for before, now in zip([0, *levels], levels)]
+                if grown(*({"a:1": 50 * change} for change in changes)).bytes:
+                    wrong.append((runs, added, levels))
+    assert not wrong
+
+
+def test_a_cache_that_others_have_filled_in_part_does_not_grow():
+    """What was in it before all runs is not known: it is seen to be emptied by what is left of the runs before."""
+    wrong = []
+    for runs in range(5, 16):
+        for added in range(7, 100, 3):
+            for earlier in range(0, 100, 7):
+                levels = levels_of_cache(added, 0, earlier, runs)
+                # By the second run a leak and a cache may have left as much.
+                if any(now < before for before, now in zip(levels[1:], levels[2:])):
+                    changes = [now - before for before, now in zip([0, *levels], levels)]
+                    if grown(*({"a:1": 50 * change} for change in changes)).bytes:
+                        wrong.append((runs, added, earlier, levels))
+    assert not wrong
 
 
 VARIES = """
@@ -114,6 +163,26 @@ def test_filtered():
             "limit_leaks('40 kB'): what the test leaves grows by 60.? kB with each of 5 runs, by stacks that differ each time, 20.? kB more*",
         ]
     )
+
+
+def test_the_cache_of_formats_of_struct_is_no_leak(tests):  # noqa: F811
+    """It has 100 entries at most, and is emptied when it is full: by the third or fourth run of these."""
+    result = tests(
+        """
+import itertools
+import struct
+
+NUMBERS = itertools.count(1000)
+
+@pytest.mark.parametrize("added", range(40, 60, 3))
+@pytest.mark.limit_leaks("5 kB")
+def test_packs(added):
+    for _ in range(added):
+        number = next(NUMBERS)
+        struct.calcsize(f"{number}s{number % 97 + 1}I")
+"""
+    )
+    assert outcomes(result) == {"passed": 7}, result.stdout.str()
 
 
 def test_names_that_the_interpreter_keeps_of_attributes_are_none(tests):  # noqa: F811

@@ -1,7 +1,7 @@
 """What goes on growing from one run to the next, of what is held at the end of each.
 
 Stacks may differ from run to run, as those of recursive or random work do, so coarser groups are looked at, too. Invariant: what is
-filled once, in whichever run, grows in no group.
+filled once, in whichever run, grows in no group, and what is filled again after it was emptied does not either.
 """
 
 from typing import Callable, Dict, Iterable, List, NamedTuple, Sequence, Tuple
@@ -66,6 +66,8 @@ def _grown(held: Dict[_Site, _Held], group: Callable[[_Site], Tuple[object, ...]
         sizes, counts = ([sum(each) for each in zip(*(_changes(held[site], first, member) for site in sites))] for member in (0, 1))
         size = average(sizes)
         if size > 0:
+            size = _beyond_refills(_levels([held[site] for site in sites], first), first, size)
+        if size > 0:
             stack, allocator, thread = max(sites, key=lambda site: _change(held[site], first))
             grown.append(Holding(size, max(_median(counts), 0), allocator, stack, thread))
     return grown
@@ -95,6 +97,38 @@ def _changes(sums: _Held, first: int, member: int) -> List[int]:
 
 def _change(sums: _Held, first: int) -> int:
     return sums[-1][0] - sums[first][0]
+
+
+def _levels(sites: List[_Held], first: int) -> List[int]:
+    """What a group held before all runs and after each, without what is large, only given back, and so none of what is added again."""
+    levels = [sum(size for size, _ in each) for each in zip(*sites)]
+    rise = _largest_rise(levels)
+    for sums in sites:
+        if max(_changes(sums, first, 0)) <= 0 and max(sums[: first + 1])[0] > rise:
+            levels = [level - size for level, (size, _) in zip(levels, sums)]
+    return levels
+
+
+def _beyond_refills(levels: List[int], first: int, size: int) -> int:
+    """How much of a growth by `size` with most runs is no refilling of a cache that is emptied, or halved, when it is full.
+
+    What is given back of less than a quarter of a run's growth is no sign of one: it would be emptied so often that most runs would
+    not grow."""
+    usual = _median([now - before for before, now in zip(levels[first:], levels[first + 1 :])])
+    emptied = [run for run, (before, now) in enumerate(zip(levels, levels[1:]), 1) if 4 * (before - now) >= size]
+    if not emptied:
+        return size
+    # What leaks has left about as much in each run before.
+    if any(2 * levels[run] < run * usual for run in emptied):
+        return 0
+    # At its last level before it was emptied, the cache had less room than one run takes.
+    full = max(levels[: max(emptied[0], len(levels) // 2)]) + _largest_rise(levels)
+    return min(size, (levels[-1] - levels[first]) // (len(levels) - 1 - first)) if levels[-1] >= full else 0
+
+
+def _largest_rise(levels: List[int]) -> int:
+    """The most that a run has added after the first one, which is the warm-up."""
+    return max((now - before for before, now in zip(levels[1:], levels[2:])), default=0)
 
 
 def _bytes(holdings: List[Holding]) -> int:

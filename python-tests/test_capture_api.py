@@ -206,6 +206,10 @@ def test_errors_have_the_words_of_the_command_line(recorded, capture, memtrack, 
         next(capture.allocations(allocator="alloca"))
     with pytest.raises(ValueError, match="expected one of high-water-mark, leaks"):
         capture.allocations("peak")
+    for filters, expected in (({"min_bytes": "x"}, "min_bytes=x: not a size"), ({"from_": "soon"}, "from_=soon: not a time"), ({"allocator": "heap"}, "allocator=heap: unknown")):
+        for read in (capture.allocations, capture.events, capture.stats):
+            with pytest.raises(api.Error, match=f"^{expected}"):
+                list(read(**filters))
     with pytest.raises(TypeError, match="'min_size' is no filter; expected one of allocator"):
         capture.events(min_size=3)
     aggregated = memtrack.record(sys.executable, "-c", "x = bytearray(10**6)", options=["--aggregate"])

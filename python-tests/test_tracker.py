@@ -398,6 +398,13 @@ error_of(enter, "there.bin")
 error_of(enter, "/no/such/directory/a.bin")
 error_of(enter, "a.bin", aggregate=True, allocation_timestamps=True)
 error_of(enter, "a.bin", sample=0)
+error_of(enter, "a.bin", memory_interval_ms=0)
+with memtrack.Tracker("whole.bin"):
+    try:
+        enter("a.bin", sample="lots")
+    except memtrack.Error as error:
+        print(error)
+os.unlink("whole.bin")
 error_of(memtrack.Tracker("a.bin").stop)
 used = memtrack.Tracker("used.bin")
 with used: pass
@@ -408,7 +415,8 @@ assert sorted(name for name in os.listdir(".") if name.endswith(".bin")) == ["th
 with memtrack.Tracker("there.bin", overwrite=True): pass
 """,
     )
-    expected = ["overwrite=True", "no directory", "--aggregate cannot", "invalid value '0' for '--sample"]
+    expected = ["overwrite=True", "no directory", "aggregate=True cannot be combined with allocation_timestamps=True: an"]
+    expected += ["sample=0: expected the bytes between two", "memory_interval_ms=0: expected whole milliseconds", "sample=lots: not a size"]
     expected += ["not started", "used before", "stopped already"]
     assert all(part in line for part, line in zip(expected, said)) and len(said) == len(expected), said
 
@@ -428,6 +436,7 @@ assert not os.path.exists("a.bin")
         env={"MEMTRACK": named},
     )
     assert named.rsplit("/")[-1] in said or os.path.realpath(named) in said
+    assert "the environment variable MEMTRACK names it" in said
     assert count == "3"
 
 
@@ -441,6 +450,11 @@ kept = keep(5)
 (recorder,) = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_recorder(int(pid))]
 os.kill(recorder, 9)
 kept += keep(5)
+tries = 0
+while memtrack.is_recording():
+    tries += 1
+    assert tries < 100_000, "still recording"
+    os.sched_yield()
 try:
     tracker.stop()
     raise SystemExit("no error")

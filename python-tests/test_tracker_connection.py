@@ -56,6 +56,26 @@ for name in ("a.bin", "b.bin", "c.bin"):
     assert [blocks(figures(name)) for name in ("a.bin", "b.bin", "c.bin")] == [5, 5, 5]
 
 
+def test_how_many_descriptors_a_recording_needs_is_told(program, python):  # noqa: F811
+    """Whichever step of the recorder has none left: that of the file, of its sockets, of a thread's queue."""
+    said = program(
+        python,
+        """
+import resource
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+for most in range(8, 15):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        memtrack.Tracker(f"{most}.bin").start()
+    except memtrack.Error as error:
+        print(error)
+    memtrack._tracker._recorder = None
+""",
+    )
+    assert len(said) > 3 and all("needs about 15 file descriptors" in line and "ulimit -n" in line for line in said), said
+    assert not any("TMPDIR" in line for line in said), said
+
+
 def test_limits_of_the_program_are_told(program, python):  # noqa: F811
     """Neither is an error of Python's: no descriptor for the import of the package's own modules, and no memory file of the library's size."""
     (said,) = program(

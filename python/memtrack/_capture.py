@@ -18,6 +18,7 @@ from json import loads
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from memtrack._errors import Error
+from memtrack._keywords import of_keywords
 from memtrack._reading import read_lines, read_output
 from memtrack._records import Columns, Frame, RecordDecoder, Stack
 
@@ -58,6 +59,9 @@ _TABLES = ("events", "frames", "processes", "sites", "snapshots", "stacks", "thr
 _TEXTS = ("thread", "function", "file", "module", "allocator", "min_bytes", "debug_dir")
 _FLAGS = ("own", "libraries", "stdlib", "imports")
 _TIMES = {"from_": "from", "to": "to"}
+#: What the options of filters are here.
+_KEYWORDS = {f"--{name.replace('_', '-')}": name for name in (*_TEXTS, "temporary_threshold")}
+_KEYWORDS.update((f"--{option}", name) for name, option in _TIMES.items())
 _VIEWS = {
     "high-water-mark": [],
     "leaks": ["--leaks"],
@@ -232,7 +236,7 @@ class Capture:
         >>> stats["peak"]["bytes"] >= stats["leaked"]["bytes"]
         True
         """
-        known: Dict[str, Any] = loads(read_output(self._command(["stats", "--json"], _options(filters))))
+        known: Dict[str, Any] = loads(self._output(["stats", "--json"], filters))
         return known
 
     def allocations(
@@ -324,7 +328,7 @@ class Capture:
             raise Error(f"{error}; pip install pyarrow") from error
         with tempfile.TemporaryDirectory(prefix="memtrack-") as directory:
             tables = os.path.join(directory, "tables")
-            read_output(self._command(["transform", "parquet", "-o", tables], _options(filters)))
+            self._output(["transform", "parquet", "-o", tables], filters)
             files = sorted(glob.glob(os.path.join(tables, glob.escape(table), "**", "*.parquet"), recursive=True))
             if not files and table == "events":
                 # Samples and sums have none: says so.
@@ -414,12 +418,16 @@ class Capture:
     def _command(self, words: List[str], options: List[str]) -> List[str]:
         return [*words, *options, "--", *self.files]
 
+    def _output(self, words: List[str], filters: Any) -> bytes:
+        with of_keywords(_KEYWORDS):
+            return read_output(self._command(words, _options(filters)))
+
     @contextlib.contextmanager
     def _records(self, table: str, options: List[str]) -> Iterator[Tuple[RecordDecoder, Iterator[Columns]]]:
         command = self._command(["transform", "records", "--table", table], options)
         decoder = RecordDecoder()
         # The program ends when its lines are no longer wanted.
-        with contextlib.closing(read_lines(command)) as lines:
+        with of_keywords(_KEYWORDS), contextlib.closing(read_lines(command)) as lines:
             yield decoder, decoder.rows(lines)
 
 

@@ -117,6 +117,16 @@ class Connection:
         # It has closed the connection, or said something unasked.
         return False
 
+    def has_ended(self) -> bool:
+        """Whether the other side is gone, for whoever has no part in what is asked of it at this moment."""
+        if not self._socket.is_own():
+            return True
+        try:
+            return not self._socket.recv(1, MSG_PEEK | MSG_DONTWAIT)
+        except OSError as error:
+            pass_on(error)
+            return not isinstance(error, NO_ANSWER)
+
     def ask(self, request: Request) -> Dict[str, Any]:
         """Its answer to a request."""
         answer: Dict[str, Any] = self.ask_line(to_line(request))

@@ -6,6 +6,7 @@ seldom needed.
 
 from __future__ import annotations
 
+import errno
 import warnings
 
 
@@ -15,6 +16,13 @@ class Error(RuntimeError):
 
 class CaptureWarning(UserWarning):
     """Something that memtrack says of a capture that it read, such as that it is not complete."""
+
+
+def with_remedy(error: OSError) -> str:
+    """What the system says, and how to raise the limit that is the reason."""
+    if error.errno != errno.EMFILE:
+        return str(error)
+    return f"{error}; memtrack needs about 15 file descriptors: raise the limit (ulimit -n)"
 
 
 class quietly:

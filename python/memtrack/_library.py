@@ -14,9 +14,9 @@ import sys
 from os import close
 from time import sleep
 
-from memtrack._errors import Error
+from memtrack._errors import Error, with_remedy
 from memtrack._interrupts import pass_on
-from memtrack._program import find_program
+from memtrack._program import find_program, how_to_mend
 
 try:
     import ctypes
@@ -137,7 +137,7 @@ def load_library() -> Library:
     except OSError as error:
         pass_on(error)
         remedy = "; it is loaded from memory, which 'ulimit -f' limits, too: raise that" if error.errno == errno.EFBIG else ""
-        raise Error(f"memtrack's library cannot be loaded: {error}{remedy}") from error
+        raise Error(f"memtrack's library cannot be loaded: {with_remedy(error)}{remedy}") from error
 
 
 _is_recording: Optional[Callable[[], int]] = None
@@ -259,7 +259,7 @@ def _load() -> ctypes.PyDLL:
     for path in _installed(program):
         if os.path.exists(path):
             return ctypes.PyDLL(os.path.realpath(path))
-    raise Error(f"{program} is not the program memtrack: its library is neither in it nor beside it; install memtrack again")
+    raise Error(f"{program} is not the program memtrack: its library is neither in it nor beside it; {how_to_mend()}")
 
 
 def _load_part(path: str, offset: int, length: int) -> ctypes.PyDLL:
@@ -288,7 +288,7 @@ def _embedded(program: str) -> Optional[Tuple[int, int]]:
     with open(program, "rb") as file:
         header = file.read(64)
         if header[:6] != b"\x7fELF\x02\x01":
-            raise Error(f"{program}: this is not the program memtrack")
+            raise Error(f"{program}: this is not the program memtrack; {how_to_mend()}")
         (table,) = struct.unpack_from("<Q", header, 40)
         size, count, names = struct.unpack_from("<HHH", header, 58)
         file.seek(table)

@@ -51,6 +51,13 @@ def find_program() -> str:
     raise FileNotFoundError(f"the program {NAME} is neither on PATH nor in any of: {', '.join(dict.fromkeys(places))}")
 
 
+def how_to_mend() -> str:
+    """What to do where the program that was found is another one."""
+    if os.environ.get(VARIABLE) or _kept:
+        return f"the environment variable {VARIABLE} names it: set it to the program memtrack, or unset it"
+    return "install memtrack again"
+
+
 def _places() -> Iterator[str]:
     """Directories of scripts: of this interpreter, of its user, and those that go with this package's own place."""
     import sysconfig

@@ -9,7 +9,7 @@ import os
 from _socket import MSG_NOSIGNAL, socket, socketpair
 
 from memtrack._connection import LOST, Connection, RecorderSocket, above_outputs
-from memtrack._errors import Error
+from memtrack._errors import Error, with_remedy
 from memtrack._interrupts import pass_on
 from memtrack._json_lines import to_line
 from memtrack._library import Library
@@ -36,7 +36,7 @@ class Recorder(Connection):
             own, other = map(_waiting, socketpair())
         except OSError as error:
             pass_on(error)
-            raise Error(f"no connection to the recorder can be made: {error}") from error
+            raise Error(f"no connection to the recorder can be made: {with_remedy(error)}") from error
         environment = [b"%s=%s" % entry for entry in os.environb.items()]
         environment = [entry for entry in environment if not entry.startswith(_LEFT_OUT)]
         try:
@@ -87,4 +87,4 @@ def memory_file() -> int:
         return os.memfd_create("memtrack", os.MFD_CLOEXEC)
     except OSError as error:
         pass_on(error)
-        raise Error(f"shared memory cannot be created: {error}") from error
+        raise Error(f"shared memory cannot be created: {with_remedy(error)}") from error

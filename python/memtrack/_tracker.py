@@ -17,6 +17,7 @@ from time import sleep
 from memtrack._connection import Connection
 from memtrack._errors import CaptureWarning, Error
 from memtrack._interrupts import pass_on, release, surely
+from memtrack._keywords import OF_TRACKER, in_keywords, of_keywords
 from memtrack._library import (
     BUSY,
     DONE,
@@ -56,7 +57,9 @@ _watches_forks = False
 
 def is_recording() -> bool:
     """Whether this process is being recorded: by a Tracker, `memtrack run`, `attach` or `start`."""
-    return is_recording_now()
+    recorder = _recorder if _active is not None else None
+    # The library records on for a recorder that was killed.
+    return is_recording_now() and (recorder is None or not recorder.has_ended())
 
 
 def mark(name: str) -> None:
@@ -292,7 +295,8 @@ class Tracker:
         self._library, recorder = _connect()
         self._memory = memory_file()
         begin = {"options": self._options, "memory": self._memory, "accounts": self._has_accounts, "rests": self._rests}
-        slots = recorder.ask({"begin": begin})["slots"]
+        with of_keywords(OF_TRACKER):
+            slots = recorder.ask({"begin": begin})["slots"]
         if slots is None:
             raise Error(status_text(NOT_MAPPED))
         # Before 3.11 the first call of a function allocates its frame.
@@ -350,7 +354,7 @@ class Tracker:
             return self
         self._forget_span()
         self._process = self._within = None
-        failure = recording.failure()
+        failure = Error(in_keywords(str(recording.failure()), {"--sample": "sample"}))
         if _active is None or _active._is_over or not self._needs:
             raise failure
         raise Error(f"{failure} (the Tracker of {_active.file_name} records it, and has not been stopped)")

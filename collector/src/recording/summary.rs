@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use memtrack_format::meta::Process;
 
+use crate::system::limits;
 use crate::system::procfs::ProcessorTimes;
 
 /// How the recording ended.
@@ -107,7 +108,7 @@ pub enum Error {
     },
     /// The socket cannot be made.
     #[error(
-        "{path}: cannot create the socket by which the program connects to memtrack: {reason}; set TMPDIR to another directory"
+        "{path}: cannot create the socket by which the program connects to memtrack: {reason}{}", other_directory(.reason)
     )]
     Socket {
         /// Its path.
@@ -124,6 +125,11 @@ pub enum Error {
     /// A thread of the collector panicked.
     #[error("internal error: the draining thread panicked")]
     Panicked,
+}
+
+/// What helps where no limit of the system is the reason, whose remedy is another.
+fn other_directory(reason: &io::Error) -> &'static str {
+    if limits::remedy(reason).is_some() { "" } else { "; set TMPDIR to another directory" }
 }
 
 impl Error {

@@ -29,7 +29,7 @@ use super::peer_answer::Answer;
 use super::private_directory::PrivateDirectory;
 use super::rests::{RecordingRests, RestRequest, of_span};
 use super::termination::Termination;
-use super::{final_summary, repack, room, wait_for_nothing};
+use super::{final_summary, limit, repack, room, wait_for_nothing};
 use crate::args::{self, running::AttachArgs};
 use crate::control::handler::{self, RecordingCommands, RecordingServer};
 use crate::control::snapshot::{self, CapturePaths};
@@ -114,7 +114,7 @@ pub(crate) fn run() -> Result<u8> {
         match recorder.execute(&line, &mut answer) {
             Ok(_) if answer.is_sent => {}
             Ok(value) => answer.send(&json!({ "ok": value })),
-            Err(error) => answer.send(&json!({ "error": format!("{error:#}") })),
+            Err(error) => answer.send(&json!({ "error": with_remedy(&error) })),
         }
     }
     if recorder.active.is_some() {
@@ -378,6 +378,15 @@ impl PeerRecorder {
                 Ok((answer, if is_worth_it { captures } else { Vec::new() }))
             }
         }
+    }
+}
+
+/// What is said of an error, with the remedy if a limit of the system is the reason.
+fn with_remedy(error: &anyhow::Error) -> String {
+    let said = format!("{error:#}");
+    match limit(error) {
+        Some(remedy) if !said.contains(remedy) => format!("{said}; {remedy}"),
+        _ => said,
     }
 }
 

@@ -1,9 +1,12 @@
 """The magics in a real kernel, through nbclient: what a cell with %%memtrack gives, and that it is the cell it was."""
 
+import base64
 import html
+import json
 import os
 import re
 import sys
+import zlib
 
 import pytest
 
@@ -42,6 +45,11 @@ def page(outputs):
     return html.unescape(re.search(r'srcdoc="([^"]*)"', frame)[1])
 
 
+def texts_of_page(content):
+    packed = re.search(r'id="data">\n(.*?)</script>', content, re.DOTALL)[1]
+    return json.loads(zlib.decompress(base64.b64decode(packed), -15))["strings"]
+
+
 def error(outputs):
     [failed] = [each for each in outputs if each.output_type == "error"]
     return failed
@@ -63,6 +71,10 @@ def test_a_cell_shows_its_page_and_its_value(notebook, tmp_path):
     # Where no page can be shown.
     table = first[0].data["text/plain"]
     assert table.startswith("High-water mark: 5.00 MB in 5 allocations\n") and "  load" in table
+    # As in tracebacks: by its number, and not by the file that the kernel makes up.
+    [number] = re.findall(r"load\S* at Cell In\[(\d+)\]:2", table)
+    assert f"Cell In[{number}]" in texts_of_page(content)
+    assert f"Cell In[{int(number) + 2}]" in texts_of_page(page(third))
     assert page(third) and not [each for each in third if each.output_type == "execute_result"]
     sys.path.insert(0, str(REPOSITORY / "python"))
     import memtrack

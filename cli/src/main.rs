@@ -14,6 +14,7 @@ mod allocation_records;
 mod args;
 mod c_holders;
 mod capture_file;
+mod cell_names;
 mod child_captures;
 mod commands;
 mod control;

@@ -7,11 +7,13 @@ are its own.
 import argparse
 import ast
 import html
+import json
+import linecache
 import os
 import shlex
 import sys
 import tempfile
-from typing import TYPE_CHECKING, Any, Callable, List, NoReturn, Optional, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NoReturn, Optional, Tuple, TypeVar
 
 from memtrack._errors import CaptureWarning, Error, quietly
 from memtrack._reading import read_output
@@ -108,7 +110,7 @@ class _Magics:
             finally:
                 _end(tracker)
                 # That of a cell which fails, too.
-                _show_page(directory, tracker, page_options, wanted.height)
+                _show_page(directory, tracker, page_options, wanted.height, self._cells())
         return result
 
     @_with_own_braces
@@ -140,6 +142,12 @@ class _Magics:
         """The name of the cell that is compiled as this file, as in tracebacks; where IPython tells it."""
         known = getattr(self.shell.compile, "format_code_name", lambda _: None)(file)
         return known and " ".join(known)
+
+
+    def _cells(self) -> Dict[str, str]:
+        """The names of all cells, by their files."""
+        named = ((file, self._cell(file)) for file in list(linecache.cache))
+        return {file: name for file, name in named if name}
 
 
 def _leaks_text(
@@ -225,11 +233,11 @@ def _end(tracker: "Tracker") -> None:
         print(f"memtrack: {error}", file=sys.stderr)
 
 
-def _show_page(directory: str, tracker: "Tracker", options: List[str], height: int) -> None:
+def _show_page(directory: str, tracker: "Tracker", options: List[str], height: int, cells: Dict[str, str]) -> None:
     """Shows the page, or says why there is none: the cell has its value or its error all the same."""
     try:
         with quietly():
-            page, table = _page(directory, captures_of(tracker), options)
+            page, table = _page(directory, captures_of(tracker), options, cells)
     except (Error, OSError) as error:
         print(f"memtrack: error: {error}", file=sys.stderr)
         return
@@ -240,11 +248,13 @@ def _show_page(directory: str, tracker: "Tracker", options: List[str], height: i
     )
 
 
-def _page(directory: str, captures: List[str], options: List[str]) -> Tuple[str, str]:
+def _page(directory: str, captures: List[str], options: List[str], cells: Dict[str, str]) -> Tuple[str, str]:
     """The page of captures, and a table for terminals, which show no page. The captures may be gone by the time that it is read."""
-    path = os.path.join(directory, "page.html")
-    read_output(["flamegraph", *options, "-o", path, "--", *captures])
-    table = read_output(["table", *_of_tables(options), "--color", "never", "--", *captures])
+    path, names = os.path.join(directory, "page.html"), os.path.join(directory, "cells.json")
+    with open(names, "w", encoding="utf-8") as file:
+        json.dump(cells, file)
+    read_output(["flamegraph", *options, "-o", path, "--", *captures], MEMTRACK_CELLS=names)
+    table = read_output(["table", *_of_tables(options), "--color", "never", "--", *captures], MEMTRACK_CELLS=names)
     with open(path, encoding="utf-8") as file:
         return file.read(), table.decode().rstrip()
 

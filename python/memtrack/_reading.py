@@ -11,7 +11,8 @@ import warnings
 
 # By name: a test may replace it in its module while it is recorded.
 from subprocess import DEVNULL, PIPE, Popen
-from typing import IO, Dict, Generator, List, Sequence
+from types import MappingProxyType
+from typing import IO, Dict, Generator, List, Mapping, Sequence
 
 from memtrack._errors import CaptureWarning, Error
 from memtrack._program import find_program
@@ -19,16 +20,16 @@ from memtrack._program import find_program
 _USAGE = "For more information, try '--help'."
 
 
-def read_output(arguments: Sequence[str]) -> bytes:
-    """All that the program prints."""
-    return b"".join(read_lines(arguments))
+def read_output(arguments: Sequence[str], **variables: str) -> bytes:
+    """All that the program prints, with these variables in its environment."""
+    return b"".join(read_lines(arguments, variables))
 
 
-def read_lines(arguments: Sequence[str]) -> Generator[bytes, None, None]:
+def read_lines(arguments: Sequence[str], variables: Mapping[str, str] = MappingProxyType({})) -> Generator[bytes, None, None]:
     """What the program prints, line by line. Ends the program when the iterator is closed."""
     # A file, not a pipe: nobody reads what it says while it is asked for lines.
     with tempfile.TemporaryFile() as said:
-        process = _start(arguments, said)
+        process = _start(arguments, said, variables)
         assert process.stdout is not None
         try:
             yield from process.stdout
@@ -42,7 +43,7 @@ def read_lines(arguments: Sequence[str]) -> Generator[bytes, None, None]:
         _pass_on(said.read().decode(errors="replace"), status)
 
 
-def _start(arguments: Sequence[str], said: IO[bytes]) -> "Popen[bytes]":
+def _start(arguments: Sequence[str], said: IO[bytes], variables: Mapping[str, str]) -> "Popen[bytes]":
     try:
         program = find_program()
         return Popen(
@@ -50,7 +51,7 @@ def _start(arguments: Sequence[str], said: IO[bytes]) -> "Popen[bytes]":
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=said,
-            env=_environment(),
+            env={**_environment(), **variables},
             bufsize=1 << 20,
         )
     except OSError as error:

@@ -11,13 +11,13 @@ use memtrack_reader::analysis::{CallTree, Tally};
 use memtrack_reader::fold::{all_folded, fold};
 use memtrack_reader::frames::Frame;
 use memtrack_reader::origin::{Origin, Whose, is_own_elsewhere, origins, own_packages, whose};
-use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames, StackId, View};
 use regex::Regex;
 
 use super::NO_STACK;
 use super::capture_info::Capture;
+use crate::cell_names;
 use crate::terminal::TextFormat;
 use crate::text::{Label, paragraph};
 use crate::units::{plural, size};
@@ -165,7 +165,7 @@ impl Capture {
 
     /// A path, shortened if stacks are folded.
     pub(crate) fn path<'p>(&self, path: &'p str) -> Cow<'p, str> {
-        if self.shown.folded { paths::short(&self.frames, path) } else { path.into() }
+        if self.shown.folded { cell_names::short(&self.frames, path) } else { path.into() }
     }
 }
 

@@ -11,12 +11,12 @@ use memtrack_reader::analysis::diff::SharedFunctions;
 use memtrack_reader::frames::Frame;
 use memtrack_reader::modules::{ModuleTable, dotted};
 use memtrack_reader::origin::{Origin, origins};
-use memtrack_reader::paths;
 use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{FrameId, Frames};
 use serde_json::Value;
 
 use super::columns::PackedColumns;
+use crate::cell_names;
 use crate::reports::NO_STACK;
 use crate::reports::capture_info::visible;
 use crate::reports::source::Sources;
@@ -159,7 +159,7 @@ impl<'a> KeyNames<'a> {
         DescribedFrame {
             function: function.into(),
             file: file.into(),
-            short: paths::short(frames, file).into_owned(),
+            short: cell_names::short(frames, file).into_owned(),
             module: module.into(),
             import: import.unwrap_or_default(),
             line,

@@ -137,7 +137,7 @@ class Graph {
     context.globalAlpha = 1;
   }
 
-  /** Hatches the end of a block that lies by chance. */
+  /** Hatches the end of a block that lies within its 95 % interval. */
   paintUncertain(block, x, y, width) {
     const reach = width > 8 && block.value && this.layout.reach(block, this.layout.selection.metric, "total");
     if (!reach) return;

@@ -17,7 +17,7 @@ from memtrack._program import find_program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict
+    from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 #: Variables that change how programs are loaded, which are meant for this one.
 _LEFT_OUT = (b"LD_PRELOAD=", b"LD_AUDIT=", b"LD_LIBRARY_PATH=", b"GLIBC_TUNABLES=", b"MALLOC_")
@@ -67,6 +67,17 @@ class Recorder(Connection):
     def mark(self, name: str) -> None:
         """Names the present moment."""
         self.tell({"mark": name})
+
+    def sums(self, captures: Sequence[str], spans: Sequence[Tuple[int, int]]) -> Optional[List[List[Tuple[int, ...]]]]:
+        """For each capture, and each span, four sums; None where it has ended or fails: whoever reads them then says why."""
+        try:
+            if not self.is_alive():
+                return None
+            # Not an object, as other answers are.
+            sums: Any = self.ask({"sums": {"captures": list(captures), "spans": [list(span) for span in spans]}})
+        except Error:
+            return None
+        return [[tuple(sum_) for sum_ in of_spans] for of_spans in sums]
 
     def span_request(self, command: str, members: Dict[str, Any]) -> bytes:
         """A request about a span."""

@@ -37,7 +37,7 @@ from memtrack._recorder import Recorder, memory_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Callable, List, Optional, Sequence, Tuple, Type, Union
+    from typing import Callable, List, Optional, Sequence, Tuple, Type, Union
 
 _lock = threading.RLock()
 _library: Optional[Library] = None
@@ -87,16 +87,7 @@ def sums_by_recorder(captures: Sequence[str], spans: Sequence[Tuple[int, int]]) 
     Another process would take as long to start as all that a small recording costs.
     """
     with _lock:
-        try:
-            if _recorder is None or not _recorder.is_alive():
-                return None
-            request = {"captures": list(captures), "spans": [list(span) for span in spans]}
-            # Not an object, as other answers are.
-            sums: Any = _recorder.ask({"sums": request})
-        except Error:
-            # Whoever reads them then says why.
-            return None
-    return [[tuple(sum_) for sum_ in of_spans] for of_spans in sums]
+        return None if _recorder is None else _recorder.sums(captures, spans)
 
 
 class Tracker:

@@ -84,6 +84,19 @@ def test_each_view_is_what_the_table_has(recorded, capture, view):
     assert given == table(recorded, *VIEWS[view]) and sum(given[1].values()) > 0
 
 
+def test_options_are_named_as_keywords_but_not_within_paths():
+    from memtrack._keywords import OF_TRACKER, in_keywords
+
+    for text, said in {
+        "--sample and --follow: at most one": "sample and follow_fork=True: at most one",
+        "/srv/no--follow-dir/q: there is no directory /srv/--follow": "/srv/no--follow-dir/q: there is no directory /srv/--follow",
+        "invalid value '--native' for '--sample[=BYTES]': not a size": "sample=--native: not a size",
+        "--sampled": "--sampled",
+    }.items():
+        assert in_keywords(text, OF_TRACKER) == said
+
+
+
 @pytest.mark.parametrize("keywords, options", FILTERS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
 def test_filters_are_those_of_the_command_line(recorded, capture, keywords, options):
     given = summed(capture.allocations("allocated", **keywords))

@@ -56,6 +56,8 @@ def grown(*added, first=2):
         ([{"x:1": 9000}, *({f"{name}:1": 60} for name in "abcabc"), {"x:1": -9000, "a:1": 60}, {"b:1": 60}], 60, True),
         # A run gives back some of what it leaks, or what was large; it fails all the same.
         ([{"a:1": 100}, {"a:1": 100}, {"a:1": 100}, {"a:1": -10}, {"a:1": 100}], 100, False),
+        ([{"a:1": 100}, {"a:1": 100}, {"a:1": 100}, {"a:1": -30}, {"a:1": 100}], 100, False),
+        ([*[{"a:1": 100}] * 8, {"a:1": -30}, {"a:1": 100}], 100, False),
         ([{"a:1": 100, "x:1": 9000}, {"a:1": 100}, {"a:1": 100, "x:1": -9000}, {"a:1": 100}, {"a:1": 100}], 100, False),
         # A leak that is far more than what is emptied beside it in the same place.
         ([{"a:1": 300}, {"a:1": 100}, {"a:1": 300}, {"a:1": 300}, {"a:1": 300}], 300, False),

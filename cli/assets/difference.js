@@ -17,7 +17,7 @@ function showDifference(page) {
         ["shrunk1", "-15"],
         [
           "same",
-          `within 15 %, below ${formatAmount(model.floor(page.selection()), state.metric)}, ${model.data.sampled ? "by chance, " : ""}or as much less elsewhere`,
+          `within 15 %, below ${formatAmount(model.floor(page.selection()), state.metric)}, ${model.data.sampled ? "within its 95 % interval, " : ""}or as much less elsewhere`,
         ],
         ["grown1", "+15"],
         ["grown2", "+30"],

@@ -76,9 +76,3 @@ function reachOfParts(metric, of, figures) {
   const spread = { variance: of(variance), skew: of(skew), unseen: of(unseen), missing: of(missing).count };
   return reachOf(metric, of(figures), { ...spread, moves: moves.map(of) });
 }
-
-/** Whether a change may be chance, among so many figures that intervals of 95 % are wider by as much. */
-function isChance(change, [before, after], wider) {
-  const reach = change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down);
-  return Math.abs(change) <= wider * reach;
-}

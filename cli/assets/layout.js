@@ -275,12 +275,13 @@ class Layout {
     return reachOfParts(metric, of, figures);
   }
 
-  /** Whether the difference of a figure may be chance, among all that are compared: the intervals of 95 % are wider by as much. */
+  /** Whether the difference of a figure lies within its 95 % interval. */
   isNoise(block, metric, which, now, base) {
     const after = this.reach(block, metric, which);
     const before = this.reach(block, metric, which, block.figures.base);
     if (!after || !before) return false;
-    return isChance(now - base, [before, after], this.model.data.wider);
+    const change = now - base;
+    return Math.abs(change) <= (change > 0 ? Math.hypot(after.down, before.up) : Math.hypot(after.up, before.down));
   }
 
   describeArenas(metric, figures) {

@@ -116,8 +116,7 @@ class Overview {
     const moved = diff ? data.moved[this.layout.selection.view] : "";
     $("noOwnLines").hidden = rows.length > 0 && !moved;
     if (diff) {
-      const chance = this.layout.figures.spread ? ", or by more than chance" : "";
-      const none = rows.length ? [] : [`No function changed by more than two runs of one program differ${chance}.`];
+      const none = rows.length ? [] : ["No function changed by more than two runs of one program differ."];
       $("noOwnLines").textContent = [...none, ...(moved ? [`${moved}.`] : [])].join(" ");
     }
   }

@@ -59,7 +59,7 @@ class OwnLines {
 
   largestRows(rows, most, least) {
     return [...rows]
-      .filter(([, row]) => row.value && Math.abs(row.news) >= least && !this.isNoise(row))
+      .filter(([, row]) => row.value && Math.abs(row.news) >= least)
       .sort((a, b) => Math.abs(b[1].value) - Math.abs(a[1].value))
       .slice(0, most);
   }
@@ -68,8 +68,7 @@ class OwnLines {
     const rows = new Map();
     for (let node = 1; node < this.model.count; node++) {
       const value = this.value(node);
-      // What has not changed may have done so by chance.
-      if (!value && !this.figures.base?.[this.metric].own[node]) continue;
+      if (!value) continue;
       const key = keyOf(node);
       if (!rows.has(key)) rows.set(key, { value: 0, news: 0, nodes: [] });
       rows.get(key).value += value;
@@ -79,9 +78,10 @@ class OwnLines {
     return rows;
   }
 
-  /** How far the 95 % interval of a row's figure reaches; null where figures are exact. */
-  reach(row, figures) {
-    if (!figures?.spread) return null;
+  /** Half the 95 % interval of a row's figure, the larger one; 0 where figures are exact, and in a difference. */
+  within(row) {
+    const { spread, base } = this.figures;
+    if (!spread || base) return 0;
     const of = (what) => {
       const sum = (metric) => {
         const { own } = what[metric];
@@ -89,22 +89,8 @@ class OwnLines {
       };
       return { bytes: sum("bytes"), count: sum("count") };
     };
-    return reachOfParts(this.metric, of, figures);
-  }
-
-  /** Half the 95 % interval of a row's figure, the larger one; in a difference, of its change. */
-  within(row) {
-    const { base } = this.figures;
-    const reach = this.reach(row, this.figures);
-    if (!reach) return 0;
-    const before = base ? this.reach(row, base) : { down: 0, up: 0 };
-    return Math.max(Math.hypot(reach.down, before?.up ?? 0), Math.hypot(reach.up, before?.down ?? 0));
-  }
-
-  isNoise(row) {
-    const { base } = this.figures;
-    const [before, after] = [base, this.figures].map((figures) => this.reach(row, figures));
-    return Boolean(before && after) && isChance(row.value, [before, after], this.model.data.wider);
+    const { down, up } = reachOfParts(this.metric, of, this.figures);
+    return Math.max(down, up);
   }
 
   /** Of the frames of a row's nodes, the one with the most memory, and how much: in a difference, with the most of the row's change. */

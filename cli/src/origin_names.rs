@@ -27,15 +27,20 @@ pub(crate) fn service(process: &Process) -> String {
 }
 
 /// The name by which a program was started: one file may be several programs, as `redis-server` is a link to `redis-check-rdb`. Of a
-/// title, which programs write there (`nginx: master process`), the first word.
+/// title, which programs write there and in which anything may be, only what stands before a colon or a star: `nginx: master process`,
+/// `redis-server *:6379`.
 fn called(command_line: &[Vec<u8>]) -> Option<&[u8]> {
-    let words = command_line.first()?;
-    let path = if words.starts_with(b"/") { words } else { words.split(u8::is_ascii_whitespace).next()? };
-    let name = path.rsplit(|byte| *byte == b'/').next()?;
+    let first = command_line.first()?.as_slice();
+    let mut words = first.split(u8::is_ascii_whitespace);
+    let (word, next) = (words.next()?, words.next());
     // A login shell is `-bash`.
+    let name = word.rsplit(|byte| *byte == b'/').next()?;
     let name = name.strip_prefix(b"-").unwrap_or(name);
-    let name = name.strip_suffix(b":").unwrap_or(name);
-    (!name.is_empty()).then_some(name)
+    let title = name.strip_suffix(b":");
+    let is_plain = next.is_none() && !first.starts_with(b"/proc/");
+    let is_title = !word.contains(&b'/') && (title.is_some() || next.is_some_and(|next| next.starts_with(b"*")));
+    let name = title.unwrap_or(name);
+    ((is_plain || is_title) && !name.is_empty()).then_some(name)
 }
 
 /// The module that this command line of Python runs.
@@ -106,9 +111,15 @@ mod tests {
             ("/usr/bin/redis-server", "redis-server"),
             ("redis-server *:6379", "redis-server"),
             ("nginx: master process /usr/sbin/nginx", "nginx"),
-            ("/opt/My App/bin/shop", "shop"),
             ("-bash", "bash"),
             ("", "redis-check-rdb"),
+            // What cannot be told from arguments in a title.
+            ("/opt/My App/bin/shop", "redis-check-rdb"),
+            ("./My App/shop", "redis-check-rdb"),
+            ("/opt/chrome --type=renderer --disk=/home/u/cache-77", "redis-check-rdb"),
+            ("/proc/self/exe", "redis-check-rdb"),
+            ("Web Content", "redis-check-rdb"),
+            ("[worker 3/4]", "redis-check-rdb"),
         ] {
             assert_eq!(called(first), name, "{first}");
         }

@@ -129,7 +129,11 @@ impl OpenOutlets {
     fn put(&self, window: &PushedWindow) {
         for (server, queue) in &*self.outlets {
             match window.request(*server) {
-                Ok(request) => queue.put(&request),
+                Ok(request) => {
+                    if let Some(why) = queue.put(&request) {
+                        message::warning(format_args!("{}: a window was given up: {why}", server.option()));
+                    }
+                }
                 Err(error) => message::warning(format_args!("a window is not sent: {error:#}")),
             }
         }

@@ -7,6 +7,7 @@ use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
 use std::fs::File;
 use std::hash::{Hash, Hasher};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +17,9 @@ use xattr::FileExt;
 const ATTRIBUTE: &str = "user.memtrack.report";
 
 /// Options that do not change what a report shows.
-const WITHOUT_EFFECT: [&str; 4] = ["-f", "--force", "-q", "--quiet"];
+const WITHOUT_EFFECT: [&str; 5] = ["-f", "--force", "-q", "--quiet", "--open"];
+/// Options that name its file: the next argument, if it is not in the same one.
+const OUTPUT: [&str; 2] = ["-o", "--output"];
 
 /// Identifies the captures of a report, and the options that it was made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +38,7 @@ impl ReportMark {
                 processes.push((process.start.realtime_ns?, process.start.monotonic_ns, process.pid?));
             }
         }
-        let has_effect = |word: &OsString| {
-            !WITHOUT_EFFECT.iter().any(|option| word == *option)
-                && !captures.iter().any(|path| path.as_os_str() == word)
-        };
-        let options: Vec<_> = std::env::args_os().skip(1).filter(has_effect).collect();
+        let options = shown_options(std::env::args_os().skip(1), captures);
         (!processes.is_empty()).then(|| Self { captures: hash(&processes), options: hash(&options) })
     }
 
@@ -74,6 +73,21 @@ impl ReportMark {
     }
 }
 
+/// The arguments that say what a report shows.
+fn shown_options(arguments: impl Iterator<Item = OsString>, captures: &[PathBuf]) -> Vec<OsString> {
+    let mut names_file = false;
+    let has_effect = |word: &OsString| {
+        if std::mem::replace(&mut names_file, OUTPUT.iter().any(|option| word == *option)) || names_file {
+            return false;
+        }
+        let names_output = word.as_bytes().starts_with(b"-o") || word.as_bytes().starts_with(b"--output=");
+        !names_output
+            && !WITHOUT_EFFECT.iter().any(|option| word == *option)
+            && !captures.iter().any(|path| path.as_os_str() == word)
+    };
+    arguments.filter(has_effect).collect()
+}
+
 fn hash(of: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -82,8 +96,28 @@ fn hash(of: &impl Hash) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::ReportMark;
+    use super::{ReportMark, shown_options};
     use std::fs::{self, File};
+    use std::path::PathBuf;
+
+    #[test]
+    fn what_names_the_file_shows_nothing_else() {
+        let shown = |line: &str| shown_options(line.split(' ').map(Into::into), &[PathBuf::from("a.bin")]);
+        let plain = shown("flamegraph a.bin --leaks");
+        assert_eq!(plain.len(), 2);
+        for same in [
+            "flamegraph --leaks a.bin",
+            "flamegraph --leaks -f --open a.bin",
+            "flamegraph -o x.html --leaks a.bin",
+            "flamegraph --output x.html --leaks a.bin",
+            "flamegraph --output=x.html -q --leaks a.bin",
+            "flamegraph -ox.html --leaks a.bin",
+        ] {
+            assert_eq!(shown(same), plain, "{same}");
+        }
+        assert_ne!(shown("flamegraph --own a.bin --leaks"), plain);
+        assert_ne!(shown("flamegraph a.bin"), plain);
+    }
 
     #[test]
     fn changed_files_are_nobodys() {

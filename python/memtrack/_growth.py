@@ -113,9 +113,10 @@ def _beyond_refills(levels: List[int], first: int, size: int) -> int:
     """How much of a growth by `size` with most runs is no refilling of a cache that is emptied, or halved, when it is full.
 
     What is given back of less than a quarter of a run's growth is no sign of one: it would be emptied so often that most runs would
-    not grow."""
+    not grow; nor is it where much more than half of the highest level is left."""
     usual = _median([now - before for before, now in zip(levels[first:], levels[first + 1 :])])
     emptied = [run for run, (before, now) in enumerate(zip(levels, levels[1:]), 1) if 4 * (before - now) >= size]
+    emptied = [run for run in emptied if 2 * levels[run] <= max(levels[:run]) + 2 * _largest_rise(levels)]
     if not emptied:
         return size
     # What leaks has left about as much in each run before.

@@ -32,8 +32,11 @@ def in_keywords(text: str, keywords: "Dict[str, str]") -> str:
         option, _, reason = rest.partition("'")
         name = option.partition("[")[0].partition(" ")[0]
         text = f"--{name}={value[len(_WRONG) :]}{reason}"
+    import re  # Errors are rare, and it takes a while.
+
     for option, keyword in keywords.items():
-        text = text.replace(option, keyword)
+        # Not within a path or a value.
+        text = re.sub(rf"(?<![\w/.='\"-]){option}(?![\w-])", keyword, text)
     return text
 
 

@@ -109,7 +109,6 @@ impl Delivery {
     pub(super) fn run(&mut self) {
         let mut pauses = PushPauses::new();
         while let Some(queued) = self.queue.take() {
-            self.tell_unwritten();
             match self.send(&queued) {
                 Sent::Delivered => {
                     self.queue.done(&queued, true);
@@ -128,7 +127,6 @@ impl Delivery {
                 }
             }
         }
-        self.tell_unwritten();
         let QueueCounts { made, lost, taken } = self.queue.counts();
         let windows = plural(made, "window", "windows");
         let rest = match taken {
@@ -142,15 +140,9 @@ impl Delivery {
         }
     }
 
-    /// The server as it was named: the same one may get windows by both options.
+    /// The server as it was named: one may get windows by both options.
     fn named(&self) -> String {
         format!("{} {}", self.server.option(), self.url)
-    }
-
-    fn tell_unwritten(&self) {
-        if let Some(why) = self.queue.unwritten() {
-            message::warning(format_args!("{}: a window was given up: {why}", self.named()));
-        }
     }
 
     fn tell(&mut self, why: &str) {

@@ -64,9 +64,7 @@ struct PushQueueState {
     made: u64,
     /// How many were given up.
     lost: u64,
-    /// Why the first one that could not be written was given up, until that is told.
-    unwritten: Option<String>,
-    /// Whether there was such a one.
+    /// Whether one could not be written.
     has_unwritten: bool,
     /// Nothing is put into it any more; what waits is given up at this time.
     closed: Option<Instant>,
@@ -149,23 +147,21 @@ impl PushQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a request; one that cannot be written is given up.
-    pub(super) fn put(&self, request: &PushRequest) {
+    /// Adds a request; one that cannot be written is given up. Returns why, of the first one.
+    pub(super) fn put(&self, request: &PushRequest) -> Option<String> {
         let mut state = self.lock();
         let name = state.made.to_string();
         state.made += 1;
         let Some(file) = state.directory.as_ref().map(|directory| directory.path().join(name)) else {
             state.lost += 1;
-            return;
+            return None;
         };
         let bytes = match self.write(&file, request) {
             Ok(bytes) => bytes,
             Err(why) => {
                 state.lost += 1;
-                if !std::mem::replace(&mut state.has_unwritten, true) {
-                    state.unwritten = Some(why);
-                }
-                return;
+                let is_first = !std::mem::replace(&mut state.has_unwritten, true);
+                return is_first.then_some(why);
             }
         };
         state.bytes += bytes;
@@ -173,6 +169,7 @@ impl PushQueue {
         state.shrink();
         drop(state);
         self.changed.notify_all();
+        None
     }
 
     /// Writes a request into its file; returns the bytes. If that fails, there is no file.
@@ -187,11 +184,6 @@ impl PushQueue {
         };
         let _ = fs::remove_file(file);
         Err(why)
-    }
-
-    /// Why a request could not be written, once.
-    pub(super) fn unwritten(&self) -> Option<String> {
-        self.lock().unwritten.take()
     }
 
     /// Waits for the next request, and takes it; `None`: the queue is closed, and empty or out of time.
@@ -336,7 +328,7 @@ mod tests {
         let left = killed(parent.path());
         let first = queue(parent.path(), SERVER);
         assert!(OwnedDirectory::left_pushes_in(parent.path()).is_empty(), "it is this recording's now");
-        first.put(&request("own"));
+        assert!(first.put(&request("own")).is_none());
         let failed = first.take().unwrap();
         first.put_back(failed);
         first.close(Instant::now());
@@ -357,7 +349,7 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         killed(parent.path());
         let queue = queue(parent.path(), SERVER);
-        queue.put(&request("own"));
+        assert!(queue.put(&request("own")).is_none());
         assert_eq!(next(&queue).as_deref(), Some("1"));
         queue.close(later());
         assert_eq!([next(&queue), next(&queue), next(&queue)], [Some("own".into()), Some("2".into()), None]);
@@ -367,7 +359,7 @@ mod tests {
     fn the_first_end_counts() {
         let parent = tempfile::tempdir().unwrap();
         let queue = queue(parent.path(), SERVER);
-        queue.put(&request("own"));
+        assert!(queue.put(&request("own")).is_none());
         let end = Instant::now();
         queue.close(end);
         queue.close(later());
@@ -378,11 +370,10 @@ mod tests {
     fn nothing_is_left_by_one_who_still_has_the_queue_at_the_end() {
         let parent = tempfile::tempdir().unwrap();
         let queue = queue(parent.path(), SERVER);
-        queue.put(&request("own"));
+        assert!(queue.put(&request("own")).is_none());
         queue.close(Instant::now());
         queue.remove();
-        queue.put(&request("late"));
-        assert!(queue.unwritten().is_none());
+        assert!(queue.put(&request("late")).is_none());
         assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 0);
         assert_eq!(queue.counts(), QueueCounts { made: 2, lost: 2, taken: 0 });
     }
@@ -394,11 +385,10 @@ mod tests {
         for of in queue.lock().directory.iter() {
             (0..2).for_each(|number| fs::create_dir(of.path().join(number.to_string())).unwrap());
         }
-        ["1", "2", "3"].iter().for_each(|name| queue.put(&request(name)));
-        assert_eq!(queue.counts(), QueueCounts { made: 3, lost: 3, taken: 0 });
-        let told = queue.unwritten().unwrap();
+        let told = queue.put(&request("1")).unwrap();
         assert!(told.contains("cannot be kept in") && told.contains("TMPDIR"), "{told}");
-        assert!(queue.unwritten().is_none());
+        assert!(queue.put(&request("2")).is_none() && queue.put(&request("3")).is_none());
+        assert_eq!(queue.counts(), QueueCounts { made: 3, lost: 3, taken: 0 });
         assert_eq!(next(&queue).as_deref(), Some("3"));
     }
 

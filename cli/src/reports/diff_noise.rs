@@ -39,7 +39,7 @@ impl DiffNoise {
     /// The same where so many figures are compared at once. Of a hundred intervals of 95 % five miss by chance; what is beyond these
     /// wider ones is, with 95 %, none by chance in all of them together (Bonferroni).
     pub(super) fn among(self, figures: usize) -> Self {
-        Self { wider: wider_among(figures), ..self }
+        Self { wider: deviations(0.025 / figures.max(1) as f64) / deviations(0.025), ..self }
     }
 
     /// Of the bytes of two moments of this one.
@@ -137,11 +137,6 @@ impl DiffNoise {
         let (low, high) = self.range(whole);
         write!(out, "\"change_low\":{low},\"change_high\":{high},")
     }
-}
-
-/// By how much intervals are wider than those of 95 % that say what is chance among so many figures.
-pub(super) fn wider_among(figures: usize) -> f64 {
-    deviations(0.025 / figures.max(1) as f64) / deviations(0.025)
 }
 
 /// So many standard deviations a normally distributed figure exceeds with this probability, from 1e-9 to 0.5: within 0.0005, by

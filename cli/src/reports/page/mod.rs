@@ -22,7 +22,6 @@ use memtrack_reader::plumbing::Plumbing;
 use memtrack_reader::{Options, View};
 
 use super::capture_info::{Capture, title_of_both, visible};
-use super::diff_noise::wider_among;
 use super::diff_rows::DiffRows;
 use super::display::DisplayOptions;
 use super::frameless::FramelessMemory;
@@ -184,7 +183,6 @@ pub(crate) fn difference(
         data.json("vanishedStacks", &vanished.clone().into())?;
         data.json("floors", &floors.clone().into())?;
         data.json("moved", &moved.clone().into())?;
-        data.json("wider", &wider_among(merged.functions.list().len()).into())?;
         data.json("scale", &scale.clone().into())?;
         let mut names = KeyNames::of_functions(&merged.functions, start.plumbing(), [&base.frames, &new.frames]);
         sites.write(&mut data, &mut names)?;

@@ -269,7 +269,7 @@ pub struct ControlPage {
     pub own_bytes: AtomicU64,
     /// The resident memory of a forked child when it began, in bytes; target, before the collector knows of the child.
     pub inherited_rss: AtomicU64,
-    /// How much of it was its parent's memory of memtrack's own, which the child has given back; target, likewise.
+    /// How much of it was its parent's memory of memtrack's own; target, likewise.
     pub inherited_own: AtomicU64,
     /// Where the target has memory of memtrack's own that is not shared; target.
     pub own_ranges: [OwnRange; OWN_RANGES],

@@ -183,12 +183,17 @@ impl Ring {
     }
 
     /// Forgets everything: the slot is a new one, of the same number, in memory that may have other settings.
-    pub(crate) fn begin_again(&mut self) {
+    pub(crate) fn forget(&mut self) {
         let control = self.home.area.control();
         self.home.timed = control.timestamps.load(Relaxed) != 0;
         self.home.clock = StampingClock::from_number(control.clock.load(Relaxed));
         self.segment = RingSegment::NONE;
         self.number = 0;
+    }
+
+    /// As [`Ring::forget`], and gives memory back.
+    pub(crate) fn begin_again(&mut self) {
+        self.forget();
         self.depth = 0;
         let (wire, encoder) = (NonNull::from(&mut self.wire), NonNull::from(&mut self.encoder));
         // SAFETY: frames of no stack, of which none is looked at.

@@ -19,6 +19,7 @@ use memtrack_transport::{Area, segment_chain};
 
 use super::hooks::heap;
 use crate::platform::{recording_switch, shared_area};
+use crate::process::inherited::InheritedMemory;
 use crate::recording::thread::{self, FreeOutcome, PythonCall, Recorder};
 
 mod program_heap;
@@ -322,7 +323,8 @@ fn a_block_of_a_debug_hook_is_deferred(area: &'static Area, readers: &mut [Strea
     thread.compare(slot, readers);
 }
 
-/// The child of a fork has one thread. Nothing is recorded of it until it has memory of its own.
+/// The child of a fork has one thread. Nothing is recorded of it until it has memory of its own. A signal handler may have forked that
+/// interrupted a hook after it had loaded the thread-local word, and before it was inside: the hook goes on with that word.
 fn a_forked_child_begins_again(area: &'static Area) {
     let mut thread = ModelThread::new(area, 10);
     thread::enter().unwrap().fork_begins();
@@ -335,8 +337,13 @@ fn a_forked_child_begins_again(area: &'static Area) {
         slot.current.store(0, Relaxed);
         slot.taken.store(0, Relaxed);
     }
-    thread::begin_again();
+    let loaded = thread::suspend();
+    thread::resume(loaded);
+    InheritedMemory::give_back();
     recording_switch::on();
+    thread::resume(loaded);
+    thread::enter().unwrap();
+    thread::resume(std::ptr::null());
     thread.events.clear();
     assert_eq!(thread.take(), inherited);
     thread.live.push(inherited);

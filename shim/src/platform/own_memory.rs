@@ -1,9 +1,10 @@
 //! Memory of memtrack's own for the state of threads, in a few ranges of addresses that the collector knows: what of them
 //! is resident counts as memtrack's, not as the program's.
 //!
-//! One thread at a time makes a range, when none has room; others wait for it, at most a second. Who has waited in vain, or finds
+//! One thread at a time makes a range, when none has room; others wait for it, some milliseconds. Who has waited in vain, or finds
 //! that there can be no more ranges, gets a mapping of just what it needs, which the collector does not know. So ranges take at
-//! most a quarter more addresses than are in use, and [`FIRST`].
+//! most a quarter more addresses than are in use, and [`FIRST`]. A thread that does not come to its end there, as after a jump out of a
+//! signal handler, keeps others from making one for [`LONGEST_MS`] only: two threads at once make two ranges.
 //!
 //! Who no longer needs what it holds gives its pages back; the addresses stay with whoever has them.
 //!
@@ -15,6 +16,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicUsize};
 use std::time::Duration;
 
+use memtrack_transport::clock::monotonic_ns;
 use memtrack_transport::futex;
 use memtrack_transport::layout::{ControlPage, OWN_RANGES};
 
@@ -27,34 +29,30 @@ pub(crate) const PAGE: usize = 4096;
 /// Bytes of the first ranges, and of the largest.
 const FIRST: usize = if cfg!(miri) { 1 << 16 } else { 1 << 20 };
 const LARGEST: usize = 4 << 30;
-/// A thread that finds no range with room asks so often for one, and waits so long each time that another one makes it: a second,
-/// for where many more threads than processors begin together.
-const ATTEMPTS: u32 = 100;
-const PATIENCE: Duration = Duration::from_millis(10);
+/// A thread that finds no range with room looks for one for so long, in nanoseconds, and waits so long each time that another one makes it.
+const PATIENCE_NS: u64 = 30_000_000;
+const A_WAIT: Duration = Duration::from_millis(1);
+/// After this time, in milliseconds, another thread may make a range.
+const LONGEST_MS: i32 = 100;
 /// Memory for pages that are used a few at a time: they count when they are.
 const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | NO_RESERVE;
 /// Miri knows no other flags.
 const NO_RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
 
 static RANGES: [Range; OWN_RANGES] = [const { Range::new() }; OWN_RANGES];
-/// Ranges that there are, and all their bytes; whoever has set `EXTENDING` changes them.
+/// No range beyond so many was ever made; and all their bytes.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static ALL: AtomicUsize = AtomicUsize::new(0);
 /// Bytes of ranges that were handed out.
 static HANDED_OUT: AtomicUsize = AtomicUsize::new(0);
-/// Whether a thread makes a range (a futex word): one of [`extending`].
-static EXTENDING: AtomicU32 = AtomicU32::new(extending::NONE);
-
-mod extending {
-    pub(super) const NONE: u32 = 0;
-    pub(super) const ONE: u32 = 1;
-    /// One does, and was waited for in vain: it may have ended in the middle of it. No other waits.
-    pub(super) const STUCK: u32 = 2;
-}
+/// Since when a thread makes a range, by [`now_ms`] (a futex word); 0: none does.
+static EXTENDING: AtomicU32 = AtomicU32::new(0);
+/// The start of a range that a thread is about to make.
+const MAKING: usize = 1;
 
 /// A mapping, from whose start on memory is handed out.
 struct Range {
-    /// 0: there is none.
+    /// 0: there is none; or [`MAKING`].
     start: AtomicUsize,
     length: AtomicUsize,
     used: AtomicUsize,
@@ -67,7 +65,7 @@ impl Range {
 
     /// So many bytes of it, if it has as many left.
     fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
-        let start = self.start.load(Acquire);
+        let start = Some(self.start.load(Acquire)).filter(|start| *start > MAKING)?;
         let length = self.length.load(Relaxed);
         let end = |used: usize| used.checked_add(bytes).filter(|end| *end <= length);
         let used = self.used.fetch_update(AcqRel, Relaxed, end).ok()?;
@@ -78,15 +76,15 @@ impl Range {
 /// So many zeroed bytes, from the start of a page on.
 pub(crate) fn map_zeroed(bytes: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.checked_next_multiple_of(PAGE)?;
-    for _ in 0..ATTEMPTS {
+    if let Some(found) = take(bytes) {
+        return Some(found);
+    }
+    let begun = monotonic_ns();
+    while monotonic_ns().saturating_sub(begun) < PATIENCE_NS && add_range(bytes) {
         if let Some(found) = take(bytes) {
             return Some(found);
         }
-        if !add_range(bytes) {
-            return map_apart(bytes);
-        }
     }
-    let _ = EXTENDING.compare_exchange(extending::ONE, extending::STUCK, Relaxed, Relaxed);
     take(bytes).or_else(|| map_apart(bytes))
 }
 
@@ -137,22 +135,29 @@ pub(crate) unsafe fn give_back_within(start: NonNull<u8>, bytes: usize) {
     }
 }
 
-/// Takes all back that was handed out, and gives the pages to the system, in a forked child.
-///
-/// # Safety
-/// There is one thread, and nobody uses any of it any more.
-pub(crate) unsafe fn take_all_back() {
+/// In a forked child: a thread of the parent may have been making a range.
+pub(crate) fn nobody_extends() {
+    EXTENDING.store(0, Relaxed);
+}
+
+/// How much of it is in memory, whoever needed it. Makes system calls only; a filter may forbid them.
+pub(crate) fn resident() -> u64 {
+    const PAGES: usize = 1024;
+    let mut is_resident = [0_u8; PAGES];
+    let mut pages = 0_u64;
     for range in ranges() {
-        let (start, used) = (range.start.load(Relaxed), range.used.load(Relaxed));
-        let Some(start) = NonNull::new(std::ptr::with_exposed_provenance_mut(start)) else { continue };
-        // SAFETY: the caller's promise.
-        if unsafe { give_back(start, used) } {
-            range.used.store(0, Relaxed);
-            HANDED_OUT.fetch_sub(used, Relaxed);
+        let (start, used) = (range.start.load(Acquire), range.used.load(Relaxed));
+        for at in (0..used).step_by(PAGES * PAGE).filter(|_| start > MAKING) {
+            let bytes = (used - at).min(PAGES * PAGE);
+            let place = std::ptr::with_exposed_provenance_mut(start.wrapping_add(at));
+            // SAFETY: asks about pages, and writes a byte for each of them to a live local, which has as many.
+            if unsafe { libc::mincore(place, bytes, is_resident.as_mut_ptr()) } == 0 {
+                let asked = is_resident.iter().take(bytes / PAGE);
+                pages = pages.wrapping_add(asked.map(|byte| u64::from(byte & 1)).sum());
+            }
         }
     }
-    // A thread of the parent may have been making a range.
-    EXTENDING.store(extending::NONE, Relaxed);
+    pages.wrapping_mul(PAGE as u64)
 }
 
 /// Whether there is any.
@@ -162,9 +167,11 @@ pub(crate) fn is_used() -> bool {
 
 /// Tells the collector of all ranges: the shared memory is new, and no thread records.
 pub(crate) fn tell_all(control: &ControlPage) {
-    EXTENDING.store(extending::NONE, Relaxed);
     for (range, told) in ranges().zip(&control.own_ranges) {
-        told.tell(range.start.load(Acquire) as u64, range.length.load(Relaxed) as u64);
+        let start = range.start.load(Acquire);
+        if start > MAKING {
+            told.tell(start as u64, range.length.load(Relaxed) as u64);
+        }
     }
     note_handed_out(control);
 }
@@ -181,47 +188,65 @@ fn ranges() -> impl DoubleEndedIterator<Item = &'static Range> {
 #[cold]
 fn add_range(bytes: usize) -> bool {
     let _errno = Errno::keep();
-    if let Err(other) = EXTENDING.compare_exchange(extending::NONE, extending::ONE, Acquire, Relaxed) {
-        let may_wait = other == extending::ONE && seccomp::may(OwnCall::Futex);
-        if may_wait {
-            futex::wait(&EXTENDING, extending::ONE, PATIENCE);
+    let begun = now_ms();
+    if let Err(since) = claim(begun) {
+        let may_wait = seccomp::may(OwnCall::Futex);
+        if may_wait && since != 0 {
+            futex::wait(&EXTENDING, since, A_WAIT);
         }
         return may_wait;
     }
-    let is_there = ranges().any(|range| range.length.load(Relaxed) - range.used.load(Relaxed) >= bytes) || make(bytes);
-    EXTENDING.store(extending::NONE, Release);
-    if seccomp::may(OwnCall::Futex) {
+    let has_room = |range: &Range| range.length.load(Relaxed).saturating_sub(range.used.load(Relaxed)) >= bytes;
+    let is_there = ranges().any(has_room) || make(bytes);
+    // Unless another one was too impatient.
+    if EXTENDING.compare_exchange(begun, 0, Release, Relaxed).is_ok() && seccomp::may(OwnCall::Futex) {
         futex::wake(&EXTENDING);
     }
     is_there
 }
 
-/// Makes a range that is a quarter of all others together, or what is needed if that is more. Whoever calls this has set
-/// `EXTENDING`.
+/// Makes this thread the one that makes a range, from `now` on; else gives since when another one does.
+fn claim(now: u32) -> Result<(), u32> {
+    let since = EXTENDING.load(Relaxed);
+    let may = since == 0 || now.wrapping_sub(since).cast_signed() > LONGEST_MS;
+    if may { EXTENDING.compare_exchange(since, now, Acquire, Relaxed).map(drop) } else { Err(since) }
+}
+
+/// The time in milliseconds, and not 0.
+fn now_ms() -> u32 {
+    (monotonic_ns() / 1_000_000) as u32 | 1
+}
+
+/// Makes a range that is a quarter of all others together, or what is needed if that is more.
 fn make(bytes: usize) -> bool {
-    let (number, all) = (COUNT.load(Relaxed), ALL.load(Relaxed));
-    let Some(range) = RANGES.get(number) else { return false };
+    let all = ALL.load(Relaxed);
     let length = (all / 4).next_multiple_of(PAGE).clamp(FIRST, LARGEST).max(bytes);
+    let is_free = |range: &Range| range.start.compare_exchange(0, MAKING, Relaxed, Relaxed).is_ok();
+    if RANGES.iter().all(|range| range.start.load(Relaxed) != 0) {
+        return false;
+    }
     let Some(start) = map_apart(length) else { return false };
     if !cfg!(miri) && seccomp::may(OwnCall::Advise) {
         // SAFETY: the new mapping. Where there are no huge pages, this fails, and none are needed.
         unsafe { libc::madvise(start.as_ptr().cast(), length, libc::MADV_NOHUGEPAGE) };
     }
+    // Another thread took the last one meanwhile: these addresses stay unused.
+    let Some((number, range)) = RANGES.iter().enumerate().find(|(_, range)| is_free(range)) else { return false };
     range.length.store(length, Relaxed);
     range.start.store(start.as_ptr().expose_provenance(), Release);
-    ALL.store(all.saturating_add(length), Relaxed);
+    ALL.fetch_add(length, Relaxed);
     if let Some(told) = shared_area::area().and_then(|area| area.control().own_ranges.get(number)) {
         told.tell(start.as_ptr().addr() as u64, length as u64);
     }
-    COUNT.store(number.wrapping_add(1), Release);
+    COUNT.fetch_max(number.wrapping_add(1), Release);
     true
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
-    use super::{ALL, EXTENDING, FIRST, HANDED_OUT, PAGE, extending, give_back, map_zeroed, ranges};
-    use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+    use super::{ALL, EXTENDING, FIRST, HANDED_OUT, LONGEST_MS, PAGE, give_back, map_zeroed, now_ms, ranges};
+    use std::sync::atomic::Ordering::{Acquire, Relaxed};
     use std::sync::{Barrier, Mutex, MutexGuard, PoisonError};
 
     /// The ranges are those of all tests of this module.
@@ -276,23 +301,20 @@ mod tests {
     }
 
     #[test]
-    fn while_one_thread_adds_a_range_no_other_does() {
+    fn while_one_thread_adds_a_range_no_other_does_unless_it_takes_too_long() {
         let _alone = alone();
         map_zeroed(PAGE).unwrap();
         // The threads of other modules' tests may add some, too.
-        while EXTENDING.compare_exchange(extending::NONE, extending::ONE, Acquire, Relaxed).is_err() {
+        let later = now_ms().wrapping_add(1 << 20);
+        while EXTENDING.compare_exchange(0, later, Acquire, Relaxed).is_err() {
             std::thread::yield_now();
         }
         let (before, all) = (ranges().count(), ALL.load(Relaxed));
         // More than any range has left.
         let large = 2 * all;
-        // The second one does not wait any more.
-        for _ in 0..2 {
-            map_zeroed(large).unwrap();
-            assert_eq!((ranges().count(), ALL.load(Relaxed)), (before, all));
-            assert_eq!(EXTENDING.load(Relaxed), extending::STUCK);
-        }
-        EXTENDING.store(extending::NONE, Release);
+        map_zeroed(large).unwrap();
+        assert_eq!((ranges().count(), ALL.load(Relaxed)), (before, all));
+        EXTENDING.store(now_ms().wrapping_sub(LONGEST_MS.cast_unsigned() + 2), Relaxed);
         map_zeroed(large).unwrap();
         assert!(ranges().count() > before && ALL.load(Relaxed) >= all + large);
     }

@@ -88,20 +88,20 @@ impl InheritedSettings {
 }
 
 /// Resident memory of the child when it began: the kernel's high-water mark has it.
-pub(super) struct InheritedMemory {
+pub(crate) struct InheritedMemory {
     resident: u64,
-    /// What of it was kept for its parent's threads.
+    /// What of it was kept for its parent's threads, whether that is given back or not.
     own: u64,
 }
 
 impl InheritedMemory {
     /// Gives back what was kept for the parent's threads, of which none is in this process.
-    pub(super) fn give_back() -> Self {
+    pub(crate) fn give_back() -> Self {
         let resident = own_resources::resident();
         thread::begin_again();
-        // SAFETY: the only thread of this process has no slot any more, and the memory was that of slots.
-        unsafe { own_memory::take_all_back() };
-        Self { resident, own: resident.saturating_sub(own_resources::resident()) }
+        own_memory::nobody_extends();
+        let given_back = resident.saturating_sub(own_resources::resident());
+        Self { resident, own: given_back.saturating_add(own_memory::resident()) }
     }
 
     /// Tells the collector, and where memory of memtrack's own will be.

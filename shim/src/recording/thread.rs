@@ -32,7 +32,7 @@ use crate::platform::{own_ids, recording_switch, tls};
 use crate::recording::deferred_block::{self, DeferredBlock};
 use crate::recording::sampling::{self, NextHit, Sampler};
 use crate::recording::{finalize_barrier, sampled_addresses};
-use crate::stacks::native::NativeStack;
+use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
 mod frees;
@@ -162,6 +162,10 @@ impl StateAccess<'_> {
         self.thread.python_block.set(0);
         let state = self.state();
         state.chain.reset();
+        if native::is_on() && state.native.is_none() {
+            state.choose_native();
+            (state.alloc_and_leave, state.exact_alloc) = (first_alloc(), ALLOC_FIRST);
+        }
         if let Some(native) = &mut state.native {
             native.reset();
         }
@@ -171,6 +175,20 @@ impl StateAccess<'_> {
         if sampling::is_on() {
             self.begin_stretch(tid);
         }
+    }
+
+    /// Forgets what was told, as [`StateAccess::begin_again`], and gives nothing back: whoever was interrupted while it used the tables
+    /// finds them as they were. They are not used again.
+    fn begin_apart(&mut self) {
+        self.thread.python_block.set(0);
+        self.thread.fork_ticket.set(0);
+        let state = self.state();
+        state.ring.forget();
+        state.chain.reset();
+        state.chain = Chain::new();
+        (state.native, state.unused_native) = (None, None);
+        state.deferred = None;
+        (state.alloc_and_leave, state.exact_alloc) = (first_alloc(), ALLOC_FIRST);
     }
 
     /// Forgets what was told, and gives its memory back: the shared memory is new, or no longer needed.
@@ -248,11 +266,12 @@ pub(crate) fn resume(left: *const ()) {
     tls::set(left);
 }
 
-/// Forgets the slots of all threads, with their memory: in a forked child, which is to have shared memory of its own.
+/// Forgets the slots of all threads, and gives back the tables of the others: in a forked child, which is to have shared memory of its own.
 pub(crate) fn begin_again() {
+    let own = of_word(tls::get());
     tls::set(std::ptr::null());
     python::forget_specific();
-    slots::forget_all();
+    slots::forget_all(own);
 }
 
 /// Gives all threads their slots again, in new shared memory: recording begins once more in this process. Recording is

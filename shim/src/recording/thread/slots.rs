@@ -44,11 +44,20 @@ pub(super) fn highest() -> u32 {
     HIGHEST.load(Acquire)
 }
 
-/// Forgets what was told of all threads, and that they have slots, with the memory of those: none of them is in this process.
-pub(super) fn forget_all() {
+/// Forgets what was told of all threads, and that they have slots: none of them is in this process but `own`, which has forked. The
+/// tables of the others are given back; the rest stays. A signal handler may have forked that interrupted a hook of `own`, which
+/// goes on with what it has loaded.
+pub(super) fn forget_all(own: Option<&RecordingThread>) {
     let highest = HIGHEST.swap(0, Relaxed);
     (0..highest).for_each(|slot| python::object_of(slot).forget());
-    THREADS.iter().take(highest as usize).for_each(|place| place.store(ptr::null_mut(), Relaxed));
+    for place in THREADS.iter().take(highest as usize) {
+        // SAFETY: null, or a slot's thread, which is never freed.
+        if let Some(thread) = unsafe { place.load(Acquire).as_ref() } {
+            // SAFETY: no thread of this process has the slot, or this one, which does not use the state until this returns.
+            let mut access = unsafe { StateAccess::new(thread) };
+            if own.is_some_and(|own| ptr::eq(own, thread)) { access.begin_apart() } else { access.begin_again() }
+        }
+    }
     native::forget_code_pages();
 }
 

@@ -91,11 +91,13 @@ pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
     let tid = own_ids::thread_id();
     let found = claim_slot(area, tid);
     found.into_iter().for_each(|index| area.control().note_claimed(index));
+    let slot = found.and_then(|index| area.slot(index));
+    // First: whoever gives back what a slot has sees that it is in use.
+    slot.into_iter().for_each(segment_chain::enter_hook);
     let Some(thread) = found.and_then(|index| occupy(area, index)) else {
         area.control().events_without_slot.fetch_add(1, Relaxed);
         return None;
     };
-    segment_chain::enter_hook(thread.slot);
     // SAFETY: this thread owns the slot, and its hooks do not know of it yet.
     unsafe { StateAccess::new(thread) }.begin_anew(tid);
     Some(thread)
@@ -115,7 +117,9 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);
     }
-    area.slot(index)?.owner.store(0, Release);
+    let slot = area.slot(index)?;
+    segment_chain::leave_hook(slot);
+    slot.owner.store(0, Release);
     area.control().slot_hint.0.store(area.slot_count(), Release);
     None
 }

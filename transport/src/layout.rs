@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MTSHARED");
 /// Raised by each change of this module: shim and collector must have the same layout.
-pub const LAYOUT_VERSION: u32 = 25;
+pub const LAYOUT_VERSION: u32 = 26;
 /// The size of the pages that this layout counts in, in bytes.
 pub const PAGE: usize = 4096;
 /// Bytes of a segment with its header. Less under Miri, which is a thousand times slower.
@@ -263,8 +263,9 @@ pub struct ControlPage {
     pub end_peak: AtomicU64,
     /// CLOCK_MONOTONIC when the target was about to end, in nanoseconds; 0: it has not said so; target.
     pub end_ns: AtomicU64,
-    /// 1: the process was recorded before; target.
-    pub recorded_before: AtomicU32,
+    /// The most resident memory that a process which was recorded before had outside of recordings, in bytes; 0: it was not recorded
+    /// before; target.
+    pub programs_peak: AtomicU64,
     /// Bytes of `own_ranges` that are in use, whether in memory or not; target.
     pub own_bytes: AtomicU64,
     /// The resident memory of a forked child when it began, in bytes; target, before the collector knows of the child.

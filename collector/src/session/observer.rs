@@ -122,8 +122,9 @@ impl Observer {
             return;
         }
         // An earlier recording's memory may be in the mark, until it rises.
-        if self.seen_peak == 0 && area.control().recorded_before.load(SeqCst) != 0 {
-            self.seen_peak = peak;
+        let before = area.control().programs_peak.load(SeqCst);
+        if self.seen_peak == 0 && before != 0 {
+            (self.seen_peak, self.own_peak) = (peak, before.min(peak));
         }
         if peak > self.seen_peak {
             self.seen_peak = peak;

@@ -10,6 +10,28 @@ use memtrack_transport::handshake::THREAD_NAME;
 /// When this process began, if it is a recorded fork child; 0: it is none.
 static FORKED_NS: AtomicU64 = AtomicU64::new(0);
 
+/// The high-water mark of resident memory when a recording ended last, in bytes, and the highest that no recording has raised.
+static MARK_AT_END: AtomicU64 = AtomicU64::new(0);
+static PROGRAMS_MARK: AtomicU64 = AtomicU64::new(0);
+
+/// Notes the high-water mark as that of a recording, in which memtrack's own memory may be.
+pub(crate) fn recording_ends() {
+    MARK_AT_END.store(mark(), Relaxed);
+}
+
+/// The most resident memory that this process had while it was not recorded, up to now.
+pub(crate) fn peak_outside_recordings() -> u64 {
+    let mark = mark();
+    if mark > MARK_AT_END.load(Relaxed) {
+        PROGRAMS_MARK.fetch_max(mark, Relaxed);
+    }
+    PROGRAMS_MARK.load(Relaxed)
+}
+
+fn mark() -> u64 {
+    used().map_or(0, |used| used.resident_peak)
+}
+
 /// Notes that this process is a fork child, is recorded, and began at this time.
 pub(crate) fn note_fork(begun_ns: u64) {
     FORKED_NS.store(begun_ns, Relaxed);

@@ -18,7 +18,7 @@ use memtrack_transport::layout::{state, stop_reason};
 use super::{child_environment, fork, hook_table, recorded_process, rest};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::{allocator_statistics, barrier_registration, own_memory, recording_switch};
+use crate::platform::{allocator_statistics, barrier_registration, own_memory, own_resources, recording_switch};
 use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
@@ -63,7 +63,10 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if !recording_switch::protect_children() {
         return Err(AttachStatus::ChildrenUnprotected);
     }
-    control.recorded_before.store(u32::from(start == Start::Late && own_memory::is_used()), Relaxed);
+    let peak = own_resources::peak_outside_recordings();
+    if start == Start::Late && own_memory::is_used() {
+        control.programs_peak.store(peak, Relaxed);
+    }
     own_memory::tell_all(control);
     barrier_registration::register(&control.registration);
     sampling::begin(&control.sample_bytes, control.sample_varies.load(Relaxed) != 0);
@@ -134,6 +137,7 @@ pub(super) fn end(area: &'static Area) -> AttachStatus {
         return AttachStatus::ThreadInHook;
     }
     thread::give_back_all(area);
+    own_resources::recording_ends();
     // SAFETY: recording is off, and no thread is inside a hook; one that is about to enter finds memory to write to.
     let left = unsafe { area.leave() };
     if left { AttachStatus::Done } else { AttachStatus::NotMapped }

@@ -19,6 +19,9 @@ use crate::system::procfs::thread_processor_ns;
 const PART: u64 = 50;
 const PART_OF_CHANGE: u64 = 5;
 const PART_OF_MOMENT: u64 = 1;
+/// Addresses that are looked at where each page of them has to be asked about, in bytes: 64 calls. Where there are more, nothing is
+/// counted.
+const MOST_BY_PAGES: u64 = 4 << 30;
 /// The name that the mappings have in accounts; `reader` knows it.
 const NAME: &[u8] = b"[anon:memtrack]";
 
@@ -36,7 +39,8 @@ pub(crate) struct OwnMemory {
     /// When it ended, and the processor time that it took.
     ended_ns: u64,
     cost_ns: u64,
-    most: u64,
+    /// The least that was counted since [`OwnMemory::take_least`] was last called, and the last count before.
+    least: u64,
 }
 
 impl OwnMemory {
@@ -52,9 +56,7 @@ impl OwnMemory {
         }
         let changes = self.counted_at.abs_diff(resident) > self.counted / 8;
         self.count_in(if changes { PART_OF_CHANGE } else { PART }, area, resident);
-        let bytes = part(self.counted, in_use.max(self.counted_of), self.counted_of);
-        self.most = self.most.max(bytes);
-        bytes
+        part(self.counted, in_use.max(self.counted_of), self.counted_of)
     }
 
     /// Counts it, unless that was done just now: what is about to be noted is final.
@@ -68,29 +70,40 @@ impl OwnMemory {
         let has_changed = (in_use, resident) != (self.counted_of, self.counted_at);
         if has_changed && monotonic_ns() >= self.ended_ns.saturating_add(self.cost_ns.saturating_mul(part)) {
             let begun = thread_processor_ns();
-            self.count(area, page_bytes());
-            (self.counted_of, self.counted_at) = (in_use, resident);
+            if self.count(area, page_bytes()) {
+                (self.counted_of, self.counted_at) = (in_use, resident);
+            }
             self.ended_ns = monotonic_ns();
             self.cost_ns = thread_processor_ns().saturating_sub(begun);
         }
     }
 
-    /// The most that it was since the last call of this.
-    pub(crate) fn take_most(&mut self) -> u64 {
-        std::mem::replace(&mut self.most, self.counted)
+    /// What it surely was all the time since the last call of this.
+    pub(crate) fn take_least(&mut self) -> u64 {
+        std::mem::replace(&mut self.least, self.counted)
     }
 
-    fn count(&mut self, area: &Area, page_bytes: u64) {
+    /// `false`: it could not be counted, and is what it was before.
+    fn count(&mut self, area: &Area, page_bytes: u64) -> bool {
         if self.pages.is_none() && !self.is_hidden {
             self.pages = PageReader::open(self.pid, page_bytes).ok();
             self.is_hidden = self.pages.is_none();
         }
-        let Some(pages) = &mut self.pages else { return };
-        let counted: Option<u64> = ranges(area).into_iter().map(|range| pages.anonymous_bytes(range).ok()).sum();
-        // A process that has ended has none.
-        if let Some(counted) = counted.filter(|counted| *counted > 0) {
-            self.counted = counted;
+        let Some(pages) = &mut self.pages else { return false };
+        let ranges = ranges(area);
+        // The ranges stand in memory that the target writes.
+        let all = ranges.iter().fold(0, |all: u64, range| all.saturating_add(range.end - range.start));
+        if pages.needs_resident() && all > MOST_BY_PAGES {
+            return false;
         }
+        let counted: Option<u64> = ranges.into_iter().map(|range| pages.anonymous_bytes(range).ok()).sum();
+        // A process that has ended has none.
+        let counted = counted.filter(|counted| *counted > 0);
+        if let Some(counted) = counted {
+            self.counted = counted;
+            self.least = self.least.min(counted);
+        }
+        counted.is_some()
     }
 }
 
@@ -139,7 +152,7 @@ pub(super) fn name_own_memory(account: &mut ResidentAccount, area: &Area) {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by a panic")]
 mod tests {
-    use super::{NAME, OwnMemory, name_own_memory, page_bytes};
+    use super::{NAME, OwnMemory, PageReader, name_own_memory, page_bytes};
     use memtrack_format::resident::{AccountMapping, ResidentAccount};
     use memtrack_transport::Area;
     use std::sync::atomic::Ordering::Relaxed;
@@ -176,12 +189,28 @@ mod tests {
         area.control().own_bytes.store(20 * page, Relaxed);
         assert_eq!(own.bytes(&area, all), 6 * page, "twice as much is in use");
         own.ended_ns = 0;
-        assert_eq!((own.bytes(&area, all), own.take_most(), own.take_most()), (4 * page, 6 * page, 4 * page));
+        assert_eq!((own.bytes(&area, all), own.take_least(), own.take_least()), (4 * page, 0, 4 * page));
+        [20, 21].into_iter().for_each(touch);
+        own.ended_ns = 0;
+        assert_eq!((own.bytes(&area, all + page), own.take_least(), own.take_least()), (6 * page, 4 * page, 6 * page));
         let mapping = |start, end| AccountMapping { start, end, ..AccountMapping::default() };
         let mappings = vec![mapping(address - page, address), mapping(address, address + PAGES * page)];
         let mut account = ResidentAccount { mappings, ..ResidentAccount::default() };
         name_own_memory(&mut account, &area);
         let paths = account.mappings.iter().map(|mapping| account.path(mapping));
         assert_eq!(paths.collect::<Vec<_>>(), [&b""[..], NAME]);
+    }
+
+    #[test]
+    fn more_addresses_than_can_be_looked_at_are_not_counted_where_each_page_has_to_be_asked_about() {
+        let (area, _file) = Area::create(8, &std::env::temp_dir()).unwrap();
+        let (page, pid) = (page_bytes(), std::process::id().cast_signed());
+        let own_page = (&raw const area).addr() as u64 / page * page;
+        area.control().own_bytes.store(page, Relaxed);
+        for (length, is_counted) in [(page, true), (1 << 47, false)] {
+            let mut own = OwnMemory { pages: Some(PageReader::by_pages(pid, page).unwrap()), ..OwnMemory::of(pid) };
+            area.control().own_ranges[0].tell(own_page, length);
+            assert_eq!((own.count(&area, page), own.counted > 0), (is_counted, is_counted));
+        }
     }
 }

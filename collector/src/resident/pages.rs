@@ -109,9 +109,15 @@ impl PageReader {
         Ok(reader)
     }
 
-    /// Whether ranges need [`PageRange::resident`].
+    /// Whether ranges need [`PageRange::resident`], and the system is asked about each of their pages, mapped or not.
     pub(super) fn needs_resident(&self) -> bool {
         self.support == ScanSupport::Words
+    }
+
+    /// One that asks about each page.
+    #[cfg(test)]
+    pub(super) fn by_pages(pid: i32, page_bytes: u64) -> io::Result<Self> {
+        Ok(Self { support: ScanSupport::Words, ..Self::open(pid, page_bytes)? })
     }
 
     /// Anonymous memory in huge pages, of all ranges so far.

@@ -116,7 +116,8 @@ impl Observer {
     }
 
     /// Notes the kernel's current high-water mark of resident memory. If it has risen since the last call, memtrack's resident
-    /// pages are subtracted: the most since that call, which are at least as many as there were at the mark.
+    /// pages are subtracted: of the shared memory the most since that call, which are at least as many as there were at the
+    /// mark; of its private memory the least, so the peak may have what was added since.
     pub(crate) fn note_peak(&mut self, area: &Area, peak: u64) {
         if is_beginning_late(area) {
             return;
@@ -132,10 +133,11 @@ impl Observer {
             let resident = self.resident.bytes().unwrap_or(peak);
             self.own.count_now(area, resident);
             let shared = self.memtracks_bytes(area, resident).saturating_sub(self.own_bytes);
-            let private = self.own.take_most().max(inherited_bytes(area, peak));
+            let private = self.own.take_least().max(inherited_bytes(area, peak));
             self.own_peak = self.own_peak.max(peak.saturating_sub(shared + since + private));
         }
         self.most_segment_pages = self.segment_pages;
+        self.own.take_least();
     }
 
     /// Resident memory at the last snapshot, without memtrack's own; 0 before the first.

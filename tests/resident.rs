@@ -50,10 +50,10 @@ fn a_childs_memory_is_not_its_parents() {
 }
 
 /// What the system says of a process: its resident memory, the most of it, and its addresses, in bytes.
-type Figures = [u64; 3];
+type MemoryFigures = [u64; 3];
 
 /// What the processes of a case print.
-fn figures(output: &str) -> Vec<Figures> {
+fn figures(output: &str) -> Vec<MemoryFigures> {
     let figures_of = |line: &str| {
         let mut numbers = line.split(' ').map(|number| number.parse::<u64>().unwrap() * 1024);
         std::array::from_fn(|_| numbers.next().unwrap())
@@ -62,7 +62,7 @@ fn figures(output: &str) -> Vec<Figures> {
 }
 
 /// A case without and with memtrack, and the captures of the process and its children, in their order.
-fn compared(case: &str, options: &[&str]) -> (Vec<Figures>, Vec<Figures>, Vec<Stats>) {
+fn compared(case: &str, options: &[&str]) -> (Vec<MemoryFigures>, Vec<MemoryFigures>, Vec<Stats>) {
     let dir = Dir::new();
     let program = dir.program("resident");
     let plain = crate::support::Outcome::of(dir.command(&program).arg(case)).success();

@@ -19,7 +19,7 @@ use memtrack_transport::{Area, segment_chain};
 
 use super::hooks::heap;
 use crate::platform::{recording_switch, shared_area};
-use crate::process::inherited::InheritedMemory;
+use crate::recording::inherited_memory::InheritedMemory;
 use crate::recording::thread::{self, FreeOutcome, PythonCall, Recorder};
 
 mod program_heap;

@@ -39,7 +39,7 @@ const FLAGS: libc::c_int = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | NO_RESERVE;
 /// Miri knows no other flags.
 const NO_RESERVE: libc::c_int = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
 
-static RANGES: [Range; OWN_RANGES] = [const { Range::new() }; OWN_RANGES];
+static RANGES: [MappedRange; OWN_RANGES] = [const { MappedRange::new() }; OWN_RANGES];
 /// No range beyond so many was ever made; and all their bytes.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static ALL: AtomicUsize = AtomicUsize::new(0);
@@ -51,14 +51,14 @@ static EXTENDING: AtomicU32 = AtomicU32::new(0);
 const MAKING: usize = 1;
 
 /// A mapping, from whose start on memory is handed out.
-struct Range {
+struct MappedRange {
     /// 0: there is none; or [`MAKING`].
     start: AtomicUsize,
     length: AtomicUsize,
     used: AtomicUsize,
 }
 
-impl Range {
+impl MappedRange {
     const fn new() -> Self {
         Self { start: AtomicUsize::new(0), length: AtomicUsize::new(0), used: AtomicUsize::new(0) }
     }
@@ -180,7 +180,7 @@ fn note_handed_out(control: &ControlPage) {
     control.own_bytes.store(HANDED_OUT.load(Relaxed) as u64, Relaxed);
 }
 
-fn ranges() -> impl DoubleEndedIterator<Item = &'static Range> {
+fn ranges() -> impl DoubleEndedIterator<Item = &'static MappedRange> {
     RANGES.get(..COUNT.load(Acquire)).unwrap_or_default().iter()
 }
 
@@ -196,7 +196,7 @@ fn add_range(bytes: usize) -> bool {
         }
         return may_wait;
     }
-    let has_room = |range: &Range| range.length.load(Relaxed).saturating_sub(range.used.load(Relaxed)) >= bytes;
+    let has_room = |range: &MappedRange| range.length.load(Relaxed).saturating_sub(range.used.load(Relaxed)) >= bytes;
     let is_there = ranges().any(has_room) || make(bytes);
     // Unless another one was too impatient.
     if EXTENDING.compare_exchange(begun, 0, Release, Relaxed).is_ok() && seccomp::may(OwnCall::Futex) {
@@ -221,7 +221,7 @@ fn now_ms() -> u32 {
 fn make(bytes: usize) -> bool {
     let all = ALL.load(Relaxed);
     let length = (all / 4).next_multiple_of(PAGE).clamp(FIRST, LARGEST).max(bytes);
-    let is_free = |range: &Range| range.start.compare_exchange(0, MAKING, Relaxed, Relaxed).is_ok();
+    let is_free = |range: &MappedRange| range.start.compare_exchange(0, MAKING, Relaxed, Relaxed).is_ok();
     if RANGES.iter().all(|range| range.start.load(Relaxed) != 0) {
         return false;
     }

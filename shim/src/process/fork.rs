@@ -20,7 +20,7 @@ use memtrack_transport::clock::{ClockPairing, StampingClock, monotonic_ns};
 use memtrack_transport::handshake::{Fork, ForkStart, Hello, receive_memory};
 use memtrack_transport::layout::state;
 
-use super::inherited::{InheritedMemory, InheritedNotes, InheritedSettings};
+use super::inherited::{InheritedNotes, InheritedSettings};
 use super::recorded_process;
 use crate::interposition::python_allocators;
 use crate::platform::barrier_registration;
@@ -30,6 +30,7 @@ use crate::platform::own_resources;
 use crate::platform::recording_switch;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
+use crate::recording::inherited_memory::InheritedMemory;
 use crate::recording::thread;
 
 /// Children are recorded.

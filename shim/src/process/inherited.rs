@@ -1,14 +1,10 @@
 //! What stands in the shared memory of a process and holds for a child that it forks.
 //!
-//! Invariant: everything is read before the child's memory takes the place of its parent's. What was kept for the parent's threads is
-//! given back before the collector knows of the child: it looks at the child's resident memory from then on.
+//! Invariant: everything is read before the child's memory takes the place of its parent's.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use memtrack_transport::layout::{ControlPage, SOCKET_WORDS};
-
-use crate::platform::{own_memory, own_resources};
-use crate::recording::thread;
 
 /// What the parent knew of the interpreter, which is the child's too.
 pub(super) struct InheritedNotes {
@@ -84,30 +80,5 @@ impl InheritedSettings {
         control.sample_varies.store(self.sample_varies, Relaxed);
         control.pictured_at_end.store(self.pictured_at_end, Relaxed);
         control.socket.iter().zip(self.socket).for_each(|(word, value)| word.store(value, Relaxed));
-    }
-}
-
-/// Resident memory of the child when it began: the kernel's high-water mark has it.
-pub(crate) struct InheritedMemory {
-    resident: u64,
-    /// What of it was kept for its parent's threads, whether that is given back or not.
-    own: u64,
-}
-
-impl InheritedMemory {
-    /// Gives back what was kept for the parent's threads, of which none is in this process.
-    pub(crate) fn give_back() -> Self {
-        let resident = own_resources::resident();
-        thread::begin_again();
-        own_memory::nobody_extends();
-        let given_back = resident.saturating_sub(own_resources::resident());
-        Self { resident, own: given_back.saturating_add(own_memory::resident()) }
-    }
-
-    /// Tells the collector, and where memory of memtrack's own will be.
-    pub(super) fn tell(&self, control: &ControlPage) {
-        control.inherited_rss.store(self.resident, Relaxed);
-        control.inherited_own.store(self.own, Relaxed);
-        own_memory::tell_all(control);
     }
 }

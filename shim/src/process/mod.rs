@@ -9,7 +9,7 @@ pub(crate) mod exec;
 mod exit;
 pub(crate) mod fork;
 mod hook_table;
-pub(crate) mod inherited;
+mod inherited;
 mod own_signal;
 pub(crate) mod preinit;
 pub(crate) mod preload_check;

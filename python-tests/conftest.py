@@ -23,6 +23,8 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 PROGRAMS = REPOSITORY / "python-tests" / "programs"
+# Where tests of the package warn, the process that collects what workers of pytest-xdist say looks for the warning's class.
+sys.path.insert(0, str(REPOSITORY / "python"))
 VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
 SYSTEM_PYTHON = "/usr/bin/python3.11"
 UNPACKED = ("bullseye-3.9", "trixie-3.13", "sid-3.13", "sid-3.14", "sid-3.15")  # by scripts/setup-pythons

@@ -16,8 +16,7 @@ import pytest
 
 from conftest import PROGRAMS, REPOSITORY, execute
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-import memtrack as api  # noqa: E402
+import memtrack as api
 
 VIEWS = {"high-water-mark": [], "leaks": ["--leaks"], "leaks-at-exit": ["--at-exit"], "temporary": ["--temporary"],
          "allocated": ["--allocated"]}  # fmt: skip

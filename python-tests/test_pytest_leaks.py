@@ -1,17 +1,13 @@
 """What limit_leaks takes for growth: also where each run adds by other stacks, and not where caches are filled, in whichever order."""
 
-import sys
-
 import pytest
 
-from conftest import REPOSITORY
 from test_pytest_plugin import outcomes, tests  # noqa: F401
 
-sys.path.insert(0, str(REPOSITORY / "python"))
-from memtrack._growth import growth  # noqa: E402
-from memtrack._holders import Holding  # noqa: E402
-from memtrack._records import Frame  # noqa: E402
-from memtrack._test_limits import _fixture  # noqa: E402
+from memtrack._growth import growth
+from memtrack._holders import Holding
+from memtrack._records import Frame
+from memtrack._test_limits import _fixture
 
 pytest_plugins = ["pytester"]
 

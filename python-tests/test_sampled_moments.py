@@ -30,7 +30,7 @@ for wrong in (0, -1, "x"):
         with memtrack.Tracker("wrong.bin", sample=wrong):
             print("not refused")
     except memtrack.Error as error:
-        print("invalid value" in str(error), "--sample" in str(error))
+        print(str(error).startswith("sample=%s: " % wrong), "--sample" not in str(error))
 """
 
 SNAPSHOTS = """

@@ -584,7 +584,8 @@ def test_a_total_has_one_interval_in_every_report(executable, tmp_path, program)
     for figure in (stats["allocations"]["bytes"], told["total_bytes"]):
         assert told["total_bytes_low"] <= figure <= told["total_bytes_high"]
     [leaked] = [line for line in report("stats").splitlines() if line.startswith("Leaked ")]
-    assert leaked.count(" ± ") == 2
+    # Of a number that may be much larger, as chance has it, both ends are told.
+    assert leaked.count(" ± ") + leaked.count(" to ") == 2, leaked
 
 
 @pytest.mark.parametrize("options", [[], ["--aggregate"]], ids=["", "aggregate"])

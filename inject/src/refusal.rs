@@ -137,8 +137,8 @@ pub enum Refusal {
     CopyEnded,
     /// The system promises no memory for a copy.
     #[error(
-        "the system promises only as much memory as there is (vm.overcommit_memory=2), and a copy of the process needs {} MB of \
-         the {} MB that are left, with a reserve for the program; with --hold no copy is made, and the program stands still \
+        "the system promises only as much memory as there is (vm.overcommit_memory=2), and a copy of the process, with a \
+         reserve for the program, needs {} MB where {} MB are left; with --hold no copy is made, and the program stands still \
          while it is read",
         needed_kb * 1024 / 1_000_000, left_kb * 1024 / 1_000_000
     )]

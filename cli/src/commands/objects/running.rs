@@ -25,10 +25,10 @@ use crate::message;
 use crate::object_pictures::{reading_room, recorded_blocks};
 use crate::other_root::SymbolRoot;
 use crate::sys::EndSignals;
-use crate::units::{duration, size};
+use crate::units::size;
 
-/// For how long a fork takes: 17 to 22 ms for each GB.
-const PAUSE_PER_GB_NS: u64 = 20_000_000;
+/// For how long a fork takes: 17 to 22 ms for each GB, and more on a busy machine.
+const PAUSE_PER_GB_MS: u64 = 20;
 /// Bytes of memory for each byte of a page table: an entry of 8 bytes for a page.
 const BYTES_PER_TABLE_BYTE: u64 = 512;
 
@@ -79,13 +79,12 @@ fn tell_cost(options: &ObjectsArgs, pid: i32) {
     let kilobytes =
         status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_ascii_whitespace().next()?.parse().ok());
     let Some(resident) = kilobytes.map(|kilobytes: u64| kilobytes << 10) else { return };
-    let stands_still = duration(resident.saturating_mul(PAUSE_PER_GB_NS) / 1_000_000_000);
     if options.hold {
         message::note(format_args!("process {pid} has {} resident, and stands still while it is read", size(resident)));
     } else {
         message::note(format_args!(
-            "process {pid} has {} resident: it stands still for about {stands_still}, and its copy takes a process and {} of page \
-             tables until it has been read",
+            "process {pid} has {} resident: it stands still for a few milliseconds and some {PAUSE_PER_GB_MS} ms for each GB, and its \
+             copy takes a process and {} of page tables until it has been read",
             size(resident),
             size(resident / BYTES_PER_TABLE_BYTE)
         ));

@@ -387,6 +387,7 @@ def looked_at():
     made = Looked()
     vars(made)
     return made
+allocated(Plain), allocated(looked_at)  # what the interpreter keeps besides is there from then on
 (plain, of_plain), (looked, of_looked) = allocated(Plain), allocated(looked_at)
 print(of_plain, of_looked, flush=True)
 sys.stdin.readline()

@@ -7,6 +7,7 @@
 use crate::interpreter::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object::reference_count::ReferenceCount;
+use crate::object::size::ends_in_memory;
 
 /// What a bytes object has besides its bytes.
 pub(crate) const BYTES_HEAD: u64 = 33;
@@ -89,21 +90,21 @@ pub(crate) fn bytes_beside(
     let measured = Measured { memory, layout, address, fixed: fixed.saturating_sub(layout.larger_head) };
     match measure {
         Measure::Buffered if measured.word(56)? == 0 => Some(0),
-        Measure::Buffered => measured.word(120),
+        Measure::Buffered => measured.block(measured.word(56)?, measured.word(120)?),
         Measure::BytesFile => measured.bytes_file(),
         Measure::CtypesClass => measured.ctypes_class(),
         Measure::CtypesDictionary => measured.ctypes(48, 168).map(|bytes| bytes + CTYPES_FIELDS),
         Measure::Decimal if measured.word(24)? & NO_OWN_DIGITS != 0 => Some(0),
-        Measure::Decimal => measured.words(56),
+        Measure::Decimal => measured.words(64, 56),
         Measure::Element => measured.element(),
-        Measure::Combinations => measured.words(40),
-        Measure::Permutations => measured.words(48)?.checked_add(measured.words_of_tuple()?),
+        Measure::Combinations => measured.words(24, 40),
+        Measure::Permutations => measured.words(32, 48)?.checked_add(measured.words_of_tuple()?),
         Measure::Product => measured.words_of_tuple(),
         Measure::Pickler => measured.pickler(),
         Measure::Unpickler => measured.unpickler(),
         // Its ring; before 3.15 it has no `__sizeof__`.
         Measure::Queue if layout.minor < 15 => Some(0),
-        Measure::Queue => measured.words(48),
+        Measure::Queue => measured.words(32, 48),
         Measure::Format => measured.format(),
     }
 }
@@ -133,14 +134,20 @@ impl Measured<'_> {
         self.memory.u64(address.checked_add(offset)?)
     }
 
-    /// Bytes of so many words as a field says.
-    fn words(&self, offset: u64) -> Option<u64> {
-        self.word(offset)?.checked_mul(8)
+    /// The bytes of a block, if it ends in memory that is there: their number may have been overwritten.
+    fn block(&self, start: u64, bytes: u64) -> Option<u64> {
+        ends_in_memory(self.memory, start, bytes).then_some(bytes)
     }
 
-    /// Bytes of as many words as the tuple in the first field has items.
+    /// Bytes of the block to which one field points, and of which another one says how many words it has.
+    fn words(&self, start: u64, count: u64) -> Option<u64> {
+        self.block(self.word(start)?, self.word(count)?.checked_mul(8)?)
+    }
+
+    /// Bytes of as many words as the tuple in the first field has items; the second field points to them.
     fn words_of_tuple(&self) -> Option<u64> {
-        self.at(self.layout.fields(self.word(16)?), 16)?.checked_mul(8)
+        let count = self.at(self.layout.fields(self.word(16)?), 16)?;
+        self.block(self.word(24)?, count.checked_mul(8)?)
     }
 
     /// Bytes of a text of C at this address, with its end.
@@ -158,7 +165,13 @@ impl Measured<'_> {
         {
             return Some(0);
         }
-        self.layout.fields(BYTES_HEAD).checked_add(self.at(self.layout.fields(bytes), 16)?)
+        self.bytes_object(bytes)
+    }
+
+    /// Bytes of the bytes object at this address.
+    fn bytes_object(&self, address: u64) -> Option<u64> {
+        let length = self.at(self.layout.fields(address), 16)?;
+        self.block(address, self.layout.fields(BYTES_HEAD).checked_add(length)?)
     }
 
     /// What a class of ctypes has behind the fields of a class.
@@ -174,8 +187,10 @@ impl Measured<'_> {
 
     /// Format, shape and elements: `size` and `format` are offsets of fields.
     fn ctypes(&self, size: u64, format: u64) -> Option<u64> {
-        let elements =
-            if self.word(size + 40)? == 0 { 0 } else { self.word(size + 16)?.checked_add(1)?.checked_mul(8)? };
+        let elements = match self.word(size + 40)? {
+            0 => 0,
+            elements => self.block(elements, self.word(size + 16)?.checked_add(1)?.checked_mul(8)?)?,
+        };
         let dimensions = u64::from(self.word(format + 8)? as u32) * 8;
         self.text(self.word(format)?)?.checked_add(elements)?.checked_add(dimensions)
     }
@@ -185,18 +200,23 @@ impl Measured<'_> {
         if extra == 0 {
             return Some(0);
         }
-        let is_few = self.at(extra, 24)? == extra.wrapping_add(FEW_CHILDREN);
-        let children = if is_few { 0 } else { self.at(extra, 16)?.checked_mul(8)? };
+        let children = match self.at(extra, 24)? {
+            few if few == extra.wrapping_add(FEW_CHILDREN) => 0,
+            many => self.block(many, self.at(extra, 16)?.checked_mul(8)?)?,
+        };
         children.checked_add(ELEMENT_EXTRA)
     }
 
     /// Its table of what it has seen, and its output.
     fn pickler(&self) -> Option<u64> {
         let seen = self.word(16)?;
-        let seen = if seen == 0 { 0 } else { self.at(seen, 16)?.checked_mul(SEEN_ENTRY)?.checked_add(SEEN)? };
+        let seen = match seen {
+            0 => 0,
+            seen => self.block(self.at(seen, 24)?, self.at(seen, 16)?.checked_mul(SEEN_ENTRY)?)?.checked_add(SEEN)?,
+        };
         let output = match self.pickler_output()? {
             0 => 0,
-            output => self.layout.fields(BYTES_HEAD).checked_add(self.at(self.layout.fields(output), 16)?)?,
+            output => self.bytes_object(output)?,
         };
         seen.checked_add(output)
     }
@@ -216,7 +236,7 @@ impl Measured<'_> {
         let line = encoding.checked_sub(if self.fixed >= WITH_BOUNDS { 88 } else { 72 })?;
         let table = |at: u64, size: u64| match self.word(at)? {
             0 => Some(0),
-            _ => self.words(size),
+            _ => self.words(at, size),
         };
         let tables = table(24, 32)?.checked_add(table(encoding + 16, encoding + 32)?)?;
         let texts = [line, encoding, encoding + 8].map(|at| self.word(at).and_then(|at| self.text(at)));

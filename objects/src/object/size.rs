@@ -41,7 +41,8 @@ pub(crate) fn own_bytes(
         _ => bytes_of_kind(memory, layout, kind, address)?,
     };
     if own > LEAST_CHECKED
-        && last_byte(memory, layout, kind, (address, own)).is_some_and(|last| memory.u8(last).is_none())
+        && let Some((start, bytes)) = block(memory, layout, kind, (address, own))
+        && !ends_in_memory(memory, start, bytes)
     {
         return None;
     }
@@ -58,26 +59,39 @@ pub(crate) fn own_bytes(
     own.checked_add(beside)?.checked_add(prefix + header).filter(|bytes| *bytes <= MOST)
 }
 
-/// Where an object of so many bytes ends, or its items, if they are in one piece.
-fn last_byte(
+/// Start and bytes of an object of so many bytes, or of its items, if they are in one piece.
+fn block(
     memory: &ObjectMemory<'_>,
     layout: &ObjectLayout,
     kind: &ObjectType,
     (address, own): (u64, u64),
-) -> Option<u64> {
+) -> Option<(u64, u64)> {
     let word = |at: u64| memory.u64(layout.fields(address).checked_add(at)?);
-    let end = match kind.kind {
+    let words = |start: u64, count: u64| Some((word(start)?, word(count)?.checked_mul(8)?));
+    match kind.kind {
+        ObjectKind::Array => Some((word(24)?, own.checked_sub(kind.basic_size)?)),
         // From 3.15 on they are an object.
-        ObjectKind::ByteArray if layout.minor < 15 => word(32)?.checked_add(word(24)?)?,
-        ObjectKind::List => word(24)?.checked_add(word(32)?.checked_mul(8)?)?,
+        ObjectKind::ByteArray if layout.minor < 15 => Some((word(32)?, word(24)?)),
+        ObjectKind::List => words(24, 32),
+        ObjectKind::NumpyArray => {
+            let (start, count, of) = NumpyArray::read(memory, layout, address)?.items?;
+            Some((start, count.checked_mul(of.size)?))
+        }
+        ObjectKind::OrderedDictionary => words(64, 72),
+        ObjectKind::Set => Some((word(40)?, word(32)?.checked_add(1)?.checked_mul(16)?)),
         ObjectKind::Text => {
             let text = whole_text(memory, layout, address).filter(|text| text.data != 0)?;
-            text.data.checked_add(text.length.checked_add(1)?.checked_mul(text.width)?)?
+            Some((text.data, text.length.checked_add(1)?.checked_mul(text.width)?))
         }
-        ObjectKind::Bytes | ObjectKind::Integer | ObjectKind::Tuple => address.checked_add(own)?,
-        _ => return None,
-    };
-    end.checked_sub(1)
+        ObjectKind::Bytes | ObjectKind::Integer | ObjectKind::Tuple => Some((address, own)),
+        _ => None,
+    }
+}
+
+/// Whether a block's last byte is there, of one so large that it matters.
+pub(crate) fn ends_in_memory(memory: &ObjectMemory<'_>, start: u64, bytes: u64) -> bool {
+    let last = || start.checked_add(bytes)?.checked_sub(1);
+    bytes <= LEAST_CHECKED || last().is_some_and(|last| memory.u8(last).is_some())
 }
 
 /// Whether it is a greenlet that says by code that it is not collected, which counted before 3.11.

@@ -418,6 +418,26 @@ def test_the_query_is_printed_and_errors_say_what_helps(fleet, tmp_path):
     assert outcome.returncode == 1 and "pip install duckdb" in outcome.stderr
 
 
+def test_a_process_whose_file_is_cut_off_is_in_no_query(fleet, tables, tmp_path):
+    copied = tmp_path / "copied"
+    shutil.copytree(tables, copied)
+    sites = sorted(copied.glob("sites/**/*.parquet"))
+    for site in sites[1:]:
+        site.write_bytes(site.read_bytes()[:-100])
+    command = [part if part != tables else copied for part in fleet("peaks", "--json").args]
+    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert asked.returncode == 0, asked.stderr
+    assert "3 files of the tables are not whole and left out, and with them 9 files of the same processes" in asked.stderr.replace("\n", " ")
+    told = json.loads(asked.stdout)
+    assert told["left_out"] == [str(site.relative_to(copied)) for site in sites[1:]]
+    assert [row["processes"] for row in told["rows"]] == [1]
+    for site in sites:
+        site.write_bytes(b"")
+    asked = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert asked.returncode == 1 and "no file of the table processes is whole" in asked.stderr.replace("\n", " ")
+
+
 def test_json_is_as_its_schema(fleet):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads((REPOSITORY / "docs" / "schemas" / "memtrack-fleet-1.schema.json").read_text())

@@ -4,12 +4,16 @@
 //! an engine is built in: the program `duckdb` is run, or Python with its package. Invariant: an engine gets names of
 //! tables and two quoted texts, nothing else.
 
+mod table_files;
+
 use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
+
+pub(crate) use table_files::WholeFiles;
 
 use crate::args::fleet::FleetQuery;
 
@@ -105,11 +109,17 @@ const OPTIONS: &str = "hive_partitioning = true, hive_types_autocast = false, un
 /// Adds a column that older tables do not have.
 const LATER_OF_PROCESSES: &str = " union all by name select cast(null as bigint) as sample_bytes where false";
 
-/// The SQL of a query, with the views that it needs, for DuckDB in the directory of the tables.
+/// The SQL of a query, with the views that it needs, for DuckDB in the directory of the tables; with a list of files where `whole` says
+/// that some are to be left out.
 ///
 /// # Errors
-/// The directory has not the tables.
-pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -> Result<String> {
+/// The directory has not the tables, or no file of one of them is whole.
+pub(crate) fn script(
+    directory: &Path,
+    query: FleetQuery,
+    releases: [&str; 2],
+    whole: Option<&WholeFiles>,
+) -> Result<String> {
     let is_there = |table: &&str| directory.join(table).is_dir();
     if !TABLES.iter().filter(|table| **table != "windows").all(is_there) {
         bail!(
@@ -120,10 +130,17 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
     }
     let mut script = String::new();
     for table in TABLES {
+        let files = whole.map(|whole| whole.of_table(table));
+        if let Some([]) = files
+            && table != "windows"
+        {
+            bail!("{}: no file of the table {table} is whole", directory.display());
+        }
         // Aggregated captures have no windows.
-        let rows = if is_there(&table) {
+        let rows = if is_there(&table) && files.is_none_or(|files| !files.is_empty()) {
             let later = if table == "processes" { LATER_OF_PROCESSES } else { "" };
-            format!("* from read_parquet('{table}/**/*.parquet', {OPTIONS}){later}")
+            let files = files.map_or_else(|| format!("'{table}/**/*.parquet'"), list);
+            format!("* from read_parquet({files}, {OPTIONS}){later}")
         } else {
             "cast(null as bigint) as process, '' as service, '' as host, 0 as window_number, 0 as end_ns, 0 as stack, 0 as own_frame, 0 \
              as live_bytes, 0.0 as live_bytes_variance where false"
@@ -137,6 +154,17 @@ pub(crate) fn script(directory: &Path, query: FleetQuery, releases: [&str; 2]) -
     script += query.sql().trim_end();
     script += ";\n";
     Ok(script)
+}
+
+/// Files as a list of SQL.
+fn list(files: &[PathBuf]) -> String {
+    let quoted = files.iter().map(|file| format!("'{}'", file.display().to_string().replace('\'', "''")));
+    format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
+}
+
+/// The files that are whole, where some are not.
+pub(crate) fn whole_files(directory: &Path) -> Option<WholeFiles> {
+    WholeFiles::find(directory, &TABLES)
 }
 
 /// The rows that DuckDB answers, in the directory of the tables.
@@ -198,12 +226,12 @@ mod tests {
     #[test]
     fn a_release_is_a_text_whatever_is_in_it() {
         let directory = tempfile::tempdir().unwrap();
-        let error = script(directory.path(), FleetQuery::Peaks, ["", ""]).unwrap_err().to_string();
+        let error = script(directory.path(), FleetQuery::Peaks, ["", ""], None).unwrap_err().to_string();
         assert!(error.contains("found no processes"), "{error}");
         for table in ["processes", "sites", "frames"] {
             std::fs::create_dir(directory.path().join(table)).unwrap();
         }
-        let text = script(directory.path(), FleetQuery::Regression, ["1'; drop", "2"]).unwrap();
+        let text = script(directory.path(), FleetQuery::Regression, ["1'; drop", "2"], None).unwrap();
         assert!(text.contains("select '1''; drop' as before_release, '2' as after_release;"), "{text}");
         assert!(text.contains("from read_parquet('sites/**/*.parquet'"), "{text}");
         assert!(text.contains("create temp view windows as select cast(null"), "{text}");

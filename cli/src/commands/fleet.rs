@@ -9,12 +9,15 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::args::fleet::{FleetArgs, FleetQuery};
-use crate::fleet::{FleetRow, ask, script};
+use crate::fleet::{FleetRow, WholeFiles, ask, script, whole_files};
 use crate::message;
 use crate::reports::capture_info::visible;
 use crate::terminal::TextFormat;
 use crate::text::{TextCell, TextTable, column};
-use crate::units::{count, size};
+use crate::units::{count, plural, size};
+
+/// So many files that are left out are named.
+const MOST_NAMED: usize = 5;
 
 /// Asks and prints.
 ///
@@ -22,7 +25,11 @@ use crate::units::{count, size};
 /// There are no tables or no engine, or standard output cannot be written.
 pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     let releases = [&options.before, &options.after].map(|release| release.as_deref().unwrap_or_default());
-    let script = script(&options.directory, options.query, releases)?;
+    let whole = whole_files(&options.directory);
+    let script = script(&options.directory, options.query, releases, whole.as_ref())?;
+    if let Some(whole) = &whole {
+        message::warning(left_out(whole));
+    }
     let mut out = stdout().lock();
     if options.sql {
         write!(out, "{script}")?;
@@ -30,7 +37,9 @@ pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     }
     let rows = ask(&options.directory, &script)?;
     if options.json {
-        writeln!(out, "{:#}", json!({"schema": "memtrack-fleet", "version": 1, "rows": rows}))?;
+        let left_out: Vec<_> =
+            whole.iter().flat_map(|whole| &whole.broken).map(|(file, _)| file.to_string_lossy()).collect();
+        writeln!(out, "{:#}", json!({"schema": "memtrack-fleet", "version": 1, "left_out": left_out, "rows": rows}))?;
     } else if rows.is_empty() {
         message::note(nothing(options.query, are_all_aggregated(&options.directory)));
     } else {
@@ -40,6 +49,24 @@ pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// Which files are left out, and what goes with them.
+fn left_out(whole: &WholeFiles) -> String {
+    let beside = match whole.beside {
+        0 => String::new(),
+        files => format!(", and with them {} of the same processes", plural(files as u64, "file", "files")),
+    };
+    let number = whole.broken.len() as u64;
+    let verb = if number == 1 { "is" } else { "are" };
+    let mut text = format!("{} of the tables {verb} not whole and left out{beside}:", plural(number, "file", "files"));
+    for (file, why) in whole.broken.iter().take(MOST_NAMED) {
+        text += &format!("\n{}: {why}", visible(&file.to_string_lossy()));
+    }
+    if whole.broken.len() > MOST_NAMED {
+        text += &format!("\nand {} more", count((whole.broken.len() - MOST_NAMED) as u64));
+    }
+    text
 }
 
 /// Whether all captures in the tables are aggregated: they alone have no snapshots.

@@ -65,6 +65,19 @@ def test_counts_are_exact_and_intervals_cover_the_truth(executable, tmp_path):
     assert covered >= 16
 
 
+def test_text_has_intervals_of_sizes_and_whole_shares_of_threads(executable, tmp_path):
+    _, stats, capture = sampled(executable, tmp_path, "--sample=64KiB")
+    text = subprocess.run([executable, "stats", capture], capture_output=True, text=True, timeout=PATIENCE, check=True).stdout
+    _, threads, sizes = text.split("\n\n")[-3:]
+    assert " 100 % " in threads
+    lines = [line for line in sizes.splitlines() if line.startswith(" ")]
+    assert len(lines) == len(stats["size_histogram"])
+    for line, size in zip(lines, stats["size_histogram"], strict=True):
+        number = f"{size['count']:,}"
+        half = max(size["count"] - size["count_low"], size["count_high"] - size["count"])
+        assert f" {number}{f' ± {half:,}' if half else ''} " in line + " " or f" {number} ({size['count_low']:,} to {size['count_high']:,})" in line
+
+
 BESIDE_LARGE_ONES = r"""
 #include <stdlib.h>
 static void *kept[20000];

@@ -6,7 +6,7 @@ use std::cmp::Reverse;
 use std::io::{self, Write};
 
 use anyhow::Result;
-use memtrack_reader::analysis::{FrameRow, ModuleRow, Tally, Totals, View};
+use memtrack_reader::analysis::{FrameRow, ModuleRow, SampleWeights, Tally, Totals, View};
 use memtrack_reader::native::ModuleSource;
 
 use super::capture_info::{Capture, CaptureInfo, visible};
@@ -284,7 +284,10 @@ fn sizes(capture: &Capture) -> TextTable {
     for bin in bins {
         // 128 bits: counts of a forged capture can have any value.
         let bar = (u128::from(bin.count) * BAR as u128).div_ceil(u128::from(most)) as usize;
-        table.row([format!("<= {}", size(bin.max_bytes)), count(bin.count), "▇".repeat(bar)].map(Into::into));
+        let range =
+            capture.sample_bytes().map_or((bin.count, bin.count), |bytes| bin.count_range(SampleWeights::new(bytes)));
+        let number = count_within(bin.count, range);
+        table.row([format!("<= {}", size(bin.max_bytes)), number, "▇".repeat(bar)].map(Into::into));
     }
     table
 }
@@ -312,10 +315,13 @@ fn allocators(rows: &StatsRows) -> TextTable {
 
 fn threads(capture: &Capture, rows: &StatsRows) -> TextTable {
     let mut table = TextTable::new(LIST);
+    // Their sum, which the shares are of, is exact where that of call stacks is estimated.
+    let bytes = rows.threads.iter().fold(0_u64, |sum, row| sum.saturating_add(row.tally.bytes));
+    let whole = Tally { bytes, ..rows.whole };
     for row in &rows.threads {
         let (tid, name) = capture.thread(row.thread);
         let tid = tid.map_or("?".into(), |tid| tid.to_string());
-        table.row(cells(rows.whole, row.tally, format!("{tid} {name}")));
+        table.row(cells(whole, row.tally, format!("{tid} {name}")));
     }
     table
 }

@@ -18,7 +18,9 @@ pub(crate) fn service(process: &Process) -> String {
     let executable = || process.executable.as_deref().and_then(base);
     let is_interpreter =
         || process.python_version.is_some() && executable().is_some_and(|name| name.starts_with(INTERPRETER));
-    let name = match &process.script {
+    // Of `-c` and of standard input it is what CPython calls code without a file: `<string>`, `<stdin>`.
+    let script = process.script.as_deref().filter(|script| !(script.starts_with(b"<") && script.ends_with(b">")));
+    let name = match script {
         Some(script) => base(script),
         None if is_interpreter() => Some(module(&process.command_line).unwrap_or(INTERPRETER).to_vec()),
         None => called(&process.command_line).map(<[u8]>::to_vec).or_else(executable),
@@ -101,6 +103,8 @@ mod tests {
         for words in ["python -c code -m x", "python", "python -"] {
             assert_eq!(named(None, words), "python", "{words}");
         }
+        assert_eq!(named(Some("<string>"), "python -c code"), "python");
+        assert_eq!(named(Some("<stdin>"), "python -"), "python");
         let called = |first: &str| {
             let (executable, command_line) =
                 (Some(b"/usr/bin/redis-check-rdb".to_vec()), vec![first.as_bytes().to_vec()]);

@@ -107,7 +107,9 @@ pub fn read_objects(
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let rows = by_address.renumber(threads);
     let (first_parts, unreadable) = (references.first_parts(&rows), references.unreadable_rows());
+    // Where no names are read, nobody asks who was found to hold what.
     let found = std::mem::take(&mut builder.holders);
+    let found = if detail == PictureDetail::References { Vec::new() } else { found };
     let mut blocks = std::mem::take(&mut builder.blocks_without);
     let (is_at_rest, has_all_blocks) = (builder.is_at_rest, builder.has_all_blocks);
     let (stored, types, value_bytes) = builder.into_stored(references, &rows, threads);
@@ -199,7 +201,9 @@ impl<'a> FoundObjects<'a> {
         rows: &NewRows,
         threads: usize,
     ) -> (StoredPicture, TypeTable<'a>, Vec<u64>) {
-        let Self { types, mut objects, reference_counts, value_bytes, unreadable, layout, memory, .. } = self;
+        let Self { types, mut objects, reference_counts, value_bytes, unreadable, layout, memory, unmeasured, .. } =
+            self;
+        drop(unmeasured);
         // Large ones of which a later part could not be read have no bytes, as the others that cannot be read.
         for row in found.unreadable_rows() {
             if let Some(object) = objects.get_mut(row as usize) {
@@ -219,9 +223,11 @@ impl<'a> FoundObjects<'a> {
             PicturedObject { type_number, ..of }
         };
         let (mut sorted, mut sorted_counts) = (Vec::new(), Vec::new());
+        let (into, counts_into, in_types) = (&mut sorted, &mut sorted_counts, &in_types);
+        // Each takes what it puts in order along with it: the references need room next.
         let others: Vec<SideWork<'_>> = vec![
-            Box::new(|| sorted = rows.old.iter().map(|row| in_types(objects[*row as usize])).collect()),
-            Box::new(|| sorted_counts = in_rows(&rows.old, &reference_counts)),
+            Box::new(move || *into = rows.old.iter().map(|row| in_types(objects[*row as usize])).collect()),
+            Box::new(move || *counts_into = in_rows(&rows.old, &reference_counts)),
         ];
         let (first_reference, references) = found.renumbered(rows, threads, others);
         let kinds = types.each(ContentsKind::of);

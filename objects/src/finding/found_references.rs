@@ -146,7 +146,8 @@ impl FoundReferences {
         self.unreadable.contains(&row)
     }
 
-    /// The references of the object in each new row, ascending, and where each begins. Beside that, `others` is done.
+    /// The references of the object in each new row, ascending, and where each begins. Before there is room for
+    /// these, `others` is done.
     pub(crate) fn renumbered<'w>(
         mut self,
         rows: &'w NewRows,
@@ -164,24 +165,29 @@ impl FoundReferences {
         let own_of = |old: u32| in_parts.get(&old).map_or_else(|| self.of(old), Vec::as_slice);
         let some = count.div_ceil(threads.max(1) * 4).max(1);
         let mut first = vec![0; count + 1];
+        let mut work = others;
         let sums = rows.old.chunks(some).zip(first[1..].chunks_mut(some)).map(|(old_rows, ends)| {
-            || {
+            let own_of = &own_of;
+            let sum: SideWork<'_> = Box::new(move || {
                 let mut sum = 0;
                 for (old, end) in old_rows.iter().zip(ends) {
                     sum += own_of(*old).len() as u64;
                     *end = sum;
                 }
-            }
+            });
+            sum
         });
-        side_by_side::execute(sums.collect(), threads);
+        work.extend(sums);
+        side_by_side::execute(work, threads);
         let mut all = vec![0; first[1..].chunks(some).filter_map(<[u64]>::last).sum::<u64>() as usize];
-        let (mut work, mut rest, mut begin) = (others, all.as_mut_slice(), 0);
+        let (mut work, mut rest, mut begin) = (Vec::new(), all.as_mut_slice(), 0);
         for (old_rows, ends) in rows.old.chunks(some).zip(first[1..].chunks_mut(some)) {
             let (before, count) = (begin, ends.last().copied().unwrap_or(0));
-            let (mut part, behind) = rest.split_at_mut(count as usize);
+            let (part, behind) = rest.split_at_mut(count as usize);
             (rest, begin) = (behind, begin + count);
             let (own_of, in_parts) = (&own_of, &in_parts);
-            work.push(Box::new(move || {
+            work.push(move || {
+                let mut part = part;
                 ends.iter_mut().for_each(|end| *end += before);
                 for old in old_rows {
                     let held = own_of(*old);
@@ -193,7 +199,7 @@ impl FoundReferences {
                     }
                     part = after;
                 }
-            }));
+            });
         }
         side_by_side::execute(work, threads);
         (first, all)

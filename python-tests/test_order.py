@@ -2,7 +2,9 @@
 
 import bisect
 import collections
+import json
 import re
+import subprocess
 import sys
 
 import pytest
@@ -155,3 +157,45 @@ def test_name_of_the_file(module_memtrack, untimed):
     again = module_memtrack("transform", "speedscope", untimed.path)
     assert again.status == 1 and b"--force" in again.stderr and written.read_text() == "notes"
     assert module_memtrack("transform", "speedscope", untimed.path, "-f").status == 0
+
+
+FAMILY = """
+import os, time
+def first(): return bytearray(1_000_000)
+def second(): return bytearray(2_000_000)
+def third(): return bytearray(3_000_000)
+turns = [os.pipe() for _ in range(4)]
+for number, make in ((2, third), (0, first), (1, second)):
+    if os.fork() == 0:
+        os.read(turns[number][0], 1)
+        kept = make()
+        time.sleep(0.1)  # some snapshots
+        os.write(turns[number + 1][1], b"x")
+        os.read(turns[3][0], 1)
+        os.write(turns[3][1], b"x")
+        os._exit(0)
+os.write(turns[0][1], b"x")
+for _ in range(3): os.wait()
+"""
+
+
+@pytest.mark.parametrize("merged", [False, True], ids=["files", "merged"])
+def test_processes_stand_in_one_time(module_memtrack, executable, tmp_path, merged):
+    script = tmp_path / "family.py"
+    script.write_text(FAMILY)
+    capture = module_memtrack.record(sys.executable, script, options=["--follow"])
+    captures = [capture.path, *sorted(capture.path.parent.glob(f"{capture.path.stem}.*-*.bin"))]
+    assert len(captures) == 4
+    if merged:
+        whole = tmp_path / "whole.bin"
+        subprocess.run([executable, "merge", "-o", whole, *captures], check=True, capture_output=True)
+        captures = [whole]
+    for order in ("auto", "snapshot"):
+        out = tmp_path / f"{order}.json"
+        command = [executable, "transform", "speedscope", "--leaks", "--order", order, "-o", out, *captures]
+        subprocess.run(command, check=True, capture_output=True)
+        file = json.loads(out.read_text())
+        assert file["memtrack"]["ordering"] == "memory-snapshots"
+        names = [frame["name"] for frame in file["shared"]["frames"]]
+        leaves = [names[stack[-1]] for stack in file["profiles"][0]["samples"]]
+        assert [name for name in leaves if name in ("first", "second", "third")] == ["first", "second", "third"]

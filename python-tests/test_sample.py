@@ -477,6 +477,8 @@ def test_start_of_a_dormant_program_takes_it_for_this_recording(executable, tmp_
         stats = subprocess.run([executable, "stats", "--json", f"{name}.bin"], capture_output=True, text=True, cwd=tmp_path, check=True)
         known = json.loads(stats.stdout)
         about[name] = known["capture"].get("sample_bytes"), known["capture"].get("sample_rate")
+        # Samples do not tell the frees of what was there before from others.
+        assert (known["capture"]["frees_of_earlier_blocks"] is None) == (name != "all")
         peak = known["peak"]
         # Three times as wide as the intervals of 95 %, which one recording in seven of three leaves.
         low, high = (peak["bytes"] + 3 * (peak.get(end, peak["bytes"]) - peak["bytes"]) for end in ("bytes_low", "bytes_high"))

@@ -97,6 +97,10 @@ fn run() -> anyhow::Result<u8> {
         }
         Err(answer) => args::meant::without_far_suggestion(answer).exit(),
     };
+    // These say it in words of their own.
+    if !matches!(command, Command::Run(_) | Command::AwaitProgram(_) | Command::Recorder) {
+        sys::explain_abort(failure::ERROR);
+    }
     message::color(command.color());
     if let Some(captures) = command.captures_of_report().filter(|captures| captures.is_empty()) {
         *captures = default_capture::captures()?;

@@ -127,8 +127,8 @@ impl ReportOutput {
         // What has no name is gone by itself when a signal ends memtrack.
         let mut signals = None;
         let take = || signals = Some(EndSignals::take());
-        let file =
-            TemporaryFile::create(directory_of(path)?, 0o666, take).map_err(|error| cannot_create(path, &error))?;
+        let file = TemporaryFile::create(directory_of(&behind_links(path))?, 0o666, take)
+            .map_err(|error| cannot_create(path, &error))?;
         if let (Some(hidden), Some(signals)) = (file.path(), signals) {
             signals.context("cannot install signal handlers")?.remove(hidden.to_owned());
         }
@@ -155,7 +155,7 @@ impl ReportOutput {
                 if let Some(mark) = mark {
                     mark.put_on(file.as_file());
                 }
-                file.persist(&path).with_context(|| cannot_write(&path))?;
+                file.persist(&behind_links(&path)).with_context(|| cannot_write(&path))?;
                 Ok(Some(path))
             }
         }
@@ -273,6 +273,11 @@ pub(crate) fn hidden_beside(path: &Path, mode: u32) -> Result<NamedTempFile> {
     hidden(directory_of(path)?, mode).map_err(|error| cannot_create(path, &error))
 }
 
+/// The file to which a symbolic link leads: it is replaced, and the link stays.
+fn behind_links(path: &Path) -> PathBuf {
+    if path.is_symlink() { path.canonicalize().unwrap_or_else(|_| path.into()) } else { path.into() }
+}
+
 fn directory_of(path: &Path) -> Result<&Path> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directory.is_dir() {
@@ -334,6 +339,19 @@ mod tests {
         report.write_all(b"new").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(report.finish().unwrap().unwrap(), path);
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+    }
+
+    #[test]
+    fn what_a_link_leads_to_is_replaced() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (link, path) = (here.path().join("latest"), there.path().join("report"));
+        fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let mut report = ReportOutput::printed(named(&link, true)).unwrap();
+        report.write_all(b"new").unwrap();
+        assert_eq!(report.finish().unwrap().unwrap(), link);
+        assert!(link.is_symlink());
         assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 

@@ -153,6 +153,9 @@ pub(crate) fn no_account(file: &source::CaptureReader) -> Result<Infallible> {
              or with more rights than memtrack, is read only by root"
         );
     }
+    if !file.complete() && !file.is_growing() {
+        bail!("{path}: no account of resident memory: the recording was interrupted before one was written");
+    }
     if process.stripped.count.is_some() || process.anonymized {
         bail!(
             "{path}: no account of resident memory: 'memtrack strip' and 'anonymize' leave it out; use the original capture"

@@ -33,6 +33,7 @@ pub fn combine(parts: Vec<CapturePart>) -> Result<CapturePart, Error> {
     let start_ns = parts.iter().map(|part| part.start_ns).min().unwrap_or(0);
     let mut whole = CapturePart { start_ns, ..CapturePart::default() };
     whole.analysis.exact_times = parts.iter().all(|part| part.analysis.exact_times);
+    whole.analysis.is_joined = true;
     whole.analysis.details = parts.iter().all(|part| part.analysis.details.is_some()).then(Vec::new);
     whole.analysis.variances = parts.iter().any(|part| part.analysis.variances.is_some()).then(Vec::new);
     let mut snapshots = Vec::new();

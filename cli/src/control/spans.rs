@@ -162,6 +162,10 @@ impl OpenSpans {
             );
         }
         match (self.captures)(number) {
+            Some(path) if !path.exists() => bail!(
+                "this process is being recorded into {}, which is gone, so that no part of it can be copied",
+                path.display()
+            ),
             Some(path) if !path.is_file() => bail!(
                 "this process is being recorded into {}, which is no regular file, so that no part of it can be copied: \
                  name a file with -o",

@@ -63,7 +63,7 @@ impl SampleOrder {
     /// The order to use; an error if the capture does not support the requested one.
     fn ordering(self, capture: &Capture) -> Result<Ordering> {
         let file = capture.info.file.display();
-        let (aggregated, several) = (capture.info.aggregated, capture.info.others > 0);
+        let aggregated = capture.info.aggregated;
         Ok(match self {
             Self::Exact if aggregated => bail!("{file}: an aggregated capture has no exact times; use --order capture"),
             Self::Exact if !capture.analysis.exact_times => {
@@ -74,13 +74,10 @@ impl SampleOrder {
                     "{file}: an aggregated capture has only the order in which stacks were first seen; use --order capture"
                 )
             }
-            Self::Snapshot if several => {
-                bail!("several captures have no memory snapshots in common; use --order exact or --order capture")
-            }
             Self::Exact => Ordering::Exact,
             Self::Snapshot => Ordering::Snapshot,
             Self::Capture => Ordering::Capture,
-            Self::Auto if aggregated || several && !capture.analysis.exact_times => Ordering::Capture,
+            Self::Auto if aggregated => Ordering::Capture,
             Self::Auto => Ordering::best_for(&capture.analysis),
         })
     }

@@ -203,9 +203,9 @@ impl CaptureInfo {
         }
     }
 
-    /// The arguments of the process, as text.
+    /// The arguments of the process, as they are but for invalid UTF-8: for programs.
     pub(crate) fn command_line(&self) -> Vec<String> {
-        self.process.command_line.iter().map(|argument| text(argument)).collect()
+        self.process.command_line.iter().map(|argument| String::from_utf8_lossy(argument).into_owned()).collect()
     }
 
     /// The command line, quoted for a shell; the file name if it is unknown.
@@ -213,12 +213,12 @@ impl CaptureInfo {
         if self.process.command_line.is_empty() {
             return self.file.file_name().unwrap_or_default().to_string_lossy().into_owned();
         }
-        self.command_line().iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" ")
+        visible(&self.command_line().iter().map(|argument| quoted(argument)).collect::<Vec<_>>().join(" "))
     }
 
     /// A short name of the program: file name of the script or executable, or the module that Python ran.
     pub(crate) fn program(&self) -> String {
-        let arguments = self.command_line();
+        let arguments: Vec<String> = self.command_line().iter().map(|argument| visible(argument)).collect();
         let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
         let Some((command, rest)) = arguments.split_first() else { return self.title() };
         let is_interpreter = self.process.python_version.is_some() && name(command).starts_with("python");
@@ -330,8 +330,8 @@ impl CaptureInfo {
     /// Says that a capture is still being written, which is no damage.
     pub(crate) fn note_growing(&self) {
         if self.growing {
-            let file = self.file.display();
-            message::note(format_args!("{file}: still being recorded; everything up to now is shown"));
+            let shown = if self.aggregated { LAST_SUMS } else { "everything up to now is shown" };
+            message::note(format_args!("{}: still being recorded; {shown}", self.file.display()));
         }
     }
 
@@ -415,6 +415,10 @@ pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an al
                                      executable are not recorded, only those from libraries; link the allocator as a shared library, or \
                                      load it by LD_PRELOAD";
 
+/// What is there of a recording that writes sums only.
+const LAST_SUMS: &str =
+    "shown are the sums that were written last, some seconds ago; 'memtrack snapshot' takes those of its moment";
+
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where that is not statically linked or \
                         set-user-ID, finds memtrack's library (which it does not in another root directory), and can connect to memtrack, \
@@ -468,9 +472,14 @@ mod tests {
     #[test]
     fn titles() {
         assert_eq!(info(Process::default()).title(), "capture.bin");
-        let command_line = ["python3", "-c", "print('x')", ""].map(|argument| argument.as_bytes().to_vec()).to_vec();
-        let titled = info(Process { command_line, ..Process::default() });
-        assert_eq!(titled.title(), r"python3 -c 'print('\''x'\'')' ''");
+        let called = |arguments: [&str; 4]| {
+            let command_line = arguments.map(|argument| argument.as_bytes().to_vec()).to_vec();
+            info(Process { command_line, ..Process::default() })
+        };
+        assert_eq!(called(["python3", "-c", "print('x')", ""]).title(), r"python3 -c 'print('\''x'\'')' ''");
+        let lines = called(["python3", "-c", "a\nb", r"a\nb"]);
+        assert_eq!(lines.title(), r"python3 -c $'a\x0ab' 'a\nb'");
+        assert_eq!(lines.command_line()[2..], ["a\nb", r"a\nb"]);
     }
 
     #[test]

@@ -25,6 +25,12 @@ impl Capture {
     pub(crate) fn sample_bytes(&self) -> Option<NonZeroU64> {
         self.info.process.sample_bytes.and_then(NonZeroU64::new)
     }
+
+    /// Frees of what the process had allocated before it was recorded; `None`: samples do not tell them from others.
+    pub(crate) fn frees_of_earlier_blocks(&self) -> Option<u64> {
+        let is_known = !(self.is_sampled() && self.info.process.began_late);
+        is_known.then(|| self.analysis.totals.frees_of_earlier_blocks())
+    }
 }
 
 /// A figure and its intervals.

@@ -162,7 +162,7 @@ fn capture_value(capture: &Capture) -> Value {
         "forked": info.process.fork_ticket.is_some(),
         "inherited_frees": totals.inherited_frees,
         "began_late": info.process.began_late,
-        "frees_of_earlier_blocks": totals.frees_of_earlier_blocks(),
+        "frees_of_earlier_blocks": capture.frees_of_earlier_blocks(),
         "truncated_stacks": totals.truncated_stacks,
         "stripped": info.process.stripped.count.map(|number| {
             json!({"count": number, "bytes": info.process.stripped.bytes})

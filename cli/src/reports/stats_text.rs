@@ -18,7 +18,7 @@ use super::stats::{StatsRows, leaks};
 use super::{arenas, failed, mappings, processes};
 use crate::terminal::TextFormat;
 use crate::text::{Styled, TextCell, TextColumn, TextTable, column, entry, share_of};
-use crate::units::{count, count_within, duration, size};
+use crate::units::{count, count_within, duration, plural, size};
 
 /// Length of the longest bar.
 const BAR: usize = 40;
@@ -192,11 +192,13 @@ fn figures(
         )?;
     }
     if info.process.began_late || totals.frees_of_earlier_blocks() > 0 {
-        let frees = count(totals.frees_of_earlier_blocks());
-        line(
-            "Began late",
-            format!("in a running process; {frees} frees of blocks from before, which are not counted"),
-        )?;
+        let frees = match capture.frees_of_earlier_blocks() {
+            Some(number) => {
+                format!("{} from before, not counted", plural(number, "free of a block", "frees of blocks"))
+            }
+            None => "samples do not tell frees of blocks from before".into(),
+        };
+        line("Began late", format!("in a running process; {frees}"))?;
     }
     let unsure = totals.unmatched_frees + totals.replaced + totals.truncated_stacks;
     if unsure > 0 {

@@ -41,16 +41,35 @@ pub(crate) fn end_with(status: u8) {
     handle_abort();
 }
 
+/// From now on an abort is explained and exits with this status, where no program is waited for.
+pub(crate) fn explain_abort(status: u8) {
+    STATUS.store(status.into(), Relaxed);
+    handle(on_unexplained_abort, &[libc::SIGABRT]);
+}
+
+/// Rust has said how many bytes could not be allocated, and ends nothing else by an abort.
+extern "C" fn on_unexplained_abort(_signal: libc::c_int) {
+    let text = b"error: there is not enough memory for this command; allow it more (ulimit -v, the memory limit of its container), or \
+        run it on a machine that has more\n";
+    // SAFETY: reads a constant.
+    unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    // SAFETY: ends the process at once.
+    unsafe { libc::_exit(STATUS.load(Relaxed)) };
+}
+
 fn handle_abort() {
-    let handler: extern "C" fn(libc::c_int) = on_abort;
+    handle(on_abort, &[libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS]);
+}
+
+fn handle(handler: extern "C" fn(libc::c_int), signals: &[libc::c_int]) {
     // SAFETY: all zeroes is a valid value.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as libc::sighandler_t;
     // On the stack for signals, which each of Rust's threads has: its own may be at its end.
     action.sa_flags = libc::SA_ONSTACK;
-    for signal in [libc::SIGABRT, libc::SIGSEGV, libc::SIGBUS] {
+    for signal in signals {
         // SAFETY: the handler does nothing that a handler may not do.
-        unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
+        unsafe { libc::sigaction(*signal, &raw const action, ptr::null_mut()) };
     }
 }
 

@@ -29,7 +29,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-pub(crate) use abort::{await_after_abort, end_with};
+pub(crate) use abort::{await_after_abort, end_with, explain_abort};
 pub(crate) use detach_signals::DetachSignals;
 #[cfg(not(feature = "external-shim"))]
 pub(crate) use file_checks::{check_executable_mapping, effective_user};

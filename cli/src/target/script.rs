@@ -156,11 +156,22 @@ fn head(path: &Path) -> Vec<u8> {
 fn first_line(head: &[u8]) -> Option<(&OsStr, Option<&OsStr>)> {
     let line = head.get(..KERNEL_BYTES.min(head.len()))?.strip_prefix(b"#!")?;
     let end = line.iter().position(|byte| *byte == b'\n').unwrap_or(line.len());
-    let line = line[..end].trim_ascii();
-    let end = line.iter().position(|byte| matches!(byte, b' ' | b'\t')).unwrap_or(line.len());
-    let (interpreter, argument) = (&line[..end], line[end..].trim_ascii());
+    let line = without_blanks(&line[..end]);
+    let end = line.iter().position(is_blank).unwrap_or(line.len());
+    let (interpreter, argument) = (&line[..end], without_blanks(&line[end..]));
     let argument = (!argument.is_empty()).then(|| OsStr::from_bytes(argument));
     (!interpreter.is_empty()).then(|| (OsStr::from_bytes(interpreter), argument))
+}
+
+/// A carriage return is none: it belongs to the name, and there is no such interpreter.
+fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+fn without_blanks(line: &[u8]) -> &[u8] {
+    let begin = line.iter().position(|byte| !is_blank(byte)).unwrap_or(line.len());
+    let end = line.iter().rposition(|byte| !is_blank(byte)).map_or(begin, |last| last + 1);
+    &line[begin..end]
 }
 
 /// The interpreter of a script in the form that installers write where its path is too long for the kernel or has
@@ -230,6 +241,8 @@ mod tests {
         let circle = directory.path().join("circle");
         script(directory.path(), "circle", &format!("#!{}\n", circle.display()));
         assert_eq!(resolve(circle, vec!["c".into()], vec![]).unwrap_err().status(), 126);
+        let returned = script(directory.path(), "returned", "#!/bin/sh\r\n");
+        assert_eq!(resolve(returned, vec!["r".into()], vec![]).unwrap_err().status(), 127);
         let gone = script(directory.path(), "gone", "#!/no/such/interpreter\n");
         assert_eq!(resolve(gone, vec!["g".into()], vec![]).unwrap_err().status(), 127);
     }

@@ -104,6 +104,9 @@ pub struct Analysis {
     /// Whether event times are exact. Else they are those of the last tick, and the order by time is that of the
     /// snapshots.
     pub exact_times: bool,
+    /// Whether it has several processes: their events are in the total order one process after the other, and in that of time by their
+    /// times only.
+    pub is_joined: bool,
     /// Live bytes over time; present if [`Options::moments`](crate::Options) asked for them.
     pub curve: Option<Curve>,
     /// What each group did in spans of time, in order; only of aggregated captures with windows (`run --window`).
@@ -273,6 +276,9 @@ impl Analysis {
     fn first_snapshot(&self, sum: &Sum) -> u32 {
         let before = if self.exact_times {
             self.snapshots.partition_point(|snapshot| snapshot.time_ns < sum.first_time_ns)
+        } else if self.is_joined {
+            // The time is that of the process's last snapshot before.
+            self.snapshots.partition_point(|snapshot| snapshot.time_ns <= sum.first_time_ns)
         } else {
             snapshots_before(&self.snapshots, sum.first_order)
         };

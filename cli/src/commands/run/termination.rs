@@ -148,7 +148,7 @@ fn of_seconds(limit: u64) -> String {
 }
 
 /// Names of the signals that terminate programs.
-const SIGNALS: [(i32, &str); 16] = [
+const SIGNALS: [(i32, &str); 22] = [
     (1, "SIGHUP"),
     (2, "SIGINT"),
     (3, "SIGQUIT"),
@@ -158,12 +158,18 @@ const SIGNALS: [(i32, &str); 16] = [
     (7, "SIGBUS"),
     (8, "SIGFPE"),
     (9, "SIGKILL"),
+    (10, "SIGUSR1"),
     (11, "SIGSEGV"),
+    (12, "SIGUSR2"),
     (13, "SIGPIPE"),
     (14, "SIGALRM"),
     (15, "SIGTERM"),
+    (16, "SIGSTKFLT"),
     (24, "SIGXCPU"),
     (25, "SIGXFSZ"),
+    (26, "SIGVTALRM"),
+    (27, "SIGPROF"),
+    (29, "SIGIO"),
     (31, "SIGSYS"),
 ];
 

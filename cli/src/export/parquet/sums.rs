@@ -349,7 +349,7 @@ impl TableWriter<'_> {
             ParquetCell::Number(info.time_uncertainty_ns),
             ParquetCell::Number(self.source.capture.sample_bytes().map(NonZeroU64::get)),
             ParquetCell::Number(process.lived_ns()),
-            number(totals.frees_of_earlier_blocks()),
+            ParquetCell::Number(self.source.capture.frees_of_earlier_blocks()),
         ])?;
         table.finish()
     }

@@ -127,7 +127,7 @@ impl LargeBlock {
         let whole = self.end_ns().max(earlier.end_ns()).saturating_sub(earlier.time_ns);
         large - small <= large / ALIKE
             && (self.freed || earlier.freed)
-            && together <= whole / 2
+            && together <= whole - whole / 3
             && whole > 0
             && self.place.shares_function(&earlier.place)
     }

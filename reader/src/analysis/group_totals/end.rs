@@ -110,6 +110,7 @@ impl GroupTotals {
             details,
             variances,
             exact_times,
+            is_joined: false,
             curve: None,
             windows: Vec::new(),
             unaccounted: 0,

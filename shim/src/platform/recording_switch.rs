@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 #[repr(C, align(4096))]
 struct SwitchPage {
     on: AtomicU32,
-    /// While it is [`UNGUARDED`]: what frees look at first.
+    /// While it is [`UNGUARDED`]: what frees look at first; else null. A word that says both, since a signal handler may fork between two
+    /// looks at the page, whose child finds it wiped at the second.
     counters: AtomicPtr<u8>,
     rest: [u8; 4080],
 }
@@ -73,7 +74,7 @@ pub(crate) fn is_sampling() -> bool {
 /// What frees look at first, where only samples are recorded and the real free calls no hook.
 #[inline(always)]
 pub(crate) fn unguarded_counters() -> Option<*mut u8> {
-    (PAGE.on.load(Acquire) == UNGUARDED).then(|| PAGE.counters.load(Relaxed))
+    Some(PAGE.counters.load(Acquire)).filter(|counters| !counters.is_null())
 }
 
 /// What is recorded from the next [`on`] on: samples or everything.
@@ -133,12 +134,20 @@ pub(crate) fn forget_ended_streams() {
 
 /// Recording begins.
 pub(crate) fn on() {
-    PAGE.counters.store(COUNTERS.load(Relaxed), Relaxed);
     PAGE.on.store(WHEN_ON.load(Relaxed), Release);
+    note_counters();
+}
+
+/// The switch was set to what it is when it is on.
+fn note_counters() {
+    if WHEN_ON.load(Relaxed) == UNGUARDED {
+        PAGE.counters.store(COUNTERS.load(Relaxed), Release);
+    }
 }
 
 /// Hooks that record have something else to do first from now on.
 pub(crate) fn watch() {
+    PAGE.counters.store(std::ptr::null_mut(), Relaxed);
     // Fails when recording is off, which it then stays.
     let _ = PAGE.on.compare_exchange(WHEN_ON.load(Relaxed), WATCHING, AcqRel, Relaxed);
 }
@@ -146,11 +155,14 @@ pub(crate) fn watch() {
 /// They do not any more.
 pub(crate) fn stop_watching() {
     // As above.
-    let _ = PAGE.on.compare_exchange(WATCHING, WHEN_ON.load(Relaxed), AcqRel, Relaxed);
+    if PAGE.on.compare_exchange(WATCHING, WHEN_ON.load(Relaxed), AcqRel, Relaxed).is_ok() {
+        note_counters();
+    }
 }
 
 /// Recording ends.
 pub(crate) fn off() {
+    PAGE.counters.store(std::ptr::null_mut(), Relaxed);
     PAGE.on.store(OFF, Relaxed);
 }
 

@@ -25,6 +25,26 @@ fn a_handler_allocates_every_millisecond() {
     assert_eq!(calloc.bytes, calloc.count * 500);
 }
 
+/// What a child does that returns into the interrupted call is seen neither by the recorder nor by its parent's hooks; and it ends well.
+#[test]
+fn handlers_fork_in_the_middle_of_an_allocation() {
+    let by_fork = [&["--native"][..], &["--no-native", "--follow"], &["--no-native", "--sample=16kB"]];
+    let others = ["fork", "at_once", "clone", "call"].map(|case| (case, &["--no-native"][..]));
+    for (case, options) in others.into_iter().chain(by_fork.map(|options| ("fork", options))) {
+        let dir = Dir::new();
+        let program = dir.program("interrupted");
+        let mut command = dir.memtrack(["run", "-q", "-o", "capture.bin"]);
+        let outcome = Outcome::of(command.args(options).arg("--").arg(&program).arg(case));
+        let expected = Outcome { stdout: "150 children ended well\n".into(), stderr: String::new(), status: 0 };
+        assert_eq!(outcome, expected, "{case} {options:?}");
+        let allocated = std::fs::read_to_string(dir.path("allocated")).expect("the program's numbers");
+        let numbers: Vec<u64> = allocated.split(' ').map(|number| number.parse().expect("a number")).collect();
+        let stats = Stats::of(&dir.path("capture.bin"));
+        stats.is_whole();
+        assert_eq!(stats.allocated(), ReportedTally::new(numbers[0], numbers[1]), "{case} {options:?}");
+    }
+}
+
 /// Tests may run where a signal is ignored (nohup, a background job of a shell), which is inherited by the program.
 fn not_ignored(signal: i32) {
     // SAFETY: sets a disposition back to what it is by default; no handler is involved.

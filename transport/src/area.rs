@@ -162,6 +162,29 @@ impl Area {
         unsafe { self.mappings.leave() }
     }
 
+    /// In a forked child that is not recorded: memory of its own in the place of its parent's. A signal handler may have forked that
+    /// has interrupted a hook, which goes on in the child, and finds free segments there. With `promises`, where the
+    /// system counts all private memory that is mapped, it is a file in memory, which takes longer to make; and private memory where there
+    /// is no file. `false`: the system refuses. Allocates nothing.
+    ///
+    /// # Safety
+    /// The only thread is here, and does not rely on what stands in the memory.
+    pub unsafe fn part(&self, promises: bool) -> bool {
+        let file = if promises { Self::for_child(self.slot_count()) } else { None };
+        let replaced = file.is_some_and(|file| {
+            // SAFETY: the caller's promise.
+            unsafe { self.mappings.replace(file.as_fd()) }
+        });
+        // SAFETY: the caller's promise.
+        replaced || unsafe { self.leave() }
+    }
+
+    /// Whether the memory is, or was, a collector's: that of [`Area::part`] and [`Area::leave`] is not.
+    #[must_use]
+    pub fn is_of_collector(&self) -> bool {
+        self.control().magic.load(Acquire) == MAGIC
+    }
+
     /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.
     pub fn ensure_mapped(&self, slot: u32) -> bool {
         self.mappings.ensure_mapped(slot)
@@ -316,6 +339,26 @@ mod tests {
         assert_eq!(ours.slot(0).unwrap().taken.load(Relaxed), 0);
         assert!(ours.slot(8).is_none());
         assert!(ours.segment(0, SEGMENTS_PER_SLOT as u32).is_none());
+    }
+
+    #[test]
+    fn a_child_that_has_parted_has_memory_of_its_own() {
+        let (parents, file) = Area::create(64, &std::env::temp_dir()).unwrap();
+        let child = Area::open(file.as_fd(), 64).unwrap();
+        assert!(child.ensure_mapped(20) && child.is_of_collector());
+        parents.slot(20).unwrap().busy.store(1, Relaxed);
+        parents.segment(20, 3).unwrap().fill.store(7, Relaxed);
+        for promises in [true, false] {
+            // SAFETY: nobody else uses it.
+            assert!(unsafe { child.replace(file.as_fd()) } && child.is_of_collector());
+            // SAFETY: nobody else uses it.
+            assert!(unsafe { child.part(promises) });
+            assert!(!child.is_of_collector() && parents.is_of_collector());
+            child.slot(20).unwrap().busy.store(0, Relaxed);
+            child.segment(20, 3).unwrap().fill.store(8, Relaxed);
+            assert_eq!(parents.slot(20).unwrap().busy.load(Relaxed), 1);
+            assert_eq!(parents.segment(20, 3).unwrap().fill.load(Relaxed), 7);
+        }
     }
 
     #[test]

@@ -9,6 +9,8 @@
 //! that has its turn, which takes milliseconds where all processors are busy. Where it may not make or send it, it asks for
 //! memory and waits.
 //!
+//! A child that is not recorded gets memory of its own, too, of which nobody knows: see [`parted_memory`].
+//!
 //! Invariant: a child that cannot connect runs unrecorded. The parent does not wait for it and does not notice.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -31,7 +33,7 @@ use crate::platform::recording_switch;
 use crate::platform::seccomp;
 use crate::platform::shared_area;
 use crate::recording::inherited_memory::InheritedMemory;
-use crate::recording::thread;
+use crate::recording::{parted_memory, thread};
 
 /// Children are recorded.
 static FOLLOWED: AtomicBool = AtomicBool::new(false);
@@ -39,13 +41,19 @@ static FOLLOWED: AtomicBool = AtomicBool::new(false);
 /// The handlers are there: they can be given once, and not be taken back.
 static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// Records the children of this process from now on.
-pub(crate) fn follow() {
+/// Looks after the children of this process from now on: they are parted from it.
+pub(crate) fn watch() {
     if !HAS_HANDLERS.load(Acquire) {
+        parted_memory::prepare();
         // SAFETY: the handlers keep to what is allowed in the child of a fork.
         let failed = unsafe { libc::pthread_atfork(Some(before_fork), None, Some(in_child)) };
         HAS_HANDLERS.store(failed == 0, Release);
     }
+}
+
+/// Records the children of this process from now on.
+pub(crate) fn follow() {
+    watch();
     FOLLOWED.store(HAS_HANDLERS.load(Acquire), Release);
 }
 
@@ -74,9 +82,8 @@ pub(crate) fn forget_child() {
 }
 
 extern "C" fn before_fork() {
-    // Of an earlier fork. A thread that is inside a hook takes none now: what it does there is to go on in the memory
-    // that it has, so its child is not recorded.
-    thread::take_fork_ticket();
+    // A thread that is inside a hook takes no ticket: what it does there is to go on as it began, so its child is not recorded.
+    thread::before_fork();
     if !is_followed() {
         return;
     }
@@ -88,18 +95,25 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     let _errno = Errno::keep();
+    if record_child().is_none() {
+        parted_memory::part();
+    }
+}
+
+/// Goes on recording in the child. `None`: it is not recorded.
+fn record_child() -> Option<()> {
     let begun = monotonic_ns();
     // Closed: the parent has ended since.
     let was_recorded = shared_area::area()
         .filter(|area| matches!(area.control().state.load(Acquire), state::RECORDING | state::CLOSED));
     let ticket = thread::take_fork_ticket().filter(|_| !seccomp::has_seccomp_filter());
-    let (Some(area), Some(ticket)) = (was_recorded, ticket) else { return };
+    let (area, ticket) = (was_recorded?, ticket?);
     let inherited = InheritedMemory::give_back();
-    if connect(area, ticket, &inherited).is_some() {
-        own_resources::note_fork(begun);
-        area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
-        begin(area);
-    }
+    connect(area, ticket, &inherited)?;
+    own_resources::note_fork(begun);
+    area.control().start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
+    begin(area);
+    Some(())
 }
 
 /// Gets the child's own shared memory into the place of its parent's.

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use super::{exec, exit, own_signal, spawn};
 use crate::interposition::got::{Hook, HookGroup, HookTable, HookTarget, NameLeads};
-use crate::interposition::hooks::{cxx, heap, jumps, loader, mapping, other_allocators, prctl, threads};
+use crate::interposition::hooks::{cxx, forks, heap, jumps, loader, mapping, other_allocators, prctl, threads};
 
 /// The table: the group, then each imported name with its function and the original's place; and the function for slots
 /// where samples are recorded, if that is another.
@@ -61,6 +61,7 @@ table! {
         "dlvsym" => loader::dlvsym, DLVSYM;
         "prctl" => prctl::prctl, PRCTL;
         "syscall" => prctl::syscall, SYSCALL;
+        "_Fork" => forks::fork_at_once, FORK_AT_ONCE;
         "pthread_barrier_wait" => threads::pthread_barrier_wait, PTHREAD_BARRIER_WAIT;
         "pthread_join" => threads::pthread_join, PTHREAD_JOIN;
         "pthread_setname_np" => prctl::pthread_setname, PTHREAD_SETNAME;

@@ -6,6 +6,7 @@ pub(crate) mod account_wait;
 pub(crate) mod deferred_block;
 pub(crate) mod finalize_barrier;
 pub(crate) mod inherited_memory;
+pub(crate) mod parted_memory;
 pub(crate) mod sampled_addresses;
 pub(crate) mod sampling;
 pub(crate) mod thread;

@@ -35,6 +35,7 @@ use crate::recording::{finalize_barrier, sampled_addresses};
 use crate::stacks::native::{self, NativeStack};
 use crate::stacks::python::{self, Chain};
 
+mod forks;
 mod frees;
 mod give_back;
 mod hot_path;
@@ -47,6 +48,7 @@ mod slots;
 mod span_sums;
 mod unknown;
 
+pub(crate) use forks::{before_fork, stay_inside, take_fork_ticket};
 pub(crate) use give_back::give_back_all;
 pub(crate) use recorder::Recorder;
 
@@ -72,7 +74,7 @@ pub(crate) struct RecordingThread {
     /// Where its next sample is, where samples are recorded.
     next_hit: NextHit,
     state: UnsafeCell<RecordingState>,
-    /// The ticket that was taken for a fork; 0 for none.
+    /// The ticket that was taken for a fork; 0 for none, or [`forks::INSIDE`].
     fork_ticket: Cell<u64>,
 }
 
@@ -214,14 +216,6 @@ fn of_word(word: *const ()) -> Option<&'static RecordingThread> {
     }
     // SAFETY: a word above the marks points to a slot's thread, which is never freed, and only ever shared.
     Some(unsafe { &*word.cast() })
-}
-
-/// The ticket that this thread took last for a fork, which is forgotten. `None`: it took none.
-///
-/// In the child this must not ask whether the thread is inside a hook: that stands in memory which is still its
-/// parent's, and tells of what the parent does now.
-pub(crate) fn take_fork_ticket() -> Option<u64> {
-    of_word(tls::get()).map(|thread| thread.fork_ticket.take()).filter(|ticket| *ticket != 0)
 }
 
 /// The thread, where it may use its slot: in a forked child that is not recorded the slot is its parent's, and its

@@ -4,6 +4,7 @@
 
 pub(crate) mod cxx;
 mod dlopen_search;
+pub(crate) mod forks;
 pub(crate) mod heap;
 mod hook_macros;
 pub(crate) mod jumps;

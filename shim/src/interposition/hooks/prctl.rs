@@ -1,4 +1,4 @@
-//! prctl, pthread_setname_np and syscall: names of threads, and filters of system calls.
+//! prctl, pthread_setname_np and syscall: names of threads, and filters of system calls; `syscall` may fork, too.
 //!
 //! libseccomp and others install filters by `syscall`, for which the C library has no function. Invariant: what is recorded is
 //! what the system has accepted; a call that failed leaves no record.
@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use memtrack_transport::layout::stop_reason;
 
 use crate::interposition::got::Original;
+use crate::interposition::hooks::forks;
 use crate::interposition::hooks::trampoline::jump_for_numbers;
 use crate::platform::seccomp::FilterInstallation;
 use crate::platform::{barrier_registration, own_ids, shared_area};
@@ -59,14 +60,18 @@ pub(crate) unsafe extern "C" fn syscall(
     fifth: usize,
     sixth: usize,
 ) -> c_long {
-    jump_for_numbers!(libc::SYS_seccomp, libc::SYS_prctl, syscall_restricting, SYSCALL)
+    jump_for_numbers!(
+        [libc::SYS_seccomp, libc::SYS_prctl, forks::CALLS[0], forks::CALLS[1], forks::CALLS[2]],
+        syscall_special,
+        SYSCALL
+    )
 }
 
-/// As [`syscall`], of a call that may restrict the program's system calls. Takes as many words as any system call has, as the
+/// As [`syscall`], of a call that may restrict the program's system calls, or fork. Takes as many words as any system call has, as the
 /// variadic function does.
 #[cold]
 #[inline(never)]
-unsafe extern "C" fn syscall_restricting(
+unsafe extern "C" fn syscall_special(
     number: c_long,
     first: usize,
     second: usize,
@@ -93,6 +98,7 @@ unsafe extern "C" fn syscall_restricting(
             // SAFETY: these are the arguments of the call.
             unsafe { install(is_strict(second), third, |result| result < 0, call) }
         }
+        _ if forks::forks(number, first, second) => forks::parting(call, |result| result == 0),
         _ => call(),
     }
 }

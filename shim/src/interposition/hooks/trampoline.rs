@@ -214,21 +214,30 @@ macro_rules! jump_with_caller_if_zero {
     };
 }
 
-/// Goes on into `function` if the first argument is one of two numbers below 4096, else into `original`. The compiler would call it,
+/// Goes on into `function` if the first argument is one of five numbers below 4096, else into `original`. The compiler would call it,
 /// and not jump, where arguments are on the stack.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump_for_numbers {
-    ($first:expr, $second:expr, $function:ident, $original:ident) => {
+    ([$first:expr, $second:expr, $third:expr, $fourth:expr, $fifth:expr], $function:ident, $original:ident) => {
         std::arch::naked_asm!(
             "cmp rdi, {first}",
             "je 2f",
             "cmp rdi, {second}",
+            "je 2f",
+            "cmp rdi, {third}",
+            "je 2f",
+            "cmp rdi, {fourth}",
+            "je 2f",
+            "cmp rdi, {fifth}",
             "je 2f",
             "jmp qword ptr [rip + {original}]",
             "2:",
             "jmp {function}",
             first = const $first,
             second = const $second,
+            third = const $third,
+            fourth = const $fourth,
+            fifth = const $fifth,
             function = sym $function,
             original = sym $original,
         )
@@ -237,11 +246,17 @@ macro_rules! jump_for_numbers {
 
 #[cfg(target_arch = "aarch64")]
 macro_rules! jump_for_numbers {
-    ($first:expr, $second:expr, $function:ident, $original:ident) => {
+    ([$first:expr, $second:expr, $third:expr, $fourth:expr, $fifth:expr], $function:ident, $original:ident) => {
         std::arch::naked_asm!(
             "cmp x0, {first}",
             "b.eq 2f",
             "cmp x0, {second}",
+            "b.eq 2f",
+            "cmp x0, {third}",
+            "b.eq 2f",
+            "cmp x0, {fourth}",
+            "b.eq 2f",
+            "cmp x0, {fifth}",
             "b.eq 2f",
             "adrp x16, {original}",
             "ldr x16, [x16, :lo12:{original}]",
@@ -250,6 +265,9 @@ macro_rules! jump_for_numbers {
             "b {function}",
             first = const $first,
             second = const $second,
+            third = const $third,
+            fourth = const $fourth,
+            fifth = const $fifth,
             function = sym $function,
             original = sym $original,
         )

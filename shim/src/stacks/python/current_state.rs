@@ -8,6 +8,12 @@
 //! own state while that is current, the current one whose evaluation loop stands on this thread's stack (3.10 and
 //! 3.11), or by a `thread_state_proof` (3.8 and 3.9). Otherwise there is none: a missing frame is better than a wrong
 //! one.
+//!
+//! Where it is not its own, each event reads memory of the state or of its oldest frame by a system call, since another thread may run the
+//! state, and free it meanwhile. Nothing that a thread can look at without that tells otherwise: `PyThreadState_Swap` leaves the thread's
+//! slot as it is (in builds for debugging, too: these compare only); the GIL's last holder and number of switches stay the same
+//! when one thread releases it and another takes it with the same state; and words that the evaluation loop has left on this thread's
+//! stack stay there when it has returned.
 
 use std::ffi::c_void;
 use std::hint::cold_path;

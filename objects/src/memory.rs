@@ -17,6 +17,8 @@ use crate::memory::piece_tree::PIECE;
 use crate::memory::shared_pieces::SharedPieces;
 use crate::prefetch::prefetch;
 
+/// The largest block whose end is not looked for.
+pub(crate) const MOST_UNCHECKED: u64 = 1 << 20;
 const PAGE: usize = 4 << 10;
 /// Pieces that are kept, and of how many the bytes are allocated together: when they are no longer needed, the system has them.
 const MOST_PIECES: usize = 4 << 10;
@@ -290,6 +292,12 @@ impl<'a> ObjectMemory<'a> {
         let mut bytes = [0; 4];
         self.read(address, &mut bytes)?;
         Some(u32::from_le_bytes(bytes))
+    }
+
+    /// Whether a block's last byte is there, of one so large that its length, which may have been overwritten, matters.
+    pub(crate) fn has_end_of(&self, start: u64, bytes: u64) -> bool {
+        let last = || start.checked_add(bytes)?.checked_sub(1);
+        bytes <= MOST_UNCHECKED || last().is_some_and(|last| self.u8(last).is_some())
     }
 
     pub(crate) fn u8(&self, address: u64) -> Option<u8> {

@@ -7,7 +7,6 @@
 use crate::interpreter::layout::ObjectLayout;
 use crate::memory::ObjectMemory;
 use crate::object::reference_count::ReferenceCount;
-use crate::object::size::ends_in_memory;
 
 /// What a bytes object has besides its bytes.
 pub(crate) const BYTES_HEAD: u64 = 33;
@@ -136,7 +135,7 @@ impl Measured<'_> {
 
     /// The bytes of a block, if it ends in memory that is there: their number may have been overwritten.
     fn block(&self, start: u64, bytes: u64) -> Option<u64> {
-        ends_in_memory(self.memory, start, bytes).then_some(bytes)
+        self.memory.has_end_of(start, bytes).then_some(bytes)
     }
 
     /// Bytes of the block to which one field points, and of which another one says how many words it has.

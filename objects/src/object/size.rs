@@ -6,7 +6,7 @@
 
 use crate::interpreter::layout::ObjectLayout;
 use crate::interpreter::type_fields::is_heap_type;
-use crate::memory::ObjectMemory;
+use crate::memory::{MOST_UNCHECKED, ObjectMemory};
 use crate::object::contents::DEQUE_ITEMS;
 use crate::object::dictionary::{Dictionary, KeyTable};
 use crate::object::greenlets::GreenletState;
@@ -17,8 +17,6 @@ use crate::object::types::{ObjectKind, ObjectType};
 
 /// The largest object that is believed.
 const MOST: u64 = 1 << 46;
-/// Of one that is larger, the last byte has to be there: its size may have been overwritten.
-const LEAST_CHECKED: u64 = 1 << 20;
 const COLLECTOR_HEADER: u64 = 16;
 const PREFIX: u64 = 16;
 /// A block of a deque.
@@ -40,9 +38,9 @@ pub(crate) fn own_bytes(
         Some((Measure::CtypesClass, _)) => variable(kind, memory.u64(layout.fields(address).checked_add(16)?)?)?,
         _ => bytes_of_kind(memory, layout, kind, address)?,
     };
-    if own > LEAST_CHECKED
+    if own > MOST_UNCHECKED
         && let Some((start, bytes)) = block(memory, layout, kind, (address, own))
-        && !ends_in_memory(memory, start, bytes)
+        && !memory.has_end_of(start, bytes)
     {
         return None;
     }
@@ -86,12 +84,6 @@ fn block(
         ObjectKind::Bytes | ObjectKind::Integer | ObjectKind::Tuple => Some((address, own)),
         _ => None,
     }
-}
-
-/// Whether a block's last byte is there, of one so large that it matters.
-pub(crate) fn ends_in_memory(memory: &ObjectMemory<'_>, start: u64, bytes: u64) -> bool {
-    let last = || start.checked_add(bytes)?.checked_sub(1);
-    bytes <= LEAST_CHECKED || last().is_some_and(|last| memory.u8(last).is_some())
 }
 
 /// Whether it is a greenlet that says by code that it is not collected, which counted before 3.11.

@@ -105,7 +105,7 @@ class RestingRecording:
 
     def _resume(self) -> bool:
         tracker, recorder = self._tracker, _tracker._recorder
-        if tracker is None or not self._rests() or self._is_large or recorder is None or not recorder.is_alive():
+        if tracker is None or not self._rests() or self._is_large or recorder is None or not recorder.is_open():
             return False
         assert tracker._library is not None
         _tracker._active, _tracker._end_resting = tracker, None

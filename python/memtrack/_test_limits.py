@@ -216,10 +216,15 @@ class RecordedCall:
         self.root = root
         self.fixtures = fixtures
         self.options = options
-        self.repeat = max((limit.repeat for limit in limits if isinstance(limit, LeakLimit)), default=0)
+        self.repeat = 0
         """How often the test runs for limits of leaks; 0: it has none, and runs once."""
-        self._least = min(parse_size(limit.limit) for limit in limits) if resting is not None else -1
+        self._least = -1 if resting is None else parse_size(limits[0].limit)
         """What is within this is within each limit: neither what is held at once nor what is left is more than what was allocated."""
+        for limit in limits:
+            if isinstance(limit, LeakLimit):
+                self.repeat = max(self.repeat, limit.repeat)
+            if limit is not limits[0] and resting is not None:
+                self._least = min(self._least, parse_size(limit.limit))
         self.is_late = False
         """It is certain to be within its limits, before more is known of it: `await_figures` waits for that."""
         self.runs: List[Tuple[int, int]] = []

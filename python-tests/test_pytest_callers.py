@@ -453,3 +453,21 @@ def test_after():
     text = result.stdout.str()
     assert text.count("cannot be checked: its function has returned something that goes on (coroutine)") == 1
     assert "its own reason" in text and "returned something that goes on (Deferred)" not in text and "PytestReturnNotNoneWarning" in text
+
+
+LATE_IN_CALL = """
+import pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item):
+    if "late" in item.name:
+        item.add_marker(pytest.mark.limit_memory("1 MB"))
+"""
+
+
+def test_a_limit_that_comes_in_the_call(tests, pytester):  # noqa: F811
+    """In a session without any other, nothing has recorded the test by then, so that it does not pass."""
+    pytester.makeconftest(LATE_IN_CALL)
+    result = tests("def test_late():\n    pass\n\ndef test_other():\n    pass\n")
+    assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()
+    result.stdout.fnmatch_lines(["memtrack: the limits of this test cannot be checked: its marker came after its setup; *"])

@@ -6,7 +6,6 @@ that is over a limit fails by an exception at the end of its call, and so does o
 
 import contextlib
 import functools
-import inspect
 
 # By name: a test may replace it in its module while it is recorded.
 from os import getpid
@@ -15,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Un
 import pytest
 
 from memtrack._errors import Error
+from memtrack._pytest_plugin import UNCHECKED
 from memtrack._rest import RestingRecording
-from memtrack._test_calls import goes_on, replace_call
+from memtrack._test_calls import goes_on, is_async, replace_call
 from memtrack._test_limits import LimitExceeded, RecordedCall, await_test, call_test, own_fixtures
 from memtrack._unpatched import has_builtins, undisturbed
 
@@ -65,7 +65,7 @@ class LimitedCalls:
 
     def _recorded(self, item: pytest.Item, limits: "List[Limit]", function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, recorded and judged."""
-        if inspect.iscoroutinefunction(function):
+        if is_async(function):
 
             @functools.wraps(function)
             async def awaited(*args: Any, **kwargs: Any) -> Any:
@@ -137,6 +137,11 @@ class LimitedCalls:
         """The name for the capture of a test, whatever it has replaced."""
         with undisturbed():
             return self._plugin.capture_path(name)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there is a recording that tests share."""
+        return self._resting is not None
 
     def end_shared(self) -> None:
         """Ends the recording that tests share, if there is one."""
@@ -213,4 +218,4 @@ class _named_run:
 
 
 def _unchecked(reason: str) -> str:
-    return f"memtrack: the limits of this test cannot be checked: {reason}"
+    return UNCHECKED + reason

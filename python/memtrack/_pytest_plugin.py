@@ -6,7 +6,7 @@ whatever handles failures (reruns, xfail, unittest) handles it.
 """
 
 import contextlib
-import functools
+import inspect
 import os
 import re
 import tempfile
@@ -15,7 +15,7 @@ import warnings
 # By name: a test may replace them in their modules while it is recorded.
 from os import getpid, unlink
 from os.path import exists
-from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional, Set, Tuple, TypeVar
 
 import pytest
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from memtrack._test_figures import Figures, RecordedSession
     from memtrack._test_limits import Limit
 
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+#: Whether pytest has wrappers of hooks that are generators and no more.
+_HAS_WRAPPERS = "wrapper" in inspect.signature(pytest.hookimpl).parameters
+UNCHECKED = "memtrack: the limits of this test cannot be checked: "
 _MARKERS = {
     "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
     "high-water mark, such as 24 MB.",
@@ -122,13 +126,16 @@ class _Options:
 
 
 def _markers(item: pytest.Item) -> Tuple[Optional[pytest.Mark], Optional[pytest.Mark]]:
-    """The closest marker of each kind, as `get_closest_marker` gives them, in one pass."""
+    """The closest marker of each kind, as `get_closest_marker` gives them, in one pass, which each test without limits takes, too."""
     memory = leaks = None
-    for marker in item.iter_markers():
-        if memory is None and marker.name == "limit_memory":
-            memory = marker
-        elif leaks is None and marker.name == "limit_leaks":
-            leaks = marker
+    node: Any = item
+    while node is not None:
+        for marker in node.own_markers:
+            if memory is None and marker.name == "limit_memory":
+                memory = marker
+            elif leaks is None and marker.name == "limit_leaks":
+                leaks = marker
+        node = node.parent
     return memory, leaks
 
 
@@ -148,8 +155,15 @@ def _yes_or_no(text: Optional[str]) -> Optional[bool]:
     return text.lower() in ("yes", "true")
 
 
+def wraps_hook(**options: bool) -> Callable[[_Hook], _Hook]:
+    """Marks a function that wraps a hook, in the way that costs each test less, where pytest has it."""
+    known: Dict[str, Any] = {**options, "wrapper" if _HAS_WRAPPERS else "hookwrapper": True}
+    mark: Callable[[_Hook], _Hook] = pytest.hookimpl(**known)
+    return mark
+
+
 class MemtrackPlugin:
-    """The hooks of one session."""
+    """The hooks of one session. Those of each test are `RecordedTests`, which a session without anything to record does not have."""
 
     def __init__(self, config: pytest.Config, options: _Options, has_markers: bool) -> None:
         self.config = config
@@ -160,7 +174,7 @@ class MemtrackPlugin:
         self.wrong: List[str] = []
         self.comparison: List[str] = []
         self.problems: List[str] = []
-        self._passed: Set[str] = set()
+        self.passed: Set[str] = set()
         self._junit: "Optional[JunitProperties]" = None
         self._directory: Optional[str] = None
         self._numbers: Dict[str, int] = {}
@@ -172,8 +186,10 @@ class MemtrackPlugin:
         #: Records the calls of tests with limits, from the first one on.
         self._limited: "Optional[LimitedCalls]" = None
         self._is_prepared = False
-        self.goes_on = False
-        """The next test has limits, too."""
+        self.is_limited = False
+        """The test that is called has limits."""
+        self.next: Optional[pytest.Item] = None
+        """The test after this one."""
 
     # --- which tests, and how ------------------------------------------------------------------------------------------
 
@@ -183,9 +199,11 @@ class MemtrackPlugin:
         if not self.config.option.collectonly:
             if self.options.records_all or any(map(self.has_limits, session.items)):
                 self.prepare()
-            # A suite may collect again.
-            elif self.has_markers and not self.config.pluginmanager.hasplugin("memtrack_late_markers"):
-                self.config.pluginmanager.register(_LateMarkers(self), "memtrack_late_markers")
+            else:
+                # There is no marker that could be wrong. A suite may collect again.
+                if self.has_markers and not self.config.pluginmanager.hasplugin("memtrack_late_markers"):
+                    self.config.pluginmanager.register(_LateMarkers(self), "memtrack_late_markers")
+                return
         if hasattr(self.config, "workerinput"):
             # What a worker of pytest-xdist refuses, its controller takes for a crash: the test itself fails there.
             return
@@ -205,22 +223,26 @@ class MemtrackPlugin:
         from memtrack import _control, _tracker, _unpatched  # noqa: F401
 
         self.limited()
-        self._keep_output_apart(shows_warnings)
+        self._record_tests(shows_warnings)
         _unpatched.keep_modules()
 
         # Where it cannot be made, the tests say so.
         with contextlib.suppress(OSError):
             self._captures()
 
-    def _keep_output_apart(self, shows_warnings: Any = None) -> None:
-        if not self.config.pluginmanager.hasplugin("memtrack_output"):
+    def _record_tests(self, shows_warnings: Any = None) -> None:
+        """Has the tests that come, and the call of the present one, recorded, each as it is to be."""
+        if not self.config.pluginmanager.hasplugin("memtrack_recorded_tests"):
+            from memtrack._recorded_tests import RecordedTests
             from memtrack._test_output import OutputPlugin
 
+            self.config.pluginmanager.register(RecordedTests(self), "memtrack_recorded_tests")
             self.config.pluginmanager.register(OutputPlugin(self, shows_warnings), "memtrack_output")
 
     def has_limits(self, item: pytest.Item) -> bool:
         """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
-        return self.has_markers if any(_markers(item)) else bool(self.options.limit)
+        memory, leaks = _markers(item)
+        return bool(self.options.limit) if memory is None and leaks is None else self.has_markers
 
     def limits(self, item: pytest.Item) -> "List[Limit]":
         """The limits of a test: its markers', else that of --memtrack-limit. A fixture may have added a marker."""
@@ -248,45 +270,20 @@ class MemtrackPlugin:
             self.config.pluginmanager.register(self._limited, "memtrack_limited_calls")
         return self._limited
 
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: Optional[pytest.Item]) -> Generator[None, Any, None]:
-        """A test that pytest-forked gives a process of its own has its recording there, where it cannot end or begin the session's.
-        One without limits runs at its own speed, without a recording that rests: that makes calls of malloc slower."""
-        if self.session is not None and (self.config.getoption("forked", False) or item.get_closest_marker("forked")):
-            (self.session.pause if self.has_limits(item) else self.session.begin)()
-        self.goes_on = nextitem is not None and self.has_limits(nextitem)
-        yield
-        if not self.goes_on:
-            self._end_shared()
+    @property
+    def goes_on(self) -> bool:
+        """Whether the next test has limits, too."""
+        return self.next is not None and self.has_limits(self.next)
 
-    def _end_shared(self) -> None:
+    @property
+    def is_shared(self) -> bool:
+        """Whether tests with limits share a recording at present."""
+        return self._limited is not None and self._limited.is_shared
+
+    def end_shared(self) -> None:
+        """Ends the recording that tests with limits share, if there is one."""
         if self._limited is not None:
             self._limited.end_shared()
-
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        try:
-            limits = self.limits(item)
-        except (TypeError, ValueError) as error:
-            pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
-        if not limits and self.session is None:
-            yield
-            return
-        restore = self.limited().begin(item, limits) if limits else self._timed(item)
-        try:
-            yield
-        finally:
-            restore()
-            if limits:
-                # Before the report is made, which has them.
-                self.limited().note_late()
-
-    def _timed(self, item: pytest.Item) -> Callable[[], None]:
-        """Puts what notes its span around the call of a test without limits; gives what takes that away again."""
-        from memtrack._test_calls import replace_call, timed
-
-        assert self.session is not None
-        return replace_call(item, functools.partial(timed, self.session, item))
 
     def capture_path(self, name: str) -> str:
         """A name for a capture, after the test's, which no other test of the session has."""
@@ -329,22 +326,27 @@ class MemtrackPlugin:
             # Before a test replaces what these need.
             from memtrack import _test_figures  # noqa: F401
             from memtrack._junit import JunitProperties
+            from memtrack._recorded_tests import Reports
 
             self._junit = JunitProperties(self.config)
+            self.config.pluginmanager.register(Reports(self, self._junit), "memtrack_reports")
         distributed = self.config.pluginmanager.hasplugin("dsession")
         if not self.options.records_all or distributed or self.config.option.collectonly:
             yield
-            self._end_shared()
+            self.end_shared()
             return
         from memtrack import Error, _control, _test_calls, _unpatched  # noqa: F401
         from memtrack._test_figures import RecordedSession
 
-        self._keep_output_apart()
+        self._record_tests()
         _unpatched.keep_modules()
-        options = {
+        options: Dict[str, Any] = {
             "native_traces": self.options.native,
             "trace_python_allocators": self.options.python_allocators is True,
         }
+        if self.options.directory is None:
+            # Its file is removed, and no figure of a test has to do with resident memory.
+            options["memory_interval_ms"] = 10_000
         try:
             recorded = RecordedSession(self.capture_path("memtrack-session"), options)
             recorded.begin()
@@ -353,7 +355,7 @@ class MemtrackPlugin:
         self.session = recorded
         yield
         self.session = None
-        self._end_shared()
+        self.end_shared()
         try:
             self.figures = recorded.end()
         except Error as error:
@@ -362,18 +364,6 @@ class MemtrackPlugin:
             for path in recorded.files:
                 if exists(path):
                     unlink(path)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A report of a test, also of one that ran in a process of its own."""
-        if self._junit is None:
-            return
-        from memtrack._test_figures import take_told
-
-        self._junit.note(report)
-        if report.when == "call" and report.passed:
-            self._passed.add(report.nodeid)
-        take_told(report, self.session)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
@@ -421,7 +411,7 @@ class MemtrackPlugin:
 
     def _unmeasured(self) -> str:
         """Which tests have passed without figures, if any."""
-        names = sorted(self._passed.difference(self.figures))
+        names = sorted(self.passed.difference(self.figures))
         others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
         return f"{names[0]}{others}: passed without being measured" if names else ""
 
@@ -464,12 +454,19 @@ class _LateMarkers:
         """This fixture may replace what memtrack needs."""
         self._look(getattr(request, "_pyfuncitem", None))
 
-    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, None]:
+    @wraps_hook(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """The last fixture may have added it. None has begun to record warnings yet; the name is that of `_test_warnings`."""
         self._shows_warnings = getattr(warnings, "_showwarnmsg_impl", None)
-        yield
+        result = yield
         self._look(item)
+        return result
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """After a test that has not failed: nobody has looked at a limit that came in its call."""
+        if self._plugin.has_limits(item):
+            pytest.fail(f"{UNCHECKED}its marker came after its setup; add it in a fixture, or in pytest_runtest_setup", pytrace=False)
 
     def _look(self, item: Optional[pytest.Item]) -> None:
         manager = self._plugin.config.pluginmanager

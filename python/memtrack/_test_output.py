@@ -12,8 +12,10 @@ import sys
 from typing import TYPE_CHECKING, Any, Callable, Dict, Generator, List, Optional
 
 import pytest
+from _pytest.capture import CaptureIO
 
 from memtrack import _test_limits
+from memtrack._pytest_plugin import wraps_hook
 from memtrack._shared_bytes import SharedBytes
 from memtrack._test_warnings import KeptWarnings, recorded, recorded_by
 
@@ -90,7 +92,7 @@ class SharedText(io.StringIO):
 
 
 class _Handler:
-    """A handler of pytest's, and the stream that it had when the test began."""
+    """A handler of pytest's that writes to a text, and the stream that it had before."""
 
     def __init__(self, handler: Any, text: SharedText) -> None:
         self.handler = handler
@@ -115,21 +117,35 @@ class _Handler:
         self.text.begin("")
 
 
+class _Diverts:
+    """A filter of a handler of pytest's, which lets everything pass. Most tests log nothing, so what has to be done with the stream is
+    done when the first record comes; nothing of the handler's own work is below this frame."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+        self.output: "Optional[OutputOfTest]" = None
+        handler.addFilter(self)
+
+    def filter(self, record: Any) -> bool:
+        """This record is written to a text, if a test is being called."""
+        output = self.output
+        if output is not None:
+            output.divert(self.handler)
+        return True
+
+
 class OutputOfTest:
     """What pytest keeps of the call of one test."""
 
-    def __init__(self, item: pytest.Item, texts: List[SharedText], kept: "Optional[KeptWarnings]", marks_printed: bool) -> None:
-        """`texts` are used again by later tests. `marks_printed`: the stacks of what the test prints are to tell that it is printed."""
-        from _pytest.capture import CaptureIO
-
+    def __init__(
+        self, item: pytest.Item, handlers: List[Any], texts: List[SharedText], kept: "Optional[KeptWarnings]", marks_printed: bool
+    ) -> None:
+        """`handlers` are pytest's of the log, and `texts` are used again by later tests. `marks_printed`: the stacks of what the test prints
+        are to tell that it is printed."""
         self._item = item
+        self._known = handlers
+        self._texts = texts
         self._handlers: List[_Handler] = []
-        plugin = item.config.pluginmanager.get_plugin("logging-plugin")
-        known = [getattr(plugin, name, None) for name in ("caplog_handler", "report_handler")]
-        found = [each for each in known if each in logging.root.handlers and type(each.stream) is io.StringIO]
-        while len(texts) < len(found):
-            texts.append(SharedText())
-        self._handlers.extend(map(_Handler, found, texts))
         # Where a file has what is printed, it is no memory.
         in_memory = [each for each in (sys.stdout, sys.stderr) if isinstance(each, CaptureIO)] if marks_printed else []
         self._printed = [stream for stream in in_memory if "write" not in vars(stream)]
@@ -141,10 +157,24 @@ class OutputOfTest:
         """The test was called."""
         for stream in self._printed:
             vars(stream).pop("write", None)
+        self._known = []
         for handler in self._handlers:
             handler.restore()
         if self.warnings is not None:
             self.warnings.restore()
+
+    def divert(self, handler: Any) -> None:
+        """What this handler writes goes to a text from here on."""
+        handler.acquire()
+        try:
+            is_known = any(each.handler is handler for each in self._handlers)
+            # A thread may log as the test ends.
+            if handler in self._known and not is_known and type(handler.stream) is io.StringIO:
+                if len(self._texts) <= len(self._handlers):
+                    self._texts.append(SharedText())
+                self._handlers.append(_Handler(handler, self._texts[len(self._handlers)]))
+        finally:
+            handler.release()
 
     def next_run(self) -> None:
         """The test runs again: its caplog begins anew."""
@@ -152,6 +182,8 @@ class OutputOfTest:
 
         if self.warnings is not None:
             self.warnings.next_run()
+        for handler in self._known:
+            self.divert(handler)
         for each in self._handlers:
             handler = each.handler
             records: List[logging.LogRecord] = []
@@ -162,7 +194,7 @@ class OutputOfTest:
             finally:
                 handler.release()
             key, known = getattr(plugin, "caplog_records_key", None), getattr(self._item, "stash", {})
-            if key is not None and key in known and handler is self._handlers[0].handler:
+            if key is not None and key in known and handler is self._known[0]:
                 known[key]["call"] = records
 
     def kept_bytes(self) -> Dict[str, int]:
@@ -173,7 +205,7 @@ class OutputOfTest:
     def judged(self) -> List[str]:
         """Lines that say what lies in the heap."""
         lines = []
-        records = max((len(each.handler.records) for each in self._handlers), default=0)
+        records = max((len(handler.records) for handler in self._known), default=0)
         if records:
             text = "1 log record, with what its" if records == 1 else f"{records:,} log records, with what their"
             lines.append(f"kept by pytest and judged: {text} arguments hold; with --log-level=ERROR, for example, only those of errors")
@@ -193,28 +225,40 @@ class OutputPlugin:
         self._texts: List[SharedText] = []
         self._bytes = SharedBytes()
         self._warned: Optional[List[Any]] = recorded_by(shows_warnings)
+        logging_plugin = plugin.config.pluginmanager.get_plugin("logging-plugin")
+        #: The one that caplog has is the first.
+        self._handlers = [getattr(logging_plugin, name, None) for name in ("caplog_handler", "report_handler")]
+        self._handlers = [each for each in self._handlers if isinstance(each, logging.StreamHandler)]
+        self._output: Optional[OutputOfTest] = None
+        self._diverts = [_Diverts(handler) for handler in self._handlers]
 
-    @pytest.hookimpl(hookwrapper=True, trylast=True)
-    def pytest_runtest_protocol(self) -> Generator[None, Any, None]:
+    def _set_output(self, output: Optional[OutputOfTest]) -> None:
+        self._output = output
+        for each in self._diverts:
+            each.output = output
+
+    @wraps_hook(trylast=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
         """pytest has begun to record warnings, and no fixture has."""
         self._warned = recorded()
-        yield
+        result = yield
         self._warned = None
+        return result
 
-    @pytest.hookimpl(hookwrapper=True, trylast=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, None]:
-        has_limits = self._plugin.has_limits(item)
+    @wraps_hook(trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        has_limits = self._plugin.is_limited
         if not has_limits and self._plugin.session is None:
-            yield
-            return
-        outer = _test_limits.output
-        _test_limits.output = own = OutputOfTest(
-            item, self._texts if outer is None else [], self._kept_warnings(outer is None), has_limits
-        )
+            return (yield)
+        outer, outer_here = _test_limits.output, self._output
+        texts = self._texts if outer is None else []
+        _test_limits.output = own = OutputOfTest(item, self._handlers, texts, self._kept_warnings(outer is None), has_limits)
+        self._set_output(own)
         try:
-            yield
+            return (yield)
         finally:
             _test_limits.output = outer
+            self._set_output(outer_here)
             own.restore()
 
     def _kept_warnings(self, is_outer: bool) -> Optional[KeptWarnings]:

@@ -109,9 +109,16 @@ class KeptWarnings:
         """The test was called: they are in pytest's list."""
         if getattr(warnings, _IMPLEMENTATION, None) == self.add:
             setattr(warnings, _IMPLEMENTATION, self._kept.append)
-        with self._alone():
+        # As `_alone`, which takes each test three times as long.
+        is_held = self._lock.acquire(timeout=_PATIENCE)
+        try:
             self._is_over = True
-            content = self._bytes.content()
+            content = self._bytes.content() if self._bytes.size else b""
+        finally:
+            if is_held:
+                self._lock.release()
+        if not content:
+            return
         categories = {number: known() for number, known in self._earlier.items()}
         categories.update((number, category) for category, number in self._categories.items())
         file = BytesIO(content)

@@ -465,9 +465,10 @@ def pytest_runtest_call(item):
 """
 
 
-def test_a_limit_that_comes_in_the_call(tests, pytester):  # noqa: F811
-    """In a session without any other, nothing has recorded the test by then, so that it does not pass."""
+@pytest.mark.parametrize(("marker", "options"), [("", []), ('@pytest.mark.limit_memory("1 MB")\n', []), ("", ["--memtrack"])])
+def test_a_limit_that_comes_in_the_call(tests, pytester, marker, options):  # noqa: F811
+    """Nothing has recorded the test with it by then, so that it does not pass."""
     pytester.makeconftest(LATE_IN_CALL)
-    result = tests("def test_late():\n    pass\n\ndef test_other():\n    pass\n")
+    result = tests(f"import pytest\ndef test_late():\n    pass\n\n{marker}def test_other():\n    pass\n", *options)
     assert outcomes(result) == {"passed": 1, "failed": 1}, result.stdout.str()
     result.stdout.fnmatch_lines(["memtrack: the limits of this test cannot be checked: its marker came after its setup; *"])

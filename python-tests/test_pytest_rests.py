@@ -624,15 +624,13 @@ def pytest_runtest_teardown():
 
 
 def test_sums_that_the_process_knows_are_those_of_the_recorder(tests, pytester, monkeypatch, executable):
-    """To the byte in nearly all tests; where the process does not know them (a thread, many blocks) and in the file of a test that follows, too."""
+    """To the byte; where the process does not know them (a thread, many blocks) and in the file of a test that follows, too."""
     code = """
 import gc, json
 
-@pytest.fixture(autouse=True)
-def without_collections():
-    gc.disable()
-    yield
-    gc.enable()
+# Also between the tests: one of all generations empties the interpreter's free lists, and comes at another test where more was allocated
+# before. The next test then allocates what the others find there.
+gc.disable()
 
 @pytest.mark.parametrize("number", range(80))
 @pytest.mark.limit_memory("50 MB")
@@ -667,12 +665,11 @@ def test_held(blocks):
     result = tests(code)
     assert outcomes(result) == {"passed": 147, "failed": 1}, result.stdout.str()
     own = known(pytester)
-    assert own.keys() == asked.keys()
-    # What the interpreter allocates once, or has left to use again, may come at another test: two small objects, and for a few tests only.
-    differing = {name: (own[name], asked[name]) for name in own if own[name] != asked[name]}
-    assert len(differing) <= 4, differing
-    assert all(abs(one[key] - other[key]) <= 512 for one, other in differing.values() for key in one), differing
-    assert all(abs(one["memtrack_allocations"] - other["memtrack_allocations"]) <= 2 for one, other in differing.values()), differing
+    # Python's set of threads grows by chance of their addresses, by 256 bytes; the recorder says in both what these tests held.
+    threads = [f"test_thread[{number}]" for number in range(3)]
+    one, other = [[each.pop(name) for name in threads] for each in (own, asked)]
+    assert own == asked
+    assert all(abs(this[key] - that[key]) <= 512 for this, that in zip(one, other) for key in this), (one, other)
     capture = re.search(r"capture: (\S+)", result.stdout.str())[1]
     stats = json.loads(subprocess.run([executable, "stats", "--json", capture], capture_output=True, check=True).stdout)
     assert stats["allocations"]["bytes"] // 1_000_000 == 12, stats

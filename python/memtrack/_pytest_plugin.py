@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from memtrack._test_limits import Limit
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
-#: Whether pytest has wrappers of hooks that are generators and no more.
-_HAS_WRAPPERS = "wrapper" in inspect.signature(pytest.hookimpl).parameters
+#: Whether pytest has wrappers of hooks that are generators and no more, and uses them itself: before pluggy 1.6 a StopIteration of a test
+#: comes out of them as a RuntimeError, so that it is to be none of memtrack's doing.
+_HAS_WRAPPERS = int(pytest.__version__.split(".")[0]) >= 8 and "wrapper" in inspect.signature(pytest.hookimpl).parameters
 UNCHECKED = "memtrack: the limits of this test cannot be checked: "
 _MARKERS = {
     "limit_memory": "limit_memory(limit, *, current_thread_only=False): fails the test if it holds more at its own "
@@ -233,16 +234,22 @@ class MemtrackPlugin:
     def _record_tests(self, shows_warnings: Any = None) -> None:
         """Has the tests that come, and the call of the present one, recorded, each as it is to be."""
         if not self.config.pluginmanager.hasplugin("memtrack_recorded_tests"):
-            from memtrack._recorded_tests import RecordedTests
+            from memtrack._recorded_tests import LateLimits, RecordedTests
             from memtrack._test_output import OutputPlugin
 
             self.config.pluginmanager.register(RecordedTests(self), "memtrack_recorded_tests")
+            self.config.pluginmanager.register(LateLimits(self), "memtrack_late_limits")
             self.config.pluginmanager.register(OutputPlugin(self, shows_warnings), "memtrack_output")
 
     def has_limits(self, item: pytest.Item) -> bool:
         """Whether the test has a limit that is judged here: one with a marker of pytest-memray's is judged there."""
         memory, leaks = _markers(item)
         return bool(self.options.limit) if memory is None and leaks is None else self.has_markers
+
+    def fail_if_late(self, item: pytest.Item) -> None:
+        """After the call of a test without limits that has not failed."""
+        if self.has_limits(item):
+            pytest.fail(f"{UNCHECKED}its marker came after its setup; add it in a fixture, or in pytest_runtest_setup", pytrace=False)
 
     def limits(self, item: pytest.Item) -> "List[Limit]":
         """The limits of a test: its markers', else that of --memtrack-limit. A fixture may have added a marker."""
@@ -465,8 +472,7 @@ class _LateMarkers:
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_call(self, item: pytest.Item) -> None:
         """After a test that has not failed: nobody has looked at a limit that came in its call."""
-        if self._plugin.has_limits(item):
-            pytest.fail(f"{UNCHECKED}its marker came after its setup; add it in a fixture, or in pytest_runtest_setup", pytrace=False)
+        self._plugin.fail_if_late(item)
 
     def _look(self, item: Optional[pytest.Item]) -> None:
         manager = self._plugin.config.pluginmanager

@@ -62,6 +62,19 @@ class RecordedTests:
         return replace_call(item, functools.partial(timed, self._plugin.session, item))
 
 
+class LateLimits:
+    """Fails tests whose limit came in their call, when nobody looked any more."""
+
+    def __init__(self, plugin: "MemtrackPlugin") -> None:
+        self._plugin = plugin
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> None:
+        """After a test that has not failed."""
+        if not self._plugin.is_limited:
+            self._plugin.fail_if_late(item)
+
+
 class Reports:
     """Takes the reports of a session that records all tests, also those of tests that ran in processes of their own."""
 

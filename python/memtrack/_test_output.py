@@ -124,7 +124,6 @@ class _Diverts:
     def __init__(self, handler: Any) -> None:
         self.handler = handler
         self.output: "Optional[OutputOfTest]" = None
-        handler.addFilter(self)
 
     def filter(self, record: Any) -> bool:
         """This record is written to a text, if a test is being called."""
@@ -146,6 +145,12 @@ class OutputOfTest:
         self._known = handlers
         self._texts = texts
         self._handlers: List[_Handler] = []
+        #: Where the test puts a stream of its own, that is where its log goes.
+        self._streams = [handler.stream for handler in handlers]
+        if "caplog" in getattr(item, "fixturenames", ()):
+            # It may look at the streams before it logs.
+            for handler in handlers:
+                self.divert(handler)
         # Where a file has what is printed, it is no memory.
         in_memory = [each for each in (sys.stdout, sys.stderr) if isinstance(each, CaptureIO)] if marks_printed else []
         self._printed = [stream for stream in in_memory if "write" not in vars(stream)]
@@ -169,7 +174,8 @@ class OutputOfTest:
         try:
             is_known = any(each.handler is handler for each in self._handlers)
             # A thread may log as the test ends.
-            if handler in self._known and not is_known and type(handler.stream) is io.StringIO:
+            is_its_own = any(handler.stream is each for each in self._streams)
+            if handler in self._known and not is_known and is_its_own and type(handler.stream) is io.StringIO:
                 if len(self._texts) <= len(self._handlers):
                     self._texts.append(SharedText())
                 self._handlers.append(_Handler(handler, self._texts[len(self._handlers)]))
@@ -236,6 +242,9 @@ class OutputPlugin:
         self._output = output
         for each in self._diverts:
             each.output = output
+            # What sets up the log anew may have taken it away.
+            if output is not None and each not in each.handler.filters:
+                each.handler.addFilter(each)
 
     @wraps_hook(trylast=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:

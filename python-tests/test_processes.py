@@ -380,3 +380,46 @@ def test_how_children_ended(memtrack, tmp_path):
     assert killed == ["by signal 9 (SIGKILL"]
     findings = json.loads(memtrack("explain", "--json", *captures).stdout)["findings"]
     assert [finding["title"].partition(":")[0] for finding in findings if finding["id"] == "killed"] == ["1 of 4 processes"]
+
+
+UNRECORDED = """
+import ctypes, os, struct, sys, threading
+def data(): return int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1])
+stop = threading.Event()
+threads = [threading.Thread(target=lambda: (bytearray(1000), stop.wait())) for _ in range(100)]
+for thread in threads: thread.start()
+libc = ctypes.CDLL(None, use_errno=True)
+def restricted():
+    # A filter that kills whatever is not listed: clone3, wait4, exit_group.
+    numbers = [435, 61, 231]
+    code = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
+    code += [(0x06, 0, 0, 0x80000000), (0x06, 0, 0, 0x7FFF0000)]
+    program = b"".join(struct.pack("HBBI", *each) for each in code)
+    text = ctypes.create_string_buffer(program)
+    filter = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code), ctypes.addressof(text)))
+    arguments = ctypes.create_string_buffer(struct.pack("5Q", 0, 0, 0, 0, 17) + bytes(48))
+    status = ctypes.c_int(-1)
+    fork, wait, end = libc.syscall, libc.waitpid, libc._exit
+    assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, filter) == 0
+    child = fork(435, arguments, 88)
+    if child == 0: end(0)
+    wait(child, ctypes.byref(status), 0)
+    end(status.value != 0)
+before = data()
+child = os.fork()
+if child == 0:
+    print(data() - before, flush=True)
+    if "x86_64" in os.uname().machine: restricted()
+    os._exit(0)
+print(os.waitpid(child, 0)[1])
+stop.set()
+"""
+
+
+def test_a_child_that_is_not_recorded_has_all_that_it_had_without_memtrack(memtrack, tmp_path):
+    """Its limit of data is not used up by what it has instead of its parent's memory, and no call is made that a filter of its own forbids."""
+    script = tmp_path / "unrecorded.py"
+    script.write_text(UNRECORDED)
+    outcome = memtrack("run", "-q", "-o", tmp_path / "c.bin", sys.executable, script)
+    more, status = map(int, outcome.stdout.split())
+    assert more < 1000 and status == 0

@@ -44,10 +44,10 @@ impl OwnCall {
 }
 
 /// The calls with their usual arguments.
-const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 18] = {
+const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 19] = {
     const POINTER: u64 = 0x7fff_0000_1000;
     const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
-    const MAP_OVER: u64 = MAP | libc::MAP_FIXED as u64;
+    const MAP_OVER: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as u64;
     const WRITE: u64 = (libc::PROT_READ | libc::PROT_WRITE) as u64;
     [
         (OwnCall::Futex, libc::SYS_futex, [POINTER, libc::FUTEX_WAIT as u64, 1, POINTER, 0, 0]),
@@ -68,6 +68,7 @@ const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 18] = {
         (OwnCall::Advise, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]),
         (OwnCall::Seals, libc::SYS_fcntl, [3, libc::F_GET_SEALS as u64, 0, 0, 0, 0]),
         (OwnCall::Part, libc::SYS_mmap, [POINTER, 1 << 16, WRITE, MAP_OVER, u32::MAX as u64, 0]),
+        (OwnCall::Part, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTDUMP as u64, 0, 0, 0]),
     ]
 };
 

@@ -164,19 +164,28 @@ impl Area {
 
     /// In a forked child that is not recorded: memory of its own in the place of its parent's. A signal handler may have forked that
     /// has interrupted a hook, which goes on in the child, and finds free segments there. With `promises`, where the
-    /// system counts all private memory that is mapped, it is a file in memory, which takes longer to make; and private memory where there
-    /// is no file. `false`: the system refuses. Allocates nothing.
+    /// system counts all memory that is mapped, it is a file in memory, which takes longer to make. `false`: the system refuses. Allocates
+    /// nothing.
     ///
     /// # Safety
     /// The only thread is here, and does not rely on what stands in the memory.
     pub unsafe fn part(&self, promises: bool) -> bool {
-        let file = if promises { Self::for_child(self.slot_count()) } else { None };
-        let replaced = file.is_some_and(|file| {
+        if promises {
+            let file = Self::for_child(self.slot_count());
             // SAFETY: the caller's promise.
-            unsafe { self.mappings.replace(file.as_fd()) }
-        });
-        // SAFETY: the caller's promise.
-        replaced || unsafe { self.leave() }
+            file.is_some_and(|file| unsafe { self.mappings.replace(file.as_fd()) })
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { self.leave() }
+        }
+    }
+
+    /// The control page at another place, where it stays what it is after [`Area::part`], for good. `None`: the system refuses. Allocates
+    /// nothing.
+    #[must_use]
+    pub fn control_apart(&self) -> Option<&'static ControlPage> {
+        // SAFETY: a mapping of the control page, which nobody unmaps, and all of whose fields are atomics.
+        self.mappings.first_page_apart().map(|page| unsafe { page.cast().as_ref() })
     }
 
     /// Whether the memory is, or was, a collector's: that of [`Area::part`] and [`Area::leave`] is not.

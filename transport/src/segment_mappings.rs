@@ -175,7 +175,15 @@ impl SegmentMappings {
             })
     }
 
-    /// Maps private memory of zeroes over all mapped parts. `false`: that failed.
+    /// The first page once more, at a place of the system's choice. `None`: the system refuses.
+    pub(crate) fn first_page_apart(&self) -> Option<NonNull<u8>> {
+        let first = self.base.as_ptr().cast();
+        // SAFETY: an old size of 0 leaves what is mapped there as it is, and makes a mapping at a place of the system's choice.
+        let copy = unsafe { libc::mremap(first, 0, PAGE, libc::MREMAP_MAYMOVE) };
+        (copy != libc::MAP_FAILED).then(|| NonNull::new(copy.cast()))?
+    }
+
+    /// Maps memory of zeroes over all mapped parts. `false`: that failed.
     ///
     /// # Safety
     /// No other thread may rely on what stands in the space.
@@ -260,15 +268,18 @@ unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offse
     at == place
 }
 
-/// Maps private memory in the place of what is mapped there.
+/// Maps memory of no file in the place of what is mapped there. As what was there, it is shared, with children that are forked later: private
+/// memory would count towards the process's limit of data (RLIMIT_DATA), touched or not.
 ///
 /// # Safety
 /// Nothing may need what stands there.
 unsafe fn map_zeroes_over(place: NonNull<u8>, bytes: usize) -> bool {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    let flags = SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     // SAFETY: the range stays mapped and writable, and references to it are to atomics, which are valid for any bytes.
     let at = unsafe { libc::mmap(place.as_ptr().cast(), bytes, PROTECTION, flags, -1, 0) };
-    // Dumps leave out what is not touched.
+    if at == place.as_ptr().cast() {
+        keep_out_of_dumps(at, bytes);
+    }
     at == place.as_ptr().cast()
 }
 

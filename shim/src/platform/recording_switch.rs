@@ -6,7 +6,7 @@
 //!
 //! Invariant: while it is off, no hook touches the shared memory.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
 
 #[repr(C, align(4096))]
@@ -134,6 +134,7 @@ pub(crate) fn forget_ended_streams() {
 
 /// Recording begins.
 pub(crate) fn on() {
+    PAGE.counters.store(std::ptr::null_mut(), Relaxed);
     PAGE.on.store(WHEN_ON.load(Relaxed), Release);
     note_counters();
 }
@@ -141,7 +142,11 @@ pub(crate) fn on() {
 /// The switch was set to what it is when it is on.
 fn note_counters() {
     if WHEN_ON.load(Relaxed) == UNGUARDED {
-        PAGE.counters.store(COUNTERS.load(Relaxed), Release);
+        PAGE.counters.store(COUNTERS.load(Relaxed), SeqCst);
+        // Another thread may have set the switch to something else meanwhile.
+        if PAGE.on.load(SeqCst) != UNGUARDED {
+            PAGE.counters.store(std::ptr::null_mut(), Relaxed);
+        }
     }
 }
 

@@ -69,21 +69,21 @@ pub(crate) fn is_followed() -> bool {
 
 /// Announces a child that is about to be started, so that the collector can report it if it never connects.
 pub(crate) fn expect_child() {
-    if let Some(area) = shared_area::area().filter(|_| is_followed()) {
-        area.control().children.fetch_add(1, Relaxed);
+    if let Some(control) = parted_memory::announcing_control().filter(|_| is_followed()) {
+        control.children.fetch_add(1, Relaxed);
     }
 }
 
 /// It was not started after all.
 pub(crate) fn forget_child() {
-    if let Some(area) = shared_area::area().filter(|_| is_followed()) {
-        area.control().children.fetch_sub(1, Relaxed);
+    if let Some(control) = parted_memory::announcing_control().filter(|_| is_followed()) {
+        control.children.fetch_sub(1, Relaxed);
     }
 }
 
 extern "C" fn before_fork() {
     // A thread that is inside a hook takes no ticket: what it does there is to go on as it began, so its child is not recorded.
-    thread::before_fork();
+    parted_memory::before_fork();
     if !is_followed() {
         return;
     }
@@ -96,7 +96,7 @@ extern "C" fn before_fork() {
 extern "C" fn in_child() {
     let _errno = Errno::keep();
     if record_child().is_none() {
-        parted_memory::part();
+        parted_memory::part(is_followed());
     }
 }
 

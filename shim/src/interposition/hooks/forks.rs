@@ -5,8 +5,8 @@
 use std::ffi::{c_int, c_long};
 
 use crate::interposition::got::Original;
-use crate::platform::fallible_read;
-use crate::recording::{parted_memory, thread};
+use crate::platform::{fallible_read, recording_switch};
+use crate::recording::parted_memory;
 
 pub(crate) static FORK_AT_ONCE: Original<unsafe extern "C" fn() -> c_int> = Original::new();
 
@@ -23,17 +23,18 @@ pub(crate) unsafe extern "C" fn fork_at_once() -> c_int {
 
 /// Makes a call that forks, after which a child is to be parted.
 pub(super) fn parting<T: Copy>(fork: impl FnOnce() -> T, is_child: impl FnOnce(T) -> bool) -> T {
-    thread::before_fork();
+    parted_memory::before_fork();
     let result = fork();
     if is_child(result) {
-        parted_memory::part();
+        parted_memory::part(true);
     }
     result
 }
 
-/// Whether a system call forks a child that goes on where the call returns, with a copy of its parent's memory.
+/// Whether a system call of a recorded process forks a child that goes on where the call returns, with a copy of its parent's memory.
 pub(super) fn forks(number: c_long, first: usize, second: usize) -> bool {
     match number {
+        _ if !recording_switch::is_on() => false,
         libc::SYS_clone => second == 0 && is_copy(first),
         libc::SYS_clone3 => is_clone3_fork(first, second),
         number => CALLS.contains(&number),

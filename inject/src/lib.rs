@@ -2,7 +2,7 @@
 //! the target's file system.
 //!
 //! [`refusal`] names every reason not to do it; [`target`] and [`process_facts`] look for them before the target is touched,
-//! and [`denial`] finds out why the kernel did not permit it.
+//! [`denial`] finds out why the kernel did not permit it, and [`address_space`] whether there is room.
 //! [`safe_point`] decides by the stack ([`unwind`]) whether a stopped thread holds no lock of the loader or of an allocator.
 //! [`waiting`] knows which threads a stop would disturb, [`candidates`] which is tried next, and [`late_threads`] which stop too late.
 //! [`stop_any`] stops any thread for a system call, [`stop_all`] all of them at once. [`tracee`] is ptrace, [`remote_call`] runs system calls and functions in the stopped
@@ -13,6 +13,8 @@
 //! Invariant: a thread is used only where every frame of its stack is known to be harmless, and it goes on with the
 //! registers, signals and system call that it had. In doubt the answer is a [`Refusal`].
 
+#[cfg(target_arch = "x86_64")]
+mod address_space;
 #[cfg(target_arch = "x86_64")]
 mod candidates;
 mod copy_limits;

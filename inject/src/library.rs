@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use crate::address_space::Needed;
 use crate::filter::{self, Permission, Purpose};
 use crate::library_image;
 use crate::maps::Mappings;
@@ -55,7 +56,8 @@ struct LoadedLibrary {
 
 /// Loads the library if it is not there, and calls `memtrack_attach` in it with shared memory that `share` prepares: it
 /// returns the number of slots, or `None` to give up. It is called again with new memory as long as `retry` is true of the
-/// function's result. Returns the last result.
+/// function's result, which is to mean that the function left nothing in the process: where no further memory is prepared, a
+/// library that was loaded for this is unloaded. Returns the last result.
 ///
 /// # Errors
 /// Why it was not done. If `share` was called, nobody uses its memory.
@@ -73,10 +75,12 @@ pub fn attach(
         if loaded.is_none() && !target.has_path("/proc/self") {
             return Err(Refusal::NoProc);
         }
+        let needed = if loaded.is_some() { Needed::to_call() } else { Needed::to_load(target.threads().len()) };
+        needed.check(pid)?;
         with_thread(&target, Purpose::Begin, |thread, permission| {
-            let library = match loaded {
-                Some(library) => library,
-                None => load(&target, thread, loader, image)?,
+            let (library, new) = match loaded {
+                Some(library) => (library, None),
+                None => load(&target, thread, loader, image).map(|(library, handle)| (library, Some(handle)))?,
             };
             if let Permission::Restricted(calls) = permission {
                 let restrict = library.restrict.ok_or(Refusal::OtherVersion)?;
@@ -87,7 +91,10 @@ pub fn attach(
                 match call_attach(&target, thread, library, attempt, share)? {
                     Some(result) if retry(result) => last = Some(result),
                     Some(result) => return Ok(result),
-                    None => return last.ok_or_else(no_memory),
+                    None => {
+                        unload(thread, loader, new)?;
+                        return last.ok_or_else(no_memory);
+                    }
                 }
                 attempt += 1;
             }
@@ -209,12 +216,13 @@ fn functions_at(target: &TargetProcess, base: u64) -> Result<LoadedLibrary, Refu
     Ok(LoadedLibrary { attach, detach, detach_abandoned, restrict })
 }
 
+/// Loads the library; returns it with the loader's handle.
 fn load(
     target: &TargetProcess,
     thread: &mut RemoteThread<'_>,
     loader: LoaderFunctions,
     image: &[u8],
-) -> Result<LoadedLibrary, Refusal> {
+) -> Result<(LoadedLibrary, u64), Refusal> {
     let descriptor = memory_file(thread, LIBRARY_NAME)?;
     let loaded = load_from(target, thread, loader, image, descriptor);
     close(thread, descriptor);
@@ -227,21 +235,32 @@ fn load_from(
     loader: LoaderFunctions,
     image: &[u8],
     descriptor: u64,
-) -> Result<LoadedLibrary, Refusal> {
+) -> Result<(LoadedLibrary, u64), Refusal> {
     let image = if loader.in_libc { Cow::Owned(library_image::without_libdl(image)) } else { Cow::Borrowed(image) };
     let written = open(target, descriptor).and_then(|mut file| file.write_all(&image));
     written.map_err(|error| Refusal::Own { what: "memtrack's library cannot be written", error })?;
     // Not the path that the program itself would use: the loader compares paths with those of loaded libraries.
     let path = thread.argument(format!("/proc/./self/fd/{descriptor}\0").as_bytes())?;
-    if thread.call("dlopen", loader.open, [path, loader.mode])? == 0 {
+    let handle = thread.call("dlopen", loader.open, [path, loader.mode])?;
+    if handle == 0 {
         let text = match loader.error {
             Some(function) => target.memory.text(thread.call("dlerror", function, [0, 0])?, MOST_TEXT),
             None => "it gave no reason".into(),
         };
         let is_full = NO_SPACE.iter().any(|part| text.contains(part));
-        return Err(if is_full { Refusal::NoAddressSpace(target.pid) } else { Refusal::NotLoaded(text) });
+        let full = is_full.then(|| Needed::to_load(target.threads().len()).check(target.pid).err()).flatten();
+        return Err(full.unwrap_or(Refusal::NotLoaded(text)));
     }
-    find(target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)
+    let library = find(target, &target.mappings()?)?.ok_or(Refusal::NoLibrary)?;
+    Ok((library, handle))
+}
+
+/// Unloads the library again, if it was loaded for this.
+fn unload(thread: &mut RemoteThread<'_>, loader: LoaderFunctions, handle: Option<u64>) -> Result<(), Refusal> {
+    if let Some((close, handle)) = loader.close.zip(handle) {
+        thread.call("dlclose", close, [handle, 0])?;
+    }
+    Ok(())
 }
 
 fn call_attach(

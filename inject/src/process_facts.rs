@@ -27,6 +27,9 @@ pub(crate) struct ProcessFacts {
     pub(crate) filters: Option<u32>,
     ignored_signals: u64,
     has_memory: bool,
+    /// All that it has mapped, and what of it is private memory that may be written.
+    pub(crate) mapped_kb: u64,
+    pub(crate) data_kb: u64,
     threads: u32,
     capabilities: u64,
     /// Those that it can have at most.
@@ -55,7 +58,8 @@ impl ProcessFacts {
                 "CapEff" => facts.capabilities = u64::from_str_radix(value, 16).unwrap_or(0),
                 "CapBnd" => facts.bounding = u64::from_str_radix(value, 16).unwrap_or(0),
                 "Threads" => facts.threads = number,
-                "VmSize" => facts.has_memory = true,
+                "VmSize" => (facts.has_memory, facts.mapped_kb) = (true, kilobytes(value)),
+                "VmData" => facts.data_kb = kilobytes(value),
                 _ => {}
             }
         }
@@ -136,6 +140,11 @@ impl ProcessFacts {
         }
         Ok(())
     }
+}
+
+/// The number of a value as `1 kB`.
+fn kilobytes(value: &str) -> u64 {
+    value.split_ascii_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

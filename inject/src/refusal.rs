@@ -181,12 +181,24 @@ pub enum Refusal {
          prlimit --pid {0} --nofile=4096"
     )]
     NoDescriptor(i32),
-    /// It may have no more memory.
+    /// It may not have as much more memory as is needed.
     #[error(
-        "the process may have no more address space, of which memtrack's library needs 20 MB; raise its limit: \
-         prlimit --pid {0} --as=unlimited"
+        "the process may have only {} MB more {name}, of which memtrack needs about {} MB; raise its limit: \
+         prlimit --pid {pid} --{option}=unlimited",
+        left_kb * 1024 / 1_000_000, needed_kb * 1024 / 1_000_000
     )]
-    NoAddressSpace(i32),
+    NoAddressSpace {
+        /// The process.
+        pid: i32,
+        /// What is limited.
+        name: &'static str,
+        /// How `prlimit` calls that.
+        option: &'static str,
+        /// What it may have beside what it has.
+        left_kb: u64,
+        /// What is needed.
+        needed_kb: u64,
+    },
     /// The library was not loaded.
     #[error("the program's loader refused memtrack's library: {0}; start the program with 'memtrack run'")]
     NotLoaded(String),

@@ -9,6 +9,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
+use crate::address_space::Needed;
 use crate::late_threads::LateThreads;
 use crate::refusal::Refusal;
 use crate::saved_state::{STUB, SavedState};
@@ -95,7 +96,13 @@ impl<'a> RemoteThread<'a> {
     fn map_stack(&mut self) -> Result<u64, Refusal> {
         let rights = (libc::PROT_READ | libc::PROT_WRITE) as u64;
         let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-        self.system_call("mmap", libc::SYS_mmap, [0, STACK, rights, kind, u64::MAX, 0])
+        let mapped = self.system_call("mmap", libc::SYS_mmap, [0, STACK, rights, kind, u64::MAX, 0]);
+        mapped.map_err(|refusal| match refusal {
+            Refusal::InTarget { error, .. } if error.raw_os_error() == Some(libc::ENOMEM) => {
+                Needed::to_call().check(self.pid()).err().unwrap_or(Refusal::InTarget { what: "mmap", error })
+            }
+            refusal => refusal,
+        })
     }
 
     fn tracee(&self) -> Result<&Tracee, Refusal> {

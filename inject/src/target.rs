@@ -43,6 +43,8 @@ pub(crate) struct LoaderFunctions {
     pub(crate) mode: u64,
     /// Tells why it failed.
     pub(crate) error: Option<u64>,
+    /// Unloads one.
+    pub(crate) close: Option<u64>,
     /// The C library has them itself, and no library of their own is needed.
     pub(crate) in_libc: bool,
 }
@@ -130,10 +132,10 @@ impl TargetProcess {
             }
             let Some(object) = RemoteObject::read(&self.memory, base.start) else { continue };
             let exports = object.exports(&self.memory);
-            let (open, error) = (exports.find(b"dlopen"), exports.find(b"dlerror"));
+            let [open, error, close] = [&b"dlopen"[..], b"dlerror", b"dlclose"].map(|name| exports.find(name));
             match (&*exports.soname, open) {
                 (b"libc.so.6", Some(open)) => {
-                    return Ok(LoaderFunctions { open, mode: RTLD_NOW, error, in_libc: true });
+                    return Ok(LoaderFunctions { open, mode: RTLD_NOW, error, close, in_libc: true });
                 }
                 (b"libc.so.6", None) => {
                     let open = exports.find(b"__libc_dlopen_mode");
@@ -141,11 +143,12 @@ impl TargetProcess {
                         open,
                         mode: RTLD_NOW | RTLD_DLOPEN,
                         error: None,
+                        close: exports.find(b"__libc_dlclose"),
                         in_libc: false,
                     });
                 }
                 (b"libdl.so.2", Some(open)) => {
-                    separate = Some(LoaderFunctions { open, mode: RTLD_NOW, error, in_libc: false })
+                    separate = Some(LoaderFunctions { open, mode: RTLD_NOW, error, close, in_libc: false });
                 }
                 _ => {}
             }

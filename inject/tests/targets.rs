@@ -227,6 +227,7 @@ fn memory_that_is_refused_is_offered_again() {
     });
     // The file is empty, so that the function returns -2.
     assert_eq!((result.unwrap(), attempts), (-2, vec![0, 1, 2]));
+    assert!(!find_library(target.pid()).unwrap(), "the library is unloaded again");
     assert!(target.end().starts_with("0 7"));
 }
 
@@ -238,4 +239,32 @@ fn threads_run_on_while_another_waits_where_it_cannot_be_stopped() {
     let cost = freeze(target.pid(), false, &memtrack_inject::CopyInUse::default(), &|_| true, read).unwrap();
     assert!(cost.is_copied && cost.was_ready, "{cost:?}");
     assert_eq!(target.end(), "done 1 1\n");
+}
+
+#[test]
+fn a_process_without_room_is_refused_untouched_until_there_is_room() {
+    let target = Target::of(&["poll"]);
+    let before = fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", target.pid())).unwrap();
+    let number = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    let set = |resource, bytes| {
+        let limit = libc::rlimit { rlim_cur: bytes, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: reads a live local.
+        let set = unsafe { libc::prlimit(target.pid(), resource, &raw const limit, std::ptr::null_mut()) };
+        assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+    };
+    for (resource, option, used) in [(libc::RLIMIT_AS, "--as=", "VmSize:"), (libc::RLIMIT_DATA, "--data=", "VmData:")] {
+        for megabytes in [0, 2, 10, 18, 20, 24] {
+            set(resource, (number(used) << 10) + (megabytes << 20));
+            let refused = target.attach().unwrap_err().to_string();
+            assert!(refused.contains(&format!("prlimit --pid {} {option}unlimited", target.pid())), "{refused}");
+            assert_eq!(fs::read_to_string(format!("/proc/{}/maps", target.pid())).unwrap(), before);
+        }
+        set(resource, (number(used) << 10) + (40 << 20));
+    }
+    assert_eq!(target.attach().unwrap(), 0);
+    assert!(target.end().starts_with("0 7"));
 }

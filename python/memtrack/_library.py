@@ -57,6 +57,7 @@ _TEXTS = {
     NOT_RECORDED: "the process is not being recorded",
     -8: "the recording had ended before it began",
     BUSY: "the process is just beginning or ending a recording; try again",
+    -10: "the system refuses the process memory for memtrack's tables (is its address space limited?)",
 }
 
 

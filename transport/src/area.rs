@@ -14,11 +14,13 @@ use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
-use crate::segment_mappings::SegmentMappings;
+use crate::segment_mappings::{SegmentMappings, could_map};
 
 /// Pages at the start, with the first slots, that the memory has from the beginning: those that the kernel maps in a target
 /// with the first one that it touches (fault-around), so that it is known how many these are.
 pub const FIRST_PAGES: usize = 16;
+/// Address space in bytes that a target must have left beside the memory: for its library's tables, and for itself.
+const ROOM_OF_TARGET: usize = 4 << 20;
 /// Slots whose headers are in one page.
 const SLOTS_OF_PAGE: usize = PAGE / size_of::<SlotHeader>();
 
@@ -130,10 +132,14 @@ impl Area {
     /// of most slots are mapped only when they are [needed](Self::ensure_mapped).
     ///
     /// # Errors
-    /// The system's error when it cannot be mapped; `InvalidData` when it has another layout.
+    /// The system's error when it cannot be mapped, or leaves this process next to no address space; `InvalidData` when it has
+    /// another layout.
     pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
+        }
+        if !could_map(SegmentMappings::first_bytes(slots) + ROOM_OF_TARGET) {
+            return Err(io::ErrorKind::OutOfMemory.into());
         }
         let area = Self { mappings: SegmentMappings::map_first_group(file, slots)?, can_discard: false };
         if area.has_layout() { Ok(area) } else { Err(io::ErrorKind::InvalidData.into()) }

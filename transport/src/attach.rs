@@ -29,10 +29,12 @@ pub enum AttachStatus {
     Closed = -8,
     /// Either: the calling thread is inside a hook, or another thread is just doing the same.
     Busy = -9,
+    /// Attach: the system refuses memory for the library's tables. Everything is put back.
+    NoMemory = -10,
 }
 
 impl AttachStatus {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Done,
         Self::AlreadyRecorded,
         Self::NotMapped,
@@ -43,6 +45,7 @@ impl AttachStatus {
         Self::NotRecorded,
         Self::Closed,
         Self::Busy,
+        Self::NoMemory,
     ];
 
     /// The status with this number; `None` if there is none, as of another version's shim.
@@ -64,6 +67,9 @@ impl AttachStatus {
             Self::ThreadInHook => "a thread of the process has stopped inside an allocation function",
             Self::NotRecorded => "the process is not being recorded",
             Self::Closed => "the recording had ended before it began",
+            Self::NoMemory => {
+                "the system refuses the process memory for memtrack's tables (is its address space limited?)"
+            }
             Self::Busy => "the process is just beginning or ending a recording; try again",
         }
     }

@@ -90,7 +90,7 @@ impl SegmentMappings {
         if group_of(slots - 1) == 0 {
             return Self::whole(file, slots);
         }
-        let bytes = segments_offset(slots) + first_of(1) as usize * SLOT_BYTES;
+        let bytes = Self::first_bytes(slots);
         let space = Self::new(map(file, bytes)?, bytes, slots);
         // SAFETY: the mapping holds the segments of the first group.
         let start = unsafe { space.base.add(space.offset(0)) };
@@ -103,6 +103,11 @@ impl SegmentMappings {
             }
             None => Self::whole(file, slots),
         }
+    }
+
+    /// The bytes of [`Self::map_first_group`].
+    pub(crate) fn first_bytes(slots: u32) -> usize {
+        segments_offset(slots) + first_of(1).min(slots) as usize * SLOT_BYTES
     }
 
     fn new(base: NonNull<u8>, bytes: usize, slots: u32) -> Self {

@@ -18,7 +18,7 @@ use memtrack_transport::layout::{state, stop_reason};
 use super::{child_environment, fork, hook_table, recorded_process, rest};
 use crate::interposition::got::{self, ObjectWatcher};
 use crate::interposition::python_allocators;
-use crate::platform::{allocator_statistics, barrier_registration, own_memory, own_resources, recording_switch};
+use crate::platform::{allocator_statistics, arena, barrier_registration, own_memory, own_resources, recording_switch};
 use crate::recording::{sampling, thread};
 use crate::stacks::{native, python};
 
@@ -60,6 +60,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     if control.state.load(Relaxed) != state::READY {
         return Err(AttachStatus::Closed);
     }
+    arena::forget_shortage();
     if !recording_switch::protect_children() {
         return Err(AttachStatus::ChildrenUnprotected);
     }
@@ -104,6 +105,9 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
     }
     if got::frees_call_no_hook() {
         sampling::frees_call_no_hook();
+    }
+    if arena::was_short() {
+        return Err(AttachStatus::NoMemory);
     }
     control.start_ns.store(monotonic_ns().wrapping_sub(begun), Relaxed);
     // Not over a CLOSED: the collector may have given up meanwhile.

@@ -161,7 +161,18 @@ pub(crate) struct Lag {
     pub(crate) ms: u64,
 }
 
+/// More than this is worth a word. A loop at full rate writes few bytes, so time counts, too.
+const BEHIND_BYTES: u64 = 8 << 20;
+const BEHIND_MS: u64 = 3000;
+/// Nothing comes any more, and these are still to be replayed: what is shown is no present state, however short it takes.
+const BEHIND_EVENTS: u64 = 100_000;
+
 impl Lag {
+    /// Whether what was replayed is an earlier state than the present one.
+    pub(crate) fn is_behind(self) -> bool {
+        self.bytes > BEHIND_BYTES || self.ms > BEHIND_MS || (self.ms == 0 && self.events > BEHIND_EVENTS)
+    }
+
     /// Of what has been replayed until now.
     ///
     /// # Errors

@@ -75,7 +75,7 @@ impl LiveStyles {
             };
             spans.push(Span::styled(format!(" {state} "), style));
             spans.push(Span::raw(duration(board.totals.time_ns)));
-            if is_behind(board.lag) {
+            if board.lag.is_behind() {
                 spans.push(Span::styled(behind(board), self.in_color(Color::Yellow)));
             }
         }
@@ -90,7 +90,7 @@ impl LiveStyles {
         let (totals, live) = (&board.totals, board.live());
         let resident = if totals.rss_bytes == 0 { "not sampled".into() } else { size(totals.rss_bytes) };
         // What is replayed is the state of an earlier moment.
-        let moment = match is_behind(board.lag) {
+        let moment = match board.lag.is_behind() {
             true => format!("at {}: ", duration(totals.time_ns)),
             false => String::new(),
         };
@@ -315,17 +315,6 @@ impl LiveStyles {
         let block = Block::bordered().title(" Keys ").title_bottom(" any key closes ");
         frame.render_widget(Paragraph::new(lines).block(block), place);
     }
-}
-
-/// More than this is worth a word. A loop at full rate writes few bytes, so time counts, too.
-const BEHIND_BYTES: u64 = 8 << 20;
-const BEHIND_MS: u64 = 3000;
-
-/// Nothing comes any more, and these are still to be replayed: what is shown is no present state, however short it takes.
-const BEHIND_EVENTS: u64 = 100_000;
-
-fn is_behind(lag: Lag) -> bool {
-    lag.bytes > BEHIND_BYTES || lag.ms > BEHIND_MS || (lag.ms == 0 && lag.events > BEHIND_EVENTS)
 }
 
 /// How much of the recording is replayed, and what is not.

@@ -24,6 +24,7 @@ use crate::live::subscription::WindowSubscription;
 use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::diff_noise::DiffNoise;
 use crate::reports::display::DisplayOptions;
+use crate::units::duration;
 
 /// How long is read at a time.
 const BUDGET: Duration = Duration::from_millis(50);
@@ -35,8 +36,8 @@ const TIME_PART: u32 = 5;
 /// What the view asks of the following thread.
 #[derive(Debug)]
 pub(super) enum FeedRequest {
-    /// Growth counts from now on.
-    Mark,
+    /// Growth counts from this moment on.
+    Mark(Instant),
     /// A snapshot is to be written.
     Snapshot,
 }
@@ -161,7 +162,25 @@ fn follow(
         None => LiveFollower::open(source.path(), None)?,
     };
     let (mark, before) = (GrowthStart::default(), Before::default());
-    Follow { source, follower, every, shared, asked, mark, before }.run()
+    Follow { source, follower, every, shared, asked, mark, due_ns: None, before }.run()
+}
+
+/// When the mark is set that was asked for at a moment, in nanoseconds since recording began; `None`: at once. Where the view is
+/// behind, that is when the moment is replayed. `shown_ns`: what was replayed at the moment `since`, which was so far behind.
+fn due(asked: Instant, shown_ns: u64, lag: Lag, since: Instant) -> Option<u64> {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let present = shown_ns.saturating_add(lag.ms.saturating_mul(1_000_000));
+    let later = nanoseconds(asked.saturating_duration_since(since));
+    let earlier = nanoseconds(since.saturating_duration_since(asked));
+    (lag.is_behind() && lag.ms > 0).then(|| present.saturating_add(later).saturating_sub(earlier).max(shown_ns))
+}
+
+/// What is said of a mark; `due_ns`: when it is set.
+fn mark_message(shown_ns: u64, due_ns: Option<u64>) -> String {
+    match due_ns {
+        Some(due_ns) => format!("growth counts from {} on, as soon as that is replayed", duration(due_ns)),
+        None => format!("growth counts from {} on", duration(shown_ns)),
+    }
 }
 
 /// What was live at the mark, by group.
@@ -203,6 +222,8 @@ struct Follow {
     shared: Arc<Shared>,
     asked: Receiver<FeedRequest>,
     mark: GrowthStart,
+    /// When the mark is set that was asked for.
+    due_ns: Option<u64>,
     before: Before,
 }
 
@@ -218,10 +239,15 @@ impl Follow {
                 self.follower.finish()?;
             }
             while let Ok(request) = self.asked.try_recv() {
-                self.answer(&request);
+                self.answer(&request)?;
                 next = Instant::now();
             }
             let ended = self.follower.has_ended();
+            let is_due = |due_ns| ended || self.follower.state().totals().time_ns >= due_ns;
+            if self.due_ns.is_some_and(is_due) {
+                self.set_mark();
+                next = Instant::now();
+            }
             let is_known = self.follower.state().totals().events > 0;
             if ended || is_known && Instant::now() >= next {
                 let begun = Instant::now();
@@ -243,24 +269,38 @@ impl Follow {
     /// Nothing changes any more but the mark.
     fn rest(&mut self) -> Result<()> {
         while let Ok(request) = self.asked.recv() {
-            self.answer(&request);
+            self.answer(&request)?;
             self.show()?;
         }
         Ok(())
     }
 
-    fn answer(&mut self, request: &FeedRequest) {
+    fn answer(&mut self, request: &FeedRequest) -> Result<()> {
         match request {
-            FeedRequest::Mark => {
-                let at_mark = |running: RunningFlow| LiveAtMark { live: running.flow.live, flow: running.mark() };
-                let live = self.follower.state().running_groups().map(at_mark).collect();
-                self.mark = GrowthStart { time_ns: self.follower.state().totals().time_ns, live };
+            FeedRequest::Mark(asked) => {
+                let shown_ns = self.follower.state().totals().time_ns;
+                let lag = Lag::of(&mut self.follower)?;
+                self.due_ns = due(*asked, shown_ns, lag, Instant::now());
+                match self.due_ns {
+                    Some(_) => self.shared.lock().message = Some(mark_message(shown_ns, self.due_ns)),
+                    None => self.set_mark(),
+                }
             }
             FeedRequest::Snapshot => {
                 let told = self.source.write_snapshot().unwrap_or_else(|error| format!("no snapshot: {error:#}"));
                 self.shared.lock().message = Some(told);
             }
         }
+        Ok(())
+    }
+
+    /// Growth counts from what is replayed.
+    fn set_mark(&mut self) {
+        let at_mark = |running: RunningFlow| LiveAtMark { live: running.flow.live, flow: running.mark() };
+        let live = self.follower.state().running_groups().map(at_mark).collect();
+        self.mark = GrowthStart { time_ns: self.follower.state().totals().time_ns, live };
+        self.due_ns = None;
+        self.shared.lock().message = Some(mark_message(self.mark.time_ns, None));
     }
 
     fn show(&mut self) -> Result<()> {
@@ -359,4 +399,27 @@ fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord
         lag,
         processes,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{due, mark_message};
+    use crate::live_windows::message::Lag;
+
+    #[test]
+    fn a_mark_of_a_view_that_is_behind_is_set_when_its_moment_is_replayed() {
+        let since = Instant::now();
+        let lag = |ms| Lag { bytes: 1, events: 9, ms };
+        let second = Duration::from_secs(1);
+        assert_eq!(due(since + second, 600_000_000, lag(13_000), since), Some(14_600_000_000));
+        assert_eq!(due(since, 13_600_000_000, lag(13_000), since + second), Some(25_600_000_000));
+        assert_eq!(due(since + second, 600_000_000, lag(200), since), None);
+        // Of a program that has ended, no further moment is replayed at which a key was pressed.
+        assert_eq!(due(since, 5, Lag { bytes: 1, events: 9_000_000, ms: 0 }, since), None);
+        assert_eq!(mark_message(600_000_000, None), "growth counts from 600 ms on");
+        let later = mark_message(600_000_000, Some(13_900_000_000));
+        assert_eq!(later, "growth counts from 13.9 s on, as soon as that is replayed");
+    }
 }

@@ -16,6 +16,7 @@ mod view;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use ratatui::Frame;
@@ -97,8 +98,8 @@ impl LiveScreen {
                 NextAction::GoOn
             }
             ViewRequest::Mark => {
-                feeds.shown().ask(FeedRequest::Mark);
-                view.message = "growth counts from now on".into();
+                // Which moment that is says the feed.
+                feeds.shown().ask(FeedRequest::Mark(Instant::now()));
                 NextAction::GoOn
             }
             ViewRequest::Snapshot => {

@@ -19,7 +19,7 @@ pub(super) const KEYS: [(&str, &str); 15] = [
     ("↑ ↓ k j", "one row up or down"),
     ("PgUp PgDn", "one page up or down; Home End g G: first, last"),
     ("Enter", "stack and source of the selected line; again: close"),
-    ("r", "set the mark: growth counts from now on"),
+    ("r", "set the mark: growth counts from this moment on"),
     ("t", "the call tree of what is live now"),
     ("o", "own code only, or all lines"),
     ("s", "sort by live, growth, rate (of all lines), name"),

@@ -6,14 +6,14 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Receiver;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Group, Groups, Sum, Variance, ViewVariances, share_live};
 use memtrack_reader::{StackId, ThreadId};
 
-use super::{FedPicture, FeedRequest, Shared};
+use super::{FedPicture, FeedRequest, Shared, due, mark_message};
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
 use crate::live::received_window::{NextWindow, ReceivedWindow};
 use crate::live::source::LiveSource;
@@ -32,6 +32,10 @@ pub(super) struct ReceivedWindows<'a> {
     shared: &'a Shared,
     asked: &'a Receiver<FeedRequest>,
     newest: Option<ReceivedWindow>,
+    /// When it came.
+    came: Instant,
+    /// When the mark is set that was asked for.
+    due_ns: Option<u64>,
     mark_ns: u64,
     /// What was live at the mark.
     mark: HashMap<WindowGroupKey, GroupAtMark>,
@@ -55,7 +59,9 @@ impl<'a> ReceivedWindows<'a> {
         shared: &'a Shared,
         asked: &'a Receiver<FeedRequest>,
     ) -> Self {
-        Self { subscription, source, shared, asked, newest: None, mark_ns: 0, mark: HashMap::new(), has_lost: false }
+        let (came, mark) = (Instant::now(), HashMap::new());
+        let (newest, due_ns) = (None, None);
+        Self { subscription, source, shared, asked, newest, came, due_ns, mark_ns: 0, mark, has_lost: false }
     }
 
     /// Shows windows; `true`: the recording was lost before it ended.
@@ -67,7 +73,11 @@ impl<'a> ReceivedWindows<'a> {
             match self.subscription.next(WAIT)? {
                 NextWindow::Window(window) => {
                     self.note_allocated(&window);
-                    self.newest = Some(*window);
+                    let (end_ns, is_last) = (window.message.t1_ns, window.message.last);
+                    (self.newest, self.came) = (Some(*window), Instant::now());
+                    if self.due_ns.is_some_and(|due_ns| is_last || end_ns >= due_ns) {
+                        self.set_mark();
+                    }
                 }
                 NextWindow::Nothing => continue,
                 NextWindow::Lost => return Ok(!self.subscription.is_sum()),
@@ -94,22 +104,35 @@ impl<'a> ReceivedWindows<'a> {
 
     fn answer(&mut self, request: &FeedRequest) {
         match request {
-            FeedRequest::Mark => {
+            FeedRequest::Mark(asked) => {
                 let Some(newest) = &self.newest else { return };
-                let variances = newest.sums.variances.iter().flatten().map(|of| of.of(LIVE));
-                let all = newest.sums.groups.iter().zip(variances.chain(std::iter::repeat(Variance::EXACT)));
-                let live = all.filter(|(group, _)| group.peak.bytes > 0);
-                let at_mark =
-                    |(group, variance): (Group, _)| GroupAtMark { live: group.peak, variance, came: Variance::EXACT };
-                self.mark = live.map(|of| (key(&of.0), at_mark(of))).collect();
-                (self.mark_ns, self.has_lost) = (newest.message.t1_ns, false);
-                self.show();
+                let (shown_ns, lag) = (newest.message.t1_ns, newest.message.lag);
+                self.due_ns = due(*asked, shown_ns, lag, self.came).filter(|_| !newest.message.last);
+                match self.due_ns {
+                    Some(_) => self.shared.lock().message = Some(mark_message(shown_ns, self.due_ns)),
+                    None => {
+                        self.set_mark();
+                        self.show();
+                    }
+                }
             }
             FeedRequest::Snapshot => {
                 let told = self.source.write_snapshot().unwrap_or_else(|error| format!("no snapshot: {error:#}"));
                 self.shared.lock().message = Some(told);
             }
         }
+    }
+
+    /// Growth counts from the end of the newest window.
+    fn set_mark(&mut self) {
+        let Some(newest) = &self.newest else { return };
+        let variances = newest.sums.variances.iter().flatten().map(|of| of.of(LIVE));
+        let all = newest.sums.groups.iter().zip(variances.chain(std::iter::repeat(Variance::EXACT)));
+        let live = all.filter(|(group, _)| group.peak.bytes > 0);
+        let at_mark = |(group, variance): (Group, _)| GroupAtMark { live: group.peak, variance, came: Variance::EXACT };
+        self.mark = live.map(|of| (key(&of.0), at_mark(of))).collect();
+        (self.mark_ns, self.due_ns, self.has_lost) = (newest.message.t1_ns, None, false);
+        self.shared.lock().message = Some(mark_message(self.mark_ns, None));
     }
 
     fn show(&self) {

@@ -278,31 +278,24 @@ impl BoardRow {
 }
 
 /// The orders of rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RowOrder {
-    #[default]
     Live,
+    /// Since the mark.
     Grown,
+    /// In the windows in which a line has been growing.
+    Risen,
     Rate,
     Name,
 }
 
 impl RowOrder {
-    /// The next one.
-    pub(super) fn next(self) -> Self {
-        match self {
-            Self::Live => Self::Grown,
-            Self::Grown => Self::Rate,
-            Self::Rate => Self::Name,
-            Self::Name => Self::Live,
-        }
-    }
-
     /// Sorts rows; equal ones keep their order.
     pub(super) fn sort(self, rows: &mut [&BoardRow]) {
         match self {
             Self::Live => rows.sort_by_key(|row| Reverse(row.live.bytes)),
             Self::Grown => rows.sort_by_key(|row| Reverse(row.grown)),
+            Self::Risen => rows.sort_by_key(|row| Reverse(row.risen)),
             Self::Rate => rows.sort_by_key(|row| Reverse(row.allocated.bytes)),
             Self::Name => rows.sort_by_key(|row| row.label.whole().words()),
         }

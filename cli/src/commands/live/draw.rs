@@ -10,7 +10,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Sparkline};
 
-use super::board::{Board, BoardRow};
+use super::board::{Board, BoardRow, RowOrder};
 use super::view::{KEYS, LiveTab, LiveView};
 use crate::live_windows::message::Lag;
 use crate::reports::capture_info::visible;
@@ -18,6 +18,8 @@ use crate::units::{count, duration, percent, plural, size, size_within};
 
 /// Narrower screens have fewer columns.
 const WIDE: u16 = 100;
+/// So many, without that of intervals.
+const NARROW: usize = 3;
 /// Columns of a chart's label.
 const LABEL: u16 = 10;
 
@@ -30,7 +32,7 @@ pub(super) fn draw(view: &mut LiveView, color: bool, frame: &mut Frame<'_>, area
     let heights = heights.chain([Constraint::Min(1), Constraint::Length(stacks), Constraint::Length(1)]);
     let [title, figures, heap, resident, tabs, head, body, below, foot] = Layout::vertical(heights).areas(area);
     let board = view.board.clone();
-    frame.render_widget(paint.title(view, board.as_deref()), title);
+    frame.render_widget(paint.title(view, board.as_deref(), area.width), title);
     view.page = usize::from(body.height);
     match &board {
         None => frame.render_widget(Paragraph::new("  Reading what was recorded so far …"), body),
@@ -64,7 +66,7 @@ impl LiveStyles {
         Style::new().add_modifier(Modifier::DIM)
     }
 
-    fn title(self, view: &LiveView, board: Option<&Board>) -> Line<'static> {
+    fn title(self, view: &LiveView, board: Option<&Board>, width: u16) -> Line<'static> {
         let bold = Style::new().add_modifier(Modifier::BOLD);
         let mut spans = vec![Span::styled(" memtrack live ", bold)];
         if let Some(board) = board {
@@ -75,14 +77,17 @@ impl LiveStyles {
             };
             spans.push(Span::styled(format!(" {state} "), style));
             spans.push(Span::raw(duration(board.totals.time_ns)));
-            if board.lag.is_behind() {
-                spans.push(Span::styled(behind(board), self.in_color(Color::Yellow)));
-            }
         }
-        if !view.whose.is_empty() {
-            spans.push(Span::styled(format!("  {}", visible(&view.whose)), self.in_color(Color::Cyan)));
+        let whose = if view.whose.is_empty() { String::new() } else { format!("  {}", visible(&view.whose)) };
+        let title = format!("  {}", visible(&view.title));
+        if let Some(board) = board.filter(|board| board.lag.is_behind()) {
+            let taken: usize = spans.iter().map(Span::width).sum();
+            let names = whose.chars().count() + title.chars().count();
+            let room = usize::from(width).saturating_sub(taken + names);
+            spans.push(Span::styled(behind(board, room), self.in_color(Color::Yellow)));
         }
-        spans.push(Span::raw(format!("  {}", visible(&view.title))));
+        spans.push(Span::styled(whose, self.in_color(Color::Cyan)));
+        spans.push(Span::raw(title));
         Line::from(spans)
     }
 
@@ -146,11 +151,10 @@ impl LiveStyles {
         view.selected = view.selected.min(len.saturating_sub(1));
         view.top = top(view.selected, view.top, len, usize::from(body.height));
         frame.render_widget(self.tabs(view, board), tabs);
-        let columns = columns(view.tab, body.width, board.capture.is_sampled());
-        let names: String = columns.iter().map(|(name, width)| format!(" {name:>width$}")).collect();
+        let columns = columns(view.tab, view.order(), body.width, board.capture.is_sampled());
+        let names: String = columns.iter().map(Column::head).collect();
         let width = usize::from(body.width);
-        let subject = if view.tab == LiveTab::Threads { "Thread" } else { "Code" };
-        let text = format!("{names}  {subject}");
+        let text = format!("{names}  {}", subject(view, &rows));
         let style = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
         frame.render_widget(Line::styled(format!("{text:<width$}"), style), head);
         let (top, page) = (view.top, usize::from(body.height));
@@ -317,13 +321,19 @@ impl LiveStyles {
     }
 }
 
-/// How much of the recording is replayed, and what is not.
-fn behind(board: &Board) -> String {
+/// How much of the recording is replayed, and what is not: as much of it as there is room for.
+fn behind(board: &Board, room: usize) -> String {
     let Lag { bytes: _, events, ms } = board.lag;
     let (replayed, all) = (board.totals.events, board.totals.events.saturating_add(events));
     let part = u128::from(replayed) * 100 / u128::from(all.max(1));
-    let late = if ms > 0 { format!("{} behind, ", duration(ms * 1_000_000)) } else { String::new() };
-    format!("  catching up, {part} %: {late}{} events to replay", count(events))
+    let events = format!("{} events to replay", count(events));
+    let short = format!("  catching up, {part} %");
+    let late = format!("{short}: {} behind", duration(ms * 1_000_000));
+    let (medium, long) = match ms {
+        0 => (short.clone(), format!("{short}: {events}")),
+        _ => (late.clone(), format!("{late}, {events}")),
+    };
+    [long, medium].into_iter().find(|text| text.chars().count() <= room).unwrap_or(short)
 }
 
 /// The parts that fit on a line, chosen by rank. None is cut: a number that is cut is another number.
@@ -343,22 +353,79 @@ fn fitting<const N: usize>(parts: [(usize, String); N], width: u16) -> String {
     parts.iter().filter(|(rank, _)| shown[*rank]).map(|(_, part)| part.as_str()).collect()
 }
 
-/// A column: its name and width.
-type Column = (&'static str, usize);
+/// A column.
+struct Column {
+    name: &'static str,
+    width: usize,
+    /// Which of a row's figures it has.
+    figure: usize,
+    /// Whether the rows are sorted by it.
+    is_order: bool,
+}
 
-fn columns(tab: LiveTab, width: u16, is_sampled: bool) -> Vec<Column> {
-    let mut columns: Vec<Column> = match tab {
-        LiveTab::Holders => vec![("Live", 8), ("Part", 7), ("Grown", 9), ("Allocated", 11)],
-        LiveTab::Growth => vec![("Grown", 9), ("Live", 8), ("Blocks", 10), ("Allocated", 11)],
-        LiveTab::Suspects => vec![("Grown", 9), ("Windows", 7), ("Live", 8), ("Allocated", 11)],
-        LiveTab::Threads => vec![("Live", 8), ("Blocks", 10), ("Allocated", 11)],
-    };
-    if width < WIDE {
-        columns.truncate(3);
+impl Column {
+    /// Its head; the tree marks the order in the same way.
+    fn head(&self) -> String {
+        let (name, width) = (self.name, self.width);
+        let mark = if self.is_order { "▾" } else { "" };
+        format!(" {:>width$}", format!("{name}{mark}"))
     }
-    if is_sampled && tab != LiveTab::Suspects {
-        // Of the first figure.
-        columns.insert(1, ("± 95 %", 9));
+}
+
+/// What the rows are about, with what is left out of them.
+fn subject(view: &LiveView, rows: &[&BoardRow]) -> String {
+    if view.tab == LiveTab::Threads {
+        return "Thread".into();
+    }
+    let mark = if view.order() == RowOrder::Name { "▾" } else { "" };
+    if !view.own_only {
+        return format!("Code{mark}");
+    }
+    let sum = match view.tab {
+        LiveTab::Growth => signed(rows.iter().map(|row| row.grown).sum()),
+        _ => size(rows.iter().map(|row| row.live.bytes).sum()),
+    };
+    format!("Own code{mark} only: {sum} (o: all)")
+}
+
+/// The columns that a screen has room for; the one by which rows are sorted is one of them.
+fn columns(tab: LiveTab, order: RowOrder, width: u16, is_sampled: bool) -> Vec<Column> {
+    let names: &[(&str, usize, Option<RowOrder>)] = match tab {
+        LiveTab::Holders => &[
+            ("Live", 8, Some(RowOrder::Live)),
+            ("Part", 7, None),
+            ("Grown", 9, Some(RowOrder::Grown)),
+            ("Allocated", 11, Some(RowOrder::Rate)),
+        ],
+        LiveTab::Growth => &[
+            ("Grown", 9, Some(RowOrder::Grown)),
+            ("Live", 8, Some(RowOrder::Live)),
+            ("Blocks", 10, None),
+            ("Allocated", 11, Some(RowOrder::Rate)),
+        ],
+        LiveTab::Suspects => &[
+            ("Grown", 9, Some(RowOrder::Risen)),
+            ("Windows", 7, None),
+            ("Live", 8, Some(RowOrder::Live)),
+            ("Allocated", 11, Some(RowOrder::Rate)),
+        ],
+        LiveTab::Threads => &[("Live", 8, Some(RowOrder::Live)), ("Blocks", 10, None), ("Allocated", 11, None)],
+    };
+    let has_noise = is_sampled && tab != LiveTab::Suspects;
+    let column = |(at, &(name, width, of)): (usize, &(&'static str, usize, Option<RowOrder>))| {
+        // The first figure has its interval behind it.
+        let figure = if has_noise && at > 0 { at + 1 } else { at };
+        Column { name, width, figure, is_order: of == Some(order) }
+    };
+    let mut columns: Vec<Column> = names.iter().enumerate().map(column).collect();
+    if width < WIDE && columns.len() > NARROW {
+        let last = columns.split_off(NARROW).into_iter().find(|column| column.is_order);
+        if let Some(last) = last {
+            columns[NARROW - 1] = last;
+        }
+    }
+    if has_noise {
+        columns.insert(1, Column { name: "± 95 %", width: 9, figure: 1, is_order: false });
     }
     columns
 }
@@ -377,7 +444,11 @@ fn half((low, high): (u64, u64)) -> u64 {
 }
 
 fn cells(columns: &[Column], figures: &[String]) -> String {
-    columns.iter().zip(figures).map(|((_, width), figure)| format!(" {figure:>width$}")).collect()
+    let cell = |column: &Column| {
+        let (figure, width) = (figures.get(column.figure).map_or("", String::as_str), column.width);
+        format!(" {figure:>width$}")
+    };
+    columns.iter().map(cell).collect()
 }
 
 fn nothing(view: &LiveView, board: &Board) -> String {

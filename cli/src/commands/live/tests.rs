@@ -140,6 +140,66 @@ fn a_view_that_is_behind_says_by_how_much() {
 }
 
 #[test]
+fn a_view_that_is_behind_keeps_its_programs_name_on_a_narrow_screen() {
+    let mut board = Arc::into_inner(board(&LINES, &mut GrowthRecord::default())).unwrap();
+    board.lag = Lag { bytes: 1 << 10, events: 8_560_968, ms: 11_100 };
+    let mut view = LiveView::default();
+    view.update(Arc::new(board));
+    let title = |view: &mut LiveView, width| screen(view, width, 24).remove(0);
+    let narrow = title(&mut view, 80);
+    assert!(narrow.contains("catching up, 0 %: 11.1 s behind  ") && narrow.ends_with("empty.bin"), "{narrow}");
+    let narrower = title(&mut view, 66);
+    assert!(narrower.contains("catching up, 0 %  ") && narrower.ends_with("empty.bin"), "{narrower}");
+    assert!(title(&mut view, 120).contains("behind, 8,560,968 events to replay  empty.bin"));
+}
+
+/// The line with the names of the columns.
+fn head(view: &mut LiveView, width: u16) -> String {
+    screen(view, width, 24).into_iter().find(|line| line.contains("Live") && !line.contains("live")).unwrap()
+}
+
+#[test]
+fn the_column_that_rows_are_sorted_by_is_marked_and_each_view_has_its_own_order() {
+    let mut view = view(&[LINES[0], LINES[1], ("churn", 0, 0, 650_000_000)]);
+    assert_eq!(head(&mut view, 80), "    Live▾    Part     Grown  Code");
+    press(&mut view, "s");
+    assert_eq!(head(&mut view, 80), "     Live    Part    Grown▾  Code");
+    press(&mut view, "s");
+    // It takes the place of another one where there is no room for both.
+    assert_eq!(head(&mut view, 80), "     Live    Part  Allocated▾  Code");
+    assert_eq!(head(&mut view, 120), "     Live    Part     Grown  Allocated▾  Code");
+    assert!(screen(&mut view, 80, 24).iter().any(|line| line.contains("0.0 %    650 MB/s  churn")));
+    press(&mut view, "2");
+    assert_eq!(head(&mut view, 80), "    Grown▾     Live     Blocks  Code");
+    press(&mut view, "3");
+    assert_eq!(head(&mut view, 80), "    Grown▾ Windows     Live  Code");
+    press(&mut view, "sss");
+    assert_eq!(head(&mut view, 80), "     Grown Windows     Live  Code▾");
+    press(&mut view, "1");
+    assert_eq!(head(&mut view, 80), "     Live    Part  Allocated▾  Code");
+    press(&mut view, "ss3s");
+    assert_eq!(head(&mut view, 80), "    Grown▾ Windows     Live  Code");
+    press(&mut view, "1");
+    assert_eq!(head(&mut view, 80), "    Live▾    Part     Grown  Code");
+}
+
+#[test]
+fn a_view_of_own_code_only_says_so_with_what_it_holds() {
+    let mut board = Arc::into_inner(board(&LINES, &mut GrowthRecord::default())).unwrap();
+    for row in &mut board.rows {
+        row.is_own = row.label.whole().words().starts_with("load");
+    }
+    let mut view = LiveView::default();
+    view.update(Arc::new(board));
+    press(&mut view, "o");
+    assert_eq!(head(&mut view, 80), "    Live▾    Part     Grown  Own code only: 300 kB (o: all)");
+    press(&mut view, "2");
+    assert_eq!(head(&mut view, 80), "    Grown▾     Live     Blocks  Own code only: 0 B (o: all)");
+    press(&mut view, "o");
+    assert_eq!(head(&mut view, 80), "    Grown▾     Live     Blocks  Code");
+}
+
+#[test]
 fn tabs_have_the_rows_that_they_are_named_after() {
     let mut view = view(&LINES);
     assert_eq!(named(&mut view), ["900 kB Cache.put", "300 kB load", "1.00 kB parse"]);

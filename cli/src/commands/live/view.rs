@@ -22,7 +22,7 @@ pub(super) const KEYS: [(&str, &str); 15] = [
     ("r", "set the mark: growth counts from this moment on"),
     ("t", "the call tree of what is live now"),
     ("o", "own code only, or all lines"),
-    ("s", "sort by live, growth, rate (of all lines), name"),
+    ("s", "sort this view by live, growth, rate (of all lines), name: ▾"),
     ("n N a", "the next process, the previous one; all of the recording"),
     ("/", "search for a function or file"),
     ("p Space", "pause: figures stay as they are, the recording goes on"),
@@ -44,6 +44,16 @@ pub(super) enum LiveTab {
 
 impl LiveTab {
     pub(super) const ALL: [Self; 4] = [Self::Holders, Self::Growth, Self::Suspects, Self::Threads];
+
+    /// The orders that its rows may have; its own is the first.
+    fn orders(self) -> &'static [RowOrder] {
+        match self {
+            Self::Holders => &[RowOrder::Live, RowOrder::Grown, RowOrder::Rate, RowOrder::Name],
+            Self::Growth => &[RowOrder::Grown, RowOrder::Rate, RowOrder::Name, RowOrder::Live],
+            Self::Suspects => &[RowOrder::Risen, RowOrder::Live, RowOrder::Rate, RowOrder::Name],
+            Self::Threads => &[RowOrder::Live],
+        }
+    }
 }
 
 /// The view.
@@ -56,8 +66,8 @@ pub(super) struct LiveView {
     /// Which of several processes is shown; empty: there is one.
     pub(super) whose: String,
     pub(super) tab: LiveTab,
-    /// `None`: the order of the tab.
-    pub(super) order: Option<RowOrder>,
+    /// By tab, which of its orders the rows have.
+    orders: [usize; LiveTab::ALL.len()],
     pub(super) own_only: bool,
     pub(super) selected: usize,
     pub(super) page: usize,
@@ -134,7 +144,7 @@ impl LiveView {
         let is_shown = |row: &&BoardRow| {
             let fits = match self.tab {
                 // By rate, lines count that hold nothing.
-                LiveTab::Holders => row.live.bytes > 0 || self.order == Some(RowOrder::Rate) && row.allocated.bytes > 0,
+                LiveTab::Holders => row.live.bytes > 0 || self.order() == RowOrder::Rate && row.allocated.bytes > 0,
                 LiveTab::Growth => row.grown != 0,
                 LiveTab::Suspects => row.is_suspect(board.totals.live.bytes),
                 LiveTab::Threads => false,
@@ -143,13 +153,14 @@ impl LiveView {
             fits && is_owned && (wanted.is_empty() || row.label.whole().words().to_lowercase().contains(&wanted))
         };
         let mut rows: Vec<&BoardRow> = board.rows.iter().filter(is_shown).collect();
-        match (self.order, self.tab) {
-            (Some(order), _) => order.sort(&mut rows),
-            (None, LiveTab::Growth) => RowOrder::Grown.sort(&mut rows),
-            (None, LiveTab::Suspects) => rows.sort_by_key(|row| std::cmp::Reverse(row.risen)),
-            (None, LiveTab::Holders | LiveTab::Threads) => RowOrder::Live.sort(&mut rows),
-        }
+        self.order().sort(&mut rows);
         rows
+    }
+
+    /// The order of the rows of the tab.
+    pub(super) fn order(&self) -> RowOrder {
+        let orders = self.tab.orders();
+        orders[self.orders[self.tab as usize] % orders.len()]
     }
 
     /// The number of rows of the tab.
@@ -206,7 +217,7 @@ impl LiveView {
                     self.resume();
                 }
             }
-            KeyCode::Char('s') => self.order = Some(self.order.unwrap_or_default().next()),
+            KeyCode::Char('s') => self.orders[self.tab as usize] += 1,
             KeyCode::Char('o') => (self.own_only, self.selected) = (!self.own_only, 0),
             KeyCode::Enter => self.stacks = !self.stacks,
             KeyCode::Esc if self.stacks => self.stacks = false,
@@ -219,7 +230,7 @@ impl LiveView {
     }
 
     fn show_tab(&mut self, number: usize) {
-        (self.tab, self.selected, self.top, self.order) = (LiveTab::ALL[number], 0, 0, None);
+        (self.tab, self.selected, self.top) = (LiveTab::ALL[number], 0, 0);
     }
 
     fn go(&mut self, code: KeyCode) {

@@ -122,7 +122,7 @@ pub(crate) fn check(target: &TargetProcess, tracee: &Tracee, purpose: Purpose) -
 fn unknown(purpose: Purpose) -> Refusal {
     let mut names: Vec<_> = purpose.needed().chain(purpose.tried()).map(|(name, ..)| *name).collect();
     names.dedup();
-    Refusal::Seccomp("a filter that only root may read", names.join(", "))
+    Refusal::SeccompUnread(names.join(", "))
 }
 
 /// The needed calls that a filter forbids.

@@ -120,9 +120,15 @@ pub enum Refusal {
     /// It has a filter for system calls that might kill it.
     #[error(
         "the process is restricted in its system calls (seccomp: {0}), and memtrack's might be refused or end it; permit {1} \
-         in the filter, or run memtrack as root (with CAP_SYS_ADMIN), which can read the filter"
+         in the filter"
     )]
     Seccomp(&'static str, String),
+    /// The same, and nobody knows what the filter permits.
+    #[error(
+        "the process is restricted in its system calls (seccomp: a filter that only root may read), and memtrack's might be \
+         refused or end it; permit {0} in the filter, or run memtrack as root (with CAP_SYS_ADMIN), which can read the filter"
+    )]
+    SeccompUnread(String),
     /// The trap signal is ignored.
     #[error("the program ignores the signal SIGTRAP, which memtrack needs for a moment")]
     IgnoresTrap,

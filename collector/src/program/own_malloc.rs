@@ -6,8 +6,8 @@
 
 use std::fs::File;
 
-use object::elf::{FileHeader64, SHN_UNDEF, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC, Sym64};
-use object::read::elf::{FileHeader, SectionHeader, Sym};
+use object::elf::{FileHeader64, PT_INTERP, SHN_UNDEF, SHT_DYNSYM, STT_FUNC, STT_GNU_IFUNC, Sym64};
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use object::{LittleEndian, ReadCache};
 
 /// Executables with larger tables of dynamic symbols are taken to define none.
@@ -15,10 +15,25 @@ const LARGEST_TABLE: u64 = 4 << 20;
 
 /// Files with more sections, of which even very large ones have some thousands, are not read.
 const MOST_SECTIONS: u32 = 1 << 16;
+/// The same for segments, of which there are a dozen.
+const MOST_SEGMENTS: u32 = 1 << 12;
 
-/// Whether this process's executable does. `false`, too, where it cannot be read.
+/// Whether this process's executable does. `false`, too, where it cannot be read; and where it is the loader, which was told to run
+/// a program and up to glibc 2.32 defines a malloc for itself.
 pub(crate) fn is_defined(pid: i32) -> bool {
-    File::open(format!("/proc/{pid}/exe")).ok().and_then(|file| defines(&file, &[b"malloc"])).unwrap_or(false)
+    let file = File::open(format!("/proc/{pid}/exe"));
+    file.ok().and_then(|file| Some(is_program(&file)? && defines(&file, &[b"malloc"])?)).unwrap_or(false)
+}
+
+/// Whether the file names a loader that is to load it.
+fn is_program(file: &File) -> Option<bool> {
+    let cache = ReadCache::new(file);
+    let header = FileHeader64::<LittleEndian>::parse(&cache).ok()?;
+    if header.phnum(LittleEndian, &cache).ok()? > MOST_SEGMENTS {
+        return None;
+    }
+    let segments = header.program_headers(LittleEndian, &cache).ok()?;
+    Some(segments.iter().any(|segment| segment.p_type(LittleEndian) == PT_INTERP))
 }
 
 /// The header of a file whose table of sections is no larger than linkers make it.
@@ -84,5 +99,17 @@ mod tests {
             assert_eq!(built(directory.path(), &hidden, options), Some(false), "{options:?}");
         }
         assert_eq!(in_file(Path::new("/dev/null")), None);
+    }
+
+    /// As the loader is, which runs programs: it defines malloc, and no loader loads it.
+    #[test]
+    fn a_program_that_defines_malloc_is_one_that_a_loader_loads() {
+        let directory = tempfile::tempdir().unwrap();
+        let is_program = |options: &[&str]| {
+            assert_eq!(built(directory.path(), &format!("{DEFINES}{CALLS}"), options), Some(true), "{options:?}");
+            super::is_program(&std::fs::File::open(directory.path().join("p")).unwrap())
+        };
+        assert_eq!(is_program(&["-O1"]), Some(true));
+        assert_eq!(is_program(&["-O1", "-shared", "-fPIC"]), Some(false));
     }
 }

@@ -83,6 +83,8 @@ impl RecordingServer {
 /// Why `detach` is refused.
 const BEGUN_BY_RUN: &str = "this recording was begun by 'memtrack run', so it ends with its program";
 const BEGUN_BY_PROGRAM: &str = "the program itself began this recording, and ends it";
+/// Why `stop` is refused where `detach` is not.
+const BEGUN_BY_ATTACH: &str = "this recording was begun by 'memtrack attach': 'memtrack detach' ends it";
 
 /// Executes commands on the recording of a program and its children.
 pub(crate) struct RecordingCommands {
@@ -250,6 +252,10 @@ impl CommandHandler for RecordingCommands {
 
     fn live(&self, pid: Option<u32>, every: Duration, subscriber: Subscriber) -> Result<(), String> {
         self.engine.watch(self.watched(pid)?, every, subscriber)
+    }
+
+    fn stop(&self, _pid: Option<u32>) -> Result<StopAnswer, String> {
+        Err(if self.ends.is_some() { BEGUN_BY_ATTACH } else { self.refusal }.into())
     }
 
     fn detach(&self) -> Result<StopAnswer, String> {

@@ -5,13 +5,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use memtrack_collector::control::ControlError;
-use memtrack_collector::control::protocol::{ControlCommand, StartAnswer, StopAnswer};
+use memtrack_collector::control::protocol::{ControlCommand, ProcessStatus, StartAnswer, StopAnswer};
+use memtrack_reader::source::CaptureReader;
 
 use crate::args::running::{EndArgs, StartArgs};
 use crate::commands::run::restore;
-use crate::control::recordings;
+use crate::control::recordings::{self, RunningRecording};
 use crate::message;
 use crate::reports::capture_info::quoted_path;
 use crate::units::count;
@@ -64,6 +65,7 @@ pub(crate) fn start(options: &StartArgs) -> Result<u8> {
 
 fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
     let mut recording = recordings::of(options.pid)?;
+    let captures = captures(&recording);
     let mut answer = recording.client.ask::<StopAnswer>(command.clone());
     if matches!(answer, Err(ControlError::Ended))
         && let Ok(other) = recordings::of(options.pid)
@@ -72,6 +74,9 @@ fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
         // The one that was asked was ending already, and the process has got another since.
         recording = other;
         answer = recording.client.ask(command.clone());
+    }
+    if matches!((&answer, &command), (Err(ControlError::Ended), ControlCommand::Detach)) {
+        answer = Ok(finished(recording.client.pid(), captures)?);
     }
     let answer = answer?;
     if !options.quiet {
@@ -82,6 +87,31 @@ fn end(options: &EndArgs, command: ControlCommand, how: &str) -> Result<u8> {
         message::line(format_args!("memtrack: process {pid} {how}: {captures}"));
     }
     Ok(0)
+}
+
+/// The captures of a recording, by paths that stay when its recording process has ended.
+fn captures(recording: &RunningRecording) -> Vec<PathBuf> {
+    let of =
+        |process: &ProcessStatus| Some(recordings::as_seen_here(process.capture.as_ref()?, recording.status.recorder));
+    recording.status.processes.iter().filter_map(of).collect()
+}
+
+/// What a recording process that has ended without an answer had done of what it was asked for. Where the process is not as it was
+/// before, as a recording process that was killed leaves it, this puts it back.
+fn finished(pid: u32, captures: Vec<PathBuf>) -> Result<StopAnswer> {
+    if recordings::of(Some(pid)).is_ok() {
+        return Err(ControlError::Ended.into());
+    }
+    restore(pid.cast_signed())?;
+    let is_complete = |path: &PathBuf| CaptureReader::open(path).is_ok_and(|capture| capture.complete());
+    if captures.iter().all(is_complete) {
+        return Ok(StopAnswer { captures });
+    }
+    bail!(
+        "the recording process has ended without completing {}, which has what was written until then; process {pid} is as it was \
+         before",
+        named(&captures)
+    )
 }
 
 /// Captures in a message. Of a server that starts its workers again there may be thousands, which are named after the first one.

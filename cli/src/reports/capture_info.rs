@@ -422,7 +422,7 @@ const LAST_SUMS: &str =
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where that is not statically linked or \
                         set-user-ID, finds memtrack's library (which it does not in another root directory), and can connect to memtrack, \
-                        for which it needs a free file descriptor (ulimit -n)";
+                        for which it needs a free file descriptor (ulimit -n) and 30 MB of address space (ulimit -v)";
 
 /// Bytes of the capture as text; invalid UTF-8 and control characters are escaped.
 pub(crate) fn text(bytes: &[u8]) -> String {

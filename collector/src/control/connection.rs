@@ -77,6 +77,11 @@ impl ControlConnection {
         self.output.is_empty() && !self.is_busy && self.subscription.as_ref().is_none_or(SubscriberQueue::is_empty)
     }
 
+    /// Whether it has not taken what waits for it for so long.
+    pub(super) fn is_still(&self, time: Duration, now: Instant) -> bool {
+        !self.is_busy && now.saturating_duration_since(self.moved) > time
+    }
+
     /// Reads what is there, once.
     pub(super) fn read(&mut self, now: Instant) -> Result<(), Dropped> {
         let mut piece = [0; PIECE];

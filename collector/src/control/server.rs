@@ -22,8 +22,9 @@ use super::worker::CommandWorker;
 const MOST_CLIENTS: usize = 64;
 /// Clients that are accepted between two looks at the others.
 const ACCEPTED_AT_ONCE: usize = 8;
-/// How long clients may take to read what waits for them at the end.
+/// How long clients may take to read what waits for them at the end, and how long commands that are being executed then.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_COMMANDS: Duration = Duration::from_secs(10);
 /// How often times are checked while clients are connected, in milliseconds.
 const LOOK_MS: i32 = 500;
 
@@ -46,8 +47,9 @@ impl ControlServer {
         let (waker, woken) = wake::pair()?;
         let greeting = line(&Greeting { memtrack: PROTOCOL_VERSION, version: env!("CARGO_PKG_VERSION").into(), pid });
         let worker = CommandWorker::new(handler, waker.clone(), MOST_CLIENTS);
+        let (clients, accepted, settling) = (Vec::new(), 0, (0, Instant::now()));
         let control =
-            ControlThread { listener, woken, worker, waker: waker.clone(), greeting, clients: Vec::new(), accepted: 0 };
+            ControlThread { listener, woken, worker, waker: waker.clone(), greeting, clients, accepted, settling };
         let answer = move || control.run();
         let thread = match waiting {
             Some(thread) => thread.execute(answer),
@@ -63,11 +65,11 @@ impl ControlServer {
         self.file = None;
     }
 
-    /// Ends when the clients have taken what waits for them, or a little later.
+    /// Ends when commands are answered that were asked before, and the clients have taken what waits for them, or a little later.
     pub fn finish(self) {
         let begun = Instant::now();
         let look = self.waker.ask_to_settle();
-        while !self.waker.has_settled(look) && begun.elapsed() < LAST_WORDS {
+        while !self.waker.has_settled(look) && begun.elapsed() < LAST_COMMANDS {
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -90,6 +92,8 @@ struct ControlThread {
     clients: Vec<ControlConnection>,
     /// Clients so far.
     accepted: u64,
+    /// The newest question whether all clients are told everything, and when it was seen.
+    settling: (u32, Instant),
 }
 
 impl ControlThread {
@@ -102,9 +106,14 @@ impl ControlThread {
             }
             let now = Instant::now();
             let settling = self.waker.settling();
+            if settling != self.settling.0 {
+                self.settling = (settling, now);
+            }
             self.take_answers();
             self.serve(&ready.clients, now);
-            if self.clients.iter().all(ControlConnection::is_told) {
+            let is_late = now.saturating_duration_since(self.settling.1) > LAST_WORDS;
+            let is_still = |client: &ControlConnection| is_late && client.is_still(LAST_WORDS, now);
+            if self.clients.iter().all(|client| client.is_told() || is_still(client)) {
                 self.waker.settle(settling);
             }
             if ready.connects {

@@ -4,16 +4,19 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::directory::sockets_in;
-use super::protocol::{ControlCommand, MAX_REQUEST, MarkAnswer, RecordingStatus, SnapshotAnswer};
+use super::protocol::{ControlCommand, MAX_REQUEST, MarkAnswer, RecordingStatus, SnapshotAnswer, StopAnswer};
 use super::{CommandHandler, ControlClient, ControlError, ControlServer, ControlSocket, Subscriber};
 use crate::fake_target::HANGS;
 
 #[derive(Default)]
 struct FakeRecording {
+    /// Is told when a command to detach has come.
+    detaching: Mutex<Option<Sender<()>>>,
     marks: Mutex<Vec<String>>,
     subscribers: Mutex<Vec<Subscriber>>,
 }
@@ -41,6 +44,14 @@ impl CommandHandler for FakeRecording {
 
     fn snapshot(&self, _pid: Option<u32>) -> Result<SnapshotAnswer, String> {
         Err("not now".into())
+    }
+
+    fn detach(&self) -> Result<StopAnswer, String> {
+        let detaching = self.detaching.lock().unwrap().take();
+        detaching.ok_or("not now")?.send(()).unwrap();
+        // As on a machine that gives the thread no time.
+        std::thread::sleep(Duration::from_millis(1500));
+        Ok(StopAnswer { captures: vec!["whole.bin".into()] })
     }
 
     fn live(&self, _pid: Option<u32>, _every: Duration, subscriber: Subscriber) -> Result<(), String> {
@@ -112,6 +123,19 @@ fn requests_are_answered() {
         let error = client.ask::<serde_json::Value>(command).unwrap_err();
         assert!(matches!(&error, ControlError::Refused(text) if text.contains(expected)), "{error}");
     }
+}
+
+/// However long the answer to a command takes that has come: its client gets it.
+#[test]
+fn a_server_that_ends_answers_the_command_that_is_being_executed() {
+    let mut running = Running::new();
+    let mut client = running.connect();
+    let (sender, came) = channel();
+    *running.recording.detaching.lock().unwrap() = Some(sender);
+    let asking = std::thread::spawn(move || client.ask::<StopAnswer>(ControlCommand::Detach));
+    came.recv_timeout(HANGS).unwrap();
+    running.server.take().unwrap().finish();
+    assert_eq!(asking.join().unwrap().unwrap().captures, [PathBuf::from("whole.bin")]);
 }
 
 /// A recording that is ending is none to choose, and those who have chosen it are answered.

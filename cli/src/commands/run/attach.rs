@@ -32,8 +32,6 @@ use crate::units::plural;
 
 /// How often to look whether the program has ended.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long a client may take to read the last answer.
-const LAST_ANSWER: Duration = Duration::from_millis(100);
 /// The exit status of one that was interrupted before it recorded, as a shell has it for Ctrl-C.
 const INTERRUPTED: u8 = 130;
 /// How many children are named.
@@ -110,10 +108,11 @@ pub(crate) fn run(options: &AttachArgs) -> Result<u8> {
     let answer = failed.map_or(Ok(captures), |reason| Err(format!("{}: {reason}", path.display())));
     // Those, too, that have come since.
     for asked in request.into_iter().chain(requests.try_iter()).filter_map(|request| request.answer) {
-        if asked.send(answer.clone()).is_ok() {
-            std::thread::sleep(LAST_ANSWER);
-        }
+        // Nobody waits any more, where this fails.
+        let _ = asked.send(answer.clone());
     }
+    // Whoever asks later is told that it is ending.
+    drop(requests);
     server.into_iter().for_each(handler::RecordingServer::end);
     Ok(0)
 }

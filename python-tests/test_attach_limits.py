@@ -1,0 +1,144 @@
+"""Programs that may have little more memory, and recording processes that end without an answer: no program is ended or changed."""
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from conftest import PATIENCE
+
+WAITS = """
+import sys
+print("ready", flush=True)
+sys.stdin.read()
+kept = [bytearray(1000) for _ in range(1000)]
+print("done", flush=True)
+"""
+
+
+def waiting():
+    program = subprocess.Popen([sys.executable, "-c", WAITS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert program.stdout.readline() == "ready\n"
+    return program
+
+
+def memory(pid, name):
+    """A figure of the process, in bytes."""
+    return int(re.search(name + r":\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())[1]) << 10
+
+
+@pytest.mark.parametrize("limit, option, used", [(resource.RLIMIT_AS, "as", "VmSize"), (resource.RLIMIT_DATA, "data", "VmData")])
+def test_a_program_with_little_memory_left_is_refused_untouched(executable, tmp_path, limit, option, used):
+    program = waiting()
+    maps = Path(f"/proc/{program.pid}/maps").read_text()
+    attach = [executable, "attach", "-q", "-o", tmp_path / "a.bin", "--duration", "10ms", str(program.pid)]
+    for left in (0, 2, 17, 18, 19, 20, 21, 24):
+        resource.prlimit(program.pid, limit, (memory(program.pid, used) + (left << 20), resource.RLIM_INFINITY))
+        refused = subprocess.run(attach, capture_output=True, text=True)
+        assert refused.returncode == 1 and f"prlimit --pid {program.pid} --{option}=unlimited" in refused.stderr, refused.stderr
+        assert re.search(rf"only {left * 1024 * 1024 // 1_000_000} MB more", refused.stderr), refused.stderr
+        assert Path(f"/proc/{program.pid}/maps").read_text() == maps
+    assert not (tmp_path / "a.bin").exists()
+    # With what it says that it needs it takes it, and puts the program back.
+    needed = int(re.search(r"needs about (\d+) MB", refused.stderr)[1]) * 1_000_000 + 1_000_000
+    resource.prlimit(program.pid, limit, (memory(program.pid, used) + needed, resource.RLIM_INFINITY))
+    attached = subprocess.run(attach, capture_output=True, text=True)
+    assert (attached.returncode, attached.stderr) == (0, "")
+    assert program.communicate(timeout=PATIENCE)[0] == "done\n" and program.returncode == 0
+
+
+BLOCKS = """
+#include <stdio.h>
+#include <stdlib.h>
+int main(void) {
+    int blocks = 0;
+    for (; blocks < 300; blocks++) {
+        char *block = malloc(10000);
+        if (block == NULL) break;
+        *(volatile char *)block = 1;
+    }
+    printf("%d\\n", blocks);
+}
+"""
+
+
+def test_a_program_under_a_limit_of_address_space_has_what_it_would_have(executable, tmp_path):
+    compiler = shutil.which("cc") or pytest.skip("there is no C compiler")
+    (tmp_path / "blocks.c").write_text(BLOCKS)
+    subprocess.run([compiler, "-o", tmp_path / "blocks", tmp_path / "blocks.c"], check=True)
+    # With less than that the library itself, which the loader maps, leaves too little.
+    for megabytes in range(16, 41, 2):
+        limited = ["prlimit", f"--as={megabytes * 1_000_000}", tmp_path / "blocks"]
+        command = [executable, "run", "-q", "-f", "-o", tmp_path / "a.bin", "--", *limited]
+        told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert (told.returncode, told.stdout) == (0, "300\n"), megabytes
+
+
+def recorder(directory, pid, capture):
+    """A recording process of a process that has this capture, and ends when it is asked to detach."""
+    (directory / "memtrack").mkdir(mode=0o700)
+    listening = socket.socket(socket.AF_UNIX)
+    path = directory / "memtrack" / f"{pid}.sock"
+    listening.bind(str(path))
+    listening.listen()
+
+    def answer(client):
+        client.sendall(json.dumps({"memtrack": 1, "version": "0", "pid": pid}).encode() + b"\n")
+        process = {"pid": pid, "number": 0, "state": "recording", "record_bytes": 9, "capture": str(capture), "command_line": []}
+        for line in client.makefile():
+            request = json.loads(line)
+            if request["command"] == "detach":
+                path.unlink()
+                client.shutdown(socket.SHUT_RDWR)
+                return
+            status = {"recorder": os.getpid(), "processes": [process]}
+            client.sendall(json.dumps({"id": request["id"], "ok": status}).encode() + b"\n")
+
+    def attend(client):
+        with contextlib.suppress(OSError):
+            # One that looks whether somebody listens goes at once.
+            answer(client)
+
+    def serve():
+        while True:
+            threading.Thread(target=attend, args=[listening.accept()[0]], daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_detach_whose_recorder_ends_without_an_answer_has_succeeded_where_all_is_done(executable, tmp_path, complete):
+    capture = tmp_path / "a.bin"
+    subprocess.run([executable, "run", "-q", "-o", capture, sys.executable, "-c", "pass"], check=True)
+    if not complete:
+        capture.write_bytes(capture.read_bytes()[:-100])
+    program = waiting()
+    recorder(tmp_path, program.pid, capture)
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    told = subprocess.run([executable, "detach", str(program.pid)], capture_output=True, text=True, env=environment, timeout=PATIENCE)
+    if complete:
+        assert (told.returncode, told.stderr) == (0, f"memtrack: process {program.pid} detached: {capture}\n")
+    else:
+        assert told.returncode == 1 and f"without completing {capture}" in told.stderr, told.stderr
+    program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0
+
+
+def test_stop_of_an_attached_recording_names_detach(executable, tmp_path):
+    program = waiting()
+    attach = [executable, "attach", "-q", "--detached", "-o", tmp_path / "a.bin", str(program.pid)]
+    subprocess.run(attach, check=True)
+    stopped = subprocess.run([executable, "stop", str(program.pid)], capture_output=True, text=True)
+    assert stopped.returncode == 1 and "'memtrack detach' ends it" in stopped.stderr, stopped.stderr
+    subprocess.run([executable, "detach", "-q", str(program.pid)], check=True)
+    program.communicate(timeout=PATIENCE)
+    assert program.returncode == 0

@@ -151,18 +151,20 @@ fn follow(
     shared: Arc<Shared>,
     asked: Receiver<FeedRequest>,
 ) -> Result<()> {
+    let mut due_ns = None;
     if let Some(subscription) = subscription {
         let mut received = received::ReceivedWindows::new(subscription, &source, &shared, &asked);
         if !received.run()? {
             return Ok(());
         }
+        due_ns = received.mark_moment();
     }
     let follower = match follower {
         Some(follower) => follower,
         None => LiveFollower::open(source.path(), None)?,
     };
     let (mark, before) = (GrowthStart::default(), Before::default());
-    Follow { source, follower, every, shared, asked, mark, due_ns: None, before }.run()
+    Follow { source, follower, every, shared, asked, mark, due_ns, before }.run()
 }
 
 /// When the mark is set that was asked for at a moment, in nanoseconds since recording began; `None`: at once. Where the view is

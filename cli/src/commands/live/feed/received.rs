@@ -123,6 +123,11 @@ impl<'a> ReceivedWindows<'a> {
         }
     }
 
+    /// When the mark was set that was set last, or is to be set; for whoever reads the capture from its begin.
+    pub(super) fn mark_moment(&self) -> Option<u64> {
+        self.due_ns.or(Some(self.mark_ns).filter(|mark_ns| *mark_ns > 0))
+    }
+
     /// Growth counts from the end of the newest window.
     fn set_mark(&mut self) {
         let Some(newest) = &self.newest else { return };

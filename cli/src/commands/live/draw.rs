@@ -11,15 +11,12 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Sparkline};
 
 use super::board::{Board, BoardRow, RowOrder};
+use super::columns::{Column, cells, columns};
 use super::view::{KEYS, LiveTab, LiveView};
 use crate::live_windows::message::Lag;
 use crate::reports::capture_info::visible;
 use crate::units::{count, duration, percent, plural, size, size_within};
 
-/// Narrower screens have fewer columns.
-const WIDE: u16 = 100;
-/// So many, without that of intervals.
-const NARROW: usize = 3;
 /// Columns of a chart's label.
 const LABEL: u16 = 10;
 
@@ -353,25 +350,6 @@ fn fitting<const N: usize>(parts: [(usize, String); N], width: u16) -> String {
     parts.iter().filter(|(rank, _)| shown[*rank]).map(|(_, part)| part.as_str()).collect()
 }
 
-/// A column.
-struct Column {
-    name: &'static str,
-    width: usize,
-    /// Which of a row's figures it has.
-    figure: usize,
-    /// Whether the rows are sorted by it.
-    is_order: bool,
-}
-
-impl Column {
-    /// Its head; the tree marks the order in the same way.
-    fn head(&self) -> String {
-        let (name, width) = (self.name, self.width);
-        let mark = if self.is_order { "▾" } else { "" };
-        format!(" {:>width$}", format!("{name}{mark}"))
-    }
-}
-
 /// What the rows are about, with what is left out of them.
 fn subject(view: &LiveView, rows: &[&BoardRow]) -> String {
     if view.tab == LiveTab::Threads {
@@ -388,48 +366,6 @@ fn subject(view: &LiveView, rows: &[&BoardRow]) -> String {
     format!("Own code{mark} only: {sum} (o: all)")
 }
 
-/// The columns that a screen has room for; the one by which rows are sorted is one of them.
-fn columns(tab: LiveTab, order: RowOrder, width: u16, is_sampled: bool) -> Vec<Column> {
-    let names: &[(&str, usize, Option<RowOrder>)] = match tab {
-        LiveTab::Holders => &[
-            ("Live", 8, Some(RowOrder::Live)),
-            ("Part", 7, None),
-            ("Grown", 9, Some(RowOrder::Grown)),
-            ("Allocated", 11, Some(RowOrder::Rate)),
-        ],
-        LiveTab::Growth => &[
-            ("Grown", 9, Some(RowOrder::Grown)),
-            ("Live", 8, Some(RowOrder::Live)),
-            ("Blocks", 10, None),
-            ("Allocated", 11, Some(RowOrder::Rate)),
-        ],
-        LiveTab::Suspects => &[
-            ("Grown", 9, Some(RowOrder::Risen)),
-            ("Windows", 7, None),
-            ("Live", 8, Some(RowOrder::Live)),
-            ("Allocated", 11, Some(RowOrder::Rate)),
-        ],
-        LiveTab::Threads => &[("Live", 8, Some(RowOrder::Live)), ("Blocks", 10, None), ("Allocated", 11, None)],
-    };
-    let has_noise = is_sampled && tab != LiveTab::Suspects;
-    let column = |(at, &(name, width, of)): (usize, &(&'static str, usize, Option<RowOrder>))| {
-        // The first figure has its interval behind it.
-        let figure = if has_noise && at > 0 { at + 1 } else { at };
-        Column { name, width, figure, is_order: of == Some(order) }
-    };
-    let mut columns: Vec<Column> = names.iter().enumerate().map(column).collect();
-    if width < WIDE && columns.len() > NARROW {
-        let last = columns.split_off(NARROW).into_iter().find(|column| column.is_order);
-        if let Some(last) = last {
-            columns[NARROW - 1] = last;
-        }
-    }
-    if has_noise {
-        columns.insert(1, Column { name: "± 95 %", width: 9, figure: 1, is_order: false });
-    }
-    columns
-}
-
 /// The figures, with half the interval of the first one behind it.
 fn with_noise<const N: usize>(figures: [String; N], noise: Option<u64>) -> Vec<String> {
     let mut figures = Vec::from(figures);
@@ -441,14 +377,6 @@ fn with_noise<const N: usize>(figures: [String; N], noise: Option<u64>) -> Vec<S
 
 fn half((low, high): (u64, u64)) -> u64 {
     (high - low) / 2
-}
-
-fn cells(columns: &[Column], figures: &[String]) -> String {
-    let cell = |column: &Column| {
-        let (figure, width) = (figures.get(column.figure).map_or("", String::as_str), column.width);
-        format!(" {figure:>width$}")
-    };
-    columns.iter().map(cell).collect()
 }
 
 fn nothing(view: &LiveView, board: &Board) -> String {

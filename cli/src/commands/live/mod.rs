@@ -4,6 +4,7 @@
 
 pub(crate) mod beside_program;
 mod board;
+mod columns;
 mod draw;
 mod feed;
 mod lines;

@@ -132,8 +132,7 @@ impl Area {
     /// of most slots are mapped only when they are [needed](Self::ensure_mapped).
     ///
     /// # Errors
-    /// The system's error when it cannot be mapped, or leaves this process next to no address space; `InvalidData` when it has
-    /// another layout.
+    /// The system's error when it cannot be mapped, or leaves next to no address space; `InvalidData` when it has another layout.
     pub fn open(file: BorrowedFd<'_>, slots: u32) -> io::Result<Self> {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -186,8 +185,7 @@ impl Area {
         }
     }
 
-    /// The control page at another place, where it stays what it is after [`Area::part`], for good. `None`: the system refuses. Allocates
-    /// nothing.
+    /// The control page at another place, where it outlasts [`Area::part`]. `None`: the system refuses. Allocates nothing.
     #[must_use]
     pub fn control_apart(&self) -> Option<&'static ControlPage> {
         // SAFETY: a mapping of the control page, which nobody unmaps, and all of whose fields are atomics.

@@ -142,3 +142,47 @@ def test_stop_of_an_attached_recording_names_detach(executable, tmp_path):
     subprocess.run([executable, "detach", "-q", str(program.pid)], check=True)
     program.communicate(timeout=PATIENCE)
     assert program.returncode == 0
+
+
+LOADS = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+static long size_kb(void) {
+    char line[256];
+    long kb = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, status)) if (sscanf(line, "VmSize: %ld", &kb) == 1) break;
+    fclose(status);
+    return kb;
+}
+int main(int argc, char **argv) {
+    int loaded = 0;
+    free(malloc(100000));
+    dlclose(dlopen(argv[1], RTLD_NOW));
+    struct rlimit limit;
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = (size_kb() + 40) * 1024;
+    setrlimit(RLIMIT_AS, &limit);
+    for (int i = 0; i < 2000; i++) {
+        void *library = dlopen(argv[1], RTLD_NOW);
+        if (library != NULL) { loaded++; dlclose(library); }
+    }
+    printf("%d\n", loaded);
+}
+"""
+
+
+@pytest.mark.parametrize("option", ["--native", "--no-native"])
+def test_a_program_without_room_loads_libraries_as_often_as_it_likes(executable, tmp_path, option):
+    """What memtrack needs for each comes from a reserve that is not filled again."""
+    (tmp_path / "plugin.c").write_text("int plugin(void) { return 1; }\n")
+    (tmp_path / "loads.c").write_text(LOADS)
+    plugin, program = tmp_path / "plugin.so", tmp_path / "loads"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plugin, tmp_path / "plugin.c"], check=True)
+    subprocess.run(["gcc", "-o", program, tmp_path / "loads.c", "-ldl"], check=True)
+    plain = subprocess.run([program, plugin], capture_output=True, text=True, check=True)
+    command = [executable, "run", "-q", option, "-o", tmp_path / "c.bin", "--", program, plugin]
+    recorded = subprocess.run(command, capture_output=True, text=True)
+    assert (recorded.returncode, recorded.stdout) == (0, plain.stdout), recorded.stderr

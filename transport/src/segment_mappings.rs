@@ -95,14 +95,13 @@ impl SegmentMappings {
         // SAFETY: the mapping holds the segments of the first group.
         let start = unsafe { space.base.add(space.offset(0)) };
         space.groups[0].store(start.as_ptr(), Relaxed);
-        // Some emulated kernels do not support this use of mremap.
-        match space.copy_of_end(0, PAGE) {
-            Some(copy) => {
-                unmap(copy, 2 * PAGE);
-                Ok(space)
-            }
-            None => Self::whole(file, slots),
+        if let Some(copy) = space.copy_of_end(0, PAGE) {
+            unmap(copy, 2 * PAGE);
+            return Ok(space);
         }
+        let refused = io::Error::last_os_error();
+        // Some emulated kernels do not support this use of mremap; others have no mapping left (vm.max_map_count).
+        if refused.raw_os_error() == Some(libc::ENOMEM) { Err(refused) } else { Self::whole(file, slots) }
     }
 
     /// The bytes of [`Self::map_first_group`].

@@ -9,6 +9,7 @@ use crate::interposition::got::{self, DlopenInProgress, Original, Scope};
 use crate::interposition::hooks::dlopen_search;
 use crate::interposition::hooks::trampoline::{answer_or_jump, jump_with_caller, jump_with_caller_if_zero};
 use crate::interposition::python_allocators;
+use crate::platform::arena;
 use crate::platform::errno::Errno;
 use crate::recording::thread;
 use crate::stacks::{native, python};
@@ -49,7 +50,7 @@ unsafe extern "C" fn dlopen_from(file: *const c_char, flags: c_int, caller: usiz
     if name.is_some() && !handle.is_null() {
         let _errno = Errno::keep();
         patch(Some(Scope::opened(handle, flags)));
-        if python::after_dlopen(python_allocators::interpreter_found) {
+        if !arena::was_short() && python::after_dlopen(python_allocators::interpreter_found) {
             python::tell_collector();
         }
     }
@@ -72,9 +73,10 @@ fn catch_up() {
     }
 }
 
-/// Patches what came since the last time, unrecorded.
+/// Patches what came since the last time, unrecorded. Where the system has refused memory, recording has ended: what comes stays as it is, since
+/// each look takes some more of a reserve that is not filled again.
 fn patch(opened: Option<Scope>) {
-    if got::is_there_news() {
+    if !arena::was_short() && got::is_there_news() {
         let _guard = thread::enter();
         got::patch(opened);
     }

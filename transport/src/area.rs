@@ -14,7 +14,7 @@ use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
-use crate::segment_mappings::{SegmentMappings, could_map};
+use crate::segment_mappings::{SegmentMappings, ZeroMemory, could_map};
 
 /// Pages at the start, with the first slots, that the memory has from the beginning: those that the kernel maps in a target
 /// with the first one that it touches (fault-around), so that it is known how many these are.
@@ -164,7 +164,7 @@ impl Area {
     /// No thread may be inside a hook, nor rely on what stands in the memory.
     pub unsafe fn leave(&self) -> bool {
         // SAFETY: the caller's promise.
-        unsafe { self.mappings.leave() }
+        unsafe { self.mappings.leave(ZeroMemory::Private) }
     }
 
     /// In a forked child that is not recorded: memory of its own in the place of its parent's. A signal handler may have forked that
@@ -181,7 +181,7 @@ impl Area {
             file.is_some_and(|file| unsafe { self.mappings.replace(file.as_fd()) })
         } else {
             // SAFETY: the caller's promise.
-            unsafe { self.leave() }
+            unsafe { self.mappings.leave(ZeroMemory::Shared) }
         }
     }
 

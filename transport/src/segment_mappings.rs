@@ -187,18 +187,18 @@ impl SegmentMappings {
         (copy != libc::MAP_FAILED).then(|| NonNull::new(copy.cast()))?
     }
 
-    /// Maps memory of zeroes over all mapped parts. `false`: that failed.
+    /// Maps memory of zeroes over all mapped parts: private, or shared with children that are forked later. `false`: that failed.
     ///
     /// # Safety
     /// No other thread may rely on what stands in the space.
-    pub(crate) unsafe fn leave(&self) -> bool {
+    pub(crate) unsafe fn leave(&self, kind: ZeroMemory) -> bool {
         // SAFETY: the space's own mapping, whose content the caller promises not to need.
-        let left = unsafe { map_zeroes_over(self.base, self.bytes) };
+        let left = unsafe { map_zeroes_over(self.base, self.bytes, kind) };
         left && self.apart().all(|(group, start)| {
             // SAFETY: a group that is mapped apart has a page before it.
             let copy = unsafe { start.sub(PAGE) };
             // SAFETY: a group that is mapped apart has a page before it.
-            unsafe { map_zeroes_over(copy, PAGE + self.bytes_of(group)) }
+            unsafe { map_zeroes_over(copy, PAGE + self.bytes_of(group), kind) }
         })
     }
 
@@ -272,13 +272,22 @@ unsafe fn map_over(file: BorrowedFd<'_>, place: NonNull<u8>, bytes: usize, offse
     at == place
 }
 
-/// Maps memory of no file in the place of what is mapped there. As what was there, it is shared, with children that are forked later: private
-/// memory would count towards the process's limit of data (RLIMIT_DATA), touched or not.
+/// Memory without content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ZeroMemory {
+    /// Counts towards the process's limit of data (RLIMIT_DATA), touched or not.
+    Private,
+    /// Does not, as what it replaces; has the name `/dev/zero` in the list of mappings.
+    Shared,
+}
+
+/// Maps memory of no file in the place of what is mapped there.
 ///
 /// # Safety
 /// Nothing may need what stands there.
-unsafe fn map_zeroes_over(place: NonNull<u8>, bytes: usize) -> bool {
-    let flags = SHARED | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+unsafe fn map_zeroes_over(place: NonNull<u8>, bytes: usize, kind: ZeroMemory) -> bool {
+    let sharing = if kind == ZeroMemory::Private { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+    let flags = sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: the range stays mapped and writable, and references to it are to atomics, which are valid for any bytes.
     let at = unsafe { libc::mmap(place.as_ptr().cast(), bytes, PROTECTION, flags, -1, 0) };
     if at == place.as_ptr().cast() {

@@ -29,7 +29,7 @@ pub enum AttachStatus {
     Closed = -8,
     /// Either: the calling thread is inside a hook, or another thread is just doing the same.
     Busy = -9,
-    /// Attach: the system refuses memory for the library's tables. Everything is put back.
+    /// Attach: the system refuses memory for the library's tables. Every slot is what it was; the library and the shared memory stay mapped.
     NoMemory = -10,
 }
 

@@ -417,7 +417,7 @@ pub(crate) const OWN_MALLOC: &str = "the executable defines malloc itself (an al
 
 /// What is there of a recording that writes sums only.
 const LAST_SUMS: &str =
-    "shown are the sums that were written last, some seconds ago; 'memtrack snapshot' takes those of its moment";
+    "the last sums that were written are shown, up to some seconds old; 'memtrack snapshot' takes current ones";
 
 /// The program after the exec is missing in the figures; often it is the main program, started by a shell.
 const REPLACED: &str = "the recording ends at an exec: it goes on in the new program only where that is not statically linked or \

@@ -41,8 +41,8 @@ static FOLLOWED: AtomicBool = AtomicBool::new(false);
 /// The handlers are there: they can be given once, and not be taken back.
 static HAS_HANDLERS: AtomicBool = AtomicBool::new(false);
 
-/// Looks after the children of this process from now on: they are parted from it.
-pub(crate) fn watch() {
+/// Parts the children of this process from it from now on, where they are not recorded.
+pub(crate) fn install_handlers() {
     if !HAS_HANDLERS.load(Acquire) {
         parted_memory::prepare();
         // SAFETY: the handlers keep to what is allowed in the child of a fork.
@@ -53,7 +53,7 @@ pub(crate) fn watch() {
 
 /// Records the children of this process from now on.
 pub(crate) fn follow() {
-    watch();
+    install_handlers();
     FOLLOWED.store(HAS_HANDLERS.load(Acquire), Release);
 }
 

@@ -90,7 +90,7 @@ pub(super) fn begin(area: &'static Area, given: &Given<'_>, start: Start, begun:
         // An earlier recording may have had them.
         None => child_environment::forget(),
     }
-    fork::watch();
+    fork::install_handlers();
     if control.follow.load(Relaxed) != 0 && !given.socket.is_empty() {
         fork::follow();
     }

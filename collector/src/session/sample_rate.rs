@@ -1,7 +1,8 @@
 //! Changes the distance between samples, so that there are no more than so many a second: `run --sample=auto`.
 //!
-//! Too many samples double the distance at once, as often as their rate asks for; where few come for ten seconds, it is halved. So it
-//! stays where it is while the rate is between a quarter of the most and the most.
+//! Too many samples double the distance at once, as often as their rate asks for. Where few come for two seconds, it is divided by up
+//! to four, and again each second in which few come, so that what follows a hot start is sampled soon. It stays where it is while the
+//! rate is between a quarter of the most and the most.
 //!
 //! Invariant: the distance that the shared memory names is between [`LEAST_BYTES`] and [`MOST_BYTES`].
 
@@ -17,8 +18,10 @@ const MOST_BYTES: u64 = 1 << 40;
 const LOOK_NS: u64 = 10_000_000;
 /// How long samples are counted for a rate.
 const WINDOW_NS: u64 = 1_000_000_000;
-/// After so many windows with few samples the distance is halved.
-const QUIET_WINDOWS: u32 = 10;
+/// After so many windows with few samples the distance is divided, and after each that follows.
+const QUIET_WINDOWS: u32 = 2;
+/// By how much, at most: a program that has been quiet and is loud again has too many samples until that is seen.
+const MOST_AT_ONCE: u64 = 4;
 
 /// How often a process's allocations are sampled.
 #[derive(Debug)]
@@ -65,13 +68,15 @@ impl SampleRate {
             let factor = rate.div_ceil(u128::from(self.most)).next_power_of_two();
             return u64::try_from(u128::from(distance).saturating_mul(factor)).unwrap_or(u64::MAX).min(MOST_BYTES);
         }
-        self.quiet = if rate * 4 < u128::from(self.most) { self.quiet + 1 } else { 0 };
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.quiet = if rate.saturating_mul(4) < self.most { self.quiet.saturating_add(1) } else { 0 };
         if self.quiet < QUIET_WINDOWS {
             return distance;
         }
-        self.quiet = 0;
+        // As often as would lead to half of the most.
+        let factor = (self.most / 2 / rate.max(1)).clamp(2, MOST_AT_ONCE);
         // One that the user has asked for may be shorter than the shortest.
-        if distance / 2 < LEAST_BYTES { distance } else { distance / 2 }
+        if distance / factor < LEAST_BYTES { distance.min(LEAST_BYTES) } else { distance / factor }
     }
 }
 
@@ -107,5 +112,27 @@ mod tests {
         run(&mut rate, &mut state, 0.0, 3600);
         assert_eq!(state.2, LEAST_BYTES);
         assert_eq!(SampleRate::new(None, 0).most, 0);
+    }
+
+    #[test]
+    fn after_a_hot_start_the_distance_is_short_again_within_seconds() {
+        let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
+        run(&mut rate, &mut state, 2e10, 3);
+        assert!(state.2 > 100 << 20, "{}", state.2);
+        run(&mut rate, &mut state, 4.5e6, 8);
+        assert!(state.2 <= 512 << 10, "{}", state.2);
+    }
+
+    #[test]
+    fn a_program_that_is_loud_now_and_then_has_few_samples_too_many() {
+        let (mut rate, mut state) = (SampleRate::new(Some(100), 0), (0, 0.0, 512 << 10));
+        run(&mut rate, &mut state, 5e9, 10);
+        for _ in 0..10 {
+            let first = run(&mut rate, &mut state, 5e9, 1);
+            assert!(first < 500.0, "{first}");
+            let second = run(&mut rate, &mut state, 5e9, 1);
+            assert!(second < 101.0, "{second}");
+            run(&mut rate, &mut state, 0.0, 5);
+        }
     }
 }

@@ -4,8 +4,9 @@
 //! with a byte that is hit is sampled. So the bytes from one hit to the next are distributed exponentially, and an allocation
 //! of s bytes is sampled with the probability 1 - exp(-s / mean). An allocation of 0 bytes counts as 1.
 //!
-//! The mean may be changed while the program runs. A thread takes the new one when it draws its next distance, so each distance has
-//! one mean, which is known before the allocations that it decides about.
+//! The mean may be changed while the program runs. The distances have no memory, so that a thread may draw the rest of one anew
+//! after any allocation: it does so after [`LOOK_BYTES`] without a hit, with the mean of then. What decides about an allocation
+//! was drawn before it, with one mean.
 //!
 //! Invariant: what decides about an allocation depends on nothing but its size, the thread's own random numbers, and what was
 //! recorded before.
@@ -20,6 +21,9 @@ use memtrack_transport::clock::monotonic_ns;
 use super::sampled_addresses;
 use crate::platform::{probes, recording_switch};
 
+/// Where the mean changes, the bytes after which a thread without a hit takes the new one. A look takes as long as a few
+/// allocations.
+const LOOK_BYTES: u64 = 1 << 20;
 /// The mean number of bytes from one hit to the next; 0: every allocation is recorded.
 static MEAN: AtomicU64 = AtomicU64::new(0);
 /// Where the mean of the next distances stands, if it changes; null: it does not.
@@ -58,7 +62,7 @@ fn next_mean() -> u64 {
     if changed == 0 { MEAN.load(Relaxed) } else { changed }
 }
 
-/// Where a thread's next hit is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation
+/// Where a thread's next hit or look is, among the bytes of its allocations. Apart from the [`Sampler`], for each allocation
 /// looks at it.
 #[derive(Debug)]
 pub(super) struct NextHit(Cell<u64>);
@@ -74,7 +78,7 @@ impl NextHit {
         self.0.set(allocated.wrapping_add(distance));
     }
 
-    /// Whether an allocation of this size is sampled, with whose bytes so many are allocated.
+    /// Whether an allocation of this size may be sampled, with whose bytes so many are allocated.
     #[inline(always)]
     pub(super) fn takes(&self, size: usize, allocated: u64) -> bool {
         if size == 0 {
@@ -83,6 +87,11 @@ impl NextHit {
         }
         allocated >= self.0.get()
     }
+
+    /// How many bytes of an allocation that is taken lie beyond it.
+    pub(super) fn passed(&self, allocated: u64) -> u64 {
+        allocated.wrapping_sub(self.0.get())
+    }
 }
 
 /// What a thread needs to sample. Zeroes are one that has not begun.
@@ -90,6 +99,8 @@ impl NextHit {
 pub(super) struct Sampler {
     /// The mean that the present distance was drawn with.
     mean: u64,
+    /// Bytes from the next look to the next hit; 0: they are one.
+    beyond: u64,
     random: u64,
     /// The block whose free was recorded last; 0: it was not recorded.
     last_freed: usize,
@@ -98,7 +109,7 @@ pub(super) struct Sampler {
 impl Sampler {
     /// One that has not begun.
     pub(super) const fn new() -> Self {
-        Self { mean: 0, random: 0, last_freed: 0 }
+        Self { mean: 0, beyond: 0, random: 0, last_freed: 0 }
     }
 
     /// Begins with random numbers of its own; the number of this beginning.
@@ -111,7 +122,12 @@ impl Sampler {
         mixed(self.random ^ number)
     }
 
-    /// The allocation at this address is sampled: notes it; the next distance.
+    /// Whether an allocation with the next look is sampled, of whose bytes so many lie beyond that.
+    pub(super) fn is_hit(&self, passed: u64) -> bool {
+        passed >= self.beyond
+    }
+
+    /// The allocation at this address is sampled: notes it; the distance to the next look.
     pub(super) fn note(&mut self, address: usize, size: usize) -> u64 {
         sampled_addresses::add(address);
         probes::alloc(address, size, || weight(size, self.mean));
@@ -143,9 +159,17 @@ impl Sampler {
         address != 0
     }
 
-    /// Draws the bytes up to the next hit, itself counted.
+    /// Draws the bytes up to the next hit, itself counted; those up to the next look.
     pub(super) fn draw(&mut self) -> u64 {
-        self.draw_with(next_mean())
+        let look_after = if CHANGING.load(Relaxed).is_null() { u64::MAX } else { LOOK_BYTES };
+        self.draw_and_look(next_mean(), look_after)
+    }
+
+    fn draw_and_look(&mut self, mean: u64, look_after: u64) -> u64 {
+        let distance = self.draw_with(mean);
+        let look = distance.min(look_after);
+        self.beyond = distance.wrapping_sub(look);
+        look
     }
 
     fn draw_with(&mut self, mean: u64) -> u64 {
@@ -228,18 +252,30 @@ mod tests {
 
     #[test]
     fn an_allocation_is_sampled_with_the_probability_of_its_size() {
+        check_probabilities(u64::MAX);
+    }
+
+    #[test]
+    fn looks_in_between_leave_the_probabilities_as_they_are() {
+        for look_after in [1, 100, 1000, 5000] {
+            check_probabilities(look_after);
+        }
+    }
+
+    /// Of a thread that looks after so many bytes without a hit.
+    fn check_probabilities(look_after: u64) {
         const MEAN_BYTES: u64 = 1000;
         // Not by the mean of the process: other tests record in it at the same time.
         let (mut sampler, next_hit, mut allocated) = (Sampler::new(), NextHit::new(), 7);
         sampler.begin(1);
-        next_hit.set(sampler.draw_with(MEAN_BYTES), allocated);
+        next_hit.set(sampler.draw_and_look(MEAN_BYTES, look_after), allocated);
         for size in [0_usize, 1, 10, 300, 1000, 2500] {
             let (mut taken, rounds) = (0_u32, if cfg!(miri) { 100 } else { 400_000 });
             for _ in 0..rounds {
                 allocated += size as u64;
                 if next_hit.takes(size, allocated) {
-                    taken += 1;
-                    next_hit.set(sampler.draw_with(MEAN_BYTES), allocated);
+                    taken += u32::from(sampler.is_hit(next_hit.passed(allocated)));
+                    next_hit.set(sampler.draw_and_look(MEAN_BYTES, look_after), allocated);
                 }
             }
             let p = 1.0 - (-(size.max(1) as f64) / MEAN_BYTES as f64).exp();

@@ -36,35 +36,40 @@ impl StateAccess<'_> {
         address
     }
 
-    /// An allocation that is sampled.
+    /// An allocation that may be sampled.
     #[cold]
     #[inline(never)]
     fn alloc_sample(mut self, head: AllocHead, address: usize, size: usize) -> usize {
-        self.take_sample(address, size);
+        if !self.take_sample(address, size) {
+            segment_chain::leave_hook(self.thread.slot);
+            return address;
+        }
         let exact = self.state().exact_alloc;
         exact(StateAccess { thread: self.thread, borrow: std::marker::PhantomData }, head, address, size)
     }
 
     /// Counts an allocation; whether it is sampled.
     pub(super) fn samples(&mut self, address: usize, size: usize) -> bool {
-        let is_sampled = self.thread.counts_and_takes(self.thread.slot, size);
-        if is_sampled {
-            self.take_sample(address, size);
-        }
-        is_sampled
+        self.thread.counts_and_takes(self.thread.slot, size) && self.take_sample(address, size)
     }
 
-    /// The allocation whose record follows is sampled.
-    fn take_sample(&mut self, address: usize, size: usize) {
+    /// The bytes up to the next look are allocated: whether the allocation is sampled. Its record follows then.
+    fn take_sample(&mut self, address: usize, size: usize) -> bool {
         let RecordingThread { slot, next_hit, .. } = self.thread;
+        let allocated = slot.allocated_bytes.load(Relaxed);
         let state = self.state();
+        if !state.sampler.is_hit(next_hit.passed(allocated)) {
+            next_hit.set(state.sampler.draw(), allocated);
+            return false;
+        }
         if let Some(mean) = state.sampler.changing_mean() {
             // Of each sample: a lost block of the file then costs no weights.
             state.ring.next_place_and_time();
             state.ring.put(move |encoder, bytes, at| encoder.sample_distance(bytes, at, mean));
         }
         ring::add(&slot.samples, 1);
-        next_hit.set(state.sampler.note(address, size), slot.allocated_bytes.load(Relaxed));
+        next_hit.set(state.sampler.note(address, size), allocated);
+        true
     }
 
     /// The slot has a new owner, or the owner begins anew: writes what was counted before.
@@ -85,7 +90,7 @@ impl StateAccess<'_> {
 }
 
 impl RecordingThread {
-    /// Counts an allocation; whether it is sampled. The slot is this thread's.
+    /// Counts an allocation; whether it may be sampled. The slot is this thread's.
     #[inline(always)]
     fn counts_and_takes(&self, slot: &SlotHeader, size: usize) -> bool {
         let allocated = slot.allocated_bytes.load(Relaxed).wrapping_add(size as u64);

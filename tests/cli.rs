@@ -37,7 +37,9 @@ fn programs_that_cannot_be_started() {
     }
     refused(&dir, &["run", "no-such-script.py"], 127, &["no-such-script.py"]);
     refused(&dir, &["run", "./text"], 126, &["not executable"]);
-    refused(&dir, &["run", "/"], 126, &["is a directory"]);
+    refused(&dir, &["run", "/"], 126, &["is a directory without __main__.py"]);
+    refused(&dir, &["run", "."], 127, &["program not found", "a directory without __main__.py"]);
+    refused(&dir, &["run", "/dev/null"], 126, &["not a program", "memtrack run - </dev/null"]);
     refused(&dir, &["run", ""], 127, &["program name is empty"]);
     assert!(dir.captures().is_empty());
 }

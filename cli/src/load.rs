@@ -4,6 +4,7 @@
 
 pub(crate) mod bounds;
 mod clock;
+mod filter_notes;
 mod kept_sums;
 pub(crate) mod objects;
 mod paths;
@@ -14,6 +15,7 @@ mod warnings;
 pub(crate) mod widest;
 
 pub(crate) use clock::CaptureTimes;
+pub(crate) use filter_notes::note_filtered;
 pub(crate) use kept_sums::LEAST_RECORD_BYTES;
 pub(crate) use paths::{checked, expanded, of_one_recording, to_merge};
 pub(crate) use several::{JointPeaks, joint_peaks};
@@ -32,13 +34,13 @@ use memtrack_reader::symbols::{DebugFileSearch, Debuginfod, SymbolProblem};
 use memtrack_reader::{Analysis, Filter, Options, Replay, View, columns};
 
 use self::bounds::{MarkedCaptures, TimeBound};
+use self::filter_notes::note_unmatched;
 use self::kept_sums::KeptSums;
 use self::objects::{ObjectStacks, add_objects};
 use self::restored::{restore, restore_kept, with_names};
 use self::several::{combined, load_several, note_combined};
 use self::warnings::{LoadWarnings, without_duplicates};
 use self::widest::{ResidentFindings, widest_moment};
-use crate::message;
 use crate::other_root::SymbolRoot;
 use crate::reports::capture_info::{Capture, CaptureInfo, ProcessRow};
 use crate::reports::display::DisplayOptions;
@@ -48,7 +50,7 @@ use crate::reports::presentation::Presentation;
 use crate::reports::recording_cost::RecordingCost;
 use crate::sys;
 use crate::terminal::Progress;
-use crate::units::{count, size};
+use crate::units::size;
 
 /// What a report needs: captures, filters, and how to read and prepare them.
 #[derive(Clone, Debug, Default)]
@@ -95,6 +97,8 @@ pub(crate) struct Request<'a> {
     pub(crate) joint_peaks: JointPeaks,
     /// Display options of text and pages.
     pub(crate) display: DisplayOptions,
+    /// The report shows times: how precise they are is said.
+    pub(crate) shows_times: bool,
     /// Prepare the capture for display, see [`Request::for_people`].
     pub(crate) shown: bool,
 }
@@ -145,6 +149,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
     if request.narrows() {
         let (all, kept) = (sum(|(_, all)| *all), sum(|(capture, _)| capture.analysis.totals.allocations));
         note_filtered(kept, all);
+        note_unmatched(&request.filter, &captures);
     }
     captures.iter_mut().for_each(|(capture, _)| capture.forget_counted(&request));
     let mut capture = match (captures.pop(), several) {
@@ -157,7 +162,7 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
             combined(captures.into_iter().chain(last).map(|(capture, _)| capture).collect(), several)?
         }
     };
-    if request.from.is_some() || request.to.is_some() {
+    if request.shows_times || request.from.is_some() || request.to.is_some() {
         capture.info.note_time_precision();
     }
     // Columns are kept only on lines with several calls, which is known only when all captures are combined.
@@ -168,17 +173,6 @@ pub(crate) fn load<'a>(request: impl Into<Request<'a>>, options: &Options) -> Re
         capture.show(&request.display)?;
     }
     Ok(capture)
-}
-
-/// Prints how much the filters selected.
-pub(crate) fn note_filtered(kept: Tally, all: Tally) {
-    message::note(format_args!(
-        "filters: showing {} of {} allocations, {} of {}",
-        count(kept.count),
-        count(all.count),
-        size(kept.bytes),
-        size(all.bytes)
-    ));
 }
 
 /// Refuses a capture of samples, where what they stand for is not known.

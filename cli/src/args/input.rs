@@ -164,6 +164,7 @@ impl FilterArgs {
             with_bands: false,
             joint_peaks: Default::default(),
             display: DisplayOptions { with_imports, all_frames, skip: skip_function },
+            shows_times: false,
             shown: false,
         }
     }

@@ -32,7 +32,12 @@ const LARGE: u64 = 1 << 20;
 /// # Errors
 /// A capture that cannot be read, or an output that cannot be written.
 pub(crate) fn run(options: &ExplainArgs) -> Result<u8> {
-    let request = Request { without_columns: true, with_resident: true, ..Request::from(&options.input).for_people() };
+    let request = Request {
+        without_columns: true,
+        with_resident: true,
+        shows_times: !options.json,
+        ..Request::from(&options.input).for_people()
+    };
     let mut capture = load(request.clone(), &Options { moments: MOMENTS, ..Options::default() })?;
     let (blocks, tables) = large_blocks(&capture, &request)?;
     let (types, objects) = objects(&mut capture, &request)?;

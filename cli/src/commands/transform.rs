@@ -52,7 +52,11 @@ fn write(common: &TransformArgs, format: &impl SumsFormat) -> Result<u8> {
     let (name, suffix) = (format.name(), format.suffix());
     let mut out = ReportOutput::file(common.output.of(&common.input.captures), name, suffix)?;
     // These formats have functions, files and lines, but no columns.
-    let request = Request { without_columns: true, ..Request::from((&common.input, &common.view)) };
+    let request = Request {
+        without_columns: true,
+        shows_times: format.shows_times(),
+        ..Request::from((&common.input, &common.view))
+    };
     let capture = load(request, &format.reading(common.view.reading()))?;
     if format.holds_every_view() && !matches!(common.view.wanted(), View::HighWaterMark | View::LeaksAtExit) {
         message::line(format_args!("{name} contains all views; --leaks, --temporary and --allocated have no effect"));

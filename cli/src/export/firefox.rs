@@ -37,6 +37,10 @@ impl SumsFormat for Firefox {
         "open it at https://profiler.firefox.com"
     }
 
+    fn shows_times(&self) -> bool {
+        true
+    }
+
     fn write(&self, capture: &Capture, view: View, out: &mut dyn Write) -> Result<()> {
         let started = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(
             capture.info.process.start.realtime_ns.unwrap_or(0),

@@ -50,6 +50,10 @@ pub(crate) trait SumsFormat {
     fn holds_every_view(&self) -> bool {
         false
     }
+    /// Whether its viewer shows times, and not how precise they are.
+    fn shows_times(&self) -> bool {
+        false
+    }
     /// The options with which captures must be read for it.
     fn reading(&self, options: Options) -> Options {
         options

@@ -5,7 +5,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{Environment, variable};
@@ -28,8 +28,10 @@ pub(super) fn program(name: &OsStr, environment: &Environment) -> Result<PathBuf
         let path = directory.join(name);
         match check(&path) {
             Ok(()) => return Ok(path),
-            // As in a shell, directories without search permission are skipped.
-            Err(failure) if failure.is_not_executable() && path.exists() => refused = refused.or(Some(failure)),
+            // As in a shell, directories are skipped, and those of PATH without search permission.
+            Err(failure) if failure.is_not_executable() && path.exists() && !path.is_dir() => {
+                refused = refused.or(Some(failure))
+            }
             Err(_) => {}
         }
     }
@@ -54,12 +56,24 @@ fn check(path: &Path) -> Result<(), Failure> {
             Err(Failure::not_executable(&format!("{shown}: {error}")))
         }
         Err(_) => Err(Failure::not_found(&format!("{shown}: program not found"))),
-        Ok(metadata) if metadata.is_dir() => Err(Failure::not_executable(&format!("{shown}: is a directory"))),
+        Ok(metadata) if metadata.is_dir() => Err(Failure::not_executable(&format!("{shown}: {DIRECTORY}"))),
+        Ok(metadata) if is_read_from(&metadata) => Err(Failure::not_executable(&format!(
+            "{shown}: not a program; to run the Python code that standard input has: memtrack run - <{shown}"
+        ))),
         Ok(metadata) if metadata.permissions().mode() & 0o111 == 0 => {
             Err(Failure::not_executable(&format!("{shown}: not executable (no x permission)")))
         }
         Ok(_) => Ok(()),
     }
+}
+
+/// What is wrong with a directory as a program: Python would run one with a main module.
+const DIRECTORY: &str = "is a directory without __main__.py, which Python would run";
+
+/// Whether programs read it, as a pipe or a terminal, and do not execute it.
+fn is_read_from(metadata: &fs::Metadata) -> bool {
+    let kind = metadata.file_type();
+    kind.is_fifo() || kind.is_char_device() || kind.is_socket()
 }
 
 /// A suggestion for a name that is not in PATH.
@@ -69,6 +83,8 @@ fn hint(name: &Path) -> String {
         format!(" in PATH; to run the file in this directory, use ./{shown}")
     } else if name.is_file() {
         format!(" in PATH; to run the file of this name with Python: memtrack run python3 {shown}")
+    } else if name.is_dir() {
+        format!(" in PATH; {shown} {DIRECTORY}")
     } else {
         " in PATH".into()
     }

@@ -25,7 +25,7 @@ pub enum OwnCall {
     Read,
     /// `mmap` of memory that is no file's, and `munmap`.
     Map,
-    /// `mremap` of shared memory, `munmap` and `madvise`.
+    /// `mremap` of shared memory, `munmap` and `madvise`; `mmap` of memory without access, which tells whether there is room.
     Extend,
     /// `madvise` of memory that is no file's.
     Advise,
@@ -44,7 +44,7 @@ impl OwnCall {
 }
 
 /// The calls with their usual arguments.
-const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 19] = {
+const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 20] = {
     const POINTER: u64 = 0x7fff_0000_1000;
     const MAP: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64;
     const MAP_OVER: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED) as u64;
@@ -62,6 +62,7 @@ const CALLS: [(OwnCall, libc::c_long, [u64; 6]); 19] = {
         (OwnCall::Map, libc::SYS_mmap, [0, 1 << 16, WRITE, MAP, u32::MAX as u64, 0]),
         (OwnCall::Map, libc::SYS_munmap, [POINTER, 1 << 16, 0, 0, 0, 0]),
         (OwnCall::Extend, libc::SYS_mremap, [POINTER, 0, 1 << 16, libc::MREMAP_MAYMOVE as u64, 0, 0]),
+        (OwnCall::Extend, libc::SYS_mmap, [0, 1 << 16, libc::PROT_NONE as u64, MAP, u32::MAX as u64, 0]),
         (OwnCall::Extend, libc::SYS_munmap, [POINTER, 1 << 16, 0, 0, 0, 0]),
         (OwnCall::Extend, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTDUMP as u64, 0, 0, 0]),
         (OwnCall::Advise, libc::SYS_madvise, [POINTER, 1 << 16, libc::MADV_DONTNEED as u64, 0, 0, 0]),

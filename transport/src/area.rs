@@ -14,13 +14,11 @@ use crate::layout::{
     ControlPage, LAYOUT_VERSION, MAGIC, PAGE, SEGMENT_BYTES, SEGMENT_HEADER, SEGMENT_ROOM, SEGMENTS_PER_SLOT,
     SLOT_COUNTS, SegmentHeader, SlotHeader, state, total_bytes,
 };
-use crate::segment_mappings::{SegmentMappings, ZeroMemory, could_map};
+use crate::segment_mappings::{SegmentMappings, ZeroMemory};
 
 /// Pages at the start, with the first slots, that the memory has from the beginning: those that the kernel maps in a target
 /// with the first one that it touches (fault-around), so that it is known how many these are.
 pub const FIRST_PAGES: usize = 16;
-/// Address space in bytes that a target must have left beside the memory: for its library's tables, and for itself.
-const ROOM_OF_TARGET: usize = 4 << 20;
 /// Slots whose headers are in one page.
 const SLOTS_OF_PAGE: usize = PAGE / size_of::<SlotHeader>();
 
@@ -137,7 +135,7 @@ impl Area {
         if !SLOT_COUNTS.contains(&slots) {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        if !could_map(SegmentMappings::first_bytes(slots) + ROOM_OF_TARGET) {
+        if !SegmentMappings::has_room_for_first(slots) {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
         let area = Self { mappings: SegmentMappings::map_first_group(file, slots)?, can_discard: false };
@@ -198,7 +196,7 @@ impl Area {
         self.control().magic.load(Acquire) == MAGIC
     }
 
-    /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them. Allocates nothing.
+    /// Maps the segments of a slot, if they are not yet. `false`: the address space has no room for them and the target. Allocates nothing.
     pub fn ensure_mapped(&self, slot: u32) -> bool {
         self.mappings.ensure_mapped(slot)
     }

@@ -6,16 +6,22 @@
 //!
 //! Invariant: the address of a group, once published, is valid for as long as the mappings live.
 
+use std::hint::spin_loop;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::atomic::AtomicPtr;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 
+use crate::clock::monotonic_ns;
 use crate::layout::{PAGE, SEGMENT_BYTES, SEGMENTS_PER_SLOT, SLOT_COUNTS, segments_offset, total_bytes};
 
 /// Bytes of all segments of a slot.
 const SLOT_BYTES: usize = SEGMENTS_PER_SLOT * SEGMENT_BYTES;
+/// Address space in bytes that a target must have left beside what is mapped: for its library's tables, and for itself.
+const ROOM_OF_TARGET: usize = 4 << 20;
+/// For so long a thread waits for another one that maps a group: while that looks whether there is room, there is less.
+const PATIENCE_NS: u64 = 30_000_000;
 /// Groups of slots that are mapped together: of 8, 8, 16 and 32 slots, then of 64.
 const GROUPS: usize = group_of(SLOT_COUNTS[0] - 1) + 1;
 
@@ -28,6 +34,8 @@ pub(crate) struct SegmentMappings {
     slots: u32,
     /// The first segment of each group's first slot; null while it is not mapped.
     groups: [AtomicPtr<u8>; GROUPS],
+    /// A thread maps the next one.
+    extending: AtomicBool,
 }
 
 // SAFETY: the memory is shared by design; it is reached through atomics and copies only.
@@ -104,13 +112,19 @@ impl SegmentMappings {
         if refused.raw_os_error() == Some(libc::ENOMEM) { Err(refused) } else { Self::whole(file, slots) }
     }
 
+    /// Whether there is room for [`Self::map_first_group`], and for the target itself.
+    pub(crate) fn has_room_for_first(slots: u32) -> bool {
+        could_map(Self::first_bytes(slots) + ROOM_OF_TARGET)
+    }
+
     /// The bytes of [`Self::map_first_group`].
-    pub(crate) fn first_bytes(slots: u32) -> usize {
+    fn first_bytes(slots: u32) -> usize {
         segments_offset(slots) + first_of(1).min(slots) as usize * SLOT_BYTES
     }
 
     fn new(base: NonNull<u8>, bytes: usize, slots: u32) -> Self {
-        Self { base, bytes, slots, groups: [const { AtomicPtr::new(ptr::null_mut()) }; GROUPS] }
+        let groups = [const { AtomicPtr::new(ptr::null_mut()) }; GROUPS];
+        Self { base, bytes, slots, groups, extending: AtomicBool::new(false) }
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -139,10 +153,32 @@ impl SegmentMappings {
         self.groups.get(group).is_some_and(|start| !start.load(Acquire).is_null())
     }
 
-    /// Maps the next group. If two threads race, the first mapping is kept.
+    /// Maps the next group, if that leaves the target room. One thread at a time looks, since what it maps for that is missing to others;
+    /// one that does not come to its end is not waited for long.
     fn extend(&self, group: usize) -> bool {
+        let begun = monotonic_ns();
+        let mut is_alone = self.begin_extending();
+        while !is_alone && monotonic_ns().saturating_sub(begun) < PATIENCE_NS {
+            spin_loop();
+            is_alone = self.begin_extending();
+        }
+        let is_there = self.is_mapped(group) || self.map_group(group);
+        if is_alone {
+            self.extending.store(false, Release);
+        }
+        is_there
+    }
+
+    fn begin_extending(&self) -> bool {
+        !self.extending.swap(true, AcqRel)
+    }
+
+    /// If two threads race, the first mapping is kept.
+    fn map_group(&self, group: usize) -> bool {
         let bytes = self.bytes_of(group);
-        let (Some(place), Some(copy)) = (self.groups.get(group), self.copy_of_end(group.wrapping_sub(1), bytes)) else {
+        let copy = || self.copy_of_end(group.wrapping_sub(1), bytes);
+        let has_room = could_map(PAGE + bytes + ROOM_OF_TARGET);
+        let (Some(place), Some(copy)) = (self.groups.get(group), has_room.then(copy).flatten()) else {
             return false;
         };
         // SAFETY: the copy begins with the page before the group.
@@ -168,6 +204,8 @@ impl SegmentMappings {
     /// # Safety
     /// No other thread may use the space during the call.
     pub(crate) unsafe fn replace(&self, file: BorrowedFd<'_>) -> bool {
+        // In a forked child a thread of the parent's may have been at it.
+        self.extending.store(false, Relaxed);
         // SAFETY: the space's own mapping, which the caller promises not to use meanwhile.
         let replaced = unsafe { map_over(file, self.base, self.bytes, 0) };
         replaced
@@ -311,7 +349,7 @@ fn unmap(at: NonNull<u8>, bytes: usize) {
 mod tests {
     use super::{GROUPS, SLOT_BYTES, SegmentMappings, first_of, group_of};
     use crate::Area;
-    use crate::layout::{SLOT_COUNTS, segments_offset};
+    use crate::layout::{PAGE, SLOT_COUNTS, segments_offset};
     use std::os::fd::AsFd;
     use std::sync::atomic::AtomicU64;
     use std::sync::atomic::Ordering::SeqCst;
@@ -364,6 +402,39 @@ mod tests {
         for slot in [0, 8, 15, 16, 31, 32, 63] {
             word(&space, slot).store(7, SeqCst);
             assert_eq!(word(&second, slot).load(SeqCst), 7, "{slot}");
+        }
+    }
+
+    /// Limits this process, a child of one thread, to so many bytes of address space more than it has. Allocates nothing.
+    fn limit_to(left: u64) -> bool {
+        let mut text = [0_u8; 64];
+        // SAFETY: the path ends with a NUL.
+        let file = unsafe { libc::open(c"/proc/self/statm".as_ptr(), libc::O_RDONLY) };
+        // SAFETY: writes to a live local, at most as many bytes as it has.
+        unsafe { libc::read(file, text.as_mut_ptr().cast(), text.len()) };
+        let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+        let pages = digits.fold(0, |pages, digit| pages * 10 + u64::from(digit - b'0'));
+        let limit = libc::rlimit { rlim_cur: pages * PAGE as u64 + left, rlim_max: libc::RLIM_INFINITY };
+        // SAFETY: reads a live local.
+        pages > 0 && unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } == 0
+    }
+
+    #[test]
+    fn another_group_leaves_the_process_its_room() {
+        let (_area, file) = Area::create(64, &std::env::temp_dir()).unwrap();
+        let space = SegmentMappings::map_first_group(file.as_fd(), 64).unwrap();
+        for (left, is_mapped) in [(15 << 20, 0), (18 << 20, 0), (22 << 20, 1)] {
+            // SAFETY: the child calls what allocates nothing, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let mapped = if limit_to(left) { space.ensure_mapped(8).into() } else { 2 };
+                // SAFETY: takes a number only.
+                unsafe { libc::_exit(mapped) };
+            }
+            let mut status = 0;
+            // SAFETY: writes to a live local.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, is_mapped << 8, "{left}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The shim's own memory, from mappings and never from the measured heap: for start-up and what a dlopen brings.
 //!
 //! Where the system refuses a mapping, as at a limit of address space, the request is met from a reserve, and recording
-//! stops: a program is not to be ended for want of memory that it did not ask for.
+//! stops, as it does where there is no room for another thread's records: a program is not to be ended for want of memory that it did not ask for.
 //!
 //! Invariant: no hook asks for any. Each request is counted, and a test reads the count before and after a million
 //! events.
@@ -64,9 +64,9 @@ pub(crate) fn was_short() -> bool {
     WAS_SHORT.load(Relaxed)
 }
 
-/// Meets a request that the system refuses. Recording ends, if this process is recorded.
+/// The system has refused memory, or would leave the program next to none. Recording ends, if this process is recorded.
 #[cold]
-fn from_reserve(layout: Layout) -> *mut u8 {
+pub(crate) fn note_shortage() {
     WAS_SHORT.store(true, Relaxed);
     if recording_switch::is_on() {
         recording_switch::off();
@@ -78,6 +78,12 @@ fn from_reserve(layout: Layout) -> *mut u8 {
             }
         }
     }
+}
+
+/// Meets a request that the system refuses.
+#[cold]
+fn from_reserve(layout: Layout) -> *mut u8 {
+    note_shortage();
     RESERVED.take(layout)
 }
 

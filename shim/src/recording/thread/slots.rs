@@ -15,6 +15,7 @@ use memtrack_transport::segment_chain;
 use super::hot_path::{ALLOC_FIRST, first_alloc};
 use super::{FailedCall, PythonCall, RecordingState, RecordingThread, StateAccess};
 use crate::events::ring::Ring;
+use crate::platform::arena;
 use crate::platform::mapped_vec::MappedVec;
 use crate::platform::own_ids;
 use crate::platform::own_memory::map_zeroed;
@@ -103,8 +104,9 @@ pub(super) fn claim(area: &'static Area) -> Option<&'static RecordingThread> {
     Some(thread)
 }
 
-/// Makes sure that a claimed slot has its memory; gives it up again where there is none, as under a limit of the address
-/// space. Its next claim is tried only now and then.
+/// Makes sure that a claimed slot has its memory; gives it up again where there is none. Its next claim is tried only now and then.
+/// Where there is no room for its segments, as under a limit of the address space, recording stops: what this thread frees and nobody
+/// records would count as live from now on.
 fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     let place = THREADS.get(index as usize)?;
     // SAFETY: null, or a slot's thread, which is never freed.
@@ -113,7 +115,11 @@ fn occupy(area: &'static Area, index: u32) -> Option<&'static RecordingThread> {
     // The system is asked for no memory that it would end the program for; a slot that was used before has its own.
     let may_map =
         (known.is_some() || seccomp::may(OwnCall::Map)) && (area.is_mapped(index) || seccomp::may(OwnCall::Extend));
-    if let Some(thread) = (may_map && area.ensure_mapped(index)).then(or_new).flatten() {
+    let has_segments = may_map && area.ensure_mapped(index);
+    if may_map && !has_segments {
+        arena::note_shortage();
+    }
+    if let Some(thread) = has_segments.then(or_new).flatten() {
         place.store(ptr::from_ref(thread).cast_mut(), Release);
         return Some(thread);
     }

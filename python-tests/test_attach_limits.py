@@ -186,3 +186,61 @@ def test_a_program_without_room_loads_libraries_as_often_as_it_likes(executable,
     command = [executable, "run", "-q", option, "-o", tmp_path / "c.bin", "--", program, plugin]
     recorded = subprocess.run(command, capture_output=True, text=True)
     assert (recorded.returncode, recorded.stdout) == (0, plain.stdout), recorded.stderr
+
+
+THREADS = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+static pthread_barrier_t barrier;
+static void *work(void *unused) {
+    void *volatile block = malloc(100);
+    free(block);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    return unused;
+}
+int main(void) {
+    enum { THREADS = 12 };
+    pthread_t threads[THREADS];
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 65536);
+    pthread_barrier_init(&barrier, NULL, THREADS + 1);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], &attributes, work, NULL)) return 1;
+    pthread_barrier_wait(&barrier);
+    int left = 0;
+    while (left < 1000 && mmap(NULL, 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) left++;
+    printf("%d\n", left);
+    fflush(stdout);
+    pthread_barrier_wait(&barrier);
+    for (int i = 0; i < THREADS; i++) pthread_join(threads[i], NULL);
+    return 0;
+}
+"""
+
+
+def test_more_threads_leave_the_program_its_room_or_recording_stops(executable, tmp_path):
+    """A ninth thread needs 16 MB more. Where these leave the program next to nothing, it keeps them, and every first screen says why
+    nothing more was recorded."""
+    (tmp_path / "threads.c").write_text(THREADS)
+    subprocess.run(["gcc", "-pthread", "-o", tmp_path / "threads", tmp_path / "threads.c"], check=True)
+    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
+    stopped = set()
+    for megabytes in (32, 36, 40, 42, 43, 44, 48, 52, 60):
+        limited = ["prlimit", f"--as={megabytes << 20}", tmp_path / "threads"]
+        command = [executable, "run", "-q", "-f", "--no-native", "-o", tmp_path / "t.bin", "--", *limited]
+        told = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        assert told.returncode == 0, (megabytes, told.stderr)
+        assert int(told.stdout) * 65536 > 3 << 20, (megabytes, told.stdout)
+        stats = json.loads(subprocess.run([executable, "stats", "--json", tmp_path / "t.bin"], stdout=subprocess.PIPE, check=True).stdout)
+        reason = stats["capture"]["stop_reason"]
+        stopped.add(reason is not None)
+        text = subprocess.run([executable, "stats", tmp_path / "t.bin"], capture_output=True, text=True, check=True).stdout
+        assert ("  recorded       not to the end: " in text) == (reason is not None), text
+        assert reason is None or "no memory or address space left" in reason and reason in text, text
+        # All of its events, or an end that is told.
+        assert reason is not None or stats["account"]["lost"]["events"] == 0
+    assert stopped == {True, False}

@@ -66,10 +66,11 @@ fn take_ended_children(recording: &mut RunningRecording) -> Option<String> {
 
 /// Why a process is recorded no more that may run on.
 fn why_ended(process: &ProcessStatus) -> Option<String> {
-    let ProcessStatus { pid, write_error, unrecorded_program, .. } = process;
+    let ProcessStatus { pid, write_error, unrecorded_program, stop_reason, .. } = process;
     let unwritten = write_error.as_ref().map(|reason| format!("its capture could not be written: {reason}"));
     let became = || Some(unrecorded(unrecorded_program.as_deref()?));
-    Some(format!("process {pid} is recorded no more: {}", unwritten.or_else(became)?))
+    let reason = unwritten.or_else(became).or_else(|| stop_reason.clone())?;
+    Some(format!("process {pid} is recorded no more: {reason}"))
 }
 
 /// Counts what the recording process does not: reads the captures until the deadline, those with least records first, so
@@ -188,6 +189,7 @@ mod tests {
             capture: Some("/srv/memtrack-app.py.4711.bin".into()),
             write_error: None,
             unrecorded_program: None,
+            stop_reason: None,
             command_line: ["/opt/venv/bin/python3", "app.py", "a b"].map(Into::into).into(),
             title: None,
         };

@@ -164,17 +164,19 @@ impl RecordingCommands {
             ended,
             write_error,
             unrecorded_program,
+            stop_reason,
             record_bytes,
             resident_bytes,
             ..
         } = known;
         let process = process.unwrap_or_default();
+        let is_over = ended || write_error.is_some() || stop_reason.is_some();
         let pid = process.pid.or((number == 0).then_some(self.pid))?;
         Some(ProcessStatus {
             pid,
             recording: Some(self.number),
             number,
-            state: if ended || write_error.is_some() { ProcessState::Ended } else { ProcessState::Recording },
+            state: if is_over { ProcessState::Ended } else { ProcessState::Recording },
             started: process.start.realtime_ns.map(rfc3339),
             started_ns: process.start.realtime_ns,
             events: totals.map(|totals| totals.events),
@@ -186,6 +188,7 @@ impl RecordingCommands {
             capture: (self.captures)(number),
             write_error,
             unrecorded_program,
+            stop_reason: stop_reason.filter(|_| !ended).map(Into::into),
             command_line: process.command_line.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect(),
             title,
         })

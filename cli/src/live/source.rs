@@ -188,7 +188,8 @@ fn is_recorded(status: &RecordingStatus, pid: u32, recording: Option<u32>) -> bo
 fn why_ended(process: &ProcessStatus) -> Option<String> {
     let unwritten = process.write_error.as_ref().map(|reason| cut_off(process.capture.as_deref(), reason));
     let became = || Some(format!("the recording has ended: {}", unrecorded(process.unrecorded_program.as_deref()?)));
-    unwritten.or_else(became)
+    let stopped = || Some(format!("the recording has ended: {}", process.stop_reason.as_deref()?));
+    unwritten.or_else(became).or_else(stopped)
 }
 
 /// A process with the number of its recording, and the recording process.

@@ -263,6 +263,11 @@ impl CaptureInfo {
         self.process.python_version.is_none() && self.others == 0
     }
 
+    /// Why recording stopped before the program ended, if the library stopped it.
+    pub(crate) fn stop_reason(&self) -> Option<String> {
+        self.process.stop_reason.as_deref().map(text)
+    }
+
     /// What ended the process, if a signal did, as `ended by signal 9 (SIGKILL: …)`.
     pub(crate) fn end_reason(&self) -> Option<String> {
         let reason = self.process.end_reason.as_deref().map(text);
@@ -376,12 +381,9 @@ impl CaptureInfo {
                 text(rule)
             ));
         }
-        if self.process.ended_by_exec {
-            warnings.push(REPLACED.into());
-        }
-        if let Some(reason) = &process.stop_reason {
-            warnings.push(format!("recording stopped before the program ended: {}", text(reason)));
-        }
+        warnings.extend(self.process.ended_by_exec.then(|| REPLACED.into()));
+        let stopped = |reason| format!("recording stopped before the program ended: {reason}");
+        warnings.extend(self.stop_reason().map(stopped));
         if let Some(note) = &process.python_note {
             warnings.push(format!("no Python frames: {}", text(note)));
         }

@@ -144,6 +144,7 @@ fn capture_value(capture: &Capture) -> Value {
         "duration_ms": whole_ms(info.duration_ns(&capture.analysis)),
         "exit_status": info.process.exit_status,
         "end_reason": info.end_reason(),
+        "stop_reason": info.stop_reason(),
         "has_allocation_timestamps": capture.analysis.exact_times,
         "time_uncertainty_ns": info.time_uncertainty_ns,
         "has_native_traces": info.process.native_traces,
@@ -235,7 +236,7 @@ mod tests {
             keys(&report["capture"]),
             "aggregated anonymized began_late clock_uncertainty_ns command_line complete duration_ms end_reason executable exit_status file forked \
              format_version frees_of_earlier_blocks has_allocation_timestamps has_native_traces inherited_frees lost_blocks lost_bytes marks \
-             native_frames pid ppid python_allocator python_version recorder snapshot start_time still_recording stripped time_uncertainty_ns traces_python_allocators \
+             native_frames pid ppid python_allocator python_version recorder snapshot start_time still_recording stop_reason stripped time_uncertainty_ns traces_python_allocators \
              truncated_stacks \
              unmatched_frees"
         );

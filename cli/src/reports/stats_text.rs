@@ -115,6 +115,9 @@ fn figures(
         (false, false) => "",
     };
     line("Duration", format!("{}{state}", duration(info.duration_ns(&capture.analysis))))?;
+    if let Some(reason) = info.stop_reason() {
+        line("  recorded", format!("not to the end: {reason}"))?;
+    }
     match (info.end_reason(), info.process.exit_status) {
         (Some(reason), _) => line("Ended", reason.trim_start_matches("ended ").to_owned())?,
         (None, Some(status)) if status > 0 => line("Ended", format!("with status {status}"))?,

@@ -218,6 +218,9 @@ pub struct ProcessStatus {
     /// The program that it has become by `exec` and that cannot load memtrack's library: it runs on, and its recording has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unrecorded_program: Option<String>,
+    /// Why the library in it has stopped recording, as for want of memory: it runs on, and its recording has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<String>,
     /// Its arguments, the program first.
     pub command_line: Vec<String>,
     /// What it shows in their place now, as workers of a server do.
@@ -245,6 +248,7 @@ impl ProcessStatus {
             capture: None,
             write_error: None,
             unrecorded_program: None,
+            stop_reason: None,
             command_line: Vec::new(),
             title: None,
         }

@@ -47,6 +47,8 @@ pub struct RecordedProcess {
     pub write_error: Option<String>,
     /// The program as which it runs on unrecorded, since that cannot load the library: it counts as ended.
     pub unrecorded_program: Option<String>,
+    /// Why its library has stopped recording, while the program runs on.
+    pub stop_reason: Option<&'static str>,
     /// Whether it has called `exit` or the like, or sent itself a signal: then no other process ended it.
     pub ends_itself: bool,
     /// Bytes of records so far, before compression.
@@ -81,6 +83,7 @@ impl RecordingAccess {
             ended,
             write_error: progress.write_error().map(str::to_owned),
             unrecorded_program,
+            stop_reason: progress.stop_reason(),
             ends_itself: progress.ends_itself(),
             record_bytes: progress.record_bytes(),
             resident_bytes: progress.resident_bytes(),

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Acquire;
 use memtrack_format::meta::{EndTimes, Process, PythonVersion, RecordedClock, StackCounters, StartTimes, WaitCounters};
 use memtrack_transport::Area;
 use memtrack_transport::clock::{ClockPairing, StampingClock};
-use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, stop_reason};
+use memtrack_transport::layout::{ControlPage, SlotHeader, image, python_allocators, state, stop_reason};
 
 use crate::program::directories;
 use crate::program::own_malloc;
@@ -75,8 +75,8 @@ const fn recorded(clock: StampingClock) -> RecordedClock {
     }
 }
 
-/// The fields about the interpreter and the beginning, as the target has set them by now.
-pub(crate) fn python(control: &ControlPage) -> Process {
+/// The fields about the interpreter, the beginning and an early end, as the target has set them by now.
+pub(crate) fn by_now(control: &ControlPage) -> Process {
     let version = control.python_version.load(Acquire);
     let note_len = control.python_note_len.load(Acquire) as usize;
     let traced = control.python_allocators.load(Acquire) == python_allocators::TRACED;
@@ -86,6 +86,7 @@ pub(crate) fn python(control: &ControlPage) -> Process {
         python_allocator: text(&control.python_allocator, usize::MAX),
         traces_python_allocators: traced,
         began_late: control.began_late.load(Acquire) == 1,
+        stop_reason: stopped_early(control).map(Into::into),
         ..Process::default()
     }
 }
@@ -124,7 +125,7 @@ pub(crate) fn at_end(area: &Area, start: &Process, end: ClockPairing, earlier: &
             total_ns: and(Some(control.wait_ns.load(Acquire)), earlier.waits.total_ns),
         },
         ended_by_exec: (control.image.load(Acquire) == image::IN_EXEC),
-        ..python(control)
+        ..by_now(control)
     }
 }
 
@@ -140,12 +141,19 @@ fn and(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.map(|one| one.saturating_add(other.unwrap_or(0))).or(other)
 }
 
+/// Why the target records no more, if it has stopped by itself.
+pub(crate) fn stopped_early(control: &ControlPage) -> Option<&'static str> {
+    (control.state.load(Acquire) == state::STOPPED).then(|| stopped(control.stop_reason.load(Acquire))).flatten()
+}
+
 fn stopped(reason: u32) -> Option<&'static str> {
     match reason {
         stop_reason::NONE | stop_reason::DETACHED => None,
         stop_reason::COLLECTOR_GONE => Some("the collector had ended"),
         stop_reason::COLLECTOR_STUCK => Some("the collector did not drain the records in time"),
-        stop_reason::NO_MEMORY => Some("out of memory for memtrack's internal tables"),
+        stop_reason::NO_MEMORY => {
+            Some("the program had no memory or address space left for memtrack's tables and buffers")
+        }
         stop_reason::STRICT_SECCOMP => {
             Some("a thread entered seccomp's strict mode, after which it cannot be recorded")
         }

@@ -43,6 +43,8 @@ pub(crate) struct RecordingProgress {
     write_error: OnceLock<String>,
     /// What it has become by exec, if that cannot be recorded.
     unrecorded_program: Mutex<Option<String>>,
+    /// Why its library records no more.
+    stop_reason: Mutex<Option<&'static str>>,
     /// Until this time on the monotonic clock somebody follows the capture while it is written.
     followed_until_ns: AtomicU64,
 }
@@ -105,6 +107,16 @@ impl RecordingProgress {
     /// The program as which it goes on unrecorded.
     pub(crate) fn unrecorded_program(&self) -> Option<String> {
         self.unrecorded_program.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Its library has stopped recording, for this reason; `None`: it records, perhaps again, after an exec.
+    pub(crate) fn set_stop_reason(&self, reason: Option<&'static str>) {
+        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
+    }
+
+    /// Why its library records no more.
+    pub(crate) fn stop_reason(&self) -> Option<&'static str> {
+        *self.stop_reason.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the process has ended, and as which program it goes on if it counts as ended for that. One that connects again is told

@@ -24,6 +24,7 @@ impl Session {
             self.alive_ns = if self.over { self.alive_ns } else { now };
             self.next_life_ns = now.saturating_add(LIFE_NS);
             self.look_at_exec(now);
+            self.progress.set_stop_reason(describe::stopped_early(self.area.control()));
         }
         self.read_resident_peak(now);
         if now >= self.next_idle_check_ns {
@@ -65,11 +66,11 @@ impl Session {
     fn save(&mut self, queue: &SinkQueue) {
         self.counts.note_changes(&self.area, &mut self.observer);
         self.dirty |= self.observer.hand_over(queue);
-        let python = describe::python(self.area.control());
+        let news = describe::by_now(self.area.control());
         let mut known = self.process.clone();
-        known.update(&python.encode());
+        known.update(&news.encode());
         if known != self.process {
-            self.update_process(python, queue);
+            self.update_process(news, queue);
             self.dirty = true;
         }
         if std::mem::take(&mut self.dirty) {

@@ -171,15 +171,15 @@ fn wait(recording: &AttachedRecording, options: &AttachArgs, requests: &Receiver
         if left.is_some_and(|left| left.is_zero()) || recording.has_ended() {
             return None;
         }
-        let RecordedProcess { unrecorded_program, write_error, .. } = recording.first();
+        let RecordedProcess { unrecorded_program, write_error, stop_reason, .. } = recording.first();
         // In the background 'detach' is waited for, which tells why.
         if !options.background && write_error.is_some() {
             return None;
         }
-        if let Some(program) = unrecorded_program.filter(|_| says) {
+        let ended = unrecorded_program.map(|program| unrecorded(&program)).or(stop_reason.map(Into::into));
+        if let Some(why) = ended.filter(|_| says) {
             says = false;
-            let became = unrecorded(&program);
-            message::note(format_args!("memtrack: process {} is recorded no more: {became}", options.pid));
+            message::note(format_args!("memtrack: process {} is recorded no more: {why}", options.pid));
         }
         match requests.recv_timeout(LOOK.min(left.unwrap_or(LOOK))) {
             Ok(request) => return Some(request),

@@ -102,8 +102,13 @@ impl ActiveRecording {
     /// Whether it records this process now.
     fn records(&self, pid: i32) -> bool {
         let processes = self.commands.status().processes;
-        processes.iter().any(|process| process.pid == pid.cast_unsigned() && process.state != ProcessState::Ended)
+        processes.iter().any(|process| process.pid == pid.cast_unsigned() && is_under_way(process))
     }
+}
+
+/// Whether its recording is to be ended. One that the library has stopped by itself is.
+fn is_under_way(process: &ProcessStatus) -> bool {
+    process.state != ProcessState::Ended || process.stop_reason.is_some()
 }
 
 /// The recordings of a dormant program and its children.
@@ -232,9 +237,8 @@ impl DormantCommands {
             self.lock().active.values().flat_map(|active| of(&active.commands).processes).collect();
         let children = if self.options.follow { descendants(self.pid) } else { Vec::new() };
         for pid in [self.pid].into_iter().chain(children) {
-            let is_told = |told: &ProcessStatus| {
-                told.pid == pid.cast_unsigned() && (told.state != ProcessState::Ended || pid == self.pid)
-            };
+            let is_told =
+                |told: &ProcessStatus| told.pid == pid.cast_unsigned() && (is_under_way(told) || pid == self.pid);
             if !processes.iter().any(is_told) {
                 processes.push(dormant(pid));
             }

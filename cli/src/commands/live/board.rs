@@ -17,7 +17,7 @@ use crate::live_windows::message::{Lag, SummedCounts};
 use crate::reports::capture_info::Capture;
 use crate::reports::diff_noise::DiffNoise;
 use crate::reports::estimates::RangedTally;
-use crate::reports::own_lines::{OwnLineKey, OwnLineRow, rows_by_own_line};
+use crate::reports::own_lines::{OwnLineKey, OwnLineRow, line_of, rows_by_own_line};
 use crate::text::Label;
 
 /// Windows in a row in which a line must have grown to be a suspect.
@@ -233,6 +233,17 @@ impl Board {
     pub(super) fn live(&self) -> RangedTally {
         let variance = self.capture.analysis.whole_variance(LIVE);
         RangedTally::from(Tally { variance, ..self.totals.live }).with_unseen(&self.capture)
+    }
+
+    /// Live arenas of Python's allocator.
+    pub(super) fn arenas(&self) -> Tally {
+        self.capture.analysis.python_arenas(LIVE)
+    }
+
+    /// Those that count to this line.
+    pub(super) fn arenas_of(&self, row: &BoardRow) -> Tally {
+        let arenas = self.capture.analysis.rows(LIVE).filter(|group| group.allocator.is_python_arena());
+        arenas.filter(|group| line_of(&self.capture, group.stack) == row.key).map(|group| group.tally()).sum()
     }
 
     /// The lines with what they hold, largest first, and whether they are own code. Each name is there once.

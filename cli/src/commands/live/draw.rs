@@ -12,8 +12,9 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Sparkline};
 
 use super::board::{Board, BoardRow, RowOrder};
 use super::columns::{Column, cells, columns};
-use super::view::{KEYS, LiveTab, LiveView};
+use super::view::{ARENAS, KEYS, LiveTab, LiveView};
 use crate::live_windows::message::Lag;
+use crate::reports::arenas;
 use crate::reports::capture_info::visible;
 use crate::units::{count, duration, percent, plural, size, size_within};
 
@@ -45,7 +46,8 @@ pub(super) fn draw(view: &mut LiveView, color: bool, frame: &mut Frame<'_>, area
     }
     frame.render_widget(paint.foot(view), foot);
     if view.help {
-        paint.help(frame, area);
+        let has_arenas = board.as_ref().is_some_and(|board| board.arenas().count > 0);
+        paint.help(frame, area, has_arenas);
     }
 }
 
@@ -260,6 +262,7 @@ impl LiveStyles {
                 plural(stacks.len() as u64, "stack", "stacks"),
             );
             lines.push(Line::styled(text, Style::new().add_modifier(Modifier::BOLD)));
+            lines.extend(arenas::summary(board.arenas_of(row)).map(|text| Line::raw(format!(" Of it {text}"))));
             for id in frames {
                 if lines.len() >= rows {
                     break;
@@ -301,14 +304,15 @@ impl LiveStyles {
         Line::styled(keys, self.dim())
     }
 
-    fn help(self, frame: &mut Frame<'_>, area: Rect) {
+    fn help(self, frame: &mut Frame<'_>, area: Rect, has_arenas: bool) {
         let line = |(keys, does): &(&str, &str)| {
             Line::from(vec![
                 Span::styled(format!(" {keys:<11} "), Style::new().add_modifier(Modifier::BOLD)),
                 Span::raw((*does).to_owned()),
             ])
         };
-        let lines: Vec<Line<'_>> = KEYS.iter().map(line).collect();
+        let arenas = ARENAS.iter().filter(|_| has_arenas).map(|text| Line::styled(format!(" {text}"), self.dim()));
+        let lines: Vec<Line<'_>> = KEYS.iter().map(line).chain(arenas).collect();
         let (width, height) = (78.min(area.width), (lines.len() as u16 + 2).min(area.height));
         let (x, y) = ((area.width - width) / 2, (area.height - height) / 2);
         let place = Rect { x, y, width, height };

@@ -33,6 +33,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Pictures are made at most 1/n of the time.
 const TIME_PART: u32 = 5;
 
+/// What is said of a key that needs new figures, when there are none.
+const NOTHING_COMES: &str = "not done: no figures come any more";
+/// The same of a mark, before the first figures are there.
+const MARK_WAITS: &str = "growth counts from this moment on, as soon as there are figures";
+/// The same of one that was asked for earlier.
+const MARK_LOST: &str = "no mark was set: the recording is gone, and its moment was not replayed";
+
 /// What the view asks of the following thread.
 #[derive(Debug)]
 pub(super) enum FeedRequest {
@@ -131,7 +138,11 @@ impl LiveFeed {
 
     /// Asks the following thread.
     pub(super) fn ask(&self, request: FeedRequest) {
-        let _ = self.requests.send(request);
+        if self.requests.send(request).is_err() {
+            let mut state = self.shared.lock();
+            // Why it has ended, if that was not said yet.
+            state.message = state.failed.take().or_else(|| Some(NOTHING_COMES.into()));
+        }
     }
 }
 
@@ -175,6 +186,12 @@ fn due(asked: Instant, shown_ns: u64, lag: Lag, since: Instant) -> Option<u64> {
     let later = nanoseconds(asked.saturating_duration_since(since));
     let earlier = nanoseconds(since.saturating_duration_since(asked));
     (lag.is_behind() && lag.ms > 0).then(|| present.saturating_add(later).saturating_sub(earlier).max(shown_ns))
+}
+
+/// Whether this moment is replayed when so much is. A program that does nothing has no event at or after it; then nothing is left to
+/// be replayed.
+fn is_past(shown_ns: u64, due_ns: u64, lag: Lag) -> bool {
+    shown_ns >= due_ns || !lag.is_behind()
 }
 
 /// What is said of a mark; `due_ns`: when it is set.
@@ -245,8 +262,9 @@ impl Follow {
                 next = Instant::now();
             }
             let ended = self.follower.has_ended();
-            let is_due = |due_ns| ended || self.follower.state().totals().time_ns >= due_ns;
-            if self.due_ns.is_some_and(is_due) {
+            if let Some(due_ns) = self.due_ns
+                && (ended || is_past(self.follower.state().totals().time_ns, due_ns, Lag::of(&mut self.follower)?))
+            {
                 self.set_mark();
                 next = Instant::now();
             }
@@ -407,7 +425,7 @@ fn board(fed: FedPicture, symbolizer: &mut Symbolizer, growth: &mut GrowthRecord
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::{due, mark_message};
+    use super::{due, is_past, mark_message};
     use crate::live_windows::message::Lag;
 
     #[test]
@@ -420,6 +438,8 @@ mod tests {
         assert_eq!(due(since + second, 600_000_000, lag(200), since), None);
         // Of a program that has ended, no further moment is replayed at which a key was pressed.
         assert_eq!(due(since, 5, Lag { bytes: 1, events: 9_000_000, ms: 0 }, since), None);
+        assert!(is_past(5, 5, lag(13_000)) && !is_past(4, 5, lag(13_000)));
+        assert!(is_past(4, 5, lag(200)), "the program has done nothing since");
         assert_eq!(mark_message(600_000_000, None), "growth counts from 600 ms on");
         let later = mark_message(600_000_000, Some(13_900_000_000));
         assert_eq!(later, "growth counts from 13.9 s on, as soon as that is replayed");

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::board::{Board, GrowthRecord, SUSPICIOUS, rows, threads};
 use super::draw::draw;
-use super::view::{KEYS, LiveView, ShownProcess, ViewRequest};
+use super::view::{ARENAS, KEYS, LiveView, ShownProcess, ViewRequest};
 use crate::live_windows::message::{AT_MARK, LIVE, Lag, SummedCounts};
 use crate::reports::diff_noise::DiffNoise;
 use crate::reports::display::DisplayOptions;
@@ -275,6 +275,25 @@ fn keys_ask_for_what_the_help_says() {
     let help = screen(&mut view, 80, 24).join("\n");
     assert!(KEYS.iter().all(|(_, does)| help.contains(does)), "{help}");
     assert_eq!(press(&mut view, "q"), ViewRequest::Then(NextAction::Quit));
+}
+
+/// An arena counts to the line that happened to need it.
+#[test]
+fn arenas_of_pythons_allocator_are_told_of_a_line_and_in_the_help() {
+    let mut arenas = Arc::into_inner(board(&LINES, &mut GrowthRecord::default())).unwrap();
+    arenas.capture.analysis.groups.change_all(|group| group.allocator = Allocator::PymallocArena);
+    let mut with_arenas = LiveView::default();
+    with_arenas.update(Arc::new(arenas));
+    for (mut view, is_told) in [(view(&LINES), false), (with_arenas, true)] {
+        press(&mut view, "!");
+        let stacks = screen(&mut view, 80, 24).join("\n");
+        let sentence = "Of it 900 kB in 1 arena reserved by Python's allocator (used and unused)";
+        assert_eq!(stacks.contains(sentence), is_told, "{stacks}");
+        press(&mut view, "?");
+        let help = screen(&mut view, 80, 24).join("\n");
+        assert!(ARENAS.iter().all(|line| help.contains(line) == is_told), "{help}");
+        assert!(KEYS.iter().all(|(_, does)| help.contains(does)), "{help}");
+    }
 }
 
 #[test]

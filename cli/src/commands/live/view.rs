@@ -32,6 +32,12 @@ pub(super) const KEYS: [(&str, &str); 15] = [
     ("q", "quit; the recording goes on"),
 ];
 
+/// What the help says of Python's allocator, where objects are not recorded one by one.
+pub(super) const ARENAS: [&str; 2] = [
+    "Python takes memory for objects in arenas, of 1 MB or 256 kB: an arena counts to",
+    "the line that needed it. --trace-python-allocators shows objects instead.",
+];
+
 /// What the rows are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum LiveTab {

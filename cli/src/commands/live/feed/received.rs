@@ -13,7 +13,7 @@ use memtrack_format::Allocator;
 use memtrack_reader::analysis::{Group, Groups, Sum, Variance, ViewVariances, share_live};
 use memtrack_reader::{StackId, ThreadId};
 
-use super::{FedPicture, FeedRequest, Shared, due, mark_message};
+use super::{FedPicture, FeedRequest, MARK_LOST, MARK_WAITS, Shared, due, is_past, mark_message};
 use crate::live::picture::{ALLOCATED, AT_MARK, LIVE};
 use crate::live::received_window::{NextWindow, ReceivedWindow};
 use crate::live::source::LiveSource;
@@ -36,6 +36,8 @@ pub(super) struct ReceivedWindows<'a> {
     came: Instant,
     /// When the mark is set that was asked for.
     due_ns: Option<u64>,
+    /// When it was asked for, before there was a window.
+    asked_early: Option<Instant>,
     mark_ns: u64,
     /// What was live at the mark.
     mark: HashMap<WindowGroupKey, GroupAtMark>,
@@ -60,8 +62,20 @@ impl<'a> ReceivedWindows<'a> {
         asked: &'a Receiver<FeedRequest>,
     ) -> Self {
         let (came, mark) = (Instant::now(), HashMap::new());
-        let (newest, due_ns) = (None, None);
-        Self { subscription, source, shared, asked, newest, came, due_ns, mark_ns: 0, mark, has_lost: false }
+        let (newest, due_ns, asked_early) = (None, None, None);
+        Self {
+            subscription,
+            source,
+            shared,
+            asked,
+            newest,
+            came,
+            due_ns,
+            asked_early,
+            mark_ns: 0,
+            mark,
+            has_lost: false,
+        }
     }
 
     /// Shows windows; `true`: the recording was lost before it ended.
@@ -73,14 +87,22 @@ impl<'a> ReceivedWindows<'a> {
             match self.subscription.next(WAIT)? {
                 NextWindow::Window(window) => {
                     self.note_allocated(&window);
-                    let (end_ns, is_last) = (window.message.t1_ns, window.message.last);
+                    let (end_ns, is_last, lag) = (window.message.t1_ns, window.message.last, window.message.lag);
                     (self.newest, self.came) = (Some(*window), Instant::now());
-                    if self.due_ns.is_some_and(|due_ns| is_last || end_ns >= due_ns) {
+                    if let Some(asked) = self.asked_early.take() {
+                        self.answer(&FeedRequest::Mark(asked));
+                    } else if self.due_ns.is_some_and(|due_ns| is_last || is_past(end_ns, due_ns, lag)) {
                         self.set_mark();
                     }
                 }
                 NextWindow::Nothing => continue,
-                NextWindow::Lost => return Ok(!self.subscription.is_sum()),
+                NextWindow::Lost => {
+                    let goes_on = !self.subscription.is_sum();
+                    if !goes_on && (self.due_ns.is_some() || self.asked_early.is_some()) {
+                        self.shared.lock().message = Some(MARK_LOST.into());
+                    }
+                    return Ok(goes_on);
+                }
             }
             self.show();
             if self.newest.as_ref().is_some_and(|window| window.message.last) {
@@ -105,7 +127,11 @@ impl<'a> ReceivedWindows<'a> {
     fn answer(&mut self, request: &FeedRequest) {
         match request {
             FeedRequest::Mark(asked) => {
-                let Some(newest) = &self.newest else { return };
+                let Some(newest) = &self.newest else {
+                    self.asked_early = Some(*asked);
+                    self.shared.lock().message = Some(MARK_WAITS.into());
+                    return;
+                };
                 let (shown_ns, lag) = (newest.message.t1_ns, newest.message.lag);
                 self.due_ns = due(*asked, shown_ns, lag, self.came).filter(|_| !newest.message.last);
                 match self.due_ns {

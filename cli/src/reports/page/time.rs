@@ -9,7 +9,7 @@
 use std::io;
 
 use memtrack_reader::Snapshot;
-use memtrack_reader::analysis::{Curve, Intervals, Tally};
+use memtrack_reader::analysis::{Curve, Intervals};
 use memtrack_reader::resident::{ClassesAt, MemoryClass};
 use rustc_hash::FxHashMap;
 
@@ -24,9 +24,23 @@ pub(super) const MOST_MOMENTS: usize = 2_000;
 /// Minimum number of moments.
 const FEWEST_MOMENTS: usize = 64;
 
-/// (group, first moment, end moment) -> bytes and count; for allocations that are never freed, the end is one past the
-/// last moment.
-type Lives = FxHashMap<(u32, u32, u32), Tally>;
+/// (group, first moment, end moment) -> sums; for allocations that are never freed, the end is one past the last moment.
+type Lives = FxHashMap<(u32, u32, u32), LiveSums>;
+
+/// What was live at the same moments. A `Tally` also has how exact it is, which the page does not show, and three quarters of
+/// its bytes are that: the map would be moved and cleared with them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct LiveSums {
+    bytes: u64,
+    count: u64,
+}
+
+impl LiveSums {
+    /// Adds allocations. Sums stop at `u64::MAX`: only a forged capture gets there.
+    fn add(&mut self, bytes: u64, count: u64) {
+        (self.bytes, self.count) = (self.bytes.saturating_add(bytes), self.count.saturating_add(count));
+    }
+}
 
 /// Times are written in microseconds.
 const MICROSECOND_NS: u64 = 1000;
@@ -47,9 +61,11 @@ pub(super) fn write(
     let moments = PageMoments::of(capture);
     let intervals = capture.analysis.intervals.as_ref();
     let mut step = moments.all.len().div_ceil(MOST_MOMENTS).div_ceil(moments.step);
-    let (kept, lives) = loop {
-        match moments.thinned(intervals, sites, step, most_lives) {
-            Some(thinned) => break thinned,
+    // One map for all tries: its memory is that of as many entries each time.
+    let mut lives = Lives::default();
+    let kept = loop {
+        match moments.thinned(intervals, sites, step, most_lives, &mut lives) {
+            Some(kept) => break kept,
             None => step *= 2,
         }
     };
@@ -97,15 +113,16 @@ impl PageMoments {
         Self { all, known, step: step as usize }
     }
 
-    /// The highest of every `step` known snapshots and the end, with the intervals of allocations live at them; `None` where
-    /// these are more than `most` and there are moments to spare.
+    /// The highest of every `step` known snapshots and the end, and in `lives` the intervals of allocations live at them;
+    /// `None` where these are more than `most` and there are moments to spare.
     fn thinned(
         &self,
         intervals: Option<&Intervals>,
         sites: &Sites,
         step: usize,
         most: usize,
-    ) -> Option<(Vec<Snapshot>, Lives)> {
+        lives: &mut Lives,
+    ) -> Option<Vec<Snapshot>> {
         let heap = |at: u32| self.all[at as usize].heap_bytes;
         let highest = |chunk: &[u32]| chunk.iter().copied().max_by_key(|at| (heap(*at), u32::MAX - at));
         let mut kept: Vec<u32> = self.known.chunks(step).filter_map(highest).collect();
@@ -113,7 +130,7 @@ impl PageMoments {
         // Maps a moment to the first kept moment at or after it.
         let after = |moment: u32| kept.partition_point(|at| *at < moment) as u32;
         let after: Vec<u32> = (0..self.all.len() as u32).map(after).collect();
-        let mut lives = Lives::default();
+        lives.clear();
         for interval in intervals.into_iter().flat_map(Intervals::iter) {
             let first = after[interval.first_snapshot as usize];
             let end = interval.end_snapshot.map_or(kept.len() as u32, |end| after[end as usize]);
@@ -129,10 +146,10 @@ impl PageMoments {
         let mut kept: Vec<_> = kept.into_iter().map(|at| self.all[at as usize]).collect();
         if intervals.is_some() {
             // Snapshots have the unfiltered heap size; recompute it with filters.
-            let heaps = heaps(&lives, kept.len());
+            let heaps = heaps(lives, kept.len());
             kept.iter_mut().zip(heaps).for_each(|(moment, bytes)| moment.heap_bytes = bytes);
         }
-        Some((kept, lives))
+        Some(kept)
     }
 }
 
@@ -220,7 +237,7 @@ fn write_live_intervals(lives: &Lives, data: &mut PackedColumns) -> io::Result<(
 
 #[cfg(test)]
 mod tests {
-    use super::{PageMoments, heap, resident, write};
+    use super::{Lives, PageMoments, heap, resident, write};
     use crate::reports::capture_info::Capture;
     use crate::reports::fixture;
     use crate::reports::page::columns::PackedColumns;
@@ -265,8 +282,10 @@ mod tests {
     fn what_is_live_at_each_kept_moment_adds_up_to_the_heap() {
         let capture = capture();
         let (sites, moments) = (sites(&capture), PageMoments::of(&capture));
+        let mut lives = Lives::default();
         for step in 1..8 {
-            let (kept, lives) = moments.thinned(capture.analysis.intervals.as_ref(), &sites, step, usize::MAX).unwrap();
+            let intervals = capture.analysis.intervals.as_ref();
+            let kept = moments.thinned(intervals, &sites, step, usize::MAX, &mut lives).unwrap();
             for (at, moment) in (0..).zip(&kept) {
                 let live: u64 =
                     lives.iter().filter(|(key, _)| key.1 <= at && at < key.2).map(|(_, live)| live.bytes).sum();

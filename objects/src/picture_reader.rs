@@ -10,6 +10,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::finding::addresses::AddressTable;
 use crate::finding::followers::FollowerMemories;
+use crate::finding::found_holders::FoundHolders;
 use crate::finding::found_objects::FoundObjects;
 use crate::finding::found_references::{FoundReferences, NewRows, in_rows};
 use crate::holders::graph::Holders;
@@ -73,7 +74,7 @@ pub fn read_objects(
         types: TypeTable::new(&memory, &runtime.layout, runtime.type_type),
         objects: Vec::new(),
         reference_counts: Vec::new(),
-        holders: Vec::new(),
+        holders: FoundHolders::new(detail != PictureDetail::References),
         unmeasured: Vec::new(),
         type_references: Vec::new(),
         value_bytes: FxHashMap::default(),
@@ -107,9 +108,7 @@ pub fn read_objects(
     let (unexplained, uncounted) = (builder.unexplained(), builder.uncounted());
     let rows = by_address.renumber(threads);
     let (first_parts, unreadable) = (references.first_parts(&rows), references.unreadable_rows());
-    // Where no names are read, nobody asks who was found to hold what.
-    let found = std::mem::take(&mut builder.holders);
-    let found = if detail == PictureDetail::References { Vec::new() } else { found };
+    let found = std::mem::replace(&mut builder.holders, FoundHolders::new(false)).into_named();
     let mut blocks = std::mem::take(&mut builder.blocks_without);
     let (is_at_rest, has_all_blocks) = (builder.is_at_rest, builder.has_all_blocks);
     let (stored, types, value_bytes) = builder.into_stored(references, &rows, threads);

@@ -65,15 +65,23 @@ impl BlockInUse {
 pub(crate) struct ScreenedBlocks {
     /// Those that have to be looked at: an object may be in them.
     pub(crate) new: Vec<BlockInUse>,
-    /// Those in which there is no object, for C code or for what objects have outside of themselves.
+    /// Those in which there is no object, for C code or for what objects have outside of themselves; unless nobody asks for them.
     pub(crate) others: Vec<BlockInUse>,
+    has_others: bool,
 }
 
 impl ScreenedBlocks {
+    /// What is to be known of all blocks; whether it is asked which ones have no object.
+    pub(crate) fn of_all(has_others: bool) -> Self {
+        Self { has_others, ..Self::default() }
+    }
+
     /// Adds those of another part of memory.
     pub(crate) fn append(&mut self, mut more: Self) {
         self.new.append(&mut more.new);
-        self.others.append(&mut more.others);
+        if self.has_others {
+            self.others.append(&mut more.others);
+        }
     }
 }
 

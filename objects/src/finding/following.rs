@@ -179,7 +179,7 @@ impl FoundObjects<'_> {
         for ((number, size), row) in read.sizes.iter().enumerate().zip(rows) {
             if number.is_multiple_of(PREFETCHED) && self.memory.is_shared() {
                 let known = read.known_of(number..number + PREFETCHED);
-                prefetch(known.filter_map(|row| Some(self.holders.get(row as usize)?.references.into())));
+                prefetch(known.map(|row| self.holders.count(row).into()));
             }
             match (size, self.objects.get_mut(*row as usize)) {
                 (Some(bytes), Some(object)) => object.own_bytes = *bytes,
@@ -215,7 +215,7 @@ impl FoundObjects<'_> {
                 && !following.references.is_read(row)
                 && let Some((of, span)) = self.type_reference(type_number, &mut following.references)
             {
-                self.holders[of as usize].hold(row as u32, NotedPlace::NONE);
+                self.holders.hold(of, row as u32, NotedPlace::NONE);
                 following.references.put(row, span);
             }
         }
@@ -245,7 +245,7 @@ impl FoundObjects<'_> {
             FollowedReference::Known(row) => row,
             FollowedReference::New(number) => new.get(number).copied().flatten()?,
         };
-        self.holders[held as usize].hold(holder, place);
+        self.holders.hold(held, holder, place);
         Some(held)
     }
 }

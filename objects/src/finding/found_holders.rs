@@ -66,7 +66,7 @@ impl NotedPlace {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FoundHolder {
     /// References to it that were found.
-    pub(crate) references: u32,
+    references: u32,
     holder: u32,
     place: NotedPlace,
 }
@@ -92,9 +92,77 @@ impl FoundHolder {
     }
 }
 
+/// What is noted of all objects, by their rows: no more than is asked for, since it takes the most memory besides the objects.
+#[derive(Debug)]
+pub(crate) enum FoundHolders {
+    /// How many references to each were found.
+    Counted(Vec<u32>),
+    /// And by which object each was found first.
+    Named(Vec<FoundHolder>),
+}
+
+impl FoundHolders {
+    /// Of no objects yet; whether names are read afterwards, for which the first holders are asked.
+    pub(crate) const fn new(has_names: bool) -> Self {
+        if has_names { Self::Named(Vec::new()) } else { Self::Counted(Vec::new()) }
+    }
+
+    /// Whether the first holders are noted.
+    pub(crate) const fn has_names(&self) -> bool {
+        matches!(self, Self::Named(_))
+    }
+
+    /// Adds the next object.
+    pub(crate) fn push(&mut self) {
+        match self {
+            Self::Counted(counts) => counts.push(0),
+            Self::Named(found) => found.push(FoundHolder::default()),
+        }
+    }
+
+    /// Takes notice of a reference to one object from another.
+    pub(crate) fn hold(&mut self, held: u32, holder: u32, place: NotedPlace) {
+        match self {
+            Self::Counted(counts) => counts[held as usize] = counts[held as usize].saturating_add(1),
+            Self::Named(found) => found[held as usize].hold(holder, place),
+        }
+    }
+
+    /// References to the object in this row that were found; 0 where there is none.
+    pub(crate) fn count(&self, row: u32) -> u32 {
+        let found = match self {
+            Self::Counted(counts) => counts.get(row as usize).copied(),
+            Self::Named(found) => found.get(row as usize).map(|found| found.references),
+        };
+        found.unwrap_or(0)
+    }
+
+    /// Takes so many of these away: they are none.
+    pub(crate) fn discount(&mut self, row: u32, references: u32) {
+        let found = match self {
+            Self::Counted(counts) => &mut counts[row as usize],
+            Self::Named(found) => &mut found[row as usize].references,
+        };
+        *found = found.saturating_sub(references);
+    }
+
+    /// Adds one that is held by what is no object.
+    pub(crate) fn count_one(&mut self, row: u32) {
+        self.hold(row, 0, NotedPlace::NONE);
+    }
+
+    /// What was noted of each; nothing where only references were counted.
+    pub(crate) fn into_named(self) -> Vec<FoundHolder> {
+        match self {
+            Self::Counted(_) => Vec::new(),
+            Self::Named(found) => found,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{FoundHolder, NotedPlace};
+    use super::{FoundHolder, FoundHolders, NotedPlace};
     use crate::references::ReferencePlace;
 
     #[test]
@@ -134,5 +202,23 @@ mod tests {
         assert_eq!((found.first(), found.references), (Some((3, ReferencePlace::Field(16))), 5));
         found.hold(3, NotedPlace::of(ReferencePlace::FrameLocal(0x1000, 0)));
         assert_eq!(found.first(), None);
+    }
+
+    #[test]
+    fn references_are_counted_alike_with_and_without_names() {
+        for has_names in [false, true] {
+            let mut found = FoundHolders::new(has_names);
+            (0..3).for_each(|_| found.push());
+            for (held, place) in [(1, ReferencePlace::Key), (1, ReferencePlace::Item(0)), (2, ReferencePlace::Member)] {
+                found.hold(held, 0, NotedPlace::of(place));
+            }
+            found.count_one(1);
+            found.discount(2, 2);
+            assert_eq!([0, 1, 2, 3].map(|row| found.count(row)), [0, 3, 0, 0]);
+            assert_eq!(found.has_names(), has_names);
+            let firsts: Vec<_> = found.into_named().iter().map(|found| found.first()).collect();
+            let named = [None, Some((0, ReferencePlace::Item(0))), Some((0, ReferencePlace::Member))];
+            assert_eq!(firsts, if has_names { &named[..] } else { &[] });
+        }
     }
 }

@@ -17,7 +17,7 @@ use crate::allocators::pymalloc::PoolLayout;
 use crate::finding::addresses::{AddressTable, MOST_ROWS};
 use crate::finding::blocks::{BlockInUse, BlockPlaces, ScreenedBlocks};
 use crate::finding::followers::{AT_ONCE, Followers};
-use crate::finding::found_holders::FoundHolder;
+use crate::finding::found_holders::FoundHolders;
 use crate::finding::found_references::ReferenceSpan;
 use crate::interpreter::PythonRuntime;
 use crate::interpreter::layout::ObjectLayout;
@@ -58,7 +58,7 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) objects: Vec<PicturedObject>,
     pub(crate) reference_counts: Vec<u32>,
     /// What of the references to each is noted.
-    pub(crate) holders: Vec<FoundHolder>,
+    pub(crate) holders: FoundHolders,
     /// The rows of those that are to be read, or were: all that were not measured when they were found.
     pub(crate) unmeasured: Vec<u32>,
     /// By number of a type that measured ones are of: its row, and the reference to it that they share.
@@ -71,7 +71,7 @@ pub(crate) struct FoundObjects<'a> {
     pub(crate) is_at_rest: bool,
     /// Known classes that large blocks begin with.
     pub(crate) classes_in_blocks: usize,
-    /// Blocks in use in which no object was found.
+    /// Blocks in use in which no object was found, where names are read: pointers are searched in them.
     pub(crate) blocks_without: Vec<BlockInUse>,
     /// Whether all places were looked at in which there may be such.
     pub(crate) has_all_blocks: bool,
@@ -254,7 +254,7 @@ impl FoundObjects<'_> {
             }
             objects.push(object);
             reference_counts.push(reference_count);
-            holders.push(FoundHolder::default());
+            holders.push();
             Some(number)
         })
     }
@@ -270,7 +270,7 @@ impl FoundObjects<'_> {
             return;
         }
         let of_types = Arc::new(self.types_among_objects().map(|of| of.address).collect());
-        let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), ScreenedBlocks::default());
+        let (mut some, mut kept) = (Vec::with_capacity(AT_ONCE), ScreenedBlocks::of_all(self.holders.has_names()));
         self.has_all_blocks = places.blocks(&headers, self.memory, |block, size| {
             some.push(BlockInUse { address: block, size });
             if some.len() == AT_ONCE {
@@ -280,10 +280,12 @@ impl FoundObjects<'_> {
         });
         followers.screen(some, &of_types, &mut kept);
         followers.screened(&mut kept);
-        let ScreenedBlocks { new, others } = kept;
+        let ScreenedBlocks { new, others, .. } = kept;
         new.iter().for_each(|block| self.find_in_block(*block));
         self.blocks_without = others;
-        self.blocks_without.extend(new.into_iter().filter(|block| block.known(self.by_address).is_none()));
+        if self.holders.has_names() {
+            self.blocks_without.extend(new.into_iter().filter(|block| block.known(self.by_address).is_none()));
+        }
     }
 
     /// The same in blocks that somebody else knows to be in use.
@@ -295,7 +297,8 @@ impl FoundObjects<'_> {
     fn look_into(&mut self, address: u64, size: u64) {
         let block = BlockInUse { address, size };
         self.find_in_block(block);
-        self.blocks_without.extend(block.known(self.by_address).is_none().then_some(block));
+        let is_kept = self.holders.has_names() && block.known(self.by_address).is_none();
+        self.blocks_without.extend(is_kept.then_some(block));
     }
 
     /// Whether most blocks were not found that are too large for the interpreter's own allocator: classes are in such.
@@ -390,15 +393,14 @@ impl FoundObjects<'_> {
 
     /// The objects that have more references than were found, so that something holds them that is no object.
     pub(crate) fn unexplained(&self) -> Vec<u32> {
-        let counts = self.reference_counts.iter().zip(&self.holders).zip(0_u32..);
-        let more = counts.filter(|((counted, found), _)| **counted > found.references).map(|(_, object)| object);
+        let counts = self.reference_counts.iter().zip(0_u32..);
+        let more = counts.filter(|(counted, object)| **counted > self.holders.count(*object)).map(|(_, object)| object);
         more.filter(|object| !self.is_counted_late(self.objects[*object as usize].address)).collect()
     }
 
     /// The objects to which no references were found, and whose count does not tell whether there are any.
     pub(crate) fn uncounted(&self) -> Vec<u32> {
-        let lone =
-            self.holders.iter().zip(0_u32..).filter(|(found, _)| found.references == 0).map(|(_, object)| object);
+        let lone = (0..self.objects.len() as u32).filter(|object| self.holders.count(*object) == 0);
         lone.filter(|object| self.is_counted_late(self.objects[*object as usize].address)).collect()
     }
 

@@ -99,10 +99,10 @@ impl FoundObjects<'_> {
         for frame in runtime.frames(self.memory).into_iter().flatten() {
             reader.possible_stack(frame, &mut |place, address, is_certain| {
                 let Some(row) = self.by_address.get(address).filter(|_| !self.is_counted_late(address)) else { return };
-                let (of, found) = (self.objects[row as usize].type_number, &mut self.holders[row as usize].references);
-                let is_unexplained = *found < self.reference_counts[row as usize];
+                let of = self.objects[row as usize].type_number;
+                let is_unexplained = self.holders.count(row) < self.reference_counts[row as usize];
                 if is_unexplained && (is_certain || are_iterators.get(of as usize) == Some(&true)) {
-                    *found += 1;
+                    self.holders.count_one(row);
                     roots.push((row, RootHolder::Frame(frame, place)));
                 }
             });
@@ -146,7 +146,7 @@ impl FoundObjects<'_> {
     pub(crate) fn last_roots(&mut self) -> Vec<FoundRoot> {
         let mut roots = Vec::new();
         for object in 0..self.objects.len() {
-            if self.holders[object].references != 0 {
+            if self.holders.count(object as u32) != 0 {
                 continue;
             }
             let PicturedObject { address, type_number, .. } = self.objects[object];
@@ -160,8 +160,7 @@ impl FoundObjects<'_> {
             if let Some(texts) = texts {
                 roots.push((object as u32, RootHolder::Interned));
                 for text in texts.into_iter().filter_map(|at| self.by_address.get(at)) {
-                    let found = &mut self.holders[text as usize].references;
-                    *found = found.saturating_sub(2);
+                    self.holders.discount(text, 2);
                 }
             } else if self.reference_counts[object] == 0 {
                 roots.push((object as u32, RootHolder::Immortal));

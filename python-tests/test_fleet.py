@@ -191,7 +191,8 @@ def write_tables(directory, values, service="shop", host="web"):
         if table == "windows" and "freed_bytes_variance" not in columns:
             # All that was there is freed, and allocated anew.
             stack += ", live_bytes_variance as allocated_bytes_variance, live_bytes_variance as freed_bytes_variance"
-        duckdb.sql(f"copy (select *{stack} from (values {of_rows}) t({columns}) to '{folder}/1.parquet'")
+        options = "(format parquet, kv_metadata {'memtrack.schema_version': '2'})"
+        duckdb.sql(f"copy (select *{stack} from (values {of_rows}) t({columns}) to '{folder}/1.parquet' {options}")
 
 
 def ask_tables(executable, directory, *query):
@@ -436,6 +437,61 @@ def test_a_process_whose_file_is_cut_off_is_in_no_query(fleet, tables, tmp_path)
         site.write_bytes(b"")
     asked = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert asked.returncode == 1 and "no file of the table processes is whole" in asked.stderr.replace("\n", " ")
+
+
+@pytest.fixture
+def copied(fleet, tables, tmp_path):
+    """The tables, and what is said of them."""
+    shutil.copytree(tables, tmp_path / "copied")
+    environment = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"}
+
+    def ask(query):
+        command = [part if part != tables else tmp_path / "copied" for part in fleet(*query, "--json").args]
+        return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+    return tmp_path / "copied", ask
+
+
+@pytest.mark.parametrize("table", ["processes", "sites", "windows"])
+def test_a_damaged_file_is_named_and_its_process_left_out(copied, table):
+    directory, ask = copied
+    damaged, *_ = sorted(directory.glob(f"{table}/**/*.parquet"))
+    whole = damaged.read_bytes()
+    for tenth in range(10):
+        content = bytearray(whole)
+        content[4 + (len(whole) - 16) * tenth // 10] ^= 0x10
+        damaged.write_bytes(content)
+        asked = ask(("leaks",))
+        assert asked.returncode == 0, asked.stderr
+        told = json.loads(asked.stdout)
+        assert told["left_out"] == [str(damaged.relative_to(directory))] and sum(row["processes"] for row in told["rows"]) == 3
+        assert "it is damaged" in asked.stderr.replace("\n", " ")
+
+
+def test_a_damaged_file_without_a_checksum_is_named_where_it_ends_the_query(copied):
+    directory, ask = copied
+    damaged, *_ = sorted(directory.glob("windows/**/*.parquet"))
+    content = bytearray(damaged.read_bytes().replace(b"memtrack.checksum", b"memtrack.checkless"[:17]))
+    content[4] = 0xFF
+    damaged.write_bytes(content)
+    asked = ask(("leaks",))
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout)["left_out"] == [str(damaged.relative_to(directory))]
+
+
+@pytest.mark.parametrize("column", ["1 as a", "'x' as process"])
+def test_a_file_of_others_is_named_and_no_process(copied, column):
+    import duckdb
+
+    directory, ask = copied
+    folder = directory / "processes" / "day=2026-11-30" / "service=foreign" / "host=x"
+    folder.mkdir(parents=True)
+    duckdb.sql(f"copy (select {column}) to '{folder}/foreign.parquet'")
+    asked = ask(("peaks",))
+    assert asked.returncode == 0, asked.stderr
+    told = json.loads(asked.stdout)
+    assert told["left_out"] == [str((folder / "foreign.parquet").relative_to(directory))] and [row["processes"] for row in told["rows"]] == [4]
+    assert "found no memtrack.schema_version in its metadata" in asked.stderr.replace("\n", " ")
 
 
 def test_json_is_as_its_schema(fleet):

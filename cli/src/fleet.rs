@@ -13,7 +13,7 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 
-pub(crate) use table_files::WholeFiles;
+pub(crate) use table_files::{FileCheck, WholeFiles};
 
 use crate::args::fleet::FleetQuery;
 
@@ -162,9 +162,10 @@ fn list(files: &[PathBuf]) -> String {
     format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
-/// The files that are whole, where some are not.
-pub(crate) fn whole_files(directory: &Path) -> Option<WholeFiles> {
-    WholeFiles::find(directory, &TABLES)
+/// The files that are whole, where some are not; those of tables that the query does not read are looked at less.
+pub(crate) fn whole_files(directory: &Path, query: FleetQuery, check: FileCheck) -> Option<WholeFiles> {
+    let is_read = |table: &str| query.sql().split_whitespace().any(|word| word == table);
+    WholeFiles::find(directory, &TABLES, |table| if is_read(table) { check } else { FileCheck::Ends })
 }
 
 /// The rows that DuckDB answers, in the directory of the tables.
@@ -182,7 +183,7 @@ pub(crate) fn ask(directory: &Path, script: &str) -> Result<Vec<FleetRow>> {
         };
         let text = String::from_utf8_lossy(&output.stdout);
         if !output.status.success() {
-            bail!("{program}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            bail!("{program}: {}", without_sql(&String::from_utf8_lossy(&output.stderr)));
         }
         // The program prints nothing where there is no row.
         let text = if text.trim().is_empty() { "[]" } else { text.trim() };
@@ -193,6 +194,12 @@ pub(crate) fn ask(directory: &Path, script: &str) -> Result<Vec<FleetRow>> {
         "DuckDB is not there: neither the program 'duckdb' nor Python's package; 'pip install duckdb' installs it. With --sql the \
          query is printed, for any engine"
     )
+}
+
+/// What an engine says, without the line of the query that it shows: that is not the user's.
+fn without_sql(said: &str) -> String {
+    let lines = said.trim().lines().take_while(|line| !line.starts_with("LINE "));
+    lines.filter(|line| !line.trim().is_empty()).collect::<Vec<_>>().join("\n")
 }
 
 fn run(program: &str, arguments: &[&str], directory: &Path, script: &str) -> std::io::Result<Output> {
@@ -210,7 +217,7 @@ fn run(program: &str, arguments: &[&str], directory: &Path, script: &str) -> std
 mod tests {
     use memtrack_format::Allocator;
 
-    use super::{FleetQuery, script};
+    use super::{FleetQuery, script, without_sql};
 
     #[test]
     fn leaks_are_without_all_arenas_and_mappings_are_exact() {
@@ -221,6 +228,14 @@ mod tests {
         let (leaks, regression) = (FleetQuery::Leaks.sql(), FleetQuery::Regression.sql());
         assert!(leaks.contains(&format!("allocator in ({})", quoted(Allocator::is_python_arena))), "{leaks}");
         assert!(regression.contains(&format!("allocator not in ({})", quoted(Allocator::is_mapping))), "{regression}");
+    }
+
+    #[test]
+    fn errors_do_not_show_the_query() {
+        let said =
+            "Conversion Error: Could not convert string 'x' to INT64\n\nLINE 18:     from windows w\n             ^\n";
+        assert_eq!(without_sql(said), "Conversion Error: Could not convert string 'x' to INT64");
+        assert_eq!(without_sql("Error: one\ntwo\n"), "Error: one\ntwo");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::args::fleet::{FleetArgs, FleetQuery};
-use crate::fleet::{FleetRow, WholeFiles, ask, script, whole_files};
+use crate::fleet::{FileCheck, FleetRow, WholeFiles, ask, script, whole_files};
 use crate::message;
 use crate::reports::capture_info::visible;
 use crate::terminal::TextFormat;
@@ -24,18 +24,23 @@ const MOST_NAMED: usize = 5;
 /// # Errors
 /// There are no tables or no engine, or standard output cannot be written.
 pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
-    let releases = [&options.before, &options.after].map(|release| release.as_deref().unwrap_or_default());
-    let whole = whole_files(&options.directory);
-    let script = script(&options.directory, options.query, releases, whole.as_ref())?;
-    if let Some(whole) = &whole {
-        message::warning(left_out(whole));
-    }
-    let mut out = stdout().lock();
+    let (mut script, mut whole) = prepare(options, FileCheck::Checksum)?;
     if options.sql {
-        write!(out, "{script}")?;
+        write!(stdout(), "{script}")?;
         return Ok(0);
     }
-    let rows = ask(&options.directory, &script)?;
+    let mut answer = ask(&options.directory, &script);
+    if answer.is_err() {
+        // Files of earlier versions have no checksum.
+        let known = whole.as_ref().map_or(0, |whole| whole.broken.len());
+        if whole_files(&options.directory, options.query, FileCheck::Pages).is_some_and(|all| all.broken.len() > known)
+        {
+            (script, whole) = prepare(options, FileCheck::Pages)?;
+            answer = ask(&options.directory, &script);
+        }
+    }
+    let rows = answer?;
+    let mut out = stdout().lock();
     if options.json {
         let left_out: Vec<_> =
             whole.iter().flat_map(|whole| &whole.broken).map(|(file, _)| file.to_string_lossy()).collect();
@@ -49,6 +54,17 @@ pub(crate) fn run(options: &FleetArgs) -> Result<u8> {
     }
     out.flush()?;
     Ok(0)
+}
+
+/// The query for the files that are whole, and which these are where some are not; says which are left out.
+fn prepare(options: &FleetArgs, check: FileCheck) -> Result<(String, Option<WholeFiles>)> {
+    let releases = [&options.before, &options.after].map(|release| release.as_deref().unwrap_or_default());
+    let whole = whole_files(&options.directory, options.query, check);
+    if let Some(whole) = &whole {
+        message::warning(left_out(whole));
+    }
+    let script = script(&options.directory, options.query, releases, whole.as_ref())?;
+    Ok((script, whole))
 }
 
 /// Which files are left out, and what goes with them.

@@ -6,6 +6,7 @@
 //! allocations and windows, not with the number of events; without filters the sums of `sites` are those of `memtrack
 //! stats`.
 
+mod checksum;
 mod directory;
 mod events;
 mod keys;
@@ -17,9 +18,13 @@ use memtrack_format::meta::Process;
 use memtrack_reader::analysis::SiteWindow;
 use memtrack_reader::source;
 
+pub(crate) use self::checksum::is_as_written;
 pub(crate) use self::directory::{Partition, TableDirectory};
 use self::events::EventRows;
 use self::keys::{CaptureKeys, process_key};
+pub(crate) use self::table::VERSION_KEY;
+#[cfg(test)]
+pub(crate) use self::table::tests::write as write_any_table;
 use self::table::{ParquetTable, SCHEMA_VERSION};
 use crate::allocation_filter::AllocationFilter;
 use crate::report_mark::ReportMark;

@@ -2,7 +2,7 @@
 //!
 //! Invariant: memory grows with the columns of one row group, not with the number of rows.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,8 +15,12 @@ use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnPath;
 
+use super::checksum::{CHECKSUM_KEY, ChecksumWriter, NO_DIGITS};
+
 /// The version of the tables' schema, in the metadata of each file.
 pub(super) const SCHEMA_VERSION: u32 = 2;
+/// The key of that. A file that has it is one of memtrack's tables.
+pub(crate) const VERSION_KEY: &str = "memtrack.schema_version";
 /// Rows per row group.
 const ROWS: usize = 1 << 18;
 
@@ -78,7 +82,7 @@ const DISTINCT: [&str; 3] = ["order", "time_ns", "address"];
 
 /// A Parquet file being written.
 pub(super) struct ParquetTable {
-    writer: SerializedFileWriter<File>,
+    writer: SerializedFileWriter<ChecksumWriter>,
     columns: Vec<ParquetColumn>,
     rows: usize,
     strings: StringPool,
@@ -122,7 +126,8 @@ impl ParquetTable {
             .set_created_by(format!("memtrack {}", env!("CARGO_PKG_VERSION")))
             .set_key_value_metadata(Some(vec![
                 KeyValue::new("memtrack".into(), about.to_owned()),
-                KeyValue::new("memtrack.schema_version".into(), SCHEMA_VERSION.to_string()),
+                KeyValue::new(VERSION_KEY.into(), SCHEMA_VERSION.to_string()),
+                KeyValue::new(CHECKSUM_KEY.into(), NO_DIGITS.to_owned()),
             ]));
         let properties =
             columns.iter().filter(|(name, _)| DISTINCT.contains(name)).fold(properties, |all, (name, _)| {
@@ -130,8 +135,11 @@ impl ParquetTable {
                 all.set_column_dictionary_enabled(column.clone(), false)
                     .set_column_encoding(column, Encoding::DELTA_BINARY_PACKED)
             });
-        let file = File::create(path).with_context(|| format!("{}: cannot be created", path.display()))?;
-        let writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties.build()))?;
+        // The checksum's place is looked for in what was written.
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path);
+        let file = file.with_context(|| format!("{}: cannot be created", path.display()))?;
+        let writer =
+            SerializedFileWriter::new(ChecksumWriter::new(file), Arc::new(schema), Arc::new(properties.build()))?;
         let column = |(_, kind): &(&str, &str)| match *kind {
             "u32" | "i32" => ParquetColumn::Int32(ColumnValues::default()),
             "u64" | "i64" => ParquetColumn::Int64(ColumnValues::default()),
@@ -195,7 +203,43 @@ impl ParquetTable {
     /// It cannot be written.
     pub(super) fn finish(mut self) -> Result<()> {
         self.flush()?;
-        self.writer.close()?;
+        self.writer.into_inner()?.seal()?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::fs::{self, File};
+    use std::path::Path;
+
+    use super::{CHECKSUM_KEY, ParquetCell, ParquetTable};
+    use crate::export::parquet::checksum::is_as_written;
+
+    /// A whole table of two rows.
+    pub(crate) fn write(path: &Path) {
+        let mut table = ParquetTable::new(path, "sites", "{}", &[("process", "u64"), ("service", "text")]).unwrap();
+        for process in [1, 2] {
+            table.row([ParquetCell::Bits(Some(process)), ParquetCell::Text(Some("shop"))]).unwrap();
+        }
+        table.finish().unwrap();
+    }
+
+    #[test]
+    fn no_byte_of_a_table_can_change_unnoticed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("whole.parquet");
+        write(&path);
+        assert!(is_as_written(&File::open(&path).unwrap()).unwrap());
+        let whole = fs::read(&path).unwrap();
+        let key = whole.windows(CHECKSUM_KEY.len()).rposition(|text| text == CHECKSUM_KEY.as_bytes()).unwrap();
+        // Without its key there is no checksum, and without the length of the footer no metadata.
+        let key = key..key + CHECKSUM_KEY.len();
+        for at in (0..whole.len() - 8).filter(|at| !key.contains(at)) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 0x10;
+            fs::write(&path, &damaged).unwrap();
+            assert!(!is_as_written(&File::open(&path).unwrap()).unwrap(), "byte {at} of {}", whole.len());
+        }
     }
 }

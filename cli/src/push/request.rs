@@ -68,13 +68,27 @@ pub(super) struct PushLabels {
     pub(super) own: Vec<(String, String)>,
 }
 
+/// What the user calls what every process has, whatever a server calls it.
+const KNOWN: [&str; 3] = ["service", "host", "pid"];
+
 impl PushLabels {
-    /// Names and values, with these names for what every process has; the user's own come last, and win.
+    /// What the user has given a label, the last one of that name.
+    fn own(&self, name: &str) -> Option<&str> {
+        self.own.iter().rev().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
+    }
+
+    fn service(&self) -> &str {
+        self.own("service").unwrap_or(&self.service)
+    }
+
+    /// Names and values, with these names for what every process has, of [`KNOWN`]; the user's own come last, and win.
     fn named(&self, names: [&str; 3]) -> Vec<(String, String)> {
-        let values = [self.service.clone(), self.host.clone(), self.pid.to_string()];
+        let values = [self.service().to_owned(), self.host.clone(), self.pid.to_string()];
+        let values = KNOWN.into_iter().zip(values).map(|(name, value)| self.own(name).map_or(value, str::to_owned));
         let known = names.into_iter().map(String::from).zip(values);
-        let known = known.filter(|(name, _)| !name.is_empty() && self.own.iter().all(|(own, _)| own != name));
-        known.chain(self.own.iter().cloned()).collect()
+        let known =
+            known.filter(|(name, _)| !name.is_empty() && self.own(name).is_none_or(|_| KNOWN.contains(&name.as_str())));
+        known.chain(self.own.iter().filter(|(name, _)| !KNOWN.contains(&name.as_str())).cloned()).collect()
     }
 }
 
@@ -128,12 +142,9 @@ impl PushedWindow {
     /// `service{host=…,pid=…}`.
     fn pyroscope_name(&self) -> String {
         let mut name = String::new();
-        let service = self.labels.own.iter().find(|(name, _)| name == "service");
-        let service = service.map_or(&self.labels.service, |(_, service)| service);
-        let _ = write!(name, "{}{{", without_syntax(service));
+        let _ = write!(name, "{}{{", without_syntax(self.labels.service()));
         let labels = self.labels.named(["", "host", "pid"]);
-        let labels = labels.iter().filter(|(name, _)| name != "service");
-        let labels: Vec<_> = labels.map(|(name, value)| format!("{name}={}", without_syntax(value))).collect();
+        let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={}", without_syntax(value))).collect();
         name.push_str(&labels.join(","));
         name.push('}');
         name
@@ -183,4 +194,27 @@ fn sample_types() -> serde_json::Value {
 /// The text without what separates labels.
 fn without_syntax(text: &str) -> String {
     text.chars().map(|char| if "{}=,\"".contains(char) || char.is_control() { '_' } else { char }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PushLabels;
+
+    /// Collectors group by `service.name`; `service` beside it would be nobody's.
+    #[test]
+    fn the_users_labels_stand_where_a_server_looks_for_them() {
+        let named = |own: &[(&str, &str)], names| {
+            let own = own.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+            let labels = PushLabels { service: "svc.py".into(), host: "web1".into(), pid: 7, python: None, own };
+            let named = labels.named(names).into_iter().map(|(name, value)| format!("{name}={value}"));
+            named.collect::<Vec<_>>().join(" ")
+        };
+        let otlp = ["service.name", "host.name", "process.pid"];
+        let own = [("service", "shop"), ("env", "prod")];
+        assert_eq!(named(&[], otlp), "service.name=svc.py host.name=web1 process.pid=7");
+        assert_eq!(named(&own, otlp), "service.name=shop host.name=web1 process.pid=7 env=prod");
+        assert_eq!(named(&own, ["service", "host", "pid"]), "service=shop host=web1 pid=7 env=prod");
+        assert_eq!(named(&own, ["", "host", "pid"]), "host=web1 pid=7 env=prod");
+        assert_eq!(named(&[("host", "a"), ("service.name", "b")], otlp), "host.name=a process.pid=7 service.name=b");
+    }
 }
